@@ -1,7 +1,7 @@
-//! What every campaign begins and ends with: its options, the binary, proxies with caches of their
-//! own, and the report.
+//! The parts that all campaigns share: options, the binary, proxies with caches of their own, the
+//! report.
 //!
-//! Used by `main`, which begins a campaign before its `run` and finishes it after.
+//! Used by `main`, which begins a campaign before its `run` and finishes it afterwards.
 //!
 //! Invariant: every file that a campaign writes is in [`Campaign::folder`] or in the folder of one
 //! of its proxies; both are removed at the end.
@@ -52,7 +52,7 @@ impl Campaign {
         })
     }
 
-    /// The binary to run: the one that was named, or one built for release now.
+    /// The binary to run: the named one, or a release build made now.
     pub fn binary(&self) -> anyhow::Result<&Path> {
         if let Some(binary) = self.binary.get() {
             return Ok(binary);
@@ -71,7 +71,8 @@ impl Campaign {
         self.folder.path()
     }
 
-    /// A proxy with a cache in a folder of its own and no access log, which may reach loopback.
+    /// A proxy with a cache in a folder of its own and no access log, which may connect to
+    /// loopback.
     pub fn proxy(&self) -> anyhow::Result<ProxyCommand> {
         let folder = folder_in(&self.directory)?;
         let command = ProxyCommand::new(self.binary()?, &folder.path().join("cache"))
@@ -80,7 +81,7 @@ impl Campaign {
         Ok(command.within(folder))
     }
 
-    /// A row for a proxy that must not have ended or panicked; `which` says where it was used.
+    /// Adds a row: the proxy must not have ended or panicked. `which` says where it was used.
     pub fn check_running(&mut self, which: &str, process: &mut ProxyProcess) -> anyhow::Result<()> {
         let ended = process.ended()?;
         let what = match which {

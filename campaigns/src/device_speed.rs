@@ -1,13 +1,13 @@
-//! `cargo campaign device-speed`: how near does the engine come to what fio gets out of a device?
+//! `cargo campaign device-speed`: compares the speed of the engine on a device with that of fio.
 //!
-//! On one file system (that of `--directory`): fio reads 16 KiB at random places of a file that was
-//! written, with 1, 8 and 32 of them under way, and writes it in order; the engine answers random
+//! On one file system (that of `--directory`): fio reads 16 KiB at random places of a written file,
+//! with 1, 8 and 32 reads under way, and writes the file in order. The engine answers random
 //! look-ups of records of 16 KiB, none of which is hot, and takes puts as fast as it can
-//! (`benches/device.rs`, built for release). They take turns in short runs, so that what else the
-//! machine does falls on all alike; medians are compared.
+//! (`benches/device.rs`, built for release). Short runs of both alternate, so that other load of
+//! the machine affects both; medians are compared.
 //!
-//! The bar: 0.80 of fio, each time. That the engine has read the device as often as it answered,
-//! as many bytes at a time as fio, is a row of its own.
+//! The bar: 0.80 of fio in each comparison. A separate row checks that the engine has read the
+//! device as often as it answered, and as many bytes per read as fio.
 
 use std::path::Path;
 use std::process::Command;
@@ -33,26 +33,26 @@ pub struct Args {
     rounds: usize,
 }
 
-/// What the engine is to reach of fio.
+/// The share of fio's speed that the engine must reach.
 const BAR: f64 = 0.80;
 const DEPTHS: [u32; 3] = [1, 8, 32];
 const READ_BYTES: u64 = 16 << 10;
-/// Of the engine's reads, how many more or fewer than answers there may be: a tag that met another
-/// name costs one in vain.
+/// The share by which the engine's reads may differ from its answers: a tag shared with another
+/// name costs one wasted read.
 const READS_OFF: f64 = 0.05;
 
-/// What one run came to.
+/// The figures of one run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
     /// Reads, or bytes written, a second.
     rate: f64,
     /// Processor time for each 16 KiB, µs.
     cpu_us: f64,
-    /// Reads of the device for each answer, bytes a read, answers that were hot.
+    /// Reads of the device per answer, bytes per read, hot answers.
     reads: Option<(f64, f64, f64)>,
 }
 
-/// Who reads or writes.
+/// The program that reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Fio,
@@ -61,7 +61,7 @@ enum Who {
 
 const ALL: [Who; 3] = [Who::Fio, Who::Engine("uring"), Who::Engine("threads")];
 
-/// Measures all.
+/// Runs all measurements.
 pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     ensure!(args.rounds > 0 && args.seconds > 0.0, "nothing to measure");
     let version = Command::new("fio").arg("--version").output();
@@ -141,7 +141,7 @@ fn compare(
     Ok(())
 }
 
-/// Whether each answer was one read of the device, as long as fio's.
+/// Whether each answer took one read of the device, of the same size as fio's.
 fn from_device(runs: &[Run]) -> Option<(bool, String)> {
     let reads: Vec<_> = runs.iter().filter_map(|run| run.reads).collect();
     if reads.is_empty() {
@@ -158,9 +158,9 @@ fn from_device(runs: &[Run]) -> Option<(bool, String)> {
     Some((held, detail))
 }
 
-/// The files, and who is asked to use them.
+/// The files of fio and of the engine.
 struct Places {
-    /// fio's.
+    /// fio's file.
     file: String,
     store: String,
     size: u64,
@@ -238,7 +238,7 @@ impl Places {
         format!("--runtime={:.0}ms", self.seconds * 1000.0)
     }
 
-    /// What fio says of the one job that `arguments` describe.
+    /// The output of fio for the one job that `arguments` describe.
     fn fio(&self, arguments: &[&str]) -> anyhow::Result<Value> {
         let timed = arguments.iter().any(|it| it.starts_with("--runtime"));
         let output = Command::new("fio")
@@ -257,13 +257,13 @@ impl Places {
             String::from_utf8_lossy(&output.stderr)
         );
         let said = String::from_utf8_lossy(&output.stdout);
-        // Notes may stand before it.
+        // fio may print notes before the JSON.
         let json = &said[said.find('{').context("fio said nothing")?..];
         let all: Value = serde_json::from_str(json)?;
         Ok(all["jobs"][0].clone())
     }
 
-    /// What the engine's bench says.
+    /// The output of the engine's bench.
     fn engine(&self, arguments: &[&str]) -> anyhow::Result<Value> {
         let output = cargo()
             .args(["bench", "-q", "-p", "hashcache", "--bench", "device", "--"])
@@ -290,7 +290,7 @@ fn number(of: &Value, name: &str) -> anyhow::Result<f64> {
     value.with_context(|| format!("no `{name}` in {of}"))
 }
 
-/// The middle one; the mean of the two in the middle of an even number.
+/// The middle value; for an even count, the mean of the two middle values.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let (low, high) = ((values.len() - 1) / 2, values.len() / 2);

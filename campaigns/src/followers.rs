@@ -1,10 +1,10 @@
 //! `cargo campaign followers`: many clients and one fetch, against the real proxy.
 //!
-//! Plays `hashcache_testkit::scenario::followers`: an origin that breaks off, takes its time or
-//! offers nothing to resume by; clients that leave or hardly read.
+//! Plays `hashcache_testkit::scenario::followers`: an origin that breaks off, is slow or offers
+//! nothing to resume by; clients that leave or hardly read.
 //!
-//! Invariant: the bars are the testkit's; this file starts the process, with the limits everybody
-//! has, and tells what came out.
+//! Invariant: the testkit defines the bars; this module starts the process, with the default
+//! limits, and reports the results.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! `cargo campaign h2spec`: every case of h2spec against the real proxy, in strict mode.
 //!
-//! Starts an origin, and before it the proxy with a certificate of its own, on ports of the
-//! system's choice; lets h2spec play through TLS and, with prior knowledge, in the clear.
+//! Starts an origin and a proxy in front of it with a certificate of its own, on ports that the
+//! system chooses. h2spec connects through TLS and, with prior knowledge, in clear text.
 //!
-//! Invariant: a run passes only if h2spec says that as many cases passed as there are, none
-//! skipped; in the clear, all but the one that is a request in HTTP/1.1 there.
+//! Invariant: a run passes only if h2spec reports that as many cases passed as exist, with none
+//! skipped; in clear text, all but the case that is a request in HTTP/1.1 there.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,8 @@ const WAYS: [Way; 2] = [
     Way {
         name: "prior knowledge",
         flags: &[],
-        // What does not begin as HTTP/2 is a request in HTTP/1.1 there, and answered as one.
+        // In clear text, bytes that are not an HTTP/2 preface are a request in HTTP/1.1 and are
+        // answered as one.
         without: Some("Sends invalid connection preface"),
     },
 ];
@@ -132,7 +133,7 @@ impl Sum {
     }
 }
 
-/// Cases of version 2.6 in strict mode; a run with fewer has left something out.
+/// Cases of version 2.6 in strict mode; a run with fewer cases is incomplete.
 const CASES: u32 = 146;
 
 #[cfg(test)]

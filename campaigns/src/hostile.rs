@@ -1,10 +1,10 @@
 //! `cargo campaign hostile`: one client, or one origin, against all clients of a proxy.
 //!
-//! Plays `hashcache_testkit::scenario::hostile`, each attack against a proxy of its own that was
-//! given 64 MiB of memory (one: 512 MiB). Everything stays on addresses of 127.0.0.0/8.
+//! Plays `hashcache_testkit::scenario::hostile`, each attack against a proxy of its own with 64 MiB
+//! of memory (one attack: 512 MiB). All connections stay on addresses of 127.0.0.0/8.
 //!
-//! The bar: resident memory stays within that and 24 MiB at all times; an innocent client from
-//! another address is served in 99 of 100 cases, in at most twice its usual time.
+//! The bar: resident memory never exceeds that by more than 24 MiB; an innocent client at another
+//! address is served in 99 of 100 cases, in at most twice its usual time.
 
 mod tls;
 

@@ -1,8 +1,8 @@
 //! `cargo campaign NAME`: long tests and measurements of the proxy and the engine.
 //!
-//! One file a campaign, each with its `Args` and a `run`; what all of them begin and end with is in
-//! `campaign`. To add one: a `mod` line, a variant of `Command` whose doc comment is its help, and
-//! an arm in `Command::run`.
+//! One module per campaign, each with its `Args` and a `run`; `campaign` has the parts that they
+//! share. To add a campaign, add a `mod` line, a variant of `Command` with its help as doc comment,
+//! and an arm in `Command::run`.
 
 mod campaign;
 mod conformance;
@@ -105,8 +105,8 @@ fn run() -> anyhow::Result<()> {
 }
 
 impl Command {
-    /// Campaigns that measure the proxy under a steady load make that load on one thread, which
-    /// leaves it the other processors.
+    /// Campaigns that measure the proxy under a steady load generate it on one thread, so that the
+    /// proxy has the other processors.
     fn runtime(&self) -> anyhow::Result<Runtime> {
         let mut builder = match self {
             Self::RealClients(_)
@@ -145,7 +145,7 @@ impl Command {
     }
 }
 
-/// The root of the workspace, wherever the command was started.
+/// The root of the workspace, independent of the current directory.
 fn root() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent()
@@ -153,7 +153,7 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// The cargo that runs us, in the root of the workspace.
+/// The cargo that started us, to be run in the root of the workspace.
 fn cargo() -> process::Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = process::Command::new(program);

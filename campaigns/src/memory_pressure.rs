@@ -1,11 +1,11 @@
-//! `cargo campaign memory-pressure`: does a proxy give memory back before anyone is killed for it?
+//! `cargo campaign memory-pressure`: does a proxy return memory before the kernel kills a process?
 //!
-//! A proxy with all the hot objects it may have shares a cgroup with a competitor, which takes
-//! memory at a given rate, or as fast as it can, holds it, and goes. Clients ask for hot objects
-//! all the while and check what comes.
+//! A proxy with as many hot objects as it may have shares a cgroup with a competitor. The
+//! competitor allocates memory at a given rate, or as fast as it can, holds it, and exits. Clients
+//! request hot objects all the time and check every response.
 //!
-//! The bars: what is hot takes at most 70 % of the limit, nobody is killed, and half a minute after
-//! the competitor has gone as much is hot as before.
+//! The bars: hot objects take at most 70 % of the limit, no process is killed, and within half a
+//! minute after the competitor has exited, at least 90 % of the hot bytes are back.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,21 +29,21 @@ pub struct Args {
     /// Limit of the group, MiB
     #[arg(long, default_value_t = 512)]
     limit: u64,
-    /// What the proxy is told, MiB
+    /// The proxy's `--memory`, MiB
     #[arg(long, default_value_t = 400)]
     memory: u64,
-    /// What the competitor takes, MiB
+    /// Memory that the competitor takes, MiB
     #[arg(long, default_value_t = 300)]
     take: u64,
-    /// How fast it does, MB/s; 0 is as fast as it can
+    /// Rates at which it takes memory, MB/s; 0 is as fast as it can
     #[arg(long, value_delimiter = ',', default_values_t = [30, 100, 1000, 0])]
     rates: Vec<u64>,
-    /// How often at each rate
+    /// Rounds at each rate
     #[arg(long, default_value_t = 20)]
     rounds: u64,
 }
 
-/// Arguments of `compete`, the process that wants memory.
+/// Arguments of `compete`, the process that takes memory.
 #[derive(clap::Args)]
 pub struct Compete {
     /// MiB to take
@@ -53,7 +53,7 @@ pub struct Compete {
 }
 
 impl Compete {
-    /// Takes memory, page by page, holds it, and lets go of it.
+    /// Allocates memory page by page, holds it, and frees it.
     pub fn take_memory(&self) {
         let mut taken: Vec<Vec<u8>> = Vec::new();
         let begun = Instant::now();
@@ -132,7 +132,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The rounds at one rate; tells what was hot in between.
+/// Runs the rounds at one rate; reports the fewest hot bytes and the longest recovery.
 async fn at_rate(
     args: &Args,
     rate: u64,
@@ -177,7 +177,7 @@ async fn at_rate(
     ))
 }
 
-/// Waits until what is hot grows no more.
+/// Waits until the hot bytes stop growing.
 async fn steady(proxy: &ProxyProcess, patience: Duration) -> anyhow::Result<u64> {
     let begun = Instant::now();
     let mut before = 0;
@@ -197,7 +197,7 @@ fn hot(proxy: &ProxyProcess) -> anyhow::Result<u64> {
     stats["hot_bytes"].as_u64().context("no `hot_bytes`")
 }
 
-/// Another process in the group.
+/// Starts the competitor in the group.
 fn competitor(args: &Args, rate: u64, group: &Path) -> anyhow::Result<std::process::Child> {
     // The shell joins the group before it becomes the competitor.
     Command::new("sh")
@@ -209,7 +209,7 @@ fn competitor(args: &Args, rate: u64, group: &Path) -> anyhow::Result<std::proce
         .context("cannot start a competitor")
 }
 
-/// One client that asks for one object after the other, over and over.
+/// A client that requests one object after the other, again and again.
 struct Load {
     proxy: std::net::SocketAddr,
     origin: std::net::SocketAddr,
@@ -240,5 +240,6 @@ const LOOK_TIME: Duration = Duration::from_millis(20);
 const STEADY_TIME: Duration = Duration::from_secs(3);
 const GROW_TIME: Duration = Duration::from_secs(30);
 const CLIENTS: u64 = 4;
-/// One record and a page: many lie in memory as they were written.
+/// Small enough for one record and one page, so that many objects stay in memory as they were
+/// written.
 const OBJECT_BYTES: u64 = 60_000;

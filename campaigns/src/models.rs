@@ -1,11 +1,10 @@
 //! `cargo campaign models` and `cargo campaign stress`: the engine's random tests, with any number
 //! of operations.
-//!
 //! They are the tests of `crates/hashcache/tests/it`, built for release: `model` compares random
-//! operations with a map, `stress` has many threads do everything at once with contents checked to
-//! the byte.
+//! operations with a map; in `stress`, many threads run all operations at once and check the
+//! content byte by byte.
 //!
-//! Invariant: a failure says with which seed it comes again.
+//! Invariant: a failure names the seed that reproduces it.
 
 use anyhow::{Context as _, bail};
 
@@ -18,7 +17,7 @@ pub struct ModelArgs {
     /// Operations on each policy
     #[arg(long, default_value_t = 10_000_000)]
     operations: u64,
-    /// Where they come from
+    /// Seed of the operations
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Policies, all by default
@@ -38,7 +37,7 @@ pub struct StressArgs {
     /// Threads that do everything at once
     #[arg(long, default_value_t = 64)]
     threads: u64,
-    /// Where what they do comes from
+    /// Seed of the operations
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Policies, all by default
@@ -46,7 +45,7 @@ pub struct StressArgs {
     policy: Vec<String>,
 }
 
-/// Operations that the tests do by themselves, and those of them between kills.
+/// Operations that the tests run by default, without kills and with them.
 const OPERATIONS: u64 = 100_000;
 const KILL_OPERATIONS: u64 = 4 * 3_000;
 
@@ -60,7 +59,7 @@ pub fn models(args: &ModelArgs, campaign: &mut Campaign) -> anyhow::Result<()> {
             ),
             (
                 "model::after_kills_a_look_up_yields_what_was_put_once_and_not_removed_since",
-                // What a kill costs is looking at all names again: a tenth of the operations.
+                // A tenth of the operations: after each kill the test looks up all names again.
                 10 * KILL_OPERATIONS,
             ),
         ] {
@@ -99,7 +98,7 @@ pub fn stress(args: &StressArgs, campaign: &mut Campaign) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Runs one test of the engine; what it took, or what it said.
+/// Runs one test of the engine; returns how long it took, or its output.
 fn play(test: &str, variables: &[(&str, String)]) -> anyhow::Result<String> {
     let output = cargo()
         .args([
@@ -131,7 +130,7 @@ fn play(test: &str, variables: &[(&str, String)]) -> anyhow::Result<String> {
     bail!("{} {test}\n{said}{errors}", told.join(" "))
 }
 
-/// What to call a run, and what it sets: a run for each policy that was named, or one for all.
+/// The name and the variable of each run: one run per named policy, or one for all.
 fn policies(named: &[String]) -> Vec<(String, Option<(&'static str, String)>)> {
     let one = |name: &String| (name.clone(), Some(("HASHCACHE_TEST_POLICY", name.clone())));
     if named.is_empty() {

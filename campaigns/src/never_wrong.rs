@@ -3,8 +3,8 @@
 //! Plays `hashcache_testkit::scenario::never_wrong`: rounds of load, kill and restart with one
 //! cache, then a fill at a steady rate with another.
 //!
-//! Invariant: the bars are the testkit's; this file starts and kills the process and tells what
-//! came out.
+//! Invariant: the testkit defines the bars; this module starts and kills the process and reports
+//! the results.
 
 use anyhow::Context as _;
 use hashcache_testkit::scenario::never_wrong::{self, Fill, Options};
@@ -21,7 +21,7 @@ pub struct Args {
     /// How many objects there are
     #[arg(long, default_value_t = 20_000)]
     objects: u32,
-    /// Where sizes, contents, choices and moments come from
+    /// Seed of sizes, contents, choices and times
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How objects are placed on disk
@@ -45,7 +45,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
         let command = campaign.proxy()?;
         anyhow::Ok(Killed::new(
             command
-                // A file with holes; far from full with all objects in it.
+                // A sparse file, far from full with all objects in it.
                 .flag("cache-size", "8GiB")
                 .flag("memory", "256MiB")
                 .flag("policy", &args.policy),
@@ -56,7 +56,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     for verdict in rounds.await.context("the play itself failed")? {
         campaign.report.verdict("", &verdict);
     }
-    // Its cache goes before the next one is made: disks are small.
+    // Deletes its cache before the next one is made: disks are small.
     drop(victim);
     if fill.seconds > 0 {
         let mut victim = killed(campaign)?;

@@ -4,7 +4,8 @@
 //! Runs `hashcache bench engine` on a modelled disk of 70 seeks a second, like the paper's SATA
 //! disk, and adds the paper's own results.
 //!
-//! Invariant: every figure of ours in the table and the picture comes from one run of that command.
+//! Invariant: every measured figure in the table and the picture is taken from one run of that
+//! command.
 
 mod plot;
 
@@ -39,7 +40,7 @@ pub struct Args {
     dry: bool,
 }
 
-/// A policy as it was measured.
+/// The measured figures of one policy.
 #[derive(Clone, Debug)]
 struct Measured {
     name: String,
@@ -50,14 +51,14 @@ struct Measured {
     hit_ratio: f64,
     /// Hit ratio with a working set as large as the store.
     full_hit_ratio: f64,
-    /// Share of hits that memory answered.
+    /// Share of hits that were answered from memory.
     from_memory: f64,
     requests_per_s: f64,
     /// Of several runs, the least and the largest.
     range: Option<(f64, f64)>,
 }
 
-/// What the paper measured on its SATA disk, requests a second, and the bits of its index.
+/// The paper's results on its SATA disk, requests a second, and the bits of its index.
 struct Published {
     name: &'static str,
     label: &'static str,
@@ -191,7 +192,7 @@ fn hold_against_paper(report: &mut Report, policies: &[Measured], workload: &str
     hold("basic", "set-mem", 1.05, 10.0);
     hold("set", "set-mem", 1.05, 10.0);
     hold("set-mem", "log-lru", 1.05, 10.0);
-    // As fast, within what the workload's own choices make.
+    // Equally fast, within the variation of the workload.
     hold("log-lru", "log", 0.99, 10.0);
     hold("set-mem", "log", 1.05, 10.0);
     hold("log", "log grouped", 1.05, 10.0);
@@ -232,7 +233,7 @@ fn table(policies: &[Measured], args: &Args) -> String {
     text
 }
 
-/// Where the table goes, so that people can write around it.
+/// Marks the place of the table, so that people can write text around it.
 const BEGIN: &str = "<!-- measured: written by `cargo campaign paper-figure` -->\n";
 const END: &str = "<!-- /measured -->\n";
 

@@ -1,10 +1,10 @@
-//! A proxy as a process of its own: built, started, asked for its figures, killed, started again.
+//! A proxy process: built, started, asked for its figures, killed, started again.
 //!
-//! Used by the commands that test the real binary. Calls cargo to build it and reads the one line
-//! in which it says where it listens.
+//! Used by the commands that test the real binary. Calls cargo to build it, and reads its address
+//! from the greeting, the one line that the proxy prints at its start.
 //!
-//! Invariant: a process that was started is ended when its [`ProxyProcess`] is dropped, by its own
-//! id; it runs without the configuration of whoever runs the command.
+//! Invariant: dropping a [`ProxyProcess`] ends the process by its own id. The process runs without
+//! the configuration of the user of this command.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
@@ -23,9 +23,9 @@ use tempfile::TempDir;
 
 use crate::cargo;
 
-/// How to start a proxy; may be started any number of times.
+/// How to start a proxy; can be started any number of times.
 ///
-/// Unless said otherwise it listens on loopback ports that the system chooses.
+/// By default it listens on loopback ports that the system chooses.
 #[derive(Clone, Debug)]
 pub struct ProxyCommand {
     binary: PathBuf,
@@ -50,19 +50,19 @@ impl ProxyCommand {
         .flag("cache", cache.display())
     }
 
-    /// Adds `--name=value`; lists take it several times.
+    /// Adds `--name=value`; list settings accept the flag several times.
     pub fn flag(mut self, name: &str, value: impl ToString) -> Self {
         self.flags.push((name.to_owned(), value.to_string()));
         self
     }
 
-    /// Takes back all flags of this name.
+    /// Removes all flags of this name.
     pub fn without(mut self, name: &str) -> Self {
         self.flags.retain(|(flag, _)| flag != name);
         self
     }
 
-    /// Lets it listen where one before it did.
+    /// Makes it listen at the address of an earlier proxy.
     pub fn at(self, address: SocketAddr) -> Self {
         self.without("listen").flag("listen", address)
     }
@@ -73,19 +73,19 @@ impl ProxyCommand {
         self
     }
 
-    /// Runs it in this cgroup from its first instruction on.
+    /// Runs it in this cgroup from its first instruction.
     pub fn cgroup(mut self, directory: &Path) -> Self {
         self.cgroup = Some(directory.to_owned());
         self
     }
 
-    /// Runs it on these processors alone, in the words of `taskset`.
+    /// Runs it on these processors only, in the syntax of `taskset`.
     pub fn processors(mut self, processors: &str) -> Self {
         self.processors = Some(processors.to_owned());
         self
     }
 
-    /// Starts it and waits until it says where it listens.
+    /// Starts it and waits for the greeting.
     pub fn start(&self) -> anyhow::Result<ProxyProcess> {
         let mut child = self
             .command()
@@ -97,7 +97,7 @@ impl ProxyCommand {
         let stdout = child.stdout.take().expect("it was asked to be piped");
         let stderr = child.stderr.take().expect("it was asked to be piped");
         let said = Said::default();
-        // The greeting is on one of the two: where the access log does not go.
+        // The greeting is on standard output or standard error: the one without the access log.
         let (sender, greetings) = mpsc::channel();
         listen_to(stdout, Said::default(), sender.clone());
         listen_to(stderr, said.clone(), sender);
@@ -119,7 +119,8 @@ impl ProxyCommand {
     fn command(&self) -> Command {
         let mut words = vec![];
         if let Some(directory) = &self.cgroup {
-            // The shell moves itself, then becomes the proxy: no page is charged elsewhere.
+            // The shell joins the group, then becomes the proxy: no page is charged to another
+            // group.
             let enter = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
             words.extend(["sh", "-c", enter].map(str::to_owned));
             words.push(directory.display().to_string());
@@ -130,7 +131,7 @@ impl ProxyCommand {
         words.push(self.binary.display().to_string());
         words.push("proxy".to_owned());
         for (name, otherwise) in [
-            // An empty file, so that no other is looked for.
+            // An empty file, so that the proxy looks for no other.
             ("config", "/dev/null"),
             ("listen", "127.0.0.1:0"),
             ("admin", "127.0.0.1:0"),
@@ -152,7 +153,7 @@ impl ProxyCommand {
     }
 }
 
-/// A proxy that runs.
+/// A running proxy.
 #[derive(Debug)]
 pub struct ProxyProcess {
     child: Child,
@@ -164,22 +165,22 @@ pub struct ProxyProcess {
 }
 
 impl ProxyProcess {
-    /// Where its first listener is.
+    /// The address of its first listener.
     pub fn address(&self) -> SocketAddr {
         self.addresses[0]
     }
 
-    /// All places where it listens, in the order of the flags.
+    /// The addresses of all listeners, in the order of the flags.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Its admin listener, if it has one.
+    /// The address of its admin listener, if it has one.
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin
     }
 
-    /// `http://address`, as clients take it in `http_proxy`.
+    /// `http://address`, the form that clients expect in `http_proxy`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address())
     }
@@ -189,7 +190,7 @@ impl ProxyProcess {
         self.child.id()
     }
 
-    /// The figures of `/stats`.
+    /// The figures of `/stats` on the admin listener.
     pub fn stats(&self) -> anyhow::Result<Value> {
         let body = self.admin_page("/stats")?;
         serde_json::from_str(&body).with_context(|| format!("/stats is no JSON: {body:?}"))
@@ -215,17 +216,17 @@ impl ProxyProcess {
         Ok(body.to_owned())
     }
 
-    /// What it has written to standard error; of a lot, the end.
+    /// Its standard error so far; only the end if it is long.
     pub fn said(&self) -> String {
         self.said.text()
     }
 
-    /// The status it ended with, if it has ended.
+    /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Asks it to stop (TERM) and waits until it has; one that has ended already says how.
+    /// Asks it to stop (SIGTERM) and waits until it has; returns its exit status.
     pub fn terminate(mut self) -> anyhow::Result<ExitStatus> {
         if self.ended()?.is_none() {
             self.signal(Signal::TERM)?;
@@ -233,7 +234,7 @@ impl ProxyProcess {
         Ok(self.child.wait()?)
     }
 
-    /// Ends it as a power cut would (KILL).
+    /// Kills it (SIGKILL), as a power cut would.
     pub fn kill(mut self) -> anyhow::Result<()> {
         self.signal(Signal::KILL)?;
         self.child.wait()?;
@@ -256,7 +257,7 @@ impl Drop for ProxyProcess {
     }
 }
 
-/// The proxy as something to kill.
+/// A proxy that a scenario kills and starts again.
 pub struct Killed {
     command: ProxyCommand,
     process: Option<ProxyProcess>,
@@ -277,7 +278,7 @@ impl Victim for Killed {
         let process = self.command.start().map_err(|error| format!("{error:#}"))?;
         let address = process.address();
         self.process = Some(process);
-        // Clients know one address; the next one must come up there.
+        // The clients know one address, so the next process must listen there.
         self.command = self.command.clone().at(address);
         Ok(address)
     }
@@ -288,13 +289,13 @@ impl Victim for Killed {
             if said.contains("panicked") {
                 eprintln!("campaign: the proxy said {said:?}");
             }
-            // Fails only when it has ended by itself, which the next start tells.
+            // Fails only if the process has ended by itself; the next start reports that.
             let _ = process.kill();
         }
     }
 }
 
-/// The last of what a process wrote to standard error.
+/// The end of what a process wrote to standard error.
 #[derive(Clone, Debug, Default)]
 struct Said(Arc<Mutex<String>>);
 
@@ -317,8 +318,8 @@ impl Said {
     }
 }
 
-/// Reads what the proxy says for as long as it lives, so that it never waits for us; the greeting
-/// goes into the channel.
+/// Reads the proxy's output until it ends, so that the proxy never blocks on a full pipe; sends the
+/// greeting to the channel.
 fn listen_to(source: impl Read + Send + 'static, said: Said, greetings: mpsc::Sender<String>) {
     thread::spawn(move || {
         let mut lines = BufReader::new(source);
@@ -330,7 +331,7 @@ fn listen_to(source: impl Read + Send + 'static, said: Said, greetings: mpsc::Se
             let text = String::from_utf8_lossy(&line);
             said.push(&text);
             if text.starts_with("hashcache: ") && text.contains(" on http") {
-                // Nobody waits for a second greeting.
+                // Only the first greeting has a receiver.
                 let _ = greetings.send(text.into_owned());
             }
             line.clear();
@@ -364,7 +365,7 @@ fn read_greeting(greeting: &str) -> anyhow::Result<(Vec<SocketAddr>, Option<Sock
     Ok((listeners, admin))
 }
 
-/// Builds the binary for release; its path is cargo's to say.
+/// Builds the binary for release; returns its path as cargo reports it.
 pub fn build() -> anyhow::Result<PathBuf> {
     let output = cargo()
         .args(["build", "--release", "--locked", "-p", "hashcache-cli"])
@@ -383,16 +384,17 @@ pub fn build() -> anyhow::Result<PathBuf> {
         .context("cargo did not say where it put the binary")
 }
 
-/// A cgroup with a count of memory, below the one we run in, so that it changes nobody's share.
+/// A cgroup that counts memory, below the cgroup of this process, so that it changes no other
+/// process's share.
 ///
-/// Only the first version of cgroups is known: there a group may hold processes and groups.
+/// Supports only cgroups version 1, where a group may hold both processes and groups.
 #[derive(Debug)]
 pub struct MemoryCgroup {
     directory: PathBuf,
 }
 
 impl MemoryCgroup {
-    /// Makes one, which needs root.
+    /// Makes a cgroup, which needs root.
     pub fn make() -> anyhow::Result<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup").context("no cgroups here")?;
         let own = groups
@@ -412,12 +414,13 @@ impl MemoryCgroup {
         Ok(Self { directory })
     }
 
-    /// Where it is, for [`ProxyCommand::cgroup`].
+    /// Its directory, for [`ProxyCommand::cgroup`].
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Bounds what it may use in all, page cache included; the kernel kills who needs more.
+    /// Limits its memory, page cache included; at the limit the kernel kills a process of the
+    /// group.
     pub fn limit(&self, bytes: u64) -> anyhow::Result<()> {
         let file = self.directory.join("memory.limit_in_bytes");
         fs::write(&file, bytes.to_string())
@@ -442,8 +445,8 @@ impl MemoryCgroup {
 
 impl Drop for MemoryCgroup {
     fn drop(&mut self) {
-        // The kernel is not done with a process the moment it has ended. What stays after that has
-        // a process in it, which is a worse mistake than an empty directory.
+        // The kernel needs a moment after a process has ended. A group that remains after that
+        // still has a process in it, which is a worse mistake than an empty directory.
         for _ in 0..LEAVE_LOOKS {
             if fs::remove_dir(&self.directory).is_ok() {
                 return;
@@ -453,7 +456,7 @@ impl Drop for MemoryCgroup {
     }
 }
 
-/// A log of hundreds of GB is opened in less, and nobody wants to wait longer for a mistake.
+/// A log of hundreds of GB opens in less time, and a user should not wait longer for a mistake.
 const START_TIME: Duration = Duration::from_secs(30);
 const ADMIN_TIME: Duration = Duration::from_secs(10);
 const LEAVE_LOOKS: u32 = 100;

@@ -1,11 +1,11 @@
-//! `cargo campaign purges`: what was purged never answers again, and many purges cost little.
+//! `cargo campaign purges`: a purged object is never served again, and many purges cost little.
 //!
-//! Plays `hashcache_testkit::scenario::purges` against the real proxy, which is killed the moment
-//! it has answered; then runs the test of `crates/hashcache-cli/tests/it` that measures hits on a
-//! disk of 100 seeks a second while 10,000 purges a minute come.
+//! Plays `hashcache_testkit::scenario::purges` against the real proxy, which is killed right after
+//! its response to a purge. Then runs the test of `crates/hashcache-cli/tests/it` that measures
+//! hits on a disk of 100 seeks a second with 10,000 purges a minute.
 //!
-//! Invariant: the bars are the testkit's and the test's; this file starts and kills, and tells what
-//! came out.
+//! Invariant: the testkit and that test define the bars; this module starts and kills processes,
+//! and reports the results.
 
 use anyhow::{Context as _, anyhow, bail};
 use hashcache_testkit::scenario::purges::{self, Options};
@@ -31,7 +31,7 @@ pub struct Args {
     seconds: u64,
 }
 
-/// Those that find what was put into a store with room.
+/// Policies that find every object that was put into a store with room.
 const POLICIES: [&str; 4] = ["log", "log-lru", "set-mem", "set"];
 
 /// Plays all.
@@ -64,7 +64,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the test; what it measured.
+/// Runs the test; returns its figures.
 fn slow_disk(seconds: u64) -> anyhow::Result<String> {
     let test =
         "proxy_purges::ten_thousand_purges_a_minute_take_a_tenth_of_a_disk_of_a_hundred_seeks";
@@ -84,7 +84,7 @@ fn slow_disk(seconds: u64) -> anyhow::Result<String> {
         .context("cannot run cargo")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    // A name that no test has would pass.
+    // `cargo test` with an unknown test name would succeed.
     if !output.status.success() || !said.contains("1 passed") {
         bail!("{said}{complaint}");
     }

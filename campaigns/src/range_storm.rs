@@ -1,10 +1,10 @@
-//! `cargo campaign range-storm`: many clients, random ranges of one large object, each byte fetched
-//! once.
+//! `cargo campaign range-storm`: many clients request random ranges of one large object; each byte
+//! is fetched once.
 //!
 //! Plays `hashcache_testkit::scenario::range_storm` against the real proxy: with a strong entity
 //! tag that stays, with one that changes midway, and with a weak one.
 //!
-//! Invariant: the bars are the testkit's; each storm has a proxy and a cache of its own.
+//! Invariant: the testkit defines the bars; each storm has a proxy and a cache of its own.
 
 use hashcache_testkit::scenario::range_storm::{Storm, Tag, play};
 
@@ -32,7 +32,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
         let command = campaign.proxy()?;
         let command = command
             .flag("cache-size", "4GiB")
-            // By default what is more than an eighth of the cache is not stored.
+            // By default an object larger than an eighth of the cache is not stored.
             .flag("max-object-size", "2GiB")
             .flag("memory", "64MiB");
         let mut process = command.start()?;

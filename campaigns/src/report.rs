@@ -1,7 +1,7 @@
-//! What a command found: rows that passed, failed or only tell, for people or as JSON.
+//! The report of a campaign: rows that passed, failed or only inform, as text or as JSON.
 //!
-//! Used by the commands that hold the proxy against a bar. Rows are shown as they come, on standard
-//! error when JSON goes to standard output, since a run takes minutes.
+//! Used by the commands that check the proxy against a bar. A run takes minutes, so each row is
+//! printed at once; on standard error when standard output has the JSON.
 //!
 //! Invariant: a run in which a row failed ends with a failure.
 
@@ -11,7 +11,7 @@ use anyhow::bail;
 use hashcache_testkit::scenario;
 use serde_json::{Map, Value, json};
 
-/// A run.
+/// The rows of a run.
 #[derive(Debug)]
 pub struct Report {
     command: String,
@@ -19,16 +19,16 @@ pub struct Report {
     rows: Vec<Row>,
 }
 
-/// How a row ended.
+/// The result of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The bar was held.
+    /// The bar was met.
     Passed,
-    /// It was not.
+    /// The bar was not met.
     Failed,
-    /// It could not be tried here, and the row says why.
+    /// It could not be tried here; the row says why.
     Skipped,
-    /// There was no bar.
+    /// A figure without a bar.
     Told,
 }
 
@@ -55,7 +55,7 @@ impl Report {
         self.figures(what, held.into(), detail, Value::Null);
     }
 
-    /// A row for what either worked or says why it did not.
+    /// A row for an attempt that succeeded or failed with an error.
     pub fn outcome(&mut self, what: impl Into<String>, outcome: anyhow::Result<String>) {
         match outcome {
             Ok(detail) => self.check(what, true, detail),
@@ -63,7 +63,7 @@ impl Report {
         }
     }
 
-    /// A row for what cannot be tried here.
+    /// A row for something that cannot be tried here.
     pub fn skip(&mut self, what: impl Into<String>, why: impl Into<String>) {
         self.figures(what, Verdict::Skipped, why, Value::Null);
     }
@@ -73,7 +73,7 @@ impl Report {
         self.figures(what, Verdict::Told, detail, Value::Null);
     }
 
-    /// A row with figures for those who read JSON.
+    /// A row with additional figures in the JSON.
     pub fn figures(
         &mut self,
         what: impl Into<String>,
@@ -96,7 +96,7 @@ impl Report {
     }
 
     /// A row for one part of a scenario, which failed if it has a fault. `which` says where it was
-    /// played, if that needs saying.
+    /// played, if that is not obvious.
     pub fn verdict(&mut self, which: &str, verdict: &scenario::Verdict) {
         let name = match which {
             "" => verdict.name.clone(),
@@ -111,7 +111,7 @@ impl Report {
         self.figures(name, verdict.is_well().into(), detail, figures.into());
     }
 
-    /// Ends the run; an error tells what failed.
+    /// Ends the run; the error names the failed rows.
     pub fn finish(self) -> anyhow::Result<()> {
         let failed: Vec<&str> = self
             .rows
@@ -185,7 +185,7 @@ impl From<bool> for Verdict {
     }
 }
 
-/// A number of bytes for people.
+/// A number of bytes in a readable unit.
 pub fn show_bytes(bytes: u64) -> String {
     if bytes < 1000 {
         return format!("{bytes} B");

@@ -1,10 +1,10 @@
-//! `cargo campaign smuggling`: requests and answers with two meanings, against the real proxy.
+//! `cargo campaign smuggling`: ambiguous requests and responses, against the real proxy.
 //!
-//! Plays the tables of `hashcache_testkit::scenario` in both modes of the proxy: every shape of a
-//! request whole and cut in two, every fault of an origin to clients of HTTP/1.1 and 1.0, and every
-//! answer that is one client's alone.
+//! Plays the tables of `hashcache_testkit::scenario` in both modes of the proxy: every form of a
+//! request, whole and cut in two; every fault of an origin, to clients of HTTP/1.1 and 1.0; and
+//! every response that belongs to one client alone.
 //!
-//! Invariant: the bars are the testkit's; this file starts processes and tells what came out.
+//! Invariant: the testkit defines the bars; this module starts processes and reports the results.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ pub struct Args {
     /// Play against this forward proxy instead of starting ours
     #[arg(long, value_name = "ADDRESS")]
     proxy: Option<SocketAddr>,
-    /// Tell about every shape, not only about those that failed
+    /// Report every form, not only failures
     #[arg(long)]
     all: bool,
 }
@@ -114,7 +114,7 @@ fn command(campaign: &Campaign, accelerated: Option<SocketAddr>) -> anyhow::Resu
     })
 }
 
-/// One row for all that went well, one for each that did not.
+/// Adds one row for all parts that passed and one for each that failed.
 fn tell(campaign: &mut Campaign, which: &str, played: &[Verdict], all: bool) {
     let well = played.iter().filter(|verdict| verdict.is_well()).count();
     let total = played.len();

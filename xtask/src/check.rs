@@ -1,7 +1,7 @@
-//! `cargo xtask check`: format, lints, documentation, licences and `tidy`, the cheap ones first.
+//! `cargo xtask check`: format, lints, documentation, licences and `tidy`, the fast checks first.
 //!
-//! Tests are a command of their own (`README.md` has it, `.ci/run` runs both), so that this one can
-//! run before every commit.
+//! Tests are a separate command (see `README.md`; `.ci/run` runs both), so that this one can run
+//! before every commit.
 
 use std::process::Stdio;
 
@@ -53,14 +53,14 @@ const STEPS: [Step; 3] = [
     },
 ];
 
-/// Advisories are left out: their database would have to be fetched, and a check that depends on
-/// the day gives another answer for the same commit.
+/// Without advisories: their database would have to be fetched, and the result for a commit would
+/// change from day to day.
 const DENY: Step = Step {
     arguments: &["deny", "--locked", "check", "bans", "licenses", "sources"],
     variables: &[],
 };
 
-/// Runs every step, also after one failed, so that one run tells all.
+/// Runs every step, also after a failure, so that one run reports all failures.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut failed = vec![];
     eprintln!("xtask: tidy");

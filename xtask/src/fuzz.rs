@@ -1,9 +1,9 @@
-//! `cargo xtask fuzz`: the targets of `fuzz/`, one after the other, for as long as one likes.
+//! `cargo xtask fuzz`: runs the targets of `fuzz/` one after the other, each for a given time.
 //!
-//! A target is built by `cargo fuzz` without a sanitizer: there is no `unsafe` in what they call,
-//! so coverage is all that is wanted of the compiler, and the stable one gives it.
+//! `cargo fuzz` builds a target without a sanitizer: the fuzzed code has no `unsafe`, so it needs
+//! only coverage from the compiler, which the stable one provides.
 //!
-//! Invariant: what was found is named by the file that brings it back.
+//! Invariant: a failure names the file that reproduces it.
 
 use std::fs;
 
@@ -71,7 +71,7 @@ fn targets() -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Fuzzes one target; how often it ran.
+/// Fuzzes one target; returns how many runs it made.
 fn fuzz(target: &str, seconds: u64) -> anyhow::Result<String> {
     let mut command = cargo();
     command.args(["fuzz", "run", "--sanitizer", "none", target, "--"]);
@@ -83,7 +83,7 @@ fn fuzz(target: &str, seconds: u64) -> anyhow::Result<String> {
     }
     let output = command.output().context("cannot run cargo")?;
     let said = String::from_utf8_lossy(&output.stderr);
-    // `Done 1234 runs in 61 second(s)` is the last word of a run that found nothing.
+    // The last line of a run without a finding is `Done 1234 runs in 61 second(s)`.
     let done = said.lines().rev().find_map(|line| {
         let runs = line.strip_prefix("Done ")?.split(' ').next()?;
         runs.parse::<u64>().ok()
@@ -98,5 +98,5 @@ fn fuzz(target: &str, seconds: u64) -> anyhow::Result<String> {
     }
 }
 
-/// Lines of a failure that are shown: the panic, and where the input was put.
+/// Lines of a failure that are shown: the panic and the path of the input.
 const LINES_SHOWN: usize = 40;

@@ -1,8 +1,8 @@
-//! `cargo xtask loom`: the engine's models of what threads do at the same time, each in every order
-//! of steps that a few preemptions allow.
+//! `cargo xtask loom`: runs the engine's concurrency models, each in every order of steps that a
+//! few preemptions allow.
 //!
-//! They are in `crates/hashcache/src/models.rs`. Built apart, because `--cfg loom` changes every
-//! lock.
+//! The models are in `crates/hashcache/src/models.rs`. They are built separately, because `--cfg
+//! loom` changes every lock.
 //!
 //! Cost: a build of some crates, then some seconds.
 
@@ -16,7 +16,7 @@ pub struct Args {
     /// Preemptions at most in one order of steps
     #[arg(long, default_value_t = 3)]
     preemptions: u32,
-    /// Only models whose names contain this
+    /// Only models with this in their names
     model: Option<String>,
 }
 

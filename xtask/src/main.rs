@@ -1,7 +1,7 @@
 //! `cargo xtask`: chores of the workspace's developers. Long tests are in `campaigns`.
 //!
-//! One file a command, each with its `Args` and a `run`. To add one: a `mod` line, a variant of
-//! `Command` whose doc comment is its help, and an arm in `main`.
+//! One module per command, each with its `Args` and a `run`. To add a command, add a `mod` line, a
+//! variant of `Command` with its help as doc comment, and an arm in `main`.
 
 mod check;
 mod fuzz;
@@ -25,7 +25,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run every check that must pass before a change goes in, tests apart
+    /// Run every check that must pass before a commit, except tests
     Check(check::Args),
     /// Check what rustc and clippy do not know: heads, arrows, code map, disk format, words
     Tidy(tidy::Args),
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The root of the workspace, wherever the command was started.
+/// The root of the workspace, independent of the current directory.
 fn root() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent()
@@ -62,7 +62,7 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// The cargo that runs us, in the root of the workspace.
+/// The cargo that started us, to be run in the root of the workspace.
 fn cargo() -> process::Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = process::Command::new(program);

@@ -1,12 +1,12 @@
 //! `cargo xtask mutants`: plants faults in the engine, one at a time; each must make a test fail.
 //!
-//! A test that passes whatever the code does shows nothing. Each fault of `mutants/faults` names
-//! the test that must catch it. The sources stay as they are: faults are planted in a copy of the
-//! workspace below `target/`, which is built apart.
+//! A test that passes with broken code shows nothing. Each fault of `mutants/faults` names the test
+//! that must catch it. The sources are not changed: faults are planted in a copy of the workspace
+//! below `target/`, which is built separately.
 //!
-//! Invariant: a fault counts as caught only when the test ran without it and passed, and ran with
-//! it and failed. What does not compile, or is not in its file exactly once, is a failure.
-//! Cost: a build of the engine and its tests, then some seconds to build each fault.
+//! Invariant: a fault counts as caught only when the test passed without it and failed with it. A
+//! fault that does not compile, or whose text is not in its file exactly once, is a failure. Cost:
+//! a build of the engine and its tests, then some seconds to build each fault.
 
 mod faults;
 
@@ -25,7 +25,7 @@ use faults::{FAULTS, Fault, Suite};
 /// Arguments of `mutants`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only faults whose names contain one of these
+    /// Only faults with one of these in their names
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// A few faults of each kind: what CI plants
@@ -33,10 +33,10 @@ pub struct Args {
     short: bool,
 }
 
-/// A test that runs for longer than this with a fault has met an endless loop, which counts.
+/// A test that runs longer than this with a fault is in an endless loop, which counts as caught.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// What the build needs of the workspace.
+/// The files of the workspace that the build needs.
 const COPIED: [&str; 6] = [
     "Cargo.toml",
     "Cargo.lock",
@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let mut wanted: Vec<&Fault> = FAULTS.iter().filter(is_wanted).collect();
     ensure!(!wanted.is_empty(), "no fault has such a name");
-    // One suite after the other: each fault builds no more than its own.
+    // Ordered by suite: a fault then rebuilds only the tests of its own suite.
     wanted.sort_by_key(|fault| fault.suite);
     for fault in &wanted {
         planted(fault).with_context(|| format!("{} cannot be planted", fault.name))?;
@@ -108,7 +108,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Says how the fault was caught.
+    /// Tries one fault; reports how it was caught.
     fn try_fault(
         &self,
         fault: &Fault,
@@ -135,7 +135,7 @@ impl Tree {
         }
     }
 
-    /// Builds the tests of `suite`; where they are.
+    /// Builds the tests of `suite`; returns the path of the binary.
     fn build(&self, suite: Suite) -> anyhow::Result<PathBuf> {
         let mut command = cargo();
         let builds = match suite {
@@ -208,18 +208,18 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// How a test ended.
+/// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ran {
     Passed,
     Failed,
     TooLong,
-    /// There was none of that name.
+    /// No test has that name.
     None,
 }
 
-/// Makes `to` a copy of `from`. What is the same already is left alone, for the sake of what was
-/// built from it.
+/// Makes `to` a copy of `from`. Identical files are not rewritten, so that cargo does not rebuild
+/// them.
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     if !from.is_dir() {
         let bytes = fs::read(from).with_context(|| format!("cannot read {from:?}"))?;

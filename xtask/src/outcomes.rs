@@ -1,6 +1,6 @@
-//! What a command tried, a line each: fuzz targets, planted faults.
+//! The outcomes of a command with many steps, one line each: fuzz targets, planted faults.
 //!
-//! Used by the commands that go on after a failure. Invariant: a run in which something failed ends
+//! Used by the commands that continue after a failure. Invariant: a run in which a step failed ends
 //! with an error.
 
 use anyhow::{Result, ensure};

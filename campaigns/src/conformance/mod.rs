@@ -1,13 +1,13 @@
 //! `cargo campaign conformance`: the public suite of HTTP caching tests against the proxy, as a
 //! forward proxy and in front of an origin.
 //!
-//! The suite (github.com/http-tests/cache-tests) is no part of this repository: get a checkout with
-//! its dependencies (`npm install`) and name it. Its origin and client run under Node.js, the proxy
-//! on a port of the system's choice with an empty cache.
+//! The suite (github.com/http-tests/cache-tests) is not part of this repository: get a checkout
+//! with its dependencies (`npm install`) and name it. Its origin and client run under Node.js, the
+//! proxy on a port that the system chooses, with an empty cache.
 //!
 //! Invariant: a required test may fail only if it is in [`FORBIDDEN`], with the clause that forbids
-//! what it wants, or with `set_cookie = "protect"` in [`PROTECTED`]; what is listed and passes
-//! fails the run too, so that the lists stay true.
+//! the behaviour it requires, or with `set_cookie = "protect"` in [`PROTECTED`]. A listed test that
+//! passes fails the run too, so that the lists stay correct.
 
 use std::collections::HashMap;
 use std::fs;
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::campaign::Campaign;
 use crate::report::Report;
 
-/// Required tests that ask for what a clause forbids; docs/CONFORMANCE.md has the exchanges.
+/// Required tests for behaviour that a clause forbids; docs/CONFORMANCE.md has the exchanges.
 const FORBIDDEN: [(&str, &str); 1] = [(
     "headers-store-Transfer-Encoding",
     "RFC 9112 6.1: a transfer coding is taken out of the field only by decoding it",
@@ -37,8 +37,8 @@ const PROTECTED: [(&str, &str); 2] = [
     ("other-set-cookie", "set_cookie = \"protect\""),
 ];
 
-/// Of the optimal tests, so many of a hundred must pass: 64 of the 70 open ones. What is listed in
-/// [`PROTECTED`] does not count where it must fail.
+/// This share of the optimal tests, in 1/100, must pass: 64 of the 70 open ones. Tests listed in
+/// [`PROTECTED`] do not count where they must fail.
 const OPTIMAL_PERCENT: usize = 91;
 
 /// Arguments of `conformance`.
@@ -53,7 +53,7 @@ pub struct Args {
     /// Node.js, 20 or later
     #[arg(long, default_value = "node", value_name = "FILE")]
     node: PathBuf,
-    /// What the proxy is told about responses that set cookies
+    /// The proxy's setting for responses that set cookies
     #[arg(long, value_enum, default_value_t = SetCookie::Protect)]
     set_cookie: SetCookie,
 }
@@ -155,7 +155,7 @@ impl Mode {
     }
 }
 
-/// Our side of the suite, written where Node.js can read it.
+/// Our scripts for the suite, written where Node.js can read them.
 struct Scripts {
     driver: PathBuf,
     forward: PathBuf,
@@ -217,7 +217,7 @@ impl Drop for Origin {
     }
 }
 
-/// A port that was free a moment ago; the suite's origin takes no other kind.
+/// A port that was free a moment ago; the suite's origin cannot let the system choose.
 fn free_port() -> anyhow::Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
     Ok(listener.local_addr()?.port())
@@ -227,7 +227,7 @@ fn free_port() -> anyhow::Result<u16> {
 #[derive(Debug, Deserialize)]
 struct Outcome {
     tests: Vec<Test>,
-    /// `true`, or what went wrong: its kind, then words.
+    /// `true`, or the failure: its kind, then words.
     results: HashMap<String, Value>,
     #[serde(skip)]
     set_cookie: SetCookie,
@@ -256,9 +256,9 @@ fn outcome(driver: &mut Command) -> anyhow::Result<Outcome> {
 }
 
 impl Outcome {
-    /// Whether a test passed, and all that it depends on.
+    /// Whether a test and all tests that it depends on passed.
     fn passed(&self, id: &str, depth: u32) -> bool {
-        // What it depends on is run along, whether or not it was asked for.
+        // Its dependencies are in the run even if only the test itself was requested.
         let test = self.tests.iter().find(|test| test.id == id);
         self.results.get(id) == Some(&Value::Bool(true))
             && depth < 16
@@ -290,7 +290,7 @@ impl Outcome {
             let must_fail = |id: &&&str| self.set_cookie.must_fail(id).is_some();
             let as_listed = failed.iter().filter(must_fail).count();
             let against_list = passed.iter().any(|id| must_fail(&id));
-            // Only who stands in front of an origin is spoken to by it.
+            // An origin sends `targeted` fields only to a cache that is deployed in front of it.
             let has_bar = (kind != "check" || targeted) && (!targeted || mode == Mode::Accelerate);
             let held = match (kind, targeted) {
                 ("required", false) => as_listed == failed.len() && !against_list,

@@ -1,13 +1,14 @@
 //! `cargo campaign cpu`: processor time of a hit in memory, ours and nginx's, in one run.
 //!
 //! Both stand in front of the same origin with one worker each, log every request in the combined
-//! format, and answer the same keep-alive connections; rounds alternate, and the median counts, so
-//! that what else the machine does falls on both. Time is that of the process and all its threads,
-//! as the kernel accounts it, divided by the requests that were answered.
+//! format, and answer the same keep-alive connections. Rounds alternate and the median counts, so
+//! that other load of the machine affects both. The processor time is that of the process with all
+//! its threads, by the kernel's account, divided by the number of requests.
 //!
 //! The bar is at 1 KiB: at most 1.5 times nginx's.
 //!
-//! With `--before FILE` an earlier build is the other side, and there are more loads: `paired`.
+//! With `--before FILE`, an earlier build takes nginx's place, and there are more loads: see
+//! `paired`.
 
 mod nginx;
 mod paired;
@@ -135,7 +136,7 @@ async fn measure(
             json!({ "cpu_ns": cpu_ns, "rounds_cpu_ns": all, "hits_per_second": rate }),
         );
     }
-    // The first nginx is the rival of the bar.
+    // The first nginx variant is the one of the bar.
     let (ours, rivals) = medians.split_first().context("nobody ran")?;
     let percent_of = |rival: u64| ours * 100 / rival.max(1);
     let percent = percent_of(rivals[0]);
@@ -193,7 +194,7 @@ impl Contender {
         }
     }
 
-    /// Gets the object a few times: it must be right, and stored after that.
+    /// Requests the object a few times: it must be correct, and stored afterwards.
     async fn warm(&self, target: &str, size: u64) -> anyhow::Result<()> {
         let expected = content::body_for(ContentOptions::default().seed, target, 0, size);
         let mut client = Client::connect(self.address()).await?;
@@ -235,7 +236,7 @@ impl Contender {
     }
 }
 
-/// What wrk says of a round.
+/// The output of wrk for one round.
 #[derive(Debug, PartialEq, Eq)]
 struct Load {
     requests: u64,

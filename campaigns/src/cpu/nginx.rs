@@ -1,6 +1,6 @@
-//! An nginx with a cache, set up for one run and gone after it.
+//! An nginx with a cache, started for one run and removed after it.
 //!
-//! Used by `cpu` as the rival. Invariant: it reads no configuration of the machine and writes
+//! `cpu` compares the proxy with it. Invariant: it reads no configuration of the machine and writes
 //! nothing outside the directory of the run.
 
 use std::fs;
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-/// How an nginx differs from another.
+/// The settings in which the variants differ.
 #[derive(Debug)]
 pub struct Variant {
-    /// In the report.
+    /// Name in the report.
     pub name: &'static str,
     /// Ends the directive of the access log.
     log: &'static str,
@@ -22,8 +22,8 @@ pub struct Variant {
     sendfile: &'static str,
 }
 
-/// First as nginx is without being told, which is its best for small objects; then what people tell
-/// it. `tcp_nopush` stays off: over loopback it costs it three times the time at 100 KiB.
+/// First the defaults of nginx, which are its best settings for small objects; then commonly
+/// recommended settings. `tcp_nopush` stays off: over loopback it triples the time at 100 KiB.
 pub const VARIANTS: [Variant; 3] = [
     Variant {
         name: "nginx",
@@ -96,7 +96,7 @@ impl Nginx {
         self.address
     }
 
-    /// The master and what it started: the worker, and what looks after the cache.
+    /// The master process and its children: the worker and the cache processes.
     pub fn pids(&self) -> anyhow::Result<Vec<u32>> {
         let master = self.child.id();
         let file = format!("/proc/{master}/task/{master}/children");
@@ -110,7 +110,7 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // The master ends its workers when it is asked, and would leave them when it is killed.
+        // The master ends its workers on SIGTERM, which `kill` sends, but not on SIGKILL.
         let asked = Command::new("kill")
             .arg(self.child.id().to_string())
             .status();

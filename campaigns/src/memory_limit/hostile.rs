@@ -1,7 +1,7 @@
 //! Clients that make a proxy hold memory: slow ones, idle ones, ones that never finish a head.
 //!
-//! Used by `memory_limit`, which looks at the memory meanwhile. Each kind also says how the proxy
-//! fared with others: memory is easily kept small by serving nobody.
+//! Used by `memory_limit`, which measures the memory meanwhile. Each kind also reports how the
+//! proxy served other clients: a proxy that serves nobody needs little memory.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -19,23 +19,23 @@ use crate::proxy_process::ProxyProcess;
 /// A kind of hostile clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hostile {
-    /// Each takes 1 KB a second of a large object of its own.
+    /// Each reads a large object of its own at 1 KB a second.
     SlowMisses,
-    /// Each asks once and stays.
+    /// Each sends one request and keeps the connection open.
     IdleConnections,
-    /// Each sends 60 KB of a head and no end.
+    /// Each sends 60 KB of a head without its end.
     UnfinishedHeads,
 }
 
 impl Hostile {
-    /// All, in an order in which each leaves the next what it needs.
+    /// All kinds, ordered so that each leaves the state that the next one needs.
     pub const ALL: [Self; 3] = [
         Self::SlowMisses,
         Self::IdleConnections,
         Self::UnfinishedHeads,
     ];
 
-    /// For people.
+    /// The kind as it is printed.
     pub fn show(self, args: &Args) -> String {
         match self {
             Self::SlowMisses => format!("{} slow misses", args.slow),
@@ -44,7 +44,7 @@ impl Hostile {
         }
     }
 
-    /// Lets them come, stay and go.
+    /// Connects these clients, keeps them connected for a while and disconnects them.
     pub async fn run(self, args: &Args, proxy: &ProxyProcess) -> anyhow::Result<String> {
         match self {
             Self::SlowMisses => slow_misses(args.slow, proxy).await,
@@ -54,7 +54,7 @@ impl Hostile {
     }
 }
 
-/// As many open files as may be had, here and in the proxies started from here.
+/// Raises the limit of open files to its maximum, for this process and the proxies that it starts.
 pub fn allow_many_files() -> anyhow::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -102,7 +102,7 @@ async fn slow_misses(clients: u64, proxy: &ProxyProcess) -> anyhow::Result<Strin
     Ok(format!("all served; a hit took {slowest:?} at most"))
 }
 
-/// Takes 1 KB a second; whether content came to the last.
+/// Reads 1 KB a second; returns whether content arrived until the end.
 async fn read_slowly(mut socket: TcpStream, head: &str) -> anyhow::Result<bool> {
     socket.write_all(head.as_bytes()).await?;
     let mut part = vec![0; 1 << 10];
@@ -131,7 +131,7 @@ async fn idle_connections(clients: u64, proxy: &ProxyProcess) -> anyhow::Result<
     for number in 0..clients {
         let mut socket = connect(proxy.address(), number, None).await?;
         let mut part = [0; 1 << 10];
-        // A reset is the other way to refuse one.
+        // The proxy may also refuse a connection with a reset.
         let answer = async {
             socket.write_all(head.as_bytes()).await?;
             socket.read(&mut part).await
@@ -154,7 +154,7 @@ async fn unfinished_heads(clients: u64, proxy: &ProxyProcess) -> anyhow::Result<
     let (mut sockets, mut sent) = (Vec::new(), 0_u64);
     for number in 0..clients {
         let mut socket = connect(proxy.address(), number, None).await?;
-        // Who is refused may be reset before all is sent.
+        // A refused connection may be reset before the head is sent.
         let all = timeout(STAY, socket.write_all(&head)).await;
         sent += u64::from(matches!(all, Ok(Ok(()))));
         sockets.push(socket);
@@ -164,7 +164,7 @@ async fn unfinished_heads(clients: u64, proxy: &ProxyProcess) -> anyhow::Result<
     Ok(format!("{sent} could send all of it"))
 }
 
-/// A connection from an address that few others share.
+/// A connection from an address that few other connections share.
 async fn connect(to: SocketAddr, number: u64, buffer: Option<u32>) -> anyhow::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     if let Some(bytes) = buffer {
@@ -192,8 +192,8 @@ const ORIGINS: usize = 4;
 const SLOW_BYTES: u64 = 100_000_000;
 /// 60 KB, below the bound on heads.
 const HEAD_BYTES: usize = 60_000;
-/// How long they stay.
+/// How long the clients stay connected.
 const STAY: Duration = Duration::from_secs(10);
-/// What a hit may take while they do, on a machine that does other things as well.
+/// Longest time of a hit meanwhile, on a machine that has other load as well.
 const PROBE_TIME: Duration = Duration::from_secs(1);
 const PER_ADDRESS: u64 = 200;

@@ -1,12 +1,13 @@
-//! `cargo campaign memory-limit`: what the proxy needs of memory beside what it was allowed.
+//! `cargo campaign memory-limit`: the memory that the proxy needs in addition to `--memory`.
 //!
-//! A proxy alone in a cgroup serves one very large object, many large ones at once and a great many
-//! small ones, each new and then stored. First without a limit, while its memory is looked at every
-//! 20 ms; then with a hard limit, page cache included, under which it must not be killed. The
-//! client checks every byte in both. In between come clients that mean ill, of `hostile`.
+//! A proxy alone in a cgroup serves one very large object, many large ones at once and very many
+//! small ones; each load runs twice, first with misses, then with hits. The first run has no limit,
+//! and the proxy's memory is sampled every 20 ms. The second run has a hard limit, page cache
+//! included, under which the kernel must not kill the proxy. The client checks every byte in both.
+//! Between the loads, the hostile clients of module `hostile` connect.
 //!
-//! The bar: anonymous and shared memory stay within `--memory` and 24 MiB, and `--memory` and
-//! 40 MiB are enough in all.
+//! The bar: anonymous and shared memory never exceed `--memory` by more than 24 MiB, and `--memory`
+//! plus 40 MiB are enough for everything.
 
 mod hostile;
 mod sampler;
@@ -30,7 +31,7 @@ use sampler::Sampler;
 /// Arguments of `memory-limit`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// What the proxy is told, MiB
+    /// The proxy's `--memory`, MiB
     #[arg(long, default_value_t = 64)]
     memory: u64,
     /// Size of the very large object, bytes
@@ -42,22 +43,22 @@ pub struct Args {
     /// Small objects, sized as on the web
     #[arg(long, default_value_t = 100_000)]
     objects: u64,
-    /// Clients that take an object of 100 MB each at 1 KB a second
+    /// Clients that download an object of 100 MB each at 1 KB a second
     #[arg(long, default_value_t = 200)]
     slow: u64,
-    /// Connections that rest, and then such that do not finish a head
+    /// Idle connections, and then as many that do not finish a head
     #[arg(long, default_value_t = 4000)]
     clients: u64,
-    /// Only those clients: half a minute
+    /// Run only the hostile clients: half a minute
     #[arg(long)]
     hostile: bool,
 }
 
-/// Runs both and tells the peaks.
+/// Runs both parts and reports the peaks.
 pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     allow_many_files()?;
     let origin = ContentOrigin::start_thread(ContentOptions {
-        // A stored object that went stale in between would be asked for anew.
+        // An object that became stale between the loads would be fetched again.
         max_age: 86_400,
         ..ContentOptions::default()
     })?;
@@ -69,14 +70,14 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Without a limit, its memory looked at all the time.
+/// Without a limit; samples the memory all the time.
 async fn watched(
     args: &Args,
     campaign: &mut Campaign,
     origin: &ContentOrigin,
     allowed: u64,
 ) -> anyhow::Result<()> {
-    // Dropped in the order that errors need too: sampler, proxy, then the empty group.
+    // Dropped in this order after an error as well: sampler, proxy, then the empty group.
     let group = Arc::new(MemoryCgroup::make()?);
     let proxy = start(args, campaign, &group)?;
     let report = &mut campaign.report;
@@ -125,7 +126,7 @@ async fn watched(
     sampler.stop()
 }
 
-/// With a limit that the kernel holds it to.
+/// With a hard limit of the kernel.
 async fn limited(
     args: &Args,
     campaign: &mut Campaign,
@@ -162,13 +163,13 @@ async fn limited(
     end(proxy, "within the limit", report)
 }
 
-/// A proxy alone in `group`, with a cache that holds all that will be asked for.
+/// A proxy alone in `group`, with a cache that is large enough for all requested objects.
 fn start(args: &Args, campaign: &Campaign, group: &MemoryCgroup) -> anyhow::Result<ProxyProcess> {
     let web = args.objects * WEB_MEAN_BYTES;
     let content = args.large + args.downloads * DOWNLOAD_BYTES + web;
     let command = campaign.proxy()?;
     command
-        // The memory of the usual log counts too.
+        // The memory of the default access log counts too.
         .without("access-log")
         .flag("cache-size", content + content / 4 + (1 << 30))
         .flag("max-object-size", args.large.max(1 << 30))
@@ -227,7 +228,7 @@ impl Load {
         )
     }
 
-    /// Asks for all of it, and checks what comes.
+    /// Requests all objects of this load and checks their content.
     async fn run(
         self,
         args: &Args,
@@ -250,8 +251,8 @@ impl Load {
         };
         let bytes = fetch_all(proxy, origin, clients, Arc::new(targets)).await?;
         let sent = origin.counts().body_bytes - before.body_bytes;
-        // Else it was not hits whose memory was looked at. Some may be missing: puts for which
-        // there was no memory are given up.
+        // Otherwise the memory measured was not that of hits. Some objects may be missing: the
+        // proxy gives up puts for which there is no memory.
         ensure!(
             !self.is_again() || sent <= bytes / 2,
             "right, but {} of {} came from the origin again",
@@ -266,7 +267,7 @@ impl Load {
     }
 }
 
-/// Asks for all targets with this many clients at once; returns the bytes that came.
+/// Requests all targets with this many clients at once; returns the number of bytes received.
 async fn fetch_all(
     proxy: &ProxyProcess,
     origin: &ContentOrigin,
@@ -300,7 +301,7 @@ async fn fetch_all(
     Ok(bytes)
 }
 
-/// One object, compared while it comes; returns its size.
+/// Requests one object and compares it while it is received; returns its size.
 pub async fn fetch(client: &mut Client, url: &str, target: &str) -> anyhow::Result<u64> {
     let size = target.split_once("size=").map(|(_, size)| size.parse());
     let size = match size {
@@ -330,7 +331,7 @@ pub async fn fetch(client: &mut Client, url: &str, target: &str) -> anyhow::Resu
     Ok(size)
 }
 
-/// A number of bytes in MiB, which limits are given in.
+/// A number of bytes in MiB, the unit of the limits.
 pub fn mib(bytes: u64) -> String {
     let tenths = (bytes * 10) >> 20;
     format!("{}.{} MiB", tenths / 10, tenths % 10)
@@ -340,8 +341,8 @@ const SEED: u64 = 1;
 const PEAK_BESIDE: u64 = 24 << 20;
 const LIMIT_BESIDE: u64 = 40 << 20;
 const DOWNLOAD_BYTES: u64 = 50_000_000;
-/// Of sizes as on the web, rounded up.
+/// Mean of sizes as on the web, rounded up.
 const WEB_MEAN_BYTES: u64 = 10_000;
 const SMALL_CLIENTS: u64 = 32;
-/// For 5 GiB on a machine that does other things as well.
+/// Enough for 5 GiB on a machine that has other load as well.
 const RESPONSE_TIME: Duration = Duration::from_mins(10);

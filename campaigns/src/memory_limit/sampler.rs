@@ -1,6 +1,6 @@
-//! The memory of a cgroup, looked at every 20 ms.
+//! Samples the memory of a cgroup every 20 ms.
 //!
-//! Used by `memory_limit`. Invariant: peaks are those of one look each, never sums of peaks.
+//! Used by `memory_limit`. Invariant: a peak is one whole sample, never a sum of peaks of parts.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,9 @@ use crate::proxy_process::MemoryCgroup;
 /// Memory of a cgroup at one time, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Of no file.
+    /// Anonymous memory.
     pub anonymous: u64,
-    /// Of files in memory alone.
+    /// Shared memory (tmpfs and the like).
     pub shared: u64,
 }
 
@@ -29,12 +29,12 @@ impl Memory {
         })
     }
 
-    /// What the bar is about.
+    /// The amount that the bar limits.
     pub fn sum(self) -> u64 {
         self.anonymous + self.shared
     }
 
-    /// The larger one, whole.
+    /// The sample with the larger sum.
     pub fn max(self, other: Self) -> Self {
         if other.sum() > self.sum() {
             other
@@ -43,7 +43,7 @@ impl Memory {
         }
     }
 
-    /// For people.
+    /// The sample as it is printed.
     pub fn show(self) -> String {
         format!(
             "{} ({} anonymous, {} shared)",
@@ -54,7 +54,7 @@ impl Memory {
     }
 }
 
-/// Looks at the memory of a cgroup all the time, on a thread of its own.
+/// Samples the memory of a cgroup on a thread of its own.
 #[derive(Debug)]
 pub struct Sampler {
     shared: Arc<Shared>,
@@ -68,7 +68,7 @@ struct Shared {
 }
 
 impl Sampler {
-    /// Begins to look.
+    /// Starts the thread.
     pub fn start(group: Arc<MemoryCgroup>) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared::default());
         *shared.lock() = Memory::of(&group)?;
@@ -87,12 +87,12 @@ impl Sampler {
         Ok(Self { shared, thread })
     }
 
-    /// The peak since this was asked last.
+    /// The peak since the last call.
     pub fn take_peak(&self) -> Memory {
         std::mem::take(&mut *self.shared.lock())
     }
 
-    /// Ends it; an error if it could not look.
+    /// Stops the thread; an error if a sample could not be read.
     pub fn stop(&mut self) -> anyhow::Result<()> {
         self.shared.stop.store(true, Relaxed);
         let Some(thread) = self.thread.take() else {
@@ -105,7 +105,7 @@ impl Sampler {
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        // What it has to say was asked for by `stop`, or an earlier error is told already.
+        // `stop` has returned the result already, or an earlier error was reported instead.
         let _ = self.stop();
     }
 }

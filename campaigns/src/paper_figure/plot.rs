@@ -8,7 +8,7 @@ use super::{Measured, Published};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 480.0;
-/// The field that points lie in.
+/// The plot area.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 720.0;
 const TOP: f64 = 70.0;
@@ -17,11 +17,11 @@ const BITS_MAX: f64 = 105.0;
 const RATE_STEP: f64 = 50.0;
 const OURS: &str = "#1763b0";
 const THEIRS: &str = "#b3541e";
-/// Words closer than this would lie on each other, upwards and sideways.
+/// Labels closer than this would overlap, vertically and horizontally.
 const LABEL_STEP: f64 = 17.0;
 const LABEL_WIDTH: f64 = 130.0;
 const LETTER_WIDTH: f64 = 7.0;
-/// Half of what a mark takes sideways, and how far below its middle words beside it stand.
+/// Half the width of a mark, and the distance from its centre to the baseline of its label.
 const MARK: f64 = 8.0;
 const BASELINE: f64 = 4.5;
 
@@ -33,7 +33,7 @@ struct Point {
     ours: bool,
 }
 
-/// The picture of what was measured here and there.
+/// The picture with the measured and the published figures.
 pub fn svg(measured: &[Measured], published: &[Published]) -> String {
     let rates = measured.iter().map(|it| it.requests_per_s);
     let rates = rates.chain(published.iter().map(|it| it.requests_per_s));
@@ -151,14 +151,14 @@ fn mark(point: &Point) -> String {
     circle(point.x, point.y, colour, fill)
 }
 
-/// Words beside the points, pushed upwards where they would lie on others or on another point.
+/// Labels beside the points, moved upwards where they would overlap another label or point.
 fn labels(mut points: Vec<Point>) -> String {
     points.sort_by(|a, b| b.y.total_cmp(&a.y));
     let mut text = String::new();
     let around = |point: &Point| (point.x - MARK..point.x + MARK, point.y + BASELINE);
     let mut placed: Vec<(Range<f64>, f64)> = points.iter().map(around).collect();
     for point in &points {
-        // To the left of points at the far right, and where there is another to the right.
+        // To the left of a point at the far right, or of a point with another one at its right.
         let blocked = points.iter().any(|other| {
             let ahead = other.x - point.x;
             ahead > 0.0 && ahead < LABEL_WIDTH && (other.y - point.y).abs() < LABEL_STEP
@@ -228,7 +228,7 @@ mod tests {
             places.push(y.unwrap().parse().unwrap());
         }
         assert!((places[0] - places[1]).abs() >= LABEL_STEP, "{places:?}");
-        // Its words would go to the left, where `log` is.
+        // The label would be to the left of the point, where `log` is.
         let crowded = [
             measured("log", 50.0, 123.0),
             measured("log one-row", 54.0, 122.0),

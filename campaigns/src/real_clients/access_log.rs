@@ -1,7 +1,7 @@
 //! The proxy's access log, read line by line while it is written.
 //!
-//! Used by all parts to see what the proxy thinks it did. Invariant: a line that is no JSON object
-//! with our keys is an error, never skipped.
+//! Used by all parts to compare what a client received with what the proxy logged. Invariant: a
+//! line that is not a JSON object with our keys is an error and is never skipped.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,13 +21,13 @@ pub struct Line {
     pub target: String,
     /// The status sent.
     pub status: u64,
-    /// How it was answered, in words of RFC 9211 where it has one.
+    /// The outcome, in the words of RFC 9211 where it has one.
     pub outcome: String,
     /// Bytes sent to the client, heads included.
     pub client_bytes: u64,
     /// Bytes received from upstream, heads included.
     pub origin_bytes: u64,
-    /// What went wrong.
+    /// The error, if any.
     pub error: Option<String>,
 }
 
@@ -55,7 +55,7 @@ impl Line {
         })
     }
 
-    /// Whether it was a tunnel that was made.
+    /// Whether it is a tunnel that was established.
     pub fn is_tunnel(&self) -> bool {
         self.method == "CONNECT" && (200..300).contains(&self.status)
     }
@@ -82,7 +82,8 @@ impl Sums {
         })
     }
 
-    /// Of a thousand bytes to clients, how many did not come from origins; none if there were none.
+    /// The part of 1,000 bytes sent to clients that was not received from origins; 0 if no bytes
+    /// were sent.
     pub fn cached_per_mille(&self) -> u64 {
         let cached = self.client_bytes.saturating_sub(self.origin_bytes);
         (cached.saturating_mul(1000))
@@ -104,8 +105,8 @@ impl AccessLog {
         Self { path, read: 0 }
     }
 
-    /// All lines since the last call, once no more come: a line is written a moment after its
-    /// client has what it wanted.
+    /// All lines since the last call. Waits until the log stops growing: a line is written a moment
+    /// after its client has received the response.
     pub async fn next(&mut self) -> anyhow::Result<Vec<Line>> {
         let mut size = self.size();
         let mut quiet = Duration::ZERO;
@@ -132,7 +133,7 @@ impl AccessLog {
     }
 }
 
-/// Several times as long as a line may lie in the proxy.
+/// Several times as long as the proxy may buffer a line.
 const QUIET_TIME: Duration = Duration::from_millis(500);
 const LOOK_TIME: Duration = Duration::from_millis(50);
 

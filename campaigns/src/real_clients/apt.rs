@@ -1,8 +1,9 @@
 //! apt-get, twice from nothing, against the sources it is configured with.
 //!
-//! The configuration is the machine's own, copied, with state and cache moved away and the proxy
-//! put in; so the lists and packages of the machine are not touched, and no hook of it runs.
-//! apt checks every index and package by its hash: what it accepts is right.
+//! The configuration is a copy of the machine's own, with other directories for state and cache and
+//! with the proxy added; so the lists and packages of the machine are not touched, and none of its
+//! hooks runs. apt checks every index and package by its hash, so the content that it accepts is
+//! correct.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ pub async fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let updated = apt.get(&["update"]).await;
         let lines = bench.logged().await?;
         if let Err(error) = updated {
-            // Perhaps the sources are broken without us as well.
+            // The sources may fail without our proxy as well.
             let direct = apt.without_proxy()?.get(&["update"]).await;
             match direct {
                 Ok(_) => bench.report.check(what, false, format!("{error:#}")),
@@ -187,7 +188,7 @@ impl Apt {
                 fs::copy(&path, parts.join(name))?;
             }
         }
-        // After all parts, as apt reads it; files without extension count.
+        // Read after all parts, as apt does; files without an extension count.
         let main = of_machine("Dir::Etc::main/f").await?;
         if main.is_file() {
             fs::copy(&main, parts.join("zz-main"))?;
@@ -205,7 +206,7 @@ impl Apt {
         })
     }
 
-    /// The same without our proxy.
+    /// The same apt without our proxy.
     fn without_proxy(&self) -> anyhow::Result<&Self> {
         let without = "#clear Acquire::http::Proxy;\n#clear Acquire::https::Proxy;\n";
         fs::write(self.directory.join("conf.d").join("zzzz-direct"), without)?;
@@ -213,7 +214,7 @@ impl Apt {
     }
 
     fn tool(&self, program: &str) -> Tool {
-        // What the environment says of proxies would win over the configuration in parts of apt.
+        // In parts of apt, proxy variables of the environment would override the configuration.
         [
             "http_proxy",
             "https_proxy",
@@ -233,7 +234,7 @@ impl Apt {
         Ok(String::from_utf8_lossy(&output).into_owned())
     }
 
-    /// Packages of some MB each, spread over the alphabet, that come over http.
+    /// Packages of some MB each, spread over the alphabet, with http URLs.
     async fn choose(&self) -> anyhow::Result<Vec<String>> {
         let output = self
             .tool("apt-cache")
@@ -273,7 +274,7 @@ impl Apt {
     }
 }
 
-/// The names in a list of packages whose size lies in our bounds.
+/// The names of the listed packages whose size is within our bounds.
 fn of_some_size(available: &str) -> Vec<String> {
     let field = |stanza: &str, name: &str| {
         let value = stanza.lines().find_map(|line| line.strip_prefix(name));
@@ -304,7 +305,7 @@ async fn of_machine(key: &str) -> anyhow::Result<PathBuf> {
     Ok(path.with_context(|| format!("apt has no {key}"))?.into())
 }
 
-/// What differs from the machine's configuration.
+/// The settings that differ from the machine's configuration.
 const OURS: &str = r##"
 #clear Acquire::http::Proxy;
 #clear Acquire::https::Proxy;
@@ -321,7 +322,8 @@ Dir::Cache "DIRECTORY/cache";
 APT::Sandbox::User "root";
 APT::Update::Error-Mode "any";
 "##;
-/// Of a thousand bytes of packages and by-hash indexes, how many the second pass finds cached.
+/// The part of 1,000 bytes of packages and by-hash indexes that the second pass must find in the
+/// cache.
 const CACHED_PER_MILLE_MIN: u64 = 950;
 const PACKAGES: usize = 8;
 const PACKAGE_BYTES: std::ops::RangeInclusive<u64> = 2_000_000..=8_000_000;

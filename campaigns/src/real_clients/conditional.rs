@@ -1,7 +1,7 @@
 //! curl and wget with conditions by date and by entity tag, and an upload.
 //!
-//! The origin has a script and records what it is asked: for all conditions together it must be
-//! asked once.
+//! The origin follows a script and records its requests: for all conditional requests together it
+//! must receive one.
 
 use std::fs::File;
 
@@ -12,7 +12,8 @@ use super::downloads::Trial;
 use crate::report::show_bytes;
 
 impl Trial<'_, '_> {
-    /// Conditions by date and by entity tag, and uploads, with an origin that has a script.
+    /// Tries conditions by date and by entity tag, and uploads, with an origin that follows a
+    /// script.
     pub async fn conditional(&mut self) -> anyhow::Result<()> {
         let origin = Origin::start(dated).await?;
         let url = origin.url(&format!("/{}/dated", self.program));

@@ -1,7 +1,7 @@
-//! curl and wget against origins whose content is known: whole, in ranges, resumed, conditional.
+//! curl and wget against origins with known content: whole, in ranges, resumed, conditional.
 //!
-//! Each row fetches and compares every byte; rows that say "from the cache" also compare what the
-//! origin was asked.
+//! Each row fetches and compares every byte; rows that say "from the cache" also check the requests
+//! that reached the origin.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -55,7 +55,7 @@ pub struct Trial<'a, 'b> {
 }
 
 impl Trial<'_, '_> {
-    /// Reports what was tried.
+    /// Reports the result of one attempt.
     pub fn row(&mut self, what: &str, outcome: anyhow::Result<String>) {
         let what = format!("{}: {what}", self.program);
         self.bench.report.outcome(what, outcome);
@@ -71,7 +71,7 @@ impl Trial<'_, '_> {
         tool.directory(self.directory)
     }
 
-    /// The tool, which writes what it gets into `file`.
+    /// The tool, writing the response into `file`.
     fn saving(&self, file: &Path) -> Tool {
         let option = match self.program {
             "curl" => "--output",
@@ -97,7 +97,7 @@ impl Trial<'_, '_> {
         }
     }
 
-    /// Half is there already.
+    /// Resumes a download of which half exists.
     async fn resumed(&mut self) {
         let words: &[&str] = match self.program {
             "curl" => &["--continue-at", "-"],
@@ -107,7 +107,7 @@ impl Trial<'_, '_> {
         let file = self.file("resumed");
         let rest = MEDIUM_BYTES / 2;
         for (what, from_origin) in [
-            // No less than the rest can be enough, and no more than it should be needed.
+            // The rest must be fetched, and not much more than the rest.
             ("half is there, the rest", rest..=rest + 2 * PAGE_BYTES),
             ("half is there, the rest again, from the cache", 0..=0),
         ] {
@@ -154,7 +154,7 @@ impl Trial<'_, '_> {
         ))
     }
 
-    /// HEAD: of what is not stored, and of what is.
+    /// HEAD for an object that is not stored, and for one that is.
     async fn heads(&mut self) {
         let unknown = format!("/{}/head?size=12345", self.program);
         let stored = format!("/{}/large?size={LARGE_BYTES}", self.program);
@@ -214,7 +214,7 @@ impl Trial<'_, '_> {
         let outcome = self.range(&target, range, first_last, 0).await;
         self.row("that range again, from the cache", outcome);
         let file = self.file("range");
-        // What is there need not be fetched again, but may be.
+        // Stored bytes may be fetched again, but need not be.
         let outcome = self.fetch(&target, &file, &[], 0..=MEDIUM_BYTES).await;
         self.row("the whole of it then", outcome);
     }
@@ -256,7 +256,7 @@ impl Trial<'_, '_> {
         ))
     }
 
-    /// A download that is cut and taken up again, as on a bad line.
+    /// A download that is interrupted and resumed, as on a bad line.
     async fn interrupted(&mut self) {
         let outcome = self.cut_and_resume().await;
         self.row("cut after a second and resumed", outcome);
@@ -339,7 +339,7 @@ fn compare(content: &Content, file: &Path) -> anyhow::Result<()> {
 
 const LARGE_BYTES: u64 = 300_000_000;
 const MEDIUM_BYTES: u64 = 20_000_000;
-/// Holes are rounded out to pages of this size when the origin is asked.
+/// The proxy rounds a missing range out to pages of this size when it asks the origin.
 const PAGE_BYTES: u64 = 64 << 10;
 const CURL_TIMED_OUT: i32 = 28;
 

@@ -1,7 +1,7 @@
 //! git over plain HTTP, in both of its protocols, from a repository made here.
 //!
-//! A small server on loopback hands each request to `git http-backend`, the program real servers
-//! use. git checks every object by its hash: a clone with the right commit is right.
+//! A small server on loopback passes each request to `git http-backend`, the program that real
+//! servers use. git checks every object by its hash: a clone with the right commit is correct.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::access_log::Sums;
 use super::tool::{Tool, is_installed};
 use crate::report::show_bytes;
 
-/// Lists, clones by the smart protocol, and clones by the dumb one twice.
+/// Lists references, clones by the smart protocol, then clones twice by the dumb one.
 pub async fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     if !is_installed("git") {
         bench.report.skip("git over http", "not installed");
@@ -79,7 +79,7 @@ async fn list(bench: &Bench<'_>, url: &str, commit: &str) -> anyhow::Result<Stri
     Ok(format!("{} refs", listed.lines().count()))
 }
 
-/// A clone whose commit is checked; `smart` is what git's variable for it takes.
+/// Clones and checks the commit; `smart` is the value of git's variable for the smart protocol.
 async fn clone(bench: &Bench<'_>, url: &str, commit: &str, smart: &str) -> anyhow::Result<()> {
     let directory = bench.empty("clone")?;
     let git = |words: &[&str]| {
@@ -102,7 +102,7 @@ pub async fn make_repository(directory: &Path) -> anyhow::Result<String> {
     std::fs::write(work.join("content"), content.bytes())?;
     std::fs::write(work.join("README"), "Cloned through a proxy.\n")?;
     let git = |words: &'static [&'static str]| {
-        // Whoever runs this need not have a name.
+        // The user of this machine may have no name configured in git.
         let tool = Tool::new("git").arguments(&["-c", "user.name=x", "-c", "user.email=x@x"]);
         tool.arguments(words).directory(&work)
     };
@@ -180,7 +180,7 @@ async fn serve(stream: TcpStream, directory: PathBuf) -> anyhow::Result<()> {
         .env("CONTENT_LENGTH", request.body.len().to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        // It tells of every file that a client asked for in vain, which is usual.
+        // The backend reports every missing file that a client requests, which is normal.
         .stderr(Stdio::null())
         .kill_on_drop(true);
     for (field, variable) in [
@@ -196,7 +196,7 @@ async fn serve(stream: TcpStream, directory: PathBuf) -> anyhow::Result<()> {
     let mut stdin = child.stdin.take().context("piped")?;
     let body = request.body;
     let feeder = tokio::spawn(async move {
-        // A backend that needs no more closes its end.
+        // The backend closes its end when it needs no more content.
         let _ = stdin.write_all(&body).await;
     });
     let output = child.wait_with_output().await?;
@@ -296,7 +296,7 @@ fn from_cgi(output: &[u8]) -> Option<Vec<u8>> {
     Some([response.as_bytes(), body].concat())
 }
 
-/// Of a thousand bytes of objects and packs, how many the second clone finds in the cache.
+/// The part of 1,000 bytes of objects and packs that the second clone must find in the cache.
 const CACHED_PER_MILLE_MIN: u64 = 950;
 const FILE_BYTES: u64 = 3_000_000;
 const BODY_BYTES_MAX: usize = 16 << 20;

@@ -1,10 +1,10 @@
 //! pip, npm, cargo and apt through mirrors: without a proxy setting, and without a CA.
 //!
-//! Registries of a package or two are made on the spot and served on loopback. The proxy that
-//! mirrors them may reach no loopback address but by that. Clients are pointed at it by what
-//! `hashcache env` prints. Each fetches twice, with nothing of its own left from the first time.
+//! Registries of one or two packages are made for this run and served on loopback. The proxy that
+//! mirrors them may reach loopback addresses only for the mirrors. Clients get the settings that
+//! `hashcache env` prints. Each client fetches twice, with all its own state deleted in between.
 //!
-//! The bar: what comes is right, and the second time no byte of content comes from the registry.
+//! The bar: every fetch is correct, and the second one costs no byte of content from the registry.
 
 pub mod registries;
 
@@ -20,7 +20,7 @@ use super::tool::{Tool, is_installed};
 use crate::proxy_process::{ProxyCommand, ProxyProcess};
 use crate::report::show_bytes;
 
-/// Tries all of them.
+/// Tries all package tools.
 pub async fn run(bench: &mut Bench<'_>, binary: &Path) -> anyhow::Result<()> {
     let directory = bench.empty("mirrors")?;
     let registries = Registries::start(&directory.join("registries"), None).await?;
@@ -66,13 +66,13 @@ pub async fn run(bench: &mut Bench<'_>, binary: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How a client fetches a package into an empty directory, and sees that it is right.
+/// Fetches a package into an empty directory and checks it.
 pub type Fetch = for<'a> fn(
     &'a Trial,
     &'a Path,
 ) -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>> + 'a>>;
 
-/// All of them, by the name of the program.
+/// All clients, by the name of the program.
 pub const CLIENTS: [(&str, Fetch); 4] = [
     ("pip", |trial, directory| Box::pin(pip(trial, directory))),
     ("npm", |trial, directory| Box::pin(npm(trial, directory))),
@@ -82,7 +82,7 @@ pub const CLIENTS: [(&str, Fetch); 4] = [
     ("apt", |trial, directory| Box::pin(apt(trial, directory))),
 ];
 
-/// What `hashcache env` says of this proxy.
+/// The output of `hashcache env` for this proxy.
 async fn settings(
     binary: &Path,
     proxy: &ProxyProcess,
@@ -97,17 +97,17 @@ async fn settings(
     Ok(serde_json::from_slice(&tool.run().await?)?)
 }
 
-/// Where clients fetch to, and what they are told.
+/// The directories and settings of the clients.
 pub struct Trial {
     pub directory: PathBuf,
-    /// What `hashcache env --json` says, or what is like it.
+    /// The output of `hashcache env --json`, or a value of the same form.
     pub settings: Value,
-    /// Variables beside those of the mirror.
+    /// Variables in addition to those of the mirror.
     pub variables: Vec<(String, String)>,
 }
 
 impl Trial {
-    /// Fetches twice from nothing.
+    /// Fetches twice, each time into an empty directory.
     pub async fn twice(
         &self,
         kind: &str,
@@ -151,7 +151,7 @@ impl Trial {
         found.with_context(|| format!("`env` tells of no {kind}"))
     }
 
-    /// A program that knows the mirror's variables and no proxy but what is told beside them.
+    /// A program with the mirror's variables and `self.variables`, and no other proxy setting.
     fn tool(&self, program: &str, kind: &str) -> anyhow::Result<Tool> {
         let tool = [
             "http_proxy",
@@ -183,7 +183,7 @@ impl Trial {
 async fn pip(trial: &Trial, directory: &Path) -> anyhow::Result<()> {
     let words = ["download", "--no-cache-dir", "--dest"];
     let tool = trial.tool("pip", "pypi")?;
-    // What this machine says of sources of its own is not for this pip.
+    // Package sources that this machine configures must not affect this pip.
     let tool = ["PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_EXTRA_INDEX_URL"]
         .into_iter()
         .fold(tool, Tool::without)
@@ -195,7 +195,7 @@ async fn pip(trial: &Trial, directory: &Path) -> anyhow::Result<()> {
     tool.run().await?;
     let wheels = fs::read_dir(directory)?.count();
     ensure!(wheels == 2, "{wheels} wheels of 2");
-    // Once more as a file says it, to see that the lines hold too.
+    // Once more with the lines in a configuration file, to check that they work too.
     let file = directory.join("pip.conf");
     fs::write(&file, trial.lines("pypi")?)?;
     let tool = trial.tool("pip", "pypi")?;
@@ -291,7 +291,7 @@ async fn apt(trial: &Trial, directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A configuration that knows nothing of this machine's.
+/// A configuration that is independent of this machine's.
 const APT: &str = r#"
 Dir::Etc::main "/dev/null";
 Dir::Etc::parts "/dev/null";
@@ -304,7 +304,7 @@ APT::Sandbox::User "root";
 APT::Update::Error-Mode "any";
 "#;
 
-/// Asks the script of `/proxy.pac` about some hosts; `None` without a node.
+/// Runs the script of `/proxy.pac` for some hosts; `None` without Node.js.
 async fn automatic(proxy: &ProxyProcess, directory: &Path) -> Option<anyhow::Result<String>> {
     if !is_installed("node") {
         return None;
@@ -327,8 +327,8 @@ async fn automatic(proxy: &ProxyProcess, directory: &Path) -> Option<anyhow::Res
     Some(fetched().await)
 }
 
-/// The functions that a script of this kind may call, as browsers have them, and what must come of
-/// each host. Nothing is looked up: to ask for an address is an error here.
+/// The functions that such a script may call, as browsers have them, and the expected result for
+/// each host. There is no name resolution: a request for an address is an error here.
 const EVALUATOR: &str = r#"
 const [file, proxy] = process.argv.slice(2);
 const number = ip => ip.split(".").reduce((all, part) => all * 256 + Number(part), 0);

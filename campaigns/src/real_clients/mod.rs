@@ -1,12 +1,11 @@
-//! `cargo campaign real-clients`: the tools people have, through our proxy, with nothing but its
-//! address in their environment.
+//! `cargo campaign real-clients`: common tools through our proxy, with only its address in their
+//! environment.
 //!
-//! Package tools use the sources this machine is configured with; which these are is read from the
-//! tools' own configuration, and theirs only: no host is named here. Their own state is left alone:
-//! lists, caches and homes are in a directory that is thrown away. Downloads go to origins of ours,
-//! whose content is known.
+//! Package tools use the sources that this machine is configured with, as their own configuration
+//! names them: the code names no host. The state of the tools is not touched: lists, caches and
+//! homes are in a temporary directory. Downloads use origins of ours with known content.
 //!
-//! The bar: what comes is right, and what came once comes from the cache the second time.
+//! The bar: every fetch is correct, and every second fetch is served from the cache.
 
 mod access_log;
 mod apt;
@@ -32,10 +31,10 @@ use tool::Tool;
 /// Arguments of `real-clients`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Try these alone
+    /// Try only these
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
-    /// Try those alone whose TLS the proxy ends
+    /// Try only tools whose TLS the proxy intercepts
     #[arg(long, conflicts_with = "only")]
     intercept: bool,
     /// Destinations to allow: package sources with private addresses need it
@@ -43,7 +42,7 @@ pub struct Args {
     allow_destination: Vec<String>,
 }
 
-/// What can be tried alone.
+/// Parts that can be tried alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     /// apt-get, twice
@@ -60,7 +59,7 @@ enum Part {
     Intercept,
 }
 
-/// Tries all tools and tells what became of each.
+/// Tries all tools and reports the result of each.
 pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     let binary = campaign.binary()?.to_owned();
     let content = ContentOrigin::start_thread(ContentOptions::default())?;
@@ -118,7 +117,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What every part works with.
+/// Shared by all parts.
 #[derive(Debug)]
 struct Bench<'a> {
     proxy: ProxyProcess,
@@ -128,7 +127,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// A program that is told of the proxy by its environment alone.
+    /// A program that finds the proxy by its environment alone.
     fn tool(&self, program: &str) -> Tool {
         let url = self.proxy.url();
         let names = ["http_proxy", "https_proxy", "HTTPS_PROXY"];
@@ -142,7 +141,7 @@ impl Bench<'_> {
             .fold(tool, |tool, name| tool.variable(name, &url))
     }
 
-    /// An empty directory of this name; what was there before is gone.
+    /// An empty directory of this name; an existing one is deleted first.
     fn empty(&self, name: &str) -> anyhow::Result<PathBuf> {
         let path = self.directory.join(name);
         if path.exists() {
@@ -153,7 +152,7 @@ impl Bench<'_> {
         Ok(path)
     }
 
-    /// Lines logged since this was asked last.
+    /// The lines logged since the last call.
     async fn logged(&mut self) -> anyhow::Result<Vec<Line>> {
         self.log.next().await
     }

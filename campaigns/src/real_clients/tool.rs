@@ -1,7 +1,7 @@
-//! A program of this machine, run for a bounded time.
+//! A program of this machine, run with a time limit.
 //!
-//! Used by all parts. Invariant: a program that takes too long is ended, and its output is part of
-//! the error.
+//! Used by all parts. Invariant: a program that exceeds the limit is ended, and the error contains
+//! its output.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -86,7 +86,7 @@ pub fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// The last lines of what a program said, on one line.
+/// The last lines of a program's output, on one line.
 fn tail(stdout: &[u8], stderr: &[u8]) -> String {
     let said = if stderr.trim_ascii().is_empty() {
         stdout

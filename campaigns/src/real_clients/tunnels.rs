@@ -1,7 +1,7 @@
 //! Package tools and curl through CONNECT.
 //!
-//! Each tool fetches one small package, whose name is all that is said here; where from is the
-//! tool's own to know. A tool whose sources are plain http shows in the log as such.
+//! Each tool fetches one small package. The code names only the package; the tool's own
+//! configuration names the source. The log shows tools whose sources are plain http.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::access_log::{Line, Sums};
 use super::tool::{Tool, is_installed};
 use crate::report::show_bytes;
 
-/// Runs every tool that is installed, then a tunnel whose bytes are known.
+/// Runs every installed tool, then a tunnel with known bytes.
 pub async fn run(bench: &mut Bench<'_>, origin: &ContentOrigin) -> anyhow::Result<()> {
     for (program, fetch) in TOOLS {
         let what = format!("{program} through CONNECT");
@@ -68,7 +68,7 @@ fn cargo(bench: &Bench<'_>, directory: &Path) -> anyhow::Result<Tool> {
     std::fs::create_dir_all(directory.join("src"))?;
     std::fs::write(directory.join("Cargo.toml"), MANIFEST)?;
     std::fs::write(directory.join("src").join("lib.rs"), "")?;
-    // Sources are configured in the home; the rest of it is cache.
+    // The sources are configured in the home directory; the rest of it is a cache.
     let own = std::env::var_os("CARGO_HOME").map(std::path::PathBuf::from);
     let own = own.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
     for name in ["config.toml", "config"] {
@@ -81,7 +81,7 @@ fn cargo(bench: &Bench<'_>, directory: &Path) -> anyhow::Result<Tool> {
         }
     }
     let tool = bench.tool("cargo").arguments(&["fetch"]);
-    // Another cargo runs us and has told us things that are not for this one.
+    // The cargo that runs us has set variables that do not apply to this one.
     let tool = tool.without("CARGO").without("CARGO_MANIFEST_DIR");
     Ok(tool.variable("CARGO_HOME", home).directory(directory))
 }
@@ -96,7 +96,7 @@ fn go(bench: &Bench<'_>, directory: &Path) -> anyhow::Result<Tool> {
         .directory(directory))
 }
 
-/// All of `lines` are tunnels that carried bytes.
+/// Checks that all `lines` are tunnels that carried bytes.
 fn tunnels(lines: &[Line]) -> anyhow::Result<String> {
     ensure!(!lines.is_empty(), "it worked, but not through the proxy");
     let tunnels: Vec<&Line> = lines.iter().filter(|line| line.is_tunnel()).collect();
@@ -125,7 +125,7 @@ fn tunnels(lines: &[Line]) -> anyhow::Result<String> {
     ))
 }
 
-/// A tunnel to an origin of ours: what comes is right, and the log counts at least its content.
+/// A tunnel to an origin of ours: the content is correct, and the log counts at least its bytes.
 async fn known_bytes(bench: &mut Bench<'_>, origin: &ContentOrigin) -> anyhow::Result<String> {
     const SIZE: u64 = 3_000_000;
     let target = format!("/tunnelled?size={SIZE}");

@@ -1,7 +1,7 @@
 //! The command line: subcommands, flags and their help.
 //!
-//! Flags that are settings stay text here: `settings::keys` reads them, as it reads files and
-//! variables, so that a size is the same size wherever it is written and is refused in one voice.
+//! Flags that are settings stay text here. `settings::keys` parses them, as it parses values of
+//! files and variables, so a value has the same syntax and the same errors everywhere.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -28,9 +28,9 @@ const MIRRORS: &str = Topic::Mirrors.heading();
 const LOGS: &str = Topic::Logs.heading();
 const EXPERT: &str = Topic::Expert.heading();
 
-/// The version, with the commit when the build was told one.
+/// The version, with the commit if the build environment gave one.
 ///
-/// The variable has no `HASHCACHE_` before it: set at run time, it would be an unknown setting.
+/// The variable has no prefix `HASHCACHE_`: set at run time, it would be an unknown setting.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let version = env!("CARGO_PKG_VERSION");
     match option_env!("GIT_HASH") {
@@ -115,7 +115,7 @@ pub enum Command {
     },
 }
 
-/// What can be done with a configuration.
+/// Subcommands of `hashcache config`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Check the configuration file and the environment, and print every error
@@ -288,7 +288,7 @@ pub struct SettingArgs {
 }
 
 impl SettingArgs {
-    /// What was given, each with its flag as the source.
+    /// The flags that were given, each as the source of its value.
     pub fn given(&self) -> Vec<Given> {
         let many = |words: &Vec<String>| (!words.is_empty()).then(|| Written::Many(words.clone()));
         let one = |word: &Option<String>| word.clone().map(Written::One);
@@ -369,7 +369,7 @@ fn words<T>(words: &[(&'static str, T)]) -> PossibleValuesParser {
 mod tests {
     use super::*;
 
-    /// Flags that are no settings: they say where settings are, or belong to clap.
+    /// Flags that are not settings: they name a configuration file, or belong to clap.
     const OTHERS: [&str; 3] = ["config", "help", "version"];
 
     fn flags() -> Vec<String> {

@@ -1,6 +1,7 @@
 //! `hashcache ca init` and `ca show`: the certificate authority of a proxy that intercepts.
 //!
-//! Called by `main`; the proxy's library makes and reads it. Nothing of a key is ever printed.
+//! Called by `main`. The proxy's library makes and reads the authority. Invariant: nothing of a
+//! private key is ever printed.
 
 use std::fs;
 use std::io::Write as _;
@@ -18,7 +19,7 @@ use crate::fault::Fault;
 use crate::output::{NOT_WELL, say};
 use crate::settings::{self, Environment};
 
-/// What can be done with a certificate authority.
+/// Subcommands of `hashcache ca`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum CaCommand {
     /// Make a certificate authority (CA) for intercepting HTTPS
@@ -35,7 +36,7 @@ you can read the directory, and nothing that exists is overwritten. With --only,
 these domains only; the root key is deleted after use, so nobody can extend it.
 Devices get the certificate from the proxy's page http://PROXY/ca.";
 
-/// What is to be made.
+/// Arguments of `hashcache ca init`.
 #[derive(Args, Clone, Debug)]
 pub struct InitArgs {
     /// Directory for the CA [default: from the configuration, otherwise hashcache/ca in ~/.config,
@@ -53,7 +54,7 @@ pub struct InitArgs {
     json: bool,
 }
 
-/// What is to be shown.
+/// Arguments of `hashcache ca show`.
 #[derive(Args, Clone, Debug)]
 pub struct ShowArgs {
     /// Directory of the CA [default: from the configuration, otherwise hashcache/ca in ~/.config,
@@ -71,7 +72,7 @@ pub struct ShowArgs {
     json: bool,
 }
 
-/// Runs either.
+/// Runs one of the subcommands.
 pub fn run(command: &CaCommand, environment: &Environment) -> anyhow::Result<ExitCode> {
     #[expect(clippy::disallowed_methods, reason = "the command begins here")]
     let now = SystemTime::now();
@@ -86,7 +87,7 @@ fn init(args: &InitArgs, environment: &Environment, now: SystemTime) -> anyhow::
         Some(directory) => directory,
         None => {
             let directory = default_directory(environment)?;
-            // Only what leads to our own default place is made.
+            // Missing parents are made only for our own default directory.
             if let Some(parent) = directory.parent() {
                 let fault = || Fault::new(format!("cannot create {}", parent.display()));
                 fs::create_dir_all(parent).with_context(fault)?;
@@ -193,7 +194,8 @@ fn default_directory(environment: &Environment) -> Result<PathBuf, Fault> {
     })
 }
 
-/// Tells this machine and day from others, as two authorities of one name could not be told apart.
+/// The name has this machine's name and the date, because two authorities with the same name look
+/// the same in a device's list of certificates.
 fn default_name(now: SystemTime) -> String {
     let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let machine: String = machine.trim().chars().take(HOST_CHARS).collect();
@@ -206,7 +208,7 @@ fn default_name(now: SystemTime) -> String {
     }
 }
 
-/// What is left of a name for that of the machine, in characters.
+/// Characters of a name that are left for the machine's name.
 const HOST_CHARS: usize = CertificateAuthority::NAME_CHARS - "HashCache of , 22 Nov 2026".len();
 
 fn date(time: SystemTime) -> String {

@@ -1,4 +1,4 @@
-//! `hashcache check`: every record verified. Exit status 1 when something is wrong.
+//! `hashcache check`: verifies every record. Exit status 1 means that something is wrong.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         Ok(report) => report,
         Err(error) => {
             let fault = cannot_open(path, Purpose::Look, &error);
-            // A store that is not whole is what we were asked to find.
+            // A damaged store is a result of the check, not a failure of the command.
             return match error {
                 OpenError::Short { .. } | OpenError::Damaged { .. } => {
                     tell(&fault::render(&fault.into()));
@@ -48,7 +48,7 @@ pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A bar on a terminal, nothing anywhere else.
+/// A progress bar on a terminal, nothing elsewhere.
 fn progress_bar() -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -1,4 +1,4 @@
-//! `hashcache completions SHELL`: the script that lets a shell complete our command line.
+//! `hashcache completions SHELL`: prints the completion script for a shell.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use crate::args;
 
 /// Prints the script for `shell`.
 pub fn run(shell: Shell) -> anyhow::Result<ExitCode> {
-    // Into memory first: clap_complete panics when it cannot write.
+    // Written to memory first: clap_complete panics when a write fails.
     let mut script = vec![];
     clap_complete::generate(shell, &mut args::command(), "hashcache", &mut script);
     std::io::stdout().write_all(&script)?;

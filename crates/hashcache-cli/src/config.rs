@@ -1,4 +1,4 @@
-//! `hashcache config check`, `show` and `example`: the settings, without starting a proxy.
+//! `hashcache config check`, `show` and `example`: work on the settings without starting a proxy.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::output::{NOT_WELL, tell};
 use crate::proxy;
 use crate::settings::{self, Effective, Environment, RULE, Shown, Source};
 
-/// Runs one of them.
+/// Runs one of the subcommands.
 pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Check { file } => check(file.as_deref(), environment),
@@ -25,7 +25,7 @@ pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<
     }
 }
 
-/// A configuration that can be read but is wrong is data that is not well: status 1, not 2.
+/// A configuration file that can be read but is wrong gives exit status 1, not 2.
 fn check(file: Option<&Path>, environment: &Environment) -> anyhow::Result<ExitCode> {
     match settings::load(file, vec![], environment) {
         Ok(effective) => {
@@ -64,7 +64,7 @@ fn show(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The settings as a configuration file, each line with a comment that says where it is from.
+/// The settings as a configuration file; a comment on each line names the source.
 fn toml_of(effective: &Effective) -> String {
     let mut text = String::new();
     let mut open_table = "";
@@ -76,7 +76,7 @@ fn toml_of(effective: &Effective) -> String {
         }
         let setting = match shown.toml() {
             Some(value) => format!("{name} = {value}"),
-            // TOML has no word for what is not set; a comment keeps the key in sight.
+            // TOML has no word for an unset value; a comment still shows the key.
             None => format!("# {name} is not set"),
         };
         text.push_str(&format!("{setting:<40} # {source}\n"));
@@ -89,7 +89,7 @@ fn toml_of(effective: &Effective) -> String {
     text
 }
 
-/// The same for programs: per key its value and its source, tables as objects.
+/// The settings as JSON: the value and source of each key, tables as objects.
 fn json_of(effective: &Effective) -> String {
     let mut top = Map::new();
     for (key, shown, source) in effective.shown() {

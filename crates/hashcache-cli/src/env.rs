@@ -1,7 +1,7 @@
-//! `hashcache env`: the settings of the programs that are to use the proxy, for a shell to read.
+//! `hashcache env`: environment variables for the programs that use the proxy, as a shell reads
+//! them.
 //!
-//! Invariant: a shell that reads the output sets variables and does nothing else, whatever is
-//! configured.
+//! Invariant: whatever is configured, a shell that evaluates the output only sets variables.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,7 +18,7 @@ use crate::fault::Fault;
 use crate::proxy::reachable;
 use crate::settings::{self, Environment, Values};
 
-/// Runs it.
+/// Runs `hashcache env`.
 pub fn run(
     as_json: bool,
     args: &SettingArgs,
@@ -45,7 +45,7 @@ pub fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where programs of this machine, or those who are told it, reach the proxy.
+/// The URL of the proxy for programs of this machine, or `public_url` for all clients.
 fn proxy_url(values: &Values) -> Origin {
     let listen = values
         .listen
@@ -70,20 +70,20 @@ fn proxy_url(values: &Values) -> Origin {
     })
 }
 
-/// Files of the certificate authority by which TLS ends at the proxy.
+/// Files of the certificate authority with which the proxy intercepts TLS.
 #[derive(Debug)]
 struct Certificates {
-    /// Its certificate, for programs that take it beside those of the system.
+    /// Its certificate, for programs that add it to the system's certificates.
     root: PathBuf,
-    /// The same with those of the system, for programs that take one file for all.
+    /// The same certificate with the system's, for programs that take a single file.
     bundle: PathBuf,
-    /// Whether we can read both, and so those can whom we tell of them.
+    /// Whether this user can read both files. Programs of the same user then can, too.
     readable: bool,
 }
 
 impl Certificates {
     fn of(directory: &Path) -> Self {
-        // Whoever reads it may be elsewhere.
+        // An absolute path: the programs may run in another directory.
         let directory = directory.canonicalize().unwrap_or(directory.to_owned());
         let (root, bundle) = (directory.join("root.pem"), directory.join("bundle.pem"));
         let readable = [&root, &bundle].iter().all(|it| File::open(it).is_ok());
@@ -105,7 +105,7 @@ impl Certificates {
             "CARGO_HTTP_CAINFO",
             "GIT_SSL_CAINFO",
             "AWS_CA_BUNDLE",
-            // Wins over a `cafile` of its own files, which would win over NODE_EXTRA_CA_CERTS.
+            // Overrides `cafile` in npm's own files, which would override NODE_EXTRA_CA_CERTS.
             "npm_config_cafile",
         ];
         let replace = replace.map(|name| (name, bundle.clone()));
@@ -113,18 +113,18 @@ impl Certificates {
     }
 }
 
-/// All that programs are told.
+/// Everything that the command prints.
 struct Told<'a> {
     variables: Vec<(&'static str, String)>,
     mirrors: Vec<(&'a Mirror, Setup)>,
-    /// What people are told of certificates, if there are any.
+    /// Notes about certificates for the user, if there are any.
     certificates: Vec<String>,
 }
 
 impl<'a> Told<'a> {
     fn of(proxy: &Origin, mirrors: &'a [Mirror], certificates: Option<Certificates>) -> Self {
         let url = format!("{proxy}/");
-        // Without its port: few programs look at one here.
+        // The host without its port: few programs match a port here.
         let own = match &proxy.authority.host {
             Host::V6(address) => address.to_string(),
             host => host.to_string(),
@@ -150,7 +150,8 @@ impl<'a> Told<'a> {
             .iter()
             .map(|mirror| (mirror, mirror.setup(proxy)))
             .collect();
-        // Of several of a kind the first one is set; the others stand beside it as lines of a file.
+        // The first mirror of each kind sets the variables; the lines of all mirrors are printed as
+        // comments.
         let mut taken = BTreeSet::new();
         for (mirror, setup) in &mirrors {
             if taken.insert(mirror.kind().as_str()) {
@@ -236,11 +237,11 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Has Chromium on Linux trust the authority; the variable is one of ours.
+/// Makes Chromium on Linux trust the authority; the variable in it is one of ours.
 const CERTUTIL: &str = "certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n hashcache -i \
     \"$NODE_EXTRA_CA_CERTS\"";
 
-/// A word as every POSIX shell reads it back.
+/// A word quoted so that every POSIX shell reads it back unchanged.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }

@@ -1,8 +1,9 @@
 //! The sample configuration: every setting with its default, commented out.
 //!
-//! `hashcache config example` prints it, and `packaging/hashcache.toml` is a copy. All text is from
-//! `settings::reference`. Invariant: the text is a configuration file that changes no setting; with
-//! the `#` before a setting removed, the setting has its default or, where it has none, an example.
+//! `hashcache config example` prints it, and `packaging/hashcache.toml` is a copy. All text is
+//! taken from `settings::reference`. Invariant: the text is a configuration file that changes no
+//! setting. With the `#` before a setting removed, the setting has its default or, if it has none,
+//! an example.
 
 use crate::settings::{
     DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, RULE_ABOUT, RULE_FIELDS, Shown,

@@ -1,11 +1,12 @@
-//! What can be wrong with what an operator asked, and how it is told.
+//! Faults in what an operator asked for, and how they are printed.
 //!
-//! Called by every subcommand; `main` prints what comes out at the top. The form is fixed: what,
-//! where and why on one line that begins with `hashcache: `, then a line `hint: ` with what to do.
+//! Called by every subcommand; `main` prints the errors that they return. The form is fixed: one
+//! line with what, where and why that begins with `hashcache: `, then a line that begins with
+//! `hint: `.
 
 use std::fmt;
 
-/// One thing that is wrong, with what to do about it if we know.
+/// One fault, with a hint if we know what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// What is wrong and where: a lower-case phrase without full stop.
@@ -44,7 +45,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// All that is wrong with a configuration: told at once, so that one run mends it.
+/// All faults of a configuration, reported together so that one run is enough to correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults(pub Vec<Fault>);
 
@@ -63,7 +64,7 @@ impl From<Fault> for Faults {
     }
 }
 
-/// The lines that tell of `error` on standard error, outermost part first.
+/// The lines that describe `error` on standard error, outermost part first.
 pub fn render(error: &anyhow::Error) -> String {
     if let Some(faults) = error.downcast_ref::<Faults>() {
         return faults
@@ -75,7 +76,7 @@ pub fn render(error: &anyhow::Error) -> String {
     lines(&chain(error), hint_of(error))
 }
 
-/// All of `error` for one line of a log, each fault with what to do about it.
+/// All of `error` as one line of a log, each fault with its hint.
 pub fn one_line(error: &anyhow::Error) -> String {
     let one = |what: &str, hint: Option<&str>| match hint {
         Some(hint) => format!("{what} ({hint})"),
@@ -111,7 +112,7 @@ fn hint_of(error: &anyhow::Error) -> Option<&str> {
     fault.hint.as_deref()
 }
 
-/// Whether `error` only says that nobody reads our output any more, as in `hashcache … | head`.
+/// Whether `error` only means that our output was closed, as in `hashcache … | head`.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

@@ -1,4 +1,4 @@
-//! `hashcache inspect`: what the superblock says of a cache.
+//! `hashcache inspect`: prints what the superblock of a cache says.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -70,7 +70,7 @@ fn json_of(found: &Inspection) -> Value {
     })
 }
 
-/// Which device of how many this is.
+/// The number of this device among those of the cache.
 fn device_of(found: &Inspection) -> String {
     let others = found.members.iter().filter(|it| it.device != found.device);
     let others: Vec<String> = others

@@ -1,4 +1,4 @@
-//! What the program says while it runs: lines on standard error, chosen by `RUST_LOG`.
+//! Logging: lines on standard error, selected by `RUST_LOG`.
 
 use std::io::{IsTerminal as _, stderr};
 
@@ -8,12 +8,12 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::fault::Fault;
 use crate::settings::Environment;
 
-/// The variable that says which lines to write, as everywhere in Rust.
+/// The variable that selects the lines, as in most Rust programs.
 const RUST_LOG: &str = "RUST_LOG";
-/// The variable that forbids colours, whatever it is set to (no-color.org).
+/// The variable that disables colours, whatever its value (no-color.org).
 const NO_COLOR: &str = "NO_COLOR";
 
-/// Starts logging; to be called once, before anything may want to log.
+/// Starts logging. Call it once, before any code logs.
 pub fn start(environment: &Environment) -> Result<(), Fault> {
     let filter = filter(environment.variable(RUST_LOG).unwrap_or_default())?;
     let has_colours = stderr().is_terminal() && environment.variable(NO_COLOR).is_none();
@@ -38,7 +38,8 @@ fn filter(text: &str) -> Result<EnvFilter, Fault> {
     if text.contains("h2=") {
         return Ok(filter);
     }
-    // It warns of what clients do wrong, as often as they like to.
+    // The crate h2 warns about every protocol error of a client; clients can cause as many as they
+    // like.
     Ok(filter.add_directive("h2=off".parse().expect("a target and a level")))
 }
 

@@ -1,7 +1,8 @@
-//! The command `hashcache`: parses the command line, runs one subcommand, tells how it went.
+//! The command `hashcache`: parses the command line, runs one subcommand, reports errors.
 //!
-//! One file a subcommand; `args` says which there are, `settings` what can be set and where.
-//! Invariant: facts go to standard output, all else to standard error; exit status 0 means all
+//! One module per subcommand; `args` defines the subcommands and flags, `settings` the settings and
+//! their sources. Invariant: results are written to standard output, messages to standard error;
+//! exit status 0 means success, 1 that the data has faults, 2 that the command failed.
 //! well, 1 that the data is not well, 2 that we could not do what was asked.
 
 // What was asked.
@@ -26,7 +27,7 @@ mod plan;
 mod proxy;
 mod purge;
 
-// What it says while it runs.
+// Logging.
 mod logging;
 mod output;
 
@@ -38,7 +39,7 @@ use args::{Cli, Command};
 use output::tell;
 use settings::Environment;
 
-/// Exit status when we could not do what was asked.
+/// Exit status when the command failed.
 const COULD_NOT: u8 = 2;
 
 fn main() -> ExitCode {
@@ -62,7 +63,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(status) => status,
-        // Whoever reads our output has seen enough; there is nobody to tell, and nothing is wrong.
+        // The reader of our output has closed it, as `head` does: that is not an error.
         Err(error) if fault::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             tell(&fault::render(&error));
@@ -71,10 +72,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and version are answers; everything else clap has to say is a fault, told as ours are.
+/// Help and version are results; every other message of clap is an error in our own form.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // Fails only when nobody reads it.
+        // Fails only when standard output is closed.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }

@@ -1,4 +1,4 @@
-//! `hashcache man [DIR]`: manual pages, made from the command line and the reference of settings.
+//! `hashcache man [DIR]`: manual pages, generated from the command line and the settings reference.
 
 use std::fs;
 use std::io::Write as _;
@@ -18,7 +18,7 @@ use crate::settings::{
 /// The page of the configuration file.
 const CONFIGURATION: &str = "hashcache.toml.5";
 
-/// Prints the main page, or writes all pages to `directory`, which is made if needed.
+/// Prints the main page, or writes all pages to `directory` and makes it if needed.
 pub fn run(directory: Option<&Path>) -> anyhow::Result<ExitCode> {
     match directory {
         Some(directory) => {

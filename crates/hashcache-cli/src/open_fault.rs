@@ -1,7 +1,7 @@
 //! Why a cache could not be opened, and what to do about each reason.
 //!
-//! Called by every subcommand that opens a cache. The engine reports bytes and fields; this file
-//! turns them into the words of the command line.
+//! Called by every subcommand that opens a cache. The engine reports bytes and fields; this module
+//! turns them into a message with the flags of the command line.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use crate::units::{brief_size, show_size, show_store_size};
 /// What a cache is opened for; what to do about a fault depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To serve from it; one is made where there is none.
+    /// To serve from it; a cache file that does not exist is made.
     Serve,
-    /// To look at one that is there.
+    /// To read a cache that exists.
     Look,
 }
 
@@ -30,12 +30,12 @@ impl Purpose {
     }
 }
 
-/// What to do when what is there cannot be used any more.
+/// Hint where the existing cache file cannot be used any more.
 const START_ANEW: &str = "remove the file and start again: a cache holds only copies";
-/// What to do when the file we were named is not one to keep a cache in.
+/// Hint where the named file cannot hold a cache.
 const NAME_ANOTHER: &str = "give a file or a block device with `--cache PATH`";
 
-/// Hints are rounded up to this, since nobody wants to type a size to the byte.
+/// Hints are rounded up to a multiple of this, so that nobody has to type a size to the byte.
 const MIB: u64 = 1 << 20;
 
 /// The fault of not opening `path` for `purpose`.
@@ -196,15 +196,15 @@ fn other_size(size_bytes: u64, asked_bytes: u64, why: Resize) -> (String, Option
     )
 }
 
-/// The fault of not opening `path` because a directory is missing that we do not make: it may be
-/// where a disk belongs that is not mounted.
+/// The fault of not opening `path` because its directory is missing. We do not make it: it may be
+/// the mount point of a disk that is not mounted.
 pub fn no_directory(path: &Path, directory: &Path) -> Fault {
     let why = format!("directory {} does not exist", directory.display());
     let hint = "make the directory or mount its disk, or use another file with `--cache PATH`";
     fault(path, &why, Some(hint.to_owned()))
 }
 
-/// The system's own words say what went wrong but not what a cache has to do with it.
+/// Adds what the operator should do to the operating system's error, which names only the failure.
 fn system_refused(path: &Path, purpose: Purpose, source: &io::Error) -> Fault {
     let hint = match (source.kind(), purpose) {
         (ErrorKind::StorageFull | ErrorKind::QuotaExceeded, _) => {
@@ -257,7 +257,7 @@ fn is_empty(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0)
 }
 
-/// What is free for us on the disk that `path` is or would be on, bytes.
+/// Bytes that this user may still write to the disk that `path` is or would be on.
 fn free_bytes(path: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(directory(path)).ok()?;
     Some(disk.f_bavail.saturating_mul(disk.f_frsize) / MIB * MIB)
@@ -384,7 +384,7 @@ mod tests {
         assert!(hint.contains("`--cache-size 67MiB`"), "{hint}");
     }
 
-    /// Those that an operator can bring about.
+    /// Errors of the operating system that an operator can cause.
     const REFUSALS: [ErrorKind; 6] = [
         ErrorKind::StorageFull,
         ErrorKind::QuotaExceeded,

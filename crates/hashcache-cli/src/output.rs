@@ -1,11 +1,11 @@
-//! What every subcommand writes, and how it ends.
+//! Output of all subcommands, and their exit status.
 
 use std::io::Write as _;
 
-/// Exit status when the data is not well.
+/// Exit status when the data has faults.
 pub const NOT_WELL: u8 = 1;
 
-/// Writes to standard output at once; that nobody reads it is no reason to die of it.
+/// Writes to standard output at once; a closed pipe is not a reason to panic.
 pub fn say(text: &str) {
     let mut output = std::io::stdout().lock();
     let _ = output
@@ -13,7 +13,7 @@ pub fn say(text: &str) {
         .and_then(|()| output.flush());
 }
 
-/// Writes to standard error; that it is closed is no reason to die of it, as `eprint!` would.
+/// Writes to standard error; unlike `eprint!` it does not panic when standard error is closed.
 pub fn tell(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

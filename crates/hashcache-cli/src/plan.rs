@@ -1,7 +1,7 @@
-//! `hashcache plan`: what every policy would take and give on a disk, and which one to choose.
+//! `hashcache plan`: what every policy costs and delivers on a disk, and which one to choose.
 //!
-//! The arithmetic is the engine's (`hashcache::plan`); here it is asked for and told.
-//! Invariant: lines of at most 80 columns; the keys of `--json` stay.
+//! The engine does the arithmetic (`hashcache::plan`); this module asks for it and prints it.
+//! Invariant: lines have at most 80 columns; the keys of `--json` do not change.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -23,12 +23,12 @@ use crate::units::{about_size, brief_size, parse_size, show_size};
 
 /// How long a disk is measured.
 const PROBE_TIME: Duration = Duration::from_secs(10);
-/// The paper's disks make 65 to 95 seeks a second, those of today about this many.
+/// The paper's disks make 65 to 95 seeks a second, today's disks about this many.
 const SEEKS_PER_S: f64 = 90.0;
-/// What objects may measure on average: less than a unit they cannot take.
+/// Range of the mean object size: every object takes at least one unit.
 const OBJECT_BYTES: std::ops::RangeInclusive<u64> = 512..=1 << 30;
 
-/// What `hashcache plan` is asked.
+/// Arguments of `hashcache plan`.
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
     /// Size of the disk, or of the part for the cache
@@ -51,7 +51,7 @@ pub struct PlanArgs {
     json: bool,
 }
 
-/// What was asked, what was measured, what came out.
+/// The question, the measurement and the result.
 struct Plan {
     wanted: Wanted,
     probe: Option<Probe>,
@@ -339,7 +339,7 @@ fn closing(plan: &Plan, picked: Option<&Row>) -> String {
     text
 }
 
-/// How `hashcache proxy` is told to run it.
+/// The flags with which `hashcache proxy` uses this design.
 fn flags_of(design: &Design, wanted: &Wanted) -> String {
     let mut flags = format!("--policy {}", design.candidate.name());
     if design.candidate == Candidate::Log && design.rows == Rows::One {

@@ -1,8 +1,8 @@
-//! Files that must be nobody else's: the cache, the token, the keys of the authority.
+//! Files that other users must not write or read: the cache, the token, the keys of the authority.
 //!
-//! Called by `hashcache proxy` before it opens them, at the start and at a reload. A user who may
-//! write to a cache file can choose what all clients get; a user who may read it sees what the
-//! clients were sent.
+//! Called by `hashcache proxy` before it opens them, at the start and at a reload. A user with
+//! write access to a cache file can choose what all clients receive; a user with read access sees
+//! what the clients were sent.
 //!
 //! | what | owner | group | others |
 //! |---|---|---|---|
@@ -11,11 +11,11 @@
 //! | directory of an authority | the user we run as, or root | no write | no write |
 //! | key of an authority | the user we run as, or root | nothing | nothing |
 //!
-//! A group may read a cache and a token because it has to be given that right: we make files for
-//! their owner alone. Root is no stranger to anybody; but root itself takes nobody's file, for its
-//! owner could change it while root serves from it.
+//! A group may read a cache and a token because only the owner can grant that right: we make files
+//! for their owner alone. Root's files are accepted for every user; but root itself accepts no
+//! other user's file, because its owner could change it while root serves from it.
 //!
-//! Invariant: what is refused was not changed. Cost: one `stat` each.
+//! Invariant: a refused file is not changed. Cost: one `stat` per file.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -33,7 +33,7 @@ pub enum Private {
 }
 
 impl Private {
-    /// Permission bits that it must not have, and the mode that mends it.
+    /// Permission bits that it must not have, and the mode that corrects it.
     fn forbidden(self) -> (u32, &'static str) {
         match self {
             Self::Cache | Self::Token => (0o027, "600"),
@@ -42,8 +42,8 @@ impl Private {
         }
     }
 
-    /// Refuses the file at `path` if others could write or read it. One that is not there, that is
-    /// of another kind, or that we may not look at, is left to whoever opens it.
+    /// Refuses the file at `path` if other users could write or read it. A file that is missing, of
+    /// another kind or not accessible is left to the code that opens it.
     pub fn check(self, path: &Path) -> Result<(), Fault> {
         let user = rustix::process::geteuid().as_raw();
         match fs::metadata(path) {
@@ -95,7 +95,7 @@ impl Private {
     }
 }
 
-/// What of a file is judged.
+/// The properties of a file that are checked.
 struct Facts {
     owner: u32,
     mode: u32,

@@ -1,6 +1,8 @@
-//! `hashcache proxy`: settings in, a cache opened, a proxy run until it is told to stop.
+//! `hashcache proxy`: loads the settings, opens the cache and runs the proxy until a signal stops
+//! it.
 //!
-//! Called by `main`; calls `settings`, the engine and the proxy, and holds no logic of either.
+//! Called by `main`; calls `settings`, the engine and the proxy library, and has no logic of
+//! either.
 
 use std::cell::Cell;
 use std::fs;
@@ -48,7 +50,8 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
     };
     let absent = absent_files(&effective, &state);
     let cache = open(&effective)?;
-    // Only now: where opening fails, the engine removes what it made, and a file that another
+    // Not earlier: when opening fails, the engine removes the files that it made, and a file that
+    // another process made meanwhile is not ours.
     // process made meanwhile is not ours.
     let new_files = NewFiles::new(absent);
     let stats = cache.stats();
@@ -70,7 +73,7 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
         new_files.keep();
         let line = greeting(&announced, in_all, listen, admin);
         match announced.values.access_log {
-            // Whoever reads the log there would take it for a line of the log.
+            // On standard output a reader of the log would take it for a log entry.
             AccessLog::Stdout => tell(&line),
             AccessLog::None | AccessLog::File(_) => say(&line),
         }
@@ -80,9 +83,9 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every reason for which the proxy would not start that can be known without starting. Nothing is
-/// made or changed, and a proxy that runs with these settings goes on. An address that another
-/// program uses is not among them: that program may be the proxy that is to be restarted.
+/// Every reason not to start that can be found without starting. Nothing is created or changed, and
+/// a proxy that runs with these settings is not disturbed. An address in use is not reported: the
+/// program that uses it may be the proxy that is to be restarted.
 pub fn start_problems(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
     let mut problems = Vec::new();
@@ -101,7 +104,7 @@ pub fn start_problems(effective: &Effective) -> Vec<Fault> {
         Ok(settings) => settings,
         Err(error) => {
             problems.extend(fault::all(&error));
-            // What the token and the authority lack has been said.
+            // Faults of the token and the authority are reported already.
             Settings {
                 admin_token_file: None,
                 ..values.for_proxy()
@@ -152,7 +155,7 @@ impl Drop for NewFiles {
     }
 }
 
-/// The proxy's share of the settings, with what they name in files.
+/// The proxy's share of the settings, with the contents of the files that they name.
 fn for_proxy(effective: &Effective) -> anyhow::Result<Settings> {
     let values = &effective.values;
     let mut exposed = Vec::new();
@@ -219,7 +222,7 @@ const ENGINES: [&str; 11] = [
     "block",
 ];
 
-/// Why the proxy did not start, with what to do about it.
+/// The fault of a proxy that did not start, with a hint.
 fn cannot_run(error: RunError) -> anyhow::Error {
     let hint = match &error {
         RunError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => {
@@ -252,7 +255,7 @@ fn cannot_run(error: RunError) -> anyhow::Error {
     Fault::new(format!("{error}: {source}")).hint(hint).into()
 }
 
-/// Where something is kept for the next start: beside the cache, which is ours to write to.
+/// A file that keeps state for the next start: beside the cache, where we may write.
 fn state_file(effective: &Effective, ending: &str) -> Option<PathBuf> {
     let cache = effective.values.cache.first()?;
     let file = cache.with_extension(ending);
@@ -293,24 +296,24 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
         .map_err(|error| engine_fault(effective, &error))?)
 }
 
-/// Why the cache of `effective` could not be opened.
+/// The fault of not opening the cache of `effective`.
 fn engine_fault(effective: &Effective, error: &OpenError) -> Fault {
-    // Of several, the one that the engine names.
+    // Of several devices, the one that the engine names.
     let first = effective.values.cache.first().map(PathBuf::as_path);
     let path = error.path().or(first).unwrap_or(Path::new(""));
     cannot_open(path, Purpose::Serve, error)
 }
 
-/// The engine's share of the settings, by what lies at the paths now.
+/// The engine's share of the settings, according to the files that exist at the paths now.
 fn engine_config_now(effective: &Effective) -> Config {
     let paths = &effective.values.cache;
-    // A block device has a size of its own before there is a cache on it, and tells none as a file.
+    // A block device has its size before it holds a cache, but `len` of its metadata is 0.
     let sized = |file: fs::Metadata| file.len() > 0 || file.file_type().is_block_device();
     let exists = |path: &PathBuf| fs::metadata(path).is_ok_and(sized);
     engine_config(effective, paths, paths.iter().all(exists))
 }
 
-/// Settings that were given and do nothing with the policy.
+/// Settings that were given but have no effect with the policy.
 fn without_effect(effective: &Effective) -> Vec<&'static str> {
     let policy = effective.values.policy;
     let is_log = matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
@@ -334,7 +337,7 @@ fn without_effect(effective: &Effective) -> Vec<&'static str> {
 
 /// The engine's share of the settings.
 ///
-/// A cache that exists keeps its size until somebody asks for another one.
+/// An existing cache keeps its size unless another one is given.
 fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Config {
     let values = &effective.values;
     let is_asked = *effective.source("cache_size") != Source::Default;
@@ -354,7 +357,7 @@ fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Confi
     }
 }
 
-/// Lets this process open as many files as the system allows it, and says how many that is.
+/// Raises the limit of open files to the maximum that the system allows; returns it.
 fn raise_open_files() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -367,8 +370,8 @@ fn raise_open_files() -> Option<u64> {
     }
 }
 
-/// Takes no more clients and connections to origins than there are files for; `None` means there is
-/// no end of files.
+/// Limits clients and upstream connections to the number of files that may be open; `None` means no
+/// limit.
 fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
     let clients = &mut effective.values.limits.clients;
     let most = open_files.map_or(usize::MAX, |files| {
@@ -384,7 +387,7 @@ fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
         );
         *clients = most;
     }
-    // As many again are left for files, tunnels and idle connections.
+    // The same number is left for files, tunnels and idle connections.
     let upstream = &mut effective.values.limits.upstream;
     *upstream = most.min(*upstream);
 }
@@ -449,12 +452,13 @@ fn greeting(
     )
 }
 
-/// The second line of the greeting, for a proxy that stores nothing that comes by https.
+/// The second line of the greeting when responses over https are not stored.
 const HTTPS_IS_TUNNELLED: &str = "hashcache: https passes through as a tunnel and is not stored; \
      to store it, point package tools at a mirror (`--mirror`), or run `hashcache ca init` and add \
      `--intercept-ca DIR --intercept-list cacheable`\n";
 
-/// What somebody at this machine can type to reach a listener that may listen on every address.
+/// An address that a user of this machine can connect to, also when the listener accepts
+/// connections on every address.
 pub fn reachable(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => ([127, 0, 0, 1], v4.port()).into(),

@@ -1,7 +1,7 @@
 //! `hashcache purge`: asks a running proxy to remove objects or to mark them as stale.
 //!
-//! Called by `main`; asks the admin listener, whose address and token are where the proxy's own
-//! settings say.
+//! Called by `main`. Sends a POST to the admin listener; its address and token are read from the
+//! settings of the proxy.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ use crate::fault::Fault;
 use crate::output::say;
 use crate::settings::{self, Environment, Given, Source, Written, find};
 
-/// What is to be purged.
+/// Arguments of `hashcache purge`.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "A purge takes effect at once. The command returns when the purge would also \
@@ -61,9 +61,9 @@ pub struct PurgeArgs {
     admin_token_file: Option<String>,
 }
 
-/// A remove waits for the disk, and a slow one may have much to do first.
+/// A removal waits for a write to disk, and a slow disk may have other writes queued.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// An answer has no more bytes than a list of what was asked.
+/// An answer has no more bytes than a list of the purged names.
 const ANSWER_BYTES: u64 = 1 << 20;
 
 /// Purges.
@@ -148,7 +148,7 @@ fn token(file: &Path) -> anyhow::Result<String> {
 
 /// Status and content of the answer to a POST.
 fn post(admin: SocketAddr, token: &str, body: &str) -> anyhow::Result<(u16, String)> {
-    // An address that means all of a machine's is none to connect to.
+    // An unspecified address (0.0.0.0 or ::) cannot be connected to.
     let admin = match admin {
         SocketAddr::V4(it) if it.ip().is_unspecified() => ([127, 0, 0, 1], it.port()).into(),
         SocketAddr::V6(it) if it.ip().is_unspecified() => {

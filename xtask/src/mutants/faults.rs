@@ -1,10 +1,10 @@
-//! The faults that `mutants` plants: each was, or could be, a way to answer with something older,
-//! removed or purged.
+//! The faults that `mutants` plants. Each was, or could be, a bug that serves an older, removed or
+//! purged object.
 //!
-//! To add one: what to find must be in the file exactly once; the test must pass without the fault
-//! and fail with it.
+//! To add one: the text to replace must be in the file exactly once; the test must pass without the
+//! fault and fail with it.
 
-/// Where the test is that must fail.
+/// The suite of the test that must fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Suite {
     /// Unit tests of the engine.
@@ -20,7 +20,7 @@ pub struct Fault {
     pub name: &'static str,
     /// From the root of the workspace.
     pub file: &'static str,
-    /// What to find, and what to put there.
+    /// The text to find and its replacement.
     pub edits: &'static [(&'static str, &'static str)],
     pub suite: Suite,
     pub test: &'static str,

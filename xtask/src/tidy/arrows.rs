@@ -1,6 +1,6 @@
-//! Which of our crates may depend on which: the arrows of ARCHITECTURE.md, as a table.
+//! The allowed dependencies between our crates: the arrows of ARCHITECTURE.md, as a table.
 //!
-//! An arrow that is not here needs a commit of its own that argues for it.
+//! A new arrow needs a commit of its own that gives the reason.
 
 use super::manifest::manifests;
 use super::{Finding, Tree};

@@ -15,7 +15,7 @@ use super::{Finding, Tree};
 /// Circles that are left, as modules of one crate.
 struct Allowed {
     of_crate: &'static str,
-    /// The folder whose files import each other; `None` for top-level modules of the crate.
+    /// The folder with the circle; `None` for top-level modules of the crate.
     within: Option<&'static str>,
     members: &'static [&'static str],
     /// Why it is still there; `cargo xtask tidy` does not read it.
@@ -23,7 +23,7 @@ struct Allowed {
     reason: &'static str,
 }
 
-/// Folders whose files must not import each other in a circle.
+/// Folders that must have no circle of imports between their files.
 const UNTIED: [(&str, &str); 25] = [
     ("crates/hashcache", "bans"),
     ("crates/hashcache", "cache"),

@@ -1,10 +1,10 @@
-//! The code map of ARCHITECTURE.md names every folder, and no module that is gone.
+//! The code map of ARCHITECTURE.md names every folder, and no module that does not exist.
 //!
 //! Its form: a section `## Code map`, in it a heading `### ` with the crate's directory in
 //! backticks (`crates/hashcache`), below it rows or items that begin with modules in backticks,
 //! several with commas between them: ``- `policy`, `disk/health`: …``. A folder is a directory
-//! right below `src` with a source file that is not a test; single files may be named too. A map
-//! of every file would be a list that nobody reads.
+//! right below `src` with a source file that is not a test. Single files may be named too, but need
+//! not be: few people would read a map of every file.
 
 use std::collections::{BTreeMap, BTreeSet};
 

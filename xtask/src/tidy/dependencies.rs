@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use super::manifest::{Manifest, manifests, of_workspace};
 use super::{Finding, Tree, backticked, words};
 
-/// Where each dependency is named with what it saves.
+/// The document that names each dependency and explains why it is needed.
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 
-/// Looks for what is not used, what is not explained, and what the workspace lists in vain.
+/// Finds dependencies that are unused, unexplained, or listed by the workspace but used by no
+/// crate.
 pub fn dependencies(tree: &Tree) -> Vec<Finding> {
     let (manifests, mut findings) = manifests(tree);
     let explained: BTreeSet<&str> = tree
@@ -48,7 +49,7 @@ pub fn dependencies(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The words of a crate's code; comments do not count, they may well speak of what is not used.
+/// The words of a crate's code without comments, which may mention unused crates.
 fn words_of<'a>(tree: &'a Tree, manifest: &'a Manifest) -> BTreeSet<&'a str> {
     tree.below(manifest.directory())
         .filter(|(path, _)| path.ends_with(".rs"))

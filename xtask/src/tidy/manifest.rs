@@ -1,4 +1,4 @@
-//! What the rules on dependencies read of a `Cargo.toml`.
+//! Reads from a `Cargo.toml` what the rules on dependencies need.
 
 use toml::{Table, Value};
 
@@ -37,7 +37,7 @@ pub fn manifests(tree: &Tree) -> (Vec<Manifest>, Vec<Finding>) {
     let mut manifests = vec![];
     let mut findings = vec![];
     for (path, text) in tree.ending("/Cargo.toml") {
-        // Its own workspace, which cargo-fuzz makes; it ships nothing.
+        // cargo-fuzz needs a workspace of its own; it is not shipped.
         if path.starts_with("fuzz/") {
             continue;
         }

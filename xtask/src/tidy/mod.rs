@@ -1,8 +1,9 @@
-//! `cargo xtask tidy`: the house rules that no other tool knows, each in a file of its own.
+//! `cargo xtask tidy`: the rules of this repository that no other tool checks, each in a file of
+//! its own.
 //!
-//! A rule is a pure function from a [`Tree`] of texts to findings, so its tests hand it bad trees.
-//! Invariant: a rule reads nothing but the tree; what it cannot understand it reports, so that a
-//! document or table that has changed its form does not pass unseen.
+//! A rule is a pure function from a [`Tree`] of texts to findings, so its tests can pass it bad
+//! trees. Invariant: a rule reads only the tree, and reports what it cannot parse, so that a
+//! document or table in a new form is not left unchecked.
 
 mod arrows;
 mod circles;
@@ -23,7 +24,7 @@ use anyhow::{Context as _, bail};
 #[derive(clap::Args)]
 pub struct Args {}
 
-/// A rule: all that is wrong with a tree.
+/// A rule: returns all findings in a tree.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 const RULES: [Rule; 9] = [
@@ -86,7 +87,7 @@ impl Tree {
         self.0.get(path).map(String::as_str)
     }
 
-    /// Every file whose name ends in `ending`.
+    /// Every file with a name that ends in `ending`.
     fn ending<'a>(&'a self, ending: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.files().filter(move |(path, _)| path.ends_with(ending))
     }
@@ -177,7 +178,7 @@ mod tests {
         )
     }
 
-    /// What `rule` says of these files, each as it is printed.
+    /// The findings of `rule` in these files, as they are printed.
     pub fn findings(rule: Rule, files: &[(&str, &str)]) -> Vec<String> {
         rule(&tree(files)).iter().map(ToString::to_string).collect()
     }

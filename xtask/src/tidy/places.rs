@@ -1,9 +1,9 @@
-//! No traces of the machine a file was written on: its paths, its package mirror.
+//! No traces of the machine on which a file was written: its paths, its package mirror.
 
 use super::{Finding, Tree, numbered};
 
-/// Beginnings of absolute paths that mean something on one machine only. Spelt in halves, since
-/// this file is checked as well.
+/// Beginnings of absolute paths that exist on one machine only. Split in halves, since this file is
+/// checked as well.
 const MACHINE_PATHS: [&str; 4] = [
     concat!("/wo", "rk/"),
     concat!("/tm", "p/"),
@@ -11,13 +11,13 @@ const MACHINE_PATHS: [&str; 4] = [
     concat!("/hom", "e/"),
 ];
 
-/// Where packages come from, as `Cargo.lock` spells it; `cargo deny` asks the same of a build.
+/// The source of packages, as `Cargo.lock` spells it; `cargo deny` checks the same for a build.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// Settings of cargo that replace that source.
 const REPLACEMENTS: [&str; 3] = ["[source.", "[registries", "replace-with"];
 
-/// Looks for both.
+/// Finds both.
 pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
     let mut findings = vec![];
     for (path, text) in tree.files() {

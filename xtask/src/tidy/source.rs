@@ -1,24 +1,24 @@
-//! Rules on single source files: their first line, their width, notes to self, `unsafe`.
+//! Rules for single source files: their first line, their width, notes to self, `unsafe`.
 
 use super::{Finding, Tree, numbered, words};
 
 /// Widest line of a source file, in characters.
 const COLUMNS_MAX: usize = 100;
 
-/// Notes to self belong among the issues. Spelt in halves, since this file is checked as well.
+/// Notes to self belong in the issues. Split in halves, since this file is checked as well.
 const NOTES: [&str; 3] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
     concat!("X", "XX"),
 ];
 
-/// Where blocks that the compiler cannot check may stand.
+/// Files that may contain `unsafe`.
 const UNSAFE_PLACES: [&str; 2] = [
     "crates/hashcache/src/device/uring.rs",
     "crates/hashcache/src/memory/",
 ];
 
-/// Every module says first what it is.
+/// Every module begins with a description.
 pub fn heads(tree: &Tree) -> Vec<Finding> {
     tree.ending(".rs")
         .filter(|(_, text)| !text.starts_with("//! "))
@@ -32,8 +32,8 @@ pub fn heads(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Lines fit beside each other on a screen. rustfmt leaves comments and strings alone. Tables that
-/// are kept out of its hands may be wide: one row a line reads better than four.
+/// Two files fit beside each other on a screen. rustfmt does not wrap comments and strings. Tables
+/// that rustfmt skips may be wide: one row per line is easier to read than four lines.
 pub fn columns(tree: &Tree) -> Vec<Finding> {
     let mut findings = vec![];
     for (path, text) in tree.ending(".rs") {
@@ -66,8 +66,8 @@ pub fn notes_to_self(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// `unsafe` stands only where a reader looks for it. The lint denies it; this keeps the exceptions
-/// from the lint (`allow`, `expect`) to the same places.
+/// `unsafe` is allowed only in a few known files. The lint denies it; this rule restricts the
+/// exceptions from the lint (`allow`, `expect`) to the same files.
 pub fn unsafe_places(tree: &Tree) -> Vec<Finding> {
     let check = |line: &str| {
         let code = without_comment(line);
@@ -78,7 +78,7 @@ pub fn unsafe_places(tree: &Tree) -> Vec<Finding> {
     let mut findings = each_line(tree, ".rs", check);
     findings.retain(|finding| {
         !UNSAFE_PLACES.iter().any(|place| finding.path.starts_with(place))
-            // This file has to name what it looks for.
+            // This file has to name what it searches for.
             && finding.path != "xtask/src/tidy/source.rs"
     });
     findings

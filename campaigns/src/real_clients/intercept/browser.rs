@@ -1,5 +1,5 @@
-//! Chromium without a screen, which trusts the authority or does not: by a home of its own, in
-//! which `certutil` makes a list of certificates.
+//! Headless Chromium, which trusts the authority or not: each browser has its own home directory,
+//! in which `certutil` makes a certificate database.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use hashcache_testkit::{Origin, RawRequest, Script};
 
 use crate::real_clients::tool::{Tool, is_installed};
 
-/// What a browser needs and this machine has not.
+/// A program that the browser needs and this machine lacks.
 pub fn missing() -> Option<&'static str> {
     [CHROMIUM, "certutil"]
         .into_iter()
@@ -24,7 +24,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// One that uses the proxy at this URL, and trusts `certificate` if there is one.
+    /// A browser that uses the proxy at this URL and trusts `certificate`, if one is given.
     pub async fn new(home: &Path, proxy: &str, certificate: Option<&Path>) -> anyhow::Result<Self> {
         let list = home.join(".pki/nssdb");
         fs::create_dir_all(&list)?;
@@ -46,7 +46,7 @@ impl Browser {
         })
     }
 
-    /// Visits `url` with a cache of its own that is empty; the document as it is in the end.
+    /// Visits `url` with a new, empty cache; returns the final document.
     pub async fn visit(&mut self, url: &str) -> anyhow::Result<String> {
         self.visits += 1;
         let profile = self.home.join(format!("profile-{}", self.visits));
@@ -65,7 +65,7 @@ impl Browser {
     }
 }
 
-/// What a page with images and a stretch of a film says once all is there.
+/// Text of the page after its images and a range of the video have loaded.
 pub const ALL_THERE: &str = "3 images, 206 with 100000 right bytes";
 
 /// An origin with that page.
@@ -86,7 +86,7 @@ fn answer(request: &RawRequest) -> Script {
     }
 }
 
-/// A film of which stretches are asked for.
+/// A video of which ranges are requested.
 fn film(request: &RawRequest) -> Script {
     let film: Vec<u8> = (0..FILM_BYTES).map(film_byte).collect();
     let range = request.field("range").unwrap_or_default();
@@ -115,7 +115,7 @@ fn film_byte(at: usize) -> u8 {
     (at % 251) as u8
 }
 
-/// What is shown of a self-test.
+/// The result that the self-test page shows.
 pub fn self_test(document: &str) -> anyhow::Result<&'static str> {
     let is_shown = |id: &str| -> anyhow::Result<bool> {
         let begin = format!(" id=\"{id}\"");
@@ -140,7 +140,7 @@ pub fn self_test(document: &str) -> anyhow::Result<&'static str> {
 
 const CHROMIUM: &str = "chromium";
 
-/// The last of them so that names that lead to this machine are asked of the proxy too.
+/// The last flag makes Chromium use the proxy also for names that resolve to this machine.
 const WORDS: [&str; 9] = [
     "--headless",
     "--no-sandbox",
@@ -158,7 +158,7 @@ const FILM_BYTES: usize = 1_000_000;
 const IMAGE: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"9\" height=\"9\">\
     <rect width=\"9\" height=\"9\"/></svg>";
 
-/// Tells what it has when all images are there and the stretch of the film is right.
+/// Shows its result when all images are loaded and the range of the video is correct.
 const PAGE: &str = r#"<!DOCTYPE html><title>page</title>
 <img src="/image-1.svg"><img src="/image-2.svg"><img src="/image-3.svg"><p id=told>waiting
 <script>

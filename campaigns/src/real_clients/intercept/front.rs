@@ -1,5 +1,5 @@
-//! TLS in front of origins that speak in the clear, with certificates of an authority of the run's
-//! own, which the proxy is told to believe and clients are not.
+//! TLS in front of origins that speak clear text, with certificates of an authority made for this
+//! run, which the proxy trusts and clients do not.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,10 +13,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// The name of all origins; it leads to this machine for whoever is asked.
+/// The host name of all origins; it resolves to this machine on every system.
 pub const HOST: &str = "origin.localhost";
 
-/// All fronts of a run.
+/// All TLS fronts of a run.
 pub struct Front {
     acceptor: TlsAcceptor,
     /// The authority's certificate.
@@ -49,18 +49,19 @@ impl Front {
         })
     }
 
-    /// Puts TLS in front of `origin`; the URL without a slash at its end.
+    /// Puts TLS in front of `origin`; returns its URL without a slash at the end.
     pub async fn put(&self, origin: SocketAddr) -> anyhow::Result<String> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
         let acceptor = self.acceptor.clone();
         let task = tokio::spawn(async move {
-            // Connections end with the one who accepts them.
+            // The connections end with the task that accepts them.
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
                 let acceptor = acceptor.clone();
                 connections.spawn(async move {
-                    // Who breaks off, or refuses the certificate, is no fault of ours.
+                    // A client that breaks off or refuses the certificate is not an error of the
+                    // front.
                     if let Ok(mut client) = acceptor.accept(client).await
                         && let Ok(mut origin) = TcpStream::connect(origin).await
                     {
@@ -74,17 +75,17 @@ impl Front {
         Ok(format!("https://{HOST}:{port}"))
     }
 
-    /// All ports there are.
+    /// The ports of all fronts.
     pub fn ports(&self) -> Vec<u16> {
         self.open().iter().map(|(port, _)| *port).collect()
     }
 
-    /// Ends all fronts: as if the line were down.
+    /// Ends all fronts, as if the line were down.
     pub async fn cut(&self) -> anyhow::Result<()> {
         let open = std::mem::take(&mut *self.open());
         for (port, task) in open {
             task.abort();
-            // Only once it has ended is its port closed.
+            // The port is closed only after the task has ended.
             let _ = task.await;
             let refused = TcpStream::connect(("127.0.0.1", port)).await;
             anyhow::ensure!(refused.is_err(), "port {port} is still open");

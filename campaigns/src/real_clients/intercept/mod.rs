@@ -1,12 +1,13 @@
-//! curl, pip, npm, cargo, git and Chromium through a proxy that ends their TLS, with an authority
-//! that was made for this run and that these processes alone trust.
+//! curl, pip, npm, cargo, git and Chromium through a proxy that intercepts their TLS, with an
+//! authority that was made for this run and that only these processes trust.
 //!
-//! Origins with TLS are made on loopback; their certificates are of another authority, which the
-//! proxy believes and clients do not, so that what they take is ours. Clients are told what
-//! `hashcache env` prints.
+//! Origins with TLS run on loopback. Their certificates are from another authority, which the proxy
+//! trusts and clients do not; so a client that accepts a connection has accepted our certificate.
+//! Clients get the settings that `hashcache env` prints.
 //!
-//! The bar: what came once comes from the cache the second time, also when the origins are gone; a
-//! client that does not trust the authority works from its third try on, and costs others nothing.
+//! The bar: a second fetch is served from the cache, also when the origins are stopped. A client
+//! that does not trust the authority works from its third attempt on, and does not affect other
+//! clients.
 
 mod browser;
 pub mod front;
@@ -29,7 +30,7 @@ use super::tool::{Tool, is_installed};
 use crate::proxy_process::{ProxyCommand, ProxyProcess};
 use crate::report::show_bytes;
 
-/// Tries all of them.
+/// Tries all tools.
 pub async fn run(bench: &mut Bench<'_>, binary: &Path) -> anyhow::Result<()> {
     let directory = bench.empty("intercept")?;
     let front = Front::new()?;
@@ -93,14 +94,14 @@ pub async fn run(bench: &mut Bench<'_>, binary: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A proxy that intercepts, and what its clients are told.
+/// A proxy that intercepts, and the settings of its clients.
 struct Proxy {
     process: ProxyProcess,
     log: AccessLog,
-    /// What `hashcache env` says of certificates.
+    /// The variables of `hashcache env` for certificates.
     variables: Vec<(String, String)>,
     authority: PathBuf,
-    /// The authority of the origins, which only clients without ours are told of.
+    /// The authority of the origins, given only to clients that do not trust ours.
     origins: PathBuf,
 }
 
@@ -121,7 +122,7 @@ impl Proxy {
             .flag("upstream-ca", origins.display())
             .flag("intercept-ca", authority.display())
             .flag("intercept", HOST)
-            // That of the self-test.
+            // The port of the self-test.
             .flag("allow-connect-port", 443);
         let process = front
             .ports()
@@ -138,7 +139,7 @@ impl Proxy {
         let variables = said["variables"].as_object().context("no variables")?;
         let variables = variables
             .iter()
-            // The names of the origins are below one that `no_proxy` has.
+            // `no_proxy` of `hashcache env` covers the names of the origins.
             .filter(|(name, _)| !name.to_ascii_lowercase().ends_with("_proxy"))
             .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
             .collect();
@@ -235,7 +236,7 @@ impl Part {
         Ok(format!("{} once from the origin", show_bytes(SIZE)))
     }
 
-    /// Two clones from nothing.
+    /// Clones twice, each time into an empty directory.
     async fn git(&mut self, url: &str, commit: &str) -> anyhow::Result<String> {
         let mut told = vec![];
         for pass in 1..=2 {
@@ -304,7 +305,7 @@ impl Part {
         Ok(())
     }
 
-    /// Two visits of a page with nothing of the browser's left, and the self-test.
+    /// Visits a page twice, with an empty browser cache each time, and the self-test.
     async fn browse(&mut self, bench: &mut Bench<'_>, page: &str) {
         let rows = [
             "Chromium, intercepted",
@@ -371,8 +372,8 @@ impl Part {
         browser::self_test(&browser.visit(&format!("{url}/ca")).await?)
     }
 
-    /// A client that believes the origins' own authority alone is refused twice, then works; one
-    /// at another address keeps its hits all the while.
+    /// A client that trusts only the origins' authority is refused twice, then works; a client at
+    /// another address gets hits all the time.
     async fn refuse(&mut self) -> anyhow::Result<String> {
         let stored = format!("/stored?size={SIZE}");
         let own = self.proxy.origins.clone();
@@ -398,7 +399,7 @@ impl Part {
         Ok(told.join(", "))
     }
 
-    /// What was stored comes without any origin, and what was not does not.
+    /// Stored responses are served without any origin; others are not.
     async fn line_down(&mut self) -> anyhow::Result<String> {
         let stored = format!("/stored?size={SIZE}");
         self.fetch(CLIENT, &stored, None).await?;
@@ -408,14 +409,14 @@ impl Part {
     }
 }
 
-/// Requests were seen, and no tunnel stayed one.
+/// Checks that there were requests inside the tunnels, and that every tunnel was intercepted.
 fn seen_within(lines: &[Line]) -> anyhow::Result<()> {
     let within = lines.iter().filter(|line| line.method != "CONNECT").count();
     ensure!(within > 0, "nothing was seen of what went through");
     Ok(())
 }
 
-/// What package tools are told of registries, in the form of `hashcache env --json`.
+/// The settings of package tools for registries, in the form of `hashcache env --json`.
 fn settings(flags: &[&str]) -> Value {
     let mirrors = flags.iter().filter_map(|flag| {
         let (kind, urls) = flag.split_once('=')?;
@@ -445,10 +446,10 @@ fn settings(flags: &[&str]) -> Value {
     json!({ "mirrors": mirrors.collect::<Vec<_>>() })
 }
 
-/// Large enough that nobody takes it for a head.
+/// Large enough that it cannot be mistaken for a head.
 const SIZE: u64 = 3_000_000;
-/// Of a thousand bytes of objects, how many the second clone finds in the cache.
+/// The part of 1,000 bytes of objects that the second clone must find in the cache.
 const CACHED_PER_MILLE_MIN: u64 = 950;
-/// Addresses of two clients: what one refuses is nothing to the other.
+/// Addresses of two clients: a refusal by one does not affect the other.
 const CLIENT: &str = "127.0.0.2";
 const REFUSER: &str = "127.0.0.3";

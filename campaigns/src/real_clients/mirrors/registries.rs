@@ -1,7 +1,7 @@
-//! Registries of a package or two, made of files by the tools of this machine.
+//! Registries of one or two packages, built from files by the tools of this machine.
 //!
-//! Each is an origin that validates by entity tag and sends no lifetimes, so that what comes from
-//! the cache comes by the rules for names that never change, or by a 304.
+//! Each is an origin that validates by entity tag and sends no freshness lifetimes; so hits are due
+//! to the rules for names that never change, or to a 304.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,12 +21,12 @@ use crate::real_clients::tool::{Tool, is_installed};
 pub const NAME: &str = "hcdemo";
 /// The package of npm that needs the other one.
 pub const SCOPED: &str = "@hc/user";
-/// What is in them.
+/// The content of the packages.
 pub const SOURCE: &str = "// a package that was made on the spot\n";
-/// Stands for the URL of the origin itself in what it serves.
+/// In served files, stands for the URL of the origin itself.
 const ORIGIN: &str = "http://origin.invalid";
 
-/// What an origin has sent so far.
+/// Counts of what an origin has sent so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
     pub requests: u64,
@@ -52,11 +52,11 @@ pub struct Content {
     body_bytes: Arc<AtomicU64>,
 }
 
-/// Contents by path; of several the type that is accepted chooses.
+/// Contents by path; if a path has several, the request's `Accept` selects one.
 type Files = BTreeMap<String, Vec<(&'static str, Vec<u8>)>>;
 
 impl Content {
-    /// Serves these at an origin of their own; its URL without a slash.
+    /// Serves these files at an origin of their own; returns its URL without a slash.
     async fn serve(&mut self, files: Files, front: Option<&Front>) -> anyhow::Result<String> {
         let (requests, body_bytes) = (Arc::clone(&self.requests), Arc::clone(&self.body_bytes));
         let scheme = if front.is_some() { "https" } else { "http" };
@@ -75,7 +75,7 @@ impl Content {
         }
     }
 
-    /// What they have sent so far.
+    /// The counts of all origins so far.
     pub fn counts(&self) -> Counts {
         Counts {
             requests: self.requests.load(Ordering::Relaxed),
@@ -84,12 +84,12 @@ impl Content {
     }
 }
 
-/// The answer to a request, and the bytes of its content; links have this scheme.
+/// The response to a request, and the bytes of its content; links have this scheme.
 fn answer(files: &Files, request: &RawRequest, scheme: &str) -> (Script, usize) {
     if request.method() == "POST" {
-        // Of what is installed nothing is known to be broken.
+        // The audit request of npm: no installed package has a known fault.
         let fields = [("Content-Type", "application/json")];
-        // No content of the registry's: a question is answered that nobody keeps answers to.
+        // Not content of the registry: the response to this POST is never stored.
         return (Script::response(200, &fields, "{}"), 0);
     }
     let path = request.target().replace("%2f", "/").replace("%2F", "/");
@@ -122,15 +122,15 @@ fn answer(files: &Files, request: &RawRequest, scheme: &str) -> (Script, usize) 
 struct Registry {
     client: &'static str,
     content: Content,
-    /// What `--mirror` is given.
+    /// The value of `--mirror`.
     flag: String,
 }
 
-/// All of them.
+/// All registries.
 #[derive(Debug, Default)]
 pub struct Registries {
     made: Vec<Registry>,
-    /// Clients whose registry could not be made, with the tool that is not there.
+    /// Clients whose registry could not be made, with the name of the missing tool.
     missing: Vec<(&'static str, &'static str)>,
 }
 
@@ -167,7 +167,7 @@ impl Registries {
         Ok(all)
     }
 
-    /// What `--mirror` is given for each.
+    /// The values of `--mirror`, one per registry.
     pub fn flags(&self) -> Vec<&str> {
         self.made
             .iter()
@@ -175,7 +175,7 @@ impl Registries {
             .collect()
     }
 
-    /// What a client is served.
+    /// The content served to a client.
     pub fn content(&self, client: &str) -> Option<&Content> {
         let mut made = self.made.iter();
         made.find(|registry| registry.client == client)
@@ -189,7 +189,7 @@ impl Registries {
         found.map_or("nothing", |(_, tool)| tool)
     }
 
-    /// All that was wrong with requests.
+    /// All protocol errors that the origins found in requests.
     pub fn complaints(&self) -> Vec<String> {
         let origins = self
             .made
@@ -199,7 +199,7 @@ impl Registries {
     }
 }
 
-/// Two wheels on a host of their own, one of which needs the other; the index in both forms.
+/// Two wheels on a host of their own, one of which depends on the other; the index in both forms.
 async fn pypi(
     content: &mut Content,
     directory: &Path,
@@ -266,7 +266,7 @@ async fn wheel(directory: &Path, name: &str, metadata: &str) -> anyhow::Result<P
     Ok(wheel)
 }
 
-/// A package and one with a scope that needs it; links with the slashes escaped.
+/// A package and a scoped one that depends on it; links have escaped slashes.
 async fn npm(
     content: &mut Content,
     directory: &Path,
@@ -384,7 +384,7 @@ async fn pack(directory: &Path, inside: &str, to: &Path) -> anyhow::Result<()> {
     tool.directory(directory).run().await.map(drop)
 }
 
-/// What a program that computes sums says of a file.
+/// Runs a checksum program on a file; returns the sum.
 async fn sum(program: &str, file: &Path) -> anyhow::Result<String> {
     let said = Tool::new(program).argument(file).run().await?;
     let said = String::from_utf8_lossy(&said).into_owned();

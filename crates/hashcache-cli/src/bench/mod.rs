@@ -1,7 +1,7 @@
 //! `hashcache bench`: measures the engine on this machine or on a modelled disk.
 //!
-//! `workload` makes requests, `play` sends them to a store, `table` prints the results.
-//! Invariant: no file is left behind and no existing cache is touched.
+//! `workload` makes requests, `play` sends them to a store, `table` prints the results. Invariant:
+//! every file of the bench is deleted at the end, and no existing cache is touched.
 
 mod play;
 mod table;
@@ -23,7 +23,7 @@ use crate::units::{parse_size, show_size};
 use play::{Candidate, Medium, Outcome, Plan};
 use workload::{Shape, Sizes};
 
-/// What can be measured.
+/// Subcommands of `hashcache bench`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum BenchCommand {
     /// Measure each policy: fill a store, then send requests as in the paper
@@ -99,7 +99,7 @@ pub struct EngineArgs {
     json: bool,
 }
 
-/// Measures what is asked for.
+/// Runs one of the subcommands.
 pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
     let BenchCommand::Engine(args) = command;
     let candidates = candidates(args)?;
@@ -164,7 +164,7 @@ fn play_all(
     Ok(outcomes)
 }
 
-/// A bar on a terminal, nothing anywhere else.
+/// A progress bar on a terminal, nothing elsewhere.
 fn progress_bar(steps: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

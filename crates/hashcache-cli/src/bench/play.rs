@@ -1,4 +1,4 @@
-//! One run of the bench: a store of one policy is filled past its end and then measured, twice.
+//! One run of the bench: fills a store of one policy until the log wraps, then measures it twice.
 //!
 //! The first measurement has a working set that fits every store (a quarter of what the log has
 //! room for), as in the paper: it gives seeks and requests per second at equal hit ratios. The
@@ -11,7 +11,7 @@
 //! the seed, so the result depends neither on the machine nor on chance (but for reads by threads
 //! of the store, see `ENGINE_HELP`).
 //!
-//! Invariant: every response is compared with what was stored.
+//! Invariant: the content of every hit is compared with what was stored.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -49,14 +49,14 @@ impl Candidate {
     }
 }
 
-/// Where bytes are kept.
+/// The device of the store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Medium {
-    /// A disk that is modelled, on memory.
+    /// A modelled disk, with its contents in memory.
     Modelled(DiskModel),
     /// Memory.
     Memory,
-    /// A file that is gone when the run is over.
+    /// A file that is deleted when the run ends.
     File,
 }
 
@@ -122,9 +122,9 @@ impl Side {
 
 /// The store's clock on a modelled disk: how long the disk was busy.
 ///
-/// It runs while the bench waits for the writing thread and stands still otherwise. If it always
-/// ran, the writing thread could find a checkpoint due in the middle of the bench's reads, at a
-/// place that the machine's speed decides.
+/// It runs only while the bench waits for the writing thread. If it always ran, the writing thread
+/// could find a checkpoint due in the middle of the bench's reads, at a moment that depends on the
+/// speed of the machine.
 struct DiskClock {
     disk: Arc<ThrottleDevice>,
     stopped_at: Mutex<Option<Duration>>,
@@ -158,7 +158,7 @@ struct Stage {
     /// When a run on a real device began.
     started: Option<Instant>,
     workload: Workload,
-    /// When the first object was put that is not written, and the bytes of all of them.
+    /// When the first unwritten object was put, and the bytes of all unwritten objects.
     waiting: Option<(Duration, u64)>,
     written_at: Duration,
     put_bytes: u64,
@@ -248,7 +248,7 @@ impl Stage {
         let inner = device(plan, size)?;
         let (model, modelled) = match plan.medium {
             Medium::Modelled(model) => (model.spread(), true),
-            // Only what is asked of it is counted.
+            // Only its counts of reads and writes are used here, not its time.
             Medium::Memory | Medium::File => (DiskModel::HDD_7200, false),
         };
         let seed = u32::try_from(plan.seed % (1 << 32)).expect("below 2^32");
@@ -334,7 +334,7 @@ impl Stage {
         if request.kind == Kind::Uncacheable {
             return Err(wrong(request).into());
         }
-        // The rest of a large object may have been overwritten.
+        // The end of a large object may have been overwritten.
         let Ok(content) = hit.reader(0..u64::MAX).read_to_vec() else {
             return Ok(false);
         };
@@ -385,8 +385,8 @@ impl Stage {
         self.waiting.map_or(0, |(_, bytes)| bytes)
     }
 
-    /// Cuts the batch when its delay is over. Without a batch the store is given a turn as often,
-    /// so that its clock goes on.
+    /// Cuts the batch when its delay is over. Without a batch the store is called just as often, so
+    /// that its clock advances.
     fn write_what_is_due(&mut self) {
         let since = self.waiting.map_or(self.written_at, |(since, _)| since);
         if self.now() >= since + BATCH_DELAY {
@@ -438,7 +438,7 @@ fn device(plan: &Plan<'_>, size: u64) -> anyhow::Result<Arc<dyn Device>> {
     }
     let file = format!("hashcache-bench-{}.img", std::process::id());
     let path = plan.directory.join(file);
-    // Ours, and nobody's who guessed the name.
+    // `create_new`: never a file that another user has placed under the guessed name.
     let made = OpenOptions::new().write(true).create_new(true).open(&path);
     made.with_context(|| format!("cannot create {}", path.display()))?;
     let device = FileDevice::open(&path, Some(size)).map_err(|error| {
@@ -448,12 +448,12 @@ fn device(plan: &Plan<'_>, size: u64) -> anyhow::Result<Arc<dyn Device>> {
         };
         Fault::new(format!("cannot make {}: {why}", path.display()))
     })?;
-    // From now on it has no name, and is gone however this ends.
+    // The file has no name any more, so the system deletes it however this process ends.
     std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
     Ok(Arc::new(device))
 }
 
-/// What this machine has to spare, bytes; `None` where that is not told.
+/// Available memory of this machine, bytes; `None` if the system does not report it.
 fn memory_available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let row = text
@@ -482,7 +482,7 @@ fn wall_clock() -> Instant {
     Instant::now()
 }
 
-/// Resident bytes of all that is mapped as the index of a store.
+/// Resident bytes of all memory mappings that hold the index of a store.
 fn resident_bytes() -> Option<u64> {
     let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
     let (mut is_index, mut found, mut kib) = (false, false, 0);
@@ -506,7 +506,7 @@ fn resident_bytes() -> Option<u64> {
     found.then_some(kib << 10)
 }
 
-/// The same for equal seeds. The store is gone after the run, and no client can reach it.
+/// Equal seeds give equal secrets. The store is deleted after the run, and no client can reach it.
 fn secret(seed: u64) -> [u8; 32] {
     let mut secret = [0; 32];
     fastrand::Rng::with_seed(seed).fill(&mut secret);
@@ -516,7 +516,7 @@ fn secret(seed: u64) -> [u8; 32] {
 /// Working set of the first measurement: one part in so many of what the log has room for. A Disk
 /// Table has half of that, in sets that fill unevenly.
 const WORKING_SET_PART: u64 = 4;
-/// As the engine's own.
+/// The engine's own default.
 const BATCH_DELAY: Duration = Duration::from_millis(250);
 /// More than the largest object.
 const BATCH_BYTES: u64 = 1200 << 10;

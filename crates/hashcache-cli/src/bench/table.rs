@@ -1,8 +1,8 @@
 //! The results of the bench as a table for people and as JSON for programs.
 //!
-//! Of several runs both show medians, each figure by itself, and the range of the runs.
+//! Of several runs both show the median of each figure and the range of the runs.
 //!
-//! Invariant: lines of at most 80 columns; keys of the JSON stay.
+//! Invariant: lines have at most 80 columns; the keys of the JSON do not change.
 
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,7 @@
-//! What the process finds around itself: `HASHCACHE_*` variables, its user, its processors.
+//! The environment of the process: `HASHCACHE_*` variables, user, number of processors.
 //!
-//! Taken once by `main` and handed on as a value, so that everything after it is a pure function.
+//! `main` reads it once and passes it on as a value, so that all later code is a pure function of
+//! it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use super::given::{Given, Source};
 use super::keys::{self, Form, Written};
 use crate::fault::Fault;
 
-/// Begins every variable that is ours.
+/// Prefix of our environment variables.
 const PREFIX: &str = "HASHCACHE_";
 /// The variable that names the configuration file.
 pub const CONFIG: &str = "HASHCACHE_CONFIG";
@@ -20,19 +21,19 @@ const CACHE_FILE: &str = "hashcache/cache.img";
 /// Name of the certificate authority's directory, beside the configuration file.
 const CA_DIRECTORY: &str = "hashcache/ca";
 
-/// The surroundings of the process.
+/// The environment of the process.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// All variables whose names and values are Unicode.
+    /// All environment variables; bytes that are not Unicode are replaced.
     pub variables: BTreeMap<String, String>,
-    /// Whether it runs as root, whose files lie in the system's places.
+    /// Whether the process runs as root. Root's files are in the system's directories.
     pub is_root: bool,
-    /// Processors it may use.
+    /// Processors that the process may use.
     pub processors: usize,
 }
 
 impl Environment {
-    /// The real one.
+    /// The environment of this process.
     pub fn of_this_process() -> Self {
         Self {
             // A name or value that is not Unicode cannot be one of ours with a valid value, but it
@@ -50,7 +51,7 @@ impl Environment {
         }
     }
 
-    /// Where the cache lies when nobody says; `None` when there is no home to put it.
+    /// Default cache file; `None` when there is no home directory.
     pub fn cache_file(&self) -> Option<PathBuf> {
         if self.is_root {
             return Some(PathBuf::from("/var/cache").join(CACHE_FILE));
@@ -61,7 +62,7 @@ impl Environment {
         )
     }
 
-    /// Where a configuration file is looked for when nobody names one, first wins.
+    /// Default configuration files; the first that exists is read.
     pub fn config_files(&self) -> Vec<PathBuf> {
         let own = self
             .user_directory("XDG_CONFIG_HOME", ".config")
@@ -72,7 +73,7 @@ impl Environment {
             .collect()
     }
 
-    /// Where the certificate authority lies when nobody says; `None` when there is no home.
+    /// Default directory of the certificate authority; `None` when there is no home directory.
     pub fn ca_directory(&self) -> Option<PathBuf> {
         let directory = match self.is_root {
             true => PathBuf::from("/etc"),
@@ -86,9 +87,10 @@ impl Environment {
         self.variable(CONFIG).map(PathBuf::from)
     }
 
-    /// Every setting that a variable gives, and what is wrong with the others of ours.
+    /// Every setting that a variable gives, and the faults of the other variables with our prefix.
     ///
-    /// An empty variable is one that is not set: it is how compose files and units pass nothing on.
+    /// An empty variable counts as not set: compose files and units pass an unset variable on as
+    /// empty.
     pub fn given(&self) -> (Vec<Given>, Vec<Fault>) {
         let mut given = vec![];
         let mut faults = vec![];
@@ -99,7 +101,7 @@ impl Environment {
             if variable == CONFIG || value.is_empty() {
                 continue;
             }
-            // Only the exact spelling counts: `HASHCACHE_limits.x` would be a second way to say it.
+            // Only the exact spelling is accepted: `HASHCACHE_limits.x` would be a second spelling.
             let name = rest.replace("__", ".").to_lowercase();
             match keys::find(&name).filter(|found| name_of(found.spelling) == *variable) {
                 Some(found) => {
@@ -153,7 +155,7 @@ fn items(value: &str) -> Vec<String> {
 
 fn unknown(variable: &str) -> Fault {
     let fault = Fault::new(format!("unknown variable `{variable}`"));
-    // Without the prefix: letters that all of them share make none of them likelier.
+    // Without the prefix: it would make all names look similar.
     let name = variable.strip_prefix(PREFIX).unwrap_or(variable);
     let name = name.replace("__", ".");
     match super::suggest::nearest(&name, keys::spellings().chain(["config"])) {
@@ -168,7 +170,7 @@ fn unknown(variable: &str) -> Fault {
 pub mod tests {
     use super::*;
 
-    /// An environment with these variables, of a user named in none of them.
+    /// An environment with these variables, for a user that none of them names.
     pub fn environment(variables: &[(&str, &str)]) -> Environment {
         let variables = variables
             .iter()

@@ -1,7 +1,7 @@
-//! The configuration file: TOML in, keys with their lines out.
+//! The configuration file: TOML in, keys with their line numbers out.
 //!
-//! Called by `settings::load`. Nothing is interpreted here but the shape: which keys exist is known
-//! to `keys`, what their values mean as well. Every fault names its line, and all are told at once.
+//! Called by `settings::load`. Only the structure is checked here; `keys` knows which keys exist
+//! and what their values mean. Every fault names its line, and all faults are reported together.
 
 use std::path::{Path, PathBuf};
 
@@ -18,23 +18,23 @@ use crate::fault::Fault;
 /// Name of the array of tables that holds freshness rules.
 pub const RULE: &str = "rule";
 
-/// Name of the key that takes tables beside words: mirrors.
+/// Name of the key that takes tables as well as strings: mirrors.
 const MIRROR: &str = "mirror";
 
-/// A file, taken apart.
+/// A file after parsing.
 #[derive(Debug, Default)]
 pub struct Parsed {
     /// Its keys in the order of their names.
     pub given: Vec<Given>,
     /// Its freshness rules in the order in which they stand: the first that matches decides.
     pub rules: Vec<RuleSpec>,
-    /// The same as they were written.
+    /// The freshness rules as they were written.
     pub rule_tables: Vec<Value>,
-    /// What is wrong with its shape.
+    /// Faults in the structure of the file.
     pub faults: Vec<Fault>,
 }
 
-/// Takes apart `text`, which was read from `path`.
+/// Parses `text`, which was read from `path`.
 pub fn parse(path: &Path, text: &str) -> Parsed {
     let (table, errors) = DeTable::parse_recoverable(text);
     let mut reader = Reader {
@@ -50,11 +50,11 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
         let what = error.message().replace('\n', ", ");
         reader.fault(line, Fault::new(what));
     }
-    // What a recovering parser made of a broken file would only give faults that are not there.
+    // After a syntax error the recovered document may report faults that the file does not have.
     if reader.faults.is_empty() {
         reader.table(table.get_ref(), "");
     }
-    // The parser's tables are in the order of their keys; who mends the file reads it downwards.
+    // The parser's tables are sorted by key, but a person corrects a file from top to bottom.
     reader.faults.sort_by_key(|(line, _)| *line);
     Parsed {
         given: reader.given,
@@ -70,7 +70,7 @@ struct Reader<'a> {
     given: Vec<Given>,
     rules: Vec<RuleSpec>,
     rule_tables: Vec<Value>,
-    /// With the lines they are about.
+    /// Faults with their line numbers.
     faults: Vec<(usize, Fault)>,
 }
 
@@ -129,7 +129,7 @@ impl Reader<'_> {
                 return;
             }
         };
-        // Built alone first: of many built together nobody could say which one is wrong.
+        // Each rule is built alone first, so that an error can name its rule.
         match Rules::new([&spec]) {
             Ok(_) => {
                 self.rules.push(spec);
@@ -140,14 +140,15 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads all `[[mirror]]`, as the words that a flag would give.
+    /// Reads all `[[mirror]]` tables, as the strings that a flag would have.
     fn mirrors(&mut self, line: usize, tables: &[Spanned<DeValue<'_>>]) {
         let mut words = vec![];
         for table in tables {
             let start = table.span().start;
             let read = MirrorTable::deserialize(ValueDeserializer::from(table.clone()));
             match read {
-                // Read at once and not only with the key, for there only the first line is known.
+                // Parsed here and not only by the key, because the key knows only the line of the
+                // first table.
                 Ok(read) => match read.word() {
                     Ok(word) => words.push(word),
                     Err(fault) => self.fault(self.line(start), fault.at(MIRROR)),
@@ -186,8 +187,7 @@ impl Reader<'_> {
     }
 }
 
-/// What is wrong with a table of an array, in the deserializer's words, which name the fields there
-/// are.
+/// The fault of a table in an array, in the deserializer's words, which list the valid fields.
 fn table_fault(message: &str) -> Fault {
     let fault = Fault::new(message.replace('\n', ", "));
     if !message.starts_with("unknown field ") {
@@ -215,7 +215,8 @@ fn is_tables(value: &DeValue<'_>) -> bool {
         .is_some_and(|items| items.iter().all(|item| item.get_ref().is_table()))
 }
 
-/// The value as its key will read it; `None` for what no key takes (tables, dates, nested arrays).
+/// The value as text for its key; `None` for types that no key takes (tables, dates, nested
+/// arrays).
 fn written(value: &DeValue<'_>) -> Option<Written> {
     match value {
         DeValue::Array(items) => items
@@ -230,7 +231,7 @@ fn written(value: &DeValue<'_>) -> Option<Written> {
 fn scalar(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
-        // Only decimal: no key is well served by `0x…`, and the digits are passed on as they stand.
+        // Decimal only: no key needs `0x…`, and the digits are passed on unchanged.
         DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().replace('_', "")),
         DeValue::Boolean(yes) => Some(yes.to_string()),
         _ => None,

@@ -1,14 +1,14 @@
-//! One value from one source, before it is read.
+//! One value from one source, before it is parsed.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::keys::{Found, Written};
 
-/// Where a value is from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody said anything.
+    /// No source gave a value.
     Default,
     /// A line of the configuration file.
     File {
@@ -33,13 +33,13 @@ impl fmt::Display for Source {
     }
 }
 
-/// One value from one source, not yet read.
+/// One value from one source, not parsed yet.
 #[derive(Clone, Debug)]
 pub struct Given {
     /// Its key.
     pub found: Found,
     /// The value as it was written.
     pub written: Written,
-    /// Where.
+    /// Its source.
     pub source: Source,
 }

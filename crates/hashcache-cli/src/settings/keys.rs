@@ -1,8 +1,8 @@
-//! The table of all keys: how each is spelled, read and shown.
+//! The table of all keys: how each is spelled, parsed and shown.
 //!
-//! One row a key; files, variables, flags and `config show` all go by it, so none can know a key
-//! the others do not. To add a setting, add a field to `Values`, a row here and, if it deserves a
-//! flag, one in `args` of the same name.
+//! One row per key. Files, variables, flags and `config show` all use this table, so all of them
+//! know the same keys. To add a setting, add a field to `Values` and a row here and, if it needs a
+//! flag, a field of the same name in `args`.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -22,7 +22,7 @@ use super::words::one_of;
 use crate::fault::{Fault, Faults};
 use crate::units::{parse_size, parse_time, show_size, show_time};
 
-/// A value as a source gave it, not yet read by its key.
+/// A value as a source gave it, before its key parses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
     /// One word or number.
@@ -34,7 +34,7 @@ pub enum Written {
 /// A value as it is shown: what TOML and JSON have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// Not set, and there is no word for that.
+    /// Not set, and the key has no word for that.
     Nothing,
     /// A word, size, time, path or address.
     Text(String),
@@ -52,7 +52,7 @@ impl Shown {
         Some(match self {
             Self::Nothing => return None,
             Self::Text(text) => toml::Value::String(text.clone()),
-            // TOML's integers end at 2^63; no machine has that many of anything that is counted.
+            // TOML's integers end at 2^63; no count of ours is larger.
             Self::Number(number) => {
                 toml::Value::Integer(i64::try_from(*number).unwrap_or(i64::MAX))
             }
@@ -64,7 +64,7 @@ impl Shown {
     }
 }
 
-/// How a key reads what was written into the values.
+/// How a key parses text into the values.
 #[derive(Clone, Copy)]
 pub enum Form {
     /// It takes one word.
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// A key that was found by a name, and how that name is spelled right.
+/// A key found by name, with its correct spelling.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// The row.
@@ -117,7 +117,7 @@ impl Found {
     }
 }
 
-/// Reads each of `words`; the error names every one that is wrong.
+/// Parses each of `words`; the error names every wrong one.
 fn each<C: FromIterator<T>, T>(
     words: &[String],
     read: impl Fn(&str) -> Result<T, Fault>,
@@ -576,7 +576,7 @@ fn host_pattern(word: &str) -> Result<HostPattern, Fault> {
     })
 }
 
-/// The name goes into `Via` as a pseudonym and into `Cache-Status` as a token; both take this much.
+/// The name is a pseudonym in `Via` and a token in `Cache-Status`; both allow this length.
 fn name(word: &str) -> Result<String, Fault> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     if word.starts_with(|first: char| first.is_ascii_alphabetic()) && word.bytes().all(fits) {
@@ -647,7 +647,7 @@ pub fn block(word: &str) -> Result<u32, Fault> {
     })
 }
 
-/// Threads beyond this many serve nobody any faster, and each costs its stack.
+/// More threads than this make no proxy faster, and each costs memory for its stack.
 const WORKERS_MAX: usize = 1024;
 
 fn workers(word: &str) -> Result<usize, Fault> {

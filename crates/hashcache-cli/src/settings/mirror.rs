@@ -1,6 +1,7 @@
-//! Mirrors as they are written: `KIND[:NAME]=URL [FILES…]` in a word, or a `[[mirror]]` of a file.
+//! Mirrors as text: `KIND[:NAME]=URL [FILES…]`, or a `[[mirror]]` table of a file.
 //!
-//! Called by `keys` and `file`. A table is turned into the word, so that there is one reader.
+//! Called by `keys` and `file`. A table is turned into the text form, so that only one parser
+//! exists.
 
 use hashcache_http::Target;
 use hashcache_proxy::{Mirror, MirrorError, MirrorKind};
@@ -9,7 +10,7 @@ use serde::Deserialize;
 use super::words::one_of;
 use crate::fault::Fault;
 
-/// Reads a mirror. No URL holds a blank, so blanks stand between them.
+/// Parses a mirror. URLs contain no blanks, so blanks separate them.
 pub fn read_mirror(word: &str) -> Result<Mirror, Fault> {
     let example = "write it as pypi=URL, or as pypi:NAME=URL if there are several of a kind";
     let mut urls = word.split_ascii_whitespace();
@@ -46,7 +47,7 @@ fn mirror_fault(error: MirrorError) -> Fault {
     }
 }
 
-/// The word that [`read_mirror`] reads as this mirror.
+/// The text that [`read_mirror`] parses as this mirror.
 pub fn show_mirror(mirror: &Mirror) -> String {
     let (kind, name) = (mirror.kind(), mirror.name());
     let mut word = match name == kind.as_str() {
@@ -71,7 +72,7 @@ pub struct MirrorTable {
 }
 
 impl MirrorTable {
-    /// The word for it, which has been read.
+    /// The text form of the table, after it was parsed successfully.
     pub fn word(&self) -> Result<String, Fault> {
         let parts = self.files.iter().chain([&self.url, &self.kind]);
         for part in parts.chain(&self.name) {

@@ -1,10 +1,10 @@
-//! From what was said in four places to settings that hold: flag, variable, file, default.
+//! Settings from four sources: flags, environment variables, the configuration file and defaults.
 //!
-//! Called by `proxy` and `config`. Every source is turned into the same thing, a list of
-//! [`Given`], and laid over the defaults in one fixed order; within a source order never matters.
-//! All faults of all sources are gathered before any is told.
+//! Called by `proxy` and `config`. Every source becomes a list of [`Given`]. These lists are
+//! applied to the defaults in one fixed order; the order within a source does not matter. All
+//! faults of all sources are collected before the first is reported.
 //!
-//! Invariant: an [`Effective`] that exists is consistent and knows where its values are from.
+//! Invariant: an [`Effective`] is consistent and knows the source of each of its values.
 
 mod environment;
 mod file;
@@ -40,28 +40,28 @@ use hashcache_proxy::Speaks;
 use crate::fault::{Fault, Faults};
 use crate::units::show_size;
 
-/// Settings that hold, and why.
+/// Settings in effect, with their sources.
 #[derive(Clone, Debug)]
 pub struct Effective {
     /// The settings.
     pub values: Values,
     /// The configuration file that was read, if one was.
     pub file: Option<PathBuf>,
-    /// Its freshness rules, as they were written.
+    /// The freshness rules of the file, as they were written.
     pub rule_tables: Vec<toml::Value>,
-    /// Where the value of each of [`KEYS`] is from, in that order.
+    /// The source of each value of [`KEYS`], in that order.
     sources: Vec<Source>,
 }
 
 impl Effective {
-    /// Every key with its value as shown and where it is from.
+    /// Every key with its value as shown and its source.
     pub fn shown(&self) -> impl Iterator<Item = (&'static Key, Shown, &Source)> {
         KEYS.iter()
             .zip(&self.sources)
             .map(|(key, source)| (key, (key.show)(&self.values), source))
     }
 
-    /// Where the value of the key called `name` is from.
+    /// The source of the value of the key called `name`.
     pub fn source(&self, name: &str) -> &Source {
         let mut rows = KEYS.iter().zip(&self.sources);
         rows.find(|(key, _)| key.name == name)
@@ -80,7 +80,7 @@ pub fn load(
     Ok(assemble(path.as_deref(), &text, flags, environment)?)
 }
 
-/// Finds and reads the configuration file; no file at all is an empty one.
+/// Finds and reads the configuration file; without a file the text is empty.
 fn read_file(
     named: Option<&Path>,
     environment: &Environment,
@@ -116,7 +116,7 @@ fn unreadable(path: &Path, error: io::Error) -> anyhow::Error {
     anyhow::Error::new(error).context(fault)
 }
 
-/// Lays the sources over the defaults. Pure: what `load` has left when everything is read.
+/// Applies the sources to the defaults. Pure: `load` has read all files before.
 fn assemble(
     path: Option<&Path>,
     text: &str,
@@ -159,7 +159,7 @@ fn assemble(
         Ok(rules) => effective.values.rules = rules,
         Err(fault) => faults.push(fault),
     }
-    // Contradictions between values that are themselves wrong would only confuse.
+    // Contradictions between values that are themselves wrong would only confuse the operator.
     if faults.is_empty() {
         faults = contradictions(&effective);
     }
@@ -170,7 +170,7 @@ fn assemble(
     }
 }
 
-/// The operator's own freshness rules, before those that ship unless these are turned off.
+/// The operator's freshness rules, followed by those that ship unless they are turned off.
 fn rules(own: &[RuleSpec], default_rules: bool) -> Result<Rules, Fault> {
     let rules = if default_rules {
         Rules::before_shipped(own)
@@ -180,7 +180,7 @@ fn rules(own: &[RuleSpec], default_rules: bool) -> Result<Rules, Fault> {
     rules.map_err(|error| Fault::new(error.to_string()))
 }
 
-/// Keys that one source gives under two spellings; which one holds would depend on order.
+/// Keys that one source gives under two spellings: the result would depend on their order.
 fn said_twice(layer: &[Given]) -> Vec<Fault> {
     let mut faults = vec![];
     for (at, given) in layer.iter().enumerate() {
@@ -195,7 +195,7 @@ fn said_twice(layer: &[Given]) -> Vec<Fault> {
     faults
 }
 
-/// The same of certificates.
+/// Contradictions between the settings of certificates.
 fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
     let mut faults = vec![];
@@ -223,7 +223,7 @@ fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
     faults
 }
 
-/// The same of whose TLS ends here.
+/// Contradictions between the settings of interception.
 fn intercept_contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
     let mut faults = vec![];
@@ -244,7 +244,7 @@ fn intercept_contradictions(effective: &Effective) -> Vec<Fault> {
     faults
 }
 
-/// Values that are right alone but not together.
+/// Values that are each valid but contradict each other.
 fn contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
     let mut faults = vec![];

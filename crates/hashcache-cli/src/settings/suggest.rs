@@ -1,6 +1,6 @@
-//! "Did you mean …": the known name nearest to one that nobody knows.
+//! "Did you mean …": the known name that is nearest to an unknown one.
 
-/// Words of other caches for things that we have under another name.
+/// Names that other caches use for settings that have another name here.
 const FOREIGN: [(&str, &str); 9] = [
     ("http_port", "listen"),
     ("port", "listen"),
@@ -13,10 +13,10 @@ const FOREIGN: [(&str, &str); 9] = [
     ("rules", "rule"),
 ];
 
-/// The one of `known` that `unknown` most likely stands for, if any is near enough.
+/// The name in `known` that `unknown` most likely stands for, if one is similar enough.
 ///
-/// A key named without its table (`head_time` for `limits.head_time`) is as near as can be. Beyond
-/// that, one slip per three letters is forgiven: a wild guess would be worse than none.
+/// A key named without its table (`head_time` for `limits.head_time`) has distance 0. Otherwise one
+/// wrong letter in three is accepted: a wrong suggestion is worse than none.
 pub fn nearest<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let unknown = unknown.to_lowercase().replace('-', "_");
     let own = FOREIGN

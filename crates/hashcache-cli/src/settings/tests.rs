@@ -1,4 +1,5 @@
-//! Which source wins, what is known of each value, and what is told when something is wrong.
+//! Tests of the settings: which source wins, what is known of each value, and which errors are
+//! printed.
 
 use std::fs;
 
@@ -414,7 +415,7 @@ fn hosts_are_intercepted_by_an_authority_and_on_a_forward_proxy_alone() {
 fn every_key_can_be_set_to_what_it_shows() {
     let file = "accelerate = \"http://127.0.0.1:81\"\nheld_share = 30\n\
                 public_url = \"http://box.test\"\nadmin_token_file = \"/etc/token\"";
-    // What goes with no `accelerate`.
+    // A setting that cannot be combined with `accelerate`.
     let other = "[intercept]\nca = \"/ca\"";
     let [effective, other] = [file, other].map(|file| assembled(file, &[], vec![]).unwrap());
     for (key, shown, _) in effective.shown() {

@@ -1,6 +1,7 @@
 //! The settings themselves, typed, before the proxy and the engine take their shares.
 //!
-//! `keys` reads into a `Values` and shows it; `Values::for_proxy` hands it on.
+//! `keys` parses each value into a `Values` and shows it; `Values::for_proxy` makes the proxy's
+//! settings of it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -14,9 +15,9 @@ use hashcache_proxy::{
     Listen, LogFormat, Mirror, Mode, Nat64, Prefix, Settings,
 };
 
-/// Where clients are accepted when nobody says: this machine only, on the port of every proxy.
+/// Default address for clients: this machine only, on the usual port of a proxy.
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3128);
-/// Where metrics are served when nobody says: never where strangers are.
+/// Default address of the admin listener: this machine only.
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3180);
 /// An object may take at most this part of a cache file: one eighth.
 const OBJECTS_PER_CACHE: u64 = 8;
@@ -41,39 +42,40 @@ const SAFE_PORTS: [RangeInclusive<u16>; 10] = [
 pub struct Values {
     /// Addresses to accept clients on.
     pub listen: Vec<Listen>,
-    /// Files with certificates to show to clients.
+    /// Files with certificates to present to clients.
     pub tls_cert: Vec<PathBuf>,
-    /// Files with their keys, in the same order.
+    /// Files with the keys of these certificates, in the same order.
     pub tls_key: Vec<PathBuf>,
-    /// The origin in front of which we stand, if any.
+    /// The origin that the proxy accelerates (reverse proxy), if any.
     pub accelerate: Option<Origin>,
-    /// The names it goes by; any, when there are none.
+    /// Host names of that origin; empty means any name.
     pub accelerate_host: Vec<Host>,
-    /// Where metrics and health are served, if anywhere.
+    /// Address of the admin listener (metrics, health, purges), if there is one.
     pub admin: Option<SocketAddr>,
-    /// Name in `Via` and the like.
+    /// Name in `Via` and `Cache-Status`.
     pub name: String,
     /// Threads that serve clients.
     pub workers: usize,
     /// Cache files or devices.
     pub cache: Vec<PathBuf>,
-    /// Size of each of them, bytes.
+    /// Size of each cache file or device, bytes.
     pub cache_size: u64,
-    /// Memory for the index and for what is hot or being written, bytes.
+    /// Memory for the index, hot objects and pending writes, bytes.
     pub memory: u64,
-    /// Where the engine puts objects.
+    /// The policy: how the engine places objects.
     pub policy: PolicyKind,
-    /// Share that memory holds with policies that hold only a part, in 1/100; `None`: theirs.
+    /// Share of the entries that memory holds, in 1/100, for policies that hold only a part;
+    /// `None`: the policy's default.
     pub held_share: Option<u8>,
     /// Rows of the index in which a name can be.
     pub rows: Rows,
-    /// Whether what a page is made of is written and read together.
+    /// Whether the objects of a page group are written and read together.
     pub grouped: bool,
-    /// What makes a group: a page of one client, or an origin.
+    /// What defines a page group: a page of one client, or an origin.
     pub group_by: GroupBy,
-    /// Whether what is in use is kept when the log comes round to it.
+    /// Whether objects in use are saved from the log's head before it overwrites them.
     pub readmission: bool,
-    /// Who reads the cache for those who do not block.
+    /// The I/O backend for reads that must not block a thread of the proxy.
     pub io: Io,
     /// Mean size of an object, bytes: it sizes the index.
     pub object_size: u32,
@@ -81,64 +83,65 @@ pub struct Values {
     pub block: u32,
     /// Largest object to store, bytes; `None` means a share of `cache_size`.
     pub max_object_size: Option<u64>,
-    /// Under which URL clients reach the proxy, if their requests do not tell.
+    /// URL under which clients reach the proxy, if it cannot be derived from their requests.
     pub public_url: Option<Origin>,
     /// Registries under paths of the proxy.
     pub mirror: Vec<Mirror>,
-    /// Where the authority lies that vouches for us to clients whose TLS ends here.
+    /// Directory of the certificate authority for interception.
     pub intercept_ca: Option<PathBuf>,
-    /// For which hosts it ends here.
+    /// Hosts for which TLS is intercepted.
     pub intercept: HostOptions,
-    /// What `/proxy.pac` says of the time when the proxy is gone.
+    /// What `/proxy.pac` tells browsers to do when the proxy does not answer.
     pub fail: Fail,
-    /// Clients allowed beside the default ones.
+    /// Client networks allowed in addition to the default ones.
     pub allow_client: Vec<Prefix>,
-    /// Clients that may purge.
+    /// Clients that may send PURGE.
     pub allow_purge: Vec<Prefix>,
-    /// Where the token of the admin listener stands, if it is to change anything.
+    /// File with the token for changes through the admin listener, if they are allowed.
     pub admin_token_file: Option<PathBuf>,
-    /// Destinations allowed although refused by default.
+    /// Destinations that are allowed although they are refused by default.
     pub allow_destination: Vec<Prefix>,
-    /// Destinations refused in any case.
+    /// Destinations that are always refused.
     pub deny_destination: Vec<Prefix>,
-    /// Files with certificates of authorities believed beside those of the platform.
+    /// Files with certificates of authorities that the proxy trusts in addition to the platform's.
     pub upstream_ca: Vec<PathBuf>,
     /// Prefixes of a NAT64 translator.
     pub nat64_prefix: Vec<Nat64>,
-    /// Ports `CONNECT` may go to.
+    /// Ports that `CONNECT` may name.
     pub allow_connect_port: Vec<ConnectPort>,
-    /// Ports at which clients may ask for resources.
+    /// Ports of origins that requests may name.
     pub allow_port: Vec<ConnectPort>,
-    /// Where the access log goes.
+    /// Destination of the access log.
     pub access_log: AccessLog,
-    /// The form of its lines.
+    /// The format of its lines.
     pub log_format: LogFormat,
-    /// Whether its lines lose their query strings.
+    /// Whether query strings are removed from its lines.
     pub log_strip_query: bool,
-    /// Whether its lines name networks of clients and not their addresses.
+    /// Whether its lines have client networks instead of client addresses.
     pub log_anonymize: bool,
-    /// Whether the freshness rules that ship with the program hold.
+    /// Whether the freshness rules that ship with the program are applied.
     pub default_rules: bool,
-    /// Freshness rules: the operator's own, then those.
+    /// Freshness rules: the operator's own, followed by those that ship.
     pub rules: Rules,
     /// What a client's reload does to a fresh response.
     pub client_reload: ClientReload,
     /// What a response that sets a cookie needs in order to be stored.
     pub set_cookie: SetCookie,
-    /// How long a request waits for the same one that is under way.
+    /// How long a follower waits for the leader's fetch (collapsed forwarding).
     pub collapse_wait: CollapseWait,
-    /// Lifetime of 404 and 410 that state none.
+    /// Freshness lifetime of 404 and 410 responses that state none.
     pub negative_lifetime: Duration,
-    /// How long an origin that could not be reached is not tried again.
+    /// How long the proxy does not retry an origin that could not be reached.
     pub unreachable_lifetime: Duration,
-    /// Whether a guessed lifetime doubles each time the response proves unchanged.
+    /// Whether a heuristic freshness lifetime doubles each time a validation finds the response
+    /// unchanged.
     pub adaptive_lifetime: bool,
     /// Bounds on what one client or origin may take.
     pub limits: Limits,
 }
 
 impl Values {
-    /// What holds on a machine with so many processors when nobody says anything.
+    /// The defaults on a machine with this many processors.
     pub fn defaults(processors: usize, cache_file: Option<PathBuf>) -> Self {
         Self {
             listen: vec![LISTEN.into()],
@@ -209,7 +212,8 @@ impl Values {
             .collect()
     }
 
-    /// The proxy's share, but for what must be read from files first: whose TLS ends here.
+    /// The proxy's share of the settings, except for interception, which has to be read from files
+    /// first.
     pub fn for_proxy(&self) -> Settings {
         Settings {
             mode: match &self.accelerate {

@@ -1,4 +1,4 @@
-//! `hashcache bench engine` as a shell sees it.
+//! `hashcache bench engine`, run as a process.
 
 use std::fs;
 
@@ -29,7 +29,8 @@ fn check_policies(bench: &Value) {
     assert!(1.25 * basic.max(set) < rate("set-mem"), "{bench}");
     assert!(1.2 * rate("set-mem") < rate("log-lru"), "{bench}");
     assert!(0.97 * rate("log-lru") < rate("log"), "{bench}");
-    // 70 seeks a second are 70 seeks a second.
+    // Requests per second times seeks per request must give the modelled disk's 70 seeks per
+    // second.
     let seeks = rate("set") * figure("set", "seeks_per_request");
     assert!((64.0..71.0).contains(&seeks), "{seeks}");
     assert_eq!(figure("log one-row", "bits_per_slot").round(), 47.0);
@@ -41,7 +42,7 @@ fn check_policies(bench: &Value) {
     ] {
         let reads = figure(name, "reads_per_miss");
         assert!(per_miss.contains(&reads), "{name}: {reads}");
-        // The working set fits: as good as nothing is lost.
+        // The working set fits: almost nothing is lost.
         let lost = figure(name, "offered_hit_ratio") - figure(name, "hit_ratio");
         assert!((-0.001..0.02).contains(&lost), "{name}: {lost}");
     }

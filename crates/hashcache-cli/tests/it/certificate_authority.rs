@@ -1,4 +1,4 @@
-//! `hashcache ca`: what is made, what is shown, and what other programs make of it.
+//! `hashcache ca`: what it makes and shows, and whether other programs accept it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;

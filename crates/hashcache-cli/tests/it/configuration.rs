@@ -98,7 +98,7 @@ fn a_start_whose_address_is_in_use_leaves_no_file() {
     assert_eq!(names(home.path()), before);
 }
 
-/// The names of what lies in `directory`.
+/// The names of the files in `directory`.
 fn names(directory: &std::path::Path) -> Vec<std::ffi::OsString> {
     let entries = std::fs::read_dir(directory).expect("the directory can be read");
     let mut names: Vec<_> = entries

@@ -1,4 +1,4 @@
-//! `hashcache env`: what a shell makes of it, and what programs are told.
+//! `hashcache env`: what a shell reads from its output, and which settings programs get.
 
 use std::process::Command;
 
@@ -24,7 +24,7 @@ fn a_shell_that_reads_it_has_the_variables_and_nothing_else() {
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    // Some shells tell their programs of themselves.
+    // Some shells set variables of their own.
     let of_shell = ["PWD=", "OLDPWD=", "SHLVL=", "_="];
     let is_ours = |line: &&str| !of_shell.iter().any(|name| line.starts_with(name));
     let mut lines: Vec<&str> = text.lines().filter(is_ours).collect();
@@ -63,7 +63,7 @@ fn programs_are_told_the_same_and_of_each_mirror() {
     let flags = [&["env", "--json", "--listen=0.0.0.0:81"], &MIRRORS[..]].concat();
     let outcome = home.hashcache(&flags, &[]);
     let told: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
-    // Nobody can be told an address that means all.
+    // A client cannot connect to an unspecified address, so loopback is printed.
     assert_eq!(told["proxy"], "http://127.0.0.1:81");
     assert_eq!(told["pac"], "http://127.0.0.1:81/proxy.pac");
     assert_eq!(told["variables"]["http_proxy"], "http://127.0.0.1:81/");
@@ -106,7 +106,7 @@ fn who_has_an_authority_is_told_of_its_certificates() {
         "npm_config_cafile",
         "NODE_EXTRA_CA_CERTS",
     ];
-    // From another directory than that of the flags.
+    // From another directory than the one that the flags are relative to.
     let script = format!("cd /\n{}\n", outcome.stdout);
     let script = names.iter().fold(script, |script, name| {
         format!("{script}cat \"${name}\"; echo .\n")

@@ -36,7 +36,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// A home directory of its own and a command that knows no other.
+/// A home directory for one test. Commands started in it know no other home.
 struct Home(TempDir);
 
 impl Home {
@@ -48,7 +48,7 @@ impl Home {
         self.0.path()
     }
 
-    /// Writes a file below this home, for its owner alone.
+    /// Writes a file below this home, readable by its owner alone.
     fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path().join(name);
         fs::write(&path, text).expect("a home that can be written to");
@@ -56,13 +56,13 @@ impl Home {
         path
     }
 
-    /// Gives a file or directory below this home another mode.
+    /// Sets the permission bits of a file or directory below this home.
     fn mode(&self, name: &str, mode: u32) {
         let mode = fs::Permissions::from_mode(mode);
         fs::set_permissions(self.path().join(name), mode).expect("a file of ours");
     }
 
-    /// `hashcache` with `arguments`, in an environment that holds only this home and `variables`.
+    /// Runs `hashcache` with `arguments`; its environment has only this home and `variables`.
     fn hashcache(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Outcome {
         let output = Command::new(env!("CARGO_BIN_EXE_hashcache"))
             .args(arguments)
@@ -76,7 +76,7 @@ impl Home {
     }
 }
 
-/// How a command went.
+/// Output and exit status of a command.
 #[derive(Debug)]
 struct Outcome {
     status: Option<i32>,

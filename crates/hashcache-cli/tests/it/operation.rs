@@ -1,4 +1,4 @@
-//! Running it: what is refused at the start and with which words, signals, figures, packaging.
+//! The proxy in operation: refusals at the start and their messages, signals, metrics, packaging.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Home, Outcome};
 
-/// `hashcache proxy` with these flags, which must not get as far as serving.
+/// Runs `hashcache proxy` with these flags, which must make it fail before it serves.
 pub fn refused(home: &Home, flags: &[&str]) -> Outcome {
     let always = [
         "proxy",
@@ -25,7 +25,7 @@ pub fn refused(home: &Home, flags: &[&str]) -> Outcome {
     outcome
 }
 
-/// What is told besides logs: one line that says what is wrong, one that says what to do.
+/// Standard error without logs: one line with the fault, one with the hint.
 pub fn told(outcome: &Outcome) -> (&str, &str) {
     let told = outcome.stderr.lines();
     let mut told = told.skip_while(|line| !line.starts_with("hashcache: "));
@@ -40,7 +40,8 @@ pub fn told(outcome: &Outcome) -> (&str, &str) {
 #[test]
 fn a_file_that_cannot_be_allocated_is_refused_and_not_left_behind() {
     let home = Home::new();
-    // Stands for a full disk, which needs root: the file may have 4 MiB and the cache wants more.
+    // Stands for a full disk, which would need root: the file may have 4 MiB and the cache wants
+    // more.
     let script = "trap '' XFSZ; ulimit -f 8192; exec \"$0\" \"$@\"";
     let output = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_hashcache"), "proxy"])
@@ -160,7 +161,7 @@ fn several_caches_are_one_store_and_a_stranger_is_refused() {
     assert!(hint.contains("of one cache"), "{hint}");
 }
 
-/// A proxy whose every word is listened to.
+/// A running proxy whose output is recorded.
 pub struct Running {
     child: Child,
     said: BufReader<ChildStderr>,
@@ -205,7 +206,7 @@ impl Running {
         }
     }
 
-    /// The next of its lines that has `part` in it.
+    /// The next line of its output that contains `part`.
     pub fn says(&mut self, part: &str) -> String {
         line_with(&mut self.said, part)
     }
@@ -215,7 +216,7 @@ impl Running {
         kill_process(pid.expect("a process has a number"), signal).expect("a process that runs");
     }
 
-    /// Ends it well, so that everything is written.
+    /// Stops it with a signal and waits, so that everything is written.
     pub fn end(mut self) {
         self.signal(Signal::TERM);
         assert!(self.child.wait().expect("a child").success());
@@ -281,7 +282,7 @@ fn the_greeting_is_the_first_thing_said_and_is_on_standard_output() {
             true => BufReader::new(stdout).read_line(&mut line),
             false => BufReader::new(stderr).read_line(&mut line),
         };
-        // Before anything is asked of it.
+        // Before the first request.
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(read.is_ok(), "{read:?}");
@@ -419,7 +420,7 @@ async fn bytes_are_counted_while_a_transfer_is_under_way() {
     assert_eq!(whole.body.len(), 2 * BYTES);
     let status = whole.head.field("Cache-Status").unwrap();
     assert!(status.contains("detail=too-large"), "{status}");
-    // And none of them twice.
+    // And each only once.
     let exact = |name: &'static str| {
         let (proxy, name) = (&proxy, format!("hashcache_{name}_total"));
         async move { proxy.figure(&name).await.parse::<usize>().unwrap() }
@@ -540,7 +541,7 @@ async fn busy_and_idle_connections_to_origins_are_told_apart() {
     assert_eq!(proxy.figure(idle).await, "0");
     go_on.open();
     assert_eq!(client.read_response("GET").await.unwrap().body, b"x");
-    // The end of the answer may be with the client before its connection is put back.
+    // The client may have the end of the response before its connection is idle again.
     while proxy.figure(idle).await != "1" {
         tokio::task::yield_now().await;
     }
@@ -560,11 +561,11 @@ async fn after_usr1_lines_go_to_a_new_file_and_name_networks_if_asked() {
     let (log, old) = (home.path().join("access.log"), home.path().join("old.log"));
     let ask = async |path: &str| {
         let mut client = Client::connect(proxy.listen).await.unwrap();
-        // Our own page: it needs no origin.
+        // A page of the proxy itself: it needs no origin.
         client.get(path, &[("Host", "localhost")]).await.unwrap();
     };
     ask("/first").await;
-    // The line follows the answer; it must not meet the signal on the way.
+    // The log entry follows the response; it must be written before the signal is sent.
     while !read(&log).contains("/first") {
         tokio::task::yield_now().await;
     }
@@ -604,11 +605,12 @@ async fn while_it_drains_answers_go_on_and_new_clients_are_refused_by_the_system
     origin.wait_for_requests(1).await;
     proxy.signal(Signal::TERM);
     proxy.says("stopping");
-    // The cores close their listeners a moment after it is said.
+    // The threads close their listeners a moment after the message.
     let refused = loop {
         match tokio::net::TcpStream::connect(proxy.listen).await {
             Ok(_) => tokio::task::yield_now().await,
-            // One that was accepted by the system alone is reset when the last listener closes.
+            // A connection that only the kernel has accepted is reset when the last listener
+            // closes.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
             Err(error) => break error,
         }
@@ -623,7 +625,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A file that ships.
+/// A file of `packaging/`.
 fn packaged(name: &str) -> String {
     read(
         &Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,4 +1,4 @@
-//! `hashcache plan` as a shell sees it, and the document that repeats its figures.
+//! `hashcache plan`, run as a process, and the document that repeats its figures.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! The page `/ca` of the real proxy, what devices load from it, and what operators are told of the
-//! authority's end.
+//! The page `/ca` of the real proxy: what devices load from it, and how operators are warned before
+//! the authority expires.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ const FLAGS: [&str; 3] = [
     "--intercept=a.test",
 ];
 
-/// An authority in `ca` that was made so long ago.
+/// An authority in `ca` of this age.
 fn authority(home: &Home, age: Duration) -> CertificateAuthority {
     let options = MakeOptions {
         name: "School".to_owned(),
@@ -54,7 +54,7 @@ async fn devices_get_the_certificate_where_there_is_one_and_nowhere_else() {
     assert!(policy.contains("script-src 'sha256-"), "{policy}");
     let door = get(&proxy, "/", "text/html").await;
     assert!(text(&door).contains("href=/ca"));
-    // The same by the whole URL, as a client asks that uses the proxy.
+    // The same by the absolute URL, as a client of the proxy requests it.
     let whole = format!("http://{}/ca.crt", proxy.listen);
     for target in ["/ca.crt", &whole] {
         let certificate = get(&proxy, target, "*/*").await;
@@ -89,7 +89,7 @@ async fn in_the_clear_the_self_test_says_who_uses_the_proxy() {
     assert_eq!(answer.status, 200);
     assert_eq!(answer.field("access-control-allow-origin"), Some("*"));
     proxy.end();
-    // Without an authority there is no such host.
+    // Without an authority the proxy does not serve this host itself.
     let proxy = Running::start(&home, &FLAGS[..1]);
     assert_ne!(get(&proxy, url, "*/*").await.status, 200);
     proxy.end();

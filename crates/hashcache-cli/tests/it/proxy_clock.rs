@@ -1,4 +1,4 @@
-//! Origins that lie about the time of day, in front of the real proxy.
+//! Origins whose `Date` is wrong, in front of the real proxy.
 
 #![expect(
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ use crate::operation::Running;
 const FAR: &str = "Tue, 01 Jan 2041 00:00:00 GMT";
 const FAR_SECONDS: u64 = 2_240_524_800;
 
-/// A plain origin on this address of loopback that says it is 2041.
+/// A plain origin on this loopback address whose `Date` is in 2041.
 fn liar(address: [u8; 4]) -> SocketAddr {
     let listener = TcpListener::bind((std::net::Ipv4Addr::from_octets(address), 0)).unwrap();
     let at = listener.local_addr().unwrap();

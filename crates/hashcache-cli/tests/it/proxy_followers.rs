@@ -1,4 +1,4 @@
-//! Many clients and one fetch, through the real proxy.
+//! Collapsed forwarding: many clients and one fetch, through the real proxy.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Pages through the whole proxy, on a disk that turns: what a page is made of comes back together,
-//! whichever clients fetched what in between. Seeks are counted, no time is measured.
+//! Page groups through the whole proxy, on a modelled hard disk: the objects of a page are read
+//! together, whichever clients fetched other objects in between. Seeks are counted; no time is
+//! measured.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
@@ -15,10 +16,10 @@ use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 const PAGES: u64 = 150;
 const OBJECTS: u64 = 13;
 const CLIENTS: usize = 8;
-/// Pages that are looked at once all were.
+/// Number of page visits after all pages were visited once.
 const VISITS: u64 = 150;
 
-/// The text of a page, then what it is made of: 2 to 14 KiB each.
+/// The path of a page's text (object 0) or of one of its objects: 2 to 14 KiB each.
 fn path(page: u64, object: u64) -> String {
     match object {
         0 => format!("/page/{page}"),
@@ -43,7 +44,7 @@ async fn origin() -> Origin {
     origin.await.expect("a free port")
 }
 
-/// Starts a proxy on a thread of its own, where it stays until the tests end.
+/// Starts a proxy on a thread of its own, which runs until the tests end.
 pub fn start(cache: &Cache) -> SocketAddr {
     let settings = Settings {
         mode: Mode::Forward,
@@ -92,7 +93,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
     says.recv().expect("the proxy starts")
 }
 
-/// A client that looks at one page after another.
+/// A client that visits one page after another.
 struct Browser {
     connection: Client,
     page: u64,
@@ -100,7 +101,7 @@ struct Browser {
 }
 
 impl Browser {
-    /// Asks for the next object of its page, as a browser does.
+    /// Requests the next object of its page, as a browser does.
     async fn step(&mut self, origin: &Origin) {
         let path = path(self.page, self.next);
         let (url, page) = (origin.url(&path), origin.url(&self::path(self.page, 0)));
@@ -116,7 +117,7 @@ impl Browser {
     }
 }
 
-/// Seeks a request, of pages that were all stored by eight clients in turn.
+/// Seeks per request, for pages that eight clients in turn had stored.
 async fn seeks(origin: &Origin, grouped: bool) -> f64 {
     let hour = std::time::Duration::from_secs(3600);
     let disk = Arc::new(MemoryDevice::new(96 << 20));
@@ -145,7 +146,7 @@ async fn seeks(origin: &Origin, grouped: bool) -> f64 {
     while begun < PAGES + VISITS {
         for browser in &mut browsers {
             if browser.next == OBJECTS {
-                // Each page once, then some more often than others.
+                // Each page once, then some pages more often than others.
                 let some = (begun * 61 % 100).pow(2) * PAGES / 10_000;
                 (browser.page, browser.next) = (if begun < PAGES { begun } else { some }, 0);
                 begun += 1;
@@ -172,6 +173,6 @@ async fn pages_cost_less_than_0_45_of_the_seeks_when_the_proxy_names_them() {
     println!("seeks a request: {alone:.3} alone, {together:.3} together");
     assert!(alone > 0.2, "memory holds nearly all: {alone:.3}");
     assert!(together <= 0.45 * alone, "{together:.3} of {alone:.3}");
-    // Both proxies fetched everything once at most, and no part twice for a page.
+    // Both proxies fetched each object at most once, and no object twice for one page.
     assert!(origin.request_count() as u64 <= 2 * PAGES * OBJECTS * 11 / 10);
 }

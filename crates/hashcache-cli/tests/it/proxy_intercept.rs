@@ -1,5 +1,5 @@
-//! TLS that ends at the real proxy: hits where there were tunnels, and tunnels wherever anything
-//! speaks against it.
+//! TLS interception by the real proxy: hits instead of tunnels, and tunnels wherever interception
+//! is not possible.
 
 #![expect(
     clippy::unwrap_used,
@@ -49,7 +49,7 @@ struct Site {
 enum Clients {
     Anybody,
     Certified,
-    /// In TLS 1.2 alone, where a client without one hears of it within the handshake.
+    /// With TLS 1.2 alone: a client without a certificate gets the error within the handshake.
     CertifiedOld,
 }
 
@@ -64,7 +64,7 @@ impl Site {
         Self::start_at("127.0.0.1:0".parse().unwrap(), pair, clients).await
     }
 
-    /// The same where another was before.
+    /// The same at an address that another site used before.
     async fn start_at(address: SocketAddr, pair: &Pair, clients: Clients) -> Self {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der()));
         let certificate: CertificateDer<'static> = pair.cert.der().clone();
@@ -88,7 +88,7 @@ impl Site {
         let requests = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&requests);
         let accepting = tokio::spawn(async move {
-            // They end with this task.
+            // The connections end with this task.
             let mut connections = JoinSet::new();
             while let Ok((socket, _)) = listener.accept().await {
                 let (acceptor, count) = (acceptor.clone(), Arc::clone(&count));
@@ -112,7 +112,7 @@ impl Site {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// From now on nobody is there.
+    /// Stops the site: its port is closed afterwards.
     async fn stop(&mut self) {
         self.accepting.abort();
         let _ = (&mut self.accepting).await;
@@ -123,7 +123,7 @@ impl Site {
     }
 }
 
-/// Answers the requests of one connection; after an upgrade, says everything again.
+/// Answers the requests of one connection; after an upgrade, echoes all bytes.
 async fn answer(
     mut stream: tokio_rustls::server::TlsStream<TcpStream>,
     count: &AtomicUsize,
@@ -150,13 +150,13 @@ async fn answer(
     }
 }
 
-/// Writes through all layers: what TLS was given may else wait for the next write.
+/// Writes and flushes: TLS may otherwise keep the bytes until the next write.
 async fn say(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes).await?;
     stream.flush().await
 }
 
-/// A head, read byte by byte so that nothing behind it is taken.
+/// Reads a head byte by byte, so that no byte after it is consumed.
 async fn head_of(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -227,7 +227,7 @@ fn pem(certificate: &CertificateDer<'_>) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
 }
 
-/// A connection through the proxy to `authority`, of which nothing was said yet.
+/// A connection through the proxy to `authority`, before any byte is sent on it.
 async fn connected(proxy: &Running, authority: &str) -> TcpStream {
     let mut socket = TcpStream::connect(proxy.listen).await.unwrap();
     let head = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
@@ -237,7 +237,7 @@ async fn connected(proxy: &Running, authority: &str) -> TcpStream {
     socket
 }
 
-/// A program: whom it trusts, and what it speaks.
+/// A client: the certificate it trusts and the protocols it offers.
 #[derive(Clone)]
 struct Program {
     roots: RootCertStore,
@@ -252,7 +252,7 @@ impl Program {
         }
     }
 
-    /// Shakes hands as one that wants `name`.
+    /// Makes a TLS handshake as a client of `name`.
     async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         name: &str,
@@ -280,12 +280,12 @@ impl Program {
     }
 }
 
-/// Whose certificate was shown.
+/// The server's certificate in this connection.
 fn shown<S>(stream: &TlsStream<S>) -> &CertificateDer<'static> {
     &stream.get_ref().1.peer_certificates().unwrap()[0]
 }
 
-/// Asks for `path` of `host`; the answer's head, freed of its content.
+/// Requests `path` of `host`; returns the head of the response after reading its content.
 async fn get(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), host: &str, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
     say(stream, request.as_bytes()).await.unwrap();
@@ -320,7 +320,7 @@ async fn the_second_visit_is_a_hit_in_both_versions() {
     let site = Site::start(&pair("a.localhost"), Clients::Anybody).await;
     let proxy = proxy(&home, &site, "a.localhost", &[]);
     let host = format!("a.localhost:{}", site.port());
-    // One that says nothing of protocols speaks HTTP/1.1.
+    // A client that offers no protocol in ALPN speaks HTTP/1.1.
     for (protocols, expected) in [(HTTP_1, "fwd=uri-miss"), (&[], "hit")] {
         let program = Program::new(&root, protocols);
         let mut stream = program
@@ -364,7 +364,7 @@ async fn the_second_visit_is_a_hit_in_both_versions() {
     let handshakes = "hashcache_intercepted_total{handshake=\"finished\"}";
     assert_eq!(proxy.figure(handshakes).await, "3");
     assert_eq!(proxy.figure("hashcache_verified_hosts").await, "1");
-    // Connections that rest inside end as those do that rest outside.
+    // The stop of the proxy closes idle connections inside a tunnel as it does those outside.
     let program = Program::new(&root, HTTP_1);
     let resting = program.reach(&proxy, "a.localhost", site.port()).await;
     let since = Instant::now();
@@ -404,7 +404,7 @@ async fn what_is_stored_is_there_when_the_origin_is_gone_also_after_a_restart() 
             .unwrap();
         let head = get(&mut stream, &host, "/page").await;
         assert!(status(&head).contains("hit"), "{head}");
-        // What is not stored is told as what it is, inside.
+        // A request inside the tunnel that misses gets the error of the stopped origin.
         let head = get(&mut stream, &host, "/other").await;
         assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
         assert!(head.contains("connection_refused"), "{head}");
@@ -415,7 +415,8 @@ async fn what_is_stored_is_there_when_the_origin_is_gone_also_after_a_restart() 
     visit(&again).await;
     again.end();
 
-    // Without what was known of the host, whoever comes hears that it is gone.
+    // The proxy has lost its record of the host, so every client gets the error of the missing
+    // origin.
     let kept = home.path().join("c.verified");
     let text = fs::read_to_string(&kept).unwrap();
     assert!(text.contains(&host), "{text}");
@@ -523,7 +524,7 @@ async fn a_key_of_its_own_takes_a_host_off_the_list_of_those_never_to_be_interce
     let reach = program.reach(&proxy, "www.mybank.localhost", site.port());
     assert_ne!(*shown(&reach.await.unwrap()), site.certificate);
     fs::rename(&away, &ca).unwrap();
-    // A reload takes it back.
+    // With the authority's directory back, a reload loads it again.
     home.file("hashcache.toml", "");
     proxy.signal(Signal::HUP);
     proxy.says("configuration reloaded");
@@ -533,7 +534,7 @@ async fn a_key_of_its_own_takes_a_host_off_the_list_of_those_never_to_be_interce
     proxy.end();
 }
 
-/// Writes a few bytes at a time.
+/// A stream that writes a few bytes at a time.
 struct Dripping(TcpStream, usize);
 
 impl AsyncRead for Dripping {
@@ -599,7 +600,7 @@ async fn a_hello_in_many_segments_or_of_post_quantum_size_is_one_all_the_same() 
     proxy.end();
 }
 
-/// An origin that keeps what it hears and says it again.
+/// An origin that records the bytes it receives and echoes them.
 async fn echo() -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -759,14 +760,15 @@ async fn a_program_that_refuses_gets_a_tunnel_from_its_third_try_on_and_another_
     let proxy = proxy(&home, &site, "a.localhost", &[]);
     let host = format!("a.localhost:{}", site.port());
     let believer = Program::new(&root, HTTP_1);
-    // Trusts the origin and nobody else, as programs with a pinned certificate do.
+    // Trusts only the origin's certificate, as programs with a pinned certificate do.
     let refuser = Program::new(&site.certificate, HTTP_2);
     for _ in 0..2 {
         refuser
             .reach(&proxy, "a.localhost", site.port())
             .await
             .unwrap_err();
-        // The alert comes after our side of the handshake, and is taken note of a moment later.
+        // The client's alert arrives after the proxy has finished its handshake, so the refusal is
+        // counted a moment later.
         let mut stream = believer
             .reach(&proxy, "a.localhost", site.port())
             .await
@@ -836,14 +838,14 @@ async fn an_origin_that_is_not_to_be_believed_or_wants_certificates_is_seen_by_t
             flags.push("--upstream-ca=origin.pem");
         }
         let proxy = Running::start(&home, &flags);
-        // Who trusts our authority alone sees what is wrong with the origin.
+        // A client that trusts only our authority sees the error of the origin's certificate.
         let believer = Program::new(&root, HTTP_1);
         let error = believer
             .reach(&proxy, "a.localhost", site.port())
             .await
             .unwrap_err();
         assert!(error.to_string().contains("UnknownIssuer"), "{error}");
-        // Who trusts the origin gets there.
+        // A client that trusts the origin gets a tunnel to it.
         let program = Program::new(&site.certificate, HTTP_1);
         let stream = program
             .reach(&proxy, "a.localhost", site.port())
@@ -1007,7 +1009,8 @@ async fn the_self_test_is_answered_by_the_proxy_alone() {
     assert!(head.contains("Access-Control-Allow-Origin: *"), "{head}");
     assert!(head.contains("Cache-Control: no-store"), "{head}");
     drop(stream);
-    // Who does not trust it never gets anything else, for there is nobody else.
+    // A client that does not trust the authority is intercepted every time: this name has no origin
+    // to which a tunnel could lead.
     let stranger = Program::new(&site.certificate, HTTP_1);
     for _ in 0..4 {
         stranger.reach(&proxy, name, 443).await.unwrap_err();

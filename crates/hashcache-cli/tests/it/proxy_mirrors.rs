@@ -17,7 +17,8 @@ fn gzip(content: &str) -> Vec<u8> {
     encoder.finish().expect("a vector takes all")
 }
 
-/// A proxy with these mirrors, whose own destinations are not allowed to anybody else.
+/// A proxy with these mirrors. Requests that do not use a mirror may not reach the registries'
+/// addresses.
 fn start(home: &Home, mirrors: &[String]) -> Proxy {
     let mut flags = vec!["--deny-destination=192.0.2.0/24"];
     flags.extend(mirrors.iter().map(String::as_str));
@@ -375,7 +376,7 @@ async fn what_a_registry_breaks_is_passed_on_broken_or_refused_and_never_whole()
         let gzipped = gzip(&text);
         let coded = [("Content-Encoding", "gzip")];
         match request.target() {
-            // Whole as HTTP, and no whole JSON: as it came.
+            // Complete as an HTTP message but not as JSON: passed on unchanged.
             "/half" => Script::response(200, &[], half),
             "/short" => Script::new()
                 .head(200, &[("Content-Length", "10000")])

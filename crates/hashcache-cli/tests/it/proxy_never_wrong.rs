@@ -15,7 +15,7 @@ const OPTIONS: Options = Options {
     large_bytes: (1_000_000, 4_000_000),
 };
 
-/// How fast it is belongs to a machine that does nothing else: `cargo campaign never-wrong`.
+/// Speed is judged only on an otherwise idle machine, by `cargo campaign never-wrong`.
 fn assert_well(verdicts: &[Verdict]) {
     let judged = |verdict: &&Verdict| ![READINESS, SPEED].contains(&verdict.name.as_str());
     let well = verdicts.iter().filter(judged).all(Verdict::is_well);

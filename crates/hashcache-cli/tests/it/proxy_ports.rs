@@ -1,4 +1,4 @@
-//! Ports at which clients may ask for pages, and what they are told of others.
+//! Which destination ports clients may request, and the error for all others.
 
 use hashcache_testkit::{Client, Origin, Response, Script};
 
@@ -27,7 +27,7 @@ async fn a_mail_server_is_not_asked_for_a_page_and_the_flag_is_named() {
         let status = refused.field("Proxy-Status").unwrap_or_default();
         assert!(status.contains("http_request_denied"), "{status}");
     }
-    // A port that is allowed, and where nobody is.
+    // A port that is allowed but has no listener.
     assert_ne!(asked(&proxy, "http://127.0.0.1:80/").await.status, 403);
     proxy.end();
 }
@@ -49,7 +49,7 @@ async fn the_operators_list_of_ports_takes_the_place_of_the_default_one() {
         assert_eq!(status, expected, "{ports}");
         proxy.end();
     }
-    // What the operator has configured needs no list.
+    // The configured origin needs no list of ports.
     let site = format!("--accelerate={}", origin.url("").trim_end_matches('/'));
     let proxy = Running::start(&home, &["--config=/dev/null", &site, &only("80")]);
     assert_eq!(asked(&proxy, &origin.url("/")).await.status, 200);

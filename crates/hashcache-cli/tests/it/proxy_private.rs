@@ -79,7 +79,7 @@ fn a_pipe_beside_the_cache_does_not_keep_it_from_starting() {
     });
     let started = told.recv_timeout(Duration::from_mins(1));
     if started.is_err() {
-        // So that the proxy goes on, and ends with the test.
+        // Opening the pipe unblocks the proxy, so that its process ends with the test.
         drop(
             fs::OpenOptions::new()
                 .read(true)

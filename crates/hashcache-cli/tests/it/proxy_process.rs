@@ -1,4 +1,4 @@
-//! The proxy as users run it: a process with a cache of its own, started and killed by tests.
+//! A proxy process with a cache of its own, which tests start and kill.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
@@ -8,18 +8,18 @@ use std::thread::JoinHandle;
 
 use hashcache_testkit::scenario::never_wrong::Victim;
 
-/// A proxy that runs, ended by its own id when dropped.
+/// A running proxy; when dropped, its process is ended by its id.
 pub struct Proxy {
     child: Child,
     address: SocketAddr,
     second_address: Option<SocketAddr>,
     admin: SocketAddr,
-    /// What it says on standard error, once it has ended.
+    /// Its standard error, after it has ended.
     said: Option<JoinHandle<String>>,
 }
 
 impl Proxy {
-    /// Starts one with its cache at `cache` and these flags beside.
+    /// Starts a proxy with its cache at `cache` and these additional flags.
     pub fn start(cache: &Path, flags: &[&str]) -> Result<Self, String> {
         let no_log = !flags.iter().any(|flag| flag.starts_with("--access-log"));
         let no_memory = !flags.iter().any(|flag| flag.starts_with("--memory"));
@@ -41,10 +41,10 @@ impl Proxy {
             .spawn()
             .map_err(|error| error.to_string())?;
         let mut stderr = child.stderr.take().expect("it was asked to be piped");
-        // Read to the end, or the proxy would wait for us one day.
+        // Read to the end, or the proxy would block when the pipe is full.
         let said = std::thread::spawn(move || {
             let mut said = String::new();
-            // What is no UTF-8 ends the text early, which a test then shows.
+            // Invalid UTF-8 ends the text early, which a test then shows.
             let _ = stderr.read_to_string(&mut said);
             said
         });
@@ -98,7 +98,7 @@ impl Proxy {
         self.child.id()
     }
 
-    /// Ends it as a power cut would; what it had said by then.
+    /// Kills it, as a power cut would; returns its output.
     pub fn kill(mut self) -> String {
         self.child.kill().expect("a child that was not waited for");
         self.child.wait().expect("a child that was not waited for");
@@ -106,7 +106,7 @@ impl Proxy {
         said.join().expect("a thread that only reads")
     }
 
-    /// Ends it in order, with everything on disk.
+    /// Stops it with a signal, so that everything is written to disk.
     pub fn end_well(mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
@@ -114,7 +114,7 @@ impl Proxy {
         assert!(ended.success(), "{ended}");
     }
 
-    /// Ends it; it must have been running without a panic.
+    /// Kills it and checks that it was running without a panic.
     pub fn kill_well(mut self) {
         let ended = self.child.try_wait().expect("a child");
         let said = self.kill();
@@ -133,7 +133,7 @@ impl Drop for Proxy {
     }
 }
 
-/// A proxy that a scenario may kill and start again with the same cache.
+/// A proxy that a scenario kills and starts again with the same cache.
 pub struct Restarted<'a> {
     pub cache: &'a Path,
     pub running: Option<Proxy>,

@@ -7,7 +7,7 @@ use hashcache_testkit::{Client, Origin, Script};
 use crate::Home;
 use crate::operation::Running;
 
-/// An origin that labels all it has.
+/// An origin that labels all its objects.
 async fn origin() -> Origin {
     let fields = [("Cache-Control", "max-age=3600"), ("Surrogate-Key", "news")];
     let origin = Origin::start(move |_| Script::response(200, &fields, "page"));

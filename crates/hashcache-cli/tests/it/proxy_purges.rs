@@ -1,5 +1,5 @@
 //! Purges through the real proxy: by the method PURGE, by the admin listener and from the command
-//! line; and what many of them cost on a slow disk.
+//! line; and what many purges cost hits on a slow disk.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -35,7 +35,7 @@ async fn what_was_purged_never_answers_again_and_nothing_else_goes() {
     assert!(ill.is_empty() && verdicts.len() == 25, "{ill:#?}");
 }
 
-/// A proxy in front of an origin that says how often it was asked.
+/// A proxy in front of an origin that counts its requests.
 struct Served {
     proxy: Proxy,
     origin: Origin,
@@ -72,7 +72,7 @@ async fn served(flags: &[&str]) -> Served {
 }
 
 impl Served {
-    /// Whether the origin was asked for it.
+    /// Whether a request for `path` reaches the origin.
     async fn is_asked_for(&self, path: &str) -> bool {
         let before = self.origin.request_count();
         let mut client = Client::connect(self.proxy.address())
@@ -242,14 +242,14 @@ async fn purges_are_counted_and_logged() {
     assert!(line.contains("\"purge\"") && line.contains("/a*"), "{line}");
 }
 
-/// Hits a second and their latencies, while so many purges a minute come, for so long.
+/// A proxy with a slow disk, for measuring hits while purges are sent.
 struct Load {
     cache: Cache,
     proxy: SocketAddr,
     origin: Arc<Origin>,
 }
 
-/// Objects that are asked for; far more than memory holds.
+/// Objects that are requested; far more than memory holds.
 const OBJECTS: u64 = 3_000;
 
 fn config() -> (Config, Arc<ThrottleDevice>) {
@@ -306,12 +306,12 @@ impl Load {
         load
     }
 
-    /// The median of hits from disk, one after another, for `time`, while `purges` a minute come.
+    /// The median latency of hits from disk, one after another, for `time`, with `purges` a minute.
     async fn median_of_hits(&self, time: Duration, purges: u64) -> (Duration, u64) {
         let stop = Arc::new(AtomicBool::new(false));
         let made = Arc::new(AtomicU64::new(0));
         let mut purging = Vec::new();
-        // As many at once as are in the air when each waits for the disk.
+        // As many at once as are under way when each waits for the disk.
         for first in 0..PURGERS {
             let (stop, made, origin) = (stop.clone(), made.clone(), self.origin.clone());
             let (proxy, every) = (self.proxy, Duration::from_secs(60 * PURGERS));
@@ -327,7 +327,7 @@ impl Load {
                 let mut n = first;
                 while !stop.load(Ordering::Relaxed) {
                     ticks.tick().await;
-                    // Most purges are of what was never asked for.
+                    // Most purges name objects that were never requested.
                     let url = origin.url(&format!("/purged/{n}"));
                     n += PURGERS;
                     client
@@ -358,7 +358,8 @@ impl Load {
                 .expect("the proxy is there and answers");
             took.push(begun.elapsed());
         }
-        // One that was not stored because the disk was behind when it came changes no median.
+        // A few objects may be missing because the disk was behind when they were put; this changes
+        // no median.
         let missed = self.origin.request_count() - asked;
         assert!(missed * 100 <= took.len(), "{missed} of {}", took.len());
         stop.store(true, Ordering::Relaxed);

@@ -62,7 +62,7 @@ async fn ranged(proxy: &Proxy, url: &str, range: &str) -> Response {
         .expect("the proxy answers")
 }
 
-/// Waits for the store, of which a client may be ahead.
+/// Waits until the store has the object, which may be later than the response.
 async fn until_stored(proxy: &Proxy, url: &str, range: &str) {
     let mut client = Client::connect(proxy.address())
         .await
@@ -106,7 +106,7 @@ async fn a_range_is_rounded_out_to_pages_and_then_answered_from_the_store() {
     assert_part(&first, &content, 70_000, 150_000);
     assert_eq!(origin.counts().body_bytes, 2 * PAGE);
     until_stored(&proxy, &url, "bytes=70000-150000").await;
-    // What lies in the same pages costs nothing, whichever way it is asked for.
+    // Pages that are stored cost no request to the origin, whichever range contains them.
     let second = ranged(&proxy, &url, "bytes=65536-196607").await;
     assert_part(&second, &content, 65_536, 196_607);
     assert_eq!(origin.counts().requests, 1);
@@ -117,7 +117,7 @@ async fn a_range_is_rounded_out_to_pages_and_then_answered_from_the_store() {
     assert_part(&last, &content, 999_990, 999_999);
     let status = last.field("cache-status").unwrap();
     assert!(status.starts_with("hashcache; fwd=partial"), "{status}");
-    // The whole: only what is missing.
+    // The whole object: only the missing pages are fetched.
     let mut client = Client::connect(proxy.address()).await.unwrap();
     let whole = client.get(&url, &[]).await.unwrap();
     assert_eq!((whole.status, whole.end), (200, BodyEnd::Complete));
@@ -212,14 +212,16 @@ async fn an_answer_whose_version_ends_in_its_midst_breaks_off() {
     for range in ["bytes=0-99", "bytes=262144-262243"] {
         assert_eq!(ranged(&proxy, &url, range).await.status, 206);
     }
-    // Pages 0 and 4 are there; 1 to 3 still come, those behind 4 come no more.
+    // Pages 0 and 4 are stored. The client still receives pages 1 to 3; the pages after 4 never
+    // arrive.
     let mut client = Client::connect(proxy.address()).await.unwrap();
     let whole = client.get(&url, &[]).await.unwrap();
     assert_eq!((whole.status, whole.field("etag")), (200, Some("\"1\"")));
     assert_eq!(whole.end, BodyEnd::Truncated);
     assert_eq!(whole.body.len() as u64, 5 * PAGE);
     assert_eq!(content::verify(&old, 0, &whole.body), Ok(()));
-    // That it was over was said once, and is not asked for again.
+    // The first failed request has shown that the version has changed; the proxy does not ask
+    // again.
     assert_eq!(origin.request_count(), 4);
     proxy.kill_well();
 }
@@ -227,7 +229,7 @@ async fn an_answer_whose_version_ends_in_its_midst_breaks_off() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_download_that_was_given_up_is_taken_up_where_it_ended() {
     let (home, origin) = (Home::new(), origin_of(30_000_000).await);
-    // All of it waits in memory if it must: a disk that is slow for a second is not the subject.
+    // Enough memory for the whole object: a disk that is slow for a second is not the subject.
     let flags = ["--memory=256MiB"];
     let proxy = Proxy::start(&home.path().join("cache"), &flags).expect("the proxy starts");
     let (url, content) = (origin.url("/x"), origin.content("/x"));
@@ -238,10 +240,10 @@ async fn a_download_that_was_given_up_is_taken_up_where_it_ended() {
     let mut some = vec![0; 10_000_000];
     socket.read_exact(&mut some).await.unwrap();
     drop(socket);
-    // A range request that comes before the proxy has seen the end of the first begins a version
-    // of its own, and the first part is lost: that race is not the subject.
+    // A range request that arrives before the proxy has seen the end of the first one begins a
+    // version of its own, and the first part is lost: that race is not the subject.
     until_stored(&proxy, &url, "bytes=0-99").await;
-    // The origin counts the bytes it meant to send, so the rest is measured by the range requested.
+    // `body_bytes` counts what the origin meant to send, so the test looks at the requested range.
     let before = origin.counts().body_bytes;
     let rest = ranged(&proxy, &url, "bytes=9000000-").await;
     assert_part(&rest, &content, 9_000_000, 29_999_999);
@@ -278,13 +280,13 @@ async fn an_origin_that_ignores_ranges_keeps_its_version_and_is_soon_asked_for_a
     let first = ranged(&proxy, &url, "bytes=0-99").await;
     assert_part(&first, &content, 0, 99);
     until_stored(&proxy, &url, "bytes=0-99").await;
-    // The piece comes out of an answer of the whole.
+    // The range is cut out of a response with the whole object.
     let second = ranged(&proxy, &url, "bytes=100000-100099").await;
     assert_part(&second, &content, 100_000, 100_099);
     let before = ranged(&proxy, &url, "bytes=0-99").await;
     assert_part(&before, &content, 0, 99);
     assert_eq!(origin.request_count(), 2, "what was stored has gone");
-    // Once that is known, what is missing is fetched whole, and once.
+    // Once that is known, the missing part is fetched with one request for the whole object.
     for first in [600_000, 400_000, 200_000] {
         let range = format!("bytes={first}-{}", first + 99);
         let part = ranged(&proxy, &url, &range).await;
@@ -378,7 +380,8 @@ async fn who_joined_the_fetch_of_a_part_gets_what_it_brings_and_no_byte_of_anoth
     let old = content::body_for(1, "/c", 1, 10 * PAGE);
     let first = ranged(&proxy, &url, "bytes=0-99").await;
     assert_part(&first, &old, 0, 99);
-    // The first page is still coming: this is the old version's answer, and it cannot be finished.
+    // The first page is not fetched completely yet. It belongs to the old version, which cannot be
+    // completed any more.
     let mut client = Client::connect(proxy.address()).await.unwrap();
     let request = format!("GET {url} HTTP/1.1\r\nHost: x\r\nRange: bytes=60000-70000\r\n\r\n");
     client.send(request.as_bytes()).await.unwrap();
@@ -387,7 +390,7 @@ async fn who_joined_the_fetch_of_a_part_gets_what_it_brings_and_no_byte_of_anoth
         assert_ne!(socket.read_buf(&mut got).await.unwrap(), 0);
     }
     rest.open();
-    // It ends in a reset or not; either way before all that was announced.
+    // The connection ends with or without a reset; in both cases before all announced bytes.
     let _ = socket.read_to_end(&mut got).await;
     let end = got.windows(4).position(|end| end == b"\r\n\r\n").unwrap();
     let (head, body) = (String::from_utf8_lossy(&got[..end]), &got[end + 4..]);
@@ -414,7 +417,7 @@ async fn what_was_damaged_on_disk_is_fetched_again_within_the_answer() {
         .write(true)
         .open(home.path().join("cache"))
         .unwrap();
-    // The log is new, so it lies in the front.
+    // The log is new, so the record is near its beginning.
     let mut front = vec![0; 48 << 20];
     cache.read_exact(&mut front).unwrap();
     let mut middle = [0; 64];

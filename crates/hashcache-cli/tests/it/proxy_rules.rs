@@ -1,4 +1,4 @@
-//! Rules of caching that show only in the life of a request, through the real proxy.
+//! Caching rules that only a whole exchange can show, through the real proxy.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn start(home: &Home, flags: &[&str]) -> Proxy {
     Proxy::start(&home.path().join("cache"), flags).expect("the proxy starts")
 }
 
-/// An origin that goes through `answers`, and stays with the last.
+/// An origin that sends `answers` one after the other and repeats the last.
 async fn origin_of(answers: Vec<Script>) -> Origin {
     let count = AtomicUsize::new(0);
     let origin = Origin::start(move |_: &RawRequest| {
@@ -33,7 +33,7 @@ async fn ask(proxy: &Proxy, method: &str, url: &str, fields: &[(&str, &str)]) ->
     response.expect("the proxy answers")
 }
 
-/// Waits for the store, of which a client may be ahead.
+/// Waits until the store has the object, which may be later than the response.
 async fn until_stored(proxy: &Proxy, url: &str) {
     let fields = [("Cache-Control", "only-if-cached, max-stale")];
     while ask(proxy, "GET", url, &fields).await.status == 504 {}
@@ -59,7 +59,7 @@ async fn content_that_is_not_what_its_digest_says_is_not_told_as_whole_nor_store
     let (home, origin) = (Home::new(), origin.await);
     let (proxy, url) = (start(&home, &[]), origin.url("/x"));
     for _ in 0..2 {
-        // What is short is seen to be wrong before its head has gone.
+        // The proxy checks the digest of a short response before it sends the head.
         let mut client = Client::connect(proxy.address()).await.unwrap();
         client.request("GET", &url, &[]).await.unwrap();
         let broken = client.read_response("GET").await;
@@ -270,23 +270,23 @@ async fn options_for_a_host_without_a_path_asks_the_server_as_a_whole() {
     proxy.kill_well();
 }
 
-/// How a client sends content that is answered before it has all come.
+/// How a client sends a request whose response begins before all content has been sent.
 #[derive(Clone, Copy, Debug)]
 enum Sends {
-    /// It waits for the answer.
+    /// It sends no content before the response.
     Nothing,
-    /// It sends some, then waits.
+    /// It sends half of the content, then waits for the response.
     Half,
     /// It sends and reads at the same time.
     All,
-    /// It reads when it has sent all.
+    /// It sends everything, then reads.
     AllFirst,
 }
 
 const EARLY_BYTES: usize = 110_000;
 const CONTENT_BYTES: usize = 4 << 20;
 
-/// The status line of the answer to a POST that is answered early, and how much content came.
+/// The status line of an early response to a POST, and the length of its content.
 async fn early_answer(proxy: &Proxy, url: &str, sends: Sends) -> (String, usize) {
     let socket = TcpStream::connect(proxy.address()).await;
     let socket = socket.expect("the proxy accepts");
@@ -299,7 +299,7 @@ async fn early_answer(proxy: &Proxy, url: &str, sends: Sends) -> (String, usize)
         Sends::All | Sends::AllFirst => length,
     };
     let sending = tokio::spawn(async move {
-        // Small writes, so that the answer comes before most of them.
+        // Small writes, so that the response arrives before most of them.
         to.write_all(head.as_bytes()).await?;
         let page = [b'x'; 8 << 10];
         for _ in 0..content / page.len() {
@@ -310,7 +310,7 @@ async fn early_answer(proxy: &Proxy, url: &str, sends: Sends) -> (String, usize)
     let count = |answer: &[u8]| answer.iter().filter(|&&byte| byte == b'~').count();
     let mut answer = Vec::new();
     let conversation = async {
-        // A client that cannot send all has lost the answer, whatever it could still read.
+        // A client that cannot send everything has lost the response, whatever it could still read.
         let open = match sends {
             Sends::AllFirst => sending.await.expect("no panic").ok(),
             _ => None,
@@ -385,7 +385,8 @@ async fn two_ranges_of_a_short_object_that_are_apart_come_as_parts() {
     for part in ["bytes 0-1/26\r\n\r\nab\r\n", "bytes 24-25/26\r\n\r\nyz\r\n"] {
         assert!(body.contains(part), "{body}");
     }
-    // Those that overlap, and more than are worth it, are answered with the whole.
+    // Overlapping ranges, and ranges that cost more than the whole, are answered with the whole
+    // object.
     for range in ["bytes=0-5,3-9", "bytes=0-0,2-2,4-4"] {
         let whole = ask(&proxy, "GET", &url, &[("Range", range)]).await;
         assert_eq!((whole.status, whole.body.len()), (200, 26), "{range}");

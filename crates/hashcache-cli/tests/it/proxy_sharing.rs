@@ -1,5 +1,5 @@
-//! Nobody's response goes to somebody else, through the real proxy: fields that the cache key does
-//! not hold, cookies, rules that ship, errors made on purpose.
+//! No client gets a response that was made for another one, through the real proxy: fields that the
+//! cache key does not contain, cookies, rules that ship, errors that a client provokes.
 
 use hashcache_testkit::{BodyEnd, Client, Gate, Origin, RawRequest, Response, Script};
 
@@ -50,7 +50,7 @@ fn is_hit(response: &Response) -> bool {
     status.starts_with("hashcache; hit")
 }
 
-/// An origin whose response names the value of the request's Origin field.
+/// An origin whose response contains the request's Origin field.
 async fn echo_of_origin() -> Origin {
     origin(|request| {
         let fields = [("Vary", "Origin"), ("Cache-Control", "max-age=600")];
@@ -68,7 +68,7 @@ async fn a_field_that_connection_names_selects_no_stored_response() {
         let hidden = get(&proxy, &url, &[app, ("Connection", connection)]).await;
         assert_eq!(text(&hidden), "none", "{connection}");
         until_stored(&proxy, &url, &[]).await;
-        // The real client's variant is another one than the attacker's.
+        // The client of the app gets a variant of its own, not the attacker's.
         let real = get(&proxy, &url, &[app]).await;
         assert_eq!(text(&real), "https://app", "{connection}");
         let plain = get(&proxy, &url, &[("Connection", connection), app]).await;
@@ -120,7 +120,7 @@ async fn a_response_whose_connection_names_what_storing_rests_on_is_not_stored()
     }
 }
 
-/// An origin that gives each client that it meets a cookie, and knows those it has met.
+/// An origin that gives each new client a cookie, and recognises clients by it.
 async fn shop(control: &'static str) -> Origin {
     origin(move |request| {
         let met = request.field("cookie").unwrap_or("none");
@@ -185,7 +185,7 @@ async fn an_operators_rule_says_that_a_cookie_is_for_everybody() {
     proxy.kill_well();
 }
 
-/// Cookies that a 304 and the response to a HEAD bring.
+/// An origin that sets cookies in a 304 and in the response to a HEAD.
 async fn renewing() -> Origin {
     origin(|request| {
         let cookie = format!("id={}", request.field("x-who").unwrap_or("none"));
@@ -226,7 +226,7 @@ async fn neither_a_304_nor_a_head_brings_a_cookie_into_what_is_stored() {
         let kept = get(&proxy, &url, &stale).await;
         assert_eq!((text(&kept), kept.field("set-cookie")), ("hello", None));
         let own = get(&proxy, &url, &[("X-Who", "ann")]).await;
-        // The 304 was made for this client: it gets the cookie, nobody else does.
+        // The 304 was made for this client: only this client gets the cookie.
         assert_eq!(
             (text(&own), own.field("set-cookie")),
             ("hello", Some("id=ann"))
@@ -262,7 +262,7 @@ async fn who_waits_for_a_response_that_sets_a_cookie_goes_alone() {
         came.opened().await;
         let follower = get(&proxy, &url, &bob);
         tokio::pin!(follower);
-        // It has been asked and waits, or has gone alone already; both are fine.
+        // The second request either waits as a follower or has been forwarded; both are correct.
         let early = tokio::time::timeout(std::time::Duration::from_millis(50), &mut follower).await;
         go.open();
         match early {
@@ -346,7 +346,7 @@ async fn a_request_that_was_made_to_fail_decides_nothing_for_others() {
     proxy.kill_well();
 }
 
-/// An origin whose 304 and HEAD say what the request's `X-Host` says.
+/// An origin whose 304 and response to HEAD repeat the request's `X-Host`.
 async fn echo_of_host() -> Origin {
     origin(|request| {
         let host = request.field("x-host").unwrap_or("good");

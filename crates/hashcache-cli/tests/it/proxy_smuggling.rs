@@ -1,4 +1,4 @@
-//! Requests and answers with two meanings, through the real proxy in both of its modes.
+//! Ambiguous requests and responses, through the real proxy in both of its modes.
 
 use hashcache_testkit::scenario::Verdict;
 use hashcache_testkit::scenario::origin_faults::{self, FAULTS};

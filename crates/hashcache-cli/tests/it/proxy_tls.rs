@@ -1,5 +1,5 @@
-//! TLS and HTTP/2 on both sides of the real proxy: certificates that change, and what a client in
-//! HTTP/2 gets to see of hits, misses, ranges and origins that break.
+//! TLS and HTTP/2 on both sides of the real proxy: changed certificates; hits, misses, ranges and
+//! broken origins as a client with HTTP/2 sees them.
 
 #![expect(
     clippy::unwrap_used,
@@ -39,7 +39,7 @@ fn write(home: &Home, certificate: &Pair, key: &Pair) {
     home.file("site.key", &key.signing_key.serialize_pem());
 }
 
-/// Shakes hands with the proxy as `a.test`; `None` if its certificate is not this one.
+/// Makes a handshake with the proxy as `a.test`; `None` if it presents another certificate.
 async fn handshake(at: SocketAddr, pair: &Pair, alpn: &[u8]) -> Option<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(pair.cert.der().clone()).unwrap();
@@ -53,12 +53,12 @@ async fn handshake(at: SocketAddr, pair: &Pair, alpn: &[u8]) -> Option<TlsStream
     connector.connect(name, socket).await.ok()
 }
 
-/// What is answered in HTTP/1.1 through TLS.
+/// The response to a request in HTTP/1.1 through TLS.
 async fn asked(mut stream: TlsStream<TcpStream>, host: &str) -> String {
     let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
-    // Ends well only with close_notify.
+    // Succeeds only after close_notify.
     stream.read_to_string(&mut answer).await.unwrap();
     answer
 }
@@ -84,7 +84,7 @@ async fn a_site_speaks_tls_and_a_reload_takes_a_new_certificate_but_no_bad_one()
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert!(answer.ends_with("the site"), "{answer}");
 
-    // A certificate with the key of another.
+    // A certificate with the key of another one.
     write(&home, &new, &old);
     proxy.signal(Signal::HUP);
     let said = proxy.says("configuration not reloaded");
@@ -211,7 +211,7 @@ async fn in_http_2_a_client_gets_what_it_would_in_http_1() {
     let response = client.send_request(get("/trailers", &[])).await.unwrap();
     let collected = response.into_body().collect().await.unwrap();
     assert_eq!(collected.trailers().unwrap()["x-sum"], "7");
-    // What broke is never taken for whole: a reset, before or after the head.
+    // A broken response must not look complete: it ends in a reset, before or after the head.
     if let Ok(response) = client.send_request(get("/broken", &[])).await {
         text(response).await.unwrap_err();
     }
@@ -234,7 +234,7 @@ async fn in_http_2_a_client_gets_what_it_would_in_http_1() {
     assert!(log.lines().count() >= 8, "{log}");
 }
 
-/// An origin that speaks TLS, for one request a connection.
+/// An origin with TLS that serves one request per connection.
 async fn tls_origin(pair: &Pair) -> SocketAddr {
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der()));
     let certificate: CertificateDer<'static> = pair.cert.der().clone();

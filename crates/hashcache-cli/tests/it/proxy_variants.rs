@@ -9,7 +9,7 @@ fn start(home: &Home) -> Proxy {
     Proxy::start(&home.path().join("cache"), &[]).expect("the proxy starts")
 }
 
-/// An origin that answers in the language that is asked for, and knows what it has sent.
+/// An origin that answers in the requested language and recognises its own entity tags.
 async fn polyglot() -> Origin {
     let origin = Origin::start(|request: &RawRequest| {
         if request.method() == "POST" {
@@ -128,7 +128,8 @@ async fn an_unsafe_request_removes_all_variants_and_what_comes_after_is_stored_a
     client.request("POST", &url, &fields).await.unwrap();
     let posted = client.read_response("POST").await.unwrap();
     assert_eq!(posted.status, 204);
-    // The table that knew of it is gone, so nothing is asked about and nothing old is found.
+    // The POST has removed the list of variants, so nothing is validated and no old variant is
+    // found.
     assert_told(&ask_for(&proxy, &url, "fr").await, "in fr", "fwd=uri-miss");
     assert_told(&ask_for(&proxy, &url, "en").await, "in en", "fwd=vary-miss");
     let requests = origin.requests();

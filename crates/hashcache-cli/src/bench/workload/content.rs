@@ -138,8 +138,8 @@ impl Contents {
         &self.pool[from..from + length]
     }
 
-    /// What is stored beside the content: as long as the head of a response. It begins with the
-    /// object's number, so a store that mixes up objects is found out.
+    /// The metadata that is stored with the content: as long as the head of a response. It begins
+    /// with the object's number, so that a store that mixes up objects is detected.
     pub fn metadata(&self, object: Object) -> Vec<u8> {
         let mut metadata = object.0.to_le_bytes().to_vec();
         metadata.resize(self.metadata_bytes(), b' ');

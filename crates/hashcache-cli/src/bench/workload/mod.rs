@@ -1,7 +1,7 @@
 //! What the bench requests: four workloads, each from a seed.
 //!
-//! Clients take turns, one request each. A client whose visit is over begins the next one: a page
-//! with its objects, or a single object; a new one, or one that was visited before.
+//! Clients send one request each in turn. A client that has finished a visit begins the next one: a
+//! page with its objects, or a single object, which is new or was visited before.
 //!
 //! - `pages` (module `pages`): pages of 13 objects of their own.
 //! - `polymix`, `shared`, `singles` (module `polymix`): the objects of Web Polygraph's Polymix-4,
@@ -37,7 +37,7 @@ pub enum Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     pub object: Object,
-    /// The page that it belongs to; 0: none.
+    /// Number of the page that it belongs to; 0: none.
     pub group: u64,
     pub kind: Kind,
 }
@@ -69,34 +69,34 @@ trait Source {
     /// The next visit of a client.
     fn visit(&mut self, draw: &mut Draw<'_>) -> Visit;
 
-    /// From now on about the newest `objects` objects are requested again.
+    /// Sets the working set: only about the newest `objects` objects are requested again.
     fn set_working_set(&mut self, objects: u64);
 }
 
-/// What a visit is chosen with.
+/// What a source needs to choose a visit.
 struct Draw<'a> {
     random: &'a mut fastrand::Rng,
     contents: &'a Contents,
-    /// False while the store is filled.
+    /// False while the store is being filled.
     may_repeat: bool,
-    /// The first object of each new visit that is not over.
+    /// The first object of each new visit that has not ended.
     open: Vec<Object>,
 }
 
 impl Draw<'_> {
-    /// Those of the first `next` objects of `kind` whose visits are over, for certain.
+    /// Number of the first objects of `kind`, at most `next`, whose visits have certainly ended.
     fn complete(&self, kind: Type, next: u64) -> u64 {
         let open = self.open.iter().filter(|object| object.kind() == kind);
         open.map(|object| object.number()).fold(next, u64::min)
     }
 }
 
-/// A client's visit: what it has still to request.
+/// A client's visit: the objects that it has still to request.
 #[derive(Clone, Debug, Default)]
 struct Visit {
     objects: VecDeque<Object>,
     group: u64,
-    /// What a new visit is known by; `None` for one that is repeated.
+    /// First object of a new visit; `None` for a repeated one.
     new: Option<Object>,
 }
 
@@ -121,7 +121,7 @@ impl Workload {
         }
     }
 
-    /// From now on about the newest `objects` objects are requested again.
+    /// Sets the working set: only about the newest `objects` objects are requested again.
     pub fn set_working_set(&mut self, objects: u64) {
         self.source.set_working_set(objects);
     }
@@ -170,7 +170,7 @@ impl Workload {
         if !self.contents.is_cacheable(object) {
             return Kind::Uncacheable;
         }
-        // An image may be new to a page and known from another one.
+        // An image may be new to a page although another page has requested it before.
         let is_new = match object.kind() {
             Type::SharedImage => self.shown.insert(object),
             _ => is_new,

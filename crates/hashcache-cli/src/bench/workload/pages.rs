@@ -1,9 +1,9 @@
 //! The workload `pages`: pages of equally many objects that no other page has.
 //!
 //! 60 % of the requests are for objects that were requested before, 20 % for new ones, 20 % for
-//! responses that may not be stored. A page is requested as a whole. Repeats go to the newest
-//! pages by Zipf's law, and mostly to the smallest of nine neighbours, so that hits are smaller
-//! than puts.
+//! responses that may not be stored. A page is requested as a whole. Repeated visits choose among
+//! the newest pages by Zipf's law, and mostly take the smallest of nine neighbours, so that hits
+//! are smaller than puts.
 
 use super::content::{Contents, Object, Type};
 use super::{Draw, Source, Visit};
@@ -13,7 +13,7 @@ pub struct Pages {
     related: u64,
     /// The number of the next new page.
     next: u64,
-    /// For each rank, the share of repeats that go to pages of this rank or a lower one.
+    /// For each rank, the share of repeated visits that choose a page of this rank or a lower one.
     popularity: Vec<f64>,
     /// The place of each rank in the ring of the newest pages, drawn once: a page keeps its rank.
     places: Vec<u64>,
@@ -29,7 +29,7 @@ impl Pages {
         }
     }
 
-    /// One of the newest pages whose first visit is over.
+    /// One of the newest pages whose first visit has ended.
     fn known_page(&self, draw: &mut Draw<'_>) -> Option<u64> {
         let end = draw.complete(Type::Web, self.next);
         let ring = self.places.len() as u64;
@@ -81,12 +81,12 @@ impl Source for Pages {
         let pages = (objects / self.related).max(1);
         self.popularity = popularity(pages);
         self.places = (0..pages).collect();
-        // With a seed of its own: how often this is called changes no request.
+        // With a seed of its own, so that the number of calls does not change any request.
         fastrand::Rng::with_seed(pages).shuffle(&mut self.places);
     }
 }
 
-/// For each rank of `pages` pages, the share of requests that go to it or a lower one.
+/// For each rank of `pages` pages, the share of requests for it or a lower one.
 fn popularity(pages: u64) -> Vec<f64> {
     let mut sum = 0.0;
     let mut below: Vec<f64> = (1..=pages)
@@ -101,10 +101,10 @@ fn popularity(pages: u64) -> Vec<f64> {
 
 /// Exponent of Zipf's law: Breslau and others (1999) found 0.64 to 0.83.
 const ZIPF: f64 = 0.8;
-/// Share of requests for what was requested before.
+/// Share of requests for objects that were requested before.
 const OFFERED_HITS: f64 = 0.6;
-/// Share of requests for what may be stored, those among them.
+/// Share of requests for objects that may be stored, those included.
 const CACHEABLE: f64 = 0.8;
-/// Share of repeats that go to the smallest page so near.
+/// Share of repeated visits that choose the smallest page among the neighbours.
 const SMALL_SHARE: f64 = 0.9;
 const NEAR: u64 = 4;

@@ -5,8 +5,8 @@
 //! them may be stored, by type. A page is HTML with `zipf(13)` images (4.5 on average), which are
 //! requested always. 68.75 % of the pages and single objects are repeats, which makes 60 % hits if
 //! nothing is lost. A repeat is drawn uniformly from the newest objects of its type (the working
-//! set), one in ten from a hot set of 1 % of it; then nine in ten go to the smallest object within
-//! four places that may be stored.
+//! set), one in ten from a hot set of 1 % of it. Nine in ten repeats then request not the drawn
+//! object but the smallest cacheable one within four places of it.
 //!
 //! Not modelled: validation and reload requests (15 %), POST and HEAD (1.6 %), aborted requests,
 //! modification of objects, robots' think times and the phases of a run.
@@ -14,7 +14,7 @@
 use super::content::{Object, Type};
 use super::{Draw, Source, Visit};
 
-/// What is visited.
+/// What a client visits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Pages with images of their own, and single objects.
@@ -134,8 +134,8 @@ impl Source for Polymix {
 }
 
 impl World {
-    /// An object whose first visit is over, if there are as many as the working set. `any`: also
-    /// one that may not be stored.
+    /// An object whose first visit has ended, if there are as many as the working set. `any`: the
+    /// object may be uncacheable.
     fn known(&mut self, draw: &mut Draw<'_>, any: bool) -> Option<u64> {
         let end = draw.complete(self.kind, self.next);
         let oldest = end.checked_sub(self.working_set)?;
@@ -184,12 +184,12 @@ const RECURRENCE: f64 = 0.55 / 0.8;
 /// Without pages the repeats are not chosen among objects that may be stored, as images of a page
 /// are not; otherwise 60 % hits would leave more objects to be stored than with pages.
 const SINGLES_RECURRENCE: f64 = 0.74;
-/// Share of repeats that go to the hot set.
+/// Share of repeats that request an object of the hot set.
 const HOT_REPEATS: f64 = 0.1;
 /// The hot set is one part in so many of the working set. Polygraph moves it "from time to time";
 /// here it moves after as many repeats as the working set has objects.
 const HOT_PART: u64 = 100;
-/// Share of repeats that go to the smallest object so near.
+/// Share of repeats that request the smallest object among the neighbours.
 const SMALL_SHARE: f64 = 0.9;
 const NEAR: u64 = 4;
 /// Share of a page's images that are drawn from the images of its site. A choice of ours, as the
