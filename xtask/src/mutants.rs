@@ -266,4 +266,27 @@ mod tests {
             assert_ne!(planted, whole, "{}", fault.name);
         }
     }
+
+    #[test]
+    fn every_fault_names_a_test_that_exists() {
+        let mut sources = String::new();
+        read_all(&root().join("crates/hashcache"), &mut sources);
+        for fault in FAULTS {
+            let name = fault.test.rsplit("::").next().unwrap();
+            let is_there = sources.contains(&format!("fn {name}("))
+                || sources.contains(&format!("mod {name}"));
+            assert!(is_there, "{}: {}", fault.name, fault.test);
+        }
+    }
+
+    fn read_all(directory: &Path, sources: &mut String) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                read_all(&path, sources);
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                sources.push_str(&fs::read_to_string(path).unwrap());
+            }
+        }
+    }
 }

@@ -392,7 +392,7 @@ pub const FAULTS: &[Fault] = &[
         file: engine!("memory/hot.rs"),
         edits: &[(
             "let broken = std::mem::take(&mut **shard);",
-            "let broken = Shard::default();",
+            "let broken = HotShard::default();",
         )],
         suite: Suite::Lib,
         test: "what_a_panic_left_half_changed_is_dropped_and_the_rest_is_served",
@@ -403,7 +403,7 @@ pub const FAULTS: &[Fault] = &[
         file: engine!("cache/write/update.rs"),
         edits: &[("    old.hand_down_judged(&head.record);\n", "")],
         suite: Suite::Lib,
-        test: "what_a_soft_rule_made_stale_is_not_fresh_again_when_the_rule_ends",
+        test: "what_a_soft_ban_made_stale_is_not_fresh_again_when_the_ban_ends",
         short: false,
     },
     Fault {
@@ -416,7 +416,7 @@ pub const FAULTS: &[Fault] = &[
         } else if",
         )],
         suite: Suite::Lib,
-        test: "what_was_made_stale_before_it_became_hot_is_stale_when_the_rule_ends",
+        test: "what_was_made_stale_before_it_became_hot_is_stale_when_the_ban_ends",
         short: false,
     },
     Fault {
