@@ -4,7 +4,7 @@
 //! Used by `main`, which begins a campaign before its `run` and finishes it afterwards.
 //!
 //! Invariant: every file that a campaign writes is in [`Campaign::folder`] or in the folder of one
-//! of its proxies; both are removed at the end.
+//! of its proxies; both are removed at the end, the first one unless `--keep` is given.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,20 @@ pub struct Options {
     /// Directory for cache files [default: that for temporary files]
     #[arg(long, value_name = "DIRECTORY", global = true)]
     directory: Option<PathBuf>,
+    /// Keep the campaign's files (not the caches) and print where they are
+    #[arg(long, global = true)]
+    keep: bool,
+}
+
+impl Options {
+    fn folder(&self, directory: &Path) -> anyhow::Result<TempDir> {
+        let mut folder = folder_in(directory)?;
+        if self.keep {
+            folder.disable_cleanup(true);
+            eprintln!("campaign: files are kept in {}", folder.path().display());
+        }
+        Ok(folder)
+    }
 }
 
 /// A campaign that runs.
@@ -47,7 +61,7 @@ impl Campaign {
             report: Report::new(name, options.json),
             named: options.binary.clone(),
             binary: OnceCell::new(),
-            folder: folder_in(&directory)?,
+            folder: options.folder(&directory)?,
             directory,
         })
     }

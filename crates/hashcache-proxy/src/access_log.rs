@@ -214,9 +214,9 @@ impl WorkerLog {
             (before, lines.len())
         };
         let full = before < WAKE_BYTES && after >= WAKE_BYTES;
-        // Relaxed is enough. If the thread's last look at this buffer came after our line, it has
-        // the line. Otherwise our lock came after its look, so we see what it stored before:
-        // `asleep`.
+        // Relaxed is enough, because the writer thread sets `asleep` before it locks each buffer
+        // for the last time. If it locks this one after us, it finds our line. If it locked it
+        // before us, our lock makes its store to `asleep` visible here, and we wake it.
         if full || buffer.shared.asleep.load(Relaxed) && buffer.shared.asleep.swap(false, Relaxed) {
             buffer.writer_thread.unpark();
         }

@@ -100,6 +100,12 @@ pub(crate) enum PurgeEffect {
     Soft,
 }
 
+impl PurgeEffect {
+    pub(crate) fn of(soft: bool) -> Self {
+        if soft { Self::Soft } else { Self::Hard }
+    }
+}
+
 /// Number of purges of each kind, hard ones first.
 #[derive(Debug, Default)]
 pub(crate) struct PurgeCounts([[AtomicU64; 2]; PurgeKind::ALL.len()]);

@@ -228,8 +228,8 @@ fn write_all(
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => *sent += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Standard output may be a non-blocking pipe whose reader is slow, not gone. Workers
-            // drop lines when their buffers are full, so this wait is bounded.
+            // A slow reader of a non-blocking pipe: wait and write again. Meanwhile workers drop
+            // the lines that their full buffers have no room for, so memory stays bounded.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if shared.stop.load(Relaxed) {
                     return Err(error);

@@ -203,14 +203,7 @@ impl Purges {
         if what.is_empty() || what.len() > MOST {
             return Err("1 to 1000 purges are allowed in a request".to_owned());
         }
-        Ok((
-            what,
-            if soft {
-                PurgeEffect::Soft
-            } else {
-                PurgeEffect::Hard
-            },
-        ))
+        Ok((what, PurgeEffect::of(soft)))
     }
 
     /// The target under which a client's URL is stored.

@@ -19,7 +19,8 @@ fn of_small(device: Arc<dyn Device>) -> Config {
     }
 }
 
-/// A store whose log has wrapped and whose index was saved several times, killed.
+/// The device of a store that was killed after its log had wrapped and several checkpoints had
+/// been written, and the values that the store had committed.
 fn killed() -> (Vec<u8>, Vec<Value>) {
     let device = memory(32 * MIB);
     let cache = open(of_small(device.clone()));
