@@ -22,6 +22,7 @@ mod range_storm;
 mod real_clients;
 mod report;
 mod smuggling;
+mod squid;
 
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
@@ -64,6 +65,8 @@ enum Command {
     Hostile(hostile::Args),
     /// Send requests and answers that have two meanings
     Smuggling(smuggling::Args),
+    /// Let a real Squid and the proxy be each other's parent, sibling and child
+    Squid(squid::Args),
     /// Run the public suite of HTTP caching tests in both modes
     Conformance(conformance::Args),
     /// Hold random operations on every policy against a map
@@ -134,6 +137,7 @@ impl Command {
             Self::H2spec(args) => h2spec::run(args, campaign).await,
             Self::Hostile(args) => hostile::run(args, campaign).await,
             Self::Smuggling(args) => smuggling::run(args, campaign).await,
+            Self::Squid(args) => squid::run(args, campaign).await,
             Self::Conformance(args) => conformance::run(args, campaign),
             Self::Models(args) => models::models(args, campaign),
             Self::Stress(args) => models::stress(args, campaign),

@@ -16,8 +16,8 @@ use crate::ca::CaCommand;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::settings::{
-    COOKIES, FAILS, FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Topic, Written, find_flag,
-    help,
+    CHOICES, COOKIES, DIRECTS, FAILS, FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Topic,
+    Written, find_flag, help,
 };
 
 const LISTEN: &str = Topic::Listen.heading();
@@ -25,6 +25,7 @@ const CACHE: &str = Topic::Cache.heading();
 const ACCESS: &str = Topic::Access.heading();
 const HTTPS: &str = Topic::Https.heading();
 const MIRRORS: &str = Topic::Mirrors.heading();
+const PEERS: &str = Topic::Peers.heading();
 const LOGS: &str = Topic::Logs.heading();
 const EXPERT: &str = Topic::Expert.heading();
 
@@ -180,6 +181,9 @@ pub struct SettingArgs {
     #[arg(help_heading = LISTEN, help = help("fail"))]
     #[arg(long, value_name = "HOW", value_parser = words(&FAILS))]
     fail: Option<String>,
+    #[arg(help_heading = LISTEN, help = help("pac_proxies"))]
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pac_proxies: Vec<String>,
 
     #[arg(help_heading = CACHE, help = help("cache"), long, value_name = "PATH")]
     cache: Vec<String>,
@@ -232,6 +236,17 @@ pub struct SettingArgs {
     #[arg(help_heading = MIRRORS, help = help("mirror"))]
     #[arg(long, value_name = "KIND[:NAME]=URL", value_delimiter = ',')]
     mirror: Vec<String>,
+
+    #[arg(help_heading = PEERS, help = help("parent"), long, value_name = "URL")]
+    parent: Vec<String>,
+    #[arg(help_heading = PEERS, help = help("direct"))]
+    #[arg(long, value_name = "WHEN", value_parser = words(&DIRECTS))]
+    direct: Option<String>,
+    #[arg(help_heading = PEERS, help = help("peer_choice"))]
+    #[arg(long, value_name = "WHICH", value_parser = words(&CHOICES))]
+    peer_choice: Option<String>,
+    #[arg(help_heading = PEERS, help = help("icp"), long, value_name = "[ADDR:]PORT")]
+    icp: Option<String>,
 
     #[arg(help_heading = LOGS, help = help("access_log"), long, value_name = "PATH")]
     access_log: Option<String>,
@@ -299,11 +314,16 @@ impl SettingArgs {
             ("tls-cert", many(&self.tls_cert)),
             ("tls-key", many(&self.tls_key)),
             ("mirror", many(&self.mirror)),
+            ("parent", many(&self.parent)),
+            ("direct", one(&self.direct)),
+            ("peer-choice", one(&self.peer_choice)),
+            ("icp", one(&self.icp)),
             ("intercept-ca", one(&self.intercept_ca)),
             ("intercept", many(&self.intercept)),
             ("intercept-list", many(&self.intercept_list)),
             ("public-url", one(&self.public_url)),
             ("fail", one(&self.fail)),
+            ("pac-proxies", many(&self.pac_proxies)),
             ("cache", many(&self.cache)),
             ("cache-size", one(&self.cache_size)),
             ("memory", one(&self.memory)),
@@ -404,6 +424,8 @@ mod tests {
                 "group-by" => format!("--{flag}=origin"),
                 "io" => format!("--{flag}=threads"),
                 "fail" => format!("--{flag}=closed"),
+                "direct" => format!("--{flag}=never"),
+                "peer-choice" => format!("--{flag}=carp"),
                 "set-cookie" => format!("--{flag}=rfc"),
                 "log-format" => format!("--{flag}=json"),
                 "no-default-rules" => format!("--{flag}"),

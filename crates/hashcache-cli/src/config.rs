@@ -11,7 +11,7 @@ use crate::example;
 use crate::fault::{self, Faults};
 use crate::output::{NOT_WELL, tell};
 use crate::proxy;
-use crate::settings::{self, Effective, Environment, RULE, Shown, Source};
+use crate::settings::{self, Effective, Environment, Shown, Source};
 
 /// Runs one of the subcommands.
 pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<ExitCode> {
@@ -81,10 +81,11 @@ fn toml_of(effective: &Effective) -> String {
         };
         text.push_str(&format!("{setting:<40} # {source}\n"));
     }
-    if let (false, Some(path)) = (effective.rule_tables.is_empty(), &effective.file) {
-        let rules =
-            toml::Table::from_iter([(RULE.to_owned(), effective.rule_tables.clone().into())]);
-        text.push_str(&format!("\n# {}\n{rules}", path.display()));
+    if let (false, Some(path)) = (effective.tables.is_empty(), &effective.file) {
+        let tables = effective.tables.iter();
+        let tables = tables.map(|(name, tables)| ((*name).to_owned(), tables.clone().into()));
+        let tables = toml::Table::from_iter(tables);
+        text.push_str(&format!("\n# {}\n{tables}", path.display()));
     }
     text
 }
@@ -112,8 +113,8 @@ fn json_of(effective: &Effective) -> String {
             table.insert(name.to_owned(), entry);
         }
     }
-    if !effective.rule_tables.is_empty() {
-        top.insert(RULE.to_owned(), json!(effective.rule_tables));
+    for (name, tables) in &effective.tables {
+        top.insert((*name).to_owned(), json!(tables));
     }
     format!("{:#}\n", Value::Object(top))
 }

@@ -25,9 +25,10 @@ pub fn run(
     environment: &Environment,
 ) -> anyhow::Result<ExitCode> {
     let values = settings::load(args.config.as_deref(), args.given(), environment)?.values;
-    if let Some(origin) = &values.accelerate {
+    if values.is_reverse() {
+        let what = values.front_of();
         let fault = Fault::new(format!(
-            "a reverse proxy in front of {origin} needs no proxy settings"
+            "a reverse proxy in front of {what} needs no proxy settings"
         ));
         return Err(fault
             .hint("clients connect to it as if it were the site")

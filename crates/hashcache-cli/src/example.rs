@@ -6,8 +6,8 @@
 //! an example.
 
 use crate::settings::{
-    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, RULE_ABOUT, RULE_FIELDS, Shown,
-    Topic,
+    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS,
+    ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Shown, Topic,
 };
 
 /// Columns of a line.
@@ -36,12 +36,54 @@ const RULES: &str = "\
 #heuristic = { percent = 20, max = \"7d\" }
 ";
 
+const SITES: &str = "\
+#[[site]]
+#hosts = [\"www.example.com\", \"example.com\"]
+#origins = [\"http://10.0.0.5:8080\", { url = \"http://10.0.0.6:8080\", weight = 2 }]
+#host = \"client\"
+#balance = \"round-robin\"
+#health = { path = \"/healthz\", interval = \"5s\", timeout = \"2s\", status = 200 }
+#redirect_to_https = true
+#trust_forwarded = [\"10.0.0.0/8\"]
+#stale_if_error = \"1d\"
+#stale_while_revalidate = \"1m\"
+#key = { drop_query = [\"utm_*\", \"fbclid\"], sort_query = true, cookies = [\"lang\"] }
+#bypass_cookie = [\"session\", \"wordpress_logged_in_*\"]
+#request_headers = { set = { X-Served-By = \"hashcache\" } }
+#response_headers = { remove = [\"Server\"], set = { X-Frame-Options = \"DENY\" } }
+#compress = [\"br\", \"gzip\"]
+#error_page = \"/etc/hashcache/error.html\"
+";
+
 const MIRRORS: &str = "\
 #[[mirror]]
 #kind = \"pypi\"
 #url = \"https://index.example/simple/\"
 #files = [\"https://files.example\"]
 #name = \"pypi\"
+";
+
+const PEERS: &str = "\
+#[[peer]]
+#name = \"isp\"
+#kind = \"parent\"
+#url = \"https://cache.isp.example:3129\"
+#credentials_file = \"/etc/hashcache/isp\"
+#https = \"tunnel\"
+#plain_https = false
+#weight = 1
+#icp = 3130
+#misses = true
+";
+
+const ROUTES: &str = "\
+#[[route]]
+#host = [\"intranet\", \"*.corp.example\", \"10.0.0.0/8\"]
+#port = [80, \"8000-8999\"]
+#scheme = \"http\"
+#peers = [\"isp\"]
+#direct = \"never\"
+#choice = \"first\"
 ";
 
 /// The whole file.
@@ -67,7 +109,10 @@ pub fn text() -> String {
     }
     let tables = [
         ("Freshness rules", RULE_ABOUT, &RULE_FIELDS[..], RULES),
+        ("Sites", SITE_ABOUT, &SITE_FIELDS[..], SITES),
         ("Mirrors", MIRROR_ABOUT, &MIRROR_FIELDS[..], MIRRORS),
+        ("Peers", PEER_ABOUT, &PEER_FIELDS[..], PEERS),
+        ("Routes", ROUTE_ABOUT, &ROUTE_FIELDS[..], ROUTES),
     ];
     for (heading, about, fields, example) in tables {
         text.push_str(&format!("\n# ---- {heading} ----\n\n"));
@@ -206,10 +251,20 @@ mod tests {
 
     #[test]
     fn the_tables_in_the_sample_can_be_read() {
-        let tables = format!("{RULES}{MIRRORS}").replace('#', "");
+        let tables = format!("icp = 3130\n{RULES}{MIRRORS}{PEERS}{ROUTES}").replace('#', "");
         let effective = loaded(&tables);
-        assert_eq!(effective.rule_tables.len(), 3);
+        assert_eq!(effective.tables.len(), 3);
         assert_eq!(effective.values.mirror.len(), 1);
+    }
+
+    #[test]
+    fn the_site_in_the_sample_can_be_read_and_has_every_field() {
+        let page = "#error_page = \"/etc/hashcache/error.html\"\n";
+        let effective = loaded(&SITES.replace(page, "").replace('#', ""));
+        assert_eq!(effective.values.sites.all().len(), 1);
+        for (name, _) in SITE_FIELDS {
+            assert!(SITES.contains(&format!("#{name} = ")), "{name}");
+        }
     }
 
     #[test]

@@ -11,8 +11,8 @@ use clap_mangen::roff::{Roff, bold, roman};
 use crate::args;
 use crate::fault::Fault;
 use crate::settings::{
-    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, RULE_ABOUT, RULE_FIELDS, Shown,
-    Topic,
+    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS,
+    ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Shown, Topic,
 };
 
 /// The page of the configuration file.
@@ -75,7 +75,10 @@ fn configuration() -> String {
     }
     let tables = [
         ("[[RULE]]", RULE_ABOUT, &RULE_FIELDS[..]),
+        ("[[SITE]]", SITE_ABOUT, &SITE_FIELDS[..]),
         ("[[MIRROR]]", MIRROR_ABOUT, &MIRROR_FIELDS[..]),
+        ("[[PEER]]", PEER_ABOUT, &PEER_FIELDS[..]),
+        ("[[ROUTE]]", ROUTE_ABOUT, &ROUTE_FIELDS[..]),
     ];
     for (heading, about, fields) in tables {
         page.control("SH", [heading]);

@@ -424,22 +424,22 @@ fn greeting(
         || "no admin".to_owned(),
         |at| format!("admin on http://{at}"),
     );
-    let next = match (&values.accelerate, urls.first()) {
-        (Some(_), Some((scheme, address))) => format!("curl {scheme}://{}/", reachable(*address)),
-        (None, Some((scheme, address))) => {
+    let next = match (values.is_reverse(), urls.first()) {
+        (true, Some((scheme, address))) => format!("curl {scheme}://{}/", reachable(*address)),
+        (false, Some((scheme, address))) => {
             format!("export http_proxy={scheme}://{}", reachable(*address))
         }
         (_, None) => String::new(),
     };
     let stores_https = values.intercept_ca.is_some() || !values.mirror.is_empty();
-    let https = match values.accelerate.is_none() && !stores_https {
+    let https = match !values.is_reverse() && !stores_https {
         true => HTTPS_IS_TUNNELLED,
         false => "",
     };
     let in_all = if caches.len() > 1 { " in all" } else { "" };
-    let role = match &values.accelerate {
-        Some(origin) => format!("in front of {origin}"),
-        None => "proxy".to_owned(),
+    let role = match values.is_reverse() {
+        true => format!("in front of {}", values.front_of()),
+        false => "proxy".to_owned(),
     };
     format!(
         "hashcache: {role} on {}, {admin}; cache {} ({}{in_all}, policy {}), memory {}; \

@@ -185,7 +185,7 @@ pub fn if_range_holds(
 /// without any entity tag, Last-Modified if Date is a minute later or more. `None` when parts of it
 /// must not be put together (RFC 9110 13.1.5, RFC 9111 3.4).
 ///
-/// RFC 9110 8.8.2.2 asks for a second. A response that came without Date has that of its arrival
+/// RFC 9110 8.8.2.2 asks for a second. A response without Date has that of its arrival
 /// here, which the origin's clock may be some seconds behind, so we ask for the minute that
 /// RFC 7232 did.
 pub fn if_range_value(facts: &StoredFacts, stored: &HeaderMap) -> Option<HeaderValue> {

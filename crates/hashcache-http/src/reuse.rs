@@ -148,6 +148,12 @@ pub struct ReuseOptions {
     /// How long after its lifetime a response may be served while upstream cannot be reached, if
     /// the origin says nothing about that.
     pub disconnected: Seconds,
+    /// How long after its lifetime a response may stand in for an error, if the origin does not
+    /// say.
+    pub stale_if_error: Seconds,
+    /// How long after its lifetime a response may be served while it is validated, if the origin
+    /// does not say.
+    pub stale_while_revalidate: Seconds,
 }
 
 impl Default for ReuseOptions {
@@ -156,6 +162,8 @@ impl Default for ReuseOptions {
         ReuseOptions {
             client_reload: ClientReload::Validate,
             disconnected: Seconds::MAX,
+            stale_if_error: Seconds::ZERO,
+            stale_while_revalidate: Seconds::ZERO,
         }
     }
 }
@@ -215,7 +223,7 @@ fn decide(
             false => validate(Forward::Request),
         };
     }
-    match stale_allowance(&request.directives, stored, now) {
+    match stale_allowance(&request.directives, stored, now, options) {
         Some(allowed_by) => Reuse::Stale {
             age,
             ttl,
@@ -257,6 +265,7 @@ fn stale_allowance(
     wanted: &RequestDirectives,
     stored: &StoredFacts,
     now: UnixTime,
+    options: &ReuseOptions,
 ) -> Option<StaleAllowance> {
     // A response from the future has no age to compare with a limit.
     let ageless = stored.response_time > now;
@@ -269,7 +278,11 @@ fn stale_allowance(
     if wanted.max_stale.is_some_and(|most| late <= most) {
         return Some(StaleAllowance::Client);
     }
-    (late < stored.stale_while_revalidate).then_some(StaleAllowance::WhileRevalidating)
+    let window = match stored.stale_while_revalidate {
+        Seconds::ZERO => options.stale_while_revalidate,
+        stated => stated,
+    };
+    (late < window).then_some(StaleAllowance::WhileRevalidating)
 }
 
 fn on_error(
@@ -284,7 +297,10 @@ fn on_error(
     }
     let late = lateness(stored, now);
     let window = request.directives.stale_if_error.unwrap_or(Seconds::ZERO);
-    let window = window.max(stored.stale_if_error);
+    let window = window.max(match stored.stale_if_error {
+        Seconds::ZERO => options.stale_if_error,
+        stated => stated,
+    });
     if window > Seconds::ZERO && late <= window {
         OnError::ServeIfError
     } else if late <= options.disconnected {

@@ -1,4 +1,5 @@
-//! Via: our name on each message, and the loop it reveals (RFC 9110 7.6.3).
+//! Via: our name on each message, and the loop it reveals (RFC 9110 7.6.3); CDN-Loop, which others
+//! may not remove as they may Via (RFC 8586).
 //!
 //! The proxy checks each request and adds its member to each message it forwards.
 //!
@@ -7,10 +8,13 @@
 //! Cost: adding shares a ready-made value; looking is linear in the field.
 
 use http::Version;
-use http::header::{HeaderMap, HeaderValue, VIA};
+use http::header::{HeaderMap, HeaderName, HeaderValue, VIA};
 use thiserror::Error;
 
 use crate::fields::{is_token, members};
+
+/// The field in which CDNs, and proxies in front of sites, name themselves.
+const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
 
 /// The name by which this proxy is known in Via, Cache-Status and Proxy-Status.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +23,7 @@ pub struct Pseudonym {
     via_1_0: HeaderValue,
     via_1_1: HeaderValue,
     via_2: HeaderValue,
+    cdn_id: HeaderValue,
 }
 
 /// The name is no token.
@@ -38,6 +43,7 @@ impl Pseudonym {
             via_1_0: via("1.0")?,
             via_1_1: via("1.1")?,
             via_2: via("2")?,
+            cdn_id: HeaderValue::try_from(name).or(Err(NoToken))?,
         })
     }
 
@@ -56,6 +62,34 @@ impl Pseudonym {
         fields.append(VIA, value.clone());
     }
 
+    /// The members of Via in `fields` and ours, in one value.
+    pub fn chain(&self, fields: &HeaderMap, received: Version) -> HeaderValue {
+        let mut with_ours = HeaderMap::new();
+        for value in fields.get_all(VIA) {
+            with_ours.append(VIA, value.clone());
+        }
+        self.append_via(&mut with_ours, received);
+        let lines: Vec<_> = with_ours
+            .get_all(VIA)
+            .iter()
+            .map(HeaderValue::as_bytes)
+            .collect();
+        HeaderValue::from_bytes(&lines.join(&b", "[..])).expect("field values stay field values")
+    }
+
+    /// Adds our member to the CDN-Loop of a request to the origin of a site (RFC 8586 2).
+    pub fn append_cdn_loop(&self, request: &mut HeaderMap) {
+        request.append(CDN_LOOP, self.cdn_id.clone());
+    }
+
+    /// Whether CDN-Loop says that a request has passed through this proxy before.
+    pub fn is_in_cdn_loop(&self, request: &HeaderMap) -> bool {
+        members(request, &CDN_LOOP).any(|member| {
+            let id = member.split(|&b| b == b';').next().unwrap_or_default();
+            id.trim_ascii().eq_ignore_ascii_case(self.name.as_bytes())
+        })
+    }
+
     /// Whether a request has passed through this proxy before, so that it is in a loop.
     pub fn is_in_via(&self, request: &HeaderMap) -> bool {
         members(request, &VIA).any(|member| {
@@ -66,6 +100,11 @@ impl Pseudonym {
             received_by.is_some_and(|name| name.eq_ignore_ascii_case(self.name.as_bytes()))
         })
     }
+}
+
+/// How many proxies a request has passed through, by its Via.
+pub fn via_members(request: &HeaderMap) -> usize {
+    members(request, &VIA).count()
 }
 
 #[cfg(test)]
@@ -101,6 +140,44 @@ mod tests {
         assert!(!seen("1.1 fred (hashcache)"));
         assert!(!seen("hashcache"));
         assert!(!us.is_in_via(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn cdn_loop_names_us_whatever_its_parameters() {
+        let us = Pseudonym::new("edge.example").unwrap();
+        let seen = |line: &'static str| {
+            let mut fields = HeaderMap::new();
+            fields.insert(CDN_LOOP, HeaderValue::from_static(line));
+            us.is_in_cdn_loop(&fields)
+        };
+        assert!(seen("edge.example"));
+        assert!(seen(
+            "foo123.foocdn.example, barcdn.example; trace=\"abcdef\", Edge.Example ;a=1"
+        ));
+        assert!(!seen(
+            "barcdn.example; trace=\"edge.example, edge.example\""
+        ));
+        assert!(!seen("edge.example:8080, not-edge.example"));
+        let mut fields = HeaderMap::new();
+        assert!(!us.is_in_cdn_loop(&fields));
+        us.append_cdn_loop(&mut fields);
+        assert!(us.is_in_cdn_loop(&fields));
+    }
+
+    #[test]
+    fn a_chain_has_all_members_in_order() {
+        let us = Pseudonym::new("hashcache").unwrap();
+        let mut fields = HeaderMap::new();
+        assert_eq!(us.chain(&fields, Version::HTTP_11), "1.1 hashcache");
+        fields.append(VIA, HeaderValue::from_static("1.0 fred, 1.1 joe (a b)"));
+        fields.append(VIA, HeaderValue::from_static("1.1 sqa (squid/5.7)"));
+        let chain = us.chain(&fields, Version::HTTP_2);
+        assert_eq!(
+            chain,
+            "1.0 fred, 1.1 joe (a b), 1.1 sqa (squid/5.7), 2 hashcache"
+        );
+        let chained = HeaderMap::from_iter([(VIA, chain)]);
+        assert_eq!(via_members(&chained), 4);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-pub(crate) use entry::{LogEntry, Outcome, OutcomeClass, RequestId};
+pub(crate) use entry::{LogEntry, LoggedHop, Outcome, OutcomeClass, RequestId};
 use format::{ClientForm, Formatter, LineStyle, QueryForm, TargetForm};
 use writer::{LogShared, LogSink, LogWriterThread, PendingLines, lock};
 
@@ -51,7 +51,9 @@ impl AccessLogger {
             },
             target: match settings.mode {
                 Mode::Forward => TargetForm::Absolute,
-                Mode::Accelerate { .. } => TargetForm::Path,
+                // With several sites the path alone does not say which one.
+                Mode::Reverse if settings.sites.all().len() > 1 => TargetForm::Absolute,
+                Mode::Reverse => TargetForm::Path,
             },
             client: if settings.log_anonymize {
                 ClientForm::Network

@@ -30,12 +30,11 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use self::answer::{plain, typed};
-use self::purge::Purges;
 pub(crate) use self::purge::read_token;
+use self::purge::{Purges, SitesView};
 use crate::metrics::Exposition;
 use crate::page::{self, PageReader};
 use crate::purge::Purger;
-use crate::settings::Mode;
 
 /// The state of the admin listener.
 #[derive(Debug)]
@@ -50,7 +49,7 @@ impl Admin {
     pub(crate) fn new(
         exposition: Exposition,
         purger: Purger,
-        mode: Mode,
+        sites: SitesView,
         token_file: Option<PathBuf>,
     ) -> Arc<Self> {
         // Logs a bad token file now, and not only at the first purge.
@@ -58,7 +57,7 @@ impl Admin {
         Arc::new(Self {
             purges: Some(Purges {
                 purger,
-                mode,
+                sites,
                 token_file,
             }),
             ..Self::of(exposition)

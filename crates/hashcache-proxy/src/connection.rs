@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::failure::Failure;
 use crate::intercept::InterceptKind;
 use crate::intercept::refusals::ClientProgram;
+use crate::peer::{PeerKind, PeerMisses, PeerSettings};
 use crate::share::{Allowance, ShareReservation};
 use crate::wire::{self, Ending, Protocol, Socket};
 use crate::worker::Worker;
@@ -51,6 +52,24 @@ pub(crate) type ServeInside = fn(
     Connection,
     watch::Receiver<bool>,
 ) -> Pin<Box<dyn Future<Output = Ending>>>;
+
+impl Connection {
+    /// Whether the client is a sibling: its requests are not sent to other siblings.
+    pub(crate) fn is_sibling(&self) -> bool {
+        self.is_peer(|peer| peer.kind == PeerKind::Sibling)
+    }
+
+    /// Whether the client is a peer for which nothing is fetched.
+    pub(crate) fn gets_stored_only(&self) -> bool {
+        self.is_peer(|peer| peer.misses == PeerMisses::Refused)
+    }
+
+    fn is_peer(&self, test: impl Fn(&PeerSettings) -> bool) -> bool {
+        let live = self.worker.common.live();
+        let peer = live.routes.peer_at(self.client.ip());
+        peer.is_some_and(|peer| test(&peer.settings))
+    }
+}
 
 /// The host and the program for which a connection is intercepted.
 pub(crate) struct InterceptedFor {

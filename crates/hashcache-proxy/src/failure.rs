@@ -67,6 +67,10 @@ pub(crate) enum Failure {
     UpstreamLimit,
     /// `Cache-Control: only-if-cached` and no stored response.
     NotCached,
+    /// A peer did not make a tunnel, or asked for credentials that we do not have.
+    PeerStatus { status: u16 },
+    /// The resource may only be fetched through peers, and none can be asked.
+    NoRoute,
     /// A scheme or method that this proxy does not support.
     NotImplemented(&'static str),
     /// An internal error.
@@ -75,7 +79,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 25] = [
+    pub(crate) const SLUGS: [&'static str; 27] = [
         "refused",
         "client-denied",
         "client-limit",
@@ -99,6 +103,8 @@ impl Failure {
         "response-malformed",
         "upstream-limit",
         "not-cached",
+        "peer-status",
+        "no-route",
         "not-implemented",
         "internal",
     ];
@@ -118,6 +124,7 @@ impl Failure {
             Self::DestinationDenied { .. } => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
             Self::NotCached => StatusCode::GATEWAY_TIMEOUT,
+            Self::PeerStatus { .. } | Self::NoRoute => StatusCode::BAD_GATEWAY,
             Self::NotImplemented(_) => StatusCode::NOT_IMPLEMENTED,
             _ => self.error().status(),
         }
@@ -151,6 +158,7 @@ impl Failure {
             Self::ResponseIncomplete => ProxyError::HttpResponseIncomplete,
             Self::ResponseMalformed(_) => ProxyError::HttpProtocolError,
             Self::UpstreamLimit => ProxyError::ConnectionLimitReached,
+            Self::PeerStatus { .. } | Self::NoRoute => ProxyError::DestinationUnavailable,
             // Answered without an attempt to reach the next hop, and not an error of any other
             // party.
             Self::NotCached | Self::NotImplemented(_) => ProxyError::ProxyInternalResponse,
@@ -204,6 +212,8 @@ impl Failure {
             Self::ResponseMalformed(_) => "response-malformed",
             Self::UpstreamLimit => "upstream-limit",
             Self::NotCached => "not-cached",
+            Self::PeerStatus { .. } => "peer-status",
+            Self::NoRoute => "no-route",
             Self::NotImplemented(_) => "not-implemented",
             Self::Internal(_) => "internal",
         }
@@ -257,6 +267,8 @@ impl fmt::Display for Failure {
             Self::NotCached => {
                 f.write_str("the request was for a stored response only, and there is none")
             }
+            Self::PeerStatus { status } => write!(f, "the peer answered with {status}"),
+            Self::NoRoute => f.write_str("no peer can be asked, and direct connections are off"),
             Self::NotImplemented(what) => write!(f, "not supported: {what}"),
             Self::Internal(what) => write!(f, "internal error: {what}"),
         }
@@ -293,7 +305,7 @@ impl Failure {
             Failure::ConnectTimeout(second),
             Failure::TlsCertificate("expired"),
             Failure::TlsAlert("UnrecognisedName"),
-            Failure::TlsProtocol("what came is no TLS"),
+            Failure::TlsProtocol("the bytes received are no TLS"),
             Failure::ConnectionTerminated,
             Failure::FirstByteTimeout(second),
             Failure::ReadTimeout(second),
@@ -301,6 +313,8 @@ impl Failure {
             Failure::ResponseMalformed("two lengths"),
             Failure::UpstreamLimit,
             Failure::NotCached,
+            Failure::PeerStatus { status: 407 },
+            Failure::NoRoute,
             Failure::NotImplemented("the scheme gopher"),
             Failure::Internal("a task died"),
         ]

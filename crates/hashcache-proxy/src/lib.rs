@@ -25,9 +25,19 @@ mod mirror;
 mod page_groups;
 mod purge;
 mod request;
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "connected by the commits that follow"
+)]
+mod site;
 mod store;
 
-// Connections to origins.
+// Connections to origins and peers.
+mod peer;
+mod peers;
+mod queries;
+mod route;
 mod tls;
 mod upstream;
 
@@ -44,10 +54,17 @@ pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
 pub use limits::Limits;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
+pub use peer::{Credentials, CredentialsError, PeerHttps, PeerKind, PeerMisses, PeerSettings};
+pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{RunError, preflight, run};
 pub use settings::{
     AccessLog, CollapseWait, Fail, GroupBy, Listen, LogFormat, Mode, Settings, Speaks, StateFiles,
 };
+pub use site::balance::Balance;
+pub use site::encode::Coding;
+pub use site::header_rules::{Change as HeaderChange, HeaderRuleError, HeaderRules, Message};
+pub use site::key_rules::{KeyRuleError, KeyRules, KeyRulesSpec};
+pub use site::spec::{Grace, HealthCheck, SentHost, Site, SiteError, SiteOrigin, Sites};
 pub use tls::identity::{CertificateFiles, IdentityError};
 pub use upstream::address::ConnectPort;
 pub use upstream::nat64::{Nat64, Nat64Error};

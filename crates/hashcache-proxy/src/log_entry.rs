@@ -11,12 +11,13 @@ use http::header::{CONTENT_TYPE, REFERER, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, Version};
 use tokio::time::Instant;
 
-use crate::access_log::{LogEntry, Outcome, RequestId};
+use crate::access_log::{LogEntry, LoggedHop, Outcome, RequestId};
 use crate::clock::UnixMillis;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::counters::ByteCount;
 use crate::intercept::Handshake;
+use crate::route::NextHop;
 use crate::wire::{ClientBody, ExchangeEnd, RequestHead};
 use crate::worker::Worker;
 
@@ -33,7 +34,7 @@ pub(crate) struct LogEntryBuilder {
     path: Box<str>,
     outcome: Outcome,
     error: Option<&'static str>,
-    upstream: Option<SocketAddr>,
+    next_hop: Option<NextHop>,
     user_agent: Option<HeaderValue>,
     referer: Option<HeaderValue>,
     byte_count: ByteCount,
@@ -66,7 +67,7 @@ impl LogEntryBuilder {
             path: "".into(),
             outcome: Outcome::Own,
             error: None,
-            upstream: None,
+            next_hop: None,
             user_agent: request.headers().get(USER_AGENT).cloned(),
             referer: request.headers().get(REFERER).cloned(),
             byte_count: ByteCount::default(),
@@ -93,12 +94,17 @@ impl LogEntryBuilder {
         self.path = target.path_and_query.clone();
     }
 
+    /// Sets the client, if another one than the peer of the connection sent the request.
+    pub(crate) fn set_client(&mut self, client: SocketAddr) {
+        self.client = client;
+    }
+
     pub(crate) fn set_outcome(&mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
 
-    pub(crate) fn set_upstream(&mut self, peer: Option<SocketAddr>) {
-        self.upstream = peer;
+    pub(crate) fn set_next_hop(&mut self, next_hop: Option<NextHop>) {
+        self.next_hop = next_hop;
     }
 
     /// Counts the bytes received from upstream for this request.
@@ -141,7 +147,7 @@ impl LogEntryBuilder {
             scheme: self.scheme,
             authority: self.authority.clone(),
             path: self.path.clone(),
-            upstream: self.upstream,
+            next_hop: self.next_hop.clone(),
             id: self.id,
             user_agent: self.user_agent.clone(),
         }
@@ -178,8 +184,7 @@ impl LogEntryBuilder {
                 aborted: !sent.complete,
                 client_bytes: sent.bytes_written,
                 origin_bytes: self.byte_count.get(),
-                upstream: self.upstream,
-                peer: None,
+                next_hop: logged(self.next_hop.as_ref()),
                 error: self.error,
                 request_id: self.id,
                 user_agent: self.user_agent.as_ref().map(HeaderValue::as_bytes),
@@ -190,6 +195,14 @@ impl LogEntryBuilder {
             worker.log.write(&entry);
         });
     }
+}
+
+fn logged(next_hop: Option<&NextHop>) -> Option<LoggedHop<'_>> {
+    next_hop.map(|hop| LoggedHop {
+        address: hop.address,
+        peer: hop.peer.as_ref().map(|peer| peer.name()),
+        code: hop.code(),
+    })
 }
 
 /// The unfinished log entry of a tunnel.
@@ -203,15 +216,15 @@ pub(crate) struct TunnelEntryBuilder {
     scheme: Scheme,
     authority: String,
     path: Box<str>,
-    upstream: Option<SocketAddr>,
+    next_hop: Option<NextHop>,
     id: RequestId,
     user_agent: Option<HeaderValue>,
 }
 
 impl TunnelEntryBuilder {
-    /// Sets the address of the upstream, if it was not known at the start of the tunnel.
-    pub(crate) fn set_upstream(&mut self, peer: SocketAddr) {
-        self.upstream = Some(peer);
+    /// Sets the next hop, if it was not known at the start of the tunnel.
+    pub(crate) fn set_next_hop(&mut self, next_hop: NextHop) {
+        self.next_hop = Some(next_hop);
     }
 
     /// Writes an entry about the traffic since the previous entry.
@@ -257,8 +270,7 @@ impl TunnelEntryBuilder {
             aborted,
             client_bytes: to_client,
             origin_bytes: to_client,
-            upstream: self.upstream,
-            peer: None,
+            next_hop: logged(self.next_hop.as_ref()),
             error,
             request_id: self.id,
             user_agent: self.user_agent.as_ref().map(HeaderValue::as_bytes),

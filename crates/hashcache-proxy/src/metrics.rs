@@ -8,12 +8,14 @@
 //! fetch. A tunnel's bytes are counted separately, because none of them could have been a hit.
 
 mod exposition;
+mod icp;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 pub(crate) use exposition::{Exposition, Requests};
+pub(crate) use icp::{IcpCounts, Unanswered};
 
 use crate::access_log::{LogEntry, Outcome, OutcomeClass};
 use crate::failure::Failure;
@@ -28,6 +30,7 @@ pub(crate) struct Metrics {
     /// The expiry of the certificate authority, seconds since 1970; 0 without one.
     authority_ends: AtomicU64,
     purges: Arc<purge::PurgeCounts>,
+    icp: Arc<IcpCounts>,
 }
 
 impl Metrics {
@@ -39,12 +42,18 @@ impl Metrics {
             reload_failed: AtomicBool::new(false),
             authority_ends: AtomicU64::new(0),
             purges: Arc::default(),
+            icp: Arc::default(),
         })
     }
 
     /// Counters of purges; one set for all workers, because purges are rare.
     pub(crate) fn purges(&self) -> &Arc<purge::PurgeCounts> {
         &self.purges
+    }
+
+    /// Counters of ICP; one set for all workers.
+    pub(crate) fn icp(&self) -> &Arc<IcpCounts> {
+        &self.icp
     }
 
     /// The block of one worker; events without a worker use that of worker 0.
@@ -95,6 +104,7 @@ pub(crate) struct WorkerMetrics {
     limits: [AtomicU64; Limit::ALL.len()],
     intercepted: [AtomicU64; Handshake::ALL.len()],
     not_intercepted: [AtomicU64; Reason::ALL.len()],
+    false_hits: AtomicU64,
     connections: Opened,
     tunnels: Opened,
 }
@@ -124,6 +134,11 @@ impl WorkerMetrics {
         self.durations[bucket].fetch_add(1, Relaxed);
         let ns = u64::try_from(entry.duration.as_nanos()).unwrap_or(u64::MAX);
         self.duration_ns.fetch_add(ns, Relaxed);
+    }
+
+    /// Counts a sibling that said HIT and did not give the response.
+    pub(crate) fn false_hit(&self) {
+        self.false_hits.fetch_add(1, Relaxed);
     }
 
     /// Counts bytes received from upstream; `body` of `all` are content.

@@ -71,36 +71,41 @@ impl PageGroups {
     }
 
     /// Notes a request for a page, whether or not the page is stored.
-    pub(crate) fn note_request(&self, asked: &PageRequest<'_>, now: Instant) {
-        if self.by == GroupBy::Page && wants_page(asked.fields) == Some(true) {
-            self.page(asked, now);
+    pub(crate) fn note_request(&self, request: &PageRequest<'_>, now: Instant) {
+        if self.by == GroupBy::Page && wants_page(request.fields) == Some(true) {
+            self.page(request, now);
         }
     }
 
     /// The group of the response with the fields `response`; 0: no group.
-    pub(crate) fn group(&self, asked: &PageRequest<'_>, response: &HeaderMap, now: Instant) -> u64 {
+    pub(crate) fn group(
+        &self,
+        request: &PageRequest<'_>,
+        response: &HeaderMap,
+        now: Instant,
+    ) -> u64 {
         if self.by == GroupBy::Origin {
-            let origin = (asked.target.scheme, &asked.target.authority);
+            let origin = (request.target.scheme, &request.target.authority);
             return self.hash.hash_one(origin).max(1);
         }
-        let is_page = match wants_page(asked.fields) {
+        let is_page = match wants_page(request.fields) {
             Some(true) => is_text(response),
             Some(false) => false,
             // A program that sends a Referer, and no Accept that asks for a page, asks for a part
             // of one.
-            None => is_text(response) && !asked.fields.contains_key(REFERER),
+            None => is_text(response) && !request.fields.contains_key(REFERER),
         };
         if is_page {
-            return self.page(asked, now);
+            return self.page(request, now);
         }
-        let Some(referer) = self.referer(asked.fields) else {
+        let Some(referer) = self.referer(request.fields) else {
             return 0;
         };
-        let of_origin = self.of_origin(asked.client, &referer);
+        let of_origin = self.of_origin(request.client, &referer);
         // Today's browsers send only the origin in a Referer to another origin.
-        let origin_only = &*referer.path_and_query == "/" && !referer.same_origin(asked.target);
+        let origin_only = &*referer.path_and_query == "/" && !referer.same_origin(request.target);
         if !origin_only {
-            let group = self.of_page(asked.client, &referer);
+            let group = self.of_page(request.client, &referer);
             self.remember(of_origin, group, now);
             return group;
         }
@@ -114,9 +119,9 @@ impl PageGroups {
         }
     }
 
-    fn page(&self, asked: &PageRequest<'_>, now: Instant) -> u64 {
-        let group = self.of_page(asked.client, asked.target);
-        self.remember(self.of_origin(asked.client, asked.target), group, now);
+    fn page(&self, request: &PageRequest<'_>, now: Instant) -> u64 {
+        let group = self.of_page(request.client, request.target);
+        self.remember(self.of_origin(request.client, request.target), group, now);
         group
     }
 
@@ -210,13 +215,13 @@ mod tests {
             }
             let mut response = HeaderMap::new();
             response.insert(CONTENT_TYPE, HeaderValue::from_str(kind).unwrap());
-            let asked = PageRequest {
+            let request = PageRequest {
                 client: client.parse().unwrap(),
                 target: &Target::parse_url(url).unwrap(),
                 fields: &fields,
             };
             let now = self.start + Duration::from_millis(at_ms);
-            self.page_groups.group(&asked, &response, now)
+            self.page_groups.group(&request, &response, now)
         }
     }
 
@@ -292,12 +297,12 @@ mod tests {
         let browser = Browser::new();
         let mut fields = HeaderMap::new();
         fields.insert(ACCEPT, HeaderValue::from_static("text/html,*/*;q=0.8"));
-        let asked = PageRequest {
+        let request = PageRequest {
             client: CLIENT.parse().unwrap(),
             target: &Target::parse_url("http://a/p").unwrap(),
             fields: &fields,
         };
-        browser.page_groups.note_request(&asked, browser.start);
+        browser.page_groups.note_request(&request, browser.start);
         let page = browser.group(CLIENT, "http://a/i", "http://a/p", "image/png", 5_000);
         let cross = browser.group(CLIENT, "http://cdn/i", "http://a/", "image/png", 1_000);
         assert!(page != 0 && cross == page);
@@ -311,13 +316,15 @@ mod tests {
         fields.insert(REFERER, HeaderValue::from_static("http://a/p"));
         let mut response = HeaderMap::new();
         response.insert(CONTENT_TYPE, HeaderValue::from_static("text/html"));
-        let asked = PageRequest {
+        let request = PageRequest {
             client: CLIENT.parse().unwrap(),
             target: &Target::parse_url("http://a/fragment").unwrap(),
             fields: &fields,
         };
         assert_eq!(
-            browser.page_groups.group(&asked, &response, browser.start),
+            browser
+                .page_groups
+                .group(&request, &response, browser.start),
             page
         );
     }

@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use hashcache::{Ban, Cache, Label, Remove};
-use hashcache_http::{Space, Target, cache_groups, cache_key, labels, origin_key};
+use hashcache_http::{Scheme, Space, Target, cache_groups, cache_key, labels, origin_key};
 use http::HeaderMap;
 use serde_json::{Value, json};
 
@@ -157,6 +157,23 @@ impl BanQuota {
     }
 }
 
+/// The same URL with the other scheme; a default port becomes the other default port.
+fn twin(target: &Target) -> Target {
+    let scheme = match target.scheme {
+        Scheme::Http => Scheme::Https,
+        Scheme::Https => Scheme::Http,
+    };
+    let mut authority = target.authority.clone();
+    if authority.port == target.scheme.default_port() {
+        authority.port = scheme.default_port();
+    }
+    Target {
+        scheme,
+        authority,
+        path_and_query: target.path_and_query.clone(),
+    }
+}
+
 /// Translates purges for the engine.
 #[derive(Clone)]
 pub(crate) struct Purger {
@@ -203,6 +220,8 @@ impl Purger {
         let mut rules = Vec::new();
         let mut removes: Vec<Remove> = Vec::new();
         let mut keys = Vec::new();
+        let asked = what;
+        let what = &self.with_both_schemes(what)[..];
         for what in what {
             match (what, effect) {
                 (PurgeTarget::Url(target), PurgeEffect::Hard) => keys.push(self.key(target)?),
@@ -216,8 +235,10 @@ impl Purger {
             removes.push(self.put_in_force(&rules, what, room)?);
         }
         removes.extend(keys.iter().map(|key| self.cache.remove(key)));
-        for what in what {
+        for what in asked {
             self.counts.count(what.kind(), effect);
+        }
+        for what in what {
             self.forget_fetches(what);
         }
         let mut durable = true;
@@ -229,6 +250,27 @@ impl Purger {
         } else {
             Err(PurgeError::NotDurable)
         }
+    }
+
+    /// The targets, in front of a site under both schemes: its responses are stored by the URLs
+    /// that clients use, and whoever purges a page means the page.
+    fn with_both_schemes(&self, what: &[PurgeTarget]) -> Vec<PurgeTarget> {
+        let mut both = what.to_vec();
+        if !matches!(self.space, Space::Site(_)) {
+            return both;
+        }
+        both.extend(what.iter().filter_map(|what| match what {
+            PurgeTarget::Url(target) => Some(PurgeTarget::Url(twin(target))),
+            PurgeTarget::Prefix(target) => Some(PurgeTarget::Prefix(twin(target))),
+            PurgeTarget::Group(target, group) => {
+                Some(PurgeTarget::Group(twin(target), group.clone()))
+            }
+            PurgeTarget::Label(target, label) => {
+                Some(PurgeTarget::Label(twin(target), label.clone()))
+            }
+            PurgeTarget::LabelAnywhere(_) | PurgeTarget::Everything => None,
+        }));
+        both
     }
 
     fn key(&self, target: &Target) -> Result<Vec<u8>, PurgeError> {
@@ -328,6 +370,11 @@ impl Purger {
             if let Some(key) = cache_key(self.space, target) {
                 self.counts.count(PurgeKind::Unsafe, PurgeEffect::Hard);
                 self.cache.invalidate(&key);
+                if matches!(self.space, Space::Site(_))
+                    && let Some(key) = cache_key(self.space, &twin(target))
+                {
+                    self.cache.invalidate(&key);
+                }
                 self.collapse.forget(&key);
             }
         }

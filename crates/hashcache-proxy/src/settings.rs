@@ -11,24 +11,21 @@ use std::time::Duration;
 use crate::intercept::Intercept;
 use crate::limits::Limits;
 use crate::mirror::Mirror;
+use crate::peer::PeerSettings;
+use crate::route::RouteSettings;
+use crate::site::spec::Sites;
 use crate::tls::identity::CertificateFiles;
 use crate::upstream::address::ConnectPort;
 use crate::upstream::nat64::Nat64;
 use crate::upstream::prefix::Prefix;
 
 /// What the listeners of this process do with a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// A forward proxy: absolute-form targets and `CONNECT`.
     Forward,
-    /// A reverse proxy in front of one origin.
-    Accelerate {
-        /// Scheme and authority of the origin.
-        origin: hashcache_http::Origin,
-        /// Names of the site; requests for other hosts get 421. Empty: any name is accepted,
-        /// because there is one site, and the cache key names the site and not the host.
-        hosts: Vec<hashcache_http::Host>,
-    },
+    /// A reverse proxy in front of sites.
+    Reverse,
 }
 
 /// An address to accept clients on.
@@ -163,8 +160,10 @@ pub enum CollapseWait {
 /// All settings of the proxy.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Forward or accelerate; one mode for all of `listen`.
+    /// Forward or reverse; one mode for all of `listen`.
     pub mode: Mode,
+    /// The sites of a reverse proxy.
+    pub sites: Sites,
     /// Addresses to accept clients on.
     pub listen: Vec<Listen>,
     /// Certificates for clients, with their keys; the first is for clients that name no other host.
@@ -182,6 +181,8 @@ pub struct Settings {
     pub intercept: Option<Intercept>,
     /// What `/proxy.pac` tells browsers to do while this proxy does not answer.
     pub fail: Fail,
+    /// The proxies among which `/proxy.pac` chooses by a hash of the host; none: this one alone.
+    pub pac_proxies: Vec<hashcache_http::Origin>,
     /// Clients allowed beside the default ones (loopback, private, link-local, our own networks).
     pub allow_client: Vec<Prefix>,
     /// Clients that may purge. None: this machine on forward listeners, no client in front of a
@@ -230,6 +231,13 @@ pub struct Settings {
     pub max_object_size: u64,
     /// Number of runtimes (one thread each) that serve clients.
     pub workers: usize,
+    /// Address of the UDP socket for ICP; it is bound only if a peer has an ICP port.
+    pub icp: Option<SocketAddr>,
+    /// Other caches through which resources are fetched.
+    pub peers: Vec<PeerSettings>,
+    /// Which resources are fetched through which peers: the first route that matches decides. The
+    /// last one matches everything, if there are peers.
+    pub routes: Vec<RouteSettings>,
     /// Limits on the resources of clients and origins.
     pub limits: Limits,
 }

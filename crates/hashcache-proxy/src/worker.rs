@@ -16,22 +16,28 @@ use arc_swap::{ArcSwap, Guard};
 use hashcache::Cache;
 use hashcache_http::{
     Authority, CDN_CACHE_CONTROL, Host, Origin, Pseudonym, ReuseOptions, Scheme, Space,
-    StoreOptions, Target, UnixTime,
+    StoreOptions, Target, UnixTime, via_members,
 };
+use http::HeaderMap;
 
 use crate::access_log::WorkerLog;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
+use crate::failure::Failure;
 use crate::intercept::{InterceptState, Interceptor};
 use crate::limits::Limits;
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
 use crate::page_groups::PageGroups;
 use crate::purge::Purger;
+use crate::queries::Queries;
+use crate::route::{Route, RouteRequest, Routes, Siblings, literal_address};
 use crate::settings::{CollapseWait, Fail, Mode, Settings};
 use crate::share::Shares;
+use crate::site::encode::EncodeBudget;
+use crate::site::live::LiveSites;
 use crate::tls::identity::Identity;
-use crate::upstream::address::{Clients, ConnectPort};
+use crate::upstream::address::{Clients, ConnectPort, Purpose};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::prefix::Prefix;
 use crate::upstream::{self, Destinations, Upstream};
@@ -55,6 +61,8 @@ pub(crate) struct Common {
     pub(crate) shares: Arc<Shares>,
     pub(crate) own: OwnAddresses,
     pub(crate) exposition: Exposition,
+    /// Queries to peers by ICP, if its socket is open.
+    pub(crate) queries: Option<Arc<Queries>>,
     pub(crate) live: ArcSwap<LiveSettings>,
 }
 
@@ -71,11 +79,17 @@ pub(crate) struct LiveSettings {
     pub(crate) public_url: Option<Origin>,
     pub(crate) mirrors: Mirrors,
     pub(crate) fail: Fail,
+    /// The proxies among which `/proxy.pac` chooses; none: this one.
+    pub(crate) pac_proxies: Vec<Origin>,
     /// How long a request waits for another request's fetch of the same key.
     pub(crate) collapse_wait: CollapseWait,
     /// Clients that may purge; for an empty list see [`Common::may_purge`].
     pub(crate) allow_purge: Vec<Prefix>,
     pub(crate) upstream: upstream::UpstreamShared,
+    /// Which next hops are asked for which resources.
+    pub(crate) routes: Routes,
+    /// The sites of a reverse proxy.
+    pub(crate) sites: Arc<LiveSites>,
     /// Certificates for clients that connect with TLS.
     pub(crate) identity: Option<Identity>,
     /// Ends TLS of intercepted hosts.
@@ -90,6 +104,7 @@ impl LiveSettings {
         generation: u64,
         own: &OwnAddresses,
         upstream: upstream::UpstreamShared,
+        (routes, sites): (Routes, Arc<LiveSites>),
         (identity, intercept): (Option<Identity>, Option<Arc<Interceptor>>),
     ) -> Self {
         let destinations = Destinations::new(
@@ -109,7 +124,7 @@ impl LiveSettings {
                     Mode::Forward => Vec::new(),
                     // In front of a site the proxy acts for the origin, so CDN-Cache-Control
                     // applies to it.
-                    Mode::Accelerate { .. } => vec![CDN_CACHE_CONTROL],
+                    Mode::Reverse => vec![CDN_CACHE_CONTROL],
                 },
                 ..StoreOptions::default()
             },
@@ -124,12 +139,15 @@ impl LiveSettings {
             public_url: settings.public_url.clone(),
             mirrors: Mirrors::new(&settings.mirrors),
             fail: settings.fail,
+            pac_proxies: settings.pac_proxies.clone(),
             collapse_wait: settings.collapse_wait,
             allow_purge: settings.allow_purge.clone(),
             upstream: upstream::UpstreamShared {
                 destinations,
                 ..upstream
             },
+            routes,
+            sites,
             identity,
             intercept,
         }
@@ -173,24 +191,15 @@ impl Common {
     pub(crate) fn space_of(mode: &Mode) -> Space {
         match mode {
             Mode::Forward => Space::Own,
-            Mode::Accelerate { .. } => Space::Site(0),
+            // The host is part of the key, so the number says nothing; the keys of number 0 had the
+            // URL of the one origin.
+            Mode::Reverse => Space::Site(1),
         }
     }
 
-    /// The origin of the accelerated site; `None` for a forward proxy.
-    pub(crate) fn accelerated(&self) -> Option<&Origin> {
-        match &self.mode {
-            Mode::Forward => None,
-            Mode::Accelerate { origin, .. } => Some(origin),
-        }
-    }
-
-    /// Whether `host` is a name of the accelerated site.
-    pub(crate) fn is_site(&self, host: &Host) -> bool {
-        match &self.mode {
-            Mode::Forward => false,
-            Mode::Accelerate { hosts, .. } => hosts.is_empty() || hosts.contains(host),
-        }
+    /// Whether this is a reverse proxy.
+    pub(crate) fn is_reverse(&self) -> bool {
+        self.mode == Mode::Reverse
     }
 
     /// Whether `authority` is the admin listener, which is not for all clients of the proxy.
@@ -251,6 +260,21 @@ impl Common {
     }
 }
 
+fn route_request<'a>(space: Space, target: &'a Target, fields: &HeaderMap) -> RouteRequest<'a> {
+    RouteRequest {
+        scheme: target.scheme,
+        authority: &target.authority,
+        path: &target.path_and_query,
+        purpose: match space {
+            Space::Site(_) | Space::Mirror(_) => Purpose::Configured,
+            Space::Own => Purpose::Forward,
+        },
+        is_tunnel: false,
+        via_members: via_members(fields),
+        siblings: Siblings::NotAsked,
+    }
+}
+
 /// The state of one core.
 pub(crate) struct Worker {
     pub(crate) common: Arc<Common>,
@@ -258,6 +282,8 @@ pub(crate) struct Worker {
     pub(crate) limits: Rc<Limits>,
     pub(crate) log: WorkerLog,
     pub(crate) metrics: Arc<WorkerMetrics>,
+    /// How much content may be encoded.
+    pub(crate) encode_budget: RefCell<EncodeBudget>,
     upstream: RefCell<(u64, Rc<Upstream>)>,
 }
 
@@ -283,6 +309,7 @@ impl Worker {
             limits,
             log,
             metrics,
+            encode_budget: RefCell::default(),
             upstream,
         })
     }
@@ -298,6 +325,64 @@ impl Worker {
             );
         }
         Rc::clone(&upstream.1)
+    }
+
+    /// The next hops for a request with these fields.
+    ///
+    /// # Errors
+    /// As [`Worker::route`].
+    pub(crate) fn route_to(
+        &self,
+        space: Space,
+        target: &Target,
+        fields: &HeaderMap,
+    ) -> Result<Route, Failure> {
+        self.route(route_request(space, target, fields))
+    }
+
+    /// The same for a fetch, which may ask siblings.
+    pub(crate) fn route_of_fetch(
+        &self,
+        space: Space,
+        target: &Target,
+        fields: &HeaderMap,
+        siblings: Siblings,
+    ) -> Result<Route, Failure> {
+        self.route(RouteRequest {
+            siblings,
+            ..route_request(space, target, fields)
+        })
+    }
+
+    /// The same for a request that changes to another protocol, such as WebSocket: a peer that does
+    /// not know the protocol would not forward the request, so it makes a tunnel.
+    pub(crate) fn route_for_upgrade(
+        &self,
+        space: Space,
+        target: &Target,
+        fields: &HeaderMap,
+    ) -> Result<Route, Failure> {
+        self.route(RouteRequest {
+            is_tunnel: true,
+            ..route_request(space, target, fields)
+        })
+    }
+
+    /// The next hops for a resource.
+    ///
+    /// # Errors
+    /// No hop may be used, or the resource is at an address that clients may not reach, which a
+    /// peer must not be asked for either.
+    pub(crate) fn route(&self, request: RouteRequest<'_>) -> Result<Route, Failure> {
+        let live = self.common.live();
+        let route = live.routes.plan(request)?;
+        if route.has_peer()
+            && let Some(address) = literal_address(&request.authority.host)
+        {
+            let destinations = &live.upstream.destinations;
+            destinations.check(address, request.purpose)?;
+        }
+        Ok(route)
     }
 
     /// Counts the limit that ended a connection, if a limit did.

@@ -31,6 +31,9 @@ mod script;
 
 pub mod content;
 
+// What stands between them.
+pub mod relay;
+
 // What is played with them.
 pub mod scenario;
 

@@ -341,6 +341,14 @@ impl Bans {
         version.0 < limits.gone.max(limits.stale)
     }
 
+    /// Whether a ban takes everything of this version away, whatever its name and labels.
+    pub(crate) fn take_all(&self, version: Version) -> bool {
+        if version.0 >= self.newest.load(Ordering::Acquire) {
+            return false;
+        }
+        version.0 < self.read().of(Select::Prefix(EVERYTHING)).gone
+    }
+
     // -- changing ------------------------------------------------------------------------------
 
     /// Puts `lines` in force.

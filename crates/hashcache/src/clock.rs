@@ -43,7 +43,8 @@ impl Clock {
 
     /// The same, for time that passes only when the caller lets it, as in a simulation. The writing
     /// thread does not sleep until a checkpoint or a sync is due by such a clock: it looks at the
-    /// clock when it has other work, such as [`Cache::cut_batch`](crate::Cache::cut_batch).
+    /// clock when it has other work, such as [`Cache::cut_batch`](crate::Cache::cut_batch). Removes
+    /// become durable at once, however long the last ones took.
     pub fn manual(
         monotone: impl Fn() -> Duration + Send + Sync + 'static,
         unix: impl Fn() -> Duration + Send + Sync + 'static,

@@ -163,10 +163,11 @@ pub struct Config {
     pub devices: Vec<Arc<dyn Device>>,
     /// Size of a log segment instead of the one that follows from the size of the store.
     pub segment_bytes: Option<u32>,
-    /// Secret of a new store instead of a random one, so that names hash alike in every run of a
-    /// benchmark. With a known secret a client can choose names that collide, so a store that
-    /// clients can reach needs `None`. Ignored when a store is opened.
-    pub secret: Option<[u8; 32]>,
+    /// Key of the hashes of names in a new store instead of a random one, so that names hash alike
+    /// in every run of a benchmark. With a known key a client can choose names that collide, so a
+    /// store that clients can reach needs `None`. Ignored when a store is opened. The key of the
+    /// MACs on disk is always random: records of an earlier store never verify.
+    pub name_secret: Option<[u8; 16]>,
 }
 
 impl Config {
@@ -191,7 +192,7 @@ impl Config {
             io: Io::Auto,
             devices: Vec::new(),
             segment_bytes: None,
-            secret: None,
+            name_secret: None,
         }
     }
 

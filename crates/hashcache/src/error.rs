@@ -260,3 +260,26 @@ pub enum ReadError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the remove could not be made durable")]
 pub struct RemoveError;
+
+/// The policy keeps objects in the Disk Table, which has no lists of what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the policy `{policy}` keeps no lists of marks; `log` and `log-lru` do")]
+pub struct NoLists {
+    /// The policy of the store.
+    pub policy: &'static str,
+}
+
+/// Why a scan cannot begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScanError {
+    /// The policy has no lists.
+    #[error(transparent)]
+    NoLists(#[from] NoLists),
+    /// The index is not known yet, so the scan would leave out what is stored.
+    #[error("the index is still being recovered")]
+    Recovering,
+    /// All devices have failed, or the cache is closed.
+    #[error("the store is out of service")]
+    OutOfService,
+}

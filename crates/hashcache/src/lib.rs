@@ -21,16 +21,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Only calls named `wait`, reads by [`std::io::Read`], [`Reader::read_to_vec`], [`Cache::open`]
-//! and [`Cache::close`] block. Answers from memory are immediate. Answers from disk are plain
-//! [`std::future::Future`]s, completed by the engine's own threads: `cache.get(name).await` works
-//! with any async runtime. More in `examples/`: ranges, removal by label, an own device.
+//! Only calls named `wait`, reads by [`std::io::Read`], [`Reader::read_to_vec`], steps of a
+//! [`Scan`], [`Cache::open`] and [`Cache::close`] block. Answers from memory are immediate. Answers
+//! from disk are plain [`std::future::Future`]s, completed by the engine's own threads:
+//! `cache.get(name).await` works with any async runtime. More in `examples/`: ranges, removal by
+//! label, an own device, a list of what is stored.
 
 // What is asked for, and what is built.
 mod clock;
 mod config;
 mod error;
 mod geometry;
+mod hour;
 mod object;
 pub mod plan;
 mod stats;
@@ -45,6 +47,7 @@ mod bans;
 mod key;
 mod members;
 mod membership;
+mod observers;
 mod policy;
 mod shard;
 mod shared;
@@ -71,15 +74,18 @@ mod models;
 
 pub use bans::{Ban, Label, MAX_BANS};
 pub use cache::{
-    Answer, Cache, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep, Lookup,
-    LookupFuture, Paid, Payer, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
+    Answer, Cache, FetchError, Fetched, Follower, GetOrFetch, Hit, HourChange, Intent, Keep,
+    Lookup, LookupFuture, Paid, Payer, PendingLookup, Put, Reader, Remove, Scan, ScanStep, Stream,
+    Update, Updated, Writer,
 };
 pub use clock::Clock;
 pub use completion::Outcome;
 pub use config::{Config, Io, PolicyKind, Rows};
-pub use error::{OpenError, PutError, ReadError, RemoveError, Resize};
+pub use error::{NoLists, OpenError, PutError, ReadError, RemoveError, Resize, ScanError};
+pub use hour::Hour;
 pub use measure::{MeasureError, Probe, ProbeError, measure, probe_blank, probe_written};
 pub use memory::Reservation;
 pub use object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
+pub use observers::{Event, MarkedObject, Observation};
 pub use stats::{Health, Stats};
 pub use store::{CheckReport, Inspection, MemberDevice, check, inspect};

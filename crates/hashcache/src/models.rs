@@ -94,6 +94,7 @@ fn commit_with(stripe: &Stripe, name: &str, token: &Arc<PutToken>, labels: Vec<u
         mark: 0,
         group: 0,
         useless_after: 0,
+        fresh_until: 0,
         labels,
     };
     let record = Record {

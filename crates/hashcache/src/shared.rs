@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::key::Secret;
 use crate::members::Members;
 use crate::memory::{Budget, Hot, MemoryPressure};
+use crate::observers::Observers;
 use crate::stats::Counters;
 
 /// See the module's head.
@@ -23,6 +24,7 @@ pub(crate) struct Shared {
     pub(crate) hot: Arc<Hot>,
     pub(crate) members: Members,
     pub(crate) clock: Clock,
+    pub(crate) observers: Arc<Observers>,
     /// For what happens on no device in particular.
     pub(crate) counters: Counters,
 }
@@ -43,6 +45,7 @@ impl Shared {
             hot,
             members,
             clock,
+            observers: Arc::default(),
             counters: Counters::default(),
         }
     }

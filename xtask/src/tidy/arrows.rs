@@ -14,10 +14,11 @@ struct Row {
 
 const ENGINE: &str = "hashcache";
 const HTTP: &str = "hashcache-http";
+const PEERS: &str = "hashcache-peers";
 const PROXY: &str = "hashcache-proxy";
 const TESTKIT: &str = "hashcache-testkit";
 
-const ARROWS: [Row; 7] = [
+const ARROWS: [Row; 8] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -28,6 +29,12 @@ const ARROWS: [Row; 7] = [
         uses: &[],
         tests_use: &[],
     },
+    // Like `http`: bytes in, bytes out, so that fuzzers and tests reach it without a proxy.
+    Row {
+        name: PEERS,
+        uses: &[],
+        tests_use: &[],
+    },
     Row {
         name: TESTKIT,
         uses: &[],
@@ -35,19 +42,20 @@ const ARROWS: [Row; 7] = [
     },
     Row {
         name: PROXY,
-        uses: &[ENGINE, HTTP],
+        uses: &[ENGINE, HTTP, PEERS],
         tests_use: &[TESTKIT],
     },
     // To `http` as well: the proxy's settings carry its origin and its freshness rules.
     Row {
         name: "hashcache-cli",
         uses: &[ENGINE, HTTP, PROXY],
-        tests_use: &[TESTKIT],
+        // Tests play peers, which send datagrams.
+        tests_use: &[PEERS, TESTKIT],
     },
     // Nothing depends on the campaigns and they are not published: they may measure anything.
     Row {
         name: "campaigns",
-        uses: &[ENGINE, HTTP, PROXY, TESTKIT],
+        uses: &[ENGINE, HTTP, PEERS, PROXY, TESTKIT],
         tests_use: &[],
     },
     // The checks must be built in seconds.

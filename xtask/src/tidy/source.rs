@@ -71,7 +71,8 @@ pub fn notes_to_self(tree: &Tree) -> Vec<Finding> {
 pub fn unsafe_places(tree: &Tree) -> Vec<Finding> {
     let check = |line: &str| {
         let code = without_comment(line);
-        let is_lifted = code.contains("unsafe_code") && !code.contains("deny(unsafe_code");
+        let is_kept = code.contains("deny(unsafe_code") || code.contains("forbid(unsafe_code");
+        let is_lifted = code.contains("unsafe_code") && !is_kept;
         let is_used = words(&without_strings(code)).any(|word| word == "unsafe");
         (is_lifted || is_used).then(|| "`unsafe` outside `device/uring` and `memory`".to_owned())
     };
@@ -174,6 +175,7 @@ mod tests {
             "// unsafe methods invalidate",
             "let a = \"unsafe\";",
             "fn is_unsafe() {}",
+            "#![forbid(unsafe_code)]",
         ] {
             assert!(
                 findings(unsafe_places, &[("a.rs", line)]).is_empty(),

@@ -275,7 +275,7 @@ impl Stage {
             // Batches are cut here.
             batch_delay: Duration::from_secs(3600),
             segment_bytes: Some(segment_bytes(size)),
-            secret: Some(secret(plan.seed)),
+            name_secret: Some(name_secret(plan.seed)),
             clock,
             ..Config::on_device(Arc::clone(&disk) as Arc<dyn Device>)
         };
@@ -506,9 +506,9 @@ fn resident_bytes() -> Option<u64> {
     found.then_some(kib << 10)
 }
 
-/// Equal seeds give equal secrets. The store is deleted after the run, and no client can reach it.
-fn secret(seed: u64) -> [u8; 32] {
-    let mut secret = [0; 32];
+/// Equal seeds give equal hashes. The store is deleted after the run, and no client can reach it.
+fn name_secret(seed: u64) -> [u8; 16] {
+    let mut secret = [0; 16];
     fastrand::Rng::with_seed(seed).fill(&mut secret);
     secret
 }

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use hashcache_http::{RuleSpec, Rules};
+use hashcache_proxy::{PeerSettings, Site};
 use serde::Deserialize as _;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::{Spanned, Value};
@@ -13,10 +14,18 @@ use toml::{Spanned, Value};
 use super::given::{Given, Source};
 use super::keys::{self, Written};
 use super::mirror::MirrorTable;
-use crate::fault::Fault;
+use super::peers::{PeerTable, RouteTable, WrittenRoute};
+use super::site::SiteTable;
+use crate::fault::{Fault, Faults};
 
 /// Name of the array of tables that holds freshness rules.
-pub const RULE: &str = "rule";
+const RULE: &str = "rule";
+/// Names of the arrays of tables for peers and for routes.
+const PEER: &str = "peer";
+const ROUTE: &str = "route";
+
+/// Name of the array of tables that holds sites.
+const SITE: &str = "site";
 
 /// Name of the key that takes tables as well as strings: mirrors.
 const MIRROR: &str = "mirror";
@@ -28,8 +37,14 @@ pub struct Parsed {
     pub given: Vec<Given>,
     /// Its freshness rules in the order in which they stand: the first that matches decides.
     pub rules: Vec<RuleSpec>,
-    /// The freshness rules as they were written.
-    pub rule_tables: Vec<Value>,
+    /// Its peers.
+    pub peers: Vec<PeerSettings>,
+    /// Its routes in the order in which they stand: the first that matches decides.
+    pub routes: Vec<WrittenRoute>,
+    /// Its sites.
+    pub sites: Vec<Site>,
+    /// The arrays of tables as they were written.
+    pub tables: Vec<(&'static str, Vec<Value>)>,
     /// Faults in the structure of the file.
     pub faults: Vec<Fault>,
 }
@@ -42,7 +57,10 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
         text,
         given: vec![],
         rules: vec![],
-        rule_tables: vec![],
+        peers: vec![],
+        routes: vec![],
+        sites: vec![],
+        tables: vec![],
         faults: vec![],
     };
     for error in errors {
@@ -59,7 +77,10 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
     Parsed {
         given: reader.given,
         rules: reader.rules,
-        rule_tables: reader.rule_tables,
+        peers: reader.peers,
+        routes: reader.routes,
+        sites: reader.sites,
+        tables: reader.tables,
         faults: reader.faults.into_iter().map(|(_, fault)| fault).collect(),
     }
 }
@@ -69,7 +90,10 @@ struct Reader<'a> {
     text: &'a str,
     given: Vec<Given>,
     rules: Vec<RuleSpec>,
-    rule_tables: Vec<Value>,
+    peers: Vec<PeerSettings>,
+    routes: Vec<WrittenRoute>,
+    sites: Vec<Site>,
+    tables: Vec<(&'static str, Vec<Value>)>,
     /// Faults with their line numbers.
     faults: Vec<(usize, Fault)>,
 }
@@ -85,13 +109,32 @@ impl Reader<'_> {
                     for rule in tables {
                         self.rule(rule);
                     }
+                    self.keep(RULE, tables);
+                }
+                DeValue::Array(tables) if name == PEER && is_tables(value.get_ref()) => {
+                    for table in tables {
+                        self.peer(table);
+                    }
+                    self.keep(PEER, tables);
+                }
+                DeValue::Array(tables) if name == ROUTE && is_tables(value.get_ref()) => {
+                    for table in tables {
+                        self.route(table);
+                    }
+                    self.keep(ROUTE, tables);
+                }
+                DeValue::Array(tables) if name == SITE && is_tables(value.get_ref()) => {
+                    for table in tables {
+                        self.site(table);
+                    }
+                    self.keep(SITE, tables);
                 }
                 DeValue::Array(tables) if name == MIRROR && has_tables(value.get_ref()) => {
                     self.mirrors(line, tables);
                 }
-                _ if name == RULE => {
-                    let fault = Fault::new("`rule` must be an array of tables")
-                        .hint("start each rule with `[[rule]]`");
+                _ if [RULE, PEER, ROUTE, SITE].contains(&&*name) => {
+                    let fault = Fault::new(format!("`{name}` must be an array of tables"))
+                        .hint(format!("start each {name} with `[[{name}]]`"));
                     self.fault(line, fault);
                 }
                 DeValue::Table(table) if keys::is_table(&inner) => self.table(table, &inner),
@@ -131,12 +174,70 @@ impl Reader<'_> {
         };
         // Each rule is built alone first, so that an error can name its rule.
         match Rules::new([&spec]) {
-            Ok(_) => {
-                self.rules.push(spec);
-                let written = Value::deserialize(ValueDeserializer::from(rule.clone()));
-                self.rule_tables.extend(written);
-            }
+            Ok(_) => self.rules.push(spec),
             Err(error) => self.fault(self.line(start), Fault::new(error.to_string())),
+        }
+    }
+
+    /// Reads one `[[peer]]`.
+    fn peer(&mut self, table: &Spanned<DeValue<'_>>) {
+        if let Some(read) = self.read::<PeerTable>(PEER, table) {
+            match read.settings() {
+                Ok(peer) => self.peers.push(peer),
+                Err(fault) => self.fault(self.line(table.span().start), fault.at(PEER)),
+            }
+        }
+    }
+
+    /// Reads one `[[route]]`.
+    fn route(&mut self, table: &Spanned<DeValue<'_>>) {
+        if let Some(read) = self.read::<RouteTable>(ROUTE, table) {
+            match read.settings() {
+                Ok(route) => self.routes.push(route),
+                Err(Faults(faults)) => {
+                    for fault in faults {
+                        self.fault(self.line(table.span().start), fault.at(ROUTE));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads one `[[site]]`.
+    fn site(&mut self, table: &Spanned<DeValue<'_>>) {
+        if let Some(read) = self.read::<SiteTable>(SITE, table) {
+            match read.site() {
+                Ok(site) => self.sites.push(site),
+                Err(fault) => self.fault(self.line(table.span().start), fault.at(SITE)),
+            }
+        }
+    }
+
+    /// Deserializes one table of the array `name`; a wrong field names its own line.
+    fn read<T: serde::de::DeserializeOwned>(
+        &mut self,
+        name: &str,
+        table: &Spanned<DeValue<'_>>,
+    ) -> Option<T> {
+        match T::deserialize(ValueDeserializer::from(table.clone())) {
+            Ok(read) => Some(read),
+            Err(error) => {
+                let start = table.span().start;
+                let line = self.line(error.span().map_or(start, |span| span.start));
+                self.fault(line, table_fault(error.message()).at(name));
+                None
+            }
+        }
+    }
+
+    /// Keeps the tables of an array as they were written, for `config show`.
+    fn keep(&mut self, name: &'static str, tables: &[Spanned<DeValue<'_>>]) {
+        let written = tables
+            .iter()
+            .filter_map(|table| Value::deserialize(ValueDeserializer::from(table.clone())).ok());
+        let written: Vec<Value> = written.collect();
+        if !written.is_empty() {
+            self.tables.push((name, written));
         }
     }
 

@@ -12,10 +12,12 @@ use std::str::FromStr;
 use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Seconds, SetCookie, TargetError};
 use hashcache_proxy::{
-    AccessLog, CollapseWait, Fail, GroupBy, HostList, HostPattern, Listen, LogFormat,
+    AccessLog, CollapseWait, Direct, Fail, GroupBy, HostList, HostPattern, Listen, LogFormat,
+    PeerChoice,
 };
 
 use super::mirror::{read_mirror, show_mirror};
+use super::peers::{CHOICES, DIRECTS, read_icp, read_parent};
 use super::suggest;
 use super::values::Values;
 use super::words::one_of;
@@ -213,7 +215,7 @@ pub static KEYS: &[Key] = &[
     paths!("tls_key", tls_key),
     one!("accelerate", accelerate, origin, show_origin),
     many!("accelerate_host", accelerate_host, host),
-    one!("admin", admin, address_or_none, show_admin),
+    one!("admin", admin, address_or_none, show_address),
     Key {
         name: "admin_token_file",
         form: Form::One(|values, word| {
@@ -266,7 +268,12 @@ pub static KEYS: &[Key] = &[
         }),
         show: |values| Shown::List(values.mirror.iter().map(show_mirror).collect()),
     },
+    many!("parent", parent, read_parent),
+    one!("direct", direct, direct, show_direct),
+    one!("peer_choice", peer_choice, choice, show_choice),
+    one!("icp", icp, read_icp, show_address),
     one!("fail", fail, fail, show_fail),
+    many!("pac_proxies", pac_proxies, proxy_url),
     many!("allow_client", allow_client, itself),
     many!("allow_purge", allow_purge, itself),
     many!("allow_destination", allow_destination, itself),
@@ -434,7 +441,10 @@ pub fn unknown(name: &str) -> Fault {
     if name == "config" {
         return fault.hint("a configuration file cannot include another one");
     }
-    match suggest::nearest(name, spellings().chain(["limits", "intercept", "rule"])) {
+    match suggest::nearest(
+        name,
+        spellings().chain(["limits", "intercept", "rule", "peer", "route"]),
+    ) {
         Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
         None => fault.hint("`hashcache config example` lists every key"),
     }
@@ -551,10 +561,22 @@ fn origin(word: &str) -> Result<Option<Origin>, Fault> {
 }
 
 fn public_url(word: &str) -> Result<Option<Origin>, Fault> {
-    word.parse().map(Some).map_err(|error: TargetError| {
+    proxy_url(word).map(Some)
+}
+
+fn proxy_url(word: &str) -> Result<Origin, Fault> {
+    word.parse().map_err(|error: TargetError| {
         Fault::new(format!("`{word}` is not the URL of a proxy: {error}"))
             .hint("write it as http://cache.lan:3128")
     })
+}
+
+fn direct(word: &str) -> Result<Direct, Fault> {
+    one_of(&DIRECTS, word)
+}
+
+fn choice(word: &str) -> Result<PeerChoice, Fault> {
+    one_of(&CHOICES, word)
 }
 
 fn fail(word: &str) -> Result<Fail, Fault> {
@@ -695,7 +717,7 @@ fn show_origin(origin: &Option<Origin>) -> Shown {
         .map_or(Shown::Nothing, |origin| Shown::Text(origin.to_string()))
 }
 
-fn show_admin(admin: &Option<SocketAddr>) -> Shown {
+fn show_address(admin: &Option<SocketAddr>) -> Shown {
     Shown::Text(admin.map_or_else(|| "none".to_owned(), |address| address.to_string()))
 }
 
@@ -770,6 +792,14 @@ fn show_policy(&policy: &PolicyKind) -> Shown {
 
 fn show_fail(&fail: &Fail) -> Shown {
     show_word(&FAILS, fail)
+}
+
+fn show_direct(&direct: &Direct) -> Shown {
+    show_word(&DIRECTS, direct)
+}
+
+fn show_choice(&choice: &PeerChoice) -> Shown {
+    show_word(&CHOICES, choice)
 }
 
 fn show_format(&format: &LogFormat) -> Shown {

@@ -11,7 +11,9 @@ mod file;
 mod given;
 mod keys;
 mod mirror;
+mod peers;
 mod reference;
+mod site;
 mod suggest;
 mod values;
 mod words;
@@ -21,7 +23,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use environment::Environment;
-pub use file::RULE;
 pub use given::{Given, Source};
 pub use keys::{
     COOKIES, FAILS, FORMATS, GROUPS, IOS, KEYS, Key, POLICIES, ROWS, Shown, Written, block, find,
@@ -29,14 +30,17 @@ pub use keys::{
 };
 #[cfg(test)]
 pub use mirror::read_mirror;
+pub use peers::{CHOICES, DIRECTS};
 pub use reference::{
-    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, RULE_ABOUT, RULE_FIELDS, Topic, help,
+    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS,
+    ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Topic, help,
 };
 pub use values::Values;
 
 use hashcache_http::{RuleSpec, Rules};
-use hashcache_proxy::Speaks;
+use hashcache_proxy::{SiteError, Sites, Speaks};
 
+use self::peers::Said;
 use crate::fault::{Fault, Faults};
 use crate::units::show_size;
 
@@ -47,8 +51,8 @@ pub struct Effective {
     pub values: Values,
     /// The configuration file that was read, if one was.
     pub file: Option<PathBuf>,
-    /// The freshness rules of the file, as they were written.
-    pub rule_tables: Vec<toml::Value>,
+    /// The arrays of tables of the file, as they were written.
+    pub tables: Vec<(&'static str, Vec<toml::Value>)>,
     /// The source of each value of [`KEYS`], in that order.
     sources: Vec<Source>,
 }
@@ -131,7 +135,7 @@ fn assemble(
     let mut effective = Effective {
         values: Values::defaults(environment.processors, environment.cache_file()),
         file: path.map(Path::to_owned),
-        rule_tables: parsed.rule_tables,
+        tables: parsed.tables,
         sources: vec![Source::Default; KEYS.len()],
     };
     for layer in [parsed.given, variables, flags] {
@@ -155,9 +159,26 @@ fn assemble(
             }
         }
     }
+    let said = Said {
+        parents: &effective.values.parent,
+        peers: &parsed.peers,
+        routes: &parsed.routes,
+        direct: effective.values.direct,
+        choice: effective.values.peer_choice,
+        icp: effective.values.icp,
+        in_front_of_a_site: effective.values.accelerate.is_some() || !parsed.sites.is_empty(),
+    };
+    match said.together(environment) {
+        Ok(together) => effective.values.peers = together,
+        Err(Faults(wrong)) => faults.extend(wrong),
+    }
     match rules(&parsed.rules, effective.values.default_rules) {
         Ok(rules) => effective.values.rules = rules,
         Err(fault) => faults.push(fault),
+    }
+    match Sites::new(parsed.sites) {
+        Ok(sites) => effective.values.sites = sites,
+        Err(error) => faults.push(site_fault(&error)),
     }
     // Contradictions between values that are themselves wrong would only confuse the operator.
     if faults.is_empty() {
@@ -178,6 +199,16 @@ fn rules(own: &[RuleSpec], default_rules: bool) -> Result<Rules, Fault> {
         Rules::new(own)
     };
     rules.map_err(|error| Fault::new(error.to_string()))
+}
+
+/// A contradiction between sites, with what to do about it.
+fn site_fault(error: &SiteError) -> Fault {
+    let fault = Fault::new(error.to_string()).at("site");
+    match error {
+        SiteError::HostTwice { .. } => fault.hint("each host belongs to one `[[site]]`"),
+        SiteError::OriginTwice { .. } => fault.hint("use `weight` to send it more requests"),
+        _ => fault,
+    }
 }
 
 /// Keys that one source gives under two spellings: the result would depend on their order.
@@ -207,8 +238,8 @@ fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
         let fault = fault.hint("each certificate needs its key, in the same order");
         faults.push(fault.at(effective.source("tls_cert")));
     }
-    if values.accelerate.is_none() && certificates > 0 {
-        let fault = Fault::new("`tls_cert` needs `accelerate`: it is for an accelerated site");
+    if !values.is_reverse() && certificates > 0 {
+        let fault = Fault::new("`tls_cert` needs `accelerate` or `[[site]]`");
         faults.push(fault.at(effective.source("tls_cert")));
     }
     let tls = values
@@ -237,8 +268,8 @@ fn intercept_contradictions(effective: &Effective) -> Vec<Fault> {
         let fault = fault.hint("make one with `hashcache ca init`, then add `--intercept-ca DIR`");
         faults.push(fault.at(effective.source(key)));
     }
-    if values.intercept_ca.is_some() && values.accelerate.is_some() {
-        let fault = Fault::new("`intercept` works only in a forward proxy, not with `accelerate`");
+    if values.intercept_ca.is_some() && values.is_reverse() {
+        let fault = Fault::new("`intercept` works only in a forward proxy, not in front of a site");
         faults.push(fault.at(effective.source("intercept.ca")));
     }
     faults
@@ -272,8 +303,13 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
         let fault = Fault::new("`accelerate_host` needs `accelerate`");
         faults.push(fault.at(effective.source("accelerate_host")));
     }
-    if values.accelerate.is_some() && !values.mirror.is_empty() {
-        let fault = Fault::new("`mirror` works only in a forward proxy, not with `accelerate`");
+    if values.accelerate.is_some() && !values.sites.all().is_empty() {
+        let fault = Fault::new("`accelerate` and `[[site]]` contradict each other");
+        let fault = fault.hint("make a `[[site]]` of the URL of `accelerate`");
+        faults.push(fault.at(effective.source("accelerate")));
+    }
+    if values.is_reverse() && !values.mirror.is_empty() {
+        let fault = Fault::new("`mirror` works only in a forward proxy, not in front of a site");
         let fault = fault.hint("run two proxies, each with its own cache");
         faults.push(fault.at(effective.source("mirror")));
     }

@@ -20,6 +20,8 @@ pub enum Topic {
     Https,
     /// Mirrors of package registries.
     Mirrors,
+    /// Other caches.
+    Peers,
     /// The access log.
     Logs,
     /// Settings that few installations need.
@@ -30,12 +32,13 @@ pub enum Topic {
 
 impl Topic {
     /// All topics, in the order of the documents.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Listen,
         Self::Cache,
         Self::Access,
         Self::Https,
         Self::Mirrors,
+        Self::Peers,
         Self::Logs,
         Self::Expert,
         Self::Limits,
@@ -49,6 +52,7 @@ impl Topic {
             Self::Access => "Access",
             Self::Https => "HTTPS",
             Self::Mirrors => "Mirrors",
+            Self::Peers => "Peers",
             Self::Logs => "Logs",
             Self::Expert => "Expert",
             Self::Limits => "Limits",
@@ -163,7 +167,8 @@ pub static ENTRIES: &[Entry] = &[
         },
         "Run in front of this site (reverse proxy), not as a forward proxy",
         "The origin of the site: http or https, without a path. Every address in `listen` then \
-         serves this site.",
+         serves this site. For several sites or origins, and for rules, write `[[site]]` \
+         tables.",
     ),
     entry(
         "accelerate_host",
@@ -173,8 +178,9 @@ pub static ENTRIES: &[Entry] = &[
             example: "[\"www.example.org\"]",
         },
         "Host name of the site; requests for other hosts get status 421",
-        "Names without ports. Responses are stored under the URL of the origin, whatever the \
-         Host field of the request.",
+        "Names without ports. The origin then gets the Host field of the client, and responses \
+         are stored by the URL that the client used. Without names the origin gets its own Host, \
+         and all hosts are one site.",
     ),
     entry(
         "admin",
@@ -200,6 +206,16 @@ pub static ENTRIES: &[Entry] = &[
         "What browsers with /proxy.pac do if the proxy is down: connect directly (open) or fail \
          (closed)",
         "",
+    ),
+    entry(
+        "pac_proxies",
+        Topic::Listen,
+        DefaultValue::Unset {
+            example: "[\"http://cache-a.lan:3128\", \"http://cache-b.lan:3128\"]",
+        },
+        "Proxies among which /proxy.pac chooses by a hash of the host",
+        "Each proxy then stores other sites. If one does not answer, browsers use the next one for \
+         its hosts. Give every proxy of the list the same list.",
     ),
     entry(
         "cache",
@@ -321,7 +337,7 @@ pub static ENTRIES: &[Entry] = &[
         DefaultValue::Unset {
             example: "[\"/etc/hashcache/site.pem\"]",
         },
-        "Certificate of the accelerated site with its chain (PEM)",
+        "Certificate of the site with its chain (PEM)",
         "With several, the first that has the name the client asks for is used, otherwise the \
          first. A reload reads the files again.",
     ),
@@ -393,6 +409,46 @@ pub static ENTRIES: &[Entry] = &[
         "URL is the registry's base URL; after it, separated by spaces, the other places that \
          its index links files from. NAME is the kind unless given. A [[mirror]] table says the \
          same.",
+    ),
+    entry(
+        "parent",
+        Topic::Peers,
+        DefaultValue::Unset {
+            example: "[\"http://cache.isp.example:3128\"]",
+        },
+        "Fetch through this proxy (parent); `env` means those in http_proxy and https_proxy",
+        "http:// or https:// (TLS to the parent) with host and port. http resources are requested \
+         by their whole URL, https resources through a tunnel (CONNECT). A parent that needs a \
+         password, or another one than the first, needs a `[[peer]]`. `env` reads the variables \
+         http_proxy, https_proxy, all_proxy and no_proxy at the start and at a reload, as curl \
+         does, except that a proxy without a port has the port of its scheme.",
+    ),
+    entry(
+        "direct",
+        Topic::Peers,
+        DefaultValue::Value,
+        "Fetch from origins directly: allow (if no peer answers), prefer or never",
+        "With prefer, peers are asked only if the origin cannot be reached. With never, nothing \
+         leaves except through peers. It applies where no `[[route]]` does.",
+    ),
+    entry(
+        "peer_choice",
+        Topic::Peers,
+        DefaultValue::Value,
+        "Which of several parents is asked first: first, round-robin, rendezvous, carp or fastest",
+        "first: in the order given. rendezvous and carp give each URL one parent by a hash, so \
+         that each parent stores other URLs; carp computes it as the Cache Array Routing Protocol \
+         does. fastest: the shortest time of connecting. Parents that do not answer are asked \
+         last, until they answer again.",
+    ),
+    entry(
+        "icp",
+        Topic::Peers,
+        DefaultValue::Value,
+        "UDP port or address where this proxy speaks ICP with its peers, or `none`",
+        "Queries are sent from it and answered at it; 3130 is customary. A port alone means all \
+         IPv4 addresses of this machine. It is opened only if a `[[peer]]` has an ICP port, and \
+         only the addresses of those peers are answered.",
     ),
     entry(
         "access_log",
@@ -698,6 +754,97 @@ pub const RULE_FIELDS: [(&str, &str); 5] = [
     ),
 ];
 
+/// What a `[[site]]` is for.
+pub const SITE_ABOUT: &str = "\
+A site that the proxy stands in front of (reverse proxy). Every address in listen then serves the \
+sites of the file, and no other hosts: they get status 421. A host belongs to one site. Responses \
+are stored by the URL that the client used. Origins get X-Forwarded-For, X-Forwarded-Proto, \
+X-Forwarded-Host and Forwarded. A reload takes changes of sites over.";
+
+/// The fields of a `[[site]]`.
+pub const SITE_FIELDS: [(&str, &str); 15] = [
+    (
+        "hosts",
+        "Names of the site, without ports. The first one is its name in logs.",
+    ),
+    (
+        "origins",
+        "URLs of the servers that have its content, without paths. A table such as \
+         { url = \"http://10.0.0.6\", weight = 2 } gives an origin a larger share.",
+    ),
+    (
+        "host",
+        "The Host field that origins get: \"client\" (the client's, the default), \"origin\" \
+         (that of the origin's URL), or a name.",
+    ),
+    (
+        "balance",
+        "How requests are spread: \"round-robin\" (the default), \"least-busy\", \"hash\" \
+         (always the same origin for a URL) or \"first\" (the first one that works). An origin \
+         that fails 3 times in a row (no connection, no response in time, status 502 to 504) gets \
+         no requests for 10s, then 20s, up to 1m. Never more than half of the origins are left \
+         out in this way. A GET, HEAD or OPTIONS without content that fails before its response \
+         begins is sent to another origin, for at most a fifth of the requests.",
+    ),
+    (
+        "health",
+        "Checks of each origin: `path` is requested every `interval` (5s) and must answer with \
+         `status` (200) within `timeout` (2s). An origin is left out after 3 failed checks, until \
+         2 are good.",
+    ),
+    (
+        "redirect_to_https",
+        "true: plain requests get a redirect to https (308), except below \
+         /.well-known/acme-challenge/.",
+    ),
+    (
+        "trust_forwarded",
+        "Networks of proxies in front of this one, whose Forwarded and X-Forwarded fields are \
+         believed. From other clients these fields are dropped. A proxy in these networks must \
+         set or remove X-Forwarded-For.",
+    ),
+    (
+        "stale_if_error",
+        "How long after its lifetime a response may be served while the origins answer with \
+         errors, if the origin says nothing about that.",
+    ),
+    (
+        "stale_while_revalidate",
+        "How long after its lifetime a response may be served at once while a new one is fetched, \
+         if the origin says nothing about that.",
+    ),
+    (
+        "key",
+        "What selects a stored response besides the URL. drop_query: patterns of parameters that \
+         are removed, also for the origin. sort_query: true sorts the parameters by name. cookies \
+         and headers: names whose values are part of the key.",
+    ),
+    (
+        "bypass_cookie",
+        "Patterns of cookies, such as \"session*\". A request with such a cookie is answered by \
+         the origin, and the response is not stored.",
+    ),
+    (
+        "request_headers",
+        "Changes of the fields that origins get: remove (a list), set and add (tables of names \
+         and values), in this order. Fields of the connection and of framing cannot be changed.",
+    ),
+    (
+        "response_headers",
+        "The same for the fields that clients get. Responses are stored as the origin sent them.",
+    ),
+    (
+        "compress",
+        "Content codings for text of 1KiB and more: \"br\", \"gzip\". Origins are then asked for \
+         content without a coding; it is stored once, and encoded for clients that accept it.",
+    ),
+    (
+        "error_page",
+        "File with an HTML page, up to 64KiB, for browsers, in place of the proxy's own error \
+         pages.",
+    ),
+];
+
 /// What a `[[mirror]]` is for.
 pub const MIRROR_ABOUT: &str = "\
 A mirror of a package registry, at the path /mirror/NAME/ of the proxy. It is the table form of \
@@ -716,6 +863,90 @@ pub const MIRROR_FIELDS: [(&str, &str); 4] = [
          links files from. The registry's own host counts only if it is listed.",
     ),
     ("name", "Name in the path; the kind unless given."),
+];
+
+/// What a `[[peer]]` is for.
+pub const PEER_ABOUT: &str = "\
+Another cache through which this proxy fetches. All parents are asked for everything, in the order \
+of the file, unless a route says otherwise. Siblings are asked by ICP what they have stored. You \
+trust every peer not to forge what it sends.";
+
+/// The fields of a `[[peer]]`.
+pub const PEER_FIELDS: [(&str, &str); 9] = [
+    ("name", "Name in logs and routes."),
+    (
+        "kind",
+        "parent: it is asked for every resource, and fetches what it does not have. sibling: it \
+         is asked only for http resources that it says it has stored, by ICP.",
+    ),
+    (
+        "url",
+        "Where it listens; with https:// the connection to it uses TLS.",
+    ),
+    (
+        "credentials_file",
+        "File with one line `user:password` for Basic authentication. Only its owner and its \
+         group may read it. A reload reads it again.",
+    ),
+    (
+        "https",
+        "How https resources are fetched: tunnel (CONNECT; the default) or fetch (the peer is \
+         asked for the whole https:// URL, is the client of the origin's TLS, and can store the \
+         response).",
+    ),
+    (
+        "plain_https",
+        "true: allow fetch over a connection without TLS, which others may read.",
+    ),
+    (
+        "weight",
+        "Its share of the requests with round-robin, rendezvous and carp, from 1 to 1000; 1 unless \
+         given.",
+    ),
+    (
+        "icp",
+        "Its UDP port for ICP, usually 3130; the key icp must be set too. A sibling needs it.",
+    ),
+    (
+        "misses",
+        "false: its own requests get only what is stored here, else status 504, so that a sibling \
+         does not use this proxy as a parent. true unless given.",
+    ),
+];
+
+/// What a `[[route]]` is for.
+pub const ROUTE_ABOUT: &str = "\
+A route says through which peers certain resources are fetched. The first route that matches a \
+resource decides; the keys direct and peer_choice apply where none does. Addresses that clients \
+may not reach (allow_destination) are refused whatever the route.";
+
+/// The fields of a `[[route]]`.
+pub const ROUTE_FIELDS: [(&str, &str); 6] = [
+    (
+        "host",
+        "Host name, `*.` with a domain, address or network, or a list of them. Without it, the \
+         route is for every host.",
+    ),
+    (
+        "port",
+        "List of ports and ranges of ports. Without it, the route is for every port.",
+    ),
+    (
+        "scheme",
+        "http or https; a tunnel counts as https. Without it, the route is for both.",
+    ),
+    (
+        "peers",
+        "Names of the peers that may be asked, in this order; [] means none. Without it, all.",
+    ),
+    (
+        "direct",
+        "As the key direct, whose value is used without it; with an empty list of peers: allow.",
+    ),
+    (
+        "choice",
+        "As the key peer_choice, whose value is used without it.",
+    ),
 ];
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 use std::fs;
 
 use super::environment::tests::environment;
+use hashcache_proxy::Site;
+
 use super::*;
 
 const HOME: (&str, &str) = ("HOME", "/home-of-tests");
@@ -224,7 +226,7 @@ fn what_contradicts_itself_is_refused() {
         ),
         (
             "tls_cert = \"c\"\ntls_key = \"k\"",
-            "a.toml:1: `tls_cert` needs `accelerate`: it is for an accelerated site",
+            "a.toml:1: `tls_cert` needs `accelerate` or `[[site]]`",
         ),
         (
             "listen = \"https://127.0.0.1:1\"",
@@ -489,4 +491,59 @@ fn a_wrong_mirror_names_its_line_and_two_of_a_name_are_refused() {
         refused[0].contains("`mirror` works only in a forward proxy"),
         "{refused:?}"
     );
+}
+
+const SITE_TABLE: &str = "[[site]]\nhosts = [\"a.test\"]\norigins = [\"http://10.0.0.5\"]\n";
+
+#[test]
+fn sites_are_read_and_shown_as_they_were_written() {
+    let file = format!("{SITE_TABLE}{}", SITE_TABLE.replace("a.test", "b.test"));
+    let effective = assembled(&file, &[], vec![]).unwrap();
+    let names = effective.values.sites.all().iter().map(Site::name);
+    assert_eq!(names.collect::<Vec<_>>(), ["a.test", "b.test"]);
+    assert_eq!(effective.tables[0].1.len(), 2);
+    assert!(effective.values.is_reverse());
+}
+
+#[test]
+fn a_wrong_site_names_its_line_and_its_field() {
+    let wrong = |more: &str| whats(assembled(&format!("{SITE_TABLE}{more}"), &[], vec![]));
+    assert_eq!(
+        wrong("balance = \"hashed\"\n"),
+        ["a.toml:1: site: balance: `hashed` is not one of round-robin, least-busy, hash, first"]
+    );
+    let unknown = wrong("ballance = \"hash\"\n");
+    assert!(
+        unknown[0].starts_with("a.toml:4: site: unknown field `ballance`"),
+        "{unknown:?}"
+    );
+    assert_eq!(wrong(SITE_TABLE), ["site: `a.test` is a host of two sites"]);
+    let table = "[site]\nhosts = [\"a.test\"]\n";
+    assert_eq!(
+        whats(assembled(table, &[], vec![])),
+        ["a.toml:1: `site` must be an array of tables"]
+    );
+}
+
+#[test]
+fn a_site_does_not_go_together_with_a_forward_proxy() {
+    for (more, what) in [
+        (
+            "accelerate = \"http://b.test\"\n",
+            "a.toml:1: `accelerate` and `[[site]]` contradict each other",
+        ),
+        (
+            "mirror = \"npm=http://b.test/\"\n",
+            "a.toml:1: `mirror` works only in a forward proxy, not in front of a site",
+        ),
+        (
+            "intercept.ca = \"/c\"\n",
+            "a.toml:1: `intercept` works only in a forward proxy, not in front of a site",
+        ),
+    ] {
+        assert_eq!(
+            whats(assembled(&format!("{more}{SITE_TABLE}"), &[], vec![])),
+            [what]
+        );
+    }
 }

@@ -11,9 +11,12 @@ use std::time::Duration;
 use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Rules, Seconds, SetCookie};
 use hashcache_proxy::{
-    AccessLog, CertificateFiles, CollapseWait, ConnectPort, Fail, GroupBy, HostOptions, Limits,
-    Listen, LogFormat, Mirror, Mode, Nat64, Prefix, Settings,
+    AccessLog, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy, HostOptions,
+    Limits, Listen, LogFormat, Mirror, Mode, Nat64, PeerChoice, Prefix, SentHost, Settings, Site,
+    Sites,
 };
+
+use super::peers::{Parent, PeersAndRoutes};
 
 /// Default address for clients: this machine only, on the usual port of a proxy.
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3128);
@@ -50,6 +53,8 @@ pub struct Values {
     pub accelerate: Option<Origin>,
     /// Host names of that origin; empty means any name.
     pub accelerate_host: Vec<Host>,
+    /// The sites that the proxy stands in front of, if the file has any.
+    pub sites: Sites,
     /// Address of the admin listener (metrics, health, purges), if there is one.
     pub admin: Option<SocketAddr>,
     /// Name in `Via` and `Cache-Status`.
@@ -87,12 +92,24 @@ pub struct Values {
     pub public_url: Option<Origin>,
     /// Registries under paths of the proxy.
     pub mirror: Vec<Mirror>,
+    /// Parents that a URL describes, or the environment.
+    pub parent: Vec<Parent>,
+    /// Whether resources are fetched from their origins directly, where no route says otherwise.
+    pub direct: Direct,
+    /// Which peer is asked first, where no route says otherwise.
+    pub peer_choice: PeerChoice,
+    /// Where this proxy speaks ICP, if it does.
+    pub icp: Option<SocketAddr>,
+    /// All peers and routes; made of the other settings and of the tables of the file.
+    pub peers: PeersAndRoutes,
     /// Directory of the certificate authority for interception.
     pub intercept_ca: Option<PathBuf>,
     /// Hosts for which TLS is intercepted.
     pub intercept: HostOptions,
     /// What `/proxy.pac` tells browsers to do when the proxy does not answer.
     pub fail: Fail,
+    /// The proxies among which `/proxy.pac` chooses.
+    pub pac_proxies: Vec<Origin>,
     /// Client networks allowed in addition to the default ones.
     pub allow_client: Vec<Prefix>,
     /// Clients that may send PURGE.
@@ -149,6 +166,7 @@ impl Values {
             tls_key: vec![],
             accelerate: None,
             accelerate_host: vec![],
+            sites: Sites::default(),
             admin: Some(ADMIN),
             name: "hashcache".to_owned(),
             workers: processors,
@@ -167,9 +185,15 @@ impl Values {
             max_object_size: None,
             public_url: None,
             mirror: vec![],
+            parent: vec![],
+            direct: Direct::Allow,
+            peer_choice: PeerChoice::First,
+            icp: None,
+            peers: PeersAndRoutes::default(),
             intercept_ca: None,
             intercept: HostOptions::default(),
             fail: Fail::Open,
+            pac_proxies: vec![],
             allow_client: vec![],
             allow_purge: vec![],
             admin_token_file: None,
@@ -201,6 +225,37 @@ impl Values {
             .unwrap_or(self.cache_size / OBJECTS_PER_CACHE)
     }
 
+    /// Whether the proxy is a reverse proxy.
+    pub fn is_reverse(&self) -> bool {
+        self.accelerate.is_some() || !self.sites.all().is_empty()
+    }
+
+    /// What a reverse proxy stands in front of, for messages.
+    pub fn front_of(&self) -> String {
+        match (&self.accelerate, self.sites.all()) {
+            (Some(origin), _) => origin.to_string(),
+            (None, [site]) => site.name(),
+            (None, sites) => format!("{} sites", sites.len()),
+        }
+    }
+
+    /// The sites of the file, or the one of `accelerate`.
+    fn sites(&self) -> Sites {
+        let Some(origin) = &self.accelerate else {
+            return self.sites.clone();
+        };
+        let mut site = Site::at(origin.clone());
+        site.hosts.clone_from(&self.accelerate_host);
+        if site.hosts.is_empty() {
+            // Without names of the site the client's Host may be anything.
+            site.sent_host = SentHost::Origin;
+        }
+        // Names that are given twice are one name.
+        site.hosts.sort_by_key(ToString::to_string);
+        site.hosts.dedup();
+        Sites::new(vec![site]).unwrap_or_default()
+    }
+
     fn tls(&self) -> Vec<CertificateFiles> {
         let pairs = self
             .tls_cert
@@ -216,21 +271,23 @@ impl Values {
     /// first.
     pub fn for_proxy(&self) -> Settings {
         Settings {
-            mode: match &self.accelerate {
-                Some(origin) => Mode::Accelerate {
-                    origin: origin.clone(),
-                    hosts: self.accelerate_host.clone(),
-                },
-                None => Mode::Forward,
+            mode: match self.is_reverse() {
+                true => Mode::Reverse,
+                false => Mode::Forward,
             },
+            sites: self.sites(),
             listen: self.listen.clone(),
             tls: self.tls(),
             admin: self.admin,
             name: self.name.clone(),
             public_url: self.public_url.clone(),
             mirrors: self.mirror.clone(),
+            icp: self.icp,
+            peers: self.peers.peers.clone(),
+            routes: self.peers.routes.clone(),
             intercept: None,
             fail: self.fail,
+            pac_proxies: self.pac_proxies.clone(),
             allow_client: self.allow_client.clone(),
             allow_purge: self.allow_purge.clone(),
             admin_token_file: self.admin_token_file.clone(),

@@ -78,7 +78,7 @@ fn help_is_grouped_by_topic_with_everyday_flags_first() {
     assert_eq!(
         headings,
         [
-            "Options", "Listen", "Cache", "Access", "HTTPS", "Mirrors", "Logs", "Expert"
+            "Options", "Listen", "Cache", "Access", "HTTPS", "Mirrors", "Peers", "Logs", "Expert"
         ]
     );
     assert!(help.contains("-c, --config <FILE>"), "{help}");

@@ -48,6 +48,7 @@ async fn origin() -> Origin {
 pub fn start(cache: &Cache) -> SocketAddr {
     let settings = Settings {
         mode: Mode::Forward,
+        sites: hashcache_proxy::Sites::default(),
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()],
         tls: vec![],
         admin: None,
@@ -79,6 +80,10 @@ pub fn start(cache: &Cache) -> SocketAddr {
         adaptive_lifetime: false,
         max_object_size: 1 << 20,
         workers: 2,
+        pac_proxies: vec![],
+        icp: None,
+        peers: vec![],
+        routes: vec![],
         limits: Limits::default(),
     };
     let (said, says) = mpsc::channel();

@@ -51,3 +51,34 @@ fn s4_a_client_may_open_the_window_too() {
     );
     assert_eq!(case.then(91, &request), validate_stale());
 }
+
+#[test]
+fn the_operators_windows_hold_where_the_origin_names_none() {
+    let options = ReuseOptions {
+        stale_if_error: Seconds::new(30),
+        stale_while_revalidate: Seconds::new(10),
+        ..ReuseOptions::default()
+    };
+    let request = RequestFacts::of(&http::Method::GET, &fields(&[]));
+    let decided = |directives: &str, age| {
+        let facts = cache_control(directives).facts();
+        reuse(&request, &facts, UnixTime(T + age), &options)
+    };
+    let allowed = |age, ttl| stale(age, ttl, StaleAllowance::WhileRevalidating);
+    assert_eq!(decided("max-age=60", 69), allowed(69, -9));
+    let on_error = validate(Forward::Stale, OnError::ServeIfError);
+    assert_eq!(decided("max-age=60", 70), on_error);
+    assert_eq!(decided("max-age=60", 90), on_error);
+    assert_eq!(decided("max-age=60", 91), validate_stale());
+    let own = "max-age=60, stale-while-revalidate=1, stale-if-error=2";
+    assert_eq!(decided(own, 61), on_error);
+    assert_eq!(decided(own, 63), validate_stale());
+    for forbidden in ["must-revalidate", "proxy-revalidate", "s-maxage=60"] {
+        let decision = decided(&format!("max-age=60, {forbidden}"), 61);
+        assert_eq!(
+            decision,
+            validate(Forward::Stale, OnError::Fail),
+            "{forbidden}"
+        );
+    }
+}

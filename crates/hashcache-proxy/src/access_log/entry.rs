@@ -47,10 +47,8 @@ pub(crate) struct LogEntry<'a> {
     pub(crate) client_bytes: u64,
     /// Bytes received from upstream for this request, heads included.
     pub(crate) origin_bytes: u64,
-    /// The address of the upstream.
-    pub(crate) upstream: Option<SocketAddr>,
-    /// The parent or sibling that was used instead of the origin.
-    pub(crate) peer: Option<&'a str>,
+    /// The server that was asked, if one was.
+    pub(crate) next_hop: Option<LoggedHop<'a>>,
     /// `Failure::slug` of the failure.
     pub(crate) error: Option<&'static str>,
     /// The number that is also on the error page.
@@ -61,6 +59,17 @@ pub(crate) struct LogEntry<'a> {
     pub(crate) referer: Option<&'a [u8]>,
     /// Of the response.
     pub(crate) content_type: Option<&'a [u8]>,
+}
+
+/// The server that was asked for a resource.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoggedHop<'a> {
+    /// Its address; `None`: there was no connection.
+    pub(crate) address: Option<SocketAddr>,
+    /// Its name, if it is a peer and not the origin.
+    pub(crate) peer: Option<&'a str>,
+    /// Squid's word for the reason of the choice.
+    pub(crate) code: &'static str,
 }
 
 impl LogEntry<'_> {

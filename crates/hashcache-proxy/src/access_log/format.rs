@@ -115,16 +115,16 @@ impl Formatter {
         line.push(b' ');
         self.push_url(line, entry, TargetForm::Absolute);
         line.extend_from_slice(b" - ");
-        match (entry.peer, entry.upstream) {
-            (Some(peer), _) => {
-                line.extend_from_slice(b"FIRSTUP_PARENT/");
-                push_or_dash(line, peer.as_bytes(), Quoting::Url, FIELD_BYTES);
+        match entry
+            .next_hop
+            .and_then(|hop| Some((hop.code, hop.address?)))
+        {
+            Some((code, address)) => {
+                line.extend_from_slice(code.as_bytes());
+                line.push(b'/');
+                push_ip(line, address.ip());
             }
-            (None, Some(upstream)) => {
-                line.extend_from_slice(b"HIER_DIRECT/");
-                push_ip(line, upstream.ip());
-            }
-            (None, None) => line.extend_from_slice(b"HIER_NONE/-"),
+            None => line.extend_from_slice(b"HIER_NONE/-"),
         }
         line.push(b' ');
         push_or_dash(line, media_type(entry), Quoting::Url, FIELD_BYTES);
@@ -216,13 +216,13 @@ impl Formatter {
         if entry.aborted {
             line.extend_from_slice(b",\"hashcache.aborted\":true");
         }
-        if let Some(upstream) = entry.upstream {
+        if let Some(upstream) = entry.next_hop.and_then(|hop| hop.address) {
             line.extend_from_slice(b",\"server.ip\":\"");
             push_ip(line, upstream.ip());
             line.extend_from_slice(b"\",\"server.port\":");
             push_number(line, u64::from(upstream.port()));
         }
-        if let Some(peer) = entry.peer {
+        if let Some(peer) = entry.next_hop.and_then(|hop| hop.peer) {
             text(line, "hashcache.peer", peer.as_bytes(), FIELD_BYTES);
         }
         if let Some(error) = entry.error {

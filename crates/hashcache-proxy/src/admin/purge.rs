@@ -11,6 +11,7 @@
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use hashcache_http::Target;
@@ -21,7 +22,7 @@ use serde_json::{Map, Value};
 
 use super::answer::{plain, typed};
 use crate::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, Purger, report};
-use crate::settings::Mode;
+use crate::site::live::LiveSites;
 use crate::state_file::{Link, open_regular};
 
 pub(super) const PATH: &str = "/-/purge";
@@ -35,11 +36,14 @@ const TOKEN_MIN: usize = 16;
 /// A longer file is not a token.
 const TOKEN_MAX: u64 = 4 << 10;
 
+/// Returns the sites of a reverse proxy; `None` from a forward proxy.
+pub(crate) type SitesView = Arc<dyn Fn() -> Option<Arc<LiveSites>> + Send + Sync>;
+
 /// The input of purges.
 #[derive(Clone)]
 pub(super) struct Purges {
     pub(super) purger: Purger,
-    pub(super) mode: Mode,
+    pub(super) sites: SitesView,
     pub(super) token_file: Option<PathBuf>,
 }
 
@@ -209,20 +213,12 @@ impl Purges {
     /// The target under which a client's URL is stored.
     fn target(&self, url: &str) -> Result<Target, String> {
         let target = Target::parse_url(url).map_err(|error| format!("`{url}`: {error}"))?;
-        let Mode::Accelerate { origin, hosts } = &self.mode else {
-            return Ok(target);
-        };
-        let host = &target.authority.host;
-        let is_site =
-            hosts.is_empty() || hosts.contains(host) || origin.authority == target.authority;
-        if !is_site {
-            return Err(format!("`{url}`: there is no site of that name here"));
+        match (self.sites)() {
+            None => Ok(target),
+            Some(sites) => sites
+                .stored_as(&target)
+                .ok_or_else(|| format!("`{url}`: there is no site of that name here")),
         }
-        Ok(Target {
-            scheme: origin.scheme,
-            authority: origin.authority.clone(),
-            path_and_query: target.path_and_query,
-        })
     }
 }
 

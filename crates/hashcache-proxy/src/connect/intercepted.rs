@@ -12,13 +12,13 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hashcache_http::{Host, RequestTarget, Scheme, UnixTime};
+use hashcache_http::{Authority, Host, RequestTarget, Scheme, UnixTime};
 use http::StatusCode;
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
+use super::dial::Destination;
 use super::tunnel;
 use crate::connection::{Connection, InterceptedFor};
 use crate::failure::Failure;
@@ -29,7 +29,7 @@ use crate::intercept::{Handshake, InterceptKind, Interceptor, PEEK_TIME, Reason,
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::share::ShareReservation;
 use crate::upstream::Unverified;
-use crate::upstream::endpoint::Endpoint;
+use crate::upstream::channel::Channel;
 use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, handshake};
 use crate::worker::Worker;
 
@@ -37,23 +37,29 @@ use crate::worker::Worker;
 pub(crate) struct Candidate {
     interceptor: Arc<Interceptor>,
     kind: InterceptKind,
-    to: Endpoint,
+    authority: Authority,
+    to: Destination,
     host: Box<str>,
     memory: ShareReservation,
 }
 
 /// Whether a CONNECT to `to` may be intercepted.
-pub(crate) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candidate> {
+pub(crate) fn candidate(
+    connection: &Connection,
+    authority: &Authority,
+    to: &Destination,
+) -> Option<Candidate> {
     let worker = &connection.worker;
     let interceptor = worker.common.live().intercept.clone()?;
-    let judged = interceptor.judge(&to.authority).and_then(|kind| {
+    let judged = interceptor.judge(authority).and_then(|kind| {
         let memory = connection.allowance.reserve(INTERCEPTED_BYTES);
         Ok((kind, memory.ok_or(Reason::Memory)?))
     });
-    match (judged, &to.authority.host) {
+    match (judged, &authority.host) {
         (Ok((kind, memory)), Host::Name(name)) => Some(Candidate {
             interceptor,
             kind,
+            authority: authority.clone(),
             to: to.clone(),
             host: name.clone(),
             memory,
@@ -77,8 +83,11 @@ pub(crate) async fn begin(
     let upstream = match candidate.is_known(worker) {
         true => None,
         false => {
-            let (upstream, peer) = worker.upstream().connect(&candidate.to).await?;
-            log_entry.set_upstream(Some(peer));
+            let (upstream, next_hop) = candidate
+                .to
+                .dial(worker, connection.allowance.share())
+                .await?;
+            log_entry.set_next_hop(Some(next_hop));
             Some(upstream)
         }
     };
@@ -103,7 +112,7 @@ async fn go_on(
     connection: Rc<Connection>,
     candidate: Candidate,
     client: oneshot::Receiver<Upgraded>,
-    upstream: Option<TcpStream>,
+    upstream: Option<Channel>,
     log_entry: TunnelEntryBuilder,
 ) {
     let worker = &connection.worker;
@@ -141,7 +150,7 @@ async fn go_on(
 
 /// What is done with a candidate.
 enum Decision {
-    Tunnel(Tunnel),
+    Tunnel(Box<Tunnel>),
     /// The client did not finish our handshake.
     Broken(Handshake),
     Ours(Intercepted),
@@ -151,8 +160,8 @@ enum Decision {
 struct Tunnel {
     reason: Reason,
     client: Socket,
-    upstream: Option<TcpStream>,
-    to: Endpoint,
+    upstream: Option<Channel>,
+    to: Destination,
 }
 
 /// A client whose TLS ends here.
@@ -168,7 +177,7 @@ async fn decide(
     connection: &Connection,
     candidate: Candidate,
     mut client: Socket,
-    mut upstream: Option<TcpStream>,
+    mut upstream: Option<Channel>,
 ) -> Decision {
     let peeked = peek(&mut client, PEEK_TIME, &worker.cache).await;
     let client = client.begun_with(peeked.bytes).until_read(peeked.memory);
@@ -186,12 +195,12 @@ async fn decide(
     let (program, acceptor) = match able {
         Ok(able) => able,
         Err(reason) => {
-            return Decision::Tunnel(Tunnel {
+            return Decision::Tunnel(Box::new(Tunnel {
                 reason,
                 client,
                 upstream,
                 to: candidate.to,
-            });
+            }));
         }
     };
     drop(upstream);
@@ -202,9 +211,12 @@ async fn decide(
     match shaken {
         Ok((socket, protocol)) => {
             let Candidate {
-                to, kind, memory, ..
+                authority,
+                kind,
+                memory,
+                ..
             } = candidate;
-            let intercepted = Rc::new(InterceptedFor::new(to.authority, kind, program, memory));
+            let intercepted = Rc::new(InterceptedFor::new(authority, kind, program, memory));
             Decision::Ours(Intercepted {
                 socket,
                 protocol,
@@ -241,7 +253,7 @@ impl Candidate {
         common
             .intercept
             .verified
-            .not_after(&self.to.authority, common.now())
+            .not_after(&self.authority, common.now())
     }
 
     /// Prepares a certificate for the host, after verifying the host if necessary.
@@ -250,7 +262,7 @@ impl Candidate {
         worker: &Worker,
         connection: &Connection,
         hello: &ParsedHello,
-        upstream: &mut Option<TcpStream>,
+        upstream: &mut Option<Channel>,
     ) -> Result<(ClientProgram, tokio_rustls::TlsAcceptor), Reason> {
         let common = &worker.common;
         let program = ClientProgram {
@@ -265,7 +277,7 @@ impl Candidate {
         let not_after = match self.verified_until(worker) {
             _ if !is_origin => UnixTime(u64::from(u32::MAX)),
             Some(not_after) => not_after,
-            None => self.verify(worker, upstream.take()).await?,
+            None => self.verify(worker, connection, upstream.take()).await?,
         };
         let acceptor = self
             .interceptor
@@ -281,10 +293,26 @@ impl Candidate {
     async fn verify(
         &self,
         worker: &Worker,
-        upstream: Option<TcpStream>,
+        connection: &Connection,
+        upstream: Option<Channel>,
     ) -> Result<UnixTime, Reason> {
         let common = &worker.common;
-        let verified = worker.upstream().verify(&self.to, upstream).await;
+        let channel = match upstream {
+            Some(channel) => Ok(channel),
+            None => {
+                let dialled = self.to.dial(worker, connection.allowance.share()).await;
+                dialled.map(|(channel, _)| channel)
+            }
+        };
+        let verified = match channel {
+            Ok(channel) => {
+                worker
+                    .upstream()
+                    .verify(&self.authority.host, channel)
+                    .await
+            }
+            Err(failure) => Err(Unverified::Failed(failure)),
+        };
         let not_after = verified.map_err(|unverified| match unverified {
             Unverified::Failed(failure) => {
                 debug!(host = %self.host, %failure, "host not verified");
@@ -295,7 +323,7 @@ impl Candidate {
         let intercept_state = &common.intercept;
         intercept_state
             .verified
-            .note(&self.to.authority, not_after, common.now());
+            .note(&self.authority, not_after, common.now());
         Ok(not_after)
     }
 }
@@ -308,16 +336,15 @@ impl Tunnel {
             Some(upstream) => upstream,
             None => {
                 let mut drained = connection.drained.clone();
-                let upstream = worker.upstream();
                 let connected = tokio::select! {
-                    connected = upstream.connect(&self.to) => connected,
+                    connected = self.to.dial(worker, connection.allowance.share()) => connected,
                     _ = drained.wait_for(|drained| *drained) => {
                         return log_entry.write(worker, 0, true);
                     }
                 };
                 match connected {
-                    Ok((upstream, peer)) => {
-                        log_entry.set_upstream(peer);
+                    Ok((upstream, next_hop)) => {
+                        log_entry.set_next_hop(next_hop);
                         upstream
                     }
                     // The client already has its 200, so the failure can only be logged.

@@ -1,26 +1,30 @@
 //! CONNECT and protocol upgrades (WebSocket): tunnels to allowed ports at allowed addresses.
 
+mod dial;
 pub(crate) mod intercepted;
 mod tunnel;
 
 use std::rc::Rc;
 
-use hashcache_http::{Authority, Scheme};
+use hashcache_http::{Authority, Scheme, via_members};
+use http::{HeaderMap, Version};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use self::dial::Destination;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
+use crate::route::{RouteRequest, Siblings};
 use crate::upstream::Upgrade;
 use crate::upstream::address::{Purpose, check_connect_port};
-use crate::upstream::endpoint::Endpoint;
 
 /// Connects first, so that the client gets an error response if that fails. Then answers 200 and
 /// forwards bytes.
 pub(crate) async fn tunnel(
     connection: &Rc<Connection>,
     authority: Authority,
+    (fields, version): (&HeaderMap, Version),
     log_entry: &mut LogEntryBuilder,
 ) -> Result<(), Failure> {
     let worker = &connection.worker;
@@ -28,17 +32,26 @@ pub(crate) async fn tunnel(
         return Err(Failure::Loop);
     }
     check_connect_port(&worker.common.live().connect_ports, authority.port)?;
-    let endpoint = Endpoint {
-        authority,
-        purpose: Purpose::Forward,
+    let route = worker.route(RouteRequest {
         // The protocol inside the tunnel is not known here.
         scheme: Scheme::Http,
-    };
-    if let Some(candidate) = intercepted::candidate(connection, &endpoint) {
+        authority: &authority,
+        path: "",
+        purpose: Purpose::Forward,
+        is_tunnel: true,
+        via_members: via_members(fields),
+        siblings: Siblings::NotAsked,
+    })?;
+    let via = route
+        .has_peer()
+        .then(|| worker.common.via.chain(fields, version));
+    let to = Destination { route, via };
+    if let Some(candidate) = intercepted::candidate(connection, &authority, &to) {
         return intercepted::begin(connection, candidate, log_entry).await;
     }
-    let (upstream, peer) = worker.upstream().connect(&endpoint).await?;
-    log_entry.set_upstream(Some(peer));
+    let share = connection.allowance.share();
+    let (upstream, next_hop) = to.dial(worker, share).await?;
+    log_entry.set_next_hop(Some(next_hop));
     switch(
         connection,
         log_entry.begin_tunnel(),

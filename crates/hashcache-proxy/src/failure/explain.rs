@@ -201,6 +201,26 @@ impl Failure {
                     .into(),
                 "Send the request again without only-if-cached.".into(),
             ),
+            Self::PeerStatus { status } => (
+                "The next proxy refuses the request",
+                format!(
+                    "This proxy asks another proxy for {site}, and that one answered with the \
+                     status {status}."
+                )
+                .into(),
+                "Tell the operator of this proxy: the credentials or the access rules of the other \
+                 proxy may be wrong."
+                    .into(),
+            ),
+            Self::NoRoute => (
+                "The site cannot be reached",
+                format!(
+                    "This proxy may reach {site} only through other proxies, and none of them can \
+                     be asked."
+                )
+                .into(),
+                "Try again in a minute. Pages that are stored here still work.".into(),
+            ),
             Self::NotImplemented(what) => (
                 "The proxy does not support this request",
                 format!("Not supported: {what}.").into(),

@@ -16,12 +16,12 @@ use hashcache_http::{
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
+use super::ask::Answered;
 use super::counters::ByteCount;
 use super::spec::{FetchSpec, Fetched, Reply, SelectedResponse};
 use super::variant::{add_row, change, change_as_of};
 use crate::collapse::Leader;
 use crate::store::StoredResponse;
-use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
 /// Compares the response to a HEAD with the stored response to GET (RFC 9111 4.3.5). If both
@@ -134,11 +134,11 @@ pub(super) async fn confirm(
     worker: &Rc<Worker>,
     spec: &FetchSpec,
     (selected, as_of): (SelectedResponse, Option<Version>),
-    exchange: UpstreamExchange,
+    answered: Answered,
     times: Times,
     (leader, reply, byte_count): (Option<Leader>, Reply, &ByteCount),
 ) {
-    let peer = exchange.peer;
+    let (exchange, next_hop) = (answered.exchange, answered.next_hop);
     let bytes = exchange.response.body().origin_bytes();
     byte_count.set(byte_count.get() + bytes);
     worker.metrics.fetched(bytes, 0);
@@ -166,9 +166,9 @@ pub(super) async fn confirm(
         false => worker.cache.invalidate(name),
     }
     if let Some(leader) = leader {
-        leader.validated(&spec.endpoint.authority.to_string());
+        leader.validated(&spec.target.authority.to_string());
     }
     for_its_client(&mut selected.stored.fields, &head.headers);
     let selected = Box::new(selected);
-    let _ = reply.send(Ok(Fetched::Confirmed { selected, peer }));
+    let _ = reply.send(Ok(Fetched::Confirmed { selected, next_hop }));
 }

@@ -11,6 +11,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 
+use crate::settings::Mode;
 use crate::upstream::RequestBody;
 use crate::worker::Worker;
 
@@ -31,7 +32,12 @@ pub(crate) fn upstream_fields(
     if let Ok(host) = HeaderValue::from_str(&host) {
         fields.insert(HOST, host);
     }
-    worker.common.via.append_via(&mut fields, version);
+    let via = &worker.common.via;
+    via.append_via(&mut fields, version);
+    if worker.common.mode == Mode::Reverse {
+        // A proxy that removes Via must leave this field (RFC 8586), so it shows more loops.
+        via.append_cdn_loop(&mut fields);
+    }
     fields
 }
 
@@ -84,7 +90,7 @@ pub(super) fn strip_for_storing(space: Space, response: &mut HeaderMap) {
 /// A response without the hop-by-hop fields of its connection.
 pub(crate) fn passed_on<B>(
     mut response: Response<B>,
-    came: UnixTime,
+    response_time: UnixTime,
     upgrading: Upgrading,
 ) -> Response<B> {
     let granted = match response.status() {
@@ -96,6 +102,6 @@ pub(crate) fn passed_on<B>(
         fields.remove(CONNECTION);
         let _ = strip_response(fields, granted);
     }
-    ensure_date(fields, came);
+    ensure_date(fields, response_time);
     response
 }

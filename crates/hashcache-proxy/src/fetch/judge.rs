@@ -15,6 +15,7 @@ use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::time::Instant;
 
+use super::mark::{fresh_until, mark};
 use super::spec::{Extent, FetchSpec};
 use super::variant::{NewRow, PutPlan};
 use crate::in_flight_ranges::{AwaitedRange, RangeClaim, WholeOnly};
@@ -44,7 +45,7 @@ pub(super) struct BegunPut {
     pub(super) writer: Writer,
     pub(super) stored: StoredResponse,
     pub(super) length: Option<u64>,
-    pub(super) came: UnixTime,
+    pub(super) response_time: UnixTime,
     pub(super) row: Option<NewRow>,
 }
 
@@ -103,6 +104,7 @@ pub(super) fn judge(
                 (row, &plan),
                 response_time,
             );
+            // No mark: the object is not complete.
             let put = Put {
                 labels: labels_of(&worker.cache, spec.space, &spec.target, response.headers()),
                 ..Put::metadata(bytes::Bytes::new())
@@ -150,9 +152,14 @@ pub(super) fn judge(
     };
     let page_groups = &worker.common.page_groups;
     let group = page_groups.group(&asked, response.headers(), Instant::now());
+    let announced = (&facts, response.headers());
+    let place = (spec.space, &spec.target);
+    let mark = mark(place, &spec.fields, announced, response_time);
     let put = stored.encode().map(|metadata| Put {
         length,
         group,
+        mark,
+        fresh_until: fresh_until(&facts, response_time),
         keep: match in_parts {
             true => Keep::AtEnd,
             false => Keep::Whole,
@@ -170,7 +177,7 @@ pub(super) fn judge(
             writer,
             stored,
             length,
-            came: response_time,
+            response_time,
             row,
         })),
         None => StoreDecision::Pass(NotStored::NoUse),
@@ -189,13 +196,13 @@ fn stored_part(
     facts: StoredFacts,
     targets: &[HeaderName],
     (row, plan): (Option<VaryRow>, &PutPlan),
-    came: UnixTime,
+    response_time: UnixTime,
 ) -> StoredResponse {
     let directives = ResponseDirectives::for_targets(response, targets);
     let mut fields = fields_to_store(response, &directives);
     fields.remove(CONTENT_RANGE);
     fields.remove(CONTENT_LENGTH);
-    ensure_date(&mut fields, came);
+    ensure_date(&mut fields, response_time);
     let facts = StoredFacts {
         status: StatusCode::OK,
         ..facts

@@ -11,17 +11,20 @@
 //! Invariants: the version is drawn before the request is sent, so an invalidation that happens
 //! after the request also covers its response. A response is committed only when its end was seen.
 
+mod ask;
 pub(crate) mod background;
 pub(crate) mod confirm;
 pub(crate) mod counters;
 mod fields;
 mod judge;
+mod mark;
 mod pump;
 pub(crate) mod range_fetch;
 mod sink;
 mod spec;
 pub(crate) mod variant;
 
+pub(crate) use self::ask::{Answered, AskFailure, ask, is_final};
 pub(crate) use self::fields::{passed_on, upstream_fields};
 pub(crate) use self::spec::{Extent, FetchSpec, Fetched, Reply, SelectedResponse, is_error};
 
@@ -44,8 +47,9 @@ use self::spec::is_withdrawn;
 use self::variant::{Intents, add_row, chosen, plan_put};
 use crate::collapse::{Leader, SharedResponse};
 use crate::metrics::CountedBytes;
+use crate::route::{Route, Siblings};
 use crate::store::StoredResponse;
-use crate::upstream::{Endpoint, SendFailure, SendOptions, UpstreamExchange};
+use crate::upstream::SendOptions;
 use crate::worker::Worker;
 
 /// Runs a fetch. `byte_count` counts the bytes from upstream.
@@ -57,9 +61,9 @@ pub(crate) async fn fetch(
     byte_count: ByteCount,
 ) {
     let intents = Intents::draw(&worker, &spec);
-    let asked = worker.common.now();
-    let mut exchange = match ask(&worker, &spec).await {
-        Ok(exchange) => exchange,
+    let request_time = worker.common.now();
+    let mut answered = match ask_origin(&worker, &mut spec).await {
+        Ok(answered) => answered,
         Err(failure) => {
             worker.metrics.fetched(failure.origin_bytes, 0);
             byte_count.set(failure.origin_bytes);
@@ -71,8 +75,12 @@ pub(crate) async fn fetch(
             return;
         }
     };
-    let came = worker.common.now();
-    strip_for_storing(spec.space, exchange.response.headers_mut());
+    let response_time = worker.common.now();
+    spec.route = spec
+        .route
+        .map(|route| route.map(|route| route.beginning_with(answered.hop)));
+    strip_for_storing(spec.space, answered.exchange.response.headers_mut());
+    let exchange = &answered.exchange;
     tracing::trace!(
         peer = %exchange.peer,
         reused = exchange.reused,
@@ -80,25 +88,25 @@ pub(crate) async fn fetch(
         status = exchange.response.status().as_u16(),
         "response head"
     );
-    let origin = spec.endpoint.authority.to_string();
-    worker
-        .common
-        .collapse
-        .note_head_time(&origin, exchange.head_time);
-    hint_clock(&worker, &spec.endpoint, &exchange, came);
-    let status = exchange.response.status();
+    let origin = spec.target.authority.to_string();
+    if !answered.next_hop.is_sibling() {
+        let collapse = &worker.common.collapse;
+        collapse.note_head_time(&origin, exchange.head_time);
+    }
+    hint_clock(&worker, &spec, &answered, response_time);
+    let status = answered.exchange.response.status();
     if status == StatusCode::NOT_MODIFIED && (spec.selected.is_some() || spec.choices.is_some()) {
-        match spoken_of(&worker, &mut spec, exchange.response.headers()).await {
+        match spoken_of(&worker, &mut spec, answered.exchange.response.headers()).await {
             Some(selected) => {
-                let times = (asked, came);
+                let times = (request_time, response_time);
                 let tell = (leader, reply, &byte_count);
                 let as_of = intents.drawn();
-                confirm(&worker, &spec, (selected, as_of), exchange, times, tell).await;
+                confirm(&worker, &spec, (selected, as_of), answered, times, tell).await;
             }
             None => {
                 // The 304 is for a response that is not the stored one: ask again without
                 // conditions.
-                drop(exchange);
+                drop(answered);
                 Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
             }
         }
@@ -114,22 +122,28 @@ pub(crate) async fn fetch(
         // The stored response is served instead of this error.
         true => StoreDecision::Pass(NotStored::Status),
         false => {
-            let plan = plan_put(&worker, &spec, &exchange, intents, leader.is_some()).await;
-            judge(&worker, &spec, &exchange, plan, (asked, came))
+            let plan = plan_put(&worker, &spec, exchange, intents, leader.is_some()).await;
+            judge(
+                &worker,
+                &spec,
+                exchange,
+                plan,
+                (request_time, response_time),
+            )
         }
     };
     match outcome {
         StoreDecision::Store(begun) => {
-            store(worker, spec, exchange, *begun, leader, reply, byte_count).await;
+            store(worker, spec, answered, *begun, leader, reply, byte_count).await;
         }
         StoreDecision::Part(part) => {
-            store_part(&worker, &spec, exchange, *part, leader, reply, &byte_count).await;
+            store_part(&worker, &spec, answered, *part, leader, reply, &byte_count).await;
         }
         StoreDecision::Small => {
             let bytes = exchange.response.body().origin_bytes();
             byte_count.set(byte_count.get() + bytes);
             worker.metrics.fetched(bytes, 0);
-            drop(exchange);
+            drop(answered);
             spec.extent = Extent::Whole;
             Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
         }
@@ -152,12 +166,11 @@ pub(crate) async fn fetch(
             if is_withdrawn(reason) && spec.replaces.is_some() {
                 worker.cache.invalidate(&spec.place.name);
             }
-            let peer = exchange.peer;
-            let response = passed_on(exchange.response, came, Upgrading::No);
+            let response = passed_on(answered.exchange.response, response_time, Upgrading::No);
             let _ = reply.send(Ok(Fetched::Passed {
                 response,
                 reason,
-                peer,
+                next_hop: answered.next_hop,
             }));
         }
     }
@@ -178,7 +191,13 @@ async fn spoken_of(
     chosen(worker, spec, &choices?, not_modified).await
 }
 
-async fn ask(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<UpstreamExchange, SendFailure> {
+async fn ask_origin(worker: &Rc<Worker>, spec: &mut FetchSpec) -> Result<Answered, AskFailure> {
+    let route = match std::mem::replace(&mut spec.route, Ok(None))? {
+        Some(route) => route,
+        None => plan(worker, spec).await?,
+    };
+    spec.route = Ok(Some(route.clone()));
+    let route = &route;
     let mut fields = upstream_fields(
         worker,
         &spec.target,
@@ -205,40 +224,61 @@ async fn ask(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<UpstreamExchange, 
     let options = SendOptions {
         informational: spec.informational.clone(),
         client: Some(spec.share.clone()),
+        ..SendOptions::default()
     };
     let Some(request) = request(&spec.target, fields) else {
         return Err(unsendable());
     };
-    worker
-        .upstream()
-        .send(&spec.endpoint, request, options)
-        .await
+    ask(worker, route, request, &options).await
 }
 
-fn unsendable() -> SendFailure {
+/// The route of a fetch, after the peers that may have the response were asked.
+async fn plan(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<Route, AskFailure> {
+    // A validation is for the origin, or for a parent that asks it.
+    let siblings = match spec.selected.is_none() && spec.choices.is_none() {
+        true => spec.siblings,
+        false => Siblings::NotAsked,
+    };
+    let route = worker.route_of_fetch(spec.space, &spec.target, &spec.fields, siblings)?;
+    match &worker.common.queries {
+        // On the heap: otherwise every transfer would keep room for it until its end.
+        Some(queries) if route.queries().next().is_some() => {
+            Ok(Box::pin(queries.ask(&spec.target, route)).await)
+        }
+        _ => Ok(route.without_queries()),
+    }
+}
+
+fn unsendable() -> AskFailure {
     let reason = "the path cannot be forwarded";
     let failure = crate::failure::Failure::Refused {
         status: StatusCode::BAD_REQUEST,
         reason,
     };
-    SendFailure {
-        failure,
-        peer: None,
-        origin_bytes: 0,
-    }
+    failure.into()
 }
 
-fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &UpstreamExchange, now: UnixTime) {
+fn hint_clock(worker: &Worker, spec: &FetchSpec, answered: &Answered, now: UnixTime) {
+    // The origin of a site has another authority than the resource.
+    let (scheme, authority) = match &spec.route {
+        Ok(Some(route)) if route.site().is_some() => {
+            let origin = &route.first().endpoint;
+            (origin.scheme, &origin.authority)
+        }
+        _ => (spec.target.scheme, &spec.target.authority),
+    };
+    let exchange = &answered.exchange;
     let fields = exchange.response.headers();
     // The Date of a plain response proves nothing: any device on the path, or any page that names
-    // hosts, can produce it.
-    if to.scheme == Scheme::Https
+    // hosts, can produce it. A peer may send a stored response, whose Date is old.
+    if scheme == Scheme::Https
+        && answered.next_hop.peer.is_none()
         && !fields.contains_key(AGE)
         && let Some(date) = fields
             .get(DATE)
             .and_then(|date| parse_http_date(date.as_bytes(), now))
     {
-        let (host, peer) = (&to.authority.host, exchange.peer.ip());
+        let (host, peer) = (&authority.host, exchange.peer.ip());
         worker.common.clock.hint(host, peer, date.0);
     }
 }
@@ -246,7 +286,7 @@ fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &UpstreamExchange, now: 
 async fn store_part(
     worker: &Rc<Worker>,
     spec: &FetchSpec,
-    exchange: UpstreamExchange,
+    answered: Answered,
     part: BegunRangePut,
     leader: Option<Leader>,
     reply: Reply,
@@ -266,17 +306,16 @@ async fn store_part(
         add_row(worker, &place.key, row).await;
     }
     if let Some(leader) = leader {
-        leader.validated(&spec.endpoint.authority.to_string());
+        leader.validated(&spec.target.authority.to_string());
     }
-    let peer = exchange.peer;
     let _ = reply.send(Ok(Fetched::Begun {
         hit,
         stored: Box::new(stored),
         place,
         awaited,
-        peer,
+        next_hop: answered.next_hop,
     }));
-    let body = exchange.response.into_body();
+    let body = answered.exchange.response.into_body();
     range_fetch::pump(worker, claim.writer, claim.guard, body, skip, byte_count).await;
 }
 
@@ -296,7 +335,7 @@ fn wanted_part(
 async fn store(
     worker: Rc<Worker>,
     spec: FetchSpec,
-    exchange: UpstreamExchange,
+    answered: Answered,
     begun: BegunPut,
     leader: Option<Leader>,
     reply: Reply,
@@ -306,7 +345,7 @@ async fn store(
         writer,
         stored,
         length,
-        came,
+        response_time,
         row,
     } = begun;
     // Before the reply: requests that arrive after it must find the row.
@@ -314,10 +353,10 @@ async fn store(
         add_row(&worker, &spec.place.key, row).await;
     }
     // Before the reply: a fetch without a follower would end at once.
-    let part = wanted_part(&spec, &stored, length, came);
+    let part = wanted_part(&spec, &stored, length, response_time);
     let follower = writer.follow(part.map_or(0, |part| part.first));
-    let peer = exchange.peer;
-    let (head, body) = passed_on(exchange.response, came, Upgrading::No).into_parts();
+    let (head, body) =
+        passed_on(answered.exchange.response, response_time, Upgrading::No).into_parts();
     let facts = stored.facts;
     let etag = stored.fields.get(ETAG).cloned();
     let digest = ContentDigest::promised(&stored.fields).filter(|_| facts.status == StatusCode::OK);
@@ -329,7 +368,7 @@ async fn store(
             ignores_range: !matches!(spec.extent, Extent::AsAsked),
             stream: writer.stream(),
         };
-        leader.share(&spec.endpoint.authority.to_string(), shared);
+        leader.share(&spec.target.authority.to_string(), shared);
     }
     let response = Response::from_parts(head, ());
     let trailers = Trailers::default();
@@ -340,7 +379,7 @@ async fn store(
         length,
         part,
         trailers: Rc::clone(&trailers),
-        peer,
+        next_hop: answered.next_hop,
     }));
     // If the client has left, this drops its follower, so that it does not keep the fetch running.
     drop(sent);

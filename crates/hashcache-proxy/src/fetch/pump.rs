@@ -17,6 +17,7 @@ use hashcache_http::{ContentDigest, EntityTag, parse_content_range};
 use http::header::{ETAG, IF_RANGE, RANGE};
 use http::{HeaderValue, StatusCode};
 
+use super::ask::ask;
 use super::counters::{ByteCount, Trailers};
 use super::fields::{part_fields, request};
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
@@ -132,7 +133,7 @@ impl Transfer {
     /// 9530).
     fn broken_promise(&mut self, body: &ResponseBody, writer: Writer) {
         self.count(body, writer.written());
-        let host = self.spec.endpoint.authority.to_string();
+        let host = self.spec.target.authority.to_string();
         tracing::debug!(host, "content is not what its digest says");
         if !writer.is_stored() {
             // The bytes before the bypass are stored already, so remove them.
@@ -192,13 +193,18 @@ impl Transfer {
         fields.insert(RANGE, range.ok()?);
         fields.insert(IF_RANGE, etag.clone());
         let request = request(&spec.target, fields)?;
-        let upstream = self.worker.upstream();
         let options = SendOptions {
             client: Some(spec.share.clone()),
             ..SendOptions::default()
         };
-        let sent = upstream.send(&spec.endpoint, request, options).await;
-        let response = sent.ok()?.response;
+        let sent = ask(
+            &self.worker,
+            spec.route.as_ref().ok()?.as_ref()?,
+            request,
+            &options,
+        )
+        .await;
+        let response = sent.ok()?.exchange.response;
         let content_range = parse_content_range(response.headers())?;
         let (range, length) = (content_range.range?, content_range.complete?);
         let strong = |value: &HeaderValue| EntityTag::parse(value.as_bytes()).is_strong();

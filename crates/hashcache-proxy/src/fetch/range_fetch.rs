@@ -30,17 +30,20 @@ use http::header::{DATE, IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use tokio::time::Instant;
 
+use super::ask::ask;
 use super::confirm::{freshened, may_rewrite};
 use super::counters::ByteCount;
 use super::fields::{part_fields, request, strip_for_storing};
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
 use super::spec::is_withdrawn;
 use super::variant::change;
+use crate::failure::Failure;
 use crate::in_flight_ranges::{RangeClaim, RangeGuard, WholeOnly};
 use crate::metrics::CountedBytes;
+use crate::route::Route;
 use crate::share::Share;
 use crate::store::{self, StoredResponse};
-use crate::upstream::{Endpoint, ResponseBody, SendOptions, UpstreamExchange};
+use crate::upstream::{ResponseBody, SendOptions, UpstreamExchange};
 use crate::worker::Worker;
 
 /// The stored response whose range is fetched, and the client that pays for it.
@@ -50,7 +53,8 @@ pub(crate) struct RangeFetchSpec {
     pub(crate) target: Target,
     /// The name of the object.
     pub(crate) name: Vec<u8>,
-    pub(crate) endpoint: Endpoint,
+    /// The next hops of the request; `Ok(None)`: they are not planned yet.
+    pub(crate) route: Result<Option<Route>, Failure>,
     /// The client's share, which limits the connections.
     pub(crate) share: Share,
     /// The client's fields as received.
@@ -79,18 +83,25 @@ pub(crate) async fn fetch_range(
     byte_count: ByteCount,
 ) {
     let RangeClaim { hit, writer, guard } = claim;
-    let Some(request) = ask(&worker, &spec, &guard) else {
+    let Some(request) = part_request(&worker, &spec, &guard) else {
         return;
     };
     let asked = worker.common.now();
-    let upstream = worker.upstream();
     let options = SendOptions {
         client: Some(spec.share.clone()),
         ..SendOptions::default()
     };
-    let sent = upstream.send(&spec.endpoint, request, options).await;
+    let route = match spec.route.clone() {
+        Ok(Some(route)) => Ok(route),
+        Ok(None) => worker.route_to(spec.space, &spec.target, &spec.fields),
+        Err(failure) => Err(failure),
+    };
+    let sent = match route {
+        Ok(route) => ask(&worker, &route, request, &options).await,
+        Err(failure) => Err(failure.into()),
+    };
     let mut exchange = match sent {
-        Ok(exchange) => exchange,
+        Ok(answered) => answered.exchange,
         Err(failed) => {
             worker.metrics.fetched(failed.origin_bytes, 0);
             byte_count.set(byte_count.get() + failed.origin_bytes);
@@ -123,7 +134,7 @@ pub(crate) async fn fetch_range(
     }
 }
 
-fn ask(
+fn part_request(
     worker: &Worker,
     spec: &RangeFetchSpec,
     guard: &RangeGuard,
@@ -264,9 +275,9 @@ pub(super) async fn pump(
         };
         poll_fn(|context| writer.poll_room(context, ahead)).await;
         let frame = body.frame().await;
-        let came = body.origin_bytes();
-        byte_count.set(byte_count.get() + (came - counted));
-        counted = came;
+        let received = body.origin_bytes();
+        byte_count.set(byte_count.get() + (received - counted));
+        counted = received;
         let Some(Ok(frame)) = frame else {
             break;
         };
@@ -282,7 +293,7 @@ pub(super) async fn pump(
             break;
         }
         let content = writer.written() - guard.start();
-        worker.metrics.fetching(&mut in_metrics, came, content);
+        worker.metrics.fetching(&mut in_metrics, received, content);
     }
     let content = writer.written() - guard.start();
     let metrics = &worker.metrics;

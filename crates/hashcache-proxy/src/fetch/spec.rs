@@ -2,7 +2,7 @@
 //!
 //! Filled by `request` and `background`, read by all modules of `fetch`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use hashcache::{Follower, Hit};
 use hashcache_http::{
@@ -11,11 +11,14 @@ use hashcache_http::{
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::sync::oneshot;
 
+use super::ask::AskFailure;
 use super::counters::Trailers;
+use crate::failure::Failure;
 use crate::in_flight_ranges::AwaitedRange;
+use crate::route::{NextHop, Route, Siblings};
 use crate::share::Share;
 use crate::store::{ObjectPlace, StoredResponse};
-use crate::upstream::{Endpoint, Informational, ResponseBody, SendFailure};
+use crate::upstream::{Informational, ResponseBody};
 
 /// The resource to fetch, and the client that pays for the fetch.
 pub(crate) struct FetchSpec {
@@ -27,7 +30,10 @@ pub(crate) struct FetchSpec {
     pub(crate) target: Target,
     /// Where the response is stored, unless it turns out to be another variant.
     pub(crate) place: ObjectPlace,
-    pub(crate) endpoint: Endpoint,
+    /// The next hops of the request; `Ok(None)`: they are not planned yet.
+    pub(crate) route: Result<Option<Route>, Failure>,
+    /// Whether siblings may answer.
+    pub(crate) siblings: Siblings,
     /// The client's fields as received, without the hop-by-hop fields.
     pub(crate) fields: HeaderMap,
     pub(crate) version: Version,
@@ -78,7 +84,7 @@ pub(crate) enum Fetched {
         part: Option<ByteRange>,
         /// Filled at the end of the content.
         trailers: Trailers,
-        peer: SocketAddr,
+        next_hop: NextHop,
     },
     /// A range of the response is being stored; further ranges can be added.
     Begun {
@@ -86,7 +92,7 @@ pub(crate) enum Fetched {
         stored: Box<StoredResponse>,
         place: ObjectPlace,
         awaited: AwaitedRange,
-        peer: SocketAddr,
+        next_hop: NextHop,
     },
     /// Ranges of the response cannot be combined: forward the client's own request.
     NotInParts,
@@ -94,17 +100,17 @@ pub(crate) enum Fetched {
     Passed {
         response: Response<ResponseBody>,
         reason: NotStored,
-        peer: SocketAddr,
+        next_hop: NextHop,
     },
     /// Upstream has confirmed the stored response, with these fields.
     Confirmed {
         selected: Box<SelectedResponse>,
-        peer: SocketAddr,
+        next_hop: NextHop,
     },
 }
 
 /// Returns the result to the request that began the fetch.
-pub(crate) type Reply = oneshot::Sender<Result<Fetched, SendFailure>>;
+pub(crate) type Reply = oneshot::Sender<Result<Fetched, AskFailure>>;
 
 /// Whether a stale response may be served instead of this status (RFC 5861 4).
 pub(crate) fn is_error(status: StatusCode) -> bool {

@@ -10,10 +10,11 @@
 
 use std::rc::Rc;
 
-use hashcache::{Hit, Intent, Updated, Version};
+use hashcache::{Hit, HourChange, Intent, Update, Updated, Version};
 use hashcache_http::{Variant, VariantPlace, VariantTable, Vary, not_modified_confirms};
 use http::header::{ETAG, HeaderMap};
 
+use super::mark::fresh_until;
 use super::spec::{FetchSpec, SelectedResponse};
 use crate::share::Network;
 use crate::store::{self, ObjectPlace, StoredResponse};
@@ -232,12 +233,12 @@ pub(super) async fn change_as_of(
     if !change(&mut stored) {
         return None;
     }
-    let metadata = stored.encode()?;
-    let (cache, version) = (&worker.cache, hit.version());
-    let updated = match as_of {
-        Some(as_of) => cache.confirm_metadata(name, version, as_of, metadata),
-        None => cache.update_metadata(name, version, metadata),
+    let update = Update {
+        confirmed: as_of,
+        fresh_until: HourChange::Set(fresh_until(&stored.facts, worker.common.now())),
+        ..Update::metadata(stored.encode()?)
     };
+    let updated = worker.cache.update(name, hit.version(), update);
     matches!(updated.await, Updated::Done).then_some(stored)
 }
 

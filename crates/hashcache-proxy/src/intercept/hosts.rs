@@ -75,6 +75,16 @@ impl fmt::Display for HostPattern {
     }
 }
 
+impl HostPattern {
+    /// Whether `name` is this name, or lies below this domain.
+    pub(crate) fn matches(&self, name: &str) -> bool {
+        match self.is_wildcard {
+            true => parents(name).any(|parent| parent == &*self.domain),
+            false => name == &*self.domain,
+        }
+    }
+}
+
 /// A shipped list of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostList {

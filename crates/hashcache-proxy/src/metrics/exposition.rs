@@ -311,6 +311,7 @@ impl Collector for Exposition {
         )?;
 
         self.encode_intercept(&mut page)?;
+        self.encode_icp(&mut page)?;
 
         page.gauge("hashcache_objects", "Stored objects", engine.objects)?;
         page.gauge(
@@ -485,6 +486,43 @@ impl Exposition {
                 end,
             ),
         }
+    }
+
+    fn encode_icp(&self, page: &mut Page<'_>) -> fmt::Result {
+        let icp = self.metrics.icp();
+        page.counter(
+            "hashcache_icp_queries",
+            "ICP queries sent to peers",
+            icp.queries(),
+        )?;
+        page.counter(
+            "hashcache_icp_timeouts",
+            "ICP queries that got no reply in time",
+            icp.timeouts(),
+        )?;
+        page.family(
+            "hashcache_icp_replies",
+            "ICP replies of peers to our queries, by reply",
+            "reply",
+            icp.replies_received(),
+        )?;
+        page.family(
+            "hashcache_icp_answers",
+            "ICP replies sent to peers, by reply",
+            "reply",
+            icp.replies_sent(),
+        )?;
+        page.family(
+            "hashcache_icp_ignored",
+            "ICP datagrams that got no reply, by reason",
+            "reason",
+            icp.datagrams_ignored(),
+        )?;
+        page.counter(
+            "hashcache_peer_false_hits",
+            "Siblings that said HIT by ICP and then did not give the response",
+            self.metrics.sum(|worker| &worker.false_hits),
+        )
     }
 
     fn encode_durations(&self, page: &mut Page<'_>) -> fmt::Result {

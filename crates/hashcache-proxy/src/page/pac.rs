@@ -5,6 +5,9 @@
 //! Invariant: the script contains only configured values and the authority under which this client
 //! has reached us. Destinations that a proxy refuses by default are connected to directly, decided
 //! by name or literal alone: a DNS lookup would delay every page on a slow line.
+//!
+//! With several proxies, a hash of the host decides, so that each stores other sites. If one does
+//! not answer, the browser takes the next one for that host (the first form of CARP).
 
 use bytes::Bytes;
 use hashcache_http::{Host, Origin, Scheme};
@@ -12,22 +15,21 @@ use http::{HeaderValue, Response, header};
 
 use crate::settings::Fail;
 
-/// The script for a client that reaches the proxy at `proxy`.
-pub(crate) fn pac(proxy: &Origin, fail: Fail) -> Response<Bytes> {
+/// The script for a client that reaches the proxy at `proxy`; it uses `proxies` instead, if there
+/// are any.
+pub(crate) fn pac(proxy: &Origin, proxies: &[Origin], fail: Fail) -> Response<Bytes> {
     let otherwise = match fail {
         Fail::Open => "; DIRECT",
         Fail::Closed => "",
     };
-    let kind = match proxy.scheme {
-        Scheme::Http => "PROXY",
-        Scheme::Https => "HTTPS",
+    let choice = match proxies {
+        [] => format!("return \"{}{otherwise}\";", word(proxy)),
+        proxies => by_hash(proxies, otherwise),
     };
-    let authority = &proxy.authority;
     let own = match &proxy.authority.host {
         Host::V6(address) => address.to_string(),
         host => host.to_string(),
     };
-    // With the port: `PROXY host` means port 80 to some clients and 1080 to others.
     let script = format!(
         r#"function FindProxyForURL(url, host) {{
   host = host.toLowerCase().replace(/^\[|\]$/g, "").replace(/\.$/, "");
@@ -42,7 +44,7 @@ pub(crate) fn pac(proxy: &Origin, fail: Fail) -> Response<Bytes> {
     return "DIRECT";
   if (host.indexOf(":") >= 0 && /^(::1$|f[cd]|fe[89ab])/.test(host))
     return "DIRECT";
-  return "{kind} {authority}{otherwise}";
+  {choice}
 }}
 "#,
     );
@@ -57,12 +59,47 @@ pub(crate) fn pac(proxy: &Origin, fail: Fail) -> Response<Bytes> {
     response
 }
 
+/// A proxy as scripts name it. With the port: `PROXY host` means port 80 to some clients and 1080
+/// to others.
+fn word(proxy: &Origin) -> String {
+    let kind = match proxy.scheme {
+        Scheme::Http => "PROXY",
+        Scheme::Https => "HTTPS",
+    };
+    format!("{kind} {}", proxy.authority)
+}
+
+/// Statements that return `proxies` in the order of a hash of the host with each of them (highest
+/// random weight): without one of them, only its hosts move. The hash is FNV-1a with a final mix.
+fn by_hash(proxies: &[Origin], otherwise: &str) -> String {
+    let words: Vec<_> = proxies
+        .iter()
+        .map(|it| format!("\"{}\"", word(it)))
+        .collect();
+    format!(
+        r#"var proxies = [{}], scores = {{}};
+  for (var i = 0; i < proxies.length; i++) {{
+    var text = proxies[i] + " " + host, h = 2166136261;
+    for (var j = 0; j < text.length; j++) {{
+      h = h ^ text.charCodeAt(j);
+      h = (h + (h << 1) + (h << 4) + (h << 7) + (h << 8) + (h << 24)) >>> 0;
+    }}
+    h = h ^ (h >>> 15);
+    h = (h + (h << 3) + (h << 10) + (h << 17)) >>> 0;
+    scores[proxies[i]] = (h ^ (h >>> 13)) >>> 0;
+  }}
+  proxies.sort(function (a, b) {{ return scores[b] - scores[a]; }});
+  return proxies.join("; ") + "{otherwise}";"#,
+        words.join(", ")
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn script(proxy: &str, fail: Fail) -> String {
-        let response = pac(&proxy.parse().unwrap(), fail);
+        let response = pac(&proxy.parse().unwrap(), &[], fail);
         assert_eq!(
             response.headers()["content-type"],
             "application/x-ns-proxy-autoconfig"
@@ -92,5 +129,22 @@ mod tests {
         );
         // Brackets are removed before the comparison.
         assert!(six.contains("host == \"2001:db8::1\""), "{six}");
+    }
+
+    #[test]
+    fn of_several_proxies_the_script_has_all_and_no_fixed_first() {
+        let proxies = ["http://a.lan:3128", "https://b.lan"].map(|url| url.parse().unwrap());
+        let own = "http://c.lan:3128".parse().unwrap();
+        let response = pac(&own, &proxies, Fail::Open);
+        let script = String::from_utf8(response.into_body().to_vec()).unwrap();
+        assert!(
+            script.contains(r#"["PROXY a.lan:3128", "HTTPS b.lan:443"]"#),
+            "{script}"
+        );
+        assert!(
+            script.contains(r#"proxies.join("; ") + "; DIRECT""#),
+            "{script}"
+        );
+        assert!(!script.contains("PROXY c.lan"), "{script}");
     }
 }

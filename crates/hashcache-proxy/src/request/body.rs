@@ -14,15 +14,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashcache::{Follower, Paid, Payer, ReadError, Reader, Reservation};
 use http_body::{Frame, SizeHint};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::assembly::Assembly;
 use crate::failure::Failure;
 use crate::fetch::counters::{ByteCount, Trailers};
 use crate::metrics::{CountedBytes, STEP_BYTES, WorkerMetrics};
 use crate::mirror::Rewriting;
-use crate::share::Share;
+use crate::share::{Network, Share, ShareReservation};
+use crate::site::encode::{Encoder, Verdict};
 use crate::upstream::ResponseBody;
+use crate::worker::Worker;
 
 /// The content of a response.
 pub(crate) struct Body {
@@ -89,6 +91,7 @@ enum BodySource {
     Passed(Box<ForwardedBody>),
     Assembled(Assembled),
     Rewritten(Box<Rewritten>),
+    Encoded(Box<Encoded>),
 }
 
 /// An assembly, and the future that is polled for its next bytes.
@@ -167,6 +170,64 @@ impl Rewritten {
     }
 }
 
+/// Another body, encoded while it is sent.
+struct Encoded {
+    body: Body,
+    encoder: Encoder,
+    worker: Rc<Worker>,
+    client: Network,
+    /// Runs while the client has had more content encoded than its share.
+    wait: Option<Pin<Box<Sleep>>>,
+    has_ended: bool,
+    _memory: ShareReservation,
+}
+
+impl Encoded {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<NextBytes> {
+        let failed = |_| Failure::Internal("content could not be encoded");
+        loop {
+            if let Some(wait) = &mut self.wait {
+                ready!(wait.as_mut().poll(context));
+                self.wait = None;
+            }
+            if let Some(bytes) = self.encoder.next().map_err(failed)? {
+                return Poll::Ready(Some(Ok(bytes)));
+            }
+            if self.has_ended {
+                return Poll::Ready(None);
+            }
+            let now = Instant::now();
+            if let Verdict::After(time) = self.worker.encode_budget.borrow().ask(self.client, now) {
+                self.wait = Some(Box::pin(sleep(time)));
+                continue;
+            }
+            match http_body::Body::poll_frame(Pin::new(&mut self.body), context) {
+                // Content that arrives slowly must not wait in the encoder.
+                Poll::Pending => {
+                    return match self.encoder.flush().map_err(failed)? {
+                        Some(bytes) => Poll::Ready(Some(Ok(bytes))),
+                        None => Poll::Pending,
+                    };
+                }
+                // Trailers may describe the identity form.
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        let mut budget = self.worker.encode_budget.borrow_mut();
+                        budget.spend(self.client, data.len() as u64, now);
+                        self.encoder.take(data);
+                    }
+                }
+                Poll::Ready(Some(Err(failure))) => return Poll::Ready(Some(Err(failure))),
+                Poll::Ready(None) => {
+                    self.has_ended = true;
+                    let rest = self.encoder.finish().map_err(failed)?;
+                    return Poll::Ready(rest.map(Ok));
+                }
+            }
+        }
+    }
+}
+
 struct ForwardedBody {
     body: ResponseBody,
     byte_count: ByteCount,
@@ -216,6 +277,29 @@ impl Body {
         let first = poll_fn(|context| rewritten.poll_next(context)).await;
         rewritten.first = first.transpose()?;
         Ok(Self::of(BodySource::Rewritten(Box::new(rewritten)), None))
+    }
+
+    /// The same content, encoded while it is sent; the new length is known only at the end.
+    pub(super) fn encoded(
+        self,
+        encoder: Encoder,
+        (worker, client): (Rc<Worker>, Network),
+        memory: ShareReservation,
+    ) -> Self {
+        if http_body::Body::is_end_stream(&self) {
+            // The response to a HEAD: content of no bytes would become some.
+            return self;
+        }
+        let encoded = Encoded {
+            body: self,
+            encoder,
+            worker,
+            client,
+            wait: None,
+            has_ended: false,
+            _memory: memory,
+        };
+        Self::of(BodySource::Encoded(Box::new(encoded)), None)
     }
 
     /// A response that is being fetched and stored: `length` bytes from the follower's offset.
@@ -270,6 +354,12 @@ impl Body {
                 let body = std::mem::replace(&mut rewritten.body, Self::empty());
                 rewritten.body = body.paid_by(share);
                 self.source = BodySource::Rewritten(rewritten);
+                return self;
+            }
+            BodySource::Encoded(mut encoded) => {
+                let body = std::mem::replace(&mut encoded.body, Self::empty());
+                encoded.body = body.paid_by(share);
+                self.source = BodySource::Encoded(encoded);
                 return self;
             }
             other @ (BodySource::Memory(_) | BodySource::Passed(_) | BodySource::Assembled(_)) => {
@@ -340,6 +430,10 @@ impl Body {
                 let piece = rewritten.poll_next(context);
                 return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));
             }
+            BodySource::Encoded(encoded) => {
+                let piece = encoded.poll_next(context);
+                return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));
+            }
             BodySource::Stored(reader) => reader.poll_next(context),
             BodySource::Following(..) if self.left == Some(0) => return Poll::Ready(None),
             BodySource::Following(follower, _) => follower.poll_next(context),
@@ -388,6 +482,9 @@ impl http_body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let this = self.get_mut();
         let polled = loop {
+            if let Some(payment) = &this.payment {
+                payment.refused.store(false, Ordering::Relaxed);
+            }
             let polled = this.poll_source(context);
             let retry = |payment: &mut Payment| payment.poll_retry(context).is_ready();
             if polled.is_ready() || !this.payment.as_mut().is_some_and(retry) {
@@ -412,7 +509,7 @@ impl http_body::Body for Body {
             BodySource::Memory(bytes) => bytes.is_none(),
             BodySource::Passed(passed) => passed.body.is_end_stream(),
             // A rewriter may still add bytes at the end.
-            BodySource::Rewritten(_) => false,
+            BodySource::Rewritten(_) | BodySource::Encoded(_) => false,
             BodySource::Stored(_) | BodySource::Following(..) | BodySource::Assembled(_) => {
                 self.left == Some(0)
             }

@@ -26,13 +26,12 @@ use tokio::time::Instant;
 
 use super::assembly::{Assembly, BodyPart, Prepared};
 use super::body::Body;
-use super::look_up::HitSource;
 use super::transaction::{ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::range_fetch::RangeFetchSpec;
-use crate::store::{ObjectPlace, StoredResponse};
+use crate::store::{HitSource, ObjectPlace, StoredResponse};
 
 /// Answers the request from a stored response that satisfies it.
 pub(super) async fn answer(
@@ -84,7 +83,7 @@ pub(super) async fn answer(
         share: connection.allowance.share().clone(),
         target: request.target.clone(),
         name: place.name.clone(),
-        endpoint: request.endpoint(),
+        route: request.site_route(Some(&stored.fields)),
         fields: request.fields.clone(),
         version: request.version,
         validator,
@@ -128,7 +127,13 @@ pub(super) fn reuse_hit(
     stored: &StoredResponse,
 ) -> Reuse {
     let (common, facts) = (&transaction.connection.worker.common, &transaction.facts);
-    let decision = reuse(facts, &stored.facts, common.now(), &common.live().reuse);
+    let mut options = common.live().reuse;
+    if let Some(site) = &transaction.request.site {
+        let grace = site.site.spec.grace;
+        options.stale_if_error = grace.stale_if_error;
+        options.stale_while_revalidate = grace.stale_while_revalidate;
+    }
+    let decision = reuse(facts, &stored.facts, common.now(), &options);
     match decision {
         Reuse::Fresh { .. } | Reuse::Stale { .. } if hit.is_made_stale() => {
             if facts.directives.only_if_cached {

@@ -33,7 +33,7 @@ pub(super) fn resolve(connection: &Connection, target: &Target) -> Option<Mirror
 /// URL belongs to a mirror.
 pub(super) fn purge_target(connection: &Connection, target: &Target) -> (Space, Target) {
     let common = &connection.worker.common;
-    let is_ours = common.accelerated().is_none() && common.is_us(&target.authority);
+    let is_ours = !common.is_reverse() && common.is_us(&target.authority);
     match is_ours.then(|| resolve(connection, target)).flatten() {
         Some(MirrorLookup::To(_, space, route)) => (space, route.target),
         _ => (common.space(), target.clone()),
@@ -130,6 +130,8 @@ pub(super) async fn rewrite_response(
     })?;
     let rewriting = Rewriting::new(links.clone(), coding, &head.headers);
     rewrite_fields(&links, dressing, &mut head.headers);
+    // The first bytes are read here already.
+    let body = body.paid_by(connection.allowance.share());
     let body = Body::rewritten(body, rewriting, memory).await?;
     Ok(Response::from_parts(head, body))
 }

@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use hashcache::Hit;
 use hashcache_http::{CacheStatus, Forward, Handling, OnError, Reuse};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::body::Body;
 use super::follow::{follow, following};
 use super::hit::{found, reuse_hit};
-use super::look_up::{StoreLookup, look_up};
 use super::own_fields::{add_own, outcome_of};
 use super::range_miss;
 use super::transaction::{Fetch, ForwardReason, Found, Next, Served, Transaction};
@@ -25,7 +24,7 @@ use crate::failure::Failure;
 use crate::fetch::{self, Extent, Fetched, SelectedResponse};
 use crate::metrics::Limit;
 use crate::share;
-use crate::store::ObjectPlace;
+use crate::store::{ObjectPlace, StoreLookup, look_up};
 
 /// Follows another request's fetch, or returns the fetch to begin.
 pub(super) async fn miss(
@@ -72,7 +71,12 @@ pub(super) async fn again(
     forward: Forward,
 ) -> Next {
     let connection = transaction.connection;
-    let found = look_up(connection, &place.key, &transaction.request.fields).await;
+    let found = look_up(
+        &connection.worker.cache,
+        &place.key,
+        &transaction.request.fields,
+    )
+    .await;
     if let StoreLookup::Found {
         hit, stored, place, ..
     } = found
@@ -111,17 +115,18 @@ pub(super) async fn fetch(
     transaction.log_entry.set_outcome(outcome_of(forward));
     let spec = fetch::FetchSpec {
         choices,
-        ..fetch_spec(transaction, place.clone(), replaces, range)
+        ..fetch_spec(transaction, place.clone(), (replaces, None), range)
     };
-    let came = begin(transaction, spec, leader).await?;
-    Ok(fetched(transaction, place, came, forward))
+    let answer = begin(transaction, spec, leader).await?;
+    Ok(fetched(transaction, place, answer, forward))
 }
 
-/// The fetch for a request, with the usual settings.
+/// The fetch for a request, with the usual settings; `stored` are the fields of the response that
+/// it is to validate.
 pub(super) fn fetch_spec(
     transaction: &Transaction<'_>,
     place: ObjectPlace,
-    replaces: Option<Hit>,
+    (replaces, stored): (Option<Hit>, Option<&HeaderMap>),
     range: Option<HeaderValue>,
 ) -> fetch::FetchSpec {
     let (connection, request) = (transaction.connection, &transaction.request);
@@ -129,7 +134,8 @@ pub(super) fn fetch_spec(
         client: connection.client.ip(),
         share: connection.allowance.share().clone(),
         space: request.space,
-        endpoint: request.endpoint(),
+        route: request.site_route(stored),
+        siblings: transaction.siblings(),
         target: request.target.clone(),
         place,
         fields: request.fields.clone(),
@@ -175,7 +181,7 @@ pub(super) async fn begin(
     match answer.await {
         Ok(Ok(fetched)) => Ok(fetched),
         Ok(Err(failed)) => {
-            log_entry.set_upstream(failed.peer);
+            log_entry.set_next_hop(failed.next_hop);
             Err(failed.failure)
         }
         Err(_) => Err(Failure::Internal("a fetch ended without a response")),
@@ -200,9 +206,9 @@ pub(super) fn fetched(
             length,
             part,
             trailers,
-            peer,
+            next_hop,
         } => {
-            log_entry.set_upstream(Some(peer));
+            log_entry.set_next_hop(Some(next_hop));
             let now = connection.worker.common.now();
             status.stored = true;
             status.ttl = Some(facts.ttl(now));
@@ -219,9 +225,9 @@ pub(super) fn fetched(
             stored,
             place,
             awaited,
-            peer,
+            next_hop,
         } => {
-            log_entry.set_upstream(Some(peer));
+            log_entry.set_next_hop(Some(next_hop));
             let now = connection.worker.common.now();
             let served = Served {
                 handling: Handling::Forwarded(forward),
@@ -241,9 +247,9 @@ pub(super) fn fetched(
         Fetched::Passed {
             response,
             reason,
-            peer,
+            next_hop,
         } => {
-            log_entry.set_upstream(Some(peer));
+            log_entry.set_next_hop(Some(next_hop));
             status.detail = Some(reason.as_str());
             let (mut head, body) = response.into_parts();
             add_own(connection, &mut head.headers, status);
@@ -251,8 +257,8 @@ pub(super) fn fetched(
             let body = Body::passed(body, log_entry.byte_count(), metrics);
             Next::Answer(Response::from_parts(head, body))
         }
-        Fetched::Confirmed { selected, peer } => {
-            log_entry.set_upstream(Some(peer));
+        Fetched::Confirmed { selected, next_hop } => {
+            log_entry.set_next_hop(Some(next_hop));
             log_entry.set_outcome(Outcome::Revalidated);
             let SelectedResponse {
                 hit, stored, place, ..
@@ -263,8 +269,9 @@ pub(super) fn fetched(
     }
 }
 
-/// Memory of a fetch without its connection and its content: its future.
-const FETCH_BYTES: u64 = 16 << 10;
+/// Memory of a fetch without its connection and its content: its future, and that of the request
+/// while it is sent.
+const FETCH_BYTES: u64 = 24 << 10;
 
 const NO_MEMORY: Failure = Failure::Refused {
     status: StatusCode::SERVICE_UNAVAILABLE,

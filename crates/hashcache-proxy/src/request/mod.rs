@@ -14,7 +14,6 @@ pub(crate) mod assembly;
 pub(crate) mod body;
 mod follow;
 mod hit;
-mod look_up;
 mod mirrored;
 mod miss;
 mod own;
@@ -22,6 +21,7 @@ mod own_fields;
 mod pass;
 mod purge;
 mod range_miss;
+mod site;
 mod target;
 mod transaction;
 mod validate;
@@ -36,7 +36,6 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::body::Body;
-use self::look_up::{StoreLookup, look_up};
 use self::target::{max_forwards, not_admin, parse, strip};
 use self::transaction::{Answer, ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
@@ -50,6 +49,8 @@ use crate::log_entry::LogEntryBuilder;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, PageReader};
 use crate::page_groups::PageRequest;
+use crate::settings::Mode;
+use crate::store::{StoreLookup, look_up};
 use crate::upstream::address::check_port;
 use crate::wire::{ClientBody, HeadInfo, RequestHead};
 
@@ -127,14 +128,23 @@ async fn serve(
         intercepted.note_request(&connection.worker);
         log_entry.set_authority(intercepted.host_field());
     }
-    if common.via.is_in_via(request.headers()) {
+    let is_in_cdn_loop =
+        common.mode == Mode::Reverse && common.via.is_in_cdn_loop(request.headers());
+    if is_in_cdn_loop || common.via.is_in_via(request.headers()) {
         return Err(Failure::Loop);
+    }
+    if common.is_reverse() {
+        return Box::pin(site::serve(connection, request, info, log_entry)).await;
     }
     let target = match parse(connection, &request, info)? {
         RequestTarget::Tunnel(authority) => {
             log_entry.set_authority(authority.to_string());
+            if connection.gets_stored_only() {
+                return Err(Failure::NotCached);
+            }
             not_admin(connection, &authority)?;
-            connect::tunnel(connection, authority, log_entry).await?;
+            let head = (request.headers(), info.version);
+            connect::tunnel(connection, authority, head, log_entry).await?;
             return Ok(Response::new(Body::empty()));
         }
         RequestTarget::Server(authority) => {
@@ -143,11 +153,7 @@ async fn serve(
         }
         RequestTarget::Resource(target) => target,
     };
-    let scheme = match common.accelerated() {
-        Some(_) => connection.scheme,
-        None => target.scheme,
-    };
-    log_entry.set_target(&target, scheme);
+    log_entry.set_target(&target, target.scheme);
     if connection
         .intercepted
         .as_ref()
@@ -162,7 +168,7 @@ async fn serve(
         let (space, target) = mirrored::purge_target(connection, &target);
         return purge::answer(connection, &request, (space, &target), log_entry).await;
     }
-    let names_host = common.accelerated().is_none() && connection.intercepted.is_none();
+    let names_host = connection.intercepted.is_none();
     if names_host {
         not_admin(connection, &target.authority)?;
     }
@@ -220,7 +226,8 @@ async fn answer(
     loop {
         next = match next {
             Next::LookUp(key) => {
-                let looked_up = look_up(connection, &key, &transaction.request.fields).await;
+                let looked_up =
+                    look_up(&connection.worker.cache, &key, &transaction.request.fields).await;
                 decide(&mut transaction, looked_up)?
             }
             Next::Serve(found) => hit::answer(&mut transaction, found).await?,
@@ -243,16 +250,20 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
         let ports = &connection.worker.common.live().ports;
         check_port(ports, request.target.authority.port)?;
     }
-    if let Err(forward) = transaction.facts.lookup() {
-        return Ok(Next::Pass(forward));
+    let forward = match transaction.facts.lookup() {
+        Err(forward) => forward,
+        Ok(()) if request.is_bypass || asks_for_upgrade(&request.method, &request.fields) => {
+            Forward::Bypass
+        }
+        Ok(()) => match cache_key(request.space, &request.target) {
+            Some(key) => return Ok(Next::LookUp(key)),
+            None => Forward::Bypass,
+        },
+    };
+    match connection.gets_stored_only() {
+        true => Err(Failure::NotCached),
+        false => Ok(Next::Pass(forward)),
     }
-    if asks_for_upgrade(&request.method, &request.fields) {
-        return Ok(Next::Pass(Forward::Bypass));
-    }
-    Ok(match cache_key(request.space, &request.target) {
-        Some(key) => Next::LookUp(key),
-        None => Next::Pass(Forward::Bypass),
-    })
 }
 
 /// The next step after a lookup.

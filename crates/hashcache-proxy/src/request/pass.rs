@@ -14,16 +14,16 @@ use hashcache_http::{
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::body::Body;
-use super::look_up::{StoreLookup, look_up};
 use super::own_fields::{add_own, outcome_of};
 use super::transaction::{Answer, ClientRequest, Transaction};
 use crate::connect;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::confirm::{self, Times};
-use crate::fetch::{self, SelectedResponse};
+use crate::fetch::{self, AskFailure, SelectedResponse};
 use crate::log_entry::LogEntryBuilder;
-use crate::upstream::{RequestBody, SendFailure, SendOptions};
+use crate::store::{StoreLookup, look_up};
+use crate::upstream::{RequestBody, SendOptions};
 
 /// Forwards a request and returns its response; nothing is stored.
 pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answer {
@@ -36,7 +36,14 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     } = transaction;
     let worker = &connection.worker;
     log_entry.set_outcome(outcome_of(forward));
-    let to = request.endpoint();
+    let upgrades = asks_for_upgrade(&request.method, &request.fields);
+    let route = match request.site_route(None)? {
+        Some(route) => route,
+        None if upgrades => {
+            worker.route_for_upgrade(request.space, &request.target, &request.fields)?
+        }
+        None => worker.route_to(request.space, &request.target, &request.fields)?,
+    };
     let ClientRequest {
         space,
         target,
@@ -45,6 +52,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         version,
         body,
         has_content,
+        ..
     } = request;
     let upgrading = match asks_for_upgrade(&method, &fields) {
         true => Upgrading::Yes,
@@ -66,16 +74,18 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     let options = SendOptions {
         informational: Some(informational),
         client: Some(connection.allowance.share().clone()),
+        ..SendOptions::default()
     };
-    let asked = worker.common.now();
-    let sent = worker.upstream().send(&to, request, options).await;
-    let exchange = sent.map_err(|failed| {
+    let request_time = worker.common.now();
+    let sent = fetch::ask(worker, &route, request, &options).await;
+    let answered = sent.map_err(|failed| {
         connection
             .cell
             .body_failure()
             .unwrap_or_else(|| send_failed(connection, log_entry, failed))
     })?;
-    log_entry.set_upstream(Some(exchange.peer));
+    log_entry.set_next_hop(Some(answered.next_hop));
+    let exchange = answered.exchange;
     if exchange.upgrade.is_some() && !grants_other_protocol(exchange.response.headers()) {
         return Err(Failure::ResponseMalformed(
             "switch to a protocol that was not offered",
@@ -94,7 +104,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     }
     let (mut head, body) = response.into_parts();
     if let Some(fields) = wanted.filter(|_| head.status == StatusCode::OK) {
-        let times = (asked, worker.common.now());
+        let times = (request_time, worker.common.now());
         let asked = (&target, &fields);
         head_came(connection, space, asked, &head.headers, times).await;
     }
@@ -118,7 +128,7 @@ async fn head_came(
     let Some(key) = cache_key(space, asked.0) else {
         return;
     };
-    let found = look_up(connection, &key, asked.1).await;
+    let found = look_up(&connection.worker.cache, &key, asked.1).await;
     if let StoreLookup::Found {
         hit, stored, place, ..
     } = found
@@ -136,9 +146,9 @@ async fn head_came(
 fn send_failed(
     connection: &Connection,
     log_entry: &mut LogEntryBuilder,
-    failed: SendFailure,
+    failed: AskFailure,
 ) -> Failure {
-    log_entry.set_upstream(failed.peer);
+    log_entry.set_next_hop(failed.next_hop);
     connection.worker.metrics.fetched(failed.origin_bytes, 0);
     failed.failure
 }

@@ -4,8 +4,8 @@
 //! any field of the request is read.
 
 use hashcache_http::{
-    Authority, RequestTarget, Scheme, Target, TargetError, Upgrading, asks_for_upgrade,
-    parse_target, strip_request,
+    Authority, RequestTarget, Scheme, TargetError, Upgrading, asks_for_upgrade, parse_target,
+    strip_request,
 };
 use http::header::{HOST, MAX_FORWARDS};
 use http::{HeaderValue, Method, Request, StatusCode};
@@ -24,38 +24,7 @@ pub(super) fn parse(
     request: &Request<ClientBody>,
     info: &HeadInfo,
 ) -> Result<RequestTarget, Failure> {
-    let refused = |reason| Failure::Refused {
-        status: StatusCode::BAD_REQUEST,
-        reason,
-    };
-    let text = std::str::from_utf8(&info.target).map_err(|_| refused("the target is not ASCII"))?;
-    let host = request.headers().get(HOST).map(HeaderValue::to_str);
-    let host = host.transpose().map_err(|_| refused("Host is not ASCII"))?;
-    if let Some(origin) = connection.worker.common.accelerated() {
-        if *request.method() == Method::CONNECT {
-            return Err(Failure::NotImplemented("CONNECT to an accelerated site"));
-        }
-        // The proxy serves one site: the path alone names a resource, whichever name of the site
-        // was used.
-        let named = parse_target(request.method(), text, host.or(Some("_")), origin.scheme);
-        let named = named.map_err(target_failure)?;
-        if let RequestTarget::Resource(Target { authority, .. }) = &named
-            && !connection.worker.common.is_site(&authority.host)
-        {
-            return Err(Failure::Refused {
-                status: StatusCode::MISDIRECTED_REQUEST,
-                reason: "this proxy does not serve a site of this name",
-            });
-        }
-        return Ok(match named {
-            RequestTarget::Resource(named) => RequestTarget::Resource(Target {
-                scheme: origin.scheme,
-                authority: origin.authority.clone(),
-                path_and_query: named.path_and_query,
-            }),
-            other => other,
-        });
-    }
+    let (text, host) = target_and_host(request, info)?;
     let Some(intercepted) = &connection.intercepted else {
         return parse_target(request.method(), text, host, connection.scheme)
             .map_err(target_failure);
@@ -71,7 +40,22 @@ pub(super) fn parse(
     }
 }
 
-fn target_failure(error: TargetError) -> Failure {
+/// The request target and the value of Host, if there is one.
+pub(super) fn target_and_host<'a>(
+    request: &'a Request<ClientBody>,
+    info: &'a HeadInfo,
+) -> Result<(&'a str, Option<&'a str>), Failure> {
+    let refused = |reason| Failure::Refused {
+        status: StatusCode::BAD_REQUEST,
+        reason,
+    };
+    let text = std::str::from_utf8(&info.target).map_err(|_| refused("the target is not ASCII"))?;
+    let host = request.headers().get(HOST).map(HeaderValue::to_str);
+    let host = host.transpose().map_err(|_| refused("Host is not ASCII"))?;
+    Ok((text, host))
+}
+
+pub(super) fn target_failure(error: TargetError) -> Failure {
     let refused = |reason| Failure::Refused {
         status: StatusCode::BAD_REQUEST,
         reason,

@@ -8,6 +8,7 @@
 //! loop. So no future contains itself, and no two modules import each other.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::Hit;
@@ -25,10 +26,10 @@ use crate::failure::Failure;
 use crate::fetch::SelectedResponse;
 use crate::in_flight_ranges::AwaitedRange;
 use crate::log_entry::LogEntryBuilder;
+use crate::route::{Route, Siblings};
+use crate::site::live::{ORIGIN, SiteRequest};
 use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::Informational;
-use crate::upstream::address::Purpose;
-use crate::upstream::endpoint::Endpoint;
 use crate::wire::{ClientBody, ContentFraming, HeadInfo};
 
 /// A response, or the reason why there is none.
@@ -138,7 +139,8 @@ impl<'a> Transaction<'a> {
         request: ClientRequest,
         log_entry: &'a mut LogEntryBuilder,
     ) -> Self {
-        let facts = request.facts();
+        let mut facts = request.facts();
+        facts.directives.only_if_cached |= connection.gets_stored_only();
         Self {
             connection,
             request,
@@ -186,6 +188,24 @@ impl<'a> Transaction<'a> {
             && !self.request.fields.contains_key(AUTHORIZATION)
     }
 
+    /// Whether a sibling's store may answer the request.
+    pub(super) fn siblings(&self) -> Siblings {
+        let directives = &self.facts.directives;
+        let wants_origin = directives.no_cache
+            || directives.no_store
+            || directives.only_if_cached
+            || directives.max_age.is_some_and(|age| age == Seconds::ZERO);
+        let may_ask = self.facts.method == MethodKind::Get
+            && !wants_origin
+            && !self.facts.has_origin_condition
+            && !self.request.fields.contains_key(AUTHORIZATION)
+            && !self.connection.is_sibling();
+        match may_ask {
+            true => Siblings::Asked,
+            false => Siblings::NotAsked,
+        }
+    }
+
     /// Fetches for this request alone. The response may be stored only if the request is a plain
     /// GET.
     pub(super) fn fetch_alone(&self, place: ObjectPlace, reason: ForwardReason) -> Next {
@@ -206,6 +226,10 @@ pub(super) struct ClientRequest {
     pub(super) fields: HeaderMap,
     pub(super) version: Version,
     pub(super) body: Option<ClientBody>,
+    /// Present if the resource is one of our sites.
+    pub(super) site: Option<Arc<SiteRequest>>,
+    /// The store must not be used.
+    pub(super) is_bypass: bool,
     /// Whether there is content: the framing fields are no longer in `fields`.
     pub(super) has_content: bool,
 }
@@ -225,6 +249,8 @@ impl ClientRequest {
             fields: head.headers,
             version: info.version,
             body: (info.content != ContentFraming::None).then_some(body),
+            site: None,
+            is_bypass: false,
             has_content: !matches!(
                 info.content,
                 ContentFraming::None | ContentFraming::Length(0)
@@ -247,23 +273,34 @@ impl ClientRequest {
             fields: self.fields.clone(),
             version: self.version,
             body: None,
+            site: self.site.clone(),
+            is_bypass: self.is_bypass,
             has_content: self.has_content,
         }
     }
 
-    /// The server to fetch from.
-    pub(super) fn endpoint(&self) -> Endpoint {
-        let purpose = match self.space {
-            Space::Site(_) | Space::Mirror(_) => Purpose::Configured,
-            Space::Own => Purpose::Forward,
+    /// The next hops for a request to a site; `Ok(None)`: it is not for a site, and its route is
+    /// planned when it is sent. A request about a stored response with these fields is about the
+    /// entity tag of one origin, so that one is asked first.
+    ///
+    /// # Errors
+    /// No origin of the site is in service.
+    pub(super) fn site_route(&self, stored: Option<&HeaderMap>) -> Result<Option<Route>, Failure> {
+        let Some(site) = &self.site else {
+            return Ok(None);
         };
-        Endpoint {
-            authority: self.target.authority.clone(),
-            purpose,
-            scheme: self.target.scheme,
-        }
+        let url = &self.target.path_and_query;
+        let first = stored.and_then(|fields| fields.get(ORIGIN));
+        let origins = site.site.endpoints(url, first);
+        let route = Route::of_site(Arc::clone(site), origins);
+        route.map(Some).ok_or(NO_ORIGIN)
     }
 }
+
+const NO_ORIGIN: Failure = Failure::Refused {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    reason: "no server of this site is in service",
+};
 
 /// Why a request is forwarded, and which responses are stored already.
 pub(super) struct ForwardReason {

@@ -57,17 +57,23 @@ pub(super) async fn validate(
     };
     transaction.log_entry.set_outcome(outcome_of(forward));
     let replaces = Some(selected.hit.clone());
+    let stored_fields = selected.stored.fields.clone();
     let range = range_miss::around(&transaction.request, &transaction.facts);
     let spec = fetch::FetchSpec {
         selected: Some(selected.clone()),
         on_error,
-        ..fetch_spec(transaction, place.clone(), replaces, range)
+        ..fetch_spec(
+            transaction,
+            place.clone(),
+            (replaces, Some(&stored_fields)),
+            range,
+        )
     };
     match begin(transaction, spec, leader).await {
-        Ok(came) if on_error == OnError::ServeIfError && is_failure(&came) => {
+        Ok(answer) if on_error == OnError::ServeIfError && is_failure(&answer) => {
             Ok(stale(transaction, forward, selected))
         }
-        Ok(came) => Ok(fetched(transaction, place, came, forward)),
+        Ok(answer) => Ok(fetched(transaction, place, answer, forward)),
         Err(failure) if on_error != OnError::Fail => {
             transaction.log_entry.set_error(&failure);
             Ok(stale(transaction, forward, selected))
@@ -125,7 +131,12 @@ pub(super) fn revalidate(
         selected: Some(selected),
         // A response that may be served stale is worth more than an error.
         on_error: OnError::ServeIfError,
-        ..fetch_spec(transaction, place.clone(), replaces, None)
+        ..fetch_spec(
+            transaction,
+            place.clone(),
+            (replaces, Some(&stored.fields)),
+            None,
+        )
     };
     revalidate_in_background(&transaction.connection.worker, spec);
 }

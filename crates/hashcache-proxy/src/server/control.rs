@@ -6,6 +6,7 @@
 //! nothing of an invalid one.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -22,7 +23,10 @@ use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::intercept::Interceptor;
 use crate::metrics::{Metrics, Reload};
+use crate::peer::{CredentialsError, Peer};
+use crate::route::Routes;
 use crate::settings::Settings;
+use crate::site::live::LiveSites;
 use crate::tls::identity::{Identity, IdentityError};
 use crate::upstream;
 use crate::upstream::tls::Trust;
@@ -97,13 +101,13 @@ impl Control {
                 Identity::load(&settings.tls, clock).map_err(|error| one_line(&error))?;
             let interceptor = interceptor(&settings, clock).map_err(|error| one_line(&error))?;
             let trust = Trust::load(&settings.upstream_ca, Arc::clone(clock));
-            Ok((
-                identity,
-                interceptor,
-                trust.map_err(|error| one_line(&error))?,
-            ))
+            let trust = trust.map_err(|error| one_line(&error))?;
+            let known = self.common.live.load();
+            let routes = load_routes(&settings, known.routes.peers());
+            let routes = routes.map_err(|error| one_line(&error))?;
+            Ok((identity, interceptor, trust, routes))
         };
-        let (mut identity, interceptor, trust) = match read() {
+        let (mut identity, interceptor, trust, routes) = match read() {
             Ok(read) => read,
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
@@ -127,7 +131,9 @@ impl Control {
         let own = &self.common.own;
         account(interceptor.as_deref(), &self.cache, &self.metrics);
         let shown = (identity, interceptor);
-        let live = LiveSettings::new(&settings, old.generation + 1, own, upstream, shown);
+        let sites = LiveSites::new(&settings.sites, Some(&old.sites));
+        let hops = (routes, Arc::new(sites));
+        let live = LiveSettings::new(&settings, old.generation + 1, own, upstream, hops, shown);
         self.common.live.store(Arc::new(live));
         let restart = needs_restart(&self.settings, &settings);
         if !restart.is_empty() {
@@ -139,6 +145,7 @@ impl Control {
         // Settings that need a restart keep their old values, so that the next reload names them
         // again.
         self.settings = Settings {
+            sites: settings.sites,
             rules: settings.rules,
             client_reload: settings.client_reload,
             set_cookie: settings.set_cookie,
@@ -150,6 +157,7 @@ impl Control {
             mirrors: settings.mirrors,
             intercept: settings.intercept,
             fail: settings.fail,
+            pac_proxies: settings.pac_proxies,
             allow_client: settings.allow_client,
             allow_destination: settings.allow_destination,
             deny_destination: settings.deny_destination,
@@ -163,6 +171,8 @@ impl Control {
             allow_connect_port: settings.allow_connect_port,
             allow_port: settings.allow_port,
             max_object_size: settings.max_object_size,
+            peers: settings.peers,
+            routes: settings.routes,
             ..self.settings.clone()
         };
         self.metrics.config_reloaded(Reload::Taken);
@@ -208,6 +218,7 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
             old.admin_token_file != new.admin_token_file,
         ),
         ("tls_cert", old.tls.is_empty() != new.tls.is_empty()),
+        ("icp", icp_address(old) != icp_address(new)),
         ("name", old.name != new.name),
         ("access_log", old.access_log != new.access_log),
         ("log_format", old.log_format != new.log_format),
@@ -227,6 +238,12 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
         .collect()
 }
 
+/// Where ICP is spoken: nowhere while no peer has an ICP port.
+pub(super) fn icp_address(settings: &Settings) -> Option<SocketAddr> {
+    let is_wanted = settings.peers.iter().any(|peer| peer.icp.is_some());
+    settings.icp.filter(|_| is_wanted)
+}
+
 /// The signals that the process handles.
 pub(super) struct UnixSignals {
     term: Signal,
@@ -244,6 +261,23 @@ impl UnixSignals {
             usr1: signal(SignalKind::user_defined1())?,
         })
     }
+}
+
+/// The routes of `settings`, with the credentials of their peers read. A peer of `known` whose
+/// settings are the same stays, with what is known about its health.
+pub(super) fn load_routes(
+    settings: &Settings,
+    known: &[Arc<Peer>],
+) -> Result<Routes, CredentialsError> {
+    let peers = settings.peers.iter().map(|settings| {
+        let peer = settings.load()?;
+        let same = known.iter().find(|known| ***known == peer).cloned();
+        Ok(same.unwrap_or_else(|| Arc::new(peer)))
+    });
+    Ok(Routes::new(
+        peers.collect::<Result<_, _>>()?,
+        &settings.routes,
+    ))
 }
 
 /// The interceptor for the hosts in `settings`, if interception is on.

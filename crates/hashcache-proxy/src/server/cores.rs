@@ -24,7 +24,9 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 use tracing::{debug, error, warn};
 
+use super::probes::probe_peers;
 use super::protocol::{NotServed, detect_protocol};
+use super::site_checks::check_origins;
 use super::stage::{DRAIN_STEP, RunError, Stage};
 use crate::access_log::{RequestId, WorkerLog};
 use crate::connection::Connection;
@@ -66,7 +68,7 @@ impl Core {
                     .enable_all()
                     .build_local(LocalOptions::default());
                 match runtime {
-                    Ok(runtime) => runtime.block_on(self.serve(sockets)),
+                    Ok(runtime) => runtime.block_on(self.serve(number, sockets)),
                     Err(error) => error!(%error, "worker not started"),
                 }
             })
@@ -76,7 +78,7 @@ impl Core {
             })
     }
 
-    async fn serve(self, sockets: Vec<ListeningSocket>) {
+    async fn serve(self, number: usize, sockets: Vec<ListeningSocket>) {
         let worker = Worker::new(
             Arc::clone(&self.common),
             self.cache.clone(),
@@ -84,6 +86,10 @@ impl Core {
             self.log.clone(),
             Arc::clone(&self.metrics),
         );
+        if number == 0 {
+            tokio::task::spawn_local(probe_peers(Rc::clone(&worker)));
+            tokio::task::spawn_local(check_origins(Rc::clone(&worker)));
+        }
         let core = Rc::new(self);
         // Connections and listeners hold a sender each; when the last is dropped, the core can end.
         let (alive, mut done) = tokio::sync::mpsc::channel::<()>(1);

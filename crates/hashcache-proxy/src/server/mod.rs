@@ -17,7 +17,9 @@ mod authority_expiry;
 mod control;
 mod cores;
 mod preflight;
+mod probes;
 mod protocol;
+mod site_checks;
 mod stage;
 
 pub use self::preflight::preflight;
@@ -35,7 +37,7 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tracing::warn;
 
-use self::control::{Control, UnixSignals, account, interceptor};
+use self::control::{Control, UnixSignals, account, icp_address, interceptor, load_routes};
 use self::cores::{ConnectionCounts, Core, ListeningSocket};
 use self::stage::Stage;
 use crate::access_log::AccessLogger;
@@ -45,9 +47,12 @@ use crate::collapse::Collapse;
 use crate::intercept::InterceptState;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
 use crate::page_groups::PageGroups;
+use crate::peers;
 use crate::purge::Purger;
-use crate::settings::{Mode, Settings, StateFiles};
+use crate::queries::Queries;
+use crate::settings::{Settings, StateFiles};
 use crate::share::Shares;
+use crate::site::live::LiveSites;
 use crate::tls::identity::Identity;
 use crate::upstream::dns::{DnsCache, NameServers};
 use crate::upstream::interfaces::OwnAddresses;
@@ -76,6 +81,9 @@ pub fn run<E: std::fmt::Display>(
         .map(|listen| bind(listen.address))
         .collect::<Result<_, _>>()?;
     let admin_listener = settings.admin.map(bind).transpose()?;
+    let icp_socket = icp_address(&settings)
+        .map(|address| peers::bind(address).map_err(|source| RunError::Listen { address, source }));
+    let icp_socket = icp_socket.transpose()?;
     let admin_address = admin_listener.as_ref().and_then(|it| it.local_addr().ok());
     let listen = listeners
         .iter()
@@ -106,6 +114,7 @@ pub fn run<E: std::fmt::Display>(
         own.clone(),
         trust,
         limits,
+        via.chain(&http::HeaderMap::new(), http::Version::HTTP_11),
     );
     let shared = upstream::UpstreamShared {
         verified: Arc::clone(&verified),
@@ -114,16 +123,32 @@ pub fn run<E: std::fmt::Display>(
     };
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);
     let exposition = exposition.with_intercept_state(Arc::clone(&intercept_state));
-    let live = LiveSettings::new(&settings, 0, &own, shared, (identity, interceptor));
-    let site = match &settings.mode {
-        Mode::Forward => None,
-        Mode::Accelerate { origin, .. } => Some(origin.clone()),
+    let routes = load_routes(&settings, &[])?;
+    let sites = Arc::new(LiveSites::new(&settings.sites, None));
+    let hops = (routes, sites);
+    let live = LiveSettings::new(&settings, 0, &own, shared, hops, (identity, interceptor));
+    // Pages of a site that any host leads to carry other names in Referer.
+    let site = settings
+        .sites
+        .all()
+        .iter()
+        .find(|site| site.hosts.is_empty());
+    let site = site.and_then(|site| site.origins.first());
+    let site = site.map(|origin| origin.url.clone());
+    let queries = match &icp_socket {
+        Some(socket) => {
+            let socket = socket
+                .try_clone()
+                .map_err(system("the ICP socket's copy"))?;
+            Some(Arc::new(Queries::new(socket, Arc::clone(metrics.icp()))))
+        }
+        None => None,
     };
     let collapse = Collapse::new();
     let space = Common::space_of(&settings.mode);
     let purger = Purger::new(&cache, &collapse, space, metrics.purges());
     let common = Arc::new(Common {
-        mode: settings.mode.clone(),
+        mode: settings.mode,
         page_groups: PageGroups::new(settings.group_by, site),
         name,
         via,
@@ -139,6 +164,7 @@ pub fn run<E: std::fmt::Display>(
         purger,
         own,
         exposition: exposition.clone(),
+        queries: queries.clone(),
         live: ArcSwap::from_pointee(live),
     });
     let runtime = Builder::new_current_thread()
@@ -178,12 +204,23 @@ pub fn run<E: std::fmt::Display>(
     let admin = Admin::new(
         exposition,
         common.purger.clone(),
-        settings.mode.clone(),
+        {
+            let common = Arc::clone(&common);
+            Arc::new(move || {
+                let sites = Arc::clone(&common.live().sites);
+                common.is_reverse().then_some(sites)
+            })
+        },
         settings.admin_token_file.clone(),
     );
     if let Some(listener) = admin_listener {
         let listener = TcpListener::from_std(listener).map_err(system("the admin listener"))?;
         runtime.spawn(Arc::clone(&admin).serve(listener));
+    }
+    if let (Some(socket), Some(queries)) = (icp_socket, queries) {
+        let (shared, stage) = ((Arc::clone(&common), cache.clone()), stopping.clone());
+        let is_ending = move || *stage.borrow() != Stage::Serving;
+        runtime.spawn(peers::serve(shared, queries, socket, is_ending));
     }
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());

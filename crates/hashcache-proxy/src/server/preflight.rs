@@ -8,12 +8,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::control::interceptor;
+use super::control::{icp_address, interceptor};
 use super::stage::RunError;
 use super::{pseudonyms, socket};
 use crate::access_log::AccessLogger;
 use crate::admin::read_token;
 use crate::clock::Clock;
+use crate::peers;
 use crate::settings::Settings;
 use crate::tls::identity::{IdentityError, pair};
 use crate::upstream::tls::read_authorities;
@@ -26,6 +27,11 @@ use crate::upstream::tls::read_authorities;
 pub fn preflight(settings: &Settings) -> Vec<RunError> {
     let listen = settings.listen.iter().map(|listen| listen.address);
     let listeners = listen.chain(settings.admin).map(can_bind);
+    let icp = icp_address(settings).map(|address| match peers::bind(address) {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Ok(()),
+        Err(source) => Err(RunError::Listen { address, source }),
+        Ok(_bound) => Ok(()),
+    });
     let log = AccessLogger::check(settings).map_err(|source| RunError::AccessLog {
         place: settings.access_log.to_string(),
         source,
@@ -40,13 +46,17 @@ pub fn preflight(settings: &Settings) -> Vec<RunError> {
             RunError::Token { path, source }
         })
     });
+    let peers = settings.peers.iter();
+    let peers = peers.map(|peer| Ok(peer.load().map(drop)?));
     [pseudonyms(&settings.name).map(drop)]
         .into_iter()
         .chain(listeners)
+        .chain(icp)
         .chain([log])
         .chain(certificates)
         .chain([intercept.map(drop).map_err(IdentityError::into)])
         .chain(authorities)
+        .chain(peers)
         .chain(token)
         .filter_map(Result::err)
         .collect()

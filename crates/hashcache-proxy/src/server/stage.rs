@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::peer::CredentialsError;
 use crate::tls::identity::IdentityError;
 use crate::upstream::tls::AuthoritiesError;
 
@@ -56,6 +57,9 @@ pub enum RunError {
     /// Certificates of trusted authorities could not be read.
     #[error(transparent)]
     Authorities(#[from] AuthoritiesError),
+    /// The credentials for a peer could not be read.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
     /// The token file of the admin listener has no valid token.
     #[error("no token for the admin listener in {}", path.display())]
     Token {

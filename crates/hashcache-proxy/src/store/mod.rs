@@ -18,6 +18,7 @@
 //! Invariant: metadata that does not decode is a miss; it never becomes a response. Cost: one pass
 //! over the fields; values are slices of the metadata, not copies.
 
+mod look_up;
 mod place;
 
 use bytes::Bytes;
@@ -26,6 +27,7 @@ use hashcache_http::{FACTS_BYTES, StoredFacts, VariantTable, VaryRow};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+pub(crate) use self::look_up::{HitSource, StoreLookup, look_up};
 pub(crate) use self::place::ObjectPlace;
 
 /// The metadata layout of this build, the only one that it reads.

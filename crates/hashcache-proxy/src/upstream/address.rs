@@ -83,8 +83,11 @@ impl fmt::Display for ConnectPort {
 pub(crate) enum Purpose {
     /// A client, by its request.
     Forward,
-    /// The operator: an accelerated origin, a mirror, a parent.
+    /// The operator: an accelerated origin, a mirror.
     Configured,
+    /// The operator, as a peer. Unlike origins, peers are not remembered as unreachable: their
+    /// health is watched in another way.
+    Peer,
 }
 
 /// Access rules for destinations; one for the process, shared.
@@ -132,7 +135,7 @@ impl Destinations {
         if listed(&self.deny) {
             return false;
         }
-        if purpose == Purpose::Configured || listed(&self.allow) {
+        if purpose != Purpose::Forward || listed(&self.allow) {
             return true;
         }
         // The translator's own prefix may be private, but it leads out of this network.

@@ -21,7 +21,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::address::{Destinations, Purpose};
-use super::dns::Resolver;
+use super::dns::{Addresses, Resolver};
 use super::endpoint::Endpoint;
 use super::interfaces::OwnAddresses;
 use super::unreachable::UnreachableCache;
@@ -38,21 +38,41 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// A connected socket and its address. The limit on connecting does not include the lookup of
-    /// the name, which has a limit of its own. Recently unreachable origins fail at once.
-    pub(crate) async fn connect(&self, to: &Endpoint) -> Result<(TcpStream, SocketAddr), Failure> {
-        let limit = self.connect_time;
-        let try_permit = self.unreachable.may_try(to, limit * 2)?;
-        let addresses = match &to.authority.host {
-            Host::Name(name) => self.resolver.resolve(name, self.own.has_ipv6()).await?,
-            Host::V4(v4) => [IpAddr::V4(*v4)].into(),
-            Host::V6(v6) => [IpAddr::V6(*v6)].into(),
+    /// A connected socket and its address, within `limit` or the configured time. The limit does
+    /// not include the lookup of the name, which has a limit of its own. Recently unreachable
+    /// origins fail at once.
+    pub(crate) async fn connect(
+        &self,
+        to: &Endpoint,
+        limit: Option<Duration>,
+    ) -> Result<(TcpStream, SocketAddr), Failure> {
+        let limit = limit.map_or(self.connect_time, |limit| limit.min(self.connect_time));
+        let try_permit = match to.purpose {
+            Purpose::Peer => None,
+            Purpose::Forward | Purpose::Configured => {
+                Some(self.unreachable.may_try(to, self.connect_time * 2)?)
+            }
         };
+        let addresses = self.addresses(&to.authority.host).await?;
         let race = self.race(&addresses, to.authority.port, to.purpose);
         let outcome = timeout(limit, race).await;
         let outcome = outcome.unwrap_or(Err(Failure::ConnectTimeout(limit)));
-        try_permit.end(&outcome);
+        // A hurried attempt that took too long says little about an origin.
+        let is_hurried = limit < self.connect_time;
+        let counts = !is_hurried || !matches!(outcome, Err(Failure::ConnectTimeout(_)));
+        if let Some(try_permit) = try_permit.filter(|_| counts) {
+            try_permit.end(&outcome);
+        }
         outcome
+    }
+
+    /// The addresses of `host`.
+    pub(super) async fn addresses(&self, host: &Host) -> Result<Addresses, Failure> {
+        match host {
+            Host::Name(name) => self.resolver.resolve(name, self.own.has_ipv6()).await,
+            Host::V4(v4) => Ok([IpAddr::V4(*v4)].into()),
+            Host::V6(v6) => Ok([IpAddr::V6(*v6)].into()),
+        }
     }
 
     async fn race(
@@ -195,6 +215,7 @@ mod tests {
             authority: Authority { host, port },
             purpose: Purpose::Forward,
             scheme: Scheme::Http,
+            through: None,
         }
     }
 
@@ -215,27 +236,27 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let to = endpoint(loopback(), port);
-        let denied = connector(&[]).connect(&to).await.unwrap_err();
+        let denied = connector(&[]).connect(&to, None).await.unwrap_err();
         assert_eq!(
             denied,
             Failure::DestinationDenied {
                 address: [127, 0, 0, 1].into()
             }
         );
-        let (_, peer) = connector(&["127.0.0.1"]).connect(&to).await.unwrap();
+        let (_, peer) = connector(&["127.0.0.1"]).connect(&to, None).await.unwrap();
         assert_eq!(peer, SocketAddr::from(([127, 0, 0, 1], port)));
         let configured = Endpoint {
             purpose: Purpose::Configured,
             ..to
         };
-        connector(&[]).connect(&configured).await.unwrap();
+        connector(&[]).connect(&configured, None).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_name_of_loopback_is_refused_as_its_address_would_be() {
         let to = endpoint(Host::Name("localhost".into()), 80);
         let denied = LocalSet::new()
-            .run_until(async { connector(&[]).connect(&to).await })
+            .run_until(async { connector(&[]).connect(&to, None).await })
             .await;
         assert!(matches!(denied, Err(Failure::DestinationDenied { .. })));
     }
@@ -244,7 +265,7 @@ mod tests {
     async fn a_port_nobody_listens_on_is_refused() {
         let (_held, port) = refusing();
         let failure = connector(&["127.0.0.1"])
-            .connect(&endpoint(loopback(), port))
+            .connect(&endpoint(loopback(), port), None)
             .await;
         assert_eq!(failure.unwrap_err(), Failure::ConnectionRefused);
     }
@@ -261,10 +282,10 @@ mod tests {
             .unwrap();
         tokio::time::advance(Duration::from_secs(10)).await;
         try_permit.end(&Err::<(), _>(silence.clone()));
-        assert_eq!(connector.connect(&to).await.unwrap_err(), silence);
+        assert_eq!(connector.connect(&to, None).await.unwrap_err(), silence);
         tokio::time::advance(Duration::from_secs(10)).await;
-        connector.connect(&to).await.unwrap();
-        connector.connect(&to).await.unwrap();
+        connector.connect(&to, None).await.unwrap();
+        connector.connect(&to, None).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
@@ -303,13 +324,13 @@ mod tests {
         let to = endpoint(Host::Name("rebind.test".into()), port);
         let rebinding = async {
             std::fs::write(&hosts, "127.0.0.1 rebind.test\n").unwrap();
-            connector.connect(&to).await.unwrap();
+            connector.connect(&to, None).await.unwrap();
             std::fs::write(&hosts, "127.0.0.2 rebind.test\n").unwrap();
             let file = std::fs::File::options().write(true).open(&hosts).unwrap();
             file.set_modified(std::time::SystemTime::UNIX_EPOCH)
                 .unwrap();
             tokio::time::advance(Duration::from_secs(11)).await;
-            connector.connect(&to).await.unwrap_err()
+            connector.connect(&to, None).await.unwrap_err()
         };
         let denied = LocalSet::new().run_until(rebinding).await;
         assert_eq!(

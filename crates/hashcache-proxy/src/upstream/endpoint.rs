@@ -1,8 +1,11 @@
 //! The server to connect to.
 
+use std::sync::Arc;
+
 use hashcache_http::{Authority, Scheme};
 
 use super::address::Purpose;
+use crate::peer::Peer;
 
 /// A server and the party that chose it; the key of pooled connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -13,4 +16,18 @@ pub(crate) struct Endpoint {
     pub(crate) purpose: Purpose,
     /// Whether the connection uses TLS.
     pub(crate) scheme: Scheme,
+    /// The peer that makes a tunnel to the server; `None`: the server is reached directly.
+    pub(crate) through: Option<Arc<Peer>>,
+}
+
+impl Endpoint {
+    /// The peer itself, for requests with the whole URL.
+    pub(crate) fn of_peer(peer: &Peer) -> Self {
+        Self {
+            authority: peer.settings.url.authority.clone(),
+            purpose: Purpose::Peer,
+            scheme: peer.settings.url.scheme,
+            through: None,
+        }
+    }
 }

@@ -29,6 +29,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
+use super::channel::Channel;
 use super::endpoint::Endpoint;
 use super::meter::{Meter, MeteredIo};
 use super::request_body::RequestBody;
@@ -166,7 +167,7 @@ impl Http2Conn {
     /// Makes a connection from a transport that has negotiated HTTP/2. hyper ends it when all
     /// senders are dropped and its streams have ended.
     pub(super) async fn new(
-        channel: Transport,
+        channel: Transport<Channel>,
         peer: SocketAddr,
         limits: &Limits,
         memory: Option<Reservation>,

@@ -112,7 +112,8 @@ impl OwnAddresses {
         }
         match read_from_kernel() {
             Ok(found) => {
-                let (addresses, networks) = found.into_iter().unzip();
+                let (addresses, networks): (_, Vec<_>) = found.into_iter().unzip();
+                let networks = networks.into_iter().flatten().collect();
                 self.0.known.store(Arc::new(Snapshot {
                     addresses,
                     networks,
@@ -150,19 +151,30 @@ fn is_local_by_route(address: IpAddr) -> bool {
     source.is_ok_and(|source| source.ip() == address)
 }
 
-/// The addresses of all interfaces, each with its network.
-fn read_from_kernel() -> std::io::Result<Vec<(IpAddr, Prefix)>> {
+/// The addresses of all interfaces, each with its network. An address of ours counts even when its
+/// mask cannot be understood.
+fn read_from_kernel() -> std::io::Result<Vec<(IpAddr, Option<Prefix>)>> {
     let addresses = getifaddrs()?.filter_map(|it| {
         let own = ip(it.address)?;
-        Some((own, network(own, ip(it.netmask)?, ip(it.destination))?))
+        let mask = ip(it.netmask);
+        let ends = [ip(it.destination), ip(it.broadcast)];
+        Some((own, mask.and_then(|mask| network(own, mask, ends))))
     });
     Ok(addresses.collect())
 }
 
-/// The network of one of our addresses. On a point-to-point link it is that of the other end.
-fn network(own: IpAddr, mask: IpAddr, other_end: Option<IpAddr>) -> Option<Prefix> {
+/// The network of one of our addresses. `ends` are the address of the other end and the broadcast
+/// address, as far as they are known. An address that was given a peer (`ip address add A peer B`)
+/// belongs to the network of that peer, on every kind of link. The C library reports the peer as
+/// the other end of a point-to-point link; on other links it reports the peer, if there is one, in
+/// the place of the broadcast address.
+fn network(own: IpAddr, mask: IpAddr, ends: [Option<IpAddr>; 2]) -> Option<Prefix> {
     let bits = ipnet::ip_mask_to_prefix(mask).ok()?;
-    Some(Prefix::new(other_end.unwrap_or(own), bits))
+    let alone = Prefix::new(own, bits);
+    let [destination, broadcast] = ends;
+    let is_peer = |end: &IpAddr| *end != Ipv4Addr::BROADCAST && !alone.contains(*end);
+    let other_end = destination.or(broadcast.filter(is_peer));
+    Some(other_end.map_or(alone, |end| Prefix::new(end, bits)))
 }
 
 fn ip(address: Option<SockaddrStorage>) -> Option<IpAddr> {
@@ -201,10 +213,16 @@ mod tests {
     fn the_network_of_a_point_to_point_link_is_that_of_the_other_end() {
         let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
         let (own, mask) = (ip("10.0.0.1"), ip("255.255.255.0"));
-        let alone = network(own, mask, None).unwrap();
-        assert_eq!(alone.to_string(), "10.0.0.0/24");
-        let linked = network(own, ip("255.255.255.255"), Some(ip("10.0.0.2")));
-        assert_eq!(linked.unwrap().to_string(), "10.0.0.2/32");
-        assert_eq!(network(own, ip("255.0.255.0"), None), None);
+        let of = |destination: Option<&str>, broadcast: Option<&str>| {
+            let ends = [destination.map(ip), broadcast.map(ip)];
+            network(own, mask, ends).unwrap().to_string()
+        };
+        assert_eq!(of(None, None), "10.0.0.0/24");
+        assert_eq!(of(None, Some("10.0.0.255")), "10.0.0.0/24");
+        assert_eq!(of(None, Some("255.255.255.255")), "10.0.0.0/24");
+        assert_eq!(of(Some("10.9.0.2"), None), "10.9.0.0/24");
+        // `ip address add 10.0.0.1 peer 192.0.2.0/24 dev eth0`
+        assert_eq!(of(None, Some("192.0.2.0")), "192.0.2.0/24");
+        assert_eq!(network(own, ip("255.0.255.0"), [None, None]), None);
     }
 }

@@ -24,6 +24,7 @@ use hashcache_http::Scheme;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use super::channel::Channel;
 use super::flood::FloodGuard;
 use super::transport::Transport;
 use crate::limits::Limits;
@@ -174,7 +175,7 @@ fn buffered(read: usize) -> u64 {
 
 /// A socket with its meter.
 pub(super) struct MeteredIo {
-    stream: Transport,
+    stream: Transport<Channel>,
     meter: Meter,
     /// Maximum size of a read, bytes.
     read_max: usize,
@@ -187,7 +188,11 @@ pub(super) struct MeteredIo {
 }
 
 impl MeteredIo {
-    pub(super) fn new(stream: Transport, meter: Meter, memory: Option<ReadMemory>) -> Self {
+    pub(super) fn new(
+        stream: Transport<Channel>,
+        meter: Meter,
+        memory: Option<ReadMemory>,
+    ) -> Self {
         Self {
             stream,
             meter,
@@ -370,7 +375,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap());
         let (stream, accepted) = tokio::join!(stream, listener.accept());
-        let mut metered = MeteredIo::new(Transport::Plain(stream.unwrap()), Meter::new(), memory);
+        let mut metered = MeteredIo::new(
+            Transport::Plain(stream.unwrap().into()),
+            Meter::new(),
+            memory,
+        );
         let mut origin = accepted.unwrap().0;
         let sending = tokio::spawn(async move { origin.write_all(&[1; 4 << 20]).await });
         let (mut all, mut largest) = (0, 0);
@@ -421,7 +430,11 @@ mod tests {
         let (stream, accepted) = tokio::join!(stream, listener.accept());
         let before = cache.stats().memory_used_bytes;
         let (meter, memory) = (Meter::new(), ReadMemory::narrow(cache, Scheme::Http, None));
-        let mut metered = MeteredIo::new(Transport::Plain(stream.unwrap()), meter.clone(), memory);
+        let mut metered = MeteredIo::new(
+            Transport::Plain(stream.unwrap().into()),
+            meter.clone(),
+            memory,
+        );
         let narrow = cache.stats().memory_used_bytes - before;
         meter.head_begins();
         let mut origin = accepted.unwrap().0;

@@ -1,11 +1,12 @@
 //! Upstream: one request to an origin, and its response.
 //!
-//! `fetch` and `request` call [`Upstream::send`]. In the order of a request: `permits` limits the
-//! busy connections. `pool` has an idle connection, or `connect` opens one (`unreachable` remembers
-//! failures, `dns` finds the addresses, `address` checks them, `interfaces` knows our own; for
-//! https `tls` does the handshake). hyper writes the request (`request_body`) and reads the head
-//! (`meter` counts below it), `framing` checks it, and `response_body` is the content. `http2`
-//! keeps HTTP/2 connections.
+//! `fetch` and `request` call [`Upstream::try_send`]. In the order of a request: `permits` limits
+//! the busy connections. `pool` has an idle connection, or `connect` opens one (`unreachable`
+//! remembers failures, `dns` finds the addresses, `address` checks them, `interfaces` knows our
+//! own; for https `tls` does the handshake; `proxied` asks a peer for a tunnel, and `channel` is a
+//! socket or such a tunnel). hyper writes the request (`request_body`) and reads the head (`meter`
+//! counts below it), `framing` checks it, and `response_body` is the content. `http2` keeps HTTP/2
+//! connections.
 //!
 //! There is one `Upstream` per core; connections stay on the core that opened them. DNS cache,
 //! permits and access rules are shared through [`UpstreamShared`].
@@ -15,7 +16,7 @@
 //! request. Cost: no allocation that grows with content.
 
 pub(crate) mod address;
-
+pub(crate) mod channel;
 pub(crate) mod connect;
 pub(crate) mod dns;
 pub(crate) mod endpoint;
@@ -29,6 +30,7 @@ pub(crate) mod nat64;
 pub(crate) mod permits;
 mod pool;
 pub(crate) mod prefix;
+mod proxied;
 pub(crate) mod request_body;
 pub(crate) mod response_body;
 pub(crate) mod tls;
@@ -42,17 +44,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashcache::Cache;
-use hashcache_http::{Scheme, UnixTime};
+use hashcache::{Cache, Reservation};
+use hashcache_http::{Authority, Host, Origin, Scheme, UnixTime};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::client::conn::http1::Builder;
 use hyper::upgrade::OnUpgrade;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use self::channel::{Channel, PeerSocket};
 use self::connect::Connector;
 use self::dns::{DnsCache, Resolver};
+use self::exchange::FailedExchange;
 use self::http2::{Http2Conn, Http2Conns, Refused};
 use self::interfaces::OwnAddresses;
 use self::meter::ReadMemory;
@@ -64,7 +68,9 @@ use self::unreachable::UnreachableCache;
 use self::verified_hosts::VerifiedHosts;
 use crate::failure::Failure;
 use crate::limits::Limits;
-use crate::share::Share;
+use crate::peer::Peer;
+use crate::share::{self, Share};
+use crate::wire::TLS_BYTES;
 
 pub(crate) use self::address::Destinations;
 pub(crate) use self::endpoint::Endpoint;
@@ -92,6 +98,8 @@ pub(crate) struct UpstreamShared {
     pub(crate) permits: Permits,
     /// Limits on time and memory.
     pub(crate) limits: Arc<Limits>,
+    /// Our member of Via in requests for tunnels.
+    pub(crate) via: HeaderValue,
 }
 
 /// Sends requests to origins, for one core.
@@ -103,6 +111,7 @@ pub(crate) struct Upstream {
     pool: Rc<Pool>,
     http2_conns: Rc<Http2Conns>,
     limits: Arc<Limits>,
+    via: HeaderValue,
     http: Builder,
     /// The budget for buffers; `None` in tests of this module.
     memory: Option<Cache>,
@@ -146,13 +155,44 @@ pub(crate) struct SendFailure {
 /// Called for interim responses; `100 Continue` is not among them.
 pub(crate) type Informational = Rc<dyn Fn(StatusCode, HeaderMap)>;
 
-/// How to send a request.
+/// How a request is sent.
 #[derive(Clone, Default)]
 pub(crate) struct SendOptions {
     /// Called for each interim response except 100, before the final response is returned.
     pub(crate) informational: Option<Informational>,
     /// The client whose share is used; `None`: the proxy's own request.
     pub(crate) client: Option<Share>,
+    /// The request is sent to a peer with the whole URL.
+    pub(crate) absolute: Option<AbsoluteForm>,
+    /// Limit on connecting, if it is shorter than the usual one: another hop is left to try.
+    pub(crate) connect_time: Option<Duration>,
+    /// Limit on waiting for a permit, if it is shorter than the usual one.
+    pub(crate) permit_time: Option<Duration>,
+}
+
+/// A request to a peer with the whole URL of a resource (RFC 9112, section 3.2.2).
+#[derive(Clone, Debug)]
+pub(crate) struct AbsoluteForm {
+    pub(crate) peer: Arc<Peer>,
+    /// The origin of the resource.
+    pub(crate) origin: Origin,
+    pub(crate) wanted: Wanted,
+}
+
+/// What a peer is to do for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Fetch what it does not have.
+    Fetched,
+    /// Answer from its store, or with 504. The request has no fields that identify the client.
+    Stored,
+}
+
+/// A failed attempt, with the request if no byte of it was sent.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    pub(crate) failed: SendFailure,
+    pub(crate) unsent: Option<Box<Request<RequestBody>>>,
 }
 
 impl UpstreamShared {
@@ -163,6 +203,7 @@ impl UpstreamShared {
         own: OwnAddresses,
         trust: Trust,
         limits: Arc<Limits>,
+        via: HeaderValue,
     ) -> Self {
         let permits = Permits::new(
             limits.upstream_per_origin,
@@ -178,6 +219,7 @@ impl UpstreamShared {
             verified: Arc::default(),
             permits,
             limits,
+            via,
         }
     }
 }
@@ -195,6 +237,7 @@ impl Upstream {
             verified,
             permits,
             limits,
+            via,
         } = shared.clone();
         let connector = Connector {
             resolver: Resolver::new(names),
@@ -220,6 +263,7 @@ impl Upstream {
             pool,
             http2_conns: Rc::default(),
             limits,
+            via,
             http,
             memory: None,
         }
@@ -231,13 +275,111 @@ impl Upstream {
         self
     }
 
-    /// A socket to `to` for a tunnel. It needs no permit: a tunnel is limited by its client's
-    /// connection, and 64 tunnels to one popular host are normal.
+    /// A channel to `to` for a tunnel. It needs no permit: a tunnel is limited by its client's
+    /// connection, and 64 tunnels to one popular host are normal. `via` is for a peer that makes
+    /// the tunnel: the members of Via, our own included; `None`: our own alone.
     pub(crate) async fn connect(
         &self,
         to: &Endpoint,
-    ) -> Result<(tokio::net::TcpStream, SocketAddr), Failure> {
-        self.connector.connect(to).await
+        via: Option<&HeaderValue>,
+        limit: Option<Duration>,
+        client: Option<&Share>,
+    ) -> Result<(Channel, SocketAddr), Failure> {
+        let Some(peer) = &to.through else {
+            let (socket, address) = self.connector.connect(to, limit).await?;
+            return Ok((socket.into(), address));
+        };
+        let via = via.unwrap_or(&self.via);
+        let memory = match peer.settings.url.scheme {
+            Scheme::Http => None,
+            Scheme::Https => self.reserve_tls(client)?,
+        };
+        let tunnel = self.connect_through(peer, &to.authority, via, limit);
+        let tunnel = tunnel.await;
+        match &tunnel {
+            Err(Failure::PeerStatus { status: 407 }) => {
+                tracing::warn!(
+                    peer = peer.name(),
+                    "the peer does not accept our credentials"
+                );
+                peer.note_success();
+            }
+            // Any answer shows that the peer is there; the rest is between it and the origin.
+            Ok(_) | Err(Failure::PeerStatus { .. }) => peer.note_success(),
+            Err(failure) => peer.note_failure(failure),
+        }
+        let (channel, address) = tunnel?;
+        Ok((channel.holding(memory), address))
+    }
+
+    /// Memory for TLS to a peer.
+    fn reserve_tls(&self, client: Option<&Share>) -> Result<Option<Reservation>, Failure> {
+        let Some(cache) = &self.memory else {
+            return Ok(None);
+        };
+        let held = share::reserve_for(client, cache, TLS_BYTES);
+        held.map(Some).ok_or(Failure::UpstreamLimit)
+    }
+
+    /// A tunnel to `to` that `peer` makes.
+    async fn connect_through(
+        &self,
+        peer: &Peer,
+        to: &Authority,
+        via: &HeaderValue,
+        limit: Option<Duration>,
+    ) -> Result<(Channel, SocketAddr), Failure> {
+        let (mut socket, address) = self.connect_peer(peer, limit).await?;
+        // The peer connects to the origin within this time, so it has a limit of its own to wait
+        // for. While another hop is left, a slow origin is not waited for as long.
+        let limit = match limit {
+            Some(_) => self.limits.connect_time,
+            None => self.limits.connect_time * 2,
+        };
+        let opening = proxied::open_tunnel(&mut socket, to, peer, via);
+        let opened = timeout(limit, opening).await;
+        let begun = opened.unwrap_or(Err(Failure::FirstByteTimeout(limit)))?;
+        Ok((Channel::tunnel(socket, begun), address))
+    }
+
+    /// A connection to `peer`, with TLS if it wants that.
+    async fn connect_peer(
+        &self,
+        peer: &Peer,
+        limit: Option<Duration>,
+    ) -> Result<(PeerSocket, SocketAddr), Failure> {
+        let to = Endpoint::of_peer(peer);
+        let begun = Instant::now();
+        let (socket, address) = self.connector.connect(&to, limit).await?;
+        peer.health.note_connect_time(begun.elapsed());
+        if to.scheme == Scheme::Http {
+            return Ok((PeerSocket::Plain(socket), address));
+        }
+        let limit = limit.unwrap_or(self.limits.connect_time);
+        let connected = (socket, Some(address));
+        let handshake =
+            self.trust
+                .handshake(&to.authority.host, connected, AlpnOffer::Http1, limit);
+        Ok((PeerSocket::Tls(Box::new(handshake.await?)), address))
+    }
+
+    /// The addresses of the host of `peer`.
+    pub(crate) async fn addresses(&self, peer: &Peer) -> Result<dns::Addresses, Failure> {
+        let host = &peer.settings.url.authority.host;
+        self.connector.addresses(host).await
+    }
+
+    /// Asks `peer` for its options, and notes in its health whether it answers, whatever it says.
+    pub(crate) async fn probe(&self, peer: &Peer) {
+        let asking = async {
+            let (mut socket, _) = self.connect_peer(peer, Some(PROBE_TIME)).await?;
+            proxied::ask_options(&mut socket, peer, &self.via).await
+        };
+        let outcome = timeout(PROBE_TIME, asking).await;
+        match outcome.unwrap_or(Err(Failure::FirstByteTimeout(PROBE_TIME))) {
+            Ok(()) => peer.note_success(),
+            Err(failure) => peer.note_failed_probe(&failure),
+        }
     }
 
     /// Idle connections of this core.
@@ -248,18 +390,23 @@ impl Upstream {
 
     /// Sends `request` to `to` and waits for the head of the response.
     ///
-    /// The target is sent in origin-form whatever the URI contains. A request with content and
+    /// The target is sent in origin-form, or with the whole URL if `options.absolute` says so,
+    /// whatever the URI contains. A request with content and
     /// `Expect: 100-continue` holds its content back until a 100 arrives, 1 s passes, or a final
     /// response arrives, after which the content is never sent.
-    pub(crate) async fn send(
+    /// If no byte of the request was sent, the failure has the request.
+    pub(crate) async fn try_send(
         &self,
         to: &Endpoint,
         request: Request<RequestBody>,
-        options: SendOptions,
-    ) -> Result<UpstreamExchange, SendFailure> {
-        let mut request = prepare(request, to);
+        options: &SendOptions,
+    ) -> Result<UpstreamExchange, Unanswered> {
+        let mut request = prepare(request, to, options);
         let client = options.client.as_ref();
-        let mut permit = self.permit(to, client).await?;
+        let mut permit = match self.permit(to, client, options.permit_time).await {
+            Ok(permit) => permit,
+            Err(failure) => return Err(Unanswered::unsent(failure.into(), request)),
+        };
         let repeatable = request.body().is_empty() && request.method().is_idempotent();
         // A request that cannot be repeated takes a recently used connection or a new one: the
         // longer a connection was idle, the more likely the origin is about to close it.
@@ -268,7 +415,12 @@ impl Upstream {
         } else {
             SURELY_OPEN
         };
-        let mut used = match self.version(to, &request) {
+        let version = |request: &_| match &options.absolute {
+            // Peers are asked in HTTP/1.1.
+            Some(_) => Version::HTTP_11,
+            None => self.version(to, request),
+        };
+        let mut used = match version(&request) {
             Version::HTTP_2 => self.http2_conns.stream(to, max_idle).map(UpstreamConn::on),
             _ => None,
         };
@@ -279,12 +431,15 @@ impl Upstream {
             let is_used = used.is_some();
             let conn = match used.take() {
                 Some(conn) => conn,
-                None => self.open(to, self.version(to, &request), client).await?,
+                None => match self.open(to, version(&request), options).await {
+                    Ok(conn) => conn,
+                    Err(failed) => return Err(Unanswered::unsent(failed, request)),
+                },
             };
             let copy = repeatable.then(|| copy_of(&request));
-            let sent = self.exchange(conn, to, request, permit, &options).await;
+            let sent = self.exchange(conn, to, request, permit, options).await;
             if tries > 1 {
-                return sent.map_err(|failed_exchange| failed_exchange.failed);
+                return sent.map_err(Unanswered::from);
             }
             (request, permit) = match sent {
                 Ok(exchange) => match copy.filter(|_| is_used && exchange.is_misdirected()) {
@@ -293,7 +448,12 @@ impl Upstream {
                     Some(copy) => {
                         self.http2_conns.forget(to);
                         drop(exchange);
-                        (copy, self.permit(to, client).await?)
+                        (
+                            copy,
+                            self.permit(to, client, options.permit_time)
+                                .await
+                                .map_err(SendFailure::from)?,
+                        )
                     }
                     None => return Ok(exchange),
                 },
@@ -313,17 +473,34 @@ impl Upstream {
                     match again {
                         // The request was prepared for one HTTP version; prepare it again for the
                         // other.
-                        Some(again) => (prepare(again, to), failed_exchange.permit),
-                        None => return Err(failed_exchange.failed),
+                        Some(again) => (prepare(again, to, options), failed_exchange.permit),
+                        None => return Err(failed_exchange.failed.into()),
                     }
                 }
             };
         }
     }
 
-    async fn permit(&self, to: &Endpoint, client: Option<&Share>) -> Result<Permit, Failure> {
+    /// As `try_send`, for tests.
+    #[cfg(test)]
+    pub(crate) async fn send(
+        &self,
+        to: &Endpoint,
+        request: Request<RequestBody>,
+        options: SendOptions,
+    ) -> Result<UpstreamExchange, SendFailure> {
+        let sent = self.try_send(to, request, &options).await;
+        sent.map_err(|unanswered| unanswered.failed)
+    }
+
+    async fn permit(
+        &self,
+        to: &Endpoint,
+        client: Option<&Share>,
+        limit: Option<Duration>,
+    ) -> Result<Permit, Failure> {
         timeout(
-            self.limits.connect_time,
+            limit.unwrap_or(self.limits.connect_time),
             self.permits.take(&to.authority, client),
         )
         .await
@@ -345,10 +522,11 @@ impl Upstream {
         &self,
         to: &Endpoint,
         version: Version,
-        client: Option<&Share>,
+        options: &SendOptions,
     ) -> Result<UpstreamConn, SendFailure> {
+        let client = options.client.as_ref();
         if version != Version::HTTP_2 {
-            return self.open_own(to, client).await;
+            return self.open_own(to, options).await;
         }
         let gate = self.http2_conns.opening(to);
         let turn = timeout(self.limits.connect_time, gate.lock()).await;
@@ -357,22 +535,23 @@ impl Upstream {
             return Ok(UpstreamConn::on(stream));
         }
         if self.http2_conns.is_plain(to) {
-            return self.open_own(to, client).await;
+            return self.open_own(to, options).await;
         }
         let memory = match &self.memory {
             Some(cache) => match Http2Conn::reserve(cache) {
                 Some(memory) => Some(memory),
-                None => return self.open_own(to, client).await,
+                None => return self.open_own(to, options).await,
             },
             None => None,
         };
-        let (socket, peer) = self.connector.connect(to).await?;
+        let connecting = self.connect(to, None, options.connect_time, client);
+        let (channel, peer) = connecting.await?;
         let told = |failure: Failure| SendFailure {
             peer: Some(peer),
             ..failure.into()
         };
         let secured = self
-            .secure(socket, to, AlpnOffer::Both)
+            .secure(channel, to, AlpnOffer::Both)
             .await
             .map_err(told)?;
         if !secured.is_http_2() {
@@ -391,11 +570,17 @@ impl Upstream {
     async fn open_own(
         &self,
         to: &Endpoint,
-        client: Option<&Share>,
+        options: &SendOptions,
     ) -> Result<UpstreamConn, SendFailure> {
-        let memory = self.narrow(to, client)?;
-        let (socket, peer) = self.connector.connect(to).await?;
-        let secured = self.secure(socket, to, AlpnOffer::Http1).await;
+        let memory = self.narrow(to, options.client.as_ref())?;
+        let begun = Instant::now();
+        let client = options.client.as_ref();
+        let connecting = self.connect(to, None, options.connect_time, client);
+        let (channel, peer) = connecting.await?;
+        if let Some(form) = &options.absolute {
+            form.peer.health.note_connect_time(begun.elapsed());
+        }
+        let secured = self.secure(channel, to, AlpnOffer::Http1).await;
         let secured = secured.map_err(|failure| SendFailure {
             peer: Some(peer),
             ..failure.into()
@@ -412,20 +597,23 @@ impl Upstream {
         memory.map(Some).ok_or(Failure::UpstreamLimit)
     }
 
-    /// Does the TLS handshake on a new socket, if the scheme needs it.
+    /// Does the TLS handshake on a new channel, if the scheme needs it.
     async fn secure(
         &self,
-        socket: tokio::net::TcpStream,
+        channel: Channel,
         to: &Endpoint,
         offer: AlpnOffer,
-    ) -> Result<Transport, Failure> {
+    ) -> Result<Transport<Channel>, Failure> {
         if to.scheme == Scheme::Http {
-            return Ok(Transport::Plain(socket));
+            return Ok(Transport::Plain(channel));
         }
         let limit = self.limits.connect_time;
+        // Through a peer, nothing is known about the address of the origin.
+        let address = channel.server_address().filter(|_| to.through.is_none());
+        let connected = (channel, address);
         let handshake = self
             .trust
-            .handshake(&to.authority.host, socket, offer, limit);
+            .handshake(&to.authority.host, connected, offer, limit);
         let shaken = handshake.await;
         match &shaken {
             Ok(stream) => {
@@ -442,19 +630,15 @@ impl Upstream {
         Ok(Transport::Tls(Box::new(shaken?)))
     }
 
-    /// Verifies the certificate of `to` and returns its end, with a handshake on `socket` or on a
-    /// new connection that is used for nothing else.
+    /// Verifies the certificate of `host` and returns its end, with a handshake on `channel`, which
+    /// is used for nothing else.
     pub(crate) async fn verify(
         &self,
-        to: &Endpoint,
-        socket: Option<tokio::net::TcpStream>,
+        host: &Host,
+        channel: Channel,
     ) -> Result<UnixTime, Unverified> {
-        let socket = match socket {
-            Some(socket) => socket,
-            None => self.connect(to).await.map_err(Unverified::Failed)?.0,
-        };
         let limit = self.limits.connect_time;
-        self.trust.verify(&to.authority.host, socket, limit).await
+        self.trust.verify(host, channel, limit).await
     }
 }
 
@@ -465,17 +649,45 @@ impl UpstreamExchange {
     }
 }
 
-/// Prepares a request for upstream: HTTP/1.1, origin-form, a Host, and framed content.
-fn prepare(request: Request<RequestBody>, to: &Endpoint) -> Request<RequestBody> {
+/// Prepares a request for upstream: HTTP/1.1, the right form of the target, a Host, the credentials
+/// of this hop, and framed content. A request that was prepared for another hop may be prepared
+/// again.
+fn prepare(
+    request: Request<RequestBody>,
+    to: &Endpoint,
+    options: &SendOptions,
+) -> Request<RequestBody> {
     let (mut head, body) = request.into_parts();
     head.version = Version::HTTP_11;
     let target = match head.uri.into_parts().path_and_query {
         Some(target) if head.method == Method::OPTIONS || target != "*" => target,
         _ => PathAndQuery::from_static("/"),
     };
-    head.uri = Uri::from(target);
+    head.headers.remove(header::PROXY_AUTHORIZATION);
+    let (scheme, authority) = match &options.absolute {
+        Some(AbsoluteForm {
+            peer,
+            origin,
+            wanted,
+        }) => {
+            if *wanted == Wanted::Stored {
+                only_if_cached(&mut head.headers);
+            }
+            if let Some(authorization) = &peer.authorization {
+                head.headers
+                    .insert(header::PROXY_AUTHORIZATION, authorization.clone());
+            }
+            (origin.scheme, &origin.authority)
+        }
+        None => (to.scheme, &to.authority),
+    };
+    let host = authority.display(scheme).to_string();
+    head.uri = match &options.absolute {
+        Some(_) => whole_url(scheme, &host, target),
+        None => Uri::from(target),
+    };
     if !head.headers.contains_key(header::HOST)
-        && let Ok(host) = HeaderValue::try_from(to.authority.display(to.scheme).to_string())
+        && let Ok(host) = HeaderValue::try_from(host)
     {
         head.headers.insert(header::HOST, host);
     }
@@ -494,8 +706,33 @@ fn prepare(request: Request<RequestBody>, to: &Endpoint) -> Request<RequestBody>
     Request::from_parts(head, body)
 }
 
+/// Makes a request one that is answered from the store or not at all. A second call changes
+/// nothing.
+fn only_if_cached(fields: &mut HeaderMap) {
+    fields.remove(header::COOKIE);
+    fields.remove(header::REFERER);
+    let directive = HeaderValue::from_static("only-if-cached");
+    let lines = fields.get_all(header::CACHE_CONTROL);
+    if !lines.iter().any(|line| line == directive) {
+        fields.append(header::CACHE_CONTROL, directive);
+    }
+}
+
+/// The URL for absolute-form. For `OPTIONS *` it should have no path (RFC 9112, section 3.2.4), but
+/// hyper writes `/`: the origin is asked for its options at `/` then.
+fn whole_url(scheme: Scheme, host: &str, target: PathAndQuery) -> Uri {
+    let url = Uri::builder().scheme(scheme.as_str()).authority(host);
+    let url = match target.as_str() {
+        "*" => url.path_and_query(""),
+        _ => url.path_and_query(target.clone()),
+    };
+    // Host names are checked when a target is parsed; a name that `http` refuses is sent in
+    // origin-form, with Host, which every proxy has to understand.
+    url.build().unwrap_or_else(|_| Uri::from(target))
+}
+
 /// A copy of a request without content.
-fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
+pub(crate) fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
     let mut copy = Request::new(RequestBody::empty());
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();
@@ -508,6 +745,29 @@ impl SendFailure {
     /// Whether the failure looks like that of a connection that was closed while idle.
     fn is_stale_connection(&self) -> bool {
         self.failure == Failure::ConnectionTerminated && self.origin_bytes == 0
+    }
+}
+
+impl Unanswered {
+    fn unsent(failed: SendFailure, request: Request<RequestBody>) -> Self {
+        let unsent = Some(Box::new(request));
+        Self { failed, unsent }
+    }
+}
+
+impl From<SendFailure> for Unanswered {
+    fn from(failed: SendFailure) -> Self {
+        let unsent = None;
+        Self { failed, unsent }
+    }
+}
+
+impl From<FailedExchange> for Unanswered {
+    fn from(exchange: FailedExchange) -> Self {
+        Self {
+            failed: exchange.failed,
+            unsent: exchange.unsent,
+        }
     }
 }
 
@@ -533,6 +793,8 @@ impl fmt::Debug for SendOptions {
 const SURELY_OPEN: Duration = Duration::from_secs(1);
 /// hyper's minimum, and room for a page of content at once.
 const BUFFER_MIN: usize = 64 << 10;
+/// How long a peer may take to accept the connection of a probe.
+const PROBE_TIME: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests;

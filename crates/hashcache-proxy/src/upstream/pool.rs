@@ -20,6 +20,7 @@ use hyper_util::rt::TokioIo;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::channel::Channel;
 use super::endpoint::Endpoint;
 use super::http2::Http2Stream;
 use super::meter::{Meter, MeteredIo, ReadMemory};
@@ -48,7 +49,7 @@ impl UpstreamConn {
     /// Makes an HTTP/1.1 connection from a connected socket.
     pub(super) async fn new(
         http: &Builder,
-        stream: Transport,
+        stream: Transport<Channel>,
         peer: SocketAddr,
         memory: Option<ReadMemory>,
     ) -> Result<Self, Failure> {

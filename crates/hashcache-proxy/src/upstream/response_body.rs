@@ -37,6 +37,8 @@ pub(crate) struct ResponseBody {
     /// Bytes received for this response, set when the connection was returned.
     received: u64,
     failure: Option<Failure>,
+    /// Dropped with the content.
+    held: Option<Box<dyn std::fmt::Debug>>,
 }
 
 /// A busy connection.
@@ -76,6 +78,7 @@ impl ResponseBody {
             waiting: false,
             received: 0,
             failure: None,
+            held: None,
         };
         if body.incoming.is_end_stream() {
             body.complete();
@@ -94,7 +97,13 @@ impl ResponseBody {
             waiting: false,
             received: 0,
             failure: None,
+            held: None,
         }
+    }
+
+    /// Keeps `value` until the content is dropped.
+    pub(crate) fn hold(&mut self, value: impl std::fmt::Debug + 'static) {
+        self.held = Some(Box::new(value));
     }
 
     /// How the end of this content is marked.

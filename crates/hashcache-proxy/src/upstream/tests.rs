@@ -36,7 +36,7 @@ use Step::{Hang, Head, Pause, Request as Get, Reset, Send};
 
 struct Origin {
     to: Endpoint,
-    /// What came, one text per connection.
+    /// What was received, one text per connection.
     heard: Rc<RefCell<Vec<String>>>,
 }
 
@@ -62,6 +62,7 @@ impl Origin {
                 authority: Authority { host, port },
                 purpose: Purpose::Forward,
                 scheme: Scheme::Http,
+                through: None,
             },
             heard,
         }
@@ -146,6 +147,7 @@ fn upstream_with(limits: Limits) -> Upstream {
         own,
         trust,
         Arc::new(limits),
+        HeaderValue::from_static("1.1 test"),
     ))
 }
 
@@ -640,11 +642,11 @@ async fn interim_responses_are_passed_on_up_to_a_bound() {
         let seen = Rc::new(RefCell::new(Vec::new()));
         let into = Rc::clone(&seen);
         let options = SendOptions {
-            client: None,
             informational: Some(Rc::new(move |status: StatusCode, fields: HeaderMap| {
                 into.borrow_mut()
                     .push((status.as_u16(), fields.contains_key("link")));
             })),
+            ..SendOptions::default()
         };
         // Each is a sign of life: 100 s pass before the final head, with 60 s allowed.
         upstream()
@@ -935,6 +937,7 @@ async fn a_destination_that_is_denied_is_told_as_such() {
             own,
             Trust::of_test(&[]),
             Arc::new(Limits::default()),
+            HeaderValue::from_static("1.1 test"),
         );
         let origin = Origin::start(&[&[Get, OK]]).await;
         let failed = send(&Upstream::new(&shared), &origin, "/")

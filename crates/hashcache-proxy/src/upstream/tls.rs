@@ -14,7 +14,7 @@ mod verifier;
 
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -30,12 +30,13 @@ use rustls::{
     SignatureScheme,
 };
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tracing::warn;
 
 use self::verifier::Verifier;
+use super::channel::Channel;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::tls::{OurTime, certificate, provider};
@@ -137,21 +138,24 @@ impl Trust {
         hashcache_http::UnixTime(self.clock.now().seconds())
     }
 
-    /// Does the handshake with `host` on a connected socket, within `limit`.
-    pub(super) async fn handshake(
+    /// Does the handshake with `host` on a connected stream, within `limit`. `peer` is the address
+    /// of the host if the stream is a direct connection to it.
+    pub(super) async fn handshake<S>(
         &self,
         host: &Host,
-        socket: TcpStream,
+        (stream, peer): (S, Option<SocketAddr>),
         offer: AlpnOffer,
         limit: Duration,
-    ) -> Result<TlsStream<TcpStream>, Failure> {
+    ) -> Result<TlsStream<S>, Failure>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let name = server_name(host)?;
         let connector = TlsConnector::from(Arc::clone(match offer {
             AlpnOffer::Both => &self.both,
             AlpnOffer::Http1 => &self.http_1,
         }));
-        let peer = socket.peer_addr().ok();
-        let shaken = tokio::time::timeout(limit, connector.connect(name, socket)).await;
+        let shaken = tokio::time::timeout(limit, connector.connect(name, stream)).await;
         if let (Ok(shaken), Some(peer)) = (&shaken, peer) {
             self.bear_witness(host, peer.ip(), shaken);
         }
@@ -163,7 +167,7 @@ impl Trust {
     }
 
     /// Reports the validity of the certificate to the clock.
-    fn bear_witness(&self, host: &Host, peer: IpAddr, shaken: &io::Result<TlsStream<TcpStream>>) {
+    fn bear_witness<S>(&self, host: &Host, peer: IpAddr, shaken: &io::Result<TlsStream<S>>) {
         match shaken {
             // A resumed handshake shows no certificate: the certificate is that of the earlier
             // handshake.
@@ -188,7 +192,7 @@ impl Trust {
     pub(super) async fn verify(
         &self,
         host: &Host,
-        socket: TcpStream,
+        channel: Channel,
         limit: Duration,
     ) -> Result<hashcache_http::UnixTime, Unverified> {
         let wanted = Arc::new(CertificateRequested::default());
@@ -197,7 +201,7 @@ impl Trust {
         config.client_auth_cert_resolver = Arc::clone(&wanted) as Arc<dyn ResolvesClientCert>;
         let name = server_name(host).map_err(Unverified::Failed)?;
         let connector = TlsConnector::from(Arc::new(config));
-        let shaken = tokio::time::timeout(limit, connector.connect(name, socket)).await;
+        let shaken = tokio::time::timeout(limit, connector.connect(name, channel)).await;
         // Some hosts end the handshake without a client certificate; report that as the reason.
         if wanted.0.load(Relaxed) {
             return Err(Unverified::WantsCertificate);
@@ -213,7 +217,7 @@ impl Trust {
 }
 
 /// The end of the certificate shown in this handshake; `None` if none was shown.
-pub(super) fn not_after(stream: &TlsStream<TcpStream>) -> Option<hashcache_http::UnixTime> {
+pub(super) fn not_after<S>(stream: &TlsStream<S>) -> Option<hashcache_http::UnixTime> {
     let connection = stream.get_ref().1;
     if connection.handshake_kind() == Some(HandshakeKind::Resumed) {
         return None;

@@ -1,24 +1,25 @@
-//! The transport to an origin: a socket, or TLS on a socket.
+//! A byte stream, or TLS on it: the transport to an origin is that of a channel, and the connection
+//! to a peer that of a socket.
 //!
-//! Made by `Upstream` when it connects; read and written through `meter`.
+//! Made by `Upstream` when it connects; read and written through `meter` and `channel`.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// The transport to an origin.
-pub(super) enum Transport {
-    /// Plain TCP.
-    Plain(TcpStream),
+/// A byte stream, or TLS on it.
+#[derive(Debug)]
+pub(super) enum Transport<S> {
+    /// The stream itself.
+    Plain(S),
     /// TLS. A close without close_notify is a read error.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<S>>),
 }
 
-impl Transport {
+impl<S> Transport<S> {
     /// Whether ALPN chose HTTP/2.
     pub(super) fn is_http_2(&self) -> bool {
         match self {
@@ -28,7 +29,7 @@ impl Transport {
     }
 }
 
-impl AsyncRead for Transport {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Transport<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -41,7 +42,7 @@ impl AsyncRead for Transport {
     }
 }
 
-impl AsyncWrite for Transport {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Transport<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

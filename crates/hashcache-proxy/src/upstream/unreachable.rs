@@ -170,6 +170,7 @@ mod tests {
             },
             purpose: Purpose::Forward,
             scheme: Scheme::Http,
+            through: None,
         }
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Buf;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -156,6 +156,9 @@ fn builder(limits: &Limits, width: usize) -> http1::Builder {
 fn begin<B: Body + Unpin>(mut response: Response<B>, cell: &Rc<Cell>) -> Response<TrackedBody<B>> {
     let asked = cell.answer();
     let status = response.status();
+    // The version of this hop, not of the origin's (RFC 9112, section 2.3). With the origin's 1.0,
+    // hyper would mark the end of content by closing, and content cut short would look whole.
+    *response.version_mut() = Version::HTTP_11;
     if asked.connect && status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
         // Request content that is still missing would be taken for the other protocol.
         cell.signals.tunnel.set(cell.signals.request_read.get());

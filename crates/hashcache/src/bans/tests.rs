@@ -40,6 +40,7 @@ fn fields(version: u64, labels: &[Label]) -> Fields {
         mark: 0,
         group: 0,
         useless_after: 0,
+        fresh_until: 0,
         labels: labels.iter().map(|label| label.0).collect(),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Joins the layers below. The only state of its own is which callers fetch what (`fetch_once`).
 //! `read` serves a hit, `write` takes a put, `follow` reads along with a put in progress; `many`
-//! looks up in batches.
+//! looks up in batches; `scan` lists marks.
 //!
 //! Called by embedders; calls `store` to open, `stripe` to look up and put, `write_queue` to
 //! remove.
@@ -12,6 +12,7 @@ mod fetch_once;
 mod follow;
 mod many;
 mod read;
+mod scan;
 mod write;
 
 use std::future::Future;
@@ -24,7 +25,8 @@ use bytes::Bytes;
 pub use fetch_once::{Answer, FetchError, Fetched, GetOrFetch};
 pub use follow::{Follower, Stream};
 pub use read::{Hit, Paid, Payer, Reader};
-pub use write::{Intent, Keep, Put, Writer};
+pub use scan::{Scan, ScanStep};
+pub use write::{HourChange, Intent, Keep, Put, Update, Writer};
 
 use crate::bans;
 use crate::bans::{Ban, Label};
@@ -277,7 +279,7 @@ impl Cache {
         expected: Version,
         metadata: Bytes,
     ) -> Outcome<Updated> {
-        write::update_metadata(self, name, expected, metadata, None)
+        self.update(name, expected, Update::metadata(metadata))
     }
 
     /// The same for a caller that has validated the object: as of `confirmed`, a version drawn
@@ -290,7 +292,17 @@ impl Cache {
         confirmed: Version,
         metadata: Bytes,
     ) -> Outcome<Updated> {
-        write::update_metadata(self, name, expected, metadata, Some(confirmed))
+        let update = Update {
+            confirmed: Some(confirmed),
+            ..Update::metadata(metadata)
+        };
+        self.update(name, expected, update)
+    }
+
+    /// The same with all that an update can change. The mark and what else was put beside the
+    /// content stay.
+    pub fn update(&self, name: &[u8], expected: Version, update: Update) -> Outcome<Updated> {
+        write::update(self, name, expected, update)
     }
 
     /// A label, to put objects with and to remove them by.

@@ -170,6 +170,12 @@ impl LogMap {
         LogPos(lap * self.capacity + segment * self.segment_units + unit)
     }
 
+    /// The segment that is being written, and its lap.
+    pub(crate) fn open_segment(&self) -> (u64, u64) {
+        let stamps = self.stamps.read().expect("no holder of this lock panics");
+        (stamps.open, stamps.open_lap)
+    }
+
     /// Stamps of all segments, for the checkpoint.
     pub(crate) fn stamps(&self) -> Vec<u64> {
         self.stamps
@@ -185,6 +191,13 @@ impl LogMap {
         let stamps = self.stamps.read().expect("no holder of this lock panics");
         let all = stamps.of.iter().chain([&stamps.overwritten]);
         all.copied().filter(|stamp| *stamp > 0).min()
+    }
+
+    /// Whether anything was ever written to `segment`.
+    pub(crate) fn was_opened(&self, segment: u64) -> bool {
+        let stamps = self.stamps.read().expect("no holder of this lock panics");
+        let of = usize::try_from(segment).ok();
+        of.and_then(|n| stamps.of.get(n)).is_some_and(|of| *of != 0)
     }
 
     /// The log continues behind `segment`, whose old content counts as overwritten.

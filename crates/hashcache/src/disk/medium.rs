@@ -26,6 +26,9 @@ use crate::stats::Counters;
 
 /// First read of a record whose length is not known: 86 % of web objects are no longer.
 pub(crate) const FIRST_READ: usize = 16 << 10;
+/// Reads of the records of large objects: a head has a page of content, metadata, and what the
+/// device's alignment adds; what follows it is often shorter.
+const LONG_READS: [usize; 2] = [40 << 10, 80 << 10];
 /// How long a read waits for memory before it gives up and is a miss.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -57,7 +60,7 @@ pub(crate) struct Medium {
     pub(crate) bad_places: BadPlaces,
     /// Bytes of the footer that was read last.
     pub(crate) footer_bytes: AtomicUsize,
-    /// Buffers for reads of the usual length.
+    /// Buffers for reads of the usual lengths.
     buffers: BufferPool,
 }
 
@@ -221,12 +224,13 @@ impl Medium {
     }
 }
 
-/// Buffers for first reads, with what the device's alignment adds to them.
+/// Buffers for first reads, with what the device's alignment adds to them, and for the records of
+/// large objects.
 fn read_buffers(device: &dyn Device, budget: &Budget) -> BufferPool {
     let added = if device.alignment() > MIN_UNIT {
         device.alignment()
     } else {
         0
     };
-    BufferPool::new(FIRST_READ + added, budget)
+    BufferPool::new([FIRST_READ + added].into_iter().chain(LONG_READS), budget)
 }

@@ -12,6 +12,7 @@ pub(crate) mod index_rows;
 pub(crate) mod journal;
 mod medium;
 mod segment;
+mod segment_lists;
 mod superblock;
 pub(crate) mod table;
 
@@ -19,4 +20,5 @@ pub(crate) use health::DeviceHealth;
 pub(crate) use index::Index;
 pub(crate) use medium::{FIRST_READ, Medium, Read};
 pub(crate) use segment::{Segment, first_header};
+pub(crate) use segment_lists::{ListMemory, PieceEnd, SegmentLists};
 pub(crate) use superblock::write_superblock;

@@ -27,7 +27,7 @@ pub(crate) struct Segment {
 impl Segment {
     /// From the footer if the segment was sealed, else from the batch headers.
     pub(crate) fn read(medium: &Medium, cursor: Cursor, used: u32, ordinal: u32) -> Self {
-        if let Some(footer) = footer(medium, cursor.segment)
+        if let Some(footer) = footer(medium, cursor.segment, &mut |_| true)
             && footer.stamp == cursor.stamp
         {
             let used = medium.geometry.segment_bytes;
@@ -51,7 +51,8 @@ impl Segment {
         mut used: u32,
         mut ordinal: u32,
     ) -> Self {
-        let mut window = Window::new(medium, segment, WINDOW_BYTES);
+        let mut any_length = |_| true;
+        let mut window = Window::new(medium, segment, WINDOW_BYTES, &mut any_length);
         let (mut listed, mut last_batch) = (Vec::new(), 0);
         while let Some(header) = window.header(used) {
             let follows = stamp.is_none_or(|stamp| stamp == header.stamp)
@@ -78,7 +79,8 @@ impl Segment {
 
 /// The header of a segment's first batch.
 pub(crate) fn first_header(medium: &Medium, segment: u64) -> Option<BatchHeader> {
-    let header = Window::new(medium, segment, FIRST_WINDOW_BYTES).header(0)?;
+    let mut any_length = |_| true;
+    let header = Window::new(medium, segment, FIRST_WINDOW_BYTES, &mut any_length).header(0)?;
     (header.ordinal == 0 && header.device == medium.device_id).then_some(header)
 }
 
@@ -86,30 +88,43 @@ fn segment_offset(medium: &Medium, segment: u64) -> u64 {
     medium.geometry.log_offset + segment * u64::from(medium.geometry.segment_bytes)
 }
 
-fn footer(medium: &Medium, segment: u64) -> Option<Footer> {
+/// The footer at the end of a segment, whatever its stamp. `permit` is asked before each read, with
+/// its length.
+pub(super) fn footer(
+    medium: &Medium,
+    segment: u64,
+    permit: &mut dyn FnMut(usize) -> bool,
+) -> Option<Footer> {
     let bytes = medium.geometry.segment_bytes as usize;
     let start = segment_offset(medium, segment);
     // About as long as the last: one read does, mostly.
     let guess = medium.footer_bytes.load(Ordering::Relaxed);
     let guess = round_up(guess + guess / 16, IO_BLOCK);
-    let mut end = AlignedBuf::zeroed(guess.max(64 << 10).min(bytes));
+    let guess = guess.max(64 << 10).min(bytes);
+    let mut end = permit(guess).then(|| AlignedBuf::zeroed(guess))?;
     medium.fill(start + (bytes - end.len()) as u64, &mut end)?;
     let claimed = Footer::claimed_bytes(&end, bytes)?;
-    medium
-        .footer_bytes
-        .store(claimed.min(bytes), Ordering::Relaxed);
     if claimed > end.len() {
-        end = AlignedBuf::zeroed(claimed.min(bytes));
+        let claimed = claimed.min(bytes);
+        end = permit(claimed).then(|| AlignedBuf::zeroed(claimed))?;
         medium.fill(start + (bytes - end.len()) as u64, &mut end)?;
     }
     debug_assert!(end.len() >= FOOTER_TAIL);
     let footer = Footer::decode(&end, &medium.secret)?;
+    // Not before it verified: bytes that claim to be a long footer would make all reads as long.
+    medium
+        .footer_bytes
+        .store(claimed.min(bytes), Ordering::Relaxed);
     (footer.device == medium.device_id).then_some(footer)
 }
 
 /// Reads a segment piece by piece: headers of small batches lie close together.
-struct Window<'a> {
+pub(super) struct Window<'a> {
     medium: &'a Medium,
+    /// Asked before each read, with its length.
+    permit: &'a mut dyn FnMut(usize) -> bool,
+    reads: usize,
+    was_refused: bool,
     start: u64,
     segment_bytes: usize,
     window_bytes: usize,
@@ -117,17 +132,25 @@ struct Window<'a> {
     bytes: AlignedBuf,
 }
 
-const WINDOW_BYTES: usize = 256 << 10;
+pub(super) const WINDOW_BYTES: usize = 256 << 10;
 /// Enough for the fixed part of a header; a scan of all segments reads no more of each.
 const FIRST_WINDOW_BYTES: usize = 4 << 10;
 
 impl<'a> Window<'a> {
-    fn new(medium: &'a Medium, segment: u64, window_bytes: usize) -> Self {
+    pub(super) fn new(
+        medium: &'a Medium,
+        segment: u64,
+        window_bytes: usize,
+        permit: &'a mut dyn FnMut(usize) -> bool,
+    ) -> Self {
         let segment_bytes = medium.geometry.segment_bytes as usize;
         let start = segment_offset(medium, segment);
         let bytes = AlignedBuf::zeroed(0);
         Self {
             medium,
+            permit,
+            reads: 0,
+            was_refused: false,
             start,
             segment_bytes,
             window_bytes,
@@ -142,21 +165,49 @@ impl<'a> Window<'a> {
         if from < self.at || to > self.at + self.bytes.len() {
             let wanted = round_up(length.max(self.window_bytes), IO_BLOCK);
             let size = wanted.min(self.segment_bytes.checked_sub(from)?);
+            if !(self.permit)(size) {
+                self.bytes = AlignedBuf::zeroed(0);
+                return None;
+            }
             self.bytes = AlignedBuf::zeroed(size);
             self.at = from;
+            self.reads += 1;
             if self
                 .medium
                 .fill(self.start + from as u64, &mut self.bytes)
                 .is_none()
             {
                 self.bytes = AlignedBuf::zeroed(0);
+                self.was_refused = true;
                 return None;
             }
         }
         self.bytes.get(from - self.at..to - self.at)
     }
 
-    fn header(&mut self, at: u32) -> Option<BatchHeader> {
+    pub(super) fn reads(&self) -> usize {
+        self.reads
+    }
+
+    /// Whether the device refused a read.
+    pub(super) fn was_refused(&self) -> bool {
+        self.was_refused
+    }
+
+    /// Whether the fixed part of a header at `at` is in the window.
+    pub(super) fn has_header(&self, at: u32) -> bool {
+        let end = at as usize + BATCH_HEADER;
+        at as usize >= self.at && end <= self.at + self.bytes.len()
+    }
+
+    /// Whether the bytes at the cursor say that they are the batch that follows.
+    pub(super) fn claims(&self, cursor: Cursor) -> bool {
+        let at = (cursor.used as usize).checked_sub(self.at);
+        let bytes = at.and_then(|at| self.bytes.get(at..));
+        bytes.is_some_and(|bytes| BatchHeader::claims(bytes, cursor.stamp, cursor.ordinal))
+    }
+
+    pub(super) fn header(&mut self, at: u32) -> Option<BatchHeader> {
         let at = usize::try_from(at).ok()?;
         let claimed = BatchHeader::claimed_bytes(self.get(at, BATCH_HEADER)?)?;
         let secret = self.medium.secret.clone();

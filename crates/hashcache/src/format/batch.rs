@@ -34,6 +34,7 @@ record! {
     struct Listed = "LISTED", 56;
     0 key: KeyHash,
     16 version: Version,
+    /// 0 of a head that is not complete.
     24 mark: u128,
     /// Units from the start of the segment.
     40 offset: u32,
@@ -44,6 +45,8 @@ record! {
     52 run: u8,
     /// 1 head, 2 span, [`KIND_TAIL`], [`KIND_SLOT`].
     53 kind: u8,
+    /// As in the record.
+    54 fresh_until: u16,
 }
 
 record! {
@@ -121,6 +124,12 @@ impl BatchHeader {
     /// trusted.
     pub(crate) fn claimed_bytes(bytes: &[u8]) -> Option<usize> {
         BatchFields::decode(bytes)?.claimed_bytes()
+    }
+
+    /// Whether `bytes`, which are not trusted, say that they are this batch.
+    pub(crate) fn claims(bytes: &[u8], stamp: u64, ordinal: u32) -> bool {
+        BatchFields::decode(bytes)
+            .is_some_and(|it| it.magic == BATCH_MAGIC && it.stamp == stamp && it.ordinal == ordinal)
     }
 
     /// The header at the start of `bytes`, if it is one of ours.
@@ -240,6 +249,7 @@ mod tests {
             length: 8,
             run: 0,
             kind: 1,
+            fresh_until: 9,
         };
         (0..count).map(listed).collect()
     }

@@ -48,6 +48,8 @@ record! {
     104 useless_after: u64,
     112 tail_position: u64,
     120 tail_length: u32,
+    /// See `hour`.
+    124 fresh_until: u16,
 }
 
 /// How a kind is spelled on disk.
@@ -85,6 +87,8 @@ pub(crate) struct Fields {
     pub(crate) mark: u128,
     pub(crate) group: u64,
     pub(crate) useless_after: u64,
+    /// The caller's hour, as [`crate::Hour`] stores it.
+    pub(crate) fresh_until: u16,
     pub(crate) labels: Vec<u64>,
 }
 
@@ -143,6 +147,12 @@ impl Fields {
     /// the version.
     pub(crate) fn label_words(&self) -> usize {
         self.labels.len() + usize::from(self.is_confirmed())
+    }
+
+    /// The mark that is given to callers who list marks: an object that is not complete is not
+    /// listed.
+    pub(crate) fn listed_mark(&self) -> u128 {
+        if self.incomplete { 0 } else { self.mark }
     }
 
     fn is_confirmed(&self) -> bool {
@@ -226,6 +236,7 @@ pub(crate) fn encode_record(
         useless_after: fields.useless_after,
         tail_position: tail.map_or(UNKNOWN, |tail| tail.position),
         tail_length: tail.map_or(0, |tail| tail.length),
+        fresh_until: fields.fresh_until,
     };
     header.encode(head);
     let mut behind = &mut head[HEADER..];
@@ -323,6 +334,7 @@ impl Prelude {
                 mark: header.mark,
                 group: header.group,
                 useless_after: header.useless_after,
+                fresh_until: header.fresh_until,
                 labels: words.collect(),
             },
             name: Bytes::copy_from_slice(name),
@@ -456,6 +468,7 @@ mod tests {
             mark: 5,
             group: 6,
             useless_after: 7,
+            fresh_until: 11,
             labels: vec![8, 9],
         };
         (

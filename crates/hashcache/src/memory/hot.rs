@@ -493,6 +493,7 @@ mod tests {
             mark: 0,
             group: 0,
             useless_after: 0,
+            fresh_until: 0,
             labels: Vec::new(),
         };
         let fill = n.to_le_bytes()[0];

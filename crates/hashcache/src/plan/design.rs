@@ -210,18 +210,6 @@ impl Design {
         1.0 - (1.0 - 1.0 / tags).powf(f64::from(entries))
     }
 
-    /// Memory of the index, bytes, for a disk of `disk_bytes` full of objects of `object_bytes`.
-    /// The Disk Table is counted as if it were the whole disk, as the paper does.
-    pub fn index_bytes(&self, disk_bytes: u64, object_bytes: u32) -> u64 {
-        let objects = disk_bytes / u64::from(object_bytes.max(1));
-        whole((objects as f64 * self.bits_per_object() / 8.0).ceil())
-    }
-
-    /// The largest disk, bytes, whose index fits into `memory_bytes`; `None`: any.
-    pub fn largest_disk(&self, memory_bytes: u64, object_bytes: u32) -> Option<u64> {
-        largest_disk(self.bits_per_object(), memory_bytes, object_bytes)
-    }
-
     /// The settings for a store of this design with objects of `object_bytes` and slots of
     /// `block_bytes`; `None` if no settings make one.
     pub(super) fn config(&self, object_bytes: u32, block_bytes: u32) -> Option<Config> {
@@ -303,13 +291,6 @@ impl fmt::Display for Design {
     }
 }
 
-/// The largest disk, bytes, that an index of so many bits an object covers with `memory_bytes`;
-/// `None`: any.
-pub fn largest_disk(bits_per_object: f64, memory_bytes: u64, object_bytes: u32) -> Option<u64> {
-    let objects = (memory_bytes as f64 * 8.0 / bits_per_object).floor();
-    (bits_per_object > 0.0).then(|| whole(objects * f64::from(object_bytes)))
-}
-
 /// The share of objects that find a slot when names fall on rows of `ways` slots at random: with x
 /// objects a row on average, rows hold min(`ways`, Poisson(x)) of them.
 fn one_row_reach(ways: u32, slots_per_object: f64) -> f64 {
@@ -361,6 +342,17 @@ mod tests {
             (value - expected).abs() <= within,
             "{value}, not {expected}"
         );
+    }
+
+    /// Memory of the index, bytes, as the paper counts it: every object of the disk has a slot.
+    fn index_bytes(design: Design, disk_bytes: u64) -> f64 {
+        let objects = disk_bytes as f64 / f64::from(WEB_OBJECT);
+        objects * design.bits_per_object() / 8.0
+    }
+
+    /// The largest disk, bytes, that the paper's index covers with `memory_bytes`.
+    fn largest_disk(bits_per_object: f64, memory_bytes: u64) -> f64 {
+        memory_bytes as f64 * 8.0 / bits_per_object * f64::from(WEB_OBJECT)
     }
 
     #[test]
@@ -443,7 +435,7 @@ mod tests {
 
     #[test]
     fn a_terabyte_takes_717_megabytes_of_log_and_168_of_set_mem() {
-        let mb = |design: Design| design.index_bytes(TB, WEB_OBJECT) as f64 / 1e6;
+        let mb = |design| index_bytes(design, TB) / 1e6;
         near(mb(Design::published(Candidate::Log)), 717.0, 1.0);
         near(mb(Design::published(Candidate::SetMem)), 168.0, 1.0);
         near(mb(Design::of(Candidate::Log)), 754.0, 1.0);
@@ -454,23 +446,18 @@ mod tests {
     fn two_terabytes_fit_2_gib_with_every_log_and_leave_rivals_below_one() {
         // Section 5.3 and Figure 8: with 2 GB, Squid (80 bytes) and Tiger (232 bits) cannot index
         // one 1 TB drive, HashCache-Log two of them, HashCache-SetMem in less than a tenth.
-        let most = |bits| largest_disk(bits, 2 * GIB, WEB_OBJECT).unwrap();
-        assert!(most(640.0) < TB && most(232.0) < TB);
-        assert!(most(bits(Candidate::Log)) > 2 * TB);
-        assert!(most(bits(Candidate::LogLru)) > 4 * TB);
-        assert!(most(bits(Candidate::SetMem)) > 12 * TB);
-        let set_mem = Design::of(Candidate::SetMem);
-        assert!(set_mem.index_bytes(TB, WEB_OBJECT) < 2 * GIB / 10);
-        assert_eq!(
-            Design::of(Candidate::Basic).largest_disk(1, WEB_OBJECT),
-            None
-        );
+        let terabytes = |bits| largest_disk(bits, 2 * GIB) / TB as f64;
+        assert!(terabytes(640.0) < 1.0 && terabytes(232.0) < 1.0);
+        assert!(terabytes(bits(Candidate::Log)) > 2.0);
+        assert!(terabytes(bits(Candidate::LogLru)) > 4.0);
+        assert!(terabytes(bits(Candidate::SetMem)) > 12.0);
+        let set_mem = index_bytes(Design::of(Candidate::SetMem), TB);
+        assert!(set_mem < (2 * GIB / 10) as f64);
     }
 
     #[test]
     fn log_with_two_terabytes_takes_60_odd_percent_of_2_gib_and_log_lru_less() {
-        let share =
-            |design: Design| design.index_bytes(2 * TB, WEB_OBJECT) as f64 / (2 * GIB) as f64;
+        let share = |design| index_bytes(design, 2 * TB) / (2 * GIB) as f64;
         near(share(Design::published(Candidate::Log)), 0.64, 0.04);
         // Six of eight offsets in memory.
         let log_lru = Design::published(Candidate::LogLru).holding(0.75);
@@ -479,20 +466,7 @@ mod tests {
 
     #[test]
     fn a_gib_indexes_the_6_terabytes_of_the_slides() {
-        let most = largest_disk(11.0, GIB, WEB_OBJECT).unwrap();
-        near(most as f64 / (1u64 << 40) as f64, 6.0, 0.25);
-    }
-
-    #[test]
-    fn the_largest_disk_is_the_last_whose_index_fits() {
-        for design in super::super::designs() {
-            let memory = 100 << 20;
-            if let Some(most) = design.largest_disk(memory, WEB_OBJECT) {
-                assert!(design.index_bytes(most, WEB_OBJECT) <= memory, "{design}");
-                let more = most + 2 * u64::from(WEB_OBJECT);
-                assert!(design.index_bytes(more, WEB_OBJECT) > memory, "{design}");
-            }
-        }
+        near(largest_disk(11.0, GIB) / (1u64 << 40) as f64, 6.0, 0.25);
     }
 
     #[test]
@@ -545,7 +519,7 @@ mod tests {
 
     #[test]
     fn thirty_two_bytes_an_object_are_a_256th_of_the_disk() {
-        assert_eq!(largest_disk(256.0, GIB, WEB_OBJECT), Some(256 * GIB));
+        near(largest_disk(256.0, GIB), 256.0 * GIB as f64, 1.0);
     }
 
     #[test]
@@ -592,8 +566,8 @@ mod tests {
             let config = Config::new("x");
             let geometry = Geometry::plan(&config, disk).unwrap();
             let built = geometry.index(IndexPolicy::of(&config)).bytes();
-            let planned = Design::of(Candidate::Log).index_bytes(disk, WEB_OBJECT);
-            near(planned as f64 / built as f64, 1.0, 0.01);
+            let planned = index_bytes(Design::of(Candidate::Log), disk);
+            near(planned / built as f64, 1.0, 0.01);
         }
     }
 

@@ -215,6 +215,10 @@ impl LogPolicy for Log {
         }
     }
 
+    fn points_to(&self, key: KeyHash, at: LogPos, head: LogPos) -> bool {
+        self.find(key, at, head).is_some()
+    }
+
     // All positions are in memory: `locate` never says that a row must be read.
     fn resolve(&self, key: KeyHash, _saved: &[u8], head: LogPos) -> Candidates {
         self.candidates(key, head)
@@ -432,6 +436,19 @@ mod tests {
         assert_eq!(found(&log, key(1), 1100), [500]);
         assert_eq!(found(&log, key(1), 1099), [500, 100]);
         assert_eq!(found(&log, key(1), 1600), [0; 0]);
+    }
+
+    #[test]
+    fn an_entry_points_to_its_own_place_until_it_is_forgotten_or_passed() {
+        let mut log = Log::new(Rows::Two, false, 4, 1000);
+        log.record(key(1), LogPos(100), None, LogPos(110));
+        assert!(log.points_to(key(1), LogPos(100), LogPos(110)));
+        assert!(!log.points_to(key(1), LogPos(101), LogPos(110)));
+        assert!(!log.points_to(key(2), LogPos(100), LogPos(110)));
+        assert!(!log.points_to(key(1), LogPos(100), LogPos(1100)));
+        assert!(!log.points_to(key(1), LogPos(1100), LogPos(1200)));
+        log.forget(key(1), LogPos(100), LogPos(110));
+        assert!(!log.points_to(key(1), LogPos(100), LogPos(110)));
     }
 
     #[test]

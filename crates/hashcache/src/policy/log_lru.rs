@@ -459,6 +459,17 @@ impl LogPolicy for LogLru {
         Located::Log(candidates)
     }
 
+    fn points_to(&self, key: KeyHash, at: LogPos, head: LogPos) -> bool {
+        let row = self.row_of(key);
+        let entries = self.row(row);
+        let points = |way| match self.known(row, way, entries[way], head) {
+            Known::Passed => false,
+            Known::At(known) => known == at,
+            Known::Displaced => entries[way].generation == generation(at, self.capacity),
+        };
+        Self::of_tag(&entries, key).any(points)
+    }
+
     fn resolve(&self, key: KeyHash, saved: &[u8], head: LogPos) -> Candidates {
         let row = self.row_of(key);
         let entries = self.row(row);

@@ -220,6 +220,10 @@ pub(crate) trait LogPolicy: Send + Sync {
     /// Where `key` may lie. Many threads ask at the same time.
     fn locate(&self, key: KeyHash, head: LogPos) -> Located;
 
+    /// Whether an entry that may be `key` points to `at`. Where the entry's position is on disk,
+    /// its tag and lap decide: then the entry may be another one of that lap.
+    fn points_to(&self, key: KeyHash, at: LogPos, head: LogPos) -> bool;
+
     /// Where `key` may lie, given its row as the last checkpoint that counts has it.
     fn resolve(&self, key: KeyHash, saved: &[u8], head: LogPos) -> Candidates;
 

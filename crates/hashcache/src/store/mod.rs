@@ -244,7 +244,10 @@ fn belong_together<'a>(found: impl Iterator<Item = &'a Opened>) -> Result<(), Op
 }
 
 fn new_identity(config: &Config) -> Result<(u128, [u8; 32]), OpenError> {
-    let secret = config.secret.map_or_else(random, Ok)?;
+    let mut secret: [u8; 32] = random()?;
+    if let Some(names) = config.name_secret {
+        secret[..16].copy_from_slice(&names);
+    }
     Ok((u128::from_le_bytes(random()?), secret))
 }
 

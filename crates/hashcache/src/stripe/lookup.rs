@@ -28,7 +28,7 @@ use crate::stats::Health;
 use crate::sync::atomic::Ordering;
 
 /// In how many checkpoints a lookup tries to read a row before it is a miss.
-const EDITIONS_MAX: usize = 3;
+const CHECKPOINTS_MAX: usize = 3;
 
 /// Result of a read-only lookup in memory.
 pub(crate) enum Recalled {
@@ -483,7 +483,7 @@ impl Stripe {
         read: fn(&Medium, u64, usize) -> Option<Bytes>,
     ) -> Option<(WriteLocked<'_, Shard>, Vec<u8>)> {
         let row = self.index.shape.row_number(key.shard(), row);
-        for _ in 0..EDITIONS_MAX {
+        for _ in 0..CHECKPOINTS_MAX {
             let checkpoint_id = self.index.file.checkpoint_id()?;
             let saved = index_rows::read_row(&self.medium, &self.index, checkpoint_id, row, read);
             let shard = self.shard(key);

@@ -2,7 +2,7 @@
 //!
 //! `cache` asks it for records, `writer` writes for it, `store/recover` fills it. This file changes
 //! its state: it puts and removes records. `lookup` answers; `read`, `ring_read`, `read_ahead` and
-//! `group_read` read.
+//! `group_read` read; `scan` lists.
 //!
 //! Invariant: bytes leave the stripe only after MAC, name, version and page checksums were
 //! verified. The log's head is compared with the record's position after the read: the writer moves
@@ -14,12 +14,14 @@ mod lookup;
 mod read;
 mod read_ahead;
 mod ring_read;
+mod scan;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use group_read::RunsInFlight;
 pub(crate) use lookup::{Deferred, Hint, Recalled, StripeLookup};
+pub(crate) use scan::StripeScan;
 
 use crate::address::LogPos;
 use crate::bans::Bans;

@@ -556,6 +556,7 @@ mod tests {
             mark: 0,
             group,
             useless_after: 0,
+            fresh_until: 0,
             labels: Vec::new(),
         };
         let record = RecordHandle::alone(crate::record::Record {

@@ -22,6 +22,7 @@ use crate::format::{
 };
 use crate::key::SHARDS;
 use crate::memory::{AlignedBuf, Copied};
+use crate::observers::{Event, MarkedObject};
 use crate::shard::{Pending, Shard};
 use crate::write_queue::{group_of, runs};
 
@@ -167,6 +168,8 @@ impl DeviceWriter {
             return;
         };
         self.stripe.medium.counters.batches.add(1);
+        // Before the index has the entries: see `observers`.
+        self.report(&batch);
         let head = self.stripe.log.head();
         // Sorted by shard, so that each lock is taken once. Within a shard the order of the batch
         // stays: of two records of one key the later is recorded later.
@@ -185,6 +188,36 @@ impl DeviceWriter {
                 };
                 self.record_one(&mut shard, &batch[*n], placed, copied);
             }
+        }
+    }
+
+    /// Reports to observers what `batch` has written.
+    fn report(&self, batch: &[Arc<Pending>]) {
+        let stripe = &self.stripe;
+        if !stripe.shared.observers.any() {
+            return;
+        }
+        let now = stripe.medium.clock.unix_millis();
+        let objects = batch.iter().filter_map(|it| stripe.pending_object(it, now));
+        let objects: Vec<MarkedObject> = objects.collect();
+        if !objects.is_empty() {
+            stripe.shared.observers.report(Event::Recorded {
+                device: stripe.medium.device_id,
+                objects: &objects,
+            });
+        }
+    }
+
+    /// Reports to observers that the log overwrites a segment.
+    fn report_reclaimed(&self, held_anything: bool) {
+        let stripe = &self.stripe;
+        if held_anything && stripe.shared.observers.any() {
+            let segment_bytes = u64::from(stripe.medium.geometry.segment_bytes);
+            stripe.shared.observers.report(Event::Reclaimed {
+                device: stripe.medium.device_id,
+                segment_bytes,
+                log_bytes: stripe.medium.geometry.segments * segment_bytes,
+            });
         }
     }
 
@@ -286,14 +319,18 @@ impl DeviceWriter {
             }
             tracing::warn!(segment, "log segment skipped: reads of it failed");
             self.log.leave_out();
+            let held_anything = stripe.log.was_opened(segment);
             stripe.log.left_out(segment);
             self.segments_since_checkpoint += 1;
             stripe.sweep(segment, 0..SHARDS);
+            self.report_reclaimed(held_anything);
         }
         let cursor = self.log.next_segment(stripe.draw_version().0);
+        let held_anything = stripe.log.was_opened(cursor.segment);
         stripe.log.opened(cursor);
         self.segments_since_checkpoint += 1;
         stripe.sweep(cursor.segment, 0..SHARDS);
+        self.report_reclaimed(held_anything);
         Ok(())
     }
 
@@ -519,11 +556,12 @@ fn listed(pending: &Pending, place: u64, units: u64, kind: u8) -> Listed {
         key: fields.key,
         version: fields.version,
         revision: fields.revision,
-        mark: fields.mark,
+        mark: fields.listed_mark(),
         offset: u32::try_from(place).expect("a segment has at most 2^23 units"),
         length: u32::try_from(units).expect("a record has fewer units than its segment"),
         run: 0,
         kind,
+        fresh_until: fields.fresh_until,
     }
 }
 

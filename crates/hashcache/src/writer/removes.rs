@@ -136,7 +136,8 @@ impl DeviceWriter {
         self.sync()?;
         let now = self.stripe.medium.clock.monotone();
         let took = now.saturating_sub(begun);
-        if took > SHORT && !self.removals_are_held {
+        let is_manual = self.stripe.medium.clock.is_manual();
+        if took > SHORT && !self.removals_are_held && !is_manual {
             let rest = took.saturating_mul(REST).min(REST_MAX);
             self.stripe.queue.rest_from_removals(now + rest);
         }

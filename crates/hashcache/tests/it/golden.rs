@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
-use hashcache::{Cache, Config, OpenError, PolicyKind, Put, Updated, check, inspect};
+use hashcache::{Cache, Config, MarkedObject, OpenError, PolicyKind, Put, Updated, check, inspect};
 
 use super::support::{Form, MIB, Recorder, copy, memory, open, quiet};
 
@@ -213,6 +213,21 @@ fn holds_what_it_must(cache: &Cache, what: &str) {
     }
 }
 
+/// The lists of an old store have marks, and no hours.
+fn lists_what_it_must(cache: &Cache, what: &str) {
+    let Ok(scan) = cache.scan() else {
+        assert_eq!(what, "set-mem");
+        return;
+    };
+    let listed: Vec<_> = scan.flat_map(|step| step.objects).collect();
+    for object in first().into_iter().chain(second()) {
+        let is_it = |it: &&MarkedObject| it.mark == object.mark;
+        let found = listed.iter().find(is_it);
+        let found = found.unwrap_or_else(|| panic!("{what}: {}", object.name));
+        assert_eq!(found.fresh_until, None, "{what}: {}", object.name);
+    }
+}
+
 #[test]
 fn a_golden_image_holds_exactly_what_was_put_into_it() {
     for (form, what, text) in IMAGES {
@@ -229,6 +244,7 @@ fn a_golden_image_holds_exactly_what_was_put_into_it() {
         let device = copy(bytes);
         let cache = open(config(device.clone(), form));
         holds_what_it_must(&cache, what);
+        lists_what_it_must(&cache, what);
         // It lives on as a store of this build's own.
         let late = Object::new("put by a later build", 10_000);
         late.store(&cache);

@@ -39,6 +39,7 @@ mod reader;
 mod readmission;
 mod recovery;
 mod rings;
+mod scan;
 mod sectors;
 mod stalled;
 mod stress;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hashcache::device::MemoryDevice;
+use hashcache::device::{Device, MemoryDevice};
 use hashcache::{Cache, Config, OpenError, PolicyKind, Resize, Rows, check, inspect};
 
 use super::support::{KIB, MIB, POLICIES, Value, copy, get, memory, open, quiet};
@@ -585,4 +585,24 @@ fn asking_whether_a_store_can_be_opened_disturbs_nobody_who_has_it_open() {
     let before = std::fs::read(&path).unwrap();
     assert!(Cache::preflight(&file(&path)).is_empty());
     assert!(std::fs::read(&path).unwrap() == before);
+}
+
+/// Two stores with one key for names must not verify each other's records.
+#[test]
+fn a_given_key_of_names_leaves_the_records_of_an_earlier_store_unreadable() {
+    let device = memory(32 * MIB);
+    let config = || Config {
+        name_secret: Some([7; 16]),
+        ..quiet(device.clone(), PolicyKind::Set)
+    };
+    let cache = open(config());
+    Value::new(1, 3_000).store(&cache, b"name").unwrap();
+    assert!(cache.flush().wait());
+    drop(cache);
+    // What tells that there is a store: both ends.
+    for (offset, bytes) in [(0, 2 * MIB), (30 * MIB as u64, 2 * MIB)] {
+        device.write_at(offset, &vec![0; bytes]).unwrap();
+    }
+    let cache = open(config());
+    assert_eq!(get(&cache, b"name"), None);
 }

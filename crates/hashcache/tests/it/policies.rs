@@ -427,11 +427,11 @@ fn however_sets_come_and_go_no_older_version_comes_back() {
 }
 
 /// The contents of some objects, in the order of their places on the device.
-fn order_on_device(secret: Option<[u8; 32]>) -> Vec<u8> {
+fn order_on_device(name_secret: Option<[u8; 16]>) -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(24 * MIB));
     let config = Config {
         policy: PolicyKind::Basic,
-        secret,
+        name_secret,
         ..Config::on_device(device.clone())
     };
     let cache = Cache::open(config).unwrap();
@@ -454,9 +454,9 @@ fn order_on_device(secret: Option<[u8; 32]>) -> Vec<u8> {
 
 #[test]
 fn stores_with_the_same_secret_put_names_into_the_same_slots() {
-    let one = order_on_device(Some([7; 32]));
+    let one = order_on_device(Some([7; 16]));
     assert_eq!(one.len(), 20);
-    assert_eq!(one, order_on_device(Some([7; 32])));
-    assert_ne!(one, order_on_device(Some([8; 32])));
+    assert_eq!(one, order_on_device(Some([7; 16])));
+    assert_ne!(one, order_on_device(Some([8; 16])));
     assert_ne!(one, order_on_device(None));
 }

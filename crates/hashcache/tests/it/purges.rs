@@ -3,9 +3,10 @@
 
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use hashcache::device::{Device, FaultDevice, MemoryDevice};
-use hashcache::{Ban, Cache, Config, Health, PolicyKind, Put};
+use hashcache::device::{Device, DiskModel, FaultDevice, MemoryDevice, Pace, ThrottleDevice};
+use hashcache::{Ban, Cache, Clock, Config, Health, PolicyKind, Put};
 
 use super::support::{
     BadBlocks, Form, Gate, KIB, MIB, POLICIES, Value, copy, forms, get, memory, open, quiet,
@@ -461,6 +462,40 @@ fn a_power_cut_while_rules_are_written_leaves_one_set_whole() {
             let what = format!("{form:?}, write {n}");
             let cache = open(quiet(copy(image), form));
             assert_eq!((found(&cache, &what), cache.stats().forgotten), (whole, 0));
+        }
+    }
+}
+
+/// With a clock that only the disk moves, or nothing, no remove may wait for time to pass.
+#[test]
+fn by_a_manual_clock_every_remove_ends() {
+    for policy in [PolicyKind::Log, PolicyKind::Set] {
+        let disk = Arc::new(ThrottleDevice::new(
+            memory(32 * MIB),
+            DiskModel::HDD_7200,
+            Pace::Modelled,
+            1,
+        ));
+        let clock_disk = Arc::clone(&disk);
+        let clocks = [
+            Clock::manual(|| Duration::ZERO, || Duration::ZERO),
+            Clock::manual(move || clock_disk.busy(), || Duration::ZERO),
+        ];
+        for clock in clocks {
+            let cache = open(Config {
+                clock,
+                ..quiet(disk.clone(), policy)
+            });
+            let (done, is_done) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                // More than the ring of the journal has room for.
+                for n in 0..2_000_u32 {
+                    cache.remove(&n.to_le_bytes()).wait().unwrap();
+                }
+                done.send(()).unwrap();
+            });
+            let ended = is_done.recv_timeout(Duration::from_mins(1));
+            assert!(ended.is_ok(), "{policy:?}: a remove waits");
         }
     }
 }

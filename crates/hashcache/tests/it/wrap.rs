@@ -10,7 +10,7 @@ use super::support::{Call, KIB, MIB, Recorder, content, open, quiet};
 
 /// On which side of the medium a read is held up.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+pub enum Side {
     Before,
     Behind,
 }
@@ -24,14 +24,14 @@ struct Hold {
 }
 
 /// A device that holds up one read.
-struct Holding {
+pub struct Holding {
     inner: Recorder<MemoryDevice>,
     hold: Mutex<Hold>,
     changed: Condvar,
 }
 
 impl Holding {
-    fn new(bytes: usize) -> Arc<Self> {
+    pub fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             inner: Recorder::new(MemoryDevice::new(bytes)),
             hold: Mutex::default(),
@@ -40,16 +40,16 @@ impl Holding {
     }
 
     /// Holds up the read after `pass` others.
-    fn hold(&self, pass: usize, side: Side) {
+    pub fn hold(&self, pass: usize, side: Side) {
         self.hold.lock().unwrap().wanted = Some((pass, side));
     }
 
-    fn wait_until_held(&self) {
+    pub fn wait_until_held(&self) {
         let hold = self.hold.lock().unwrap();
         drop(self.changed.wait_while(hold, |hold| !hold.held).unwrap());
     }
 
-    fn release(&self) {
+    pub fn release(&self) {
         self.hold.lock().unwrap().released = true;
         self.changed.notify_all();
     }

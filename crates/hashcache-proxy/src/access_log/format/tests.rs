@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::super::RequestId;
 use super::super::tests::{SECOND, entry};
+use super::super::{LoggedHop, RequestId};
 use super::*;
 use crate::clock::UnixMillis;
 
@@ -32,6 +32,22 @@ fn json(entry: &LogEntry<'_>) -> Value {
     serde_json::from_str(&line(LogFormat::Json, entry)).unwrap()
 }
 
+fn origin_at(address: &str) -> LoggedHop<'static> {
+    LoggedHop {
+        address: Some(address.parse().unwrap()),
+        peer: None,
+        code: "HIER_DIRECT",
+    }
+}
+
+fn parent(name: &str) -> LoggedHop<'_> {
+    LoggedHop {
+        address: Some("192.0.2.9:3128".parse().unwrap()),
+        peer: Some(name),
+        code: "FIRSTUP_PARENT",
+    }
+}
+
 #[test]
 fn a_hit_in_squids_form() {
     assert_eq!(
@@ -46,7 +62,7 @@ fn a_failed_miss_in_squids_form_names_upstream_and_error() {
     let entry = LogEntry {
         outcome: Outcome::Miss,
         status: 502,
-        upstream: Some("198.51.100.1:80".parse().unwrap()),
+        next_hop: Some(origin_at("198.51.100.1:80")),
         error: Some("connection-refused"),
         content_type: None,
         aborted: true,
@@ -66,7 +82,7 @@ fn a_tunnel_in_squids_form() {
         method: "CONNECT",
         authority: "a.test:443",
         path: "",
-        peer: Some("parent.test:3128"),
+        next_hop: Some(parent("parent.test:3128")),
         content_type: None,
         ..entry()
     };
@@ -75,10 +91,7 @@ fn a_tunnel_in_squids_form() {
         line.contains(" TCP_TUNNEL/200 5120 CONNECT a.test:443 - "),
         "{line}"
     );
-    assert!(
-        line.contains(" FIRSTUP_PARENT/parent.test:3128 - id="),
-        "{line}"
-    );
+    assert!(line.contains(" FIRSTUP_PARENT/192.0.2.9 - id="), "{line}");
 }
 
 #[test]
@@ -120,7 +133,7 @@ fn an_accelerator_logs_paths_in_the_combined_form() {
 #[test]
 fn a_hit_in_json_has_the_keys_of_the_common_schema() {
     let entry = LogEntry {
-        upstream: Some("[2001:db8::1]:80".parse().unwrap()),
+        next_hop: Some(origin_at("[2001:db8::1]:80")),
         ..entry()
     };
     let expected = serde_json::json!({
@@ -152,7 +165,7 @@ fn a_hit_in_json_has_the_keys_of_the_common_schema() {
 fn json_tells_error_peer_and_a_client_that_left() {
     let entry = LogEntry {
         error: Some("read-timeout"),
-        peer: Some("sibling.test"),
+        next_hop: Some(parent("sibling.test")),
         aborted: true,
         outcome: Outcome::Miss,
         ..entry()
@@ -171,7 +184,7 @@ fn no_client_can_write_a_line_of_its_own() {
         method: "GE\nT\"",
         authority: "a\n.test",
         path: evil,
-        peer: Some("p\nq"),
+        next_hop: Some(parent("p\nq")),
         user_agent: Some(evil.as_bytes()),
         referer: Some(b"\"\n\xff\x1b[31m"),
         content_type: Some(b"a\nb \"c"),

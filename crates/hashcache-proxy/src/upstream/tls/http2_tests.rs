@@ -8,7 +8,7 @@ use h2::Reason;
 use h2::server::SendResponse;
 use http::{Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 use tokio_rustls::TlsAcceptor;
 
@@ -68,6 +68,7 @@ async fn origin(plan: &[&[Treat]], versions: &[&[u8]]) -> Origin {
         authority: hashcache_http::Authority { host, port },
         purpose: Purpose::Configured,
         scheme: hashcache_http::Scheme::Https,
+        through: None,
     };
     let trust = Trust::of_test(std::slice::from_ref(&authorities.certificate));
     let upstream = upstream(trust);

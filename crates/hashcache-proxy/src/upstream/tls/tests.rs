@@ -145,6 +145,7 @@ async fn origin(leaf: Leaf, answer: &'static str, close: Close) -> Origin {
         authority: Authority { host, port },
         purpose: Purpose::Configured,
         scheme: Scheme::Https,
+        through: None,
     };
     Origin { to, heard, resumed }
 }
@@ -160,6 +161,7 @@ pub(super) fn upstream(trust: Trust) -> Upstream {
         own,
         trust,
         Arc::new(limits),
+        http::HeaderValue::from_static("1.1 test"),
     ))
 }
 
@@ -331,6 +333,7 @@ async fn who_speaks_no_tls_or_refuses_ours_is_told_apart_from_who_hangs_up() {
                 },
                 purpose: Purpose::Configured,
                 scheme: Scheme::Https,
+                through: None,
             };
             let failed = send(&upstream(Trust::of_test(&[])), &to).await.unwrap_err();
             assert_eq!(failed.failure, expected);
@@ -350,6 +353,7 @@ async fn a_handshake_that_never_ends_has_the_time_of_a_connection() {
             },
             purpose: Purpose::Configured,
             scheme: Scheme::Https,
+            through: None,
         };
         let failed = send(&upstream(Trust::of_test(&[])), &to).await.unwrap_err();
         assert_eq!(

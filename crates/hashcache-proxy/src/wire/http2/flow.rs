@@ -282,7 +282,7 @@ impl Flow {
         ContentReader(Rc::clone(self))
     }
 
-    fn came(&self, bytes: &[u8]) {
+    fn note_read(&self, bytes: &[u8]) {
         let now = Instant::now();
         let mut frames = self.frames.borrow_mut();
         let mut seen = Seen::default();
@@ -425,7 +425,7 @@ impl Read for Framed {
             .map_ok(|()| {
                 let read = buffer.filled();
                 self.flow.eof.set(read.is_empty());
-                self.flow.came(read);
+                self.flow.note_read(read);
                 out.put_slice(read);
             });
         PAGE.set(page);

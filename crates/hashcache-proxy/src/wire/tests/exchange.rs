@@ -175,6 +175,29 @@ async fn interim_responses_stand_between_two_messages() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_version_of_the_origin_is_not_passed_on() {
+    let of_an_old_origin = |_: Request<Incoming>, cell: Rc<Cell>| async move {
+        cell.next_head();
+        let (parts, mut response) = live();
+        *response.version_mut() = http::Version::HTTP_10;
+        parts.send(Ok("all")).unwrap();
+        response
+    };
+    let (_, output) = talk(
+        Limits::default(),
+        of_an_old_origin,
+        |mut client| async move {
+            client.write_all(GET.as_bytes()).await.unwrap();
+            rest_of(&mut client).await
+        },
+    )
+    .await;
+    assert!(output.starts_with("HTTP/1.1 200"), "{output}");
+    // The last chunk tells that the content is complete; a closed connection would not.
+    assert!(output.ends_with("\r\n3\r\nall\r\n0\r\n\r\n"), "{output}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn http_1_0_clients_get_no_interim_responses() {
     let service = |_, cell: Rc<Cell>| async move {
         cell.next_head();

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use super::super::Hit;
 use super::super::follow::{End, Stream};
+use super::intent::stored_hour;
 use super::memory::{RECORD_OVERHEAD, reserve, reserve_head};
 use super::{Intent, Keep, Put, Writer, pending};
 use crate::error::PutError;
@@ -48,6 +49,7 @@ impl Intent {
             mark: put.mark,
             group: put.group,
             useless_after: put.useless_after,
+            fresh_until: stored_hour(&self.cache, put.fresh_until),
             labels: super::labels(&put.labels),
         };
         let (reservations, replaces) = (Arc::new(reservation.into()), self.replaces.take());
@@ -97,6 +99,7 @@ impl Hit {
             mark: fields.mark,
             group: fields.group,
             useless_after: fields.useless_after,
+            fresh_until: None,
             labels: Vec::new(),
             span_pages: fields.span_pages,
         };
@@ -104,6 +107,7 @@ impl Hit {
             intent: Intent::update(cache, &self.head.name, self.version()),
             fills: true,
             put,
+            fresh_until: fields.fresh_until,
             cut: self.cut(),
             stream: Stream::new(cache, &self.head.name, self.version(), self.cut(), offset),
             chunk: Chunk::Full,

@@ -17,6 +17,7 @@ use super::memory::{RECORD_OVERHEAD, reserve_head};
 use crate::address::LogPos;
 use crate::bans::Label;
 use crate::error::PutError;
+use crate::hour::Hour;
 use crate::key::KeyHash;
 use crate::memory::Chunk;
 use crate::object::{Cut, MAX_METADATA, MAX_SPAN_PAGES, Version};
@@ -44,13 +45,17 @@ pub struct Put {
     pub length: Option<u64>,
     /// What becomes of it when it is not finished.
     pub keep: Keep,
-    /// Any number the caller wants to find again beside the object.
+    /// Any number the caller wants to find again beside the object. [`crate::Cache::scan`] lists
+    /// the marks of complete objects; 0: not this one.
     pub mark: u128,
     /// Objects of one group are asked for together; 0: no group.
     pub group: u64,
     /// Unix time after which the object is of no use, seconds; 0: never. Decides only what is kept
     /// longer, never an answer.
     pub useless_after: u64,
+    /// Until when the caller wants to list the object ([`crate::Cache::scan`]); `None`: not known.
+    /// Means nothing to the engine. Kept for three years at the most.
+    pub fresh_until: Option<Hour>,
     /// Labels by which it is removed together with other objects ([`Cache::label`]). Of more than
     /// 32 labels the engine only stores that there were more: then a removal by any label removes
     /// the object too.
@@ -70,6 +75,7 @@ impl Put {
             mark: 0,
             group: 0,
             useless_after: 0,
+            fresh_until: None,
             labels: Vec::new(),
             span_pages: MAX_SPAN_PAGES,
         }
@@ -163,6 +169,7 @@ impl Intent {
         let stream = Stream::new(&self.cache, &self.name, self.version(), cut, 0);
         Ok(Writer {
             fills: false,
+            fresh_until: stored_hour(&self.cache, put.fresh_until),
             intent: self,
             put,
             cut,
@@ -177,6 +184,14 @@ impl Intent {
             refused: None,
         })
     }
+}
+
+/// How records have `hour`.
+pub(super) fn stored_hour(cache: &Cache, hour: Option<Hour>) -> u16 {
+    // Without an hour the clock need not be read.
+    hour.map_or(0, |_| {
+        Hour::to_stored(hour, cache.shared().clock.unix_millis())
+    })
 }
 
 impl Drop for Intent {

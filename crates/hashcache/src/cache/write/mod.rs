@@ -20,7 +20,8 @@ use bytes::Bytes;
 
 pub use intent::{Intent, Keep, Put};
 use memory::{Refusal, Reserved, reserve_as, reserve_window};
-pub(super) use update::update_metadata;
+pub(super) use update::update;
+pub use update::{HourChange, Update};
 
 use super::follow::{End, Follower, Stream};
 use crate::address::LogPos;
@@ -46,6 +47,8 @@ pub struct Writer {
     /// Only adds spans to an object that is there already.
     fills: bool,
     put: Put,
+    /// That of the put, as records have it.
+    fresh_until: u16,
     cut: Cut,
     stream: Arc<Stream>,
     /// Where the next bytes go; never beyond the end of the span.
@@ -288,6 +291,7 @@ impl Writer {
             mark: self.put.mark,
             group: self.put.group,
             useless_after: self.put.useless_after,
+            fresh_until: self.fresh_until,
             labels: labels(&self.put.labels),
         }
     }

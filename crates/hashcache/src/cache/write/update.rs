@@ -9,11 +9,13 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::super::{Cache, Hit, Lookup, Updated};
+use super::intent::stored_hour;
 use super::memory::{RECORD_OVERHEAD, reserve, reserve_head};
 use super::{Intent, pending};
 use crate::completion::{Outcome, promise};
 use crate::error::PutError;
 use crate::format::{Fields, Kind};
+use crate::hour::Hour;
 use crate::object::{MAX_METADATA, MAX_NAME, Version};
 use crate::stripe::Accepted;
 
@@ -62,15 +64,47 @@ impl Hit {
     }
 }
 
-/// See [`Cache::update_metadata`].
-pub(in crate::cache) fn update_metadata(
+/// What an update changes of a stored object.
+#[derive(Clone, Debug)]
+pub struct Update {
+    /// The new metadata, at most [`crate::MAX_METADATA`].
+    pub metadata: Bytes,
+    /// The object was validated and found right as of this version, see
+    /// [`Cache::confirm_metadata`].
+    pub confirmed: Option<Version>,
+    /// What becomes of [`Put::fresh_until`](crate::Put::fresh_until).
+    pub fresh_until: HourChange,
+}
+
+/// What an update says of the caller's hour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HourChange {
+    /// It stays.
+    #[default]
+    Keep,
+    /// It is this one from now on.
+    Set(Option<Hour>),
+}
+
+impl Update {
+    /// An update of the metadata alone.
+    pub fn metadata(metadata: impl Into<Bytes>) -> Self {
+        Self {
+            metadata: metadata.into(),
+            confirmed: None,
+            fresh_until: HourChange::Keep,
+        }
+    }
+}
+
+/// See [`Cache::update`].
+pub(in crate::cache) fn update(
     cache: &Cache,
     name: &[u8],
     expected: Version,
-    metadata: Bytes,
-    confirmed: Option<Version>,
+    update: Update,
 ) -> Outcome<Updated> {
-    if metadata.len() > MAX_METADATA {
+    if update.metadata.len() > MAX_METADATA {
         return Outcome::ready(Updated::Refused);
     }
     if name.is_empty() || name.len() > MAX_NAME {
@@ -80,14 +114,14 @@ pub(in crate::cache) fn update_metadata(
     // this.
     let intent = Intent::update(cache, name, expected);
     match cache.get(name) {
-        Lookup::Hit(hit) => Outcome::ready(apply(&intent, &hit, metadata, confirmed)),
+        Lookup::Hit(hit) => Outcome::ready(apply(&intent, &hit, update)),
         Lookup::Miss => Outcome::ready(Updated::Gone),
         Lookup::Pending(lookup) => {
             let (done, outcome) = promise();
             let stripe = Arc::clone(&intent.stripe);
             stripe.pool.run(move || {
                 let found = lookup.wait();
-                let applied = found.map(|hit| apply(&intent, &hit, metadata, confirmed));
+                let applied = found.map(|hit| apply(&intent, &hit, update));
                 done.set(applied.unwrap_or(Updated::Gone));
             });
             outcome
@@ -95,7 +129,12 @@ pub(in crate::cache) fn update_metadata(
     }
 }
 
-fn apply(intent: &Intent, hit: &Hit, metadata: Bytes, confirmed: Option<Version>) -> Updated {
+fn apply(intent: &Intent, hit: &Hit, update: Update) -> Updated {
+    let Update {
+        metadata,
+        confirmed,
+        fresh_until,
+    } = update;
     let old = &hit.head;
     if old.fields.version != intent.version() || intent.token.superseded.load(Ordering::Acquire) {
         return Updated::Gone;
@@ -113,6 +152,10 @@ fn apply(intent: &Intent, hit: &Hit, metadata: Bytes, confirmed: Option<Version>
             .fields
             .confirmed
             .max(confirmed.unwrap_or(old.fields.confirmed)),
+        fresh_until: match fresh_until {
+            HourChange::Keep => old.fields.fresh_until,
+            HourChange::Set(hour) => stored_hour(&intent.cache, hour),
+        },
         ..old.fields.clone()
     };
     let (content, reservations) = (old.content.clone(), Arc::new(reservations.into()));
@@ -166,10 +209,14 @@ mod tests {
                 let hit = cache.get(b"name").wait().unwrap();
                 end_of_bans(&cache);
                 assert!(hit.is_made_stale(), "{policy:?}");
-                let unconfirmed = apply(&intent, &hit, "new".into(), None);
+                let unconfirmed = apply(&intent, &hit, Update::metadata("new"));
                 assert_eq!(unconfirmed, Updated::Gone, "{policy:?}");
                 // A caller that has validated it since may confirm it.
-                let confirmed = apply(&intent, &hit, "right".into(), Some(confirmed));
+                let right = Update {
+                    confirmed: Some(confirmed),
+                    ..Update::metadata("right")
+                };
+                let confirmed = apply(&intent, &hit, right);
                 assert_eq!(confirmed, Updated::Done, "{policy:?}");
                 drop(intent);
                 let hit = cache.get(b"name").wait().unwrap();

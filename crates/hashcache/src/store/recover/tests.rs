@@ -89,6 +89,7 @@ impl Written {
             version: Version(Self::stamp(opening) + 1 + u64::from(n)),
             revision: 0,
             mark: 0,
+            fresh_until: 0,
             offset: (64 << 10) / unit + n * (RECORD_BYTES / unit),
             length: RECORD_BYTES / unit,
             run: if self.form.grouped { 5 } else { 0 },

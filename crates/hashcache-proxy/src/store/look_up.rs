@@ -8,19 +8,18 @@
 //! Cost: one lookup in the engine for a response without Vary and for the first variant; two for
 //! the other variants.
 
-use hashcache::{Hit, Lookup};
+use hashcache::{Cache, Hit, Lookup};
 use hashcache_http::{Variant, VariantPlace, VariantTable, if_range_value};
 use http::HeaderMap;
 
-use crate::connection::Connection;
-use crate::store::{ObjectPlace, StoredResponse};
+use super::{ObjectPlace, StoredResponse};
 
 /// Result of looking a request up in the store.
 #[expect(
     clippy::large_enum_variant,
     reason = "moved once or twice; a box would be an allocation a hit"
 )]
-pub(super) enum StoreLookup {
+pub(crate) enum StoreLookup {
     Found {
         hit: Hit,
         stored: StoredResponse,
@@ -37,19 +36,15 @@ pub(super) enum StoreLookup {
 
 /// Where the head of a stored response was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HitSource {
+pub(crate) enum HitSource {
     Memory,
     Disk,
 }
 
 /// Finds the stored response that answers a request with these fields.
-pub(super) async fn look_up(
-    connection: &Connection,
-    key: &[u8],
-    fields: &HeaderMap,
-) -> StoreLookup {
+pub(crate) async fn look_up(cache: &Cache, key: &[u8], fields: &HeaderMap) -> StoreLookup {
     let place = ObjectPlace::of(key.to_vec());
-    let Some((hit, mut stored, from)) = read(connection, key).await else {
+    let Some((hit, mut stored, from)) = read(cache, key).await else {
         return StoreLookup::Nothing(place);
     };
     let Some(table) = stored.table.take() else {
@@ -69,7 +64,7 @@ pub(super) async fn look_up(
         }
         (Some(row), VariantPlace::Derived(_)) => {
             let name = place.clone().within(&table, at).name;
-            let read = read(connection, &name).await;
+            let read = read(cache, &name).await;
             read.filter(|(hit, stored, _)| answers(row, hit, stored, fields))
         }
         (None, _) => None,
@@ -84,8 +79,8 @@ pub(super) async fn look_up(
     }
 }
 
-async fn read(connection: &Connection, name: &[u8]) -> Option<(Hit, StoredResponse, HitSource)> {
-    let (found, from) = match connection.worker.cache.get(name) {
+async fn read(cache: &Cache, name: &[u8]) -> Option<(Hit, StoredResponse, HitSource)> {
+    let (found, from) = match cache.get(name) {
         Lookup::Hit(hit) => (Some(hit), HitSource::Memory),
         Lookup::Miss => (None, HitSource::Memory),
         Lookup::Pending(pending) => (pending.await, HitSource::Disk),

@@ -1,0 +1,39 @@
+//! Campaigns whose short form belongs to every test run.
+
+mod squid;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A command that runs a campaign.
+fn campaign(name: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_campaigns"));
+    command.arg(name).arg("--binary").arg(proxy());
+    command
+}
+
+/// The proxy that cargo has built beside the campaigns, for the tests of its own crate.
+///
+/// Cargo offers no way to name the binary of another crate, and to call cargo from here would build
+/// it once more, with other features.
+fn proxy() -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_campaigns")).with_file_name("hashcache");
+    let fresh = "build it first: cargo test --workspace does, or cargo build";
+    let modified = |path: &Path| fs::metadata(path).and_then(|file| file.modified());
+    let built = modified(&path).unwrap_or_else(|error| panic!("{path:?}: {error}; {fresh}"));
+    // `cargo build` writes there from what it built the binary. `cargo test` does not, and builds
+    // the binary itself before this runs.
+    let sources = fs::read_to_string(path.with_extension("d")).unwrap_or_default();
+    for source in sources
+        .split_whitespace()
+        .filter(|word| word.ends_with(".rs"))
+    {
+        let is_newer = modified(Path::new(source)).is_ok_and(|changed| changed > built);
+        assert!(
+            !is_newer,
+            "{path:?} was built before {source} changed; {fresh}"
+        );
+    }
+    path
+}

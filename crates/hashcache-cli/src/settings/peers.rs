@@ -1,0 +1,735 @@
+//! Peers and routes as text: `--parent URL`, `[[peer]]` and `[[route]]` tables, and the proxies of
+//! the environment.
+//!
+//! Called by `keys`, `file` and `mod`.
+//!
+//! Invariant: a password stands in a file of its own or in the environment, never in a flag or in
+//! the configuration, which others may read.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use hashcache_http::{Origin, Scheme, TargetError};
+use hashcache_proxy::{
+    ConnectPort, Credentials, Direct, PeerChoice, PeerHttps, PeerKind, PeerMisses, PeerSettings,
+    RouteHost, RouteSettings,
+};
+use serde::Deserialize;
+
+use super::environment::Environment;
+use super::words::one_of;
+use crate::fault::{Fault, Faults};
+
+/// A parent as a flag or the key `parent` gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parent {
+    /// The proxy at this URL.
+    Url(Origin),
+    /// The proxies that the environment of the process names.
+    Environment,
+}
+
+impl std::fmt::Display for Parent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Url(url) => url.fmt(f),
+            Self::Environment => f.write_str("env"),
+        }
+    }
+}
+
+/// Parses a parent: a URL, or `env`.
+pub fn read_parent(word: &str) -> Result<Parent, Fault> {
+    match word {
+        "env" => Ok(Parent::Environment),
+        _ => peer_url(word).map(Parent::Url),
+    }
+}
+
+fn peer_url(word: &str) -> Result<Origin, Fault> {
+    word.parse().map_err(|error: TargetError| {
+        // A password must not get into a log.
+        let shown = match error {
+            TargetError::Userinfo => "this",
+            _ => &format!("`{word}`"),
+        };
+        let fault = Fault::new(format!("{shown} is not the URL of a proxy: {error}"));
+        match error {
+            TargetError::Userinfo => fault.hint(
+                "write `user:password` into a file that only you can read, and name it with \
+                 `credentials_file` in a `[[peer]]`",
+            ),
+            _ => fault.hint("write it as http://cache.isp.example:3128, or https:// for TLS"),
+        }
+    })
+}
+
+/// The words for [`Direct`].
+pub const DIRECTS: [(&str, Direct); 3] = [
+    ("allow", Direct::Allow),
+    ("prefer", Direct::Prefer),
+    ("never", Direct::Never),
+];
+/// The words for [`PeerChoice`].
+pub const CHOICES: [(&str, PeerChoice); 5] = [
+    ("first", PeerChoice::First),
+    ("round-robin", PeerChoice::RoundRobin),
+    ("rendezvous", PeerChoice::Rendezvous),
+    ("carp", PeerChoice::Carp),
+    ("fastest", PeerChoice::Fastest),
+];
+const KINDS: [(&str, PeerKind); 2] = [("parent", PeerKind::Parent), ("sibling", PeerKind::Sibling)];
+const HTTPS: [(&str, PeerHttps); 2] = [("tunnel", PeerHttps::Tunnel), ("fetch", PeerHttps::Fetch)];
+
+/// Largest weight of a peer.
+const WEIGHT_MAX: u32 = 1_000;
+
+/// A parent that a URL alone describes; it is called by its authority.
+fn parent_at(url: Origin) -> PeerSettings {
+    PeerSettings {
+        name: url.authority.to_string(),
+        kind: PeerKind::Parent,
+        url,
+        credentials: Credentials::None,
+        https: PeerHttps::Tunnel,
+        icp: None,
+        misses: PeerMisses::Fetched,
+        weight: 1,
+    }
+}
+
+/// One `[[peer]]` as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerTable {
+    name: String,
+    kind: Option<String>,
+    url: String,
+    credentials_file: Option<PathBuf>,
+    https: Option<String>,
+    #[serde(default)]
+    plain_https: bool,
+    weight: Option<u32>,
+    icp: Option<u16>,
+    misses: Option<bool>,
+}
+
+impl PeerTable {
+    /// The settings of the peer.
+    pub fn settings(&self) -> Result<PeerSettings, Fault> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        if self.name.is_empty() || !self.name.chars().all(is_name) {
+            let fault = Fault::new(format!("`{}` is not a name for a peer", self.name));
+            return Err(fault.hint("use letters, digits, `-`, `_` and `.`"));
+        }
+        let url = peer_url(&self.url)?;
+        let https = word(&HTTPS, self.https.as_deref())?;
+        if https == PeerHttps::Fetch && url.scheme == Scheme::Http && !self.plain_https {
+            let fault = Fault::new("`https = \"fetch\"` would send https URLs in clear");
+            return Err(fault.hint(
+                "use a URL with https://, or `plain_https = true` on a line that no one else can \
+                 read",
+            ));
+        }
+        let weight = self.weight.unwrap_or(1);
+        if !(1..=WEIGHT_MAX).contains(&weight) {
+            return Err(Fault::new(format!(
+                "a weight is a number from 1 to {WEIGHT_MAX}"
+            )));
+        }
+        let kind = word(&KINDS, self.kind.as_deref())?;
+        if self.icp == Some(0) {
+            return Err(Fault::new("`icp` of a peer is a port from 1 to 65535"));
+        }
+        if kind == PeerKind::Sibling && self.icp.is_none() {
+            let fault = Fault::new(format!("the sibling `{}` has no `icp`", self.name));
+            return Err(fault.hint(
+                "a sibling is asked by ICP whether it has a response: add its UDP port, usually \
+                 `icp = 3130`",
+            ));
+        }
+        let credentials = self.credentials_file.clone();
+        Ok(PeerSettings {
+            name: self.name.clone(),
+            kind,
+            url,
+            credentials: credentials.map_or(Credentials::None, Credentials::File),
+            https,
+            icp: self.icp,
+            misses: match self.misses {
+                Some(false) => PeerMisses::Refused,
+                Some(true) | None => PeerMisses::Fetched,
+            },
+            weight,
+        })
+    }
+}
+
+fn word<T: Copy + Default>(words: &[(&str, T)], word: Option<&str>) -> Result<T, Fault> {
+    word.map_or(Ok(T::default()), |word| one_of(words, word))
+}
+
+/// One word or a list of words.
+#[derive(Debug, Default, Deserialize)]
+#[serde(untagged)]
+enum Words {
+    #[default]
+    None,
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Words {
+    fn as_slice(&self) -> &[String] {
+        match self {
+            Self::None => &[],
+            Self::One(word) => std::slice::from_ref(word),
+            Self::Many(words) => words,
+        }
+    }
+}
+
+/// One `[[route]]` as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteTable {
+    #[serde(default)]
+    host: Words,
+    #[serde(default)]
+    port: Vec<toml::Value>,
+    scheme: Option<String>,
+    peers: Option<Vec<String>>,
+    direct: Option<String>,
+    choice: Option<String>,
+}
+
+impl RouteTable {
+    /// The settings of the route; what it does not say is taken from the keys later.
+    pub fn settings(&self) -> Result<WrittenRoute, Faults> {
+        let mut faults = Vec::new();
+        let mut hosts = Vec::new();
+        for word in self.host.as_slice() {
+            match route_host(word) {
+                Ok(host) => hosts.push(host),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        let mut ports: Vec<ConnectPort> = Vec::new();
+        for port in &self.port {
+            let text = match port {
+                toml::Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            match text.parse() {
+                Ok(port) => ports.push(port),
+                Err(error) => faults.push(Fault::new(format!("`{text}`: {error}"))),
+            }
+        }
+        let scheme = self.scheme.as_deref().map(|word| one_of(&SCHEMES, word));
+        let scheme = scheme.transpose().map_err(|fault| faults.push(fault));
+        let direct = self.direct.as_deref().map(|word| one_of(&DIRECTS, word));
+        let direct = direct.transpose().map_err(|fault| faults.push(fault));
+        let choice = self.choice.as_deref().map(|word| one_of(&CHOICES, word));
+        let choice = choice.transpose().map_err(|fault| faults.push(fault));
+        for (at, name) in self.peers.iter().flatten().enumerate() {
+            if self.peers.iter().flatten().take(at).any(|it| it == name) {
+                faults.push(Fault::new(format!("`peers` has `{name}` twice")));
+            }
+        }
+        match (scheme, direct, choice) {
+            (Ok(scheme), Ok(direct), Ok(choice)) if faults.is_empty() => Ok(WrittenRoute {
+                settings: RouteSettings {
+                    hosts,
+                    ports,
+                    scheme,
+                    peers: self.peers.clone(),
+                    ..RouteSettings::default()
+                },
+                direct,
+                choice,
+            }),
+            _ => Err(Faults(faults)),
+        }
+    }
+}
+
+/// A route as the operator wrote it.
+#[derive(Clone, Debug)]
+pub struct WrittenRoute {
+    settings: RouteSettings,
+    direct: Option<Direct>,
+    choice: Option<PeerChoice>,
+}
+
+impl WrittenRoute {
+    /// The route, with the keys where it does not say otherwise. A route with an empty list of
+    /// peers means direct connections.
+    fn with_keys(&self, direct: Direct, choice: PeerChoice) -> RouteSettings {
+        let usual = match &self.settings.peers {
+            Some(peers) if peers.is_empty() => Direct::Allow,
+            _ => direct,
+        };
+        RouteSettings {
+            direct: self.direct.unwrap_or(usual),
+            choice: self.choice.unwrap_or(choice),
+            ..self.settings.clone()
+        }
+    }
+}
+
+const SCHEMES: [(&str, Scheme); 2] = [("http", Scheme::Http), ("https", Scheme::Https)];
+
+/// A host name, `*.` with a domain, an address or a network.
+fn route_host(word: &str) -> Result<RouteHost, Fault> {
+    if let Ok(network) = word.parse() {
+        return Ok(RouteHost::Network(network));
+    }
+    word.parse().map(RouteHost::Name).map_err(|_| {
+        Fault::new(format!("`{word}` is neither a host name nor a network"))
+            .hint("write it as intranet, *.corp.example, 10.0.0.0/8 or [2001:db8::]/32")
+    })
+}
+
+/// All peers and routes of a configuration, from its four sources.
+#[derive(Clone, Debug, Default)]
+pub struct PeersAndRoutes {
+    /// All peers: parents by URL, those of the environment, those of tables.
+    pub peers: Vec<PeerSettings>,
+    /// All routes; the last one matches everything.
+    pub routes: Vec<RouteSettings>,
+}
+
+/// What the keys and tables of a configuration say about peers and routes.
+#[derive(Clone, Debug)]
+pub struct Said<'a> {
+    /// The key `parent`.
+    pub parents: &'a [Parent],
+    /// The `[[peer]]` tables.
+    pub peers: &'a [PeerSettings],
+    /// The `[[route]]` tables.
+    pub routes: &'a [WrittenRoute],
+    /// The key `direct`.
+    pub direct: Direct,
+    /// The key `peer_choice`.
+    pub choice: PeerChoice,
+    /// The key `icp`.
+    pub icp: Option<SocketAddr>,
+    /// The proxy runs in front of a site: only routes that the operator wrote apply.
+    pub in_front_of_a_site: bool,
+}
+
+impl Said<'_> {
+    /// Puts them together.
+    pub fn together(&self, environment: &Environment) -> Result<PeersAndRoutes, Faults> {
+        let mut faults = Vec::new();
+        let mut all = PeersAndRoutes::default();
+        for parent in self.parents {
+            match parent {
+                Parent::Url(url) => all.peers.push(parent_at(url.clone())),
+                Parent::Environment => match self.proxies_of(environment) {
+                    Ok(found) => {
+                        all.peers.extend(found.peers);
+                        all.routes.extend(found.routes);
+                    }
+                    Err(fault) => faults.push(fault.at("parent")),
+                },
+            }
+        }
+        all.peers.extend(self.peers.iter().cloned());
+        let routes = self.routes.iter();
+        let routes = routes.map(|route| route.with_keys(self.direct, self.choice));
+        all.routes.splice(..0, routes);
+        if self.in_front_of_a_site && !self.parents.is_empty() {
+            let fault = Fault::new("`parent` does not work in front of a site");
+            faults.push(fault.hint("write a `[[peer]]` and a `[[route]]` that names it"));
+        }
+        for (at, peer) in all.peers.iter().enumerate() {
+            if all.peers[..at].iter().any(|it| it.name == peer.name) {
+                faults.push(Fault::new(format!("two peers are called `{}`", peer.name)));
+            }
+        }
+        for name in all
+            .routes
+            .iter()
+            .flat_map(|route| route.peers.iter().flatten())
+        {
+            if !all.peers.iter().any(|peer| peer.name == *name) {
+                let known: Vec<_> = all.peers.iter().map(|peer| peer.name.as_str()).collect();
+                let fault = Fault::new(format!("a `[[route]]` names the peer `{name}`"));
+                faults.push(fault.hint(format!("there are: {}", known.join(", "))));
+            }
+        }
+        faults.extend(self.icp_faults(&all.peers));
+        let forbids = self.direct == Direct::Never;
+        let has_parent = all.peers.iter().any(|peer| peer.kind == PeerKind::Parent);
+        if forbids && !has_parent && !self.in_front_of_a_site {
+            let fault =
+                Fault::new("`direct = \"never\"` without a parent: nothing could be fetched");
+            faults.push(fault.hint("add `--parent URL`"));
+        }
+        if !self.in_front_of_a_site {
+            all.routes.push(RouteSettings {
+                direct: self.direct,
+                choice: self.choice,
+                ..RouteSettings::default()
+            });
+        }
+        match faults.is_empty() {
+            true => Ok(all),
+            false => Err(Faults(faults)),
+        }
+    }
+
+    /// What is wrong with the settings for ICP.
+    fn icp_faults(&self, peers: &[PeerSettings]) -> Option<Fault> {
+        let asked = peers.iter().find(|peer| peer.icp.is_some())?;
+        if self.in_front_of_a_site {
+            let fault = Fault::new("`icp` works only in a forward proxy, not with `accelerate`");
+            return Some(fault.at("peer"));
+        }
+        if self.icp.is_none() {
+            let what = format!(
+                "the peer `{}` has an ICP port, but `icp` is not set",
+                asked.name
+            );
+            let fault = Fault::new(what);
+            return Some(
+                fault.hint(
+                    "say at which address and port this proxy speaks ICP itself: `icp = 3130`",
+                ),
+            );
+        }
+        None
+    }
+
+    /// The proxies in the variables that curl reads: `http_proxy` (lower case only, because a CGI
+    /// program has `HTTP_PROXY` from a request), `https_proxy`, `all_proxy` and `no_proxy`.
+    fn proxies_of(&self, environment: &Environment) -> Result<PeersAndRoutes, Fault> {
+        let variable = |names: &[&'static str]| {
+            let found = names.iter().map(|name| (*name, environment.variable(name)));
+            found
+                .filter_map(|(name, value)| Some((name, value?)))
+                .next()
+        };
+        let for_all = || variable(&["all_proxy", "ALL_PROXY"]);
+        let http = variable(&["http_proxy"]).or_else(for_all);
+        let https = variable(&["https_proxy", "HTTPS_PROXY"]).or_else(for_all);
+        let mut found = PeersAndRoutes::default();
+        let no_proxy = variable(&["no_proxy", "NO_PROXY"]).map_or("", |(_, value)| value);
+        let direct: Vec<RouteHost> = no_proxy.split([',', ' ']).flat_map(not_proxied).collect();
+        let nowhere = |hosts| RouteSettings {
+            hosts,
+            peers: Some(vec![]),
+            ..RouteSettings::default()
+        };
+        if no_proxy.split([',', ' ']).any(|word| word == "*") {
+            found.routes.push(nowhere(vec![]));
+            return Ok(found);
+        }
+        if !direct.is_empty() {
+            found.routes.push(nowhere(direct));
+        }
+        for (scheme, proxy) in [(Scheme::Http, http), (Scheme::Https, https)] {
+            // Without a variable the other peers are used, if there are any, else none.
+            let others = self.peers.iter().map(|peer| peer.name.clone());
+            let mut peers: Vec<String> = others.collect();
+            if let Some((name, value)) = proxy {
+                let mut peer = variable_peer(name, value)?;
+                match found.peers.iter().find(|it| it.url == peer.url) {
+                    Some(same) if same.credentials == peer.credentials => {}
+                    // The same proxy with other credentials for the other scheme.
+                    Some(_) => {
+                        peer.name = format!("{}-{}", peer.name, scheme.as_str());
+                        found.peers.push(peer.clone());
+                    }
+                    None => found.peers.push(peer.clone()),
+                }
+                peers = vec![peer.name];
+            }
+            found.routes.push(RouteSettings {
+                scheme: Some(scheme),
+                direct: match peers.is_empty() {
+                    true => Direct::Allow,
+                    false => self.direct,
+                },
+                choice: self.choice,
+                peers: Some(peers),
+                ..RouteSettings::default()
+            });
+        }
+        Ok(found)
+    }
+}
+
+/// An address with a port, a port alone, or `none`.
+pub fn read_icp(word: &str) -> Result<Option<SocketAddr>, Fault> {
+    if word == "none" {
+        return Ok(None);
+    }
+    let port = word
+        .parse()
+        .map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
+    let address = port.or_else(|_| word.parse());
+    match address {
+        Ok(address) if address.port() != 0 => Ok(Some(address)),
+        _ => Err(Fault::new(format!(
+            "`{word}` is not a port, nor an IP address with a port"
+        ))
+        .hint("write it as 3130, 192.0.2.1:3130 or [2001:db8::1]:3130")),
+    }
+}
+
+/// The hosts that a word of `no_proxy` means: a domain means itself and all names below it.
+fn not_proxied(word: &str) -> Vec<RouteHost> {
+    let word = word.strip_prefix('.').unwrap_or(word);
+    if let Ok(network) = word.parse() {
+        return vec![RouteHost::Network(network)];
+    }
+    // Words that are no hosts do no harm in other programs either.
+    let patterns = [word.to_owned(), format!("*.{word}")];
+    let parsed = patterns.iter().filter_map(|pattern| pattern.parse().ok());
+    parsed.map(RouteHost::Name).collect()
+}
+
+/// The peer that a variable names, as `[scheme://][user:password@]host[:port]`.
+fn variable_peer(name: &str, value: &str) -> Result<PeerSettings, Fault> {
+    let wrong = |why: &str| Fault::new(format!("the variable {name} is no URL of a proxy: {why}"));
+    let (scheme, rest) = value.split_once("://").unwrap_or(("http", value));
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    let (credentials, authority) = match rest.rsplit_once('@') {
+        Some((credentials, authority)) => (Some(credentials), authority),
+        None => (None, rest),
+    };
+    let url: Origin = format!("{scheme}://{authority}")
+        .parse()
+        .map_err(|error: TargetError| wrong(&error.to_string()))?;
+    let credentials = match credentials {
+        None => Credentials::None,
+        Some(text) => {
+            let text = percent_decoded(text).ok_or_else(|| wrong("a wrong % sequence"))?;
+            if !text.contains(':') || text.chars().any(char::is_control) {
+                return Err(wrong("the part before @ is not user:password"));
+            }
+            Credentials::Given(text)
+        }
+    };
+    Ok(PeerSettings {
+        credentials,
+        ..parent_at(url)
+    })
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+        let value = digit(rest.next())? * 16 + digit(rest.next())?;
+        bytes.push(u8::try_from(value).ok()?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::environment::tests::environment;
+    use super::*;
+
+    fn of_environment(variables: &[(&str, &str)]) -> Result<PeersAndRoutes, Faults> {
+        let said = Said {
+            parents: &[Parent::Environment],
+            peers: &[],
+            routes: &[],
+            direct: Direct::Allow,
+            choice: PeerChoice::First,
+            icp: None,
+            in_front_of_a_site: false,
+        };
+        said.together(&environment(variables))
+    }
+
+    #[test]
+    fn the_environment_names_a_proxy_for_each_scheme() {
+        let found = of_environment(&[
+            ("http_proxy", "proxy.test:8080/"),
+            ("HTTPS_PROXY", "http://me:p%40ss@secure.test:81"),
+            ("HTTP_PROXY", "http://evil.test"),
+            ("no_proxy", "localhost,.corp.test 10.0.0.0/8"),
+        ]);
+        let PeersAndRoutes { peers, routes } = found.unwrap();
+        let names: Vec<_> = peers.iter().map(|peer| peer.name.as_str()).collect();
+        assert_eq!(names, ["proxy.test:8080", "secure.test:81"]);
+        assert_eq!(peers[1].credentials, Credentials::Given("me:p@ss".into()));
+        assert_eq!(routes.len(), 4);
+        assert_eq!(routes[0].peers.as_deref(), Some(&[][..]));
+        // A name and all names below it, twice, except that nothing is below localhost's.
+        assert_eq!(routes[0].hosts.len(), 4);
+        assert_eq!(routes[1].scheme, Some(Scheme::Http));
+        assert_eq!(routes[2].peers.as_ref().unwrap()[0], "secure.test:81");
+    }
+
+    #[test]
+    fn one_proxy_for_all_is_one_peer_and_a_star_is_none() {
+        let all = of_environment(&[("ALL_PROXY", "https://p.test")]).unwrap();
+        assert_eq!(all.peers.len(), 1);
+        let none = of_environment(&[("ALL_PROXY", "p.test"), ("NO_PROXY", "*")]).unwrap();
+        assert!(none.peers.is_empty());
+        for wrong in ["socks5://p.test", "http://u@p.test", "http://%zz:x@p.test"] {
+            assert!(of_environment(&[("all_proxy", wrong)]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_password_in_a_url_is_refused_with_the_way_to_give_it() {
+        let fault = read_parent("http://u:p@proxy.test").unwrap_err();
+        assert!(fault.hint.unwrap().contains("credentials_file"));
+        assert_eq!(read_parent("env").unwrap(), Parent::Environment);
+        let url = read_parent("https://p.test:3129").unwrap();
+        assert_eq!(url.to_string(), "https://p.test:3129");
+    }
+
+    fn peer(text: &str) -> Result<PeerSettings, Fault> {
+        toml::from_str::<PeerTable>(text).unwrap().settings()
+    }
+
+    #[test]
+    fn https_urls_are_sent_in_clear_only_on_request() {
+        let table = "name = \"a\"\nurl = \"http://p.test\"\nhttps = \"fetch\"\n";
+        assert!(peer(table).unwrap_err().what.contains("in clear"));
+        assert!(peer(&format!("{table}plain_https = true")).is_ok());
+        assert!(peer(&table.replace("http:", "https:")).is_ok());
+        assert!(peer("name = \"a b\"\nurl = \"http://p.test\"").is_err());
+        assert!(peer("name = \"a\"\nurl = \"http://p.test\"\nweight = 0").is_err());
+    }
+
+    #[test]
+    fn every_fault_of_a_route_is_reported() {
+        let route = |text: &str| toml::from_str::<RouteTable>(text).unwrap().settings();
+        let faults = route(
+            "host = [\"a b\", \"ok.test\", \"10.0.0.0/8\"]\nport = [0, \"8000-8999\"]\n\
+             direct = \"nevr\"\nchoice = \"first\"",
+        );
+        assert_eq!(faults.unwrap_err().0.len(), 3);
+        let good = route("host = \"*.corp.test\"\nport = [80]\npeers = []").unwrap();
+        let nowhere = good.with_keys(Direct::Never, PeerChoice::Carp);
+        assert_eq!((nowhere.hosts.len(), nowhere.ports.len()), (1, 1));
+        assert_eq!(nowhere.peers, Some(vec![]));
+        assert_eq!(nowhere.direct, Direct::Allow);
+        assert!(route("peers = [\"a\", \"a\"]").is_err());
+        let some = route("peers = [\"a\"]").unwrap();
+        let inherited = some.with_keys(Direct::Never, PeerChoice::Carp);
+        assert_eq!(inherited.direct, Direct::Never);
+        assert_eq!(inherited.choice, PeerChoice::Carp);
+    }
+
+    #[test]
+    fn the_key_direct_holds_for_the_proxies_of_the_environment_too() {
+        let said = Said {
+            parents: &[Parent::Environment],
+            peers: &[],
+            routes: &[],
+            direct: Direct::Never,
+            choice: PeerChoice::First,
+            icp: None,
+            in_front_of_a_site: false,
+        };
+        let variables = [("http_proxy", "p.test:1"), ("https_proxy", "u:p@p.test:1")];
+        let found = said.together(&environment(&variables)).unwrap();
+        assert!(
+            found
+                .routes
+                .iter()
+                .all(|route| route.direct == Direct::Never)
+        );
+        assert_eq!(found.peers.len(), 2);
+        let site = Said {
+            icp: None,
+            in_front_of_a_site: true,
+            ..said
+        };
+        assert!(site.together(&environment(&variables)).is_err());
+    }
+
+    #[test]
+    fn routes_name_peers_that_exist_and_names_are_unique() {
+        let a = peer("name = \"a\"\nurl = \"http://a.test\"").unwrap();
+        let route = "peers = [\"b\"]";
+        let route = toml::from_str::<RouteTable>(route)
+            .unwrap()
+            .settings()
+            .unwrap();
+        let said = Said {
+            parents: &[],
+            peers: &[a.clone(), a],
+            routes: &[route],
+            direct: Direct::Never,
+            choice: PeerChoice::First,
+            icp: None,
+            in_front_of_a_site: false,
+        };
+        let faults = said.together(&environment(&[])).unwrap_err().0;
+        assert_eq!(faults.len(), 2);
+        let nobody = Said {
+            peers: &[],
+            routes: &[],
+            ..said
+        };
+        assert!(nobody.together(&environment(&[])).is_err());
+    }
+
+    #[test]
+    fn a_sibling_needs_a_port_and_a_socket_of_ours() {
+        let sibling = "name = \"a\"\nkind = \"sibling\"\nurl = \"http://a.test\"\n";
+        assert!(peer(sibling).unwrap_err().what.contains("no `icp`"));
+        assert!(peer(&format!("{sibling}icp = 0")).is_err());
+        let too_large = format!("{sibling}icp = 65536");
+        assert!(toml::from_str::<PeerTable>(&too_large).is_err());
+        let known = peer(&format!("{sibling}icp = 3130\nmisses = false")).unwrap();
+        assert_eq!(known.kind, PeerKind::Sibling);
+        assert_eq!((known.icp, known.misses), (Some(3130), PeerMisses::Refused));
+        let said = Said {
+            parents: &[],
+            peers: &[known],
+            routes: &[],
+            direct: Direct::Allow,
+            choice: PeerChoice::First,
+            icp: read_icp("3130").unwrap(),
+            in_front_of_a_site: false,
+        };
+        assert!(said.together(&environment(&[])).is_ok());
+        let faulty = [
+            Said {
+                icp: None,
+                ..said.clone()
+            },
+            Said {
+                in_front_of_a_site: true,
+                ..said.clone()
+            },
+            // A sibling fetches nothing.
+            Said {
+                direct: Direct::Never,
+                ..said
+            },
+        ];
+        for said in faulty {
+            let faults = said.together(&environment(&[])).unwrap_err().0;
+            assert_eq!(faults.len(), 1, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn icp_is_spoken_at_a_port_or_at_an_address_with_a_port() {
+        let address = |word| read_icp(word).unwrap().unwrap().to_string();
+        assert_eq!(address("3130"), "0.0.0.0:3130");
+        assert_eq!(address("[::1]:3130"), "[::1]:3130");
+        assert_eq!(read_icp("none").unwrap(), None);
+        for word in ["0", "127.0.0.1", "127.0.0.1:0", "65536", "host:3130", ""] {
+            assert!(read_icp(word).is_err(), "{word}");
+        }
+    }
+}

@@ -1,0 +1,531 @@
+//! Siblings of the real proxy: which objects are fetched from them, what a sibling that lies, is
+//! silent or is late costs, and who gets answers by ICP.
+//!
+//! Every proxy has an address of its own, because peers are recognised by their addresses, and the
+//! connections that a proxy makes on this machine are from 127.0.0.1. So the proxy that clients use
+//! here is at 127.0.0.1, and its siblings are at 127.0.0.2 and 127.0.0.3.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "what these helpers do is part of the tests"
+)]
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hashcache_peers::icp::{Answer, Message, Query, parse};
+use hashcache_testkit::{Client, Origin, Response, Script};
+use tokio::time::Instant;
+
+use crate::Home;
+use crate::proxy_process::Proxy;
+
+/// The addresses of a proxy.
+#[derive(Clone, Copy)]
+struct Place {
+    http: SocketAddr,
+    icp: SocketAddr,
+}
+
+impl Place {
+    /// Free ports at 127.0.0.`host`.
+    fn at(host: u8) -> Self {
+        let any = SocketAddr::from(([127, 0, 0, host], 0));
+        Self {
+            http: TcpListener::bind(any).unwrap().local_addr().unwrap(),
+            icp: UdpSocket::bind(any).unwrap().local_addr().unwrap(),
+        }
+    }
+
+    fn sibling(&self, more: &str) -> String {
+        format!(
+            "[[peer]]\nname = \"s{0}\"\nkind = \"sibling\"\nurl = \"http://{0}\"\n\
+             icp = {1}\n{more}\n",
+            self.http,
+            self.icp.port()
+        )
+    }
+}
+
+/// A proxy with a log.
+struct CacheBox {
+    proxy: Proxy,
+    log: PathBuf,
+}
+
+impl CacheBox {
+    fn start(home: &Home, place: Place, peers: &str) -> Self {
+        let name = format!("box{}", place.http.port());
+        let log = home.path().join(format!("{name}.log"));
+        let file = home.file(&format!("{name}.toml"), peers);
+        let flags = [
+            format!("--config={}", file.display()),
+            format!("--access-log={}", log.display()),
+            format!("--name={name}"),
+            format!("--listen={}", place.http),
+            format!("--icp={}", place.icp),
+        ];
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let proxy = Proxy::start(&home.path().join(format!("{name}.img")), &flags).unwrap();
+        Self { proxy, log }
+    }
+
+    async fn get(&self, url: &str) -> Response {
+        self.get_with(url, &[]).await
+    }
+
+    async fn get_with(&self, url: &str, fields: &[(&str, &str)]) -> Response {
+        let mut client = Client::connect(self.proxy.address()).await.unwrap();
+        client.get(url, fields).await.unwrap()
+    }
+
+    /// The last line of the log, once it has `lines` lines.
+    async fn line(&self, lines: usize) -> String {
+        for _ in 0..200 {
+            let text = fs::read_to_string(&self.log).unwrap_or_default();
+            if text.lines().count() >= lines {
+                return text.lines().last().unwrap().to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{lines} lines are not in {}", self.log.display());
+    }
+
+    /// A counter of `/metrics`; 0 if it is not there.
+    fn metric(&self, name: &str) -> u64 {
+        let mut stream = TcpStream::connect(self.proxy.admin()).unwrap();
+        let host = self.proxy.admin();
+        let head = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or(0, |value| value.trim().parse().unwrap())
+    }
+
+    async fn wait_for_metric(&self, name: &str, least: u64) {
+        for _ in 0..400 {
+            if self.metric(name) >= least {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("{name} is not {least}, but {}", self.metric(name));
+    }
+}
+
+async fn origin() -> Origin {
+    let fields = [("Cache-Control", "max-age=600")];
+    let origin = Origin::start(move |request| {
+        let body = format!("the origin's {}", request.target());
+        Script::response(200, &fields, body)
+    });
+    origin.await.unwrap()
+}
+
+/// How a scripted peer answers queries.
+type Answers = fn(&Query<'_>) -> Option<Vec<u8>>;
+
+/// A peer whose ICP is a script; returns the number of queries so far.
+fn scripted(at: SocketAddr, answers: Answers) -> Arc<AtomicUsize> {
+    let socket = UdpSocket::bind(at).unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    // It ends with the process of the tests.
+    std::thread::spawn(move || {
+        let mut buffer = [0; 20_000];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let Ok(Message::Query(query)) = parse(&buffer[..length]) else {
+                continue;
+            };
+            counted.fetch_add(1, Ordering::Relaxed);
+            if let Some(reply) = answers(&query) {
+                socket.send_to(&reply, from).unwrap();
+            }
+        }
+    });
+    count
+}
+
+fn hit(query: &Query<'_>) -> Option<Vec<u8>> {
+    Some(query.reply(Answer::Hit).to_datagram())
+}
+
+/// The probe that a proxy sends a peer when it starts has no host of the tests.
+fn is_probe(query: &Query<'_>) -> bool {
+    query.url().starts_with(b"http://127.0.0.2:") || query.url().starts_with(b"http://127.0.0.3:")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_a_sibling_has_is_fetched_from_it_and_stored() {
+    let (home, origin) = (Home::new(), origin().await);
+    let (near, other, third) = (Place::at(1), Place::at(2), Place::at(3));
+    let has = CacheBox::start(&home, other, &near.sibling(""));
+    let lacks = CacheBox::start(&home, third, &near.sibling(""));
+    let peers = format!("{}{}", other.sibling(""), third.sibling(""));
+    let asks = CacheBox::start(&home, near, &peers);
+    let url = origin.url("/a?b=c");
+    assert_eq!(has.get(&url).await.status, 200);
+    asks.wait_for_metric("hashcache_icp_replies_total{reply=\"miss\"}", 2)
+        .await;
+    let cookie = [("Cookie", "a=1"), ("Referer", "http://x.test/")];
+    let answer = asks.get_with(&url, &cookie).await;
+    assert_eq!(
+        (answer.status, answer.body),
+        (200, b"the origin's /a?b=c".to_vec())
+    );
+    let line = asks.line(1).await;
+    assert!(line.contains("SIBLING_HIT/127.0.0.2"), "{line}");
+    assert!(has.line(2).await.contains("_HIT/200"));
+    assert_eq!(asks.get(&url).await.status, 200);
+    assert!(asks.line(2).await.contains("MEM_HIT"));
+    assert_eq!(origin.request_count(), 1);
+    assert_eq!(asks.metric("hashcache_icp_replies_total{reply=\"hit\"}"), 1);
+    assert_eq!(has.metric("hashcache_icp_answers_total{reply=\"hit\"}"), 1);
+
+    // No sibling has it, and both say so.
+    assert_eq!(asks.get(&origin.url("/new")).await.status, 200);
+    let line = asks.line(3).await;
+    assert!(line.contains(" HIER_DIRECT/127.0.0.1"), "{line}");
+    assert_eq!(origin.request_count(), 2);
+    assert_eq!(
+        lacks.metric("hashcache_icp_answers_total{reply=\"hit\"}"),
+        0
+    );
+    assert_eq!(asks.metric("hashcache_icp_timeouts_total"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sibling_that_lies_costs_a_failed_hop_and_nothing_is_stored_from_it() {
+    let (home, origin) = (Home::new(), origin().await);
+    let (near, other) = (Place::at(1), Place::at(2));
+    // It is a real proxy, which has nothing, and its ICP claims everything.
+    let empty = CacheBox::start(
+        &home,
+        Place {
+            icp: Place::at(2).icp,
+            ..other
+        },
+        "",
+    );
+    scripted(other.icp, hit);
+    let asks = CacheBox::start(&home, near, &other.sibling(""));
+    let url = origin.url("/a");
+    let answer = asks.get(&url).await;
+    assert_eq!(
+        (answer.status, answer.body),
+        (200, b"the origin's /a".to_vec())
+    );
+    let line = asks.line(1).await;
+    assert!(line.contains("HIER_DIRECT/127.0.0.1"), "{line}");
+    assert!(empty.line(1).await.contains("/504"));
+    assert_eq!(asks.metric("hashcache_peer_false_hits_total"), 1);
+    assert_eq!(asks.get(&url).await.status, 200);
+    assert!(asks.line(2).await.contains("_HIT/200"));
+    // An origin that is gone is the error, not the sibling's 504.
+    let gone = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    assert_eq!(asks.get(&format!("http://{gone}/")).await.status, 502);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_a_siblings_store_may_not_answer_cause_no_query() {
+    let (home, origin) = (Home::new(), origin().await);
+    let (near, other) = (Place::at(1), Place::at(2));
+    let queries = scripted(other.icp, |query| {
+        Some(query.reply(Answer::Miss).to_datagram())
+    });
+    let asks = CacheBox::start(&home, near, &other.sibling(""));
+    asks.wait_for_metric("hashcache_icp_replies_total{reply=\"miss\"}", 1)
+        .await;
+    let before = queries.load(Ordering::Relaxed);
+    for (at, field) in [
+        ("Authorization", "Basic eDp5"),
+        ("Cache-Control", "no-cache"),
+        ("Cache-Control", "max-age=0"),
+        ("Cache-Control", "only-if-cached"),
+        ("Pragma", "no-cache"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        asks.get_with(&origin.url(&format!("/{at}")), &[field])
+            .await;
+    }
+    let mut client = Client::connect(asks.proxy.address()).await.unwrap();
+    let fields = [("Content-Length", "0")];
+    client
+        .request("POST", &origin.url("/post"), &fields)
+        .await
+        .unwrap();
+    assert_eq!(client.read_response("POST").await.unwrap().status, 200);
+    assert_eq!(queries.load(Ordering::Relaxed), before);
+    assert_eq!(asks.get(&origin.url("/plain")).await.status, 200);
+    assert_eq!(queries.load(Ordering::Relaxed), before + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_sibling_costs_a_deadline_each_until_it_is_down_and_then_nothing() {
+    let (home, origin) = (Home::new(), origin().await);
+    let (near, other) = (Place::at(1), Place::at(2));
+    let queries = scripted(other.icp, |query| {
+        // It answers the probes at the start alone, so that its round trip is known.
+        is_probe(query).then(|| query.reply(Answer::Miss).to_datagram())
+    });
+    let asks = CacheBox::start(&home, near, &other.sibling(""));
+    asks.wait_for_metric("hashcache_icp_replies_total{reply=\"miss\"}", 1)
+        .await;
+    let before = queries.load(Ordering::Relaxed);
+    for n in 1..=3 {
+        let begun = Instant::now();
+        assert_eq!(asks.get(&origin.url(&format!("/{n}"))).await.status, 200);
+        // The deadline of a sibling on this machine is 20 ms; the rest is for a busy machine.
+        assert!(begun.elapsed() >= Duration::from_millis(20));
+        assert!(begun.elapsed() < Duration::from_millis(1500));
+        let line = asks.line(n).await;
+        assert!(line.contains(" TIMEOUT_HIER_DIRECT/127.0.0.1"), "{line}");
+    }
+    assert_eq!(asks.metric("hashcache_icp_timeouts_total"), 3);
+    // Down: no query about objects, and no waiting.
+    assert_eq!(asks.get(&origin.url("/4")).await.status, 200);
+    let line = asks.line(4).await;
+    assert!(line.contains(" HIER_DIRECT/127.0.0.1"), "{line}");
+    assert_eq!(queries.load(Ordering::Relaxed), before + 3);
+    // Its answers to probes bring it back.
+    for n in 5.. {
+        assert!(n < 100, "it stays down");
+        asks.get(&origin.url(&format!("/{n}"))).await;
+        if asks.line(n).await.contains("TIMEOUT_") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_with_a_wrong_number_url_or_sender_are_ignored() {
+    let wrong_number: Answers = |query| {
+        let number = query.number().wrapping_add(1);
+        let query = Query::new(number, query.url()).unwrap();
+        Some(query.reply(Answer::Hit).to_datagram())
+    };
+    let wrong_url: Answers = |query| {
+        let query = Query::new(query.number(), b"http://other.test/").unwrap();
+        Some(query.reply(Answer::Hit).to_datagram())
+    };
+    let wrong_sender: Answers = |query| {
+        // From another port of the peer's own address: it is known, but was not asked.
+        let socket = UdpSocket::bind("127.0.0.2:0").unwrap();
+        let port = u16::try_from(REPLY_PORT.load(Ordering::Relaxed)).unwrap();
+        let to = SocketAddr::from(([127, 0, 0, 1], port));
+        socket
+            .send_to(&query.reply(Answer::Hit).to_datagram(), to)
+            .unwrap();
+        None
+    };
+    for answers in [wrong_number, wrong_url, wrong_sender] {
+        let (home, origin) = (Home::new(), origin().await);
+        let (near, other) = (Place::at(1), Place::at(2));
+        REPLY_PORT.store(near.icp.port().into(), Ordering::Relaxed);
+        scripted(other.icp, answers);
+        let asks = CacheBox::start(&home, near, &other.sibling(""));
+        assert_eq!(asks.get(&origin.url("/a")).await.status, 200);
+        let line = asks.line(1).await;
+        assert!(line.contains(" TIMEOUT_HIER_DIRECT/127.0.0.1"), "{line}");
+        asks.wait_for_metric("hashcache_icp_ignored_total{reason=\"unasked\"}", 1)
+            .await;
+        assert_eq!(asks.metric("hashcache_icp_replies_total{reply=\"hit\"}"), 0);
+    }
+}
+
+/// Where a forger sends its replies.
+static REPLY_PORT: AtomicUsize = AtomicUsize::new(0);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_get_no_answer_and_no_answer_is_larger_than_its_question() {
+    let (home, origin) = (Home::new(), origin().await);
+    let (place, peer) = (Place::at(2), Place::at(1));
+    let has = CacheBox::start(&home, place, &peer.sibling(""));
+    let url = origin.url("/a");
+    assert_eq!(has.get(&url).await.status, 200);
+    let stranger = UdpSocket::bind("127.0.0.9:0").unwrap();
+    let known = UdpSocket::bind(peer.icp).unwrap();
+    known
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    let query = Query::new(7, url.as_bytes()).unwrap().to_datagram();
+    stranger.send_to(&query, place.icp).unwrap();
+    has.wait_for_metric("hashcache_icp_ignored_total{reason=\"stranger\"}", 1)
+        .await;
+    let long = format!("http://x.test/{}", "y".repeat(9000));
+    let secure = url.replace("http:", "https:");
+    let urls = [
+        (&*url, Answer::Hit),
+        ("http://x.test/none", Answer::Miss),
+        (&*long, Answer::Miss),
+        (&*secure, Answer::Miss),
+        ("no url", Answer::Err),
+    ];
+    let mut buffer = [0; 20_000];
+    for (url, wanted) in urls {
+        let query = Query::new(8, url.as_bytes()).unwrap();
+        let datagram = query.to_datagram();
+        known.send_to(&datagram, place.icp).unwrap();
+        loop {
+            let (length, from) = known.recv_from(&mut buffer).unwrap();
+            // Our own proxy probes its new peer.
+            let Ok(Message::Reply(reply)) = parse(&buffer[..length]) else {
+                continue;
+            };
+            assert!(reply.answers(&query) && from == place.icp);
+            assert_eq!(reply.answer(), wanted, "{url}");
+            assert!(length <= datagram.len());
+            break;
+        }
+    }
+    for broken in [&b""[..], &[1, 3], &[0; 200], &[255; 9000]] {
+        known.send_to(broken, place.icp).unwrap();
+    }
+    has.wait_for_metric("hashcache_icp_ignored_total{reason=\"version\"}", 2)
+        .await;
+    stranger
+        .set_read_timeout(Some(Duration::from_millis(1)))
+        .unwrap();
+    assert!(stranger.recv_from(&mut buffer).is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn misses_of_a_peer_are_refused_if_the_settings_say_so() {
+    let (home, origin) = (Home::new(), origin().await);
+    let (place, peer) = (Place::at(2), Place::at(1));
+    let open = CacheBox::start(&home, place, &peer.sibling(""));
+    assert_eq!(open.get(&origin.url("/a")).await.status, 200);
+    drop(open);
+    let place = Place::at(3);
+    let closed = CacheBox::start(&home, place, &peer.sibling("misses = false"));
+    assert_eq!(closed.get(&origin.url("/a")).await.status, 504);
+    let mut client = Client::connect(closed.proxy.address()).await.unwrap();
+    let fields = [("Content-Length", "0")];
+    client
+        .request("POST", &origin.url("/post"), &fields)
+        .await
+        .unwrap();
+    assert_eq!(client.read_response("POST").await.unwrap().status, 504);
+    let mut client = Client::connect(closed.proxy.address()).await.unwrap();
+    let head = b"CONNECT 127.0.0.1:443 HTTP/1.1\r\nHost: x\r\n\r\n";
+    client.send(head).await.unwrap();
+    assert_eq!(client.read_response("CONNECT").await.unwrap().status, 504);
+    assert_eq!(origin.request_count(), 1);
+
+    let known = UdpSocket::bind(peer.icp).unwrap();
+    known
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    let query = Query::new(9, b"http://x.test/").unwrap();
+    known.send_to(&query.to_datagram(), place.icp).unwrap();
+    let mut buffer = [0; 2000];
+    loop {
+        let (length, _) = known.recv_from(&mut buffer).unwrap();
+        if let Ok(Message::Reply(reply)) = parse(&buffer[..length]) {
+            assert_eq!(reply.answer(), Answer::MissNoFetch);
+            break;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_parent_that_answers_by_icp_is_asked_first() {
+    let (home, origin) = (Home::new(), origin().await);
+    let (near, silent, quick) = (Place::at(1), Place::at(2), Place::at(3));
+    let answering = CacheBox::start(&home, quick, &near.sibling(""));
+    let parent = |name: &str, place: Place| {
+        format!(
+            "[[peer]]\nname = \"{name}\"\nurl = \"http://{}\"\nicp = {}\n",
+            place.http,
+            place.icp.port()
+        )
+    };
+    let peers = format!("{}{}", parent("silent", silent), parent("quick", quick));
+    // Its HTTP works, so it is not down.
+    let first = CacheBox::start(
+        &home,
+        Place {
+            icp: Place::at(2).icp,
+            ..silent
+        },
+        "",
+    );
+    let asks = CacheBox::start(&home, near, &peers);
+    assert_eq!(asks.get(&origin.url("/a")).await.status, 200);
+    let line = asks.line(1).await;
+    assert!(
+        line.contains("TIMEOUT_FIRST_PARENT_MISS/127.0.0.3"),
+        "{line}"
+    );
+    assert_eq!(answering.get(&origin.url("/b")).await.status, 200);
+    assert_eq!(asks.get(&origin.url("/b")).await.status, 200);
+    let line = asks.line(2).await;
+    assert!(line.contains("PARENT_HIT/127.0.0.3"), "{line}");
+    assert_eq!(fs::read_to_string(&first.log).unwrap_or_default(), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_clients_of_one_object_cause_one_query() {
+    let (home, origin) = (Home::new(), origin().await);
+    let (near, other) = (Place::at(1), Place::at(2));
+    let queries = scripted(other.icp, |query| {
+        is_probe(query).then(|| query.reply(Answer::Miss).to_datagram())
+    });
+    let asks = CacheBox::start(&home, near, &other.sibling(""));
+    let url = origin.url("/a");
+    asks.wait_for_metric("hashcache_icp_replies_total{reply=\"miss\"}", 1)
+        .await;
+    let before = queries.load(Ordering::Relaxed);
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let (at, url) = (asks.proxy.address(), url.clone());
+        clients.spawn(async move {
+            let mut client = Client::connect(at).await.unwrap();
+            client.get(&url, &[]).await.unwrap().status
+        });
+    }
+    while let Some(status) = clients.join_next().await {
+        assert_eq!(status.unwrap(), 200);
+    }
+    assert_eq!(origin.request_count(), 1);
+    assert_eq!(queries.load(Ordering::Relaxed), before + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cdn_loop_ends_a_loop_of_sites_and_a_forward_proxy_passes_it_on() {
+    let (home, origin) = (Home::new(), origin().await);
+    let accelerate = format!("--accelerate=http://{}", origin.address());
+    let flags = [&*accelerate, "--name=edge"];
+    let site = Proxy::start(&home.path().join("site.img"), &flags).unwrap();
+    let get = |at: SocketAddr, target: String, cdn_loop: &'static str| async move {
+        let mut client = Client::connect(at).await.unwrap();
+        let fields = [("CDN-Loop", cdn_loop)];
+        client.get(&target, &fields).await.unwrap().status
+    };
+    assert_eq!(get(site.address(), "/a".into(), "other; x=1").await, 200);
+    assert_eq!(
+        get(site.address(), "/b".into(), "other, edge; x=1").await,
+        508
+    );
+    let seen = |at: usize| {
+        let request = &origin.requests()[at];
+        let lines: Vec<_> = request.head.fields_named("CDN-Loop").collect();
+        lines.join(", ")
+    };
+    assert_eq!(seen(0), "other; x=1, edge");
+    let forward = Proxy::start(&home.path().join("forward.img"), &["--name=edge"]).unwrap();
+    assert_eq!(get(forward.address(), origin.url("/c"), "edge").await, 200);
+    assert_eq!(seen(1), "edge");
+}

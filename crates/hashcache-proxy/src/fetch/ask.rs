@@ -1,0 +1,298 @@
+//! One request and the hops of its route: the response is that of the first hop that gives one.
+//!
+//! Called for every request to upstream: by `fetch`, by `range_fetch`, by `pump` for the rest of a
+//! transfer that broke, and by `request` for requests whose responses are not stored.
+//!
+//! A sibling that does not give the response costs a failed hop and nothing else: its status, its
+//! 504 above all, is neither passed on nor stored.
+//!
+//! Invariants: a request that may have had an effect is sent to one hop only: further hops are
+//! tried for safe methods without content, and for requests of which no byte was sent. A client
+//! never gets a peer's 407: the credentials are the proxy's own.
+//! Cost: with one hop, one call; with several, a copy of the fields for each attempt but the last.
+
+use std::time::Duration;
+
+use hashcache_http::Vary;
+use http::header::{COOKIE, PROXY_AUTHENTICATE, REFERER};
+use http::{HeaderName, Request, StatusCode};
+use tokio::time::timeout;
+
+use crate::failure::Failure;
+use crate::route::{Hop, NextHop, Route};
+use crate::site::health::Outcome;
+use crate::site::live::{Busy, LiveSite, SiteRequest};
+use crate::upstream::{
+    RequestBody, SendFailure, SendOptions, Unanswered, UpstreamExchange, copy_of,
+};
+use crate::worker::Worker;
+
+/// A response, and the hop that gave it.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) exchange: UpstreamExchange,
+    pub(crate) next_hop: NextHop,
+    /// Number of the hop in the route.
+    pub(crate) hop: usize,
+}
+
+/// No hop gave a response.
+#[derive(Clone, Debug)]
+pub(crate) struct AskFailure {
+    pub(crate) failure: Failure,
+    /// The last hop that was tried.
+    pub(crate) next_hop: Option<NextHop>,
+    /// Bytes received from all hops.
+    pub(crate) origin_bytes: u64,
+}
+
+impl From<Failure> for AskFailure {
+    fn from(failure: Failure) -> Self {
+        Self {
+            failure,
+            next_hop: None,
+            origin_bytes: 0,
+        }
+    }
+}
+
+/// Sends `request` by `route`.
+pub(crate) async fn ask(
+    worker: &Worker,
+    route: &Route,
+    request: Request<RequestBody>,
+    options: &SendOptions,
+) -> Result<Answered, AskFailure> {
+    let mut hops = route.hops().enumerate().peekable();
+    let is_repeatable = request.body().is_empty() && request.method().is_safe();
+    let site = route.site();
+    let mut request = request;
+    if let Some(site) = site {
+        site.prepare(request.headers_mut());
+    }
+    let mut next = Some(request);
+    let mut asking = Asking::default();
+    while let (Some((number, hop)), Some(mut request)) = (hops.next(), next.take()) {
+        if let Some(site) = site {
+            if number > 0 && !site.site.may_retry() {
+                break;
+            }
+            site.set_host(&hop.endpoint, request.headers_mut());
+        }
+        let busy = site.and_then(|site| site.begin(&hop.endpoint));
+        let is_last = hops.peek().is_none();
+        let stored_only = hop.peer().filter(|_| hop.wants_stored());
+        // Fields that a sibling does not get: it may have the response to a request without them.
+        let withheld =
+            [COOKIE, REFERER].map(|name| request.headers().contains_key(&name).then_some(name));
+        let copy = (is_repeatable && !is_last).then(|| copy_of(&request));
+        let options = SendOptions {
+            absolute: hop.absolute.clone(),
+            connect_time: match stored_only {
+                Some(sibling) => Some(sibling.round_trip.connect_limit()),
+                None => (!is_last).then_some(HURRIED_CONNECT),
+            },
+            // A kept response has a permit; waiting for another one could block both.
+            permit_time: asking.kept.as_ref().map(|_| Duration::ZERO),
+            ..options.clone()
+        };
+        let upstream = worker.upstream();
+        // On the heap: otherwise every transfer would keep room for it until its end.
+        let sending = Box::pin(upstream.try_send(&hop.endpoint, request, &options));
+        let mut sent = match stored_only {
+            Some(sibling) => {
+                let round_trip = &sibling.round_trip;
+                let limit = round_trip.connect_limit() + round_trip.head_limit();
+                let late = |_| Err(SendFailure::from(Failure::FirstByteTimeout(limit)).into());
+                timeout(limit, sending).await.unwrap_or_else(late)
+            }
+            None => sending.await,
+        };
+        if let Some(site) = site {
+            note(site, hop, busy, &mut sent);
+        }
+        if stored_only.is_some() && !is_usable(&sent, &withheld) {
+            worker.metrics.false_hit();
+        }
+        match asking.judge(hop, number, sent, &withheld) {
+            Judged::Answer(answered) => return Ok(*answered),
+            Judged::Final => break,
+            Judged::Failed(unsent) => next = copy.or(unsent.map(|request| *request)),
+        }
+    }
+    asking.end()
+}
+
+/// Notes what an origin of a site did, and marks its response.
+fn note(
+    site: &SiteRequest,
+    hop: &Hop,
+    busy: Option<Busy>,
+    sent: &mut Result<UpstreamExchange, Unanswered>,
+) {
+    let outcome = match sent {
+        Ok(exchange) => {
+            let outcome = Outcome::of(exchange.response.status());
+            site.mark(&hop.endpoint, exchange.response.headers_mut());
+            exchange.response.body_mut().hold(busy);
+            Some(outcome)
+        }
+        Err(unanswered) => LiveSite::outcome_of(&unanswered.failed.failure),
+    };
+    if let Some(outcome) = outcome {
+        site.site.note(&hop.endpoint, outcome);
+    }
+}
+
+/// What the hops tried so far have given.
+#[derive(Default)]
+struct Asking {
+    /// An error of a peer, which is the response if no other hop gives one.
+    kept: Option<Answered>,
+    failed: Option<AskFailure>,
+    origin_bytes: u64,
+}
+
+/// What one hop has given.
+enum Judged {
+    Answer(Box<Answered>),
+    /// The failure forbids further hops.
+    Final,
+    /// The request, if no byte of it was sent.
+    Failed(Option<Box<Request<RequestBody>>>),
+}
+
+impl Asking {
+    fn judge(
+        &mut self,
+        hop: &Hop,
+        number: usize,
+        sent: Result<UpstreamExchange, Unanswered>,
+        withheld: &Withheld,
+    ) -> Judged {
+        let asked_peer = hop.absolute.as_ref().map(|form| &form.peer);
+        let exchange = match sent {
+            Ok(exchange) => exchange,
+            Err(Unanswered { failed, unsent }) => {
+                if let Some(peer) = asked_peer {
+                    peer.note_failure(&failed.failure);
+                }
+                let is_final = is_final(&failed.failure);
+                self.note(hop, failed);
+                return match is_final {
+                    true => Judged::Final,
+                    false => Judged::Failed(unsent),
+                };
+            }
+        };
+        let status = exchange.response.status();
+        let is_usable = !hop.wants_stored() || gives_response(&exchange, withheld);
+        let mut answered = Answered {
+            next_hop: hop.at(Some(exchange.peer)),
+            exchange,
+            hop: number,
+        };
+        let Some(peer) = asked_peer else {
+            return Judged::Answer(Box::new(answered));
+        };
+        peer.note_success();
+        if !is_usable {
+            let failed = SendFailure {
+                failure: Failure::PeerStatus {
+                    status: status.as_u16(),
+                },
+                peer: Some(answered.exchange.peer),
+                origin_bytes: answered.exchange.response.body().origin_bytes(),
+            };
+            self.note(hop, failed);
+            return Judged::Failed(None);
+        }
+        // Between the peer and us (RFC 9110, section 11.7).
+        let fields = answered.exchange.response.headers_mut();
+        fields.remove(PROXY_AUTHENTICATE);
+        fields.remove(HeaderName::from_static("proxy-authentication-info"));
+        match status {
+            StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+                tracing::warn!(
+                    peer = peer.name(),
+                    "the peer does not accept our credentials"
+                );
+                let bytes = answered.exchange.response.body().origin_bytes();
+                let failed = SendFailure {
+                    failure: Failure::PeerStatus { status: 407 },
+                    peer: Some(answered.exchange.peer),
+                    origin_bytes: bytes,
+                };
+                self.note(hop, failed);
+                Judged::Failed(None)
+            }
+            // The peer could not reach the origin, perhaps because its own line is down.
+            StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => {
+                self.kept.get_or_insert(answered);
+                Judged::Failed(None)
+            }
+            _ => Judged::Answer(Box::new(answered)),
+        }
+    }
+
+    fn note(&mut self, hop: &Hop, failed: SendFailure) {
+        self.origin_bytes += failed.origin_bytes;
+        tracing::debug!(
+            peer = hop.peer().map(|peer| peer.name()),
+            failure = %failed.failure,
+            "next hop failed"
+        );
+        self.failed = Some(AskFailure {
+            failure: failed.failure,
+            next_hop: Some(hop.at(failed.peer)),
+            origin_bytes: self.origin_bytes,
+        });
+    }
+
+    fn end(self) -> Result<Answered, AskFailure> {
+        match (self.kept, self.failed) {
+            (Some(kept), _) => Ok(kept),
+            (None, Some(failed)) => Err(failed),
+            (None, None) => Err(Failure::NoRoute.into()),
+        }
+    }
+}
+
+/// Whether a failure forbids further hops: the destination is not allowed, or a peer refused the
+/// tunnel by its own rules, which must not be bypassed.
+pub(crate) fn is_final(failure: &Failure) -> bool {
+    match failure {
+        Failure::DestinationDenied { .. } => true,
+        Failure::PeerStatus { status } => !matches!(status, 407 | 502..=504),
+        _ => false,
+    }
+}
+
+/// Names of the fields of the client's request that a sibling does not get.
+type Withheld = [Option<HeaderName>; 2];
+
+/// Whether a sibling gave the response that it said it had.
+fn is_usable(sent: &Result<UpstreamExchange, Unanswered>, withheld: &Withheld) -> bool {
+    let exchange = sent.as_ref();
+    exchange.is_ok_and(|exchange| gives_response(exchange, withheld))
+}
+
+/// Whether this is a stored response, and one for the client's own request: a response that varies
+/// by a field that the sibling did not get may be the one for other clients.
+fn gives_response(exchange: &UpstreamExchange, withheld: &Withheld) -> bool {
+    let status = exchange.response.status();
+    let fields = exchange.response.headers();
+    let varies = match Vary::parse(fields) {
+        Vary::Nothing => false,
+        Vary::Fields(names) => withheld.iter().flatten().any(|name| names.contains(name)),
+        Vary::Anything | Vary::TooWide => true,
+    };
+    let is_stored =
+        matches!(status.as_u16(), 200 | 203 | 206 | 404 | 410) || status.is_redirection();
+    is_stored && !varies
+}
+
+/// Limit on connecting while another hop is left.
+const HURRIED_CONNECT: Duration = Duration::from_secs(3);

@@ -1,0 +1,183 @@
+//! The task that receives ICP datagrams, for all cores.
+//!
+//! Run by `server` on the main thread; hands queries to `answer` and replies to `queries`.
+//!
+//! Invariants: datagrams from other addresses than those of peers are not even parsed. No peer gets
+//! more than [`RATE_MAX`] replies a second. Memory does not grow with the number of datagrams.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashcache::Cache;
+use hashcache_peers::icp::{self, Answer, Message, Query};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tracing::{debug, warn};
+
+use super::answer::{Answerer, Begun};
+use crate::metrics::Unanswered;
+use crate::peer::{Peer, PeerMisses};
+use crate::queries::Queries;
+use crate::worker::Common;
+
+/// The socket at `address`.
+///
+/// # Errors
+/// The address is in use, or not an address of this host.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
+    let kind = socket2::Type::DGRAM;
+    let socket = socket2::Socket::new(socket2::Domain::for_address(address), kind, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+/// Receives until the process ends. `is_ending` says whether clients are no longer accepted.
+pub(crate) async fn serve(
+    (common, cache): (Arc<Common>, Cache),
+    queries: Arc<Queries>,
+    socket: UdpSocket,
+    is_ending: impl Fn() -> bool,
+) {
+    let socket = match tokio::net::UdpSocket::from_std(socket) {
+        Ok(socket) => socket,
+        Err(error) => return warn!(%error, "ICP does not work"),
+    };
+    let answerer = Answerer::new(Arc::clone(&common), cache);
+    let mut rates = Rates::default();
+    let mut buffer = vec![0; icp::DATAGRAM_BYTES_MAX + 1].into_boxed_slice();
+    let mut second = interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let received = tokio::select! {
+            received = socket.recv_from(&mut buffer) => received,
+            _ = second.tick() => {
+                queries.forget_old();
+                continue;
+            }
+        };
+        let (length, from) = match received {
+            Ok(received) => received,
+            // The system reports an error of an earlier datagram here.
+            Err(error) => {
+                debug!(%error, "ICP datagram not received");
+                tokio::task::yield_now().await;
+                continue;
+            }
+        };
+        let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+        let peer = peer_of(&common, from);
+        let Some(peer) = peer else {
+            queries.counts.ignored(Unanswered::Stranger);
+            continue;
+        };
+        match icp::parse(&buffer[..length]) {
+            Ok(Message::Query(_)) if !rates.admits(from.ip(), Instant::now()) => {
+                queries.counts.ignored(Unanswered::Rate);
+            }
+            Ok(Message::Query(query)) => {
+                let is_ending = is_ending();
+                let answer = early_answer(&common, &peer, from.ip(), is_ending);
+                let begun = match answer {
+                    Some(answer) => Begun::Answer(answer),
+                    None => answerer.begin(query.url()).await,
+                };
+                match begun {
+                    Begun::Answer(answer) => reply(&queries, &peer, query, (from, answer)),
+                    Begun::Reading(reading) => {
+                        let (queries, url) = (Arc::clone(&queries), query.url().to_vec());
+                        let number = query.number();
+                        tokio::spawn(async move {
+                            let answer = reading.await;
+                            if let Ok(query) = Query::new(number, &url) {
+                                reply(&queries, &peer, query, (from, answer));
+                            }
+                        });
+                    }
+                }
+            }
+            Ok(Message::Reply(reply)) => queries.heard(&reply, from),
+            Err(ignored) => {
+                debug!(peer = peer.name(), %ignored, "ICP datagram ignored");
+                queries.counts.ignored(ignored.into());
+            }
+        }
+    }
+}
+
+/// The peer that sent a datagram. Several peers may share an address: then the port decides.
+fn peer_of(common: &Common, from: SocketAddr) -> Option<Arc<Peer>> {
+    let live = common.live();
+    let speaks = |peer: &&Arc<Peer>| peer.settings.icp.is_some() && peer.has_address(from.ip());
+    let mut peers = live.routes.peers().iter().filter(speaks);
+    let first = peers.next()?;
+    let is_port = |peer: &&Arc<Peer>| peer.settings.icp == Some(from.port());
+    let mut all = std::iter::once(first).chain(peers);
+    Some(Arc::clone(all.find(is_port).unwrap_or(first)))
+}
+
+/// The reply that does not depend on the URL.
+fn early_answer(common: &Common, peer: &Peer, from: IpAddr, is_ending: bool) -> Option<Answer> {
+    if common.live().clients.check(from).is_err() {
+        // Its requests would be refused.
+        debug!(peer = peer.name(), "ICP query of a peer that is no client");
+        return Some(Answer::Denied);
+    }
+    is_ending.then_some(Answer::MissNoFetch)
+}
+
+fn reply(queries: &Queries, peer: &Peer, query: Query<'_>, (to, answer): (SocketAddr, Answer)) {
+    let answer = match answer {
+        Answer::Miss if peer.settings.misses == PeerMisses::Refused => Answer::MissNoFetch,
+        answer => answer,
+    };
+    if queries.send_to(&query.reply(answer).to_datagram(), to) {
+        queries.counts.sent(answer);
+    }
+}
+
+/// How many queries each address has sent in its current second. Addresses of peers alone get here,
+/// so there are few.
+#[derive(Debug, Default)]
+struct Rates(HashMap<IpAddr, (Instant, u32)>);
+
+impl Rates {
+    fn admits(&mut self, from: IpAddr, now: Instant) -> bool {
+        if self.0.len() > ADDRESSES_MAX {
+            // Reloads with ever other peers.
+            self.0.clear();
+        }
+        let (begun, count) = self.0.entry(from).or_insert((now, 0));
+        if now.duration_since(*begun) >= Duration::from_secs(1) {
+            (*begun, *count) = (now, 0);
+        }
+        *count += 1;
+        *count <= RATE_MAX
+    }
+}
+
+/// Maximum number of replies to one peer in a second.
+const RATE_MAX: u32 = 1000;
+/// Number of addresses whose rate is kept.
+const ADDRESSES_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_gets_a_thousand_replies_a_second() {
+        let mut rates = Rates::default();
+        let (one, other) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]));
+        let now = Instant::now();
+        let admitted = (0..1500).filter(|_| rates.admits(one, now)).count();
+        assert_eq!(admitted, 1000);
+        assert!(rates.admits(other, now));
+        assert!(rates.admits(one, now + Duration::from_secs(1)));
+    }
+}

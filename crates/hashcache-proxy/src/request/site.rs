@@ -1,0 +1,276 @@
+//! Requests to a site: answered like any other request, between two changes of fields.
+//!
+//! Called by `request` for every request to a reverse proxy. What the client says about itself is
+//! reduced to what can be trusted, the rules of the site are applied, and the request is answered
+//! under the URL that the client used. The steps in between know of the site through the route.
+//!
+//! Invariants: the store holds what the origin sent, without a content coding if the site
+//! compresses. A request for a host that no site has gets 421.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hashcache_http::{Authority, RequestTarget, Scheme, Target, parse_target};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use tokio::time::Instant;
+
+use super::body::Body;
+use super::target::{max_forwards, target_and_host, target_failure};
+use super::transaction::{Answer, ClientRequest};
+use super::{answer, own, purge};
+use crate::access_log::Outcome;
+use crate::connection::Connection;
+use crate::failure::Failure;
+use crate::log_entry::LogEntryBuilder;
+use crate::page::PageReader;
+use crate::page_groups::PageRequest;
+use crate::share::Allowance;
+use crate::site::encode::{self, AcceptEncoding, Encoder, Verdict};
+use crate::site::forwarded::{Forwarding, strip_forwarded};
+use crate::site::live::{KEY, LiveSite, SiteRequest};
+use crate::wire::{ClientBody, HeadInfo};
+
+/// Answers a request to a reverse proxy.
+pub(super) async fn serve(
+    connection: &Rc<Connection>,
+    mut request: Request<ClientBody>,
+    info: &HeadInfo,
+    log_entry: &mut LogEntryBuilder,
+) -> Answer {
+    let target = match named(connection, &request, info)? {
+        RequestTarget::Tunnel(_) => return Err(Failure::NotImplemented("CONNECT to a site")),
+        RequestTarget::Server(authority) => {
+            log_entry.set_authority(authority.display(connection.scheme).to_string());
+            return Ok(own::options(log_entry));
+        }
+        RequestTarget::Resource(target) => target,
+    };
+    let live = connection.worker.common.live();
+    let site = live.sites.find(&target.authority).cloned();
+    drop(live);
+    let Some(site) = site else {
+        log_entry.set_target(&target, connection.scheme);
+        return Err(Failure::Refused {
+            status: StatusCode::MISDIRECTED_REQUEST,
+            reason: "this proxy does not serve a site of this name",
+        });
+    };
+    let reader = PageReader::of(request.headers());
+    let (target, site_request) = enter(connection, &site, &mut request, target)?;
+    log_entry.set_target(&target, target.scheme);
+    let connection = &for_client(connection, &site_request.forwarding);
+    log_entry.set_client(connection.client);
+    let exchange = (&Arc::new(site_request), target);
+    let answered = answer_site(connection, exchange, (request, info), log_entry).await;
+    match (answered, &site.error_page) {
+        (Err(failure), Some(page)) if reader == PageReader::Browser => {
+            log_entry.set_failure(&failure);
+            Ok(error_page(connection, &failure, page))
+        }
+        (answered, _) => answered,
+    }
+}
+
+/// The target that a client names. HTTP/1.0 clients may omit Host.
+fn named(
+    connection: &Connection,
+    request: &Request<ClientBody>,
+    info: &HeadInfo,
+) -> Result<RequestTarget, Failure> {
+    let (text, host) = target_and_host(request, info)?;
+    let host = host.unwrap_or(NO_HOST);
+    parse_target(request.method(), text, Some(host), connection.scheme).map_err(target_failure)
+}
+
+/// Reads and removes what the client says about itself, and applies the key rules. The target is
+/// then the URL that the client used: the scheme is part of it, because an origin that redirects
+/// plain requests to https must not have that redirect served to https clients.
+fn enter(
+    connection: &Connection,
+    site: &Arc<LiveSite>,
+    request: &mut Request<ClientBody>,
+    target: Target,
+) -> Result<(Target, SiteRequest), Failure> {
+    let spec = &site.spec;
+    let is_trusted = |address| spec.trust_forwarded.iter().any(|it| it.contains(address));
+    let peer = connection.client.ip();
+    let fields = request.headers_mut();
+    let forwarding = Forwarding::read(peer, connection.scheme, fields, is_trusted);
+    strip_forwarded(fields, forwarding.speaker);
+    spec.request_headers.hide(fields);
+    fields.remove(KEY);
+    if spec.key.has_parts() {
+        let value: String = spec.key.suffix(fields).iter().map(hex).collect();
+        fields.extend(HeaderValue::try_from(value).ok().map(|value| (KEY, value)));
+    }
+    let authority = match spec.any_host_authority() {
+        Some(authority) => authority.clone(),
+        None => {
+            let said = forwarding.host.clone();
+            let said = said.filter(|it| spec.hosts.contains(&it.host));
+            said.unwrap_or_else(|| with_scheme(&target, forwarding.scheme))
+        }
+    };
+    let host = authority.display(forwarding.scheme).to_string();
+    let path = spec.key.path_and_query(&target.path_and_query);
+    let target = Target {
+        scheme: forwarding.scheme,
+        authority,
+        path_and_query: path.into(),
+    };
+    let request = SiteRequest {
+        site: Arc::clone(site),
+        forwarding,
+        host: (!spec.hosts.is_empty()).then_some(host),
+    };
+    Ok((target, request))
+}
+
+fn hex(byte: &u8) -> String {
+    format!("{byte:02x}")
+}
+
+/// The authority of `target` if its scheme is `scheme`: a default port stays one.
+fn with_scheme(target: &Target, scheme: Scheme) -> Authority {
+    let Authority { host, port } = target.authority.clone();
+    let port = match port == target.scheme.default_port() {
+        true => scheme.default_port(),
+        false => port,
+    };
+    Authority { host, port }
+}
+
+/// The connection as that of the client itself, if a trusted proxy made it: limits and the log are
+/// about the client.
+fn for_client(connection: &Rc<Connection>, forwarding: &Forwarding) -> Rc<Connection> {
+    if forwarding.client == connection.client.ip().to_canonical() {
+        return Rc::clone(connection);
+    }
+    let worker = &connection.worker;
+    let share = worker.common.shares.of(forwarding.client);
+    Rc::new(Connection {
+        allowance: Allowance::new(share, worker.cache.clone()),
+        client: SocketAddr::new(forwarding.client, 0),
+        ..(**connection).clone()
+    })
+}
+
+async fn answer_site(
+    connection: &Rc<Connection>,
+    (site_request, target): (&Arc<SiteRequest>, Target),
+    (mut request, info): (Request<ClientBody>, &HeadInfo),
+    log_entry: &mut LogEntryBuilder,
+) -> Answer {
+    let spec = &site_request.site.spec;
+    if request.method().as_str() == "PURGE" {
+        let space = connection.worker.common.space();
+        return purge::answer(connection, &request, (space, &target), log_entry).await;
+    }
+    if spec.redirect_to_https
+        && target.scheme == Scheme::Http
+        && !target.path_and_query.starts_with(ACME)
+    {
+        log_entry.set_outcome(Outcome::Own);
+        return redirect(&target);
+    }
+    if let Some(answer) = max_forwards(&mut request, log_entry) {
+        return answer;
+    }
+    let accepted = match spec.compress.is_empty() {
+        true => None,
+        false => Some(encode::take_accept_encoding(request.headers_mut())),
+    };
+    let is_bypass = spec.key.is_bypass(request.headers());
+    let is_head = *request.method() == Method::HEAD;
+    let is_read = is_head || *request.method() == Method::GET;
+    let space = connection.worker.common.space();
+    let mut request = ClientRequest::new(space, target, request, info);
+    request.site = Some(Arc::clone(site_request));
+    request.is_bypass = is_bypass;
+    let common = &connection.worker.common;
+    let asked = PageRequest {
+        client: connection.client.ip(),
+        target: &request.target,
+        fields: &request.fields,
+    };
+    common.page_groups.note_request(&asked, Instant::now());
+    let mut response = answer(connection, request, log_entry).await?;
+    let fields = response.headers_mut();
+    site_request.unmark(fields);
+    spec.response_headers.apply(fields);
+    match accepted {
+        Some(accepted) if is_read => Ok(encoded(connection, site_request, &accepted, response)),
+        _ => Ok(response),
+    }
+}
+
+/// The response in the coding that the client accepts, if it is text and there is room to encode
+/// it.
+fn encoded(
+    connection: &Rc<Connection>,
+    site_request: &SiteRequest,
+    accepted: &AcceptEncoding,
+    response: Response<Body>,
+) -> Response<Body> {
+    let coding = accepted.choose(&site_request.site.spec.compress);
+    let (mut head, body) = response.into_parts();
+    if head.status == StatusCode::NOT_MODIFIED && coding.is_some() {
+        // The client may have the encoded form.
+        encode::weaken_tag(&mut head.headers);
+    }
+    if !encode::is_encodable(head.status, &head.headers) {
+        return Response::from_parts(head, body);
+    }
+    encode::add_vary(&mut head.headers);
+    let Some(coding) = coding else {
+        return Response::from_parts(head, body);
+    };
+    let worker = &connection.worker;
+    let client = connection.allowance.share().network();
+    let has_time = worker.encode_budget.borrow().ask(client, Instant::now()) == Verdict::Now;
+    let memory = connection.allowance.reserve_bulk(coding.memory());
+    // Without room the client gets the identity form, which is always right.
+    let Some(memory) = memory.filter(|_| has_time) else {
+        return Response::from_parts(head, body);
+    };
+    encode::encoded_fields(coding, &mut head.headers);
+    let body = body.encoded(Encoder::new(coding), (Rc::clone(worker), client), memory);
+    Response::from_parts(head, body)
+}
+
+/// A redirect to the same URL with https, on its usual port.
+fn redirect(target: &Target) -> Answer {
+    let url = format!("https://{}{}", target.authority.host, target.path_and_query);
+    let mut response = own::text(StatusCode::PERMANENT_REDIRECT, Bytes::new());
+    let location = HeaderValue::try_from(url);
+    let location = location.map_err(|_| Failure::Internal("a URL that is no field value"))?;
+    response.headers_mut().insert(LOCATION, location);
+    Ok(response)
+}
+
+/// The operator's error page in place of the proxy's own.
+fn error_page(connection: &Connection, failure: &Failure, page: &Bytes) -> Response<Body> {
+    let mut response = own::text(failure.status(), page.clone());
+    let fields: &mut HeaderMap = response.headers_mut();
+    let name = connection.worker.common.name.as_str();
+    fields.insert(hashcache_http::PROXY_STATUS, failure.proxy_status(name));
+    for (name, value) in [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CACHE_CONTROL, "no-store"),
+    ] {
+        fields.insert(name, HeaderValue::from_static(value));
+    }
+    if let Some(time) = failure.retry_after() {
+        let seconds = HeaderValue::from(time.as_secs());
+        fields.insert(http::header::RETRY_AFTER, seconds);
+    }
+    response
+}
+
+/// Where certificate authorities look for proofs, over plain HTTP (RFC 8555, section 8.3).
+const ACME: &str = "/.well-known/acme-challenge/";
+/// The host of requests that name none: no valid name of a site.
+const NO_HOST: &str = "_";

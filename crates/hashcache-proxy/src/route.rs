@@ -1,0 +1,1000 @@
+//! Routes: by which next hops a resource is fetched, and in which order.
+//!
+//! `worker` has the [`Routes`] of the configuration in effect; `request`, `fetch` and `connect` ask
+//! for a [`Route`] before they send a request, and try its hops one after another (`fetch/ask`,
+//! `connect`).
+//!
+//! A route may name peers that are to be asked by ICP before its first hop is tried; `queries` asks
+//! them and [`Route::after`] puts the hops in the order that their replies suggest.
+//!
+//! Invariants: no I/O, no waiting, and no clock. A route has at least one hop, at most
+//! [`HOPS_MAX`] besides [`SIBLINGS_MAX`] siblings, and no hop twice. A request from a sibling is
+//! never sent to a sibling. A request that has passed through many proxies uses no peer, so that a
+//! loop of proxies that hide their names in Via ends.
+//! Cost: without peers, one comparison and no allocation beyond the endpoint's.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hashcache_http::{Authority, Host, Origin, Scheme};
+use hashcache_peers::carp::Array;
+use hashcache_peers::members::Member;
+use hashcache_peers::rendezvous::Members;
+
+use crate::failure::Failure;
+use crate::intercept::hosts::HostPattern;
+use crate::peer::{Peer, PeerKind};
+use crate::site::live::SiteRequest;
+use crate::upstream::address::{ConnectPort, Purpose};
+use crate::upstream::prefix::Prefix;
+use crate::upstream::{AbsoluteForm, Endpoint, Wanted};
+
+/// Whether resources are fetched from their origins directly, beside or instead of peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direct {
+    /// If no peer gives a response.
+    #[default]
+    Allow,
+    /// First; peers if the origin cannot be reached.
+    Prefer,
+    /// Never.
+    Never,
+}
+
+/// Which of several parents is asked first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PeerChoice {
+    /// The first of the list that is up.
+    #[default]
+    First,
+    /// Each in turn, by weight.
+    RoundRobin,
+    /// Each URL has one parent, by weight: highest random weight (rendezvous hashing).
+    Rendezvous,
+    /// The same, by the Cache Array Routing Protocol, as other proxies of the site compute it.
+    Carp,
+    /// The one whose connections are made in the shortest time.
+    Fastest,
+}
+
+/// Hosts that a route is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteHost {
+    /// A name, or all names below a domain.
+    Name(HostPattern),
+    /// Addresses.
+    Network(Prefix),
+}
+
+impl RouteHost {
+    fn matches(&self, host: &Host) -> bool {
+        match (self, host) {
+            (Self::Name(pattern), Host::Name(name)) => pattern.matches(name),
+            (Self::Network(network), Host::V4(v4)) => network.contains(IpAddr::V4(*v4)),
+            (Self::Network(network), Host::V6(v6)) => network.contains(IpAddr::V6(*v6)),
+            (Self::Name(_), _) | (Self::Network(_), Host::Name(_)) => false,
+        }
+    }
+}
+
+/// One `[[route]]`: how the resources that it matches are fetched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteSettings {
+    /// Hosts; empty: all.
+    pub hosts: Vec<RouteHost>,
+    /// Ports; empty: all.
+    pub ports: Vec<ConnectPort>,
+    /// The scheme; `None`: both. A tunnel (CONNECT) counts as https.
+    pub scheme: Option<Scheme>,
+    /// Names of the peers that may be asked, in this order; `None`: all.
+    pub peers: Option<Vec<String>>,
+    /// Whether origins are asked directly.
+    pub direct: Direct,
+    /// Which peer is asked first.
+    pub choice: PeerChoice,
+}
+
+/// The routes of the configuration in effect.
+#[derive(Debug, Default)]
+pub(crate) struct Routes {
+    peers: Vec<Arc<Peer>>,
+    rules: Vec<Rule>,
+    turn: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Rule {
+    settings: RouteSettings,
+    parents: Vec<Arc<Peer>>,
+    siblings: Vec<Arc<Peer>>,
+    order: Order,
+}
+
+/// How a rule orders its peers.
+#[derive(Debug)]
+enum Order {
+    Listed,
+    RoundRobin,
+    Rendezvous(Members),
+    Carp(Array),
+    Fastest,
+}
+
+impl Order {
+    fn of(choice: PeerChoice, peers: &[Arc<Peer>]) -> Self {
+        let members: Vec<_> = peers.iter().map(|peer| member(peer)).collect();
+        // Without members there is nothing to order; names and weights have been checked.
+        match choice {
+            PeerChoice::First => Self::Listed,
+            PeerChoice::RoundRobin => Self::RoundRobin,
+            PeerChoice::Rendezvous => Members::new(&members).map_or(Self::Listed, Self::Rendezvous),
+            PeerChoice::Carp => Array::new(&members).map_or(Self::Listed, Self::Carp),
+            PeerChoice::Fastest => Self::Fastest,
+        }
+    }
+}
+
+fn member(peer: &Peer) -> Member<'_> {
+    Member {
+        name: peer.name(),
+        weight: peer.settings.weight,
+    }
+}
+
+/// A resource that is to be fetched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RouteRequest<'a> {
+    pub(crate) scheme: Scheme,
+    pub(crate) authority: &'a Authority,
+    /// Path and query; empty for a tunnel.
+    pub(crate) path: &'a str,
+    pub(crate) purpose: Purpose,
+    /// The connection carries another protocol than HTTP requests: CONNECT, WebSocket.
+    pub(crate) is_tunnel: bool,
+    /// Members of Via in the client's request.
+    pub(crate) via_members: usize,
+    pub(crate) siblings: Siblings,
+}
+
+/// Whether siblings may answer a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Siblings {
+    /// They are asked by ICP.
+    Asked,
+    /// The request is not one that a sibling's store may answer, or a sibling sent it.
+    NotAsked,
+}
+
+/// The next hops for a resource, in the order in which they are tried.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    first: Hop,
+    rest: Vec<Hop>,
+    /// The request is to one of our sites, and the hops are its origins.
+    site: Option<Arc<SiteRequest>>,
+    /// The hops whose peers are asked by ICP first: siblings, which are not among the hops yet, and
+    /// parents, which are.
+    queries: Vec<Hop>,
+}
+
+/// The replies to the queries of a route.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Replies {
+    /// Numbers of the queries that were answered by HIT, best first.
+    pub(crate) hits: Vec<usize>,
+    /// Numbers of the queries that were answered by MISS, first reply first.
+    pub(crate) misses: Vec<usize>,
+    /// Some reply did not arrive in time.
+    pub(crate) timed_out: bool,
+}
+
+/// One way to fetch a resource.
+#[derive(Clone, Debug)]
+pub(crate) struct Hop {
+    /// The server of the connection.
+    pub(crate) endpoint: Endpoint,
+    /// The server is a peer, which is asked with the whole URL.
+    pub(crate) absolute: Option<AbsoluteForm>,
+    pub(crate) code: HierarchyCode,
+    /// The peers were asked, and not all have answered in time.
+    pub(crate) timed_out: bool,
+}
+
+/// Why a next hop was chosen, by Squid's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HierarchyCode {
+    Direct,
+    FirstUpParent,
+    RoundRobinParent,
+    /// By a hash of the URL.
+    Carp,
+    ClosestParent,
+    /// A sibling that has the response, by ICP.
+    SiblingHit,
+    /// A parent that has the response, by ICP.
+    ParentHit,
+    /// No peer has the response, and this parent said so first.
+    FirstParentMiss,
+}
+
+impl HierarchyCode {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Direct => "HIER_DIRECT",
+            Self::FirstUpParent => "FIRSTUP_PARENT",
+            Self::RoundRobinParent => "ROUNDROBIN_PARENT",
+            Self::Carp => "CARP",
+            Self::ClosestParent => "CLOSEST_PARENT",
+            Self::SiblingHit => "SIBLING_HIT",
+            Self::ParentHit => "PARENT_HIT",
+            Self::FirstParentMiss => "FIRST_PARENT_MISS",
+        }
+    }
+
+    /// The same if replies to ICP queries did not arrive in time.
+    fn as_str_timed_out(self) -> &'static str {
+        match self {
+            Self::Direct => "TIMEOUT_HIER_DIRECT",
+            Self::FirstUpParent => "TIMEOUT_FIRSTUP_PARENT",
+            Self::RoundRobinParent => "TIMEOUT_ROUNDROBIN_PARENT",
+            Self::SiblingHit => "TIMEOUT_SIBLING_HIT",
+            Self::ParentHit => "TIMEOUT_PARENT_HIT",
+            Self::FirstParentMiss => "TIMEOUT_FIRST_PARENT_MISS",
+            Self::Carp => "TIMEOUT_CARP",
+            Self::ClosestParent => "TIMEOUT_CLOSEST_PARENT",
+        }
+    }
+}
+
+/// The next hop that was tried, for logs.
+#[derive(Clone, Debug)]
+pub(crate) struct NextHop {
+    /// `None`: there was no connection.
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) peer: Option<Arc<Peer>>,
+    code: HierarchyCode,
+    timed_out: bool,
+}
+
+impl NextHop {
+    /// Whether it is a sibling, which says nothing about the time of the origin.
+    pub(crate) fn is_sibling(&self) -> bool {
+        self.code == HierarchyCode::SiblingHit
+    }
+
+    /// Why it was chosen, by Squid's names.
+    pub(crate) fn code(&self) -> &'static str {
+        match self.timed_out {
+            true => self.code.as_str_timed_out(),
+            false => self.code.as_str(),
+        }
+    }
+}
+
+impl Hop {
+    /// The peer that is asked, or that makes the tunnel.
+    pub(crate) fn peer(&self) -> Option<&Arc<Peer>> {
+        let absolute = self.absolute.as_ref().map(|form| &form.peer);
+        absolute.or(self.endpoint.through.as_ref())
+    }
+
+    pub(crate) fn at(&self, address: Option<SocketAddr>) -> NextHop {
+        NextHop {
+            address,
+            peer: self.peer().cloned(),
+            code: self.code,
+            timed_out: self.timed_out,
+        }
+    }
+
+    /// Whether the peer is asked for what it has stored, and nothing else.
+    pub(crate) fn wants_stored(&self) -> bool {
+        let absolute = self.absolute.as_ref();
+        absolute.is_some_and(|form| form.wanted == Wanted::Stored)
+    }
+
+    fn is_same_peer(&self, other: &Hop) -> bool {
+        match (self.peer(), other.peer()) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+}
+
+impl Route {
+    /// The origin itself, and nothing else.
+    pub(crate) fn direct(endpoint: Endpoint) -> Self {
+        let first = Hop {
+            endpoint,
+            absolute: None,
+            code: HierarchyCode::Direct,
+            timed_out: false,
+        };
+        Self {
+            first,
+            rest: Vec::new(),
+            site: None,
+            queries: Vec::new(),
+        }
+    }
+
+    /// The peers that are to be asked by ICP before the first hop is tried, by their numbers.
+    pub(crate) fn queries(&self) -> impl Iterator<Item = &Arc<Peer>> {
+        self.queries.iter().filter_map(Hop::peer)
+    }
+
+    /// Takes the queries away: this route is not to wait for replies.
+    pub(crate) fn without_queries(mut self) -> Self {
+        self.queries = Vec::new();
+        self
+    }
+
+    /// The route after its queries: siblings that have the response first, then the parent that has
+    /// it or that answered first, then the other hops as before.
+    pub(crate) fn after(self, replies: &Replies) -> Self {
+        let queries = self.queries;
+        let mut hops: Vec<Hop> = std::iter::once(self.first).chain(self.rest).collect();
+        let is_parent = |hop: &&Hop| !hop.wants_stored();
+        let hits: Vec<_> = replies
+            .hits
+            .iter()
+            .filter_map(|n| queries.get(*n))
+            .collect();
+        let mut misses = replies.misses.iter().filter_map(|n| queries.get(*n));
+        let parent_hit = hits.iter().copied().find(is_parent);
+        let first_miss = misses.find(is_parent);
+        let parent = match parent_hit {
+            Some(hop) => Some((hop, HierarchyCode::ParentHit)),
+            None => first_miss.map(|hop| (hop, HierarchyCode::FirstParentMiss)),
+        };
+        if let Some((parent, code)) = parent
+            && let Some(at) = hops.iter().position(|hop| hop.is_same_peer(parent))
+        {
+            let hop = hops.remove(at);
+            hops.insert(0, Hop { code, ..hop });
+        }
+        let siblings = hits.into_iter().filter(|hop| hop.wants_stored());
+        let siblings = siblings.take(SIBLINGS_MAX);
+        hops.splice(..0, siblings.cloned().collect::<Vec<_>>());
+        for hop in &mut hops {
+            hop.timed_out = replies.timed_out;
+        }
+        let first = hops.remove(0);
+        Self {
+            first,
+            rest: hops,
+            site: self.site,
+            queries: Vec::new(),
+        }
+    }
+
+    /// Origins of a site; `None` if there are none.
+    pub(crate) fn of_site(site: Arc<SiteRequest>, origins: Vec<Endpoint>) -> Option<Self> {
+        let mut hops = origins.into_iter().map(|endpoint| Hop {
+            endpoint,
+            absolute: None,
+            code: HierarchyCode::Direct,
+            timed_out: false,
+        });
+        Some(Self {
+            first: hops.next()?,
+            rest: hops.collect(),
+            site: Some(site),
+            queries: Vec::new(),
+        })
+    }
+
+    /// The request, if it is to one of our sites.
+    pub(crate) fn site(&self) -> Option<&Arc<SiteRequest>> {
+        self.site.as_ref()
+    }
+
+    /// The hop that is tried first.
+    pub(crate) fn first(&self) -> &Hop {
+        &self.first
+    }
+
+    pub(crate) fn hops(&self) -> impl Iterator<Item = &Hop> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    /// The same hops, beginning with hop `number`: it gave the head of a response, of which more is
+    /// to be fetched.
+    pub(crate) fn beginning_with(mut self, number: usize) -> Self {
+        if let Some(at) = number.checked_sub(1).filter(|at| *at < self.rest.len()) {
+            let chosen = self.rest.remove(at);
+            let before = std::mem::replace(&mut self.first, chosen);
+            self.rest.insert(0, before);
+        }
+        self
+    }
+
+    /// Whether a peer is among the hops, or is to be asked by ICP.
+    pub(crate) fn has_peer(&self) -> bool {
+        !self.queries.is_empty() || self.hops().any(|hop| hop.peer().is_some())
+    }
+}
+
+impl Routes {
+    /// The routes of `settings`, of which the last applies to all resources that no other matches.
+    /// Peers are known by their names; a name that no peer has is ignored, because the settings
+    /// have been checked.
+    pub(crate) fn new(peers: Vec<Arc<Peer>>, settings: &[RouteSettings]) -> Self {
+        let rules = settings.iter().map(|settings| {
+            let named = |name: &String| peers.iter().find(|peer| peer.name() == name).cloned();
+            let chosen: Vec<_> = match &settings.peers {
+                Some(names) => names.iter().filter_map(named).collect(),
+                None => peers.clone(),
+            };
+            let is_sibling = |peer: &Arc<Peer>| peer.settings.kind == PeerKind::Sibling;
+            let (siblings, parents): (Vec<_>, Vec<_>) = chosen.into_iter().partition(is_sibling);
+            Rule {
+                settings: settings.clone(),
+                order: Order::of(settings.choice, &parents),
+                parents,
+                siblings,
+            }
+        });
+        let rules = rules.collect();
+        Self {
+            peers,
+            rules,
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    /// The peer at `address`, if one of the peers that are recognised has that address.
+    pub(crate) fn peer_at(&self, address: IpAddr) -> Option<&Arc<Peer>> {
+        let mut recognised = self.peers.iter().filter(|peer| peer.is_recognised());
+        recognised.find(|peer| peer.has_address(address))
+    }
+
+    /// All peers.
+    pub(crate) fn peers(&self) -> &[Arc<Peer>] {
+        &self.peers
+    }
+
+    /// The hops for a resource.
+    ///
+    /// # Errors
+    /// The resource may be fetched only through peers, and none may be asked.
+    pub(crate) fn plan(&self, request: RouteRequest<'_>) -> Result<Route, Failure> {
+        let origin = || Endpoint {
+            authority: request.authority.clone(),
+            purpose: request.purpose,
+            scheme: request.scheme,
+            through: None,
+        };
+        let rule = self.rules.iter().find(|rule| rule.matches(request));
+        let Some(rule) = rule.filter(|_| !self.peers.is_empty()) else {
+            return Ok(Route::direct(origin()));
+        };
+        let direct = Route::direct(origin());
+        let may_ask = request.via_members < VIA_MEMBERS_MAX;
+        let parents = self.in_order(rule, request);
+        if !may_ask || (parents.is_empty() && rule.siblings.is_empty()) {
+            return match rule.settings.direct {
+                Direct::Never if may_ask => Err(Failure::NoRoute),
+                Direct::Never => Err(Failure::Loop),
+                Direct::Allow | Direct::Prefer => Ok(direct),
+            };
+        }
+        let (mut up, down): (Vec<_>, Vec<_>) = parents
+            .into_iter()
+            .map(|peer| rule.hop(request, peer))
+            .partition(|hop| hop.peer().is_some_and(|peer| peer.health.is_up()));
+        // A direct hop must not be cut off.
+        up.truncate(HOPS_MAX - 1);
+        let queries = rule.queries(request, &up);
+        let mut hops = match rule.settings.direct {
+            Direct::Allow => [up, vec![direct.first], down].concat(),
+            Direct::Prefer => [vec![direct.first], up, down].concat(),
+            Direct::Never => [up, down].concat(),
+        };
+        if hops.is_empty() {
+            // Siblings alone: they do not fetch.
+            return Err(Failure::NoRoute);
+        }
+        hops.truncate(HOPS_MAX);
+        let first = hops.remove(0);
+        Ok(Route {
+            first,
+            rest: hops,
+            site: None,
+            queries,
+        })
+    }
+
+    /// The parents of `rule` in the order of its choice, each once.
+    fn in_order(&self, rule: &Rule, request: RouteRequest<'_>) -> Vec<Arc<Peer>> {
+        let mut peers = rule.parents.clone();
+        let chosen = |order: Vec<usize>| {
+            order
+                .iter()
+                .map(|&at| Arc::clone(&rule.parents[at]))
+                .collect()
+        };
+        match &rule.order {
+            Order::Listed => {}
+            Order::RoundRobin => peers.rotate_left(self.next_in_turn(&rule.parents)),
+            Order::Rendezvous(members) => return chosen(members.order(request.url().as_bytes())),
+            Order::Carp(array) => return chosen(array.order(request.url().as_bytes())),
+            // A peer that was never connected to is tried, so that its time becomes known.
+            Order::Fastest => peers.sort_by_key(|peer| peer.health.connect_time()),
+        }
+        peers
+    }
+
+    /// Which of `peers` has the next turn, by weight.
+    fn next_in_turn(&self, peers: &[Arc<Peer>]) -> usize {
+        let weights: usize = peers.iter().map(|peer| peer.settings.weight as usize).sum();
+        let mut turn = self.turn.fetch_add(1, Ordering::Relaxed) % weights.max(1);
+        let first = peers.iter().position(|peer| {
+            let weight = peer.settings.weight as usize;
+            let is_first = turn < weight;
+            turn = turn.saturating_sub(weight);
+            is_first
+        });
+        first.unwrap_or(0)
+    }
+}
+
+impl RouteRequest<'_> {
+    /// The URL that is hashed. Of a tunnel only host and port are known.
+    fn url(&self) -> String {
+        let authority = self.authority.display(self.scheme);
+        format!("{}://{authority}{}", self.scheme.as_str(), self.path)
+    }
+}
+
+impl Rule {
+    fn matches(&self, request: RouteRequest<'_>) -> bool {
+        let RouteRequest {
+            scheme, authority, ..
+        } = request;
+        let scheme = match request.is_tunnel {
+            true => Scheme::Https,
+            false => scheme,
+        };
+        let (hosts, ports) = (&self.settings.hosts, &self.settings.ports);
+        self.settings.scheme.is_none_or(|wanted| wanted == scheme)
+            && (hosts.is_empty() || hosts.iter().any(|host| host.matches(&authority.host)))
+            && (ports.is_empty() || ports.iter().any(|port| port.contains(authority.port)))
+    }
+
+    fn hop(&self, request: RouteRequest<'_>, peer: Arc<Peer>) -> Hop {
+        let code = match self.settings.choice {
+            PeerChoice::First => HierarchyCode::FirstUpParent,
+            PeerChoice::RoundRobin => HierarchyCode::RoundRobinParent,
+            PeerChoice::Rendezvous | PeerChoice::Carp => HierarchyCode::Carp,
+            PeerChoice::Fastest => HierarchyCode::ClosestParent,
+        };
+        let (scheme, authority) = (request.scheme, request.authority.clone());
+        if !request.is_tunnel && peer.takes_url(scheme) {
+            let origin = Origin { scheme, authority };
+            return Hop {
+                endpoint: Endpoint::of_peer(&peer),
+                absolute: Some(AbsoluteForm {
+                    peer,
+                    origin,
+                    wanted: Wanted::Fetched,
+                }),
+                code,
+                timed_out: false,
+            };
+        }
+        let endpoint = Endpoint {
+            authority,
+            purpose: request.purpose,
+            scheme,
+            through: Some(peer),
+        };
+        Hop {
+            endpoint,
+            absolute: None,
+            code,
+            timed_out: false,
+        }
+    }
+
+    /// The hops whose peers are asked by ICP: siblings, and parents of which one is to be chosen.
+    /// Only http URLs are sent in clear by UDP, and only peers that answer are waited for.
+    fn queries(&self, request: RouteRequest<'_>, parents: &[Hop]) -> Vec<Hop> {
+        if request.siblings == Siblings::NotAsked
+            || request.scheme != Scheme::Http
+            || request.purpose != Purpose::Forward
+            || request.is_tunnel
+            || self.settings.direct == Direct::Prefer
+        {
+            return Vec::new();
+        }
+        let answers = |peer: &Arc<Peer>| {
+            let is_asked = peer.settings.icp.is_some();
+            is_asked && peer.icp_health.is_up() && peer.health.is_up()
+        };
+        let siblings = self.siblings.iter().filter(|peer| answers(peer));
+        let siblings: Vec<_> = siblings.map(|peer| sibling_hop(request, peer)).collect();
+        // A parent that a hash chose, or the only one, is asked by HTTP whatever it replies.
+        let is_chosen = matches!(self.order, Order::Rendezvous(_) | Order::Carp(_));
+        let parents = match is_chosen || parents.len() == 1 {
+            true => &[],
+            false => parents,
+        };
+        let parents = parents.iter().filter(|hop| hop.peer().is_some_and(answers));
+        let mut queries: Vec<_> = siblings.into_iter().chain(parents.cloned()).collect();
+        queries.truncate(QUERIES_MAX);
+        queries
+    }
+}
+
+/// The hop by which a sibling is asked for what it has stored.
+fn sibling_hop(request: RouteRequest<'_>, peer: &Arc<Peer>) -> Hop {
+    let (scheme, authority) = (request.scheme, request.authority.clone());
+    Hop {
+        endpoint: Endpoint::of_peer(peer),
+        absolute: Some(AbsoluteForm {
+            peer: Arc::clone(peer),
+            origin: Origin { scheme, authority },
+            wanted: Wanted::Stored,
+        }),
+        code: HierarchyCode::SiblingHit,
+        timed_out: false,
+    }
+}
+
+/// The address that a host means without a lookup; it must be allowed before a peer is asked for
+/// it. What other names mean is the peer's decision.
+pub(crate) fn literal_address(host: &Host) -> Option<IpAddr> {
+    match host {
+        Host::V4(address) => Some(IpAddr::V4(*address)),
+        Host::V6(address) => Some(IpAddr::V6(*address)),
+        Host::Name(name) => {
+            let name = name.strip_suffix('.').unwrap_or(name);
+            let is_local = name == "localhost" || name.ends_with(".localhost");
+            is_local.then_some(IpAddr::V4(Ipv4Addr::LOCALHOST))
+        }
+    }
+}
+
+/// Maximum number of hops of a route.
+const HOPS_MAX: usize = 6;
+/// Maximum number of siblings that are asked by HTTP for one resource.
+const SIBLINGS_MAX: usize = 2;
+/// Maximum number of peers that are asked by ICP about one resource.
+const QUERIES_MAX: usize = 16;
+/// From so many members of Via on, no peer is asked.
+const VIA_MEMBERS_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::{Credentials, PeerFailure, PeerHttps, PeerKind, PeerMisses, PeerSettings};
+
+    fn peer(name: &str, weight: u32, https: PeerHttps) -> Arc<Peer> {
+        let settings = PeerSettings {
+            name: name.into(),
+            kind: PeerKind::Parent,
+            url: format!("http://{name}.test:3128").parse().unwrap(),
+            credentials: Credentials::None,
+            https,
+            icp: None,
+            misses: PeerMisses::Fetched,
+            weight,
+        };
+        Arc::new(settings.load().unwrap())
+    }
+
+    fn ask(routes: &Routes, url: &str, via_members: usize) -> Result<Vec<String>, Failure> {
+        let origin: Origin = url.parse().unwrap();
+        let route = routes.plan(RouteRequest {
+            scheme: origin.scheme,
+            authority: &origin.authority,
+            path: "/",
+            purpose: Purpose::Forward,
+            is_tunnel: false,
+            via_members,
+            siblings: Siblings::Asked,
+        })?;
+        let shown = route.hops().map(|hop| match (&hop.absolute, hop.peer()) {
+            (Some(_), Some(peer)) => format!("url:{}", peer.name()),
+            (None, Some(peer)) => format!("tunnel:{}", peer.name()),
+            _ => "direct".to_owned(),
+        });
+        Ok(shown.collect())
+    }
+
+    fn routes(rules: &[RouteSettings]) -> Routes {
+        let peers = vec![
+            peer("a", 1, PeerHttps::Tunnel),
+            peer("b", 2, PeerHttps::Fetch),
+        ];
+        Routes::new(peers, rules)
+    }
+
+    fn with(direct: Direct) -> RouteSettings {
+        RouteSettings {
+            direct,
+            ..RouteSettings::default()
+        }
+    }
+
+    #[test]
+    fn direct_stands_after_before_or_not_among_the_peers() {
+        let asked = |direct| ask(&routes(&[with(direct)]), "http://x.test", 0).unwrap();
+        assert_eq!(asked(Direct::Allow), ["url:a", "url:b", "direct"]);
+        assert_eq!(asked(Direct::Prefer), ["direct", "url:a", "url:b"]);
+        assert_eq!(asked(Direct::Never), ["url:a", "url:b"]);
+        let secure = ask(&routes(&[with(Direct::Never)]), "https://x.test", 0);
+        assert_eq!(secure.unwrap(), ["tunnel:a", "url:b"]);
+    }
+
+    #[test]
+    fn a_peer_that_is_down_is_asked_last() {
+        let routes = routes(&[with(Direct::Allow)]);
+        let now = tokio::time::Instant::now();
+        routes.peers()[0].health.failed(PeerFailure::Refused, now);
+        let asked = ask(&routes, "http://x.test", 0).unwrap();
+        assert_eq!(asked, ["url:b", "direct", "url:a"]);
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let local = RouteSettings {
+            hosts: vec![
+                RouteHost::Name("*.corp.test".parse().unwrap()),
+                RouteHost::Name("intranet".parse().unwrap()),
+                RouteHost::Network("10.0.0.0/8".parse().unwrap()),
+            ],
+            peers: Some(vec![]),
+            ..RouteSettings::default()
+        };
+        let ports = RouteSettings {
+            ports: vec!["8000-8999".parse().unwrap()],
+            peers: Some(vec!["b".into()]),
+            direct: Direct::Never,
+            ..RouteSettings::default()
+        };
+        let routes = routes(&[local, ports, with(Direct::Never)]);
+        for host in ["http://a.corp.test", "http://intranet", "http://10.0.0.1"] {
+            assert_eq!(ask(&routes, host, 0).unwrap(), ["direct"], "{host}");
+        }
+        let at_port = ask(&routes, "http://corp.test:8080", 0).unwrap();
+        assert_eq!(at_port, ["url:b"]);
+        assert_eq!(ask(&routes, "http://corp.test", 0).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_request_that_has_passed_many_proxies_uses_no_peer() {
+        let many = ask(&routes(&[with(Direct::Allow)]), "http://x.test", 8);
+        assert_eq!(many.unwrap(), ["direct"]);
+        let never = ask(&routes(&[with(Direct::Never)]), "http://x.test", 8);
+        assert_eq!(never, Err(Failure::Loop));
+        let nobody = RouteSettings {
+            peers: Some(vec![]),
+            ..with(Direct::Never)
+        };
+        let nobody = ask(&routes(&[nobody]), "http://x.test", 0);
+        assert_eq!(nobody, Err(Failure::NoRoute));
+    }
+
+    #[test]
+    fn round_robin_follows_the_weights() {
+        let routes = routes(&[RouteSettings {
+            choice: PeerChoice::RoundRobin,
+            ..with(Direct::Never)
+        }]);
+        let firsts: Vec<_> = (0..6)
+            .map(|_| ask(&routes, "http://x.test", 0).unwrap().remove(0))
+            .collect();
+        let of_b = firsts.iter().filter(|first| *first == "url:b").count();
+        assert_eq!((firsts.len(), of_b), (6, 4), "{firsts:?}");
+    }
+
+    #[test]
+    fn a_hash_gives_each_url_one_parent_by_weight_and_another_if_that_is_down() {
+        for choice in [PeerChoice::Rendezvous, PeerChoice::Carp] {
+            let routes = routes(&[RouteSettings {
+                choice,
+                ..with(Direct::Never)
+            }]);
+            let first = |n: usize| {
+                let url = format!("http://host{n}.test");
+                ask(&routes, &url, 0).unwrap().remove(0)
+            };
+            let before: Vec<_> = (0..300).map(first).collect();
+            assert_eq!(before, (0..300).map(first).collect::<Vec<_>>());
+            let of_b = before.iter().filter(|first| *first == "url:b").count();
+            assert!((160..240).contains(&of_b), "{choice:?}: {of_b}");
+            let now = tokio::time::Instant::now();
+            routes.peers()[0].health.failed(PeerFailure::Refused, now);
+            assert!((0..300).all(|n| first(n) == "url:b"));
+        }
+    }
+
+    #[test]
+    fn the_parent_with_the_shortest_connect_time_is_asked_first() {
+        let routes = routes(&[RouteSettings {
+            choice: PeerChoice::Fastest,
+            ..with(Direct::Never)
+        }]);
+        let first = || ask(&routes, "http://x.test", 0).unwrap().remove(0);
+        let ms = std::time::Duration::from_millis;
+        routes.peers()[0].health.note_connect_time(ms(80));
+        assert_eq!(first(), "url:b", "its time is not known yet");
+        routes.peers()[1].health.note_connect_time(ms(100));
+        assert_eq!(first(), "url:a");
+        for _ in 0..20 {
+            routes.peers()[0].health.note_connect_time(ms(200));
+        }
+        assert_eq!(first(), "url:b");
+    }
+
+    #[test]
+    fn a_route_can_begin_with_the_hop_that_answered() {
+        let routes = routes(&[with(Direct::Allow)]);
+        let origin: Origin = "http://x.test".parse().unwrap();
+        let plan = || {
+            routes.plan(RouteRequest {
+                scheme: origin.scheme,
+                authority: &origin.authority,
+                path: "/",
+                purpose: Purpose::Forward,
+                is_tunnel: false,
+                via_members: 0,
+                siblings: Siblings::Asked,
+            })
+        };
+        for number in 0..5 {
+            let route = plan().unwrap().beginning_with(number);
+            let names: Vec<_> = route
+                .hops()
+                .map(|hop| hop.peer().map_or("-", |peer| peer.name()).to_owned())
+                .collect();
+            let wanted = match number {
+                1 => ["b", "a", "-"],
+                2 => ["-", "a", "b"],
+                _ => ["a", "b", "-"],
+            };
+            assert_eq!(names, wanted);
+        }
+    }
+
+    #[test]
+    fn addresses_and_localhost_need_no_lookup() {
+        let address = |host: &str| literal_address(&Host::parse(host).unwrap());
+        assert!(address("10.0.0.1").is_some() && address("[::1]").is_some());
+        assert!(address("localhost.").unwrap().is_loopback());
+        assert!(address("a.localhost").unwrap().is_loopback());
+        assert_eq!(address("localhost.test"), None);
+    }
+
+    fn with_icp(name: &str, kind: PeerKind) -> Arc<Peer> {
+        let settings = PeerSettings {
+            kind,
+            icp: Some(3130),
+            ..peer(name, 1, PeerHttps::Tunnel).settings.clone()
+        };
+        Arc::new(settings.load().unwrap())
+    }
+
+    fn family() -> Vec<Arc<Peer>> {
+        vec![
+            with_icp("s1", PeerKind::Sibling),
+            with_icp("p1", PeerKind::Parent),
+            with_icp("s2", PeerKind::Sibling),
+            with_icp("p2", PeerKind::Parent),
+            with_icp("s3", PeerKind::Sibling),
+        ]
+    }
+
+    fn planned(direct: Direct, url: &str, siblings: Siblings) -> Route {
+        let origin: Origin = url.parse().unwrap();
+        let routes = Routes::new(family(), &[with(direct)]);
+        let request = RouteRequest {
+            scheme: origin.scheme,
+            authority: &origin.authority,
+            path: "/",
+            purpose: Purpose::Forward,
+            is_tunnel: false,
+            via_members: 0,
+            siblings,
+        };
+        routes.plan(request).unwrap()
+    }
+
+    fn shown(route: &Route) -> Vec<String> {
+        let hops = route.hops().map(|hop| {
+            let name = hop.peer().map_or("direct", |peer| peer.name());
+            format!("{name}:{}", hop.at(None).code())
+        });
+        hops.collect()
+    }
+
+    #[test]
+    fn siblings_are_asked_about_http_urls_only_and_not_for_requests_of_siblings() {
+        let asked = |direct, url, siblings| {
+            let route = planned(direct, url, siblings);
+            assert!(route.hops().all(|hop| !hop.wants_stored()));
+            let names = route.queries().map(|peer| peer.name().to_owned());
+            names.collect::<Vec<_>>()
+        };
+        let all = ["s1", "s2", "s3", "p1", "p2"];
+        assert_eq!(asked(Direct::Allow, "http://x.test", Siblings::Asked), all);
+        assert_eq!(asked(Direct::Never, "http://x.test", Siblings::Asked), all);
+        for (direct, url, siblings) in [
+            (Direct::Prefer, "http://x.test", Siblings::Asked),
+            (Direct::Allow, "https://x.test", Siblings::Asked),
+            (Direct::Allow, "http://x.test", Siblings::NotAsked),
+        ] {
+            assert!(asked(direct, url, siblings).is_empty(), "{direct:?} {url}");
+        }
+    }
+
+    #[test]
+    fn replies_put_at_most_two_siblings_and_one_parent_first() {
+        let after = |hits: &[usize], misses: &[usize], timed_out| {
+            let route = planned(Direct::Allow, "http://x.test", Siblings::Asked);
+            shown(&route.after(&Replies {
+                hits: hits.to_vec(),
+                misses: misses.to_vec(),
+                timed_out,
+            }))
+        };
+        let parents = [
+            "p1:FIRSTUP_PARENT",
+            "p2:FIRSTUP_PARENT",
+            "direct:HIER_DIRECT",
+        ];
+        assert_eq!(after(&[], &[], false), parents);
+        assert_eq!(
+            after(&[2, 1, 0], &[4, 3], false)[..3],
+            ["s3:SIBLING_HIT", "s2:SIBLING_HIT", "p2:FIRST_PARENT_MISS"]
+        );
+        assert_eq!(
+            after(&[4], &[3], true),
+            [
+                "p2:TIMEOUT_PARENT_HIT",
+                "p1:TIMEOUT_FIRSTUP_PARENT",
+                "direct:TIMEOUT_HIER_DIRECT"
+            ]
+        );
+        // A sibling's MISS is no reason to ask it, and does not hide that of a parent.
+        assert_eq!(after(&[], &[0], false), parents);
+        assert_eq!(after(&[], &[0, 4], false)[0], "p2:FIRST_PARENT_MISS");
+    }
+
+    #[test]
+    fn a_peer_that_does_not_answer_by_icp_is_not_waited_for() {
+        let peers = family();
+        let now = tokio::time::Instant::now();
+        for peer in &peers[..2] {
+            for _ in 0..3 {
+                peer.icp_health.failed(PeerFailure::Other, now);
+            }
+        }
+        peers[2].health.failed(PeerFailure::Refused, now);
+        let routes = Routes::new(peers, &[with(Direct::Allow)]);
+        let origin: Origin = "http://x.test".parse().unwrap();
+        let route = routes.plan(RouteRequest {
+            scheme: origin.scheme,
+            authority: &origin.authority,
+            path: "/",
+            purpose: Purpose::Forward,
+            is_tunnel: false,
+            via_members: 0,
+            siblings: Siblings::Asked,
+        });
+        let route = route.unwrap();
+        let names: Vec<_> = route.queries().map(|peer| peer.name()).collect();
+        assert_eq!(names, ["s3", "p2"]);
+        // Parents are asked by HTTP all the same.
+        assert_eq!(shown(&route)[0], "p1:FIRSTUP_PARENT");
+    }
+
+    #[test]
+    fn siblings_alone_do_not_replace_a_way_to_the_origin() {
+        let routes = Routes::new(family()[..1].to_vec(), &[with(Direct::Never)]);
+        assert_eq!(ask(&routes, "http://x.test", 0), Err(Failure::NoRoute));
+    }
+}

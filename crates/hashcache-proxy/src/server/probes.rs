@@ -1,0 +1,72 @@
+//! Probes of peers that are down, and the addresses of peers.
+//!
+//! One task, on the first core. A peer that is up is not probed: requests show whether it answers.
+//!
+//! Cost: two wake-ups a second with peers, one every five seconds without.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tracing::debug;
+
+use crate::worker::Worker;
+
+/// Probes peers until the core ends.
+pub(super) async fn probe_peers(worker: Rc<Worker>) {
+    let mut looked_up = None;
+    loop {
+        let generation = worker.common.live().generation;
+        let is_due = |(at, of): (Instant, u64)| of != generation || at.elapsed() >= ADDRESSES_TIME;
+        if looked_up.is_none_or(is_due) {
+            looked_up = Some((Instant::now(), generation));
+            look_up_addresses(&worker);
+        }
+        let peers = worker.common.live().routes.peers().to_vec();
+        let pause = match peers.is_empty() {
+            true => PAUSE_WITHOUT_PEERS,
+            false => PAUSE,
+        };
+        sleep(pause).await;
+        for peer in peers {
+            if peer.health.take_probe(Instant::now()) {
+                let (worker, peer) = (Rc::clone(&worker), Arc::clone(&peer));
+                // Each in a task of its own: one that hangs must not delay the others.
+                tokio::task::spawn_local(async move { worker.upstream().probe(&peer).await });
+            }
+            let icp = &peer.icp_health;
+            // A peer that was never heard is asked before a request has to wait for it.
+            let is_new = peer.round_trip.smoothed().is_none() && icp.is_up();
+            if peer.settings.icp.is_some()
+                && let Some(queries) = worker.common.queries.clone()
+                && (is_new || icp.take_probe(Instant::now()))
+            {
+                let peer = Arc::clone(&peer);
+                tokio::task::spawn_local(async move { queries.probe(&peer).await });
+            }
+        }
+    }
+}
+
+/// Looks up the addresses of peers that are recognised by them.
+fn look_up_addresses(worker: &Rc<Worker>) {
+    let peers = worker.common.live().routes.peers().to_vec();
+    for peer in peers.into_iter().filter(|peer| peer.is_recognised()) {
+        let worker = Rc::clone(worker);
+        tokio::task::spawn_local(async move {
+            match worker.upstream().addresses(&peer).await {
+                Ok(addresses) => peer.set_addresses(&addresses),
+                // The old addresses stay: a broken resolver is no reason to shut a peer out.
+                Err(failure) => debug!(peer = peer.name(), %failure, "no address of the peer"),
+            }
+        });
+    }
+}
+
+/// The addresses of peers are looked up again after this time; the DNS cache knows how long they
+/// stay valid.
+const ADDRESSES_TIME: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(500);
+/// A reload may bring peers.
+const PAUSE_WITHOUT_PEERS: Duration = Duration::from_secs(5);

@@ -1,0 +1,223 @@
+//! Content codings that the proxy applies when it serves a response of a site.
+//!
+//! A response is stored once, as the origin sent it: the origin is asked for no coding (see
+//! [`take_accept_encoding`]), and the coding that a client accepts is applied each time. The
+//! encoded form is another representation: its entity tag is weak, it has no ranges and no digests,
+//! and `Vary` names Accept-Encoding. Requests for a range get the identity form.
+//!
+//! Called by `request` around the answer to a request for a site.
+//!
+//! Invariants: a response with `no-transform` or with a coding of its own is never changed. Memory
+//! of an encoder is bounded ([`Coding::memory`]) and charged to the client; `budget` bounds the
+//! processor time.
+//!
+//! zstd is missing. Of the encoders without C, `ruzstd` compresses worse than gzip at its fastest,
+//! takes a content only as a whole and has one level (numbers in `encoder`); `structured-zstd` has
+//! 1,289 lines with `unsafe` and a new release every few days, and would read the content of
+//! origins.
+
+mod budget;
+mod encoder;
+
+pub(crate) use self::budget::{EncodeBudget, Verdict};
+pub(crate) use self::encoder::Encoder;
+
+use http::StatusCode;
+use http::header::{
+    ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, VARY,
+};
+
+/// A content coding that the proxy can apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// Brotli (RFC 7932).
+    Brotli,
+    /// gzip (RFC 1952).
+    Gzip,
+}
+
+impl Coding {
+    /// All codings, the smallest result first; the order in which they are preferred.
+    pub const ALL: [(&str, Self); 2] = [("br", Self::Brotli), ("gzip", Self::Gzip)];
+
+    /// The name in Content-Encoding.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Brotli => "br",
+            Self::Gzip => "gzip",
+        }
+    }
+}
+
+/// The weights that a client gives to codings in Accept-Encoding.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AcceptEncoding {
+    /// In thousandths, for each of [`Coding::ALL`].
+    codings: [u16; Coding::ALL.len()],
+    identity: u16,
+}
+
+impl AcceptEncoding {
+    fn parse(request: &HeaderMap) -> Self {
+        let mut weights: [Option<u16>; Coding::ALL.len()] = Default::default();
+        let (mut identity, mut any) = (None, None);
+        let lines = request.get_all(ACCEPT_ENCODING).iter();
+        for member in lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b',')) {
+            let mut parts = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+            let name = parts.next().unwrap_or_default();
+            let weight = parts.find_map(weight).unwrap_or(1000);
+            let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+            let known = Coding::ALL.iter().position(|(known, _)| is(known));
+            match known.or(is("x-gzip").then_some(1)) {
+                Some(n) => weights[n] = Some(weight),
+                None if is("identity") => identity = Some(weight),
+                None if name == b"*" => any = Some(weight),
+                None => {}
+            }
+        }
+        Self {
+            codings: weights.map(|weight| weight.or(any).unwrap_or(0)),
+            // Without a word about it identity is acceptable, but any coding is preferred.
+            identity: identity.unwrap_or(0),
+        }
+    }
+
+    /// The coding of `offered` that the client prefers; `None`: identity.
+    pub(crate) fn choose(&self, offered: &[Coding]) -> Option<Coding> {
+        let rated = Coding::ALL.iter().zip(self.codings);
+        let rated = rated.filter(|((_, coding), weight)| *weight > 0 && offered.contains(coding));
+        // `rev`: of equal weights the last one wins, which must be the preferred one.
+        let best = rated.rev().max_by_key(|(_, weight)| *weight)?;
+        (best.1 >= self.identity).then_some(best.0.1)
+    }
+}
+
+/// The weight in a parameter `q=0.5`, in thousandths.
+fn weight(parameter: &[u8]) -> Option<u16> {
+    let text = parameter
+        .strip_prefix(b"q=")
+        .or_else(|| parameter.strip_prefix(b"Q="))?;
+    let (whole, fraction) = match text.iter().position(|&byte| byte == b'.') {
+        Some(dot) => (&text[..dot], &text[dot + 1..]),
+        None => (text, &b""[..]),
+    };
+    let mut weight = if whole == b"1" { 1000 } else { 0 };
+    for (&digit, value) in fraction.iter().zip([100, 10, 1]) {
+        weight += u16::from(digit.wrapping_sub(b'0').min(9)) * value;
+    }
+    Some(weight.min(1000))
+}
+
+/// Takes Accept-Encoding out of a request before the lookup, so that all clients share one stored
+/// response, which has no coding.
+pub(crate) fn take_accept_encoding(request: &mut HeaderMap) -> AcceptEncoding {
+    let accepted = AcceptEncoding::parse(request);
+    request.remove(ACCEPT_ENCODING);
+    accepted
+}
+
+/// Whether a response is one that is encoded for clients that accept it. The caller has checked
+/// that it answers a GET or HEAD.
+pub(crate) fn is_encodable(status: StatusCode, fields: &HeaderMap) -> bool {
+    let length = fields.get(CONTENT_LENGTH).map(|length| length.to_str());
+    let length = length.map(|text| text.ok().and_then(|text| text.parse::<u64>().ok()));
+    let is_long = match length {
+        // Of a length that is known at the end only, text is worth it.
+        None => true,
+        Some(length) => length.is_some_and(|length| length >= LENGTH_MIN),
+    };
+    let has_content = matches!(status.as_u16(), 200 | 203 | 404 | 410);
+    has_content
+        && is_long
+        && !fields.contains_key(CONTENT_RANGE)
+        && !fields.contains_key(CONTENT_ENCODING)
+        && !forbids_changes(fields)
+        && fields.get(CONTENT_TYPE).is_some_and(is_text)
+}
+
+fn forbids_changes(fields: &HeaderMap) -> bool {
+    let lines = fields.get_all(CACHE_CONTROL).iter();
+    let mut members = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
+    members.any(|member| member.trim_ascii().eq_ignore_ascii_case(b"no-transform"))
+}
+
+/// Whether a content type is text that compresses well.
+fn is_text(content_type: &HeaderValue) -> bool {
+    let essence = content_type.as_bytes().split(|&byte| byte == b';').next();
+    let essence = essence.unwrap_or_default().trim_ascii();
+    let essence = essence.to_ascii_lowercase();
+    // Events must reach the client at once, one by one.
+    if essence == b"text/event-stream" {
+        return false;
+    }
+    essence.starts_with(b"text/")
+        || essence.ends_with(b"+json")
+        || essence.ends_with(b"+xml")
+        || TEXT_TYPES.iter().any(|known| known.as_bytes() == essence)
+}
+
+/// Adds Accept-Encoding to `Vary`: another client may get another coding.
+pub(crate) fn add_vary(fields: &mut HeaderMap) {
+    let lines = fields.get_all(VARY).iter();
+    let mut members = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
+    let has = members.any(|member| {
+        let member = member.trim_ascii();
+        member == b"*" || member.eq_ignore_ascii_case(b"accept-encoding")
+    });
+    if !has {
+        fields.append(VARY, HeaderValue::from_static("accept-encoding"));
+    }
+}
+
+/// Makes a strong entity tag weak: it is for the identity form, and a range of one form must not be
+/// put together with a range of another.
+pub(crate) fn weaken_tag(fields: &mut HeaderMap) {
+    if let Some(tag) = fields.get(ETAG)
+        && tag.as_bytes().starts_with(b"\"")
+        && let Ok(weak) = HeaderValue::from_bytes(&[b"W/", tag.as_bytes()].concat())
+    {
+        fields.insert(ETAG, weak);
+    }
+}
+
+/// Changes the fields of a response into those of its encoded form.
+pub(crate) fn encoded_fields(coding: Coding, fields: &mut HeaderMap) {
+    fields.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+    weaken_tag(fields);
+    for name in ABOUT_IDENTITY {
+        fields.remove(name);
+    }
+}
+
+/// Fields that describe the bytes of the identity form.
+const ABOUT_IDENTITY: [HeaderName; 6] = [
+    CONTENT_LENGTH,
+    ACCEPT_RANGES,
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("digest"),
+    HeaderName::from_static("repr-digest"),
+];
+
+/// Shorter content fits one packet anyway.
+const LENGTH_MIN: u64 = 1024;
+
+/// Types that are text although their names do not say so.
+const TEXT_TYPES: [&str; 12] = [
+    "application/javascript",
+    "application/json",
+    "application/manifest+json",
+    "application/vnd.ms-fontobject",
+    "application/wasm",
+    "application/x-javascript",
+    "application/x-ndjson",
+    "application/xml",
+    "font/otf",
+    "font/ttf",
+    "image/bmp",
+    "image/x-icon",
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,566 @@
+//! The fields by which proxies tell an origin about the client: `Forwarded` (RFC 7239) and the
+//! older X-Forwarded-For, -Proto and -Host.
+//!
+//! Called once per request to a site, before any other field is read. Pure functions.
+//!
+//! Invariants: only networks that the operator trusts can say where a request came from. The first
+//! address that is sent to the origin is that of the client, so an origin that reads the leftmost
+//! address is not deceived either. A field that cannot be parsed counts as absent.
+//! Cost: nothing is allocated for a client that sends none of these fields, except its own value.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+use hashcache_http::{Authority, Scheme};
+use http::header::FORWARDED;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// Where a request came from, as far as it can be trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Forwarding {
+    /// The client: the rightmost address that is not trusted, or the leftmost one if all are.
+    pub(crate) client: IpAddr,
+    /// The proxies between the client and this one, in the order in which they forwarded.
+    pub(crate) proxies: Vec<IpAddr>,
+    /// The scheme that the client used.
+    pub(crate) scheme: Scheme,
+    /// The host that the client named, if a trusted proxy says so.
+    pub(crate) host: Option<Authority>,
+    /// Whether the peer may speak for others.
+    pub(crate) speaker: Speaker,
+}
+
+/// Whom to believe about where a request came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speaker {
+    /// A proxy that the operator trusts.
+    Trusted,
+    /// Anyone else.
+    Untrusted,
+}
+
+impl Forwarding {
+    /// Reads the fields of a request that `peer` sent over a connection of this scheme.
+    ///
+    /// X-Forwarded-For counts before Forwarded: nearly every proxy writes it, and a proxy that does
+    /// not know Forwarded passes on what its client wrote there.
+    pub(crate) fn read(
+        peer: IpAddr,
+        scheme: Scheme,
+        fields: &HeaderMap,
+        is_trusted: impl Fn(IpAddr) -> bool,
+    ) -> Self {
+        let peer = peer.to_canonical();
+        let speaker = match is_trusted(peer) {
+            true => Speaker::Trusted,
+            false => Speaker::Untrusted,
+        };
+        let direct = Self {
+            client: peer,
+            proxies: Vec::new(),
+            scheme,
+            host: None,
+            speaker,
+        };
+        if speaker == Speaker::Untrusted {
+            return direct;
+        }
+        let elements = match fields.contains_key(&FOR) {
+            true => elements_of_older_fields(fields),
+            false => parse_forwarded(fields).unwrap_or_default(),
+        };
+        let unlisted = Element {
+            client: None,
+            scheme: members(fields, &PROTO).last().and_then(|it| scheme_of(it)),
+            host: members(fields, &HOST).last().and_then(|it| host_text(it)),
+        };
+        // What the peer itself says holds even if the addresses are unknown.
+        let mut said = elements.last().unwrap_or(&unlisted);
+        let (mut way, mut client) = (Vec::new(), peer);
+        for element in elements.iter().rev() {
+            let Some(address) = element.client else {
+                break;
+            };
+            way.push(client);
+            (client, said) = (address, element);
+            if !is_trusted(address) {
+                break;
+            }
+        }
+        way.reverse();
+        let scheme = said.scheme.unwrap_or(scheme);
+        let host = said.host.as_deref();
+        Self {
+            client,
+            proxies: way,
+            scheme,
+            host: host.and_then(|host| Authority::parse(host, scheme).ok()),
+            speaker,
+        }
+    }
+
+    /// Writes the fields for the origin; `host` is what the client named.
+    pub(crate) fn write(&self, host: &str, fields: &mut HeaderMap) {
+        self.write_fields(Some(host), fields);
+    }
+
+    /// The same for a site that any host leads to. What the client named is not part of the cache
+    /// key then, so it must not become part of a response.
+    pub(crate) fn write_without_host(&self, fields: &mut HeaderMap) {
+        self.write_fields(None, fields);
+    }
+
+    fn write_fields(&self, host: Option<&str>, fields: &mut HeaderMap) {
+        let mut older = self.client.to_string();
+        let mut newer = format!("for={}", Node(self.client));
+        let _ = match host {
+            None => Ok(()),
+            Some(host) if is_token(host.as_bytes()) => write!(newer, ";host={host}"),
+            // An authority has neither quotes nor backslashes.
+            Some(host) => write!(newer, ";host=\"{host}\""),
+        };
+        let _ = write!(newer, ";proto={}", self.scheme);
+        for proxy in &self.proxies {
+            let _ = write!(older, ", {proxy}");
+            let _ = write!(newer, ", for={}", Node(*proxy));
+        }
+        let scheme = self.scheme.as_str().to_owned();
+        let written = [
+            (FOR, older),
+            (PROTO, scheme),
+            (HOST, host.unwrap_or_default().to_owned()),
+            (FORWARDED, newer),
+        ];
+        let written = written.into_iter().filter(|(_, value)| !value.is_empty());
+        for (name, value) in written {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                fields.insert(name, value);
+            }
+        }
+    }
+}
+
+/// Removes the fields that say where a request came from: those that this proxy writes anew, and
+/// from untrusted clients all of their kind.
+pub(crate) fn strip_forwarded(fields: &mut HeaderMap, speaker: Speaker) {
+    for name in [FOR, PROTO, HOST, FORWARDED] {
+        fields.remove(name);
+    }
+    if speaker == Speaker::Trusted {
+        return;
+    }
+    let of_this_kind = |name: &&HeaderName| {
+        name.as_str().starts_with("x-forwarded-") || ALIKE.contains(&name.as_str())
+    };
+    let names: Vec<HeaderName> = fields.keys().filter(of_this_kind).cloned().collect();
+    for name in names {
+        fields.remove(name);
+    }
+}
+
+/// One proxy's statement about the hop before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Element {
+    /// The address that connected to the proxy; `None`: unknown or hidden.
+    client: Option<IpAddr>,
+    scheme: Option<Scheme>,
+    host: Option<String>,
+}
+
+/// The X-Forwarded-* fields, at most [`ELEMENTS_MAX`] of the rightmost.
+fn elements_of_older_fields(fields: &HeaderMap) -> Vec<Element> {
+    let addresses = members(fields, &FOR);
+    let (schemes, hosts) = (members(fields, &PROTO), members(fields, &HOST));
+    let count = addresses.len();
+    // Proxies that append to one of the lists append to all of them, or overwrite the other two.
+    let at = |list: &[&[u8]], n: usize| match list.len() == count {
+        true => list.get(n).map(|text| text.to_vec()),
+        false => list.last().map(|text| text.to_vec()),
+    };
+    let elements = addresses.iter().enumerate().map(|(n, address)| Element {
+        client: node_address(address),
+        scheme: at(&schemes, n).and_then(|text| scheme_of(&text)),
+        host: at(&hosts, n).and_then(|text| host_text(&text)),
+    });
+    elements.skip(count.saturating_sub(ELEMENTS_MAX)).collect()
+}
+
+/// The trimmed members of a list without quoted strings, over all its lines.
+fn members<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Vec<&'a [u8]> {
+    let lines = fields.get_all(name).iter();
+    let members = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
+    members
+        .map(<[u8]>::trim_ascii)
+        .filter(|it| !it.is_empty())
+        .collect()
+}
+
+/// Parses `Forwarded`, the rightmost [`ELEMENTS_MAX`] elements; `None` if it is malformed.
+fn parse_forwarded(fields: &HeaderMap) -> Option<Vec<Element>> {
+    let mut elements = Vec::new();
+    for line in fields.get_all(FORWARDED) {
+        let mut rest = line.as_bytes().trim_ascii();
+        while !rest.is_empty() {
+            let (element, after) = parse_element(rest)?;
+            elements.push(element);
+            rest = after;
+        }
+    }
+    elements.drain(..elements.len().saturating_sub(ELEMENTS_MAX));
+    Some(elements)
+}
+
+/// Parses one element and the comma after it; returns what follows.
+fn parse_element(mut rest: &[u8]) -> Option<(Element, &[u8])> {
+    let mut element = Element::default();
+    let mut seen = [false; 3];
+    loop {
+        rest = rest.trim_ascii_start();
+        match rest.first() {
+            None => return Some((element, rest)),
+            Some(b',') => return Some((element, &rest[1..])),
+            Some(b';') => {
+                rest = &rest[1..];
+                continue;
+            }
+            Some(_) => {}
+        }
+        let (name, after) = token(rest)?;
+        let after = after.strip_prefix(b"=")?;
+        let (value, after) = value(after)?;
+        let after = after.trim_ascii_start();
+        if !matches!(after.first(), None | Some(b',' | b';')) {
+            return None;
+        }
+        rest = after;
+        let which = PARAMETERS
+            .iter()
+            .position(|known| known.eq_ignore_ascii_case(name));
+        let Some(which) = which else {
+            continue; // `by`, or an extension
+        };
+        // RFC 7239, section 4: each parameter at most once an element.
+        if std::mem::replace(&mut seen[which], true) {
+            return None;
+        }
+        match which {
+            0 => element.client = node_address(&value),
+            1 => element.scheme = scheme_of(&value),
+            _ => element.host = host_text(&value),
+        }
+    }
+}
+
+/// The parameters that count, in the order of `seen`.
+const PARAMETERS: [&[u8]; 3] = [b"for", b"proto", b"host"];
+
+fn token(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = text.iter().position(|&byte| !is_token_byte(byte));
+    let (token, rest) = text.split_at(end.unwrap_or(text.len()));
+    (!token.is_empty()).then_some((token, rest))
+}
+
+/// A token or a quoted string, unescaped.
+fn value(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let Some(quoted) = text.strip_prefix(b"\"") else {
+        return token(text).map(|(token, rest)| (token.to_vec(), rest));
+    };
+    let mut value = Vec::new();
+    let mut bytes = quoted.iter().enumerate();
+    while let Some((at, &byte)) = bytes.next() {
+        match byte {
+            b'"' => return Some((value, &quoted[at + 1..])),
+            b'\\' => value.push(*bytes.next()?.1),
+            _ => value.push(byte),
+        }
+    }
+    None
+}
+
+/// The address of a node, with or without a port or brackets; `None`: `unknown`, a hidden name, or
+/// no address at all.
+fn node_address(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let text = text
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'))
+        .unwrap_or(text);
+    let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    let address = text.parse::<IpAddr>().ok().or_else(bracketed);
+    let address = address.or_else(|| Some(text.parse::<SocketAddr>().ok()?.ip()));
+    address.map(|address| address.to_canonical())
+}
+
+fn scheme_of(text: &[u8]) -> Option<Scheme> {
+    let schemes = [Scheme::Http, Scheme::Https];
+    let is = |scheme: &Scheme| text.eq_ignore_ascii_case(scheme.as_str().as_bytes());
+    schemes.into_iter().find(is)
+}
+
+/// The text of a host, which is parsed when its scheme is known.
+fn host_text(text: &[u8]) -> Option<String> {
+    Some(std::str::from_utf8(text).ok()?.to_owned())
+}
+
+fn is_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|&byte| is_token_byte(byte))
+}
+
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// An address as `Forwarded` spells it.
+struct Node(IpAddr);
+
+impl std::fmt::Display for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            IpAddr::V4(address) => address.fmt(f),
+            IpAddr::V6(address) => write!(f, "\"[{address}]\""),
+        }
+    }
+}
+
+pub(super) const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(super) const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+pub(super) const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// Fields with the same meaning whose names do not begin with `x-forwarded-`.
+const ALIKE: [&str; 5] = [
+    "true-client-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-original-forwarded-for",
+    "x-real-ip",
+];
+
+/// More proxies than any request passes; the rest of a longer list is ignored.
+pub(super) const ELEMENTS_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
+    fn fields(lines: &[(&'static str, &str)]) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        for (name, value) in lines {
+            fields.append(*name, value.parse().unwrap());
+        }
+        fields
+    }
+
+    fn is_inside(address: IpAddr) -> bool {
+        matches!(address, IpAddr::V4(it) if it.octets()[0] == 10)
+    }
+
+    fn read(lines: &[(&'static str, &str)]) -> Forwarding {
+        Forwarding::read(PEER, Scheme::Http, &fields(lines), is_inside)
+    }
+
+    fn client(lines: &[(&'static str, &str)]) -> String {
+        read(lines).client.to_string()
+    }
+
+    #[test]
+    fn an_untrusted_client_cannot_say_who_it_is() {
+        let lines = [
+            ("x-forwarded-for", "192.0.2.1"),
+            ("forwarded", "for=192.0.2.1;proto=https;host=evil.test"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "evil.test"),
+        ];
+        let peer = IpAddr::from([198, 51, 100, 7]);
+        let read = Forwarding::read(peer, Scheme::Http, &fields(&lines), is_inside);
+        assert_eq!(read.client, peer);
+        assert_eq!(
+            (read.scheme, read.host, read.proxies.len()),
+            (Scheme::Http, None, 0)
+        );
+    }
+
+    #[test]
+    fn the_client_is_the_rightmost_address_that_is_not_trusted() {
+        let older = |list| client(&[("x-forwarded-for", list)]);
+        assert_eq!(
+            older("192.0.2.9, 192.0.2.1, 10.0.0.3, 10.0.0.2"),
+            "192.0.2.1"
+        );
+        assert_eq!(older("10.0.0.3"), "10.0.0.3");
+        assert_eq!(older("192.0.2.1,, , 10.0.0.2"), "192.0.2.1");
+        assert_eq!(older("192.0.2.1:4711"), "192.0.2.1");
+        assert_eq!(older("2001:db8::1"), "2001:db8::1");
+        assert_eq!(older("[2001:db8::1]:80"), "2001:db8::1");
+        assert_eq!(older("::ffff:192.0.2.1"), "192.0.2.1");
+        let newer = |list| client(&[("forwarded", list)]);
+        assert_eq!(
+            newer("for=192.0.2.9, for=192.0.2.1;by=_x, FOR=10.0.0.2"),
+            "192.0.2.1"
+        );
+        assert_eq!(newer("for=\"[2001:db8::1]:4711\""), "2001:db8::1");
+        assert_eq!(newer("for=\"192.0.2.1:80\";proto=http"), "192.0.2.1");
+    }
+
+    #[test]
+    fn an_unknown_address_ends_the_search_at_the_proxy_that_saw_it() {
+        for list in [
+            "192.0.2.1, unknown, 10.0.0.2",
+            "192.0.2.1, _hidden, 10.0.0.2",
+        ] {
+            assert_eq!(client(&[("x-forwarded-for", list)]), "10.0.0.2");
+        }
+        let newer = "for=192.0.2.1, for=unknown, for=10.0.0.2";
+        assert_eq!(client(&[("forwarded", newer)]), "10.0.0.2");
+        assert_eq!(client(&[("x-forwarded-for", "gibberish")]), "10.0.0.1");
+    }
+
+    #[test]
+    fn several_lines_are_one_list() {
+        let lines = [
+            ("x-forwarded-for", "192.0.2.1"),
+            ("x-forwarded-for", "10.0.0.2"),
+        ];
+        assert_eq!(client(&lines), "192.0.2.1");
+    }
+
+    #[test]
+    fn a_malformed_forwarded_counts_as_absent() {
+        for text in [
+            "for",
+            "for=",
+            "for=192.0.2.1;for=192.0.2.2",
+            "for=\"192.0.2.1",
+            "for=192.0.2.1 proto=http",
+            "=192.0.2.1",
+            "for = 192.0.2.1",
+            "for=\"\\",
+        ] {
+            assert_eq!(client(&[("forwarded", text)]), "10.0.0.1", "{text}");
+        }
+        assert_eq!(client(&[("forwarded", ";;for=192.0.2.1;;")]), "192.0.2.1");
+    }
+
+    #[test]
+    fn the_older_field_counts_before_forwarded() {
+        let lines = [
+            ("forwarded", "for=192.0.2.66"),
+            ("x-forwarded-for", "192.0.2.1"),
+        ];
+        assert_eq!(client(&lines), "192.0.2.1");
+    }
+
+    #[test]
+    fn scheme_and_host_are_those_of_the_clients_own_hop() {
+        let said = read(&[
+            ("x-forwarded-for", "192.0.2.1, 10.0.0.2"),
+            ("x-forwarded-proto", "https, http"),
+            ("x-forwarded-host", "www.example.com, inside.test"),
+        ]);
+        assert_eq!(said.scheme, Scheme::Https);
+        assert_eq!(said.host.unwrap().host.to_string(), "www.example.com");
+        let said = read(&[(
+            "forwarded",
+            "for=192.0.2.1;proto=https;host=\"a.test:8443\", for=10.0.0.2;proto=http;host=b.test",
+        )]);
+        assert_eq!(
+            (said.scheme, said.host.unwrap().port),
+            (Scheme::Https, 8443)
+        );
+        let overwritten = read(&[
+            ("x-forwarded-for", "192.0.2.1, 10.0.0.2"),
+            ("x-forwarded-proto", "https"),
+        ]);
+        assert_eq!(overwritten.scheme, Scheme::Https);
+    }
+
+    #[test]
+    fn a_trusted_proxy_may_name_the_scheme_alone() {
+        let said = read(&[("x-forwarded-proto", "HTTPS")]);
+        assert_eq!((said.scheme, said.client), (Scheme::Https, PEER));
+        assert_eq!(
+            read(&[("x-forwarded-proto", "gopher")]).scheme,
+            Scheme::Http
+        );
+    }
+
+    #[test]
+    fn the_origin_sees_the_client_first_and_then_the_proxies() {
+        let mut sent = fields(&[("x-forwarded-for", "forged"), ("forwarded", "for=forged")]);
+        let read = read(&[
+            ("x-forwarded-for", "203.0.113.9, 2001:db8::1, 10.0.0.2"),
+            ("x-forwarded-proto", "https"),
+        ]);
+        read.write("www.example.com:8443", &mut sent);
+        assert_eq!(sent["x-forwarded-for"], "2001:db8::1, 10.0.0.2, 10.0.0.1");
+        assert_eq!(sent["x-forwarded-proto"], "https");
+        assert_eq!(sent["x-forwarded-host"], "www.example.com:8443");
+        assert_eq!(
+            sent["forwarded"],
+            "for=\"[2001:db8::1]\";host=\"www.example.com:8443\";proto=https, \
+             for=10.0.0.2, for=10.0.0.1"
+        );
+        assert_eq!(sent.len(), 4);
+    }
+
+    #[test]
+    fn fields_of_this_kind_are_removed_from_untrusted_clients() {
+        let lines = [
+            ("x-forwarded-for", "1"),
+            ("x-forwarded-prefix", "/evil"),
+            ("x-forwarded-port", "1"),
+            ("x-real-ip", "192.0.2.1"),
+            ("forwarded", "for=1"),
+            ("x-forwarder", "kept"),
+        ];
+        let mut untrusted = fields(&lines);
+        strip_forwarded(&mut untrusted, Speaker::Untrusted);
+        assert_eq!(untrusted.keys().collect::<Vec<_>>(), ["x-forwarder"]);
+        let mut trusted = fields(&lines);
+        strip_forwarded(&mut trusted, Speaker::Trusted);
+        assert_eq!(trusted.len(), 4);
+        assert!(!trusted.contains_key("forwarded"));
+    }
+
+    #[test]
+    fn a_list_without_end_is_read_from_the_right() {
+        let list = "192.0.2.1, ".repeat(500) + &"10.0.0.2, ".repeat(40);
+        let read = read(&[("x-forwarded-for", &list)]);
+        assert_eq!(
+            (read.client.to_string(), read.proxies.len()),
+            ("10.0.0.2".into(), 32)
+        );
+        assert!(read.proxies.len() <= ELEMENTS_MAX);
+    }
+
+    #[test]
+    fn random_bytes_keep_the_promises() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let pieces: [&[u8]; 16] = [
+            b"for=",
+            b"192.0.2.1",
+            b"10.0.0.2",
+            b",",
+            b";",
+            b"\"",
+            b"\\",
+            b"[::1]",
+            b"proto=",
+            b"https",
+            b"host=",
+            b"a.test",
+            b":80",
+            b"\n",
+            b"unknown",
+            b" ",
+        ];
+        for _ in 0..20_000 {
+            let count = random.usize(..24);
+            let text: Vec<u8> = (0..count)
+                .flat_map(|_| pieces[random.usize(..pieces.len())].to_vec())
+                .collect();
+            super::super::forwarded_check::check_reading(&text);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Which origins of a site are in service: by the results of requests (passive) and of checks
+//! (active).
+//!
+//! Called with every result, and by the balancer for the share of each origin. No I/O and no clock:
+//! the time is an argument.
+//!
+//! ```text
+//! in service ── 3 failures in a row ──▶ out 10 s, then 20, 40, 60 ──▶ a tenth of its share, 10 s
+//! in service ── 3 failed checks ──▶ out until 2 good checks ────────▶ a tenth of its share, 10 s
+//! ```
+//!
+//! Invariant: results of requests never put more than half of the origins out of service: if all
+//! fail, the fault is probably elsewhere. Checks may put out all of them.
+//! Cost: a few comparisons per result.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The result of a request to an origin, as far as its health is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// A response other than 502, 503 and 504.
+    Good,
+    /// No connection, no response in time, or 502, 503 or 504.
+    Failed,
+}
+
+impl Outcome {
+    /// By the status of a response.
+    pub(crate) fn of(status: http::StatusCode) -> Self {
+        match status.as_u16() {
+            502..=504 => Self::Failed,
+            _ => Self::Good,
+        }
+    }
+}
+
+/// The health of all origins of a site.
+#[derive(Clone, Debug)]
+pub(crate) struct Health {
+    origins: Vec<OriginHealth>,
+}
+
+/// The health of one origin.
+#[derive(Clone, Debug, Default)]
+struct OriginHealth {
+    /// Failed requests in a row.
+    failures: u32,
+    /// Out of service until then, by the results of requests.
+    out_until: Option<Instant>,
+    /// How long it was out of service the last time.
+    out_time: Duration,
+    /// Checks with a result other than that of `is_down`, in a row.
+    against: u32,
+    /// Out of service by checks.
+    is_down: bool,
+    /// When checks put it back into service.
+    back_since: Option<Instant>,
+}
+
+impl OriginHealth {
+    fn is_out(&self, now: Instant) -> bool {
+        self.is_down || self.out_until.is_some_and(|until| now < until)
+    }
+
+    /// The time at which it came back into service, if it has ever been out.
+    fn returned(&self) -> Option<Instant> {
+        self.out_until.max(self.back_since)
+    }
+}
+
+/// A change that is worth a line in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Out of service for this long, by the results of requests.
+    Out(Duration),
+    /// Out of service by checks.
+    Down,
+    /// In service again, by checks.
+    Up,
+}
+
+impl Health {
+    /// All origins in service.
+    pub(crate) fn new(origins: usize) -> Self {
+        Self {
+            origins: vec![OriginHealth::default(); origins],
+        }
+    }
+
+    /// Notes the result of a request to origin `n`.
+    pub(crate) fn note(&mut self, n: usize, outcome: Outcome, now: Instant) -> Option<Change> {
+        let (origins, is_out) = (self.origins.len(), |it: &OriginHealth| it.is_out(now));
+        let out = self.origins.iter().filter(|it| is_out(it)).count();
+        let origin = self.origins.get_mut(n)?;
+        if origin.is_out(now) {
+            // A request that was sent before. It must not lengthen the time.
+            return None;
+        }
+        if outcome == Outcome::Good {
+            (origin.failures, origin.out_time) = (0, Duration::ZERO);
+            return None;
+        }
+        origin.failures = origin.failures.saturating_add(1);
+        if origin.failures < FAILURES_MAX || (out + 1) * 2 > origins {
+            return None;
+        }
+        let time = (origin.out_time * 2).clamp(OUT_TIME_MIN, OUT_TIME_MAX);
+        (origin.out_time, origin.out_until) = (time, Some(now + time));
+        Some(Change::Out(time))
+    }
+
+    /// Notes the result of a check of origin `n`.
+    pub(crate) fn note_check(&mut self, n: usize, is_good: bool, now: Instant) -> Option<Change> {
+        let origin = self.origins.get_mut(n)?;
+        if is_good != origin.is_down {
+            origin.against = 0;
+            return None;
+        }
+        origin.against += 1;
+        let needed = match origin.is_down {
+            true => GOOD_CHECKS,
+            false => FAILED_CHECKS,
+        };
+        if origin.against < needed {
+            return None;
+        }
+        origin.against = 0;
+        origin.is_down = !is_good;
+        if !is_good {
+            return Some(Change::Down);
+        }
+        origin.back_since = Some(now);
+        Some(Change::Up)
+    }
+
+    /// The share of its requests that origin `n` gets now, in tenths.
+    pub(crate) fn tenths(&self, n: usize, now: Instant) -> u32 {
+        let Some(origin) = self.origins.get(n) else {
+            return 0;
+        };
+        if origin.is_out(now) {
+            return 0;
+        }
+        let returned = origin.returned();
+        match returned.is_some_and(|since| now.duration_since(since) < RETURN_TIME) {
+            true => 1,
+            false => 10,
+        }
+    }
+}
+
+/// Failures in a row after which an origin is out of service.
+const FAILURES_MAX: u32 = 3;
+/// Checks in a row that put an origin out of service.
+const FAILED_CHECKS: u32 = 3;
+/// Checks in a row that put it back.
+const GOOD_CHECKS: u32 = 2;
+/// How long an origin is out of service the first time; it doubles while the origin keeps failing.
+const OUT_TIME_MIN: Duration = Duration::from_secs(10);
+const OUT_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long an origin that returns gets a tenth of its share: its caches are cold.
+const RETURN_TIME: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn fail(health: &mut Health, n: usize, times: usize, now: Instant) -> Option<Change> {
+        let mut change = None;
+        for _ in 0..times {
+            change = health.note(n, Outcome::Failed, now);
+        }
+        change
+    }
+
+    #[test]
+    fn three_failures_in_a_row_put_an_origin_out_for_ten_seconds() {
+        let (mut health, now) = (Health::new(2), Instant::now());
+        assert_eq!(fail(&mut health, 0, 2, now), None);
+        health.note(0, Outcome::Good, now);
+        assert_eq!(fail(&mut health, 0, 2, now), None);
+        assert_eq!(fail(&mut health, 0, 1, now), Some(Change::Out(10 * SECOND)));
+        assert_eq!(health.tenths(0, now + 9 * SECOND), 0);
+        assert_eq!(health.tenths(1, now), 10);
+    }
+
+    #[test]
+    fn an_origin_returns_with_a_tenth_of_its_share() {
+        let (mut health, now) = (Health::new(2), Instant::now());
+        fail(&mut health, 0, 3, now);
+        assert_eq!(health.tenths(0, now + 10 * SECOND), 1);
+        assert_eq!(health.tenths(0, now + 19 * SECOND), 1);
+        assert_eq!(health.tenths(0, now + 20 * SECOND), 10);
+    }
+
+    #[test]
+    fn the_time_doubles_to_a_minute_and_a_success_ends_that() {
+        let (mut health, mut now) = (Health::new(2), Instant::now());
+        fail(&mut health, 0, 2, now);
+        for seconds in [10, 20, 40, 60, 60] {
+            let out = SECOND * seconds;
+            assert_eq!(fail(&mut health, 0, 1, now), Some(Change::Out(out)));
+            now += out;
+        }
+        health.note(0, Outcome::Good, now);
+        assert_eq!(fail(&mut health, 0, 3, now), Some(Change::Out(10 * SECOND)));
+    }
+
+    #[test]
+    fn late_failures_of_earlier_requests_do_not_lengthen_the_time() {
+        let (mut health, now) = (Health::new(2), Instant::now());
+        fail(&mut health, 0, 3, now);
+        assert_eq!(fail(&mut health, 0, 50, now + SECOND), None);
+        assert_eq!(health.tenths(0, now + 10 * SECOND), 1);
+    }
+
+    #[test]
+    fn never_more_than_half_of_the_origins_are_out_by_requests() {
+        for origins in 1..6 {
+            let (mut health, now) = (Health::new(origins), Instant::now());
+            for n in 0..origins {
+                fail(&mut health, n, 9, now);
+            }
+            let out = (0..origins).filter(|&n| health.tenths(n, now) == 0);
+            assert_eq!(out.count(), origins / 2);
+        }
+    }
+
+    #[test]
+    fn an_origin_out_by_a_check_counts_towards_the_half() {
+        let (mut health, now) = (Health::new(2), Instant::now());
+        for _ in 0..3 {
+            health.note_check(0, false, now);
+        }
+        assert_eq!(fail(&mut health, 1, 9, now), None);
+        assert_eq!(health.tenths(1, now), 10);
+    }
+
+    #[test]
+    fn three_failed_checks_put_an_origin_out_until_two_are_good() {
+        let (mut health, now) = (Health::new(1), Instant::now());
+        let mut check = |is_good| health.note_check(0, is_good, now);
+        assert_eq!([check(false), check(false), check(true)], [None; 3]);
+        assert_eq!([check(false), check(false)], [None; 2]);
+        assert_eq!(check(false), Some(Change::Down));
+        assert_eq!([check(true), check(false), check(true)], [None; 3]);
+        assert_eq!(check(true), Some(Change::Up));
+        assert_eq!(health.tenths(0, now + 9 * SECOND), 1);
+        assert_eq!(health.tenths(0, now + 10 * SECOND), 10);
+    }
+
+    #[test]
+    fn checks_may_put_all_origins_out() {
+        let (mut health, now) = (Health::new(2), Instant::now());
+        for n in [0, 1] {
+            for _ in 0..3 {
+                health.note_check(n, false, now);
+            }
+        }
+        assert_eq!([health.tenths(0, now), health.tenths(1, now)], [0, 0]);
+    }
+
+    #[test]
+    fn a_gateway_error_is_a_failure_and_other_errors_are_not() {
+        for (status, outcome) in [
+            (200, Outcome::Good),
+            (404, Outcome::Good),
+            (500, Outcome::Good),
+            (502, Outcome::Failed),
+            (503, Outcome::Failed),
+            (504, Outcome::Failed),
+        ] {
+            let status = http::StatusCode::from_u16(status).unwrap();
+            assert_eq!(Outcome::of(status), outcome);
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! The sites of the configuration in effect, with what is known about their origins.
+//!
+//! `worker` has one [`LiveSite`] per site, shared by all cores; `request` makes a [`SiteRequest`]
+//! per request, and `fetch::ask` reports to it what the origins did.
+//!
+//! Two fields of our own lead from `request` through the store and back, and are never sent to
+//! anyone: [`KEY`] carries the values of the cache key rules, as a field that `Vary` names, so that
+//! a purge of the URL finds all of them; [`ORIGIN`] says which origin a stored response is from,
+//! because the entity tags of two servers may differ.
+//!
+//! Invariant: the retries of a site are at most a fifth of its requests.
+//! Cost: one lock per forwarded request and per result.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use hashcache_http::{Authority, Origin, Target};
+use http::header::{COOKIE, HOST, VARY};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::balance::{Balancer, Load};
+use super::forwarded::Forwarding;
+use super::health::{Change, Health, Outcome};
+use super::spec::{SentHost, Site, Sites};
+use crate::failure::Failure;
+use crate::upstream::Endpoint;
+use crate::upstream::address::Purpose;
+
+/// The request field with the values of the cache key rules.
+pub(crate) const KEY: HeaderName = HeaderName::from_static("hashcache-key");
+/// The field of a stored response with the authority of its origin.
+pub(crate) const ORIGIN: HeaderName = HeaderName::from_static("hashcache-origin");
+
+/// A site and the state of its origins.
+#[derive(Debug)]
+pub(crate) struct LiveSite {
+    pub(crate) spec: Site,
+    pub(crate) error_page: Option<Bytes>,
+    state: Mutex<State>,
+    /// Unfinished requests of each origin.
+    busy: Vec<AtomicU32>,
+}
+
+#[derive(Debug)]
+struct State {
+    balancer: Balancer,
+    health: Health,
+    retries: RetryBudget,
+}
+
+/// A fifth of a retry for each request.
+#[derive(Clone, Copy, Debug)]
+struct RetryBudget {
+    fifths: u32,
+}
+
+impl RetryBudget {
+    fn note_request(&mut self) {
+        self.fifths = (self.fifths + 1).min(5 * RETRIES_SAVED);
+    }
+
+    fn take(&mut self) -> bool {
+        let left = self.fifths.checked_sub(5);
+        self.fifths = left.unwrap_or(self.fifths);
+        left.is_some()
+    }
+}
+
+/// The sites of the configuration in effect.
+#[derive(Debug, Default)]
+pub(crate) struct LiveSites {
+    sites: Vec<Arc<LiveSite>>,
+    names: Sites,
+}
+
+impl LiveSites {
+    /// The sites of `sites`; one that is the same in `known` keeps its state.
+    pub(crate) fn new(sites: &Sites, known: Option<&Self>) -> Self {
+        let live = sites.all().iter().map(|spec| {
+            let known = known.into_iter().flat_map(|known| &known.sites);
+            let same = known.into_iter().find(|it| it.spec == *spec);
+            same.cloned()
+                .unwrap_or_else(|| Arc::new(LiveSite::new(spec.clone())))
+        });
+        Self {
+            sites: live.collect(),
+            names: sites.clone(),
+        }
+    }
+
+    /// The site that has this host.
+    pub(crate) fn find(&self, authority: &Authority) -> Option<&Arc<LiveSite>> {
+        self.names.find(authority).and_then(|n| self.sites.get(n))
+    }
+
+    /// The target under which responses for a client's URL are stored; `None`: no site has its
+    /// host. The URL of an origin stands for that of a site that any host leads to.
+    pub(crate) fn stored_as(&self, target: &Target) -> Option<Target> {
+        let site = self.find(&target.authority)?;
+        let authority = site.spec.any_host_authority();
+        Some(Target {
+            scheme: target.scheme,
+            authority: authority.unwrap_or(&target.authority).clone(),
+            path_and_query: site.spec.key.path_and_query(&target.path_and_query).into(),
+        })
+    }
+
+    pub(crate) fn all(&self) -> &[Arc<LiveSite>] {
+        &self.sites
+    }
+}
+
+impl LiveSite {
+    fn new(spec: Site) -> Self {
+        let origins = spec.origins.len();
+        Self {
+            error_page: spec.error_page.clone().map(Bytes::from),
+            state: Mutex::new(State {
+                balancer: Balancer::new(spec.balance, origins),
+                health: Health::new(origins),
+                retries: RetryBudget {
+                    fifths: 5 * RETRIES_SAVED,
+                },
+            }),
+            busy: (0..origins).map(|_| AtomicU32::new(0)).collect(),
+            spec,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The origins to ask for `url`, in order; `first`, if it is in service, at the front.
+    pub(crate) fn endpoints(&self, url: &str, first: Option<&HeaderValue>) -> Vec<Endpoint> {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.retries.note_request();
+        let loads: Vec<Load> = self
+            .spec
+            .origins
+            .iter()
+            .zip(&self.busy)
+            .enumerate()
+            .map(|(n, (origin, busy))| Load {
+                weight: u32::from(origin.weight) * state.health.tenths(n, now),
+                busy: busy.load(Relaxed),
+            })
+            .collect();
+        let mut order = state.balancer.order(&loads, url.as_bytes());
+        drop(state);
+        let is_first = |n: usize| {
+            let origin = self.spec.origins[n].url.to_string();
+            first.is_some_and(|first| first.as_bytes() == origin.as_bytes())
+        };
+        if let Some(at) = order.iter().position(|&n| is_first(n)) {
+            order[..=at].rotate_right(1);
+        }
+        order.truncate(HOPS_MAX);
+        order.into_iter().map(|n| self.endpoint(n)).collect()
+    }
+
+    /// The server of origin `n`.
+    pub(crate) fn endpoint(&self, n: usize) -> Endpoint {
+        let Origin { scheme, authority } = self.spec.origins[n].url.clone();
+        Endpoint {
+            authority,
+            purpose: Purpose::Configured,
+            scheme,
+            through: None,
+        }
+    }
+
+    fn number(&self, to: &Endpoint) -> Option<usize> {
+        let is = |url: &Origin| url.authority == to.authority && url.scheme == to.scheme;
+        self.spec.origins.iter().position(|origin| is(&origin.url))
+    }
+
+    /// Whether a failed request may be sent to another origin.
+    pub(crate) fn may_retry(&self) -> bool {
+        self.state().retries.take()
+    }
+
+    /// Notes the result of a request.
+    pub(crate) fn note(&self, to: &Endpoint, outcome: Outcome) {
+        if let Some(n) = self.number(to) {
+            let change = self.state().health.note(n, outcome, Instant::now());
+            self.log(n, change);
+        }
+    }
+
+    /// Notes the result of a check of origin `n`.
+    pub(crate) fn note_check(&self, n: usize, is_good: bool) {
+        let change = self.state().health.note_check(n, is_good, Instant::now());
+        self.log(n, change);
+    }
+
+    fn log(&self, n: usize, change: Option<Change>) {
+        let (site, origin) = (self.spec.name(), &self.spec.origins[n].url);
+        match change {
+            None => {}
+            Some(Change::Out(time)) => {
+                warn!(site, %origin, seconds = time.as_secs(), "origin fails, left out for a time");
+            }
+            Some(Change::Down) => warn!(site, %origin, "origin left out, its checks fail"),
+            Some(Change::Up) => info!(site, %origin, "origin in service, its checks are good"),
+        }
+    }
+
+    /// The Host field for an origin, if it is not the client's.
+    pub(crate) fn host_for(&self, to: &Endpoint) -> Option<HeaderValue> {
+        match &self.spec.sent_host {
+            SentHost::Client => None,
+            SentHost::Origin => {
+                let host = to.authority.display(to.scheme).to_string();
+                HeaderValue::try_from(host).ok()
+            }
+            SentHost::Name(name) => Some(name.clone()),
+        }
+    }
+
+    /// The Host field of a check.
+    pub(crate) fn check_host(&self, to: &Endpoint) -> Option<HeaderValue> {
+        let named = self.host_for(to);
+        let first = || HeaderValue::try_from(self.spec.hosts.first()?.to_string()).ok();
+        named.or_else(first)
+    }
+
+    /// What a result means for the health of an origin; `None`: nothing.
+    pub(crate) fn outcome_of(failure: &Failure) -> Option<Outcome> {
+        match failure {
+            Failure::NameNotFound
+            | Failure::NameError
+            | Failure::NameTimeout(_)
+            | Failure::Unreachable
+            | Failure::ConnectionRefused
+            | Failure::ConnectTimeout(_)
+            | Failure::TlsCertificate(_)
+            | Failure::TlsAlert(_)
+            | Failure::TlsProtocol(_)
+            | Failure::ConnectionTerminated
+            | Failure::FirstByteTimeout(_)
+            | Failure::ResponseMalformed(_) => Some(Outcome::Failed),
+            _ => None,
+        }
+    }
+}
+
+/// A request to a site.
+#[derive(Debug)]
+pub(crate) struct SiteRequest {
+    pub(crate) site: Arc<LiveSite>,
+    pub(crate) forwarding: Forwarding,
+    /// The host that the client named, if the origins may know it.
+    pub(crate) host: Option<String>,
+}
+
+/// An unfinished request to an origin.
+#[derive(Debug)]
+pub(crate) struct Busy {
+    site: Arc<LiveSite>,
+    number: usize,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.site.busy[self.number].fetch_sub(1, Relaxed);
+    }
+}
+
+impl SiteRequest {
+    /// Changes the fields of a request into those for the origins of the site.
+    pub(crate) fn prepare(&self, fields: &mut HeaderMap) {
+        fields.remove(KEY);
+        self.site.spec.request_headers.apply(fields);
+        match &self.host {
+            Some(host) => self.forwarding.write(host, fields),
+            None => self.forwarding.write_without_host(fields),
+        }
+    }
+
+    /// Sets the Host field for an origin.
+    pub(crate) fn set_host(&self, to: &Endpoint, fields: &mut HeaderMap) {
+        if let Some(host) = self.site.host_for(to) {
+            fields.insert(HOST, host);
+        }
+    }
+
+    /// Counts a request that is about to be sent.
+    pub(crate) fn begin(&self, to: &Endpoint) -> Option<Busy> {
+        let number = self.site.number(to)?;
+        self.site.busy[number].fetch_add(1, Relaxed);
+        let site = Arc::clone(&self.site);
+        Some(Busy { site, number })
+    }
+
+    /// Adds our own fields to a response that is about to be judged and stored.
+    pub(crate) fn mark(&self, to: &Endpoint, response: &mut HeaderMap) {
+        let Endpoint {
+            scheme, authority, ..
+        } = to.clone();
+        let origin = Origin { scheme, authority }.to_string();
+        if let Ok(origin) = HeaderValue::try_from(origin) {
+            response.insert(ORIGIN, origin);
+        }
+        if self.site.spec.key.has_parts() {
+            response.append(VARY, HeaderValue::from_static("hashcache-key"));
+        }
+    }
+
+    /// Takes our own fields out of a response. Other caches must know what the key rules looked at.
+    pub(crate) fn unmark(&self, response: &mut HeaderMap) {
+        response.remove(ORIGIN);
+        if !self.site.spec.key.has_parts() || !response.contains_key(VARY) {
+            return;
+        }
+        let lines = response.get_all(VARY).iter().map(HeaderValue::as_bytes);
+        let mut members: Vec<Vec<u8>> = lines
+            .flat_map(|line| line.split(|&byte| byte == b','))
+            .map(|member| member.trim_ascii().to_ascii_lowercase())
+            .filter(|member| !member.is_empty() && member != KEY.as_str().as_bytes())
+            .collect();
+        let (cookies, fields) = self.site.spec.key.parts();
+        let ours = cookies.then_some(COOKIE).into_iter();
+        members.extend(
+            ours.chain(fields.iter().cloned())
+                .map(|it| it.as_str().into()),
+        );
+        members.sort();
+        members.dedup();
+        if let Ok(vary) = HeaderValue::from_bytes(&members.join(&b", "[..])) {
+            response.insert(VARY, vary);
+        }
+    }
+}
+
+/// Origins that are tried for one request: two retries.
+const HOPS_MAX: usize = 3;
+/// Retries that a site saves while none are needed.
+const RETRIES_SAVED: u32 = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::spec::SiteOrigin;
+
+    fn site(origins: usize) -> LiveSite {
+        let mut spec = Site::at("http://127.0.0.1:8000".parse().unwrap());
+        for n in 1..origins {
+            spec.origins.push(SiteOrigin {
+                url: format!("http://127.0.0.1:{}", 8000 + n).parse().unwrap(),
+                weight: 1,
+            });
+        }
+        LiveSite::new(spec)
+    }
+
+    fn ports(endpoints: &[Endpoint]) -> Vec<u16> {
+        endpoints.iter().map(|it| it.authority.port).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_origin_that_fails_gets_no_requests_for_a_time() {
+        let site = site(2);
+        let dead = site.endpoint(0);
+        for _ in 0..3 {
+            site.note(&dead, Outcome::Failed);
+        }
+        for _ in 0..4 {
+            assert_eq!(ports(&site.endpoints("/", None)), [8001]);
+        }
+        tokio::time::advance(std::time::Duration::from_secs(30)).await;
+        assert_eq!(site.endpoints("/", None).len(), 2);
+    }
+
+    #[test]
+    fn the_origin_of_a_stored_response_is_asked_first() {
+        let site = site(4);
+        let first = HeaderValue::from_static("http://127.0.0.1:8002");
+        for _ in 0..4 {
+            let order = ports(&site.endpoints("/", Some(&first)));
+            assert_eq!((order[0], order.len()), (8002, 3));
+        }
+    }
+
+    #[test]
+    fn retries_are_a_fifth_of_the_requests() {
+        let site = site(2);
+        while site.may_retry() {}
+        let retries = (0..1000).filter(|_| {
+            site.endpoints("/", None);
+            site.may_retry()
+        });
+        assert_eq!(retries.count(), 200);
+    }
+
+    #[test]
+    fn unfinished_requests_are_counted_until_they_end() {
+        let site = Arc::new(site(2));
+        let request = SiteRequest {
+            site: Arc::clone(&site),
+            forwarding: Forwarding::read(
+                [127, 0, 0, 1].into(),
+                hashcache_http::Scheme::Http,
+                &HeaderMap::new(),
+                |_| false,
+            ),
+            host: None,
+        };
+        let busy = request.begin(&site.endpoint(1));
+        assert_eq!(site.busy[1].load(Relaxed), 1);
+        drop(busy);
+        assert_eq!(site.busy[1].load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_reload_keeps_the_state_of_sites_that_did_not_change() {
+        let spec = site(2).spec;
+        let sites = Sites::new(vec![spec.clone()]).unwrap();
+        let before = LiveSites::new(&sites, None);
+        let same = LiveSites::new(&sites, Some(&before));
+        assert!(Arc::ptr_eq(&before.all()[0], &same.all()[0]));
+        let changed = Site {
+            redirect_to_https: true,
+            ..spec
+        };
+        let sites = Sites::new(vec![changed]).unwrap();
+        let other = LiveSites::new(&sites, Some(&before));
+        assert!(!Arc::ptr_eq(&before.all()[0], &other.all()[0]));
+    }
+}

@@ -1,0 +1,276 @@
+//! A site as the operator configured it.
+//!
+//! Made by `hashcache-cli` from a `[[site]]` table, or from `accelerate`; checked by
+//! [`Sites::new`].
+//!
+//! Invariants: a site has at least one origin, and no host belongs to two sites.
+
+use std::time::Duration;
+
+use hashcache_http::{Authority, Host, Origin, Scheme, Seconds};
+use http::HeaderValue;
+
+use super::balance::Balance;
+use super::encode::Coding;
+use super::header_rules::HeaderRules;
+use super::key_rules::KeyRules;
+use crate::upstream::prefix::Prefix;
+
+/// A site and its origins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Its names, without ports; the first one is used in logs. Empty: the only site, which serves
+    /// requests for any host.
+    pub hosts: Vec<Host>,
+    /// The servers that have its content.
+    pub origins: Vec<SiteOrigin>,
+    /// The Host field that origins get.
+    pub sent_host: SentHost,
+    /// How requests are spread over the origins.
+    pub balance: Balance,
+    /// How the origins are checked; `None`: only by the results of requests.
+    pub health: Option<HealthCheck>,
+    /// Whether plain requests are redirected to https.
+    pub redirect_to_https: bool,
+    /// Networks whose Forwarded and X-Forwarded fields are believed.
+    pub trust_forwarded: Vec<Prefix>,
+    /// How long stale responses may be served.
+    pub grace: Grace,
+    /// Cache key rules.
+    pub key: KeyRules,
+    /// Changes of the fields of requests.
+    pub request_headers: HeaderRules,
+    /// Changes of the fields of responses.
+    pub response_headers: HeaderRules,
+    /// Content codings that are applied to text.
+    pub compress: Vec<Coding>,
+    /// An HTML page that replaces the proxy's own error pages.
+    pub error_page: Option<Vec<u8>>,
+}
+
+/// A server with the content of a site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteOrigin {
+    /// Its address.
+    pub url: Origin,
+    /// Its share of the requests, relative to the other origins.
+    pub weight: u16,
+}
+
+/// The Host field that origins get.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SentHost {
+    /// The client's.
+    #[default]
+    Client,
+    /// That of the origin's URL.
+    Origin,
+    /// This one.
+    Name(HeaderValue),
+}
+
+impl SentHost {
+    /// A host, with or without a port; `None` if it is not one.
+    pub fn name(text: &str) -> Option<Self> {
+        Authority::parse(text, Scheme::Http).ok()?;
+        text.parse().ok().map(Self::Name)
+    }
+}
+
+/// How the origins of a site are checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// The path and query of the request.
+    pub path: String,
+    /// The time between checks of an origin.
+    pub interval: Duration,
+    /// How long an origin may take.
+    pub timeout: Duration,
+    /// The status of a good response.
+    pub status: u16,
+}
+
+/// How long stale responses of a site may be served where the origin says nothing about that. What
+/// the origin forbids (`must-revalidate`, `s-maxage`, `no-cache`) stays forbidden.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grace {
+    /// While the origins answer with an error.
+    pub stale_if_error: Seconds,
+    /// While a new response is fetched.
+    pub stale_while_revalidate: Seconds,
+}
+
+/// Why sites are refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SiteError {
+    /// A host of two sites.
+    #[error("`{host}` is a host of two sites")]
+    HostTwice {
+        /// The host.
+        host: Host,
+    },
+    /// A site without hosts beside other sites.
+    #[error("a site without `hosts` beside other sites")]
+    NoHosts,
+    /// A site without origins.
+    #[error("a site without `origins`")]
+    NoOrigins,
+    /// An origin that is in the list of a site twice.
+    #[error("`{url}` is an origin of the site twice")]
+    OriginTwice {
+        /// The URL.
+        url: Origin,
+    },
+}
+
+impl Site {
+    /// A site at one origin with the defaults of all settings: any host, the Host field of the
+    /// client.
+    pub fn at(url: Origin) -> Self {
+        Self {
+            hosts: Vec::new(),
+            origins: vec![SiteOrigin { url, weight: 1 }],
+            sent_host: SentHost::Client,
+            balance: Balance::RoundRobin,
+            health: None,
+            redirect_to_https: false,
+            trust_forwarded: Vec::new(),
+            grace: Grace::default(),
+            key: KeyRules::default(),
+            request_headers: HeaderRules::default(),
+            response_headers: HeaderRules::default(),
+            compress: Vec::new(),
+            error_page: None,
+        }
+    }
+
+    /// The authority in the cache keys of a site that any host leads to: a client must not be able
+    /// to choose it. `None`: the site has names.
+    pub(crate) fn any_host_authority(&self) -> Option<&Authority> {
+        let origin = self.origins.first().filter(|_| self.hosts.is_empty());
+        origin.map(|origin| &origin.url.authority)
+    }
+
+    /// The name of the site in logs.
+    pub fn name(&self) -> String {
+        match (self.hosts.first(), self.origins.first()) {
+            (Some(host), _) => host.to_string(),
+            (None, Some(origin)) => origin.url.authority.display(origin.url.scheme).to_string(),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+impl HealthCheck {
+    /// The defaults, with this path.
+    pub fn at(path: String) -> Self {
+        Self {
+            path,
+            interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(2),
+            status: 200,
+        }
+    }
+}
+
+/// Sites that do not contradict each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sites(Vec<Site>);
+
+impl Sites {
+    /// Checks the sites.
+    ///
+    /// # Errors See [`SiteError`].
+    pub fn new(sites: Vec<Site>) -> Result<Self, SiteError> {
+        let mut hosts: Vec<&Host> = Vec::new();
+        for site in &sites {
+            if site.hosts.is_empty() && sites.len() > 1 {
+                return Err(SiteError::NoHosts);
+            }
+            for (n, origin) in site.origins.iter().enumerate() {
+                if site.origins[..n].iter().any(|it| it.url == origin.url) {
+                    let url = origin.url.clone();
+                    return Err(SiteError::OriginTwice { url });
+                }
+            }
+            if site.origins.is_empty() {
+                return Err(SiteError::NoOrigins);
+            }
+            for host in &site.hosts {
+                if hosts.contains(&host) {
+                    return Err(SiteError::HostTwice { host: host.clone() });
+                }
+                hosts.push(host);
+            }
+        }
+        Ok(Self(sites))
+    }
+
+    /// All sites.
+    pub fn all(&self) -> &[Site] {
+        &self.0
+    }
+
+    /// The number of the site that has this host.
+    pub(crate) fn find(&self, authority: &Authority) -> Option<usize> {
+        let has = |site: &Site| site.hosts.is_empty() || site.hosts.contains(&authority.host);
+        self.0.iter().position(has)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(hosts: &[&str]) -> Site {
+        let mut site = Site::at("http://127.0.0.1:8000".parse().unwrap());
+        site.hosts = hosts.iter().map(|it| Host::parse(it).unwrap()).collect();
+        site
+    }
+
+    fn refused(sites: Vec<Site>) -> String {
+        Sites::new(sites).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn sites_that_contradict_each_other_are_refused() {
+        assert_eq!(
+            refused(vec![site(&["a.test", "b.test"]), site(&["B.TEST"])]),
+            "`b.test` is a host of two sites"
+        );
+        assert_eq!(
+            refused(vec![site(&["a.test", "a.test"])]),
+            "`a.test` is a host of two sites"
+        );
+        assert_eq!(
+            refused(vec![site(&["a.test"]), site(&[])]),
+            "a site without `hosts` beside other sites"
+        );
+        let mut twice = site(&["a.test"]);
+        twice.origins.push(twice.origins[0].clone());
+        assert_eq!(
+            refused(vec![twice]),
+            "`http://127.0.0.1:8000` is an origin of the site twice"
+        );
+        let mut none = site(&["a.test"]);
+        none.origins.clear();
+        assert_eq!(refused(vec![none]), "a site without `origins`");
+    }
+
+    #[test]
+    fn a_host_selects_its_site_whatever_its_port() {
+        let sites = Sites::new(vec![site(&["a.test"]), site(&["b.test", "c.test"])]).unwrap();
+        let find = |text: &str| {
+            let authority = Authority::parse(text, Scheme::Http).unwrap();
+            sites.find(&authority)
+        };
+        assert_eq!(find("A.test"), Some(0));
+        assert_eq!(find("c.test:8080"), Some(1));
+        assert_eq!(find("d.test"), None);
+        assert_eq!(find("x.a.test"), None);
+        let any = Sites::new(vec![site(&[])]).unwrap();
+        let authority = Authority::parse("any.test", Scheme::Http).unwrap();
+        assert_eq!(any.find(&authority), Some(0));
+    }
+}
