@@ -255,7 +255,7 @@ pub(crate) struct SiteRequest {
     pub(crate) site: Arc<LiveSite>,
     pub(crate) forwarding: Forwarding,
     /// The host that the client named, if the origins may know it.
-    pub(crate) host: Option<String>,
+    pub(crate) host: Option<Authority>,
 }
 
 /// An unfinished request to an origin.
@@ -277,7 +277,10 @@ impl SiteRequest {
         fields.remove(KEY);
         self.site.spec.request_headers.apply(fields);
         match &self.host {
-            Some(host) => self.forwarding.write(host, fields),
+            Some(host) => {
+                let host = host.display(self.forwarding.scheme).to_string();
+                self.forwarding.write(&host, fields);
+            }
             None => self.forwarding.write_without_host(fields),
         }
     }
@@ -297,14 +300,17 @@ impl SiteRequest {
         Some(Busy { site, number })
     }
 
-    /// Adds our own fields to a response that is about to be judged and stored.
+    /// Adds our own fields to a response that is about to be judged and stored. The only origin of
+    /// a site needs no field.
     pub(crate) fn mark(&self, to: &Endpoint, response: &mut HeaderMap) {
-        let Endpoint {
-            scheme, authority, ..
-        } = to.clone();
-        let origin = Origin { scheme, authority }.to_string();
-        if let Ok(origin) = HeaderValue::try_from(origin) {
-            response.insert(ORIGIN, origin);
+        if self.site.spec.origins.len() > 1 {
+            let Endpoint {
+                scheme, authority, ..
+            } = to.clone();
+            let origin = Origin { scheme, authority }.to_string();
+            if let Ok(origin) = HeaderValue::try_from(origin) {
+                response.insert(ORIGIN, origin);
+            }
         }
         if self.site.spec.key.has_parts() {
             response.append(VARY, HeaderValue::from_static("hashcache-key"));
