@@ -45,7 +45,7 @@ pub(crate) fn check_reading(data: &[u8]) {
     newer.insert(FORWARDED, sent[FORWARDED].clone());
     sent.remove(FORWARDED);
     let trusts = |address| read.proxies.contains(&address) || address == peer;
-    // Each proxy adds an address, so a list that was read to its limit is above it for the next one.
+    // Each proxy adds an address, so a list at its limit is above it for the next proxy.
     if trusts(read.client) || read.proxies.len() == ELEMENTS_MAX {
         return;
     }
