@@ -17,7 +17,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use serde_json::Value;
 
 use crate::campaign::Campaign;
 use crate::proxy_process::ProxyProcess;
@@ -336,7 +335,7 @@ impl Stage {
             );
             for request in &seen {
                 for (name, value) in &expected {
-                    let is = request[*name] == Value::from(value.as_str());
+                    let is = request[*name] == value.as_str();
                     ensure!(is, "{}: {request}", origin.name);
                 }
             }

@@ -136,7 +136,7 @@ mod tests {
 
     impl Collector for Page {
         fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-            super::encode(&mut encoder, &self.0)
+            encode(&mut encoder, &self.0)
         }
     }
 

@@ -442,7 +442,7 @@ mod tests {
         for _ in 0..4 {
             assert_eq!(ports(&site.endpoints("/", None)), [8001]);
         }
-        tokio::time::advance(std::time::Duration::from_secs(30)).await;
+        tokio::time::advance(Duration::from_secs(30)).await;
         assert_eq!(site.endpoints("/", None).len(), 2);
     }
 
