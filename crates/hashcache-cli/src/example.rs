@@ -45,6 +45,10 @@ const SITES: &str = "\
 #health = { path = \"/healthz\", interval = \"5s\", timeout = \"2s\", status = 200 }
 #redirect_to_https = true
 #trust_forwarded = [\"10.0.0.0/8\"]
+#lifetime = [
+#    { path = \"/static/**\", default = \"1d\", ignore_cookies = true },
+#    { default = \"1m\", max = \"1h\" },
+#]
 #stale_if_error = \"1d\"
 #stale_while_revalidate = \"1m\"
 #key = { drop_query = [\"utm_*\", \"fbclid\"], sort_query = true, cookies = [\"lang\"] }

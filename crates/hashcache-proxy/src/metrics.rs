@@ -9,6 +9,7 @@
 
 mod exposition;
 mod icp;
+mod origins;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -117,6 +117,7 @@ impl LiveSettings {
             generation,
             store: StoreOptions {
                 rules: settings.rules.clone(),
+                sites: settings.sites.lifetimes(),
                 negative: settings.negative_lifetime,
                 adaptive: settings.adaptive_lifetime,
                 set_cookie: settings.set_cookie,

@@ -762,7 +762,7 @@ are stored by the URL that the client used. Origins get X-Forwarded-For, X-Forwa
 X-Forwarded-Host and Forwarded. A reload takes changes of sites over.";
 
 /// The fields of a `[[site]]`.
-pub const SITE_FIELDS: [(&str, &str); 15] = [
+pub const SITE_FIELDS: [(&str, &str); 16] = [
     (
         "hosts",
         "Names of the site, without ports. The first one is its name in logs.",
@@ -802,6 +802,14 @@ pub const SITE_FIELDS: [(&str, &str); 15] = [
         "Networks of proxies in front of this one, whose Forwarded and X-Forwarded fields are \
          believed. From other clients these fields are dropped. A proxy in these networks must \
          set or remove X-Forwarded-For.",
+    ),
+    (
+        "lifetime",
+        "Freshness lifetimes by path; the first entry that matches decides. path: a pattern or a \
+         list, as in a rule; without it, every path. default: the lifetime of a 200 or a permanent \
+         redirect for which the origin states none. It is for requests without cookies, unless \
+         ignore_cookies = true, and never for responses that set a cookie. max: the longest \
+         lifetime, whatever the origin states. private, no-store and no-cache win.",
     ),
     (
         "stale_if_error",

@@ -28,6 +28,7 @@ mod proxy_rules;
 mod proxy_sharing;
 mod proxy_siblings;
 mod proxy_sites;
+mod proxy_sites_live;
 mod proxy_smuggling;
 mod proxy_tls;
 mod proxy_variants;

@@ -70,6 +70,7 @@ pub(crate) async fn ask(
     if let Some(site) = site {
         site.prepare(request.headers_mut());
     }
+    let path = site.map(|_| request.uri().path().to_owned());
     let mut next = Some(request);
     let mut asking = Asking::default();
     while let (Some((number, hop)), Some(mut request)) = (hops.next(), next.take()) {
@@ -109,7 +110,8 @@ pub(crate) async fn ask(
             None => sending.await,
         };
         if let Some(site) = site {
-            note(site, hop, busy, &mut sent);
+            let path = path.as_deref().unwrap_or_default();
+            note(worker, (site, path), (hop, busy), &mut sent);
         }
         if stored_only.is_some() && !is_usable(&sent, &withheld) {
             worker.metrics.false_hit();
@@ -125,15 +127,19 @@ pub(crate) async fn ask(
 
 /// Notes what an origin of a site did, and marks its response.
 fn note(
-    site: &SiteRequest,
-    hop: &Hop,
-    busy: Option<Busy>,
+    worker: &Worker,
+    (site, path): (&SiteRequest, &str),
+    (hop, busy): (&Hop, Option<Busy>),
     sent: &mut Result<UpstreamExchange, Unanswered>,
 ) {
     let outcome = match sent {
         Ok(exchange) => {
             let outcome = Outcome::of(exchange.response.status());
-            site.mark(&hop.endpoint, exchange.response.headers_mut());
+            if let Some(busy) = &busy {
+                busy.note_response();
+            }
+            let targets = &worker.common.live().store.targets;
+            site.mark(&hop.endpoint, (path, &mut exchange.response), targets);
             exchange.response.body_mut().hold(busy);
             Some(outcome)
         }

@@ -201,6 +201,10 @@ pub fn run<E: std::fmt::Display>(
     // The cores have copies, which they close when a drain begins. With this copy open, clients
     // would wait in its queue then instead of being refused.
     drop(listeners);
+    let exposition = exposition.with_sites({
+        let common = Arc::clone(&common);
+        move || Arc::clone(&common.live().sites)
+    });
     let admin = Admin::new(
         exposition,
         common.purger.clone(),

@@ -536,6 +536,14 @@ mod tests {
     }
 
     #[test]
+    fn a_list_at_its_limit_is_read_without_a_fault() {
+        for count in [31, 32, 33, 100] {
+            let list = vec!["10.0.0.2"; count].join(",");
+            super::super::forwarded_check::check_reading(format!("\n10.0.0.32,{list}").as_bytes());
+        }
+    }
+
+    #[test]
     fn random_bytes_keep_the_promises() {
         let mut random = fastrand::Rng::with_seed(7);
         let pieces: [&[u8]; 16] = [
