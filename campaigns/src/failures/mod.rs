@@ -5,8 +5,8 @@
 //! with a proxy of its own and relays in front of the servers; this module has the bars.
 //!
 //! The bars: no request fails while another way is left; none takes longer than the deadlines of
-//! the proxy allow; the server is used again within 10 s; a distance of 700 ms alone takes no server
-//! out of service.
+//! the proxy allow; the server is used again within 10 s; a distance of 700 ms alone takes no
+//! server out of service.
 
 mod bench;
 mod clients;
