@@ -119,9 +119,9 @@ pub(crate) async fn ask(
                 timeout(limit, sending).await.unwrap_or_else(late)
             }
             None if copy.is_none() || !others.is_any_up => sending.await,
-            None => match (hop.absolute.as_ref(), site) {
-                (Some(form), _) => {
-                    let waited = patience.wait(&form.peer, &others.peers, sending).await;
+            None => match (hop.peer(), site) {
+                (Some(peer), _) => {
+                    let waited = patience.wait(peer, &others.peers, sending).await;
                     waited.unwrap_or_else(|late| Err(SendFailure::from(late).into()))
                 }
                 (None, Some(site)) => {
