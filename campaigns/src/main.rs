@@ -9,6 +9,7 @@ mod campaign;
 mod conformance;
 mod cpu;
 mod device_speed;
+mod failures;
 mod followers;
 mod h2spec;
 mod hostile;
@@ -70,6 +71,8 @@ enum Command {
     Squid(squid::Args),
     /// Log in to a Django application behind the proxy with Chromium
     Application(application::Args),
+    /// Break peers and origins in every way, and see what clients notice
+    Failures(failures::Args),
     /// Run the public suite of HTTP caching tests in both modes
     Conformance(conformance::Args),
     /// Hold random operations on every policy against a map
@@ -142,6 +145,7 @@ impl Command {
             Self::Smuggling(args) => smuggling::run(args, campaign).await,
             Self::Squid(args) => squid::run(args, campaign).await,
             Self::Application(args) => application::run(args, campaign).await,
+            Self::Failures(args) => failures::run(args, campaign).await,
             Self::Conformance(args) => conformance::run(args, campaign),
             Self::Models(args) => models::models(args, campaign),
             Self::Stress(args) => models::stress(args, campaign),

@@ -258,6 +258,7 @@ pub(crate) enum Limit {
     ProgressTime,
     ConnectTime,
     FirstByteTime,
+    PeerFirstByteTime,
     BetweenBytesTime,
     UpstreamPerOrigin,
     Upstream,
@@ -271,7 +272,7 @@ pub(crate) enum Limit {
 
 impl Limit {
     /// All limits with their names, in numerical order.
-    const ALL: [(Self, &'static str); 24] = [
+    const ALL: [(Self, &'static str); 25] = [
         (Self::Clients, "clients"),
         (Self::ClientsPerAddress, "clients_per_address"),
         (Self::ClientShare, "client_share"),
@@ -287,6 +288,7 @@ impl Limit {
         (Self::ProgressTime, "progress_time"),
         (Self::ConnectTime, "connect_time"),
         (Self::FirstByteTime, "first_byte_time"),
+        (Self::PeerFirstByteTime, "peer_first_byte_time"),
         (Self::BetweenBytesTime, "between_bytes_time"),
         (Self::UpstreamPerOrigin, "upstream_per_origin"),
         (Self::Upstream, "upstream"),

@@ -289,6 +289,11 @@ impl Peer {
         self.report(self.health.failed(kind, Instant::now()), failure);
     }
 
+    /// Notes that an answer takes long: a probe decides whether the peer still answers.
+    pub(crate) fn note_late(&self) {
+        self.health.failed(PeerFailure::Doubt, Instant::now());
+    }
+
     /// Notes a probe without an answer.
     pub(crate) fn note_failed_probe(&self, failure: &Failure) {
         self.report(self.health.probe_failed(Instant::now()), failure);
@@ -503,10 +508,25 @@ const PROBE_PAUSES: [Duration; 3] = [
 ];
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    /// A parent of this name.
+    pub(crate) fn parent(name: &str) -> Peer {
+        let settings = PeerSettings {
+            name: name.into(),
+            kind: PeerKind::Parent,
+            url: "http://192.0.2.1:3128".parse().unwrap(),
+            credentials: Credentials::None,
+            https: PeerHttps::Tunnel,
+            icp: None,
+            misses: PeerMisses::Fetched,
+            weight: 1,
+        };
+        settings.load().unwrap()
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_is_down_after_one_refusal_or_three_failures_in_a_row() {

@@ -99,7 +99,11 @@ impl Queries {
         if heard.timed_out {
             for place in waiting {
                 self.counts.timed_out();
-                peers[place].note_no_reply();
+                // How far away the others are is not known yet: their probes, which are waited for
+                // longer, decide whether they answer.
+                if peers[place].round_trip.smoothed().is_some() {
+                    peers[place].note_no_reply();
+                }
             }
         }
         heard
@@ -227,6 +231,8 @@ const PROBE_TIME: Duration = Duration::from_secs(2);
 mod tests {
     use super::*;
     use crate::peer::{Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings};
+    use crate::route::{RouteRequest, RouteSettings, Routes, Siblings};
+    use crate::upstream::address::Purpose;
 
     fn queries() -> Queries {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -296,6 +302,35 @@ mod tests {
         tokio::time::advance(REMEMBERED).await;
         queries.forget_old();
         assert!(queries.outstanding().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_of_unknown_distance_is_not_called_dead_after_three_deadlines() {
+        let (queries, (peer, socket)) = (queries(), peer());
+        peer.set_addresses(&[socket.local_addr().unwrap().ip()]);
+        let target = Target::parse_url("http://x.test/").unwrap();
+        let ask = async || {
+            let routes = Routes::new(vec![Arc::clone(&peer)], &[RouteSettings::default()]);
+            let route = routes.plan(RouteRequest {
+                scheme: target.scheme,
+                authority: &target.authority,
+                path: "/",
+                purpose: Purpose::Forward,
+                is_tunnel: false,
+                via_members: 0,
+                siblings: Siblings::Asked,
+            });
+            queries.ask(&target, route.unwrap()).await;
+        };
+        for _ in 0..6 {
+            ask().await;
+        }
+        assert!(peer.icp_health.is_up());
+        peer.note_reply(Duration::from_millis(700));
+        for _ in 0..3 {
+            ask().await;
+        }
+        assert!(!peer.icp_health.is_up());
     }
 
     #[tokio::test]

@@ -294,6 +294,11 @@ impl Hop {
         absolute.is_some_and(|form| form.wanted == Wanted::Stored)
     }
 
+    /// Whether the server is regarded as one that answers.
+    pub(crate) fn is_up(&self) -> bool {
+        self.peer().is_none_or(|peer| peer.health.is_up())
+    }
+
     fn is_same_peer(&self, other: &Hop) -> bool {
         match (self.peer(), other.peer()) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -406,6 +411,15 @@ impl Route {
             let chosen = self.rest.remove(at);
             let before = std::mem::replace(&mut self.first, chosen);
             self.rest.insert(0, before);
+        }
+        self
+    }
+
+    /// The same hops, with the first one last: it gave a response that broke off again.
+    pub(crate) fn with_first_last(mut self) -> Self {
+        if !self.rest.is_empty() {
+            let second = self.rest.remove(0);
+            self.rest.push(std::mem::replace(&mut self.first, second));
         }
         self
     }

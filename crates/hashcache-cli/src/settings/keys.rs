@@ -345,6 +345,7 @@ pub static KEYS: &[Key] = &[
     limit!(progress_time, positive_time, show_duration),
     limit!(connect_time, positive_time, show_duration),
     limit!(first_byte_time, positive_time, show_duration),
+    limit!(peer_first_byte_time, positive_time, show_duration),
     limit!(between_bytes_time, positive_time, show_duration),
     limit!(upstream_per_origin, count, show_count),
     limit!(upstream, count, show_count),

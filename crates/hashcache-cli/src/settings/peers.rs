@@ -345,7 +345,9 @@ impl Said<'_> {
         }
         for (at, peer) in all.peers.iter().enumerate() {
             if all.peers[..at].iter().any(|it| it.name == peer.name) {
-                faults.push(Fault::new(format!("two peers are called `{}`", peer.name)));
+                // Two in the file were found there; this one is from a flag or the environment.
+                let fault = Fault::new(format!("two peers are called `{}`", peer.name));
+                faults.push(fault.at("parent"));
             }
         }
         for name in all

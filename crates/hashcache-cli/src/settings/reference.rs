@@ -682,6 +682,13 @@ pub static ENTRIES: &[Entry] = &[
         "",
     ),
     limit(
+        "limits.peer_first_byte_time",
+        "Time for the first byte of a peer's response while another next hop is left",
+        "Of several peers together hardly more. A peer that answers nothing at all is found out \
+         earlier, by a probe after 2 s. Raise it if fetches through a parent take long and are \
+         not to be repeated directly.",
+    ),
+    limit(
         "limits.between_bytes_time",
         "Time between bytes of an origin's response",
         "",

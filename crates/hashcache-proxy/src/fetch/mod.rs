@@ -18,14 +18,16 @@ pub(crate) mod counters;
 mod fields;
 mod judge;
 mod mark;
+mod patience;
 mod pump;
 pub(crate) mod range_fetch;
 mod sink;
 mod spec;
 pub(crate) mod variant;
 
-pub(crate) use self::ask::{Answered, AskFailure, ask, is_final};
+pub(crate) use self::ask::{Answered, AskFailure, Others, ask, is_final};
 pub(crate) use self::fields::{passed_on, upstream_fields};
+pub(crate) use self::patience::Patience;
 pub(crate) use self::spec::{Extent, FetchSpec, Fetched, Reply, SelectedResponse, is_error};
 
 use std::rc::Rc;

@@ -8,7 +8,8 @@
 //! a purge of the URL finds all of them; [`ORIGIN`] says which origin a stored response is from,
 //! because the entity tags of two servers may differ.
 //!
-//! Invariant: the retries of a site are at most a fifth of its requests.
+//! Invariant: the retries of a site are at most a fifth of its requests, beside those of requests
+//! that waited for an origin which is out of service now.
 //! Cost: one lock per forwarded request and per result.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -193,9 +194,17 @@ impl LiveSite {
         self.spec.origins.iter().position(|origin| is(&origin.url))
     }
 
-    /// Whether a failed request may be sent to another origin.
-    pub(crate) fn may_retry(&self) -> bool {
-        self.state().retries.take()
+    /// Whether a request that failed at this origin may be sent to another one. Retries are limited,
+    /// so that they do not double the load of origins that are all overloaded; what waited for an
+    /// origin that is out of service now is moved, and is no such load.
+    pub(crate) fn may_retry(&self, failed: &Endpoint) -> bool {
+        !self.is_in_service(failed) || self.state().retries.take()
+    }
+
+    /// Whether requests are sent to this origin.
+    pub(crate) fn is_in_service(&self, to: &Endpoint) -> bool {
+        let number = self.number(to);
+        number.is_none_or(|n| self.state().health.tenths(n, Instant::now()) > 0)
     }
 
     /// Notes the result of a request.
@@ -465,12 +474,25 @@ mod tests {
     #[test]
     fn retries_are_a_fifth_of_the_requests() {
         let site = site(2);
-        while site.may_retry() {}
+        let failed = site.endpoint(0);
+        while site.may_retry(&failed) {}
         let retries = (0..1000).filter(|_| {
             site.endpoints("/", None);
-            site.may_retry()
+            site.may_retry(&failed)
         });
         assert_eq!(retries.count(), 200);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_requests_leave_an_origin_that_is_out_of_service() {
+        let site = site(2);
+        let failed = site.endpoint(0);
+        while site.may_retry(&failed) {}
+        for _ in 0..3 {
+            site.note(&failed, Outcome::Failed);
+        }
+        assert!((0..1000).all(|_| site.may_retry(&failed)));
+        assert!(!site.may_retry(&site.endpoint(1)));
     }
 
     #[test]
