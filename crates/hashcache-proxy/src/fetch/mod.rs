@@ -240,13 +240,12 @@ async fn plan(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<Route, AskFailure
         false => Siblings::NotAsked,
     };
     let route = worker.route_of_fetch(spec.space, &spec.target, &spec.fields, siblings)?;
-    match &worker.common.queries {
-        // On the heap: otherwise every transfer would keep room for it until its end.
-        Some(queries) if route.queries().next().is_some() => {
-            Ok(Box::pin(queries.ask(&spec.target, route)).await)
-        }
-        _ => Ok(route.without_queries()),
+    if route.queries().next().is_none() {
+        return Ok(route);
     }
+    // On the heap: otherwise every transfer would keep room for it until its end.
+    let queries = &worker.common.queries;
+    Ok(Box::pin(queries.ask(&spec.target, &spec.fields, route)).await)
 }
 
 fn unsendable() -> AskFailure {
