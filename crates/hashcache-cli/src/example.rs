@@ -77,6 +77,10 @@ const PEERS: &str = "\
 #plain_https = false
 #weight = 1
 #icp = 3130
+#htcp = 4827
+#htcp_key_file = \"/etc/hashcache/htcp-key\"
+#clear = false
+#send_clear = false
 #misses = true
 ";
 
@@ -255,7 +259,9 @@ mod tests {
 
     #[test]
     fn the_tables_in_the_sample_can_be_read() {
-        let tables = format!("icp = 3130\n{RULES}{MIRRORS}{PEERS}{ROUTES}").replace('#', "");
+        let tables =
+            format!("icp = 3130\nhtcp = \"192.0.2.1:4827\"\n{RULES}{MIRRORS}{PEERS}{ROUTES}")
+                .replace('#', "");
         let effective = loaded(&tables);
         assert_eq!(effective.tables.len(), 3);
         assert_eq!(effective.values.mirror.len(), 1);

@@ -8,6 +8,7 @@
 //! fetch. A tunnel's bytes are counted separately, because none of them could have been a hit.
 
 mod exposition;
+mod htcp;
 mod icp;
 mod origins;
 
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 pub(crate) use exposition::{Exposition, Requests};
+pub(crate) use htcp::{ClearResult, HtcpAnswer, HtcpCounts, HtcpIgnored, HtcpReply};
 pub(crate) use icp::{IcpCounts, Unanswered};
 
 use crate::access_log::{LogEntry, Outcome, OutcomeClass};
@@ -32,6 +34,7 @@ pub(crate) struct Metrics {
     authority_ends: AtomicU64,
     purges: Arc<purge::PurgeCounts>,
     icp: Arc<IcpCounts>,
+    htcp: Arc<HtcpCounts>,
 }
 
 impl Metrics {
@@ -44,6 +47,7 @@ impl Metrics {
             authority_ends: AtomicU64::new(0),
             purges: Arc::default(),
             icp: Arc::default(),
+            htcp: Arc::default(),
         })
     }
 
@@ -55,6 +59,11 @@ impl Metrics {
     /// Counters of ICP; one set for all workers.
     pub(crate) fn icp(&self) -> &Arc<IcpCounts> {
         &self.icp
+    }
+
+    /// Counters of HTCP; one set for all workers.
+    pub(crate) fn htcp(&self) -> &Arc<HtcpCounts> {
+        &self.htcp
     }
 
     /// The block of one worker; events without a worker use that of worker 0.

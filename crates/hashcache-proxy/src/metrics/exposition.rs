@@ -332,6 +332,7 @@ impl Collector for Exposition {
         if let Some(sites) = &self.sites {
             origins::encode(&mut page.0, &sites())?;
         }
+        self.encode_htcp(&mut page)?;
 
         page.gauge("hashcache_objects", "Stored objects", engine.objects)?;
         page.gauge(
@@ -540,8 +541,52 @@ impl Exposition {
         )?;
         page.counter(
             "hashcache_peer_false_hits",
-            "Siblings that said HIT by ICP and then did not give the response",
+            "Siblings that said HIT and then did not give the response",
             self.metrics.sum(|worker| &worker.false_hits),
+        )
+    }
+
+    fn encode_htcp(&self, page: &mut Page<'_>) -> fmt::Result {
+        let htcp = self.metrics.htcp();
+        page.counter(
+            "hashcache_htcp_queries",
+            "HTCP queries (TST) sent to peers",
+            htcp.queries(),
+        )?;
+        page.counter(
+            "hashcache_htcp_timeouts",
+            "HTCP queries that got no reply in time",
+            htcp.timeouts(),
+        )?;
+        page.family(
+            "hashcache_htcp_replies",
+            "HTCP replies of peers to our queries, by reply",
+            "reply",
+            htcp.replies_received(),
+        )?;
+        page.family(
+            "hashcache_htcp_answers",
+            "HTCP replies sent to peers, by reply",
+            "reply",
+            htcp.replies_sent(),
+        )?;
+        page.family(
+            "hashcache_htcp_ignored",
+            "HTCP datagrams that had no effect and got no reply, by reason",
+            "reason",
+            htcp.datagrams_ignored(),
+        )?;
+        page.family(
+            "hashcache_htcp_clears",
+            "CLR requests of peers, by result",
+            "result",
+            htcp.clears_received(),
+        )?;
+        page.family(
+            "hashcache_htcp_clears_sent",
+            "CLR requests sent to peers after a PURGE, by result",
+            "result",
+            htcp.clears_sent(),
         )
     }
 

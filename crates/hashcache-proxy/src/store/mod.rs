@@ -29,7 +29,7 @@ use hashcache_http::{FACTS_BYTES, StoredFacts, VariantTable, VaryRow};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-pub(crate) use self::look_up::{HitSource, StoreLookup, look_up};
+pub(crate) use self::look_up::{HitSource, StoreLookup, first_variant, look_up};
 pub(crate) use self::place::ObjectPlace;
 
 /// The metadata layout of this build, the only one that it reads.
