@@ -11,6 +11,7 @@ mod device_speed;
 mod followers;
 mod h2spec;
 mod hostile;
+mod members;
 mod memory_limit;
 mod memory_pressure;
 mod models;
@@ -67,6 +68,8 @@ enum Command {
     Smuggling(smuggling::Args),
     /// Let a real Squid and the proxy be each other's parent, sibling and child
     Squid(squid::Args),
+    /// Kill one of three boxes behind HAProxy under load and start it again
+    Members(members::Args),
     /// Run the public suite of HTTP caching tests in both modes
     Conformance(conformance::Args),
     /// Hold random operations on every policy against a map
@@ -138,6 +141,7 @@ impl Command {
             Self::Hostile(args) => hostile::run(args, campaign).await,
             Self::Smuggling(args) => smuggling::run(args, campaign).await,
             Self::Squid(args) => squid::run(args, campaign).await,
+            Self::Members(args) => members::run(args, campaign).await,
             Self::Conformance(args) => conformance::run(args, campaign),
             Self::Models(args) => models::models(args, campaign),
             Self::Stress(args) => models::stress(args, campaign),

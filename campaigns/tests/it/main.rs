@@ -1,5 +1,6 @@
 //! Campaigns whose short form belongs to every test run.
 
+mod members;
 mod squid;
 
 use std::fs;

@@ -16,6 +16,7 @@ mod proxy_followers;
 mod proxy_groups;
 mod proxy_hostile;
 mod proxy_intercept;
+mod proxy_members;
 mod proxy_mirrors;
 mod proxy_never_wrong;
 mod proxy_peers;

@@ -66,20 +66,33 @@ pub(crate) async fn ask(
     let mut hops = route.hops().enumerate().peekable();
     let is_repeatable = request.body().is_empty() && request.method().is_safe();
     let site = route.site();
+    // A member gets other fields than an origin.
+    let has_member = route.hops().any(|hop| hop.member().is_some());
+    let received = (site.is_some() && has_member).then(|| request.headers().clone());
     let mut request = request;
-    if let Some(site) = site {
+    if let (Some(site), None) = (site, &received) {
         site.prepare(request.headers_mut());
     }
     let mut next = Some(request);
+    let mut origins = 0;
     let mut asking = Asking::default();
     while let (Some((number, hop)), Some(mut request)) = (hops.next(), next.take()) {
-        if let Some(site) = site {
-            if number > 0 && !site.site.may_retry() {
+        if let (Some(site), Some(received)) = (site, &received) {
+            *request.headers_mut() = received.clone();
+            match hop.member() {
+                Some(_) => site.prepare_for_member(request.headers_mut()),
+                None => site.prepare(request.headers_mut()),
+            }
+        }
+        let origin_of = site.filter(|_| hop.member().is_none());
+        if let Some(site) = origin_of {
+            if origins > 0 && !site.site.may_retry() {
                 break;
             }
+            origins += 1;
             site.set_host(&hop.endpoint, request.headers_mut());
         }
-        let busy = site.and_then(|site| site.begin(&hop.endpoint));
+        let busy = origin_of.and_then(|site| site.begin(&hop.endpoint));
         let is_last = hops.peek().is_none();
         let stored_only = hop.peer().filter(|_| hop.wants_stored());
         // Fields that a sibling does not get: it may have the response to a request without them.
@@ -90,6 +103,7 @@ pub(crate) async fn ask(
             absolute: hop.absolute.clone(),
             connect_time: match stored_only {
                 Some(sibling) => Some(sibling.round_trip.connect_limit()),
+                None if hop.member().is_some() => Some(MEMBER_CONNECT),
                 None => (!is_last).then_some(HURRIED_CONNECT),
             },
             // A kept response has a permit; waiting for another one could block both.
@@ -108,7 +122,7 @@ pub(crate) async fn ask(
             }
             None => sending.await,
         };
-        if let Some(site) = site {
+        if let Some(site) = origin_of {
             note(site, hop, busy, &mut sent);
         }
         if stored_only.is_some() && !is_usable(&sent, &withheld) {
@@ -186,7 +200,10 @@ impl Asking {
             }
         };
         let status = exchange.response.status();
-        let is_usable = !hop.wants_stored() || gives_response(&exchange, withheld);
+        let is_usable = match hop.member() {
+            Some(_) => !is_refusal(status),
+            None => !hop.wants_stored() || gives_response(&exchange, withheld),
+        };
         let mut answered = Answered {
             next_hop: hop.at(Some(exchange.peer)),
             exchange,
@@ -270,6 +287,14 @@ pub(crate) fn is_final(failure: &Failure) -> bool {
     }
 }
 
+/// Whether a member says that it does not answer for this URL: its configuration differs.
+fn is_refusal(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::MISDIRECTED_REQUEST | StatusCode::LOOP_DETECTED
+    )
+}
+
 /// Names of the fields of the client's request that a sibling does not get.
 type Withheld = [Option<HeaderName>; 2];
 
@@ -296,3 +321,5 @@ fn gives_response(exchange: &UpstreamExchange, withheld: &Withheld) -> bool {
 
 /// Limit on connecting while another hop is left.
 const HURRIED_CONNECT: Duration = Duration::from_secs(3);
+/// Limit on connecting to a member, which is near.
+const MEMBER_CONNECT: Duration = Duration::from_secs(1);

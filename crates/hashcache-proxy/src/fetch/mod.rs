@@ -30,6 +30,7 @@ pub(crate) use self::spec::{Extent, FetchSpec, Fetched, Reply, SelectedResponse,
 
 use std::rc::Rc;
 
+use hashcache::Storage;
 use hashcache_http::{
     ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Scheme, UnixTime,
     Upgrading, answer_range, not_modified_confirms, parse_http_date, set_validators,
@@ -123,10 +124,14 @@ pub(crate) async fn fetch(
         true => StoreDecision::Pass(NotStored::Status),
         false => {
             let plan = plan_put(&worker, &spec, exchange, intents, leader.is_some()).await;
+            let storage = match answered.next_hop.is_member() {
+                true => Storage::Memory,
+                false => Storage::Disk,
+            };
             judge(
                 &worker,
                 &spec,
-                exchange,
+                (exchange, storage),
                 plan,
                 (request_time, response_time),
             )

@@ -134,7 +134,7 @@ pub(super) fn fetch_spec(
         client: connection.client.ip(),
         share: connection.allowance.share().clone(),
         space: request.space,
-        route: request.site_route(stored),
+        route: request.site_route(&connection.worker, stored),
         siblings: transaction.siblings(),
         target: request.target.clone(),
         place,

@@ -25,12 +25,13 @@ use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
+use crate::members::MemberList;
 use crate::page::PageReader;
 use crate::page_groups::PageRequest;
 use crate::share::Allowance;
 use crate::site::encode::{self, AcceptEncoding, Encoder, Verdict};
 use crate::site::forwarded::{Forwarding, strip_forwarded};
-use crate::site::live::{KEY, LiveSite, SiteRequest};
+use crate::site::live::{KEY, LiveSite, Sender, SiteRequest};
 use crate::wire::{ClientBody, HeadInfo};
 
 /// Answers a request to a reverse proxy.
@@ -97,7 +98,15 @@ fn enter(
     let spec = &site.spec;
     let is_trusted = |address| spec.trust_forwarded.iter().any(|it| it.contains(address));
     let peer = connection.client.ip();
+    let live = connection.worker.common.live();
     let fields = request.headers_mut();
+    // Any client can write Via, but only the operator says whom to trust.
+    let is_member = |it: &MemberList| is_trusted(peer) && it.are_in_via(fields);
+    let sender = match live.routes.members().is_some_and(is_member) {
+        true => Sender::Member,
+        false => Sender::Client,
+    };
+    drop(live);
     let forwarding = Forwarding::read(peer, connection.scheme, fields, is_trusted);
     strip_forwarded(fields, forwarding.speaker);
     spec.request_headers.hide(fields);
@@ -125,6 +134,7 @@ fn enter(
         site: Arc::clone(site),
         forwarding,
         host: (!spec.hosts.is_empty()).then_some(host),
+        sender,
     };
     Ok((target, request))
 }
@@ -200,7 +210,9 @@ async fn answer_site(
     let mut response = answer(connection, request, log_entry).await?;
     let fields = response.headers_mut();
     site_request.unmark(fields);
-    spec.response_headers.apply(fields);
+    if site_request.sender == Sender::Client {
+        spec.response_headers.apply(fields);
+    }
     match accepted {
         Some(accepted) if is_read => Ok(encoded(connection, site_request, &accepted, response)),
         _ => Ok(response),

@@ -277,6 +277,7 @@ pub(super) fn load_routes(
     Ok(Routes::new(
         peers.collect::<Result<_, _>>()?,
         &settings.routes,
+        &settings.name,
     ))
 }
 

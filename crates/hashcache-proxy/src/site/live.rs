@@ -256,6 +256,16 @@ pub(crate) struct SiteRequest {
     pub(crate) forwarding: Forwarding,
     /// The host that the client named, if the origins may know it.
     pub(crate) host: Option<String>,
+    pub(crate) sender: Sender,
+}
+
+/// The sender of a request to a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// A client, or a proxy of its own.
+    Client,
+    /// A member, which applies the rules for responses itself.
+    Member,
 }
 
 /// An unfinished request to an origin.
@@ -276,6 +286,16 @@ impl SiteRequest {
     pub(crate) fn prepare(&self, fields: &mut HeaderMap) {
         fields.remove(KEY);
         self.site.spec.request_headers.apply(fields);
+        match &self.host {
+            Some(host) => self.forwarding.write(host, fields),
+            None => self.forwarding.write_without_host(fields),
+        }
+    }
+
+    /// Changes the fields of a request into those for the member that has the response. It is asked
+    /// on behalf of the client, and applies the rules of the site itself.
+    pub(crate) fn prepare_for_member(&self, fields: &mut HeaderMap) {
+        fields.remove(KEY);
         match &self.host {
             Some(host) => self.forwarding.write(host, fields),
             None => self.forwarding.write_without_host(fields),
@@ -409,6 +429,7 @@ mod tests {
                 |_| false,
             ),
             host: None,
+            sender: Sender::Client,
         };
         let busy = request.begin(&site.endpoint(1));
         assert_eq!(site.busy[1].load(Relaxed), 1);

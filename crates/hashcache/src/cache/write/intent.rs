@@ -62,7 +62,8 @@ pub struct Put {
     pub labels: Vec<Label>,
     /// Where the object is kept. With [`Storage::Memory`], the put ends with [`PutError::Full`] if
     /// there is no room, and with [`PutError::Bypassed`] if there is more content than
-    /// [`crate::PAGE`]; followers see all of it. `keep`, `mark` and `fresh_until` mean nothing then.
+    /// [`crate::PAGE`]; followers see all of it. `keep`, `mark` and `fresh_until` mean nothing
+    /// then.
     pub storage: Storage,
     /// Pages of 64 KiB in a span, 1 to [`crate::MAX_SPAN_PAGES`]: what is read, and filled in, at
     /// once.
