@@ -6,10 +6,11 @@
 //! Invariant: content and length follow from the URL, and every response is compared with them.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hashcache_testkit::{BodyEnd, Client, Response, Script, content};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 /// A part of the sequence.
@@ -48,7 +49,8 @@ impl Part {
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub clients: usize,
-    /// Requests of a part; warming up takes four times as many.
+    /// Requests of a part; warming up takes four times as many, and the return of a box three
+    /// times.
     pub part: usize,
 }
 
@@ -66,16 +68,43 @@ impl Load {
         WINDOWS
     }
 
-    /// Sends the requests of a window and waits for all responses.
-    pub async fn send(&self, to: SocketAddr, part: Part, window: usize) -> Sent {
+    /// Requests of a window.
+    pub fn window(&self, part: Part) -> usize {
+        let requests = match part {
+            Part::Warm => 4 * self.part,
+            Part::Return => 3 * self.part,
+            Part::Before | Part::Outage | Part::After => self.part,
+        };
+        requests / WINDOWS
+    }
+
+    /// Sends the requests of a window and waits for all responses. Says so when half of the
+    /// requests were sent.
+    pub async fn send(
+        &self,
+        to: SocketAddr,
+        (part, window): (Part, usize),
+        half: oneshot::Sender<()>,
+    ) -> Sent {
         let sequence: Arc<[usize]> = self.sequence(part, window).into();
         let next = Arc::new(AtomicUsize::new(0));
+        let half = Arc::new(Mutex::new(Some(half)));
         let mut clients = JoinSet::new();
         for _ in 0..self.clients {
             let (sequence, next) = (Arc::clone(&sequence), Arc::clone(&next));
+            let half = Arc::clone(&half);
             clients.spawn(async move {
                 let mut user = User::new(to);
-                while let Some(rank) = sequence.get(next.fetch_add(1, Ordering::Relaxed)) {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if 2 * number >= sequence.len() {
+                        let half = half.lock().unwrap_or_else(PoisonError::into_inner).take();
+                        // Fails if nothing waits for it.
+                        let _ = half.map(|half| half.send(()));
+                    }
+                    let Some(rank) = sequence.get(number) else {
+                        break;
+                    };
                     user.get(*rank).await;
                 }
                 user.sent
@@ -98,13 +127,9 @@ impl Load {
     fn sequence(&self, part: Part, window: usize) -> Vec<usize> {
         let seed = (part as u64) << 32 | window as u64;
         let mut random = fastrand::Rng::with_seed(seed);
-        let requests = match part {
-            Part::Warm => 4 * self.part,
-            _ => self.part,
-        };
         let urls = 4 * self.part;
         let mut ranks = Vec::new();
-        for _ in 0..requests / self.windows() {
+        for _ in 0..self.window(part) {
             // The inverse of the distribution function of a Zipf law with this exponent.
             let uniform = random.f64();
             let rank = urls as f64 * uniform.powf(1.0 / (1.0 - EXPONENT));

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use hashcache_testkit::Origin;
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use crate::campaign::Campaign;
 use boxes::{Boxes, Lists};
@@ -59,7 +60,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     );
     for kind in [Kind::Hashed, Kind::Members] {
         let three = play(campaign, &installed, &load, kind).await?;
-        judge(campaign, kind, &one, &three);
+        judge(campaign, (kind, &load), &one, &three);
     }
     Ok(())
 }
@@ -127,18 +128,31 @@ async fn play(
     let mut played = Played::default();
     let mut returned = Instant::now();
     for part in Part::ALL {
-        match part {
-            Part::Outage if count > 1 => boxes.kill(1)?,
-            Part::Return if count > 1 => boxes.start_again(1)?,
-            _ => {}
-        }
         if part == Part::Return {
+            if count > 1 {
+                boxes.start_again(1)?;
+            }
             returned = Instant::now();
         }
         let mut windows = Vec::new();
         for window in 0..load.windows() {
+            if part == Part::Return {
+                // A steady load: the boxes need seconds to notice that one is back.
+                let begin = returned + PACE * window as u32;
+                tokio::time::sleep_until(begin.into()).await;
+            }
             let before = origin.request_count();
-            let sent = load.send(balancer.address(), part, window).await;
+            let (half, half_sent) = oneshot::channel();
+            let sending = load.send(balancer.address(), (part, window), half);
+            let killing = async {
+                let is_due = part == Part::Outage && window == 0 && count > 1;
+                match half_sent.await {
+                    Ok(()) if is_due => boxes.kill(1),
+                    _ => Ok(()),
+                }
+            };
+            let (sent, killed) = tokio::join!(sending, killing);
+            killed?;
             windows.push(origin.request_count() - before);
             played.requests += sent.requests;
             played.repeated += sent.repeated;
@@ -159,7 +173,7 @@ async fn play(
 }
 
 /// Holds three boxes against one.
-fn judge(campaign: &mut Campaign, kind: Kind, one: &Played, three: &Played) {
+fn judge(campaign: &mut Campaign, (kind, load): (Kind, &Load), one: &Played, three: &Played) {
     let report = &mut campaign.report;
     let name = kind.name();
     report.check(
@@ -180,8 +194,7 @@ fn judge(campaign: &mut Campaign, kind: Kind, one: &Played, three: &Played) {
         report.figures(what, verdict, detail, figures);
     }
     let windows = |played: &Played| played.origin_requests[Part::Return as usize].clone();
-    let requests = three.requests / (Part::ALL.len() * windows(three).len()).max(1);
-    let misses = |count: usize| count as f64 / requests.max(1) as f64;
+    let misses = |count: usize| count as f64 / load.window(Part::Return).max(1) as f64;
     let is_back = |(three, one): &(usize, usize)| misses(*three) <= misses(*one) + HIT_MARGIN;
     let pairs: Vec<_> = windows(three).into_iter().zip(windows(one)).collect();
     // Back for good: no later window falls behind again.
@@ -198,6 +211,8 @@ fn judge(campaign: &mut Campaign, kind: Kind, one: &Played, three: &Played) {
     );
 }
 
+/// Time between the beginnings of two windows behind the return.
+const PACE: Duration = Duration::from_secs(2);
 /// Most origin requests of three boxes, as a multiple of those of one box.
 const RATIO_MAX: f64 = 1.1;
 /// By how much the hit ratio of three boxes may be below that of one box, as a share of requests.

@@ -8,9 +8,9 @@
 //! them and [`Route::after`] puts the hops in the order that their replies suggest.
 //!
 //! Invariants: no I/O, no waiting, and no clock. A route has at least one hop, at most
-//! [`HOPS_MAX`] besides [`SIBLINGS_MAX`] siblings or two members, and no hop twice. A request from a
-//! sibling is never sent to a sibling. A request that has passed through many proxies uses no peer,
-//! so that a loop of proxies that hide their names in Via ends.
+//! [`HOPS_MAX`] besides [`SIBLINGS_MAX`] siblings or two members, and no hop twice. A request from
+//! a sibling is never sent to a sibling. A request that has passed through many proxies uses no
+//! peer, so that a loop of proxies that hide their names in Via ends.
 //! Cost: without peers, one comparison and no allocation beyond the endpoint's.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -90,7 +90,7 @@ pub(crate) async fn fetch(
         "response head"
     );
     let origin = spec.target.authority.to_string();
-    if !answered.next_hop.is_sibling() {
+    if !answered.next_hop.is_sibling() && !answered.next_hop.is_member() {
         let collapse = &worker.common.collapse;
         collapse.note_head_time(&origin, exchange.head_time);
     }
@@ -377,9 +377,11 @@ async fn store(
     }
     let response = Response::from_parts(head, ());
     let trailers = Trailers::default();
+    let is_stored = writer.is_stored();
     let sent = reply.send(Ok(Fetched::Stored {
         response,
         facts,
+        is_stored,
         follower,
         length,
         part,

@@ -12,10 +12,10 @@
 //! Called by `request`; calls `purge`.
 //!
 //! Invariants: a PURGE is forwarded to members of the site alone: another cache must not allow a
-//! purge that is forbidden here. It affects only the origin of its URL. It is refused if a page in a
-//! browser sent it, even the operator's browser. In front of a site no client may purge by default,
-//! not even this machine: behind a TLS terminator every request of the Internet has the address of
-//! this machine.
+//! purge that is forbidden here. It affects only the origin of its URL. It is refused if a page in
+//! a browser sent it, even the operator's browser. In front of a site no client may purge by
+//! default, not even this machine: behind a TLS terminator every request of the Internet has the
+//! address of this machine.
 
 use hashcache_http::{CACHE_GROUPS, LABEL_FIELDS, Space, Target, cache_groups, words};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
