@@ -14,7 +14,7 @@ fn three_boxes_survive_the_loss_of_one_and_fetch_as_little_as_one_box() {
     let rows = report["rows"].as_array().expect("rows");
     let passed = rows.iter().filter(|row| row["verdict"] == "passed").count();
     // A campaign that ends early is no success.
-    assert!(passed >= 17, "only {passed} rows passed:\n{said}");
+    assert!(passed >= 19, "only {passed} rows passed:\n{said}");
 }
 
 #[test]
