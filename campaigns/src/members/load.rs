@@ -131,9 +131,10 @@ impl Load {
         let mut ranks = Vec::new();
         for _ in 0..self.window(part) {
             // The inverse of the distribution function of a Zipf law with this exponent.
-            let uniform = random.f64();
-            let rank = urls as f64 * uniform.powf(1.0 / (1.0 - EXPONENT));
-            ranks.push((rank as usize).min(urls - 1));
+            let share = random.f64().powf(1.0 / (1.0 - EXPONENT));
+            #[expect(clippy::cast_possible_truncation, reason = "a rank is a whole number")]
+            let rank = (urls as f64 * share) as usize;
+            ranks.push(rank.min(urls - 1));
         }
         ranks
     }

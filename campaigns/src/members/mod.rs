@@ -14,12 +14,13 @@ mod haproxy;
 mod load;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use hashcache_testkit::Origin;
 use serde_json::json;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::campaign::Campaign;
 use boxes::{Boxes, Lists};
@@ -135,11 +136,11 @@ async fn play(
             returned = Instant::now();
         }
         let mut windows = Vec::new();
-        for window in 0..load.windows() {
+        for (window, pace) in (0..load.windows()).zip(0_u32..) {
             if part == Part::Return {
                 // A steady load: the boxes need seconds to notice that one is back.
-                let begin = returned + PACE * window as u32;
-                tokio::time::sleep_until(begin.into()).await;
+                let begin = returned + PACE * pace;
+                tokio::time::sleep_until(begin).await;
             }
             let before = origin.request_count();
             let (half, half_sent) = oneshot::channel();

@@ -7,10 +7,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hashcache_testkit::{Client, Origin, RawRequest, Response, Script};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 use crate::Home;
 use crate::proxy_process::Proxy;
@@ -344,12 +345,12 @@ async fn the_members_of_a_site_apply_its_rules_once() {
     ]
     .concat();
     for path in (0..URLS).map(|n| format!("/{n}?utm_x=1")) {
-        for n in 0..3 {
+        for (n, name) in NAMES.into_iter().enumerate() {
             let answer = boxes.ask(n, "GET", &path, &client).await;
             assert_eq!(answer.status, 200);
             assert_eq!(answer.field("Content-Encoding"), Some("gzip"));
             let added = answer.head.fields_named("X-Out").count();
-            assert_eq!(added, 1, "at {}", NAMES[n]);
+            assert_eq!(added, 1, "at {name}");
         }
     }
     assert_eq!(origin.request_count(), URLS);

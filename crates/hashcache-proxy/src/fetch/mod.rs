@@ -211,7 +211,12 @@ async fn ask_origin(worker: &Rc<Worker>, spec: &mut FetchSpec) -> Result<Answere
         Upgrading::No,
     );
     if let Some(selected) = &spec.selected {
-        set_validators(&mut fields, &selected.stored.facts, &selected.stored.fields);
+        // The owner may have a newer response of the same second, which a date does not tell from
+        // the copy: without an entity tag the copy is replaced.
+        let is_copy = selected.hit.storage() == Storage::Memory;
+        if !is_copy || selected.stored.fields.contains_key(ETAG) {
+            set_validators(&mut fields, &selected.stored.facts, &selected.stored.fields);
+        }
     } else if let Some(choices) = &spec.choices {
         choices.set_choices(&mut fields);
     }
