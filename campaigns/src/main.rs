@@ -13,6 +13,7 @@ mod failures;
 mod followers;
 mod h2spec;
 mod hostile;
+mod members;
 mod memory_limit;
 mod memory_pressure;
 mod models;
@@ -73,6 +74,8 @@ enum Command {
     Application(application::Args),
     /// Break peers and origins in every way, and see what clients notice
     Failures(failures::Args),
+    /// Kill one of three boxes behind HAProxy under load and start it again
+    Members(members::Args),
     /// Run the public suite of HTTP caching tests in both modes
     Conformance(conformance::Args),
     /// Hold random operations on every policy against a map
@@ -146,6 +149,7 @@ impl Command {
             Self::Squid(args) => squid::run(args, campaign).await,
             Self::Application(args) => application::run(args, campaign).await,
             Self::Failures(args) => failures::run(args, campaign).await,
+            Self::Members(args) => members::run(args, campaign).await,
             Self::Conformance(args) => conformance::run(args, campaign),
             Self::Models(args) => models::models(args, campaign),
             Self::Stress(args) => models::stress(args, campaign),

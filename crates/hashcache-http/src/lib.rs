@@ -94,7 +94,7 @@ pub use hop::{
     fields_to_store, grants_other_protocol, strip_interim, strip_request, strip_response,
 };
 pub use target::{RequestTarget, Target, parse_target};
-pub use via::{NoToken, Pseudonym, via_members};
+pub use via::{NoToken, Pseudonym, via_members, via_names};
 
 pub use range::{
     ByteRange, ContentRange, RANGES_MAX, RangeAnswer, RangeSpec, answer_range, continues_stored,

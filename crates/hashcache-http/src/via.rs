@@ -92,14 +92,16 @@ impl Pseudonym {
 
     /// Whether a request has passed through this proxy before, so that it is in a loop.
     pub fn is_in_via(&self, request: &HeaderMap) -> bool {
-        members(request, &VIA).any(|member| {
-            let mut words = member
-                .split(|&b| b == b' ' || b == b'\t')
-                .filter(|w| !w.is_empty());
-            let received_by = words.nth(1);
-            received_by.is_some_and(|name| name.eq_ignore_ascii_case(self.name.as_bytes()))
-        })
+        via_names(request).any(|name| name.eq_ignore_ascii_case(self.name.as_bytes()))
     }
+}
+
+/// The names of the proxies that a request has passed through, by its Via, first one first.
+pub fn via_names(request: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    members(request, &VIA).filter_map(|member| {
+        let words = member.split(|&b| b == b' ' || b == b'\t');
+        words.filter(|word| !word.is_empty()).nth(1)
+    })
 }
 
 /// How many proxies a request has passed through, by its Via.

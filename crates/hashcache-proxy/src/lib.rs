@@ -34,6 +34,7 @@ mod site;
 mod store;
 
 // Connections to origins and peers.
+mod members;
 mod peer;
 mod peers;
 mod queries;

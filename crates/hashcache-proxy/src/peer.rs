@@ -74,6 +74,8 @@ pub enum PeerKind {
     Parent,
     /// What it has stored, and nothing else: it is asked by UDP first, and fetches nothing.
     Sibling,
+    /// The URLs that it owns: another box of the same site, see `members`.
+    Member,
 }
 
 /// What a peer's own requests get that the store cannot answer.

@@ -458,8 +458,16 @@ fn many_of(cache: &Cache, origin: &[u8]) -> Label {
     cache.label(&[b"many", origin].concat())
 }
 
-/// The report of a purge, for people and programs.
-pub(crate) fn report(what: &[PurgeTarget], effect: PurgeEffect) -> Bytes {
+/// What a member has said of a purge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MemberPurge {
+    pub(crate) name: String,
+    /// `None`: it has purged.
+    pub(crate) fault: Option<String>,
+}
+
+/// The report of a purge, for people and programs. `members` have been sent the same.
+pub(crate) fn report(what: &[PurgeTarget], effect: PurgeEffect, members: &[MemberPurge]) -> Bytes {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let origin = |target: &Target| {
         let (scheme, authority) = (target.scheme, &target.authority);
@@ -482,7 +490,15 @@ pub(crate) fn report(what: &[PurgeTarget], effect: PurgeEffect) -> Bytes {
         }
     };
     let purged: Vec<Value> = what.iter().map(one).collect();
-    let report = json!({ "purged": purged, "soft": effect == PurgeEffect::Soft, "durable": true });
+    let soft = effect == PurgeEffect::Soft;
+    let mut report = json!({ "purged": purged, "soft": soft, "durable": true });
+    if !members.is_empty() {
+        let said = |member: &MemberPurge| {
+            let said = member.fault.as_deref().unwrap_or("purged");
+            (member.name.clone(), Value::from(said))
+        };
+        report["members"] = members.iter().map(said).collect();
+    }
     format!("{report}\n").into()
 }
 

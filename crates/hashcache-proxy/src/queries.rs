@@ -574,7 +574,7 @@ mod tests {
         peer.set_addresses(&[socket.local_addr().unwrap().ip()]);
         let target = Target::parse_url("http://x.test/").unwrap();
         let ask = async || {
-            let routes = Routes::new(vec![Arc::clone(&peer)], &[RouteSettings::default()]);
+            let routes = Routes::new(vec![Arc::clone(&peer)], &[RouteSettings::default()], "us");
             let route = routes.plan(RouteRequest {
                 scheme: target.scheme,
                 authority: &target.authority,

@@ -8,9 +8,9 @@
 //! them and [`Route::after`] puts the hops in the order that their replies suggest.
 //!
 //! Invariants: no I/O, no waiting, and no clock. A route has at least one hop, at most
-//! [`HOPS_MAX`] besides [`SIBLINGS_MAX`] siblings, and no hop twice. A request from a sibling is
-//! never sent to a sibling. A request that has passed through many proxies uses no peer, so that a
-//! loop of proxies that hide their names in Via ends.
+//! [`HOPS_MAX`] besides [`SIBLINGS_MAX`] siblings or two members, and no hop twice. A request from
+//! a sibling is never sent to a sibling. A request that has passed through many proxies uses no
+//! peer, so that a loop of proxies that hide their names in Via ends.
 //! Cost: without peers, one comparison and no allocation beyond the endpoint's.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,9 +21,11 @@ use hashcache_http::{Authority, Host, Origin, Scheme};
 use hashcache_peers::carp::Array;
 use hashcache_peers::members::Member;
 use hashcache_peers::rendezvous::Members;
+use http::HeaderMap;
 
 use crate::failure::Failure;
 use crate::intercept::hosts::HostPattern;
+use crate::members::MemberList;
 use crate::peer::{Peer, PeerKind};
 use crate::site::live::SiteRequest;
 use crate::upstream::address::{ConnectPort, Purpose};
@@ -99,6 +101,7 @@ pub struct RouteSettings {
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     peers: Vec<Arc<Peer>>,
+    members: Option<MemberList>,
     rules: Vec<Rule>,
     turn: AtomicUsize,
 }
@@ -258,6 +261,12 @@ pub(crate) struct NextHop {
 }
 
 impl NextHop {
+    /// Whether it is a member, which stores the response itself.
+    pub(crate) fn is_member(&self) -> bool {
+        let peer = self.peer.as_ref();
+        peer.is_some_and(|peer| peer.settings.kind == PeerKind::Member)
+    }
+
     /// Whether it is a sibling, which says nothing about the time of the origin.
     pub(crate) fn is_sibling(&self) -> bool {
         self.code == HierarchyCode::SiblingHit
@@ -297,6 +306,12 @@ impl Hop {
     /// Whether the server is regarded as one that answers.
     pub(crate) fn is_up(&self) -> bool {
         self.peer().is_none_or(|peer| peer.health.is_up())
+    }
+
+    /// The member that is asked, if this is one.
+    pub(crate) fn member(&self) -> Option<&Arc<Peer>> {
+        self.peer()
+            .filter(|peer| peer.settings.kind == PeerKind::Member)
     }
 
     fn is_same_peer(&self, other: &Hop) -> bool {
@@ -368,20 +383,40 @@ impl Route {
         }
     }
 
-    /// Origins of a site; `None` if there are none.
-    pub(crate) fn of_site(site: Arc<SiteRequest>, origins: Vec<Endpoint>) -> Option<Self> {
-        let mut hops = origins.into_iter().map(|endpoint| Hop {
+    /// Members, then origins of a site; `None` if there are none.
+    pub(crate) fn of_site(
+        site: Arc<SiteRequest>,
+        members: Vec<Hop>,
+        origins: Vec<Endpoint>,
+    ) -> Option<Self> {
+        let origins = origins.into_iter().map(|endpoint| Hop {
             endpoint,
             absolute: None,
             code: HierarchyCode::Direct,
             timed_out: false,
         });
+        let mut hops = members.into_iter().chain(origins);
         Some(Self {
             first: hops.next()?,
             rest: hops.collect(),
             site: Some(site),
             queries: Vec::new(),
         })
+    }
+
+    /// The route that tries these members first. They ask other peers themselves, so no peer is
+    /// asked by ICP before them.
+    pub(crate) fn behind(self, members: Vec<Hop>) -> Self {
+        let mut hops = members.into_iter();
+        let Some(first) = hops.next() else {
+            return self;
+        };
+        Self {
+            first,
+            rest: hops.chain([self.first]).chain(self.rest).collect(),
+            site: self.site,
+            queries: Vec::new(),
+        }
     }
 
     /// The request, if it is to one of our sites.
@@ -427,16 +462,23 @@ impl Route {
 impl Routes {
     /// The routes of `settings`, of which the last applies to all resources that no other matches.
     /// Peers are known by their names; a name that no peer has is ignored, because the settings
-    /// have been checked.
-    pub(crate) fn new(peers: Vec<Arc<Peer>>, settings: &[RouteSettings]) -> Self {
+    /// have been checked. The member called `us` is this box.
+    pub(crate) fn new(peers: Vec<Arc<Peer>>, settings: &[RouteSettings], us: &str) -> Self {
+        let members = MemberList::of(&peers, us);
+        let is_us = |peer: &Arc<Peer>| peer.settings.kind == PeerKind::Member && peer.name() == us;
+        let mut peers = peers;
+        peers.retain(|peer| !is_us(peer));
         let rules = settings.iter().map(|settings| {
             let named = |name: &String| peers.iter().find(|peer| peer.name() == name).cloned();
             let chosen: Vec<_> = match &settings.peers {
                 Some(names) => names.iter().filter_map(named).collect(),
                 None => peers.clone(),
             };
+            let chosen = chosen
+                .into_iter()
+                .filter(|peer| peer.settings.kind != PeerKind::Member);
             let is_sibling = |peer: &Arc<Peer>| peer.settings.kind == PeerKind::Sibling;
-            let (siblings, parents): (Vec<_>, Vec<_>) = chosen.into_iter().partition(is_sibling);
+            let (siblings, parents): (Vec<_>, Vec<_>) = chosen.partition(is_sibling);
             Rule {
                 settings: settings.clone(),
                 order: Order::of(settings.choice, &parents),
@@ -447,6 +489,7 @@ impl Routes {
         let rules = rules.collect();
         Self {
             peers,
+            members,
             rules,
             turn: AtomicUsize::new(0),
         }
@@ -458,7 +501,33 @@ impl Routes {
         recognised.find(|peer| peer.has_address(address))
     }
 
-    /// All peers.
+    /// The boxes of this site, if there are others.
+    pub(crate) fn members(&self) -> Option<&MemberList> {
+        self.members.as_ref()
+    }
+
+    /// The members that are asked for a resource before any other hop: the owner of its URL, unless
+    /// that is this box. None for tunnels, for https URLs that a member does not fetch, and for a
+    /// request that came from a member or through many proxies.
+    pub(crate) fn member_hops(&self, request: RouteRequest<'_>, fields: &HeaderMap) -> Vec<Hop> {
+        let Some(members) = &self.members else {
+            return Vec::new();
+        };
+        if request.is_tunnel || request.via_members >= VIA_MEMBERS_MAX || members.are_in_via(fields)
+        {
+            return Vec::new();
+        }
+        // In front of a site the URL is a name of the site, and every box fetches it.
+        let is_fetched = |peer: &Arc<Peer>| match request.purpose {
+            Purpose::Configured => true,
+            _ => peer.takes_url(request.scheme),
+        };
+        let owners = members.owners(&request.url()).into_iter();
+        let owners = owners.filter(is_fetched);
+        owners.map(|peer| member_hop(request, peer)).collect()
+    }
+
+    /// All peers but this box.
     pub(crate) fn peers(&self) -> &[Arc<Peer>] {
         &self.peers
     }
@@ -635,6 +704,21 @@ impl Rule {
     }
 }
 
+/// The hop by which a member is asked.
+fn member_hop(request: RouteRequest<'_>, peer: Arc<Peer>) -> Hop {
+    let (scheme, authority) = (request.scheme, request.authority.clone());
+    Hop {
+        endpoint: Endpoint::of_peer(&peer),
+        absolute: Some(AbsoluteForm {
+            peer,
+            origin: Origin { scheme, authority },
+            wanted: Wanted::Fetched,
+        }),
+        code: HierarchyCode::Carp,
+        timed_out: false,
+    }
+}
+
 /// The hop by which a sibling is asked for what it has stored.
 fn sibling_hop(request: RouteRequest<'_>, peer: &Arc<Peer>) -> Hop {
     let (scheme, authority) = (request.scheme, request.authority.clone());
@@ -717,7 +801,7 @@ mod tests {
             peer("a", 1, PeerHttps::Tunnel),
             peer("b", 2, PeerHttps::Fetch),
         ];
-        Routes::new(peers, rules)
+        Routes::new(peers, rules, "us")
     }
 
     fn with(direct: Direct) -> RouteSettings {
@@ -898,7 +982,7 @@ mod tests {
 
     fn planned(direct: Direct, url: &str, siblings: Siblings) -> Route {
         let origin: Origin = url.parse().unwrap();
-        let routes = Routes::new(family(), &[with(direct)]);
+        let routes = Routes::new(family(), &[with(direct)], "us");
         let request = RouteRequest {
             scheme: origin.scheme,
             authority: &origin.authority,
@@ -982,7 +1066,7 @@ mod tests {
             }
         }
         peers[2].health.failed(PeerFailure::Refused, now);
-        let routes = Routes::new(peers, &[with(Direct::Allow)]);
+        let routes = Routes::new(peers, &[with(Direct::Allow)], "us");
         let origin: Origin = "http://x.test".parse().unwrap();
         let route = routes.plan(RouteRequest {
             scheme: origin.scheme,
@@ -1002,7 +1086,7 @@ mod tests {
 
     #[test]
     fn siblings_alone_do_not_replace_a_way_to_the_origin() {
-        let routes = Routes::new(family()[..1].to_vec(), &[with(Direct::Never)]);
+        let routes = Routes::new(family()[..1].to_vec(), &[with(Direct::Never)], "us");
         assert_eq!(ask(&routes, "http://x.test", 0), Err(Failure::NoRoute));
     }
 }

@@ -31,7 +31,7 @@ use crate::mirror::Mirrors;
 use crate::page_groups::PageGroups;
 use crate::purge::Purger;
 use crate::queries::Queries;
-use crate::route::{Route, RouteRequest, Routes, Siblings, literal_address};
+use crate::route::{Hop, Route, RouteRequest, Routes, Siblings, literal_address};
 use crate::settings::{CollapseWait, Fail, Mode, Settings};
 use crate::share::Shares;
 use crate::site::encode::EncodeBudget;
@@ -338,7 +338,22 @@ impl Worker {
         target: &Target,
         fields: &HeaderMap,
     ) -> Result<Route, Failure> {
-        self.route(route_request(space, target, fields))
+        self.route_of_fetch(space, target, fields, Siblings::NotAsked)
+    }
+
+    /// The members to ask for a resource before its route: see `Routes::member_hops`.
+    pub(crate) fn member_hops(
+        &self,
+        space: Space,
+        target: &Target,
+        fields: &HeaderMap,
+    ) -> Vec<Hop> {
+        // A mirror has keys and links of its own on each box.
+        if matches!(space, Space::Mirror(_)) {
+            return Vec::new();
+        }
+        let request = route_request(space, target, fields);
+        self.common.live().routes.member_hops(request, fields)
     }
 
     /// The same for a fetch, which may ask siblings.
@@ -349,10 +364,15 @@ impl Worker {
         fields: &HeaderMap,
         siblings: Siblings,
     ) -> Result<Route, Failure> {
-        self.route(RouteRequest {
+        let request = RouteRequest {
             siblings,
             ..route_request(space, target, fields)
-        })
+        };
+        let members = self.member_hops(space, target, fields);
+        if !members.is_empty() {
+            self.check_literal(request)?;
+        }
+        Ok(self.route(request)?.behind(members))
     }
 
     /// The same for a request that changes to another protocol, such as WebSocket: a peer that does
@@ -375,15 +395,20 @@ impl Worker {
     /// No hop may be used, or the resource is at an address that clients may not reach, which a
     /// peer must not be asked for either.
     pub(crate) fn route(&self, request: RouteRequest<'_>) -> Result<Route, Failure> {
-        let live = self.common.live();
-        let route = live.routes.plan(request)?;
-        if route.has_peer()
-            && let Some(address) = literal_address(&request.authority.host)
-        {
-            let destinations = &live.upstream.destinations;
-            destinations.check(address, request.purpose)?;
+        let route = self.common.live().routes.plan(request)?;
+        if route.has_peer() {
+            self.check_literal(request)?;
         }
         Ok(route)
+    }
+
+    /// Refuses a host that is an address which clients may not reach.
+    fn check_literal(&self, request: RouteRequest<'_>) -> Result<(), Failure> {
+        let Some(address) = literal_address(&request.authority.host) else {
+            return Ok(());
+        };
+        let live = self.common.live();
+        live.upstream.destinations.check(address, request.purpose)
     }
 
     /// Counts the limit that ended a connection, if a limit did.

@@ -85,7 +85,7 @@ pub use error::{NoLists, OpenError, PutError, ReadError, RemoveError, Resize, Sc
 pub use hour::Hour;
 pub use measure::{MeasureError, Probe, ProbeError, measure, probe_blank, probe_written};
 pub use memory::Reservation;
-pub use object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
+pub use object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Storage, Version};
 pub use observers::{Event, MarkedObject, Observation};
 pub use stats::{Health, Stats};
 pub use store::{CheckReport, Inspection, MemberDevice, check, inspect};

@@ -103,6 +103,7 @@ fn commit_with(stripe: &Stripe, name: &str, token: &Arc<PutToken>, labels: Vec<u
         metadata: bytes::Bytes::new(),
         content: Vec::new(),
         at: None,
+        storage: crate::object::Storage::Disk,
         judged: std::sync::atomic::AtomicU64::default(),
     };
     let record_bytes = record_bytes(name.len(), record.fields.label_words(), 0, 0);

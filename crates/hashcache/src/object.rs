@@ -18,6 +18,17 @@ impl Version {
     }
 }
 
+/// Where an object is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Storage {
+    /// On the device, and in memory while it is used.
+    #[default]
+    Disk,
+    /// In memory, for as long as there is room among the hot objects. It is never written. An
+    /// object with more content than [`PAGE`] is not kept.
+    Memory,
+}
+
 /// Longest name, bytes.
 pub const MAX_NAME: usize = 4096;
 /// Most metadata an object can carry, bytes.

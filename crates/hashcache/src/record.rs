@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::address::LogPos;
 use crate::format::Fields;
+use crate::object::Storage;
 
 /// A head or a span with its bytes, which a writer, a slab or a read buffer owns.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(crate) struct Record {
     pub(crate) content: Vec<Bytes>,
     /// Where in the log it lies, if it does.
     pub(crate) at: Option<LogPos>,
+    /// Where the newest version of its object is kept.
+    pub(crate) storage: Storage,
     /// What bans have said of it (`bans`).
     pub(crate) judged: AtomicU64,
 }

@@ -38,7 +38,7 @@ pub use reference::{
 pub use values::Values;
 
 use hashcache_http::{RuleSpec, Rules};
-use hashcache_proxy::{SiteError, Sites, Speaks};
+use hashcache_proxy::{PeerKind, SiteError, Sites, Speaks};
 
 use self::peers::Said;
 use crate::fault::{Fault, Faults};
@@ -167,6 +167,7 @@ fn assemble(
         choice: effective.values.peer_choice,
         icp: effective.values.icp,
         htcp: effective.values.htcp,
+        name: &effective.values.name,
         in_front_of_a_site: effective.values.accelerate.is_some() || !parsed.sites.is_empty(),
     };
     match said.together(environment) {
@@ -308,6 +309,23 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
         let fault = Fault::new("`accelerate` and `[[site]]` contradict each other");
         let fault = fault.hint("make a `[[site]]` of the URL of `accelerate`");
         faults.push(fault.at(effective.source("accelerate")));
+    }
+    let has_members = values
+        .peers
+        .peers
+        .iter()
+        .any(|peer| peer.kind == PeerKind::Member);
+    let mut sites = values.sites.all().iter();
+    if has_members && let Some(site) = sites.find(|site| site.trust_forwarded.is_empty()) {
+        let what = format!(
+            "the site {} has members but no `trust_forwarded`",
+            site.name()
+        );
+        let fault = Fault::new(what).at("site");
+        faults.push(fault.hint(
+            "members tell each other the client's address and scheme: list the networks of the \
+             members",
+        ));
     }
     if values.is_reverse() && !values.mirror.is_empty() {
         let fault = Fault::new("`mirror` works only in a forward proxy, not in front of a site");

@@ -78,9 +78,15 @@ pub const CHOICES: [(&str, PeerChoice); 5] = [
     ("carp", PeerChoice::Carp),
     ("fastest", PeerChoice::Fastest),
 ];
-const KINDS: [(&str, PeerKind); 2] = [("parent", PeerKind::Parent), ("sibling", PeerKind::Sibling)];
+const KINDS: [(&str, PeerKind); 3] = [
+    ("parent", PeerKind::Parent),
+    ("sibling", PeerKind::Sibling),
+    ("member", PeerKind::Member),
+];
 const HTTPS: [(&str, PeerHttps); 2] = [("tunnel", PeerHttps::Tunnel), ("fetch", PeerHttps::Fetch)];
 
+/// Most members: each request hashes its URL once for each of them.
+const MEMBERS_MAX: usize = 64;
 /// Largest weight of a peer.
 const WEIGHT_MAX: u32 = 1_000;
 
@@ -156,6 +162,13 @@ impl PeerTable {
                 "a sibling is asked by UDP whether it has a response: add its port, usually \
                  `icp = 3130` or `htcp = 4827`",
             ));
+        }
+        if kind == PeerKind::Member && (self.icp.is_some() || self.misses.is_some()) {
+            let fault = Fault::new(format!(
+                "`icp` and `misses` say nothing about the member `{}`",
+                self.name
+            ));
+            return Err(fault.hint("members need no queries: each URL has one owner"));
         }
         let credentials = self.credentials_file.clone();
         Ok(PeerSettings {
@@ -355,6 +368,8 @@ pub struct Said<'a> {
     pub icp: Option<SocketAddr>,
     /// The key `htcp`.
     pub htcp: Option<SocketAddr>,
+    /// The key `name`.
+    pub name: &'a str,
     /// The proxy runs in front of a site: only routes that the operator wrote apply.
     pub in_front_of_a_site: bool,
 }
@@ -404,6 +419,7 @@ impl Said<'_> {
         }
         faults.extend(self.icp_fault(&all.peers));
         faults.extend(self.htcp_fault(&all.peers));
+        faults.extend(self.member_faults(&all));
         let forbids = self.direct == Direct::Never;
         let has_parent = all.peers.iter().any(|peer| peer.kind == PeerKind::Parent);
         if forbids && !has_parent && !self.in_front_of_a_site {
@@ -422,6 +438,36 @@ impl Said<'_> {
             true => Ok(all),
             false => Err(Faults(faults)),
         }
+    }
+
+    /// What is wrong with the list of members.
+    fn member_faults(&self, all: &PeersAndRoutes) -> Vec<Fault> {
+        let is_member = |peer: &&PeerSettings| peer.kind == PeerKind::Member;
+        let members: Vec<_> = all.peers.iter().filter(is_member).collect();
+        let mut faults = Vec::new();
+        if members.is_empty() {
+            return faults;
+        }
+        let names: Vec<_> = members.iter().map(|peer| peer.name.as_str()).collect();
+        if members.len() > MEMBERS_MAX {
+            faults.push(Fault::new(format!("more than {MEMBERS_MAX} members")));
+        }
+        if !names.contains(&self.name) {
+            let fault = Fault::new(format!(
+                "no `[[peer]]` with `kind = \"member\"` is called `{}`, the `name` of this box",
+                self.name
+            ));
+            faults.push(fault.hint(format!(
+                "every box has the same list, itself included: set `name` to one of {}",
+                names.join(", ")
+            )));
+        }
+        let routed = all.routes.iter().flat_map(|route| &route.peers).flatten();
+        for name in routed.filter(|name| names.contains(&name.as_str())) {
+            let fault = Fault::new(format!("a `[[route]]` names the member `{name}`"));
+            faults.push(fault.hint("members are asked for the URLs that they own, on every route"));
+        }
+        faults
     }
 
     /// What is wrong with the settings for ICP.
@@ -627,6 +673,7 @@ mod tests {
             choice: PeerChoice::First,
             icp: None,
             htcp: None,
+            name: "us",
             in_front_of_a_site: false,
         };
         said.together(&environment(variables))
@@ -716,6 +763,7 @@ mod tests {
             choice: PeerChoice::First,
             icp: None,
             htcp: None,
+            name: "us",
             in_front_of_a_site: false,
         };
         let variables = [("http_proxy", "p.test:1"), ("https_proxy", "u:p@p.test:1")];
@@ -752,6 +800,7 @@ mod tests {
             choice: PeerChoice::First,
             icp: None,
             htcp: None,
+            name: "us",
             in_front_of_a_site: false,
         };
         let faults = said.together(&environment(&[])).unwrap_err().0;
@@ -782,6 +831,7 @@ mod tests {
             choice: PeerChoice::First,
             icp: read_udp("3130").unwrap(),
             htcp: None,
+            name: "us",
             in_front_of_a_site: false,
         };
         assert!(said.together(&environment(&[])).is_ok());
@@ -833,6 +883,7 @@ mod tests {
                 choice: PeerChoice::First,
                 icp: None,
                 htcp: read_udp(htcp).unwrap(),
+                name: "us",
                 in_front_of_a_site,
             };
             said.together(&environment(&[])).is_ok()
@@ -854,5 +905,49 @@ mod tests {
         for word in ["0", "127.0.0.1", "127.0.0.1:0", "65536", "host:3130", ""] {
             assert!(read_udp(word).is_err(), "{word}");
         }
+    }
+
+    #[test]
+    fn every_member_is_in_the_list_of_each_member() {
+        let member = |name: &str, more: &str| {
+            let url = format!("url = \"http://{name}.test\"");
+            peer(&format!(
+                "name = \"{name}\"\nkind = \"member\"\n{url}\n{more}"
+            ))
+        };
+        assert!(member("a", "icp = 3130").is_err() && member("a", "misses = false").is_err());
+        let list = ["a", "b"].map(|name| member(name, "weight = 2").unwrap());
+        let said = Said {
+            parents: &[],
+            peers: &list,
+            routes: &[],
+            direct: Direct::Allow,
+            choice: PeerChoice::First,
+            icp: None,
+            htcp: None,
+            name: "b",
+            in_front_of_a_site: true,
+        };
+        assert!(said.together(&environment(&[])).is_ok());
+        let stranger = Said {
+            name: "c",
+            ..said.clone()
+        };
+        let fault = stranger.together(&environment(&[])).unwrap_err().0;
+        assert!(format!("{fault:?}").contains("called `c`"), "{fault:?}");
+        let route = toml::from_str::<RouteTable>("peers = [\"a\"]").unwrap();
+        let route = route.settings().unwrap();
+        let routed = Said {
+            routes: &[route],
+            ..said.clone()
+        };
+        assert_eq!(routed.together(&environment(&[])).unwrap_err().0.len(), 1);
+        // Members fetch what they own, so one of them is no way out.
+        let closed = Said {
+            direct: Direct::Never,
+            in_front_of_a_site: false,
+            ..said
+        };
+        assert_eq!(closed.together(&environment(&[])).unwrap_err().0.len(), 1);
     }
 }

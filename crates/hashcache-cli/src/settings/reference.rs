@@ -892,7 +892,8 @@ pub const MIRROR_FIELDS: [(&str, &str); 4] = [
 pub const PEER_ABOUT: &str = "\
 Another cache through which this proxy fetches. All parents are asked for everything, in the order \
 of the file, unless a route says otherwise. Siblings are asked by ICP or HTCP what they have \
-stored. You trust every peer not to forge what it sends.";
+stored. Members are the boxes of one site: each URL has one owner among them, which stores it. \
+You trust every peer not to forge what it sends.";
 
 /// The fields of a `[[peer]]`.
 pub const PEER_FIELDS: [(&str, &str); 13] = [
@@ -900,7 +901,10 @@ pub const PEER_FIELDS: [(&str, &str); 13] = [
     (
         "kind",
         "parent: it is asked for every resource, and fetches what it does not have. sibling: it \
-         is asked only for http resources that it says it has stored, by ICP or HTCP.",
+         is asked only for http resources that it says it has stored, by ICP or HTCP. member: a \
+         box of the same site. Every box has the same list of members, itself included, and knows \
+         itself by the key name. It asks the owner of a URL, and keeps the response in memory for \
+         ten seconds.",
     ),
     (
         "url",
@@ -923,8 +927,8 @@ pub const PEER_FIELDS: [(&str, &str); 13] = [
     ),
     (
         "weight",
-        "Its share of the requests with round-robin, rendezvous and carp, from 1 to 1000; 1 unless \
-         given.",
+        "Its share of the requests with round-robin, rendezvous and carp, and of the URLs among \
+         members, from 1 to 1000; 1 unless given.",
     ),
     (
         "icp",

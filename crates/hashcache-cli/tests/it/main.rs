@@ -18,6 +18,7 @@ mod proxy_groups;
 mod proxy_hostile;
 mod proxy_htcp;
 mod proxy_intercept;
+mod proxy_members;
 mod proxy_mirrors;
 mod proxy_never_wrong;
 mod proxy_peers;

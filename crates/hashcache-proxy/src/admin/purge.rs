@@ -86,7 +86,7 @@ impl Purges {
                 typed(
                     StatusCode::OK,
                     "application/json",
-                    String::from_utf8_lossy(&report(&what, effect)).into_owned(),
+                    String::from_utf8_lossy(&report(&what, effect, &[])).into_owned(),
                 )
             }
             Err(PurgeError::TooManyRules) => error(

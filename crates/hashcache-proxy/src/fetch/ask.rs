@@ -69,12 +69,16 @@ pub(crate) async fn ask(
     let mut hops = route.hops().enumerate().peekable();
     let is_repeatable = request.body().is_empty() && request.method().is_safe();
     let site = route.site();
+    // A member gets other fields than an origin.
+    let has_member = route.hops().any(|hop| hop.member().is_some());
+    let received = (site.is_some() && has_member).then(|| request.headers().clone());
     let mut request = request;
-    if let Some(site) = site {
+    if let (Some(site), None) = (site, &received) {
         site.prepare(request.headers_mut());
     }
     let path = site.map(|_| request.uri().path().to_owned());
     let mut next = Some(request);
+    let mut origins = 0;
     let mut asking = Asking::default();
     let mut patience = Patience::new(&worker.limits);
     let mut before: Option<&Hop> = None;
@@ -86,14 +90,24 @@ pub(crate) async fn ask(
             next = Some(request);
             continue;
         }
-        if let Some(site) = site {
-            if before.is_some_and(|before| !site.site.may_retry(&before.endpoint)) {
+        if let (Some(site), Some(received)) = (site, &received) {
+            *request.headers_mut() = received.clone();
+            match hop.member() {
+                Some(_) => site.prepare_for_member(request.headers_mut()),
+                None => site.prepare(request.headers_mut()),
+            }
+        }
+        let origin_of = site.filter(|_| hop.member().is_none());
+        if let Some(site) = origin_of {
+            let is_retry = origins > 0;
+            if is_retry && before.is_some_and(|before| !site.site.may_retry(&before.endpoint)) {
                 break;
             }
+            origins += 1;
             site.set_host(&hop.endpoint, request.headers_mut());
         }
         before = Some(hop);
-        let busy = site.and_then(|site| site.begin(&hop.endpoint));
+        let busy = origin_of.and_then(|site| site.begin(&hop.endpoint));
         let stored_only = hop.peer().filter(|_| hop.wants_stored());
         // Fields that a sibling does not get: it may have the response to a request without them.
         let withheld =
@@ -103,6 +117,7 @@ pub(crate) async fn ask(
             absolute: hop.absolute.clone(),
             connect_time: match stored_only {
                 Some(sibling) => Some(sibling.round_trip.connect_limit()),
+                None if hop.member().is_some() => Some(MEMBER_CONNECT),
                 None => others.connect_time(hop),
             },
             // A kept response has a permit; waiting for another one could block both.
@@ -134,7 +149,7 @@ pub(crate) async fn ask(
                 (None, None) => sending.await,
             },
         };
-        if let Some(site) = site {
+        if let Some(site) = origin_of {
             let path = path.as_deref().unwrap_or_default();
             note(worker, (site, path), (hop, busy), &mut sent);
         }
@@ -217,7 +232,10 @@ impl Asking {
             }
         };
         let status = exchange.response.status();
-        let is_usable = !hop.wants_stored() || gives_response(&exchange, withheld);
+        let is_usable = match hop.member() {
+            Some(_) => !is_refusal(status),
+            None => !hop.wants_stored() || gives_response(&exchange, withheld),
+        };
         let mut answered = Answered {
             next_hop: hop.at(Some(exchange.peer)),
             exchange,
@@ -345,6 +363,14 @@ pub(crate) fn is_final(failure: &Failure) -> bool {
     }
 }
 
+/// Whether a member says that it does not answer for this URL: its configuration differs.
+fn is_refusal(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::MISDIRECTED_REQUEST | StatusCode::LOOP_DETECTED
+    )
+}
+
 /// Names of the fields of the client's request that a sibling does not get.
 type Withheld = [Option<HeaderName>; 2];
 
@@ -371,3 +397,5 @@ fn gives_response(exchange: &UpstreamExchange, withheld: &Withheld) -> bool {
 
 /// Limit on connecting while another hop is left.
 const HURRIED_CONNECT: Duration = Duration::from_secs(3);
+/// Limit on connecting to a member, which is near.
+const MEMBER_CONNECT: Duration = Duration::from_secs(1);

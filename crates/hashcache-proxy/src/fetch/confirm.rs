@@ -8,7 +8,7 @@
 
 use std::rc::Rc;
 
-use hashcache::{Hit, Version};
+use hashcache::{Hit, Storage, Version};
 use hashcache_http::{
     FactFlags, RequestDirectives, Storable, Target, UnixTime, Vary, confirmed_lifetime,
     for_its_client, freshen, is_keyed, storable,
@@ -75,6 +75,7 @@ pub(super) fn may_rewrite(
     request: &HeaderMap,
 ) -> bool {
     let needed = hit.is_made_stale()
+        || hit.storage() == Storage::Memory
         || stored.facts.flags.has(FactFlags::NO_CACHE)
         || !stored.facts.is_fresh(worker.common.now());
     needed || is_keyed(request, &stored.fields)

@@ -6,7 +6,7 @@
 //! Invariant: a put begins only for responses that the rules allow to be stored, at the place that
 //! `variant` chooses.
 
-use hashcache::{Hit, Keep, Put, Writer};
+use hashcache::{Hit, Keep, Put, Storage, Writer};
 use hashcache_http::{
     ContentRange, NotStored, ResponseDirectives, Storable, StoredFacts, UnixTime, VaryRow,
     ensure_date, fields_to_store, if_range_value, storable,
@@ -61,11 +61,12 @@ pub(super) struct BegunRangePut {
     pub(super) place: ObjectPlace,
 }
 
-/// Decides about a response, from its head; `plan` is where it would be stored.
+/// Decides about a response, from its head; `plan` is where it would be stored. What another member
+/// stores is kept here in memory alone, and only whole.
 pub(super) fn judge(
     worker: &Worker,
     spec: &FetchSpec,
-    exchange: &UpstreamExchange,
+    (exchange, storage): (&UpstreamExchange, Storage),
     plan: PutPlan,
     (request_time, response_time): (UnixTime, UnixTime),
 ) -> StoreDecision {
@@ -96,6 +97,9 @@ pub(super) fn judge(
                 }
                 Extent::Around(_) => {}
                 Extent::Whole => return StoreDecision::NotInParts,
+            }
+            if storage == Storage::Memory {
+                return StoreDecision::NotInParts;
             }
             let stored = stored_part(
                 response.headers(),
@@ -159,6 +163,7 @@ pub(super) fn judge(
         length,
         group,
         mark,
+        storage,
         fresh_until: fresh_until(&facts, response_time),
         keep: match in_parts {
             true => Keep::AtEnd,

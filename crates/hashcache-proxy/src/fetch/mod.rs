@@ -32,6 +32,7 @@ pub(crate) use self::spec::{Extent, FetchSpec, Fetched, Reply, SelectedResponse,
 
 use std::rc::Rc;
 
+use hashcache::Storage;
 use hashcache_http::{
     ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Scheme, UnixTime,
     Upgrading, VariantTable, answer_range, not_modified_confirms, parse_http_date, set_validators,
@@ -91,7 +92,7 @@ pub(crate) async fn fetch(
         "response head"
     );
     let origin = spec.target.authority.to_string();
-    if !answered.next_hop.is_sibling() {
+    if !answered.next_hop.is_sibling() && !answered.next_hop.is_member() {
         let collapse = &worker.common.collapse;
         collapse.note_head_time(&origin, exchange.head_time);
     }
@@ -125,10 +126,14 @@ pub(crate) async fn fetch(
         true => StoreDecision::Pass(NotStored::Status),
         false => {
             let plan = plan_put(&worker, &spec, exchange, intents, leader.is_some()).await;
+            let storage = match answered.next_hop.is_member() {
+                true => Storage::Memory,
+                false => Storage::Disk,
+            };
             judge(
                 &worker,
                 &spec,
-                exchange,
+                (exchange, storage),
                 plan,
                 (request_time, response_time),
             )
@@ -208,7 +213,12 @@ async fn ask_origin(worker: &Rc<Worker>, spec: &mut FetchSpec) -> Result<Answere
         Upgrading::No,
     );
     if let Some(selected) = &spec.selected {
-        set_validators(&mut fields, &selected.stored.facts, &selected.stored.fields);
+        // The owner may have a newer response of the same second, which a date does not tell from
+        // the copy: without an entity tag the copy is replaced.
+        let is_copy = selected.hit.storage() == Storage::Memory;
+        if !is_copy || selected.stored.fields.contains_key(ETAG) {
+            set_validators(&mut fields, &selected.stored.facts, &selected.stored.fields);
+        }
     } else if let Some(choices) = &spec.choices {
         choices.set_choices(&mut fields);
     }
@@ -375,9 +385,11 @@ async fn store(
     }
     let response = Response::from_parts(head, ());
     let trailers = Trailers::default();
+    let is_stored = writer.is_stored();
     let sent = reply.send(Ok(Fetched::Stored {
         response,
         facts,
+        is_stored,
         follower,
         length,
         part,

@@ -74,10 +74,12 @@ pub(crate) struct SelectedResponse {
 
 /// The result of a fetch for the request that caused it.
 pub(crate) enum Fetched {
-    /// The response is being stored and can be followed.
+    /// The response is being stored, or passed to all requests that wait for it, and can be
+    /// followed.
     Stored {
         response: Response<()>,
         facts: StoredFacts,
+        is_stored: bool,
         follower: Follower,
         length: Option<u64>,
         /// The range that the client wants, at which the follower begins; `None`: all of it.

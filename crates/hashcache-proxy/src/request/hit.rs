@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use hashcache::Hit;
+use hashcache::{Hit, Storage};
 use hashcache_http::{
     ByteRange, ConditionOutcome, ContentRange, FactFlags, Forward, Handling, MethodKind, OnError,
     RangeAnswer, RequestFacts, Reuse, UnixTime, answer_range, evaluate_conditions, if_range_value,
@@ -31,6 +31,7 @@ use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::range_fetch::RangeFetchSpec;
+use crate::members::COPY_TIME;
 use crate::store::{HitSource, ObjectPlace, StoredResponse};
 
 /// Answers the request from a stored response that satisfies it.
@@ -89,7 +90,7 @@ pub(super) async fn answer(
         share: connection.allowance.share().clone(),
         target: request.target.clone(),
         name: place.name.clone(),
-        route: request.site_route(Some(&stored.fields)),
+        route: request.site_route(worker, Some(&stored.fields)),
         fields: request.fields.clone(),
         version: request.version,
         validator,
@@ -139,9 +140,13 @@ pub(super) fn reuse_hit(
         options.stale_if_error = grace.stale_if_error;
         options.stale_while_revalidate = grace.stale_while_revalidate;
     }
-    let decision = reuse(facts, &stored.facts, common.now(), &options);
+    let now = common.now();
+    let decision = reuse(facts, &stored.facts, now, &options);
+    // The member that stores it may have been told that it is out of date.
+    let is_old_copy = hit.storage() == Storage::Memory
+        && u64::from(now.since(stored.facts.response_time).get()) >= COPY_TIME.as_secs();
     match decision {
-        Reuse::Fresh { .. } | Reuse::Stale { .. } if hit.is_made_stale() => {
+        Reuse::Fresh { .. } | Reuse::Stale { .. } if is_old_copy || hit.is_made_stale() => {
             if facts.directives.only_if_cached {
                 return Reuse::Unsatisfiable;
             }

@@ -134,7 +134,7 @@ pub(super) fn fetch_spec(
         client: connection.client.ip(),
         share: connection.allowance.share().clone(),
         space: request.space,
-        route: request.site_route(stored),
+        route: request.site_route(&connection.worker, stored),
         siblings: transaction.siblings(),
         target: request.target.clone(),
         place,
@@ -202,6 +202,7 @@ pub(super) fn fetched(
         Fetched::Stored {
             response,
             facts,
+            is_stored,
             follower,
             length,
             part,
@@ -210,7 +211,7 @@ pub(super) fn fetched(
         } => {
             log_entry.set_next_hop(Some(next_hop));
             let now = connection.worker.common.now();
-            status.stored = true;
+            status.stored = is_stored;
             status.ttl = Some(facts.ttl(now));
             let (mut head, ()) = response.into_parts();
             add_own(connection, &mut head.headers, status);

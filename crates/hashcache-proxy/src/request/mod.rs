@@ -20,6 +20,7 @@ mod own;
 mod own_fields;
 mod pass;
 mod purge;
+mod purge_members;
 mod range_miss;
 mod site;
 mod target;
@@ -257,6 +258,8 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
         Ok(()) if request.is_bypass || asks_for_upgrade(&request.method, &request.fields) => {
             Forward::Bypass
         }
+        // The owner combines ranges; here they would be stored nowhere.
+        Ok(()) if transaction.facts.has_range && is_of_member(transaction) => Forward::Bypass,
         Ok(()) => match cache_key(request.space, &request.target) {
             Some(key) => return Ok(Next::LookUp(key)),
             None => Forward::Bypass,
@@ -266,6 +269,13 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
         true => Err(Failure::NotCached),
         false => Ok(Next::Pass(forward)),
     }
+}
+
+/// Whether another member stores the resource, and may be asked.
+fn is_of_member(transaction: &Transaction<'_>) -> bool {
+    let (worker, request) = (&transaction.connection.worker, &transaction.request);
+    let hops = || worker.member_hops(request.space, &request.target, &request.fields);
+    !transaction.facts.directives.only_if_cached && !hops().is_empty()
 }
 
 /// The next step after a lookup.

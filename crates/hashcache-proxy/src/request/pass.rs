@@ -37,7 +37,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     let worker = &connection.worker;
     log_entry.set_outcome(outcome_of(forward));
     let upgrades = asks_for_upgrade(&request.method, &request.fields);
-    let route = match request.site_route(None)? {
+    let route = match request.site_route(worker, None)? {
         Some(route) => route,
         None if upgrades => {
             worker.route_for_upgrade(request.space, &request.target, &request.fields)?

@@ -11,10 +11,11 @@
 //!
 //! Called by `request`; calls `purge`, and `queries`, which passes the purge of a URL on to peers.
 //!
-//! Invariants: a PURGE is never forwarded: another cache must not allow a purge that is forbidden
-//! here. It affects only the origin of its URL. It is refused if a page in a browser sent it, even
-//! the operator's browser. In front of a site no client may purge by default, not even this
-//! machine: behind a TLS terminator every request of the Internet has the address of this machine.
+//! Invariants: a PURGE is forwarded to members of the site alone: another cache must not allow a
+//! purge that is forbidden here. It affects only the origin of its URL. It is refused if a page in
+//! a browser sent it, even the operator's browser. In front of a site no client may purge by
+//! default, not even this machine: behind a TLS terminator every request of the Internet has the
+//! address of this machine.
 
 use hashcache_http::{CACHE_GROUPS, LABEL_FIELDS, Space, Target, cache_groups, words};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
@@ -22,6 +23,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 
 use super::body::Body;
 use super::own::text;
+use super::purge_members::purge_at_members;
 use super::transaction::Answer;
 use crate::access_log::Outcome;
 use crate::connection::Connection;
@@ -64,9 +66,17 @@ pub(super) async fn answer(
     log_entry.set_outcome(Outcome::Purge);
     let purger = common.purger.within(space);
     match purger.purge(&what, effect, BanQuota::Client).await {
+        Ok(()) if matches!(space, Space::Mirror(_)) => {
+            Ok(done(StatusCode::OK, report(&what, effect, &[])))
+        }
         Ok(()) => {
             clear_at_peers(common, &what);
-            Ok(done(report(&what, effect)))
+            let members = purge_at_members(connection, request.headers(), target, &named()).await;
+            let status = match members.iter().all(|member| member.fault.is_none()) {
+                true => StatusCode::OK,
+                false => StatusCode::BAD_GATEWAY,
+            };
+            Ok(done(status, report(&what, effect, &members)))
         }
         Err(PurgeError::TooManyRules) => Err(refused(
             StatusCode::TOO_MANY_REQUESTS,
@@ -104,8 +114,14 @@ fn refused(status: StatusCode, reason: &'static str) -> Failure {
     Failure::Refused { status, reason }
 }
 
-fn done(report: bytes::Bytes) -> Response<Body> {
-    let mut response = text(StatusCode::OK, report);
+/// The fields that say what is purged, and how.
+fn named() -> Vec<HeaderName> {
+    let own = [PURGE_METHOD, XKEY_PURGE, XKEY_SOFT_PURGE, CACHE_GROUPS];
+    own.into_iter().chain(LABEL_FIELDS).chain(SOFT).collect()
+}
+
+fn done(status: StatusCode, report: bytes::Bytes) -> Response<Body> {
+    let mut response = text(status, report);
     let fields = response.headers_mut();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -26,12 +26,13 @@ use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
+use crate::members::MemberList;
 use crate::page::PageReader;
 use crate::page_groups::PageRequest;
 use crate::share::Allowance;
 use crate::site::encode::{self, AcceptEncoding, Encoder, Verdict};
 use crate::site::forwarded::{Forwarding, strip_forwarded};
-use crate::site::live::{KEY, LiveSite, SiteRequest};
+use crate::site::live::{KEY, LiveSite, Sender, SiteRequest};
 use crate::wire::{ClientBody, HeadInfo};
 
 /// Answers a request to a reverse proxy.
@@ -115,7 +116,15 @@ fn enter(
     let spec = &site.spec;
     let is_trusted = |address| spec.trust_forwarded.iter().any(|it| it.contains(address));
     let peer = connection.client.ip();
+    let live = connection.worker.common.live();
     let fields = request.headers_mut();
+    // Any client can write Via, but only the operator says whom to trust.
+    let is_member = |it: &MemberList| is_trusted(peer) && it.are_in_via(fields);
+    let sender = match live.routes.members().is_some_and(is_member) {
+        true => Sender::Member,
+        false => Sender::Client,
+    };
+    drop(live);
     let forwarding = Forwarding::read(peer, connection.scheme, fields, is_trusted);
     strip_forwarded(fields, forwarding.speaker);
     spec.request_headers.hide(fields);
@@ -141,6 +150,7 @@ fn enter(
         site: Arc::clone(site),
         host: (!spec.hosts.is_empty()).then(|| authority.clone()),
         forwarding,
+        sender,
     };
     let target = Target {
         scheme: request.forwarding.scheme,
@@ -237,7 +247,9 @@ fn finish(
 ) -> Response<Body> {
     let fields = response.headers_mut();
     site_request.unmark(fields);
-    site_request.site.spec.response_headers.apply(fields);
+    if site_request.sender == Sender::Client {
+        site_request.site.spec.response_headers.apply(fields);
+    }
     match accepted {
         Some(accepted) => encoded(connection, site_request, accepted, response),
         None => response,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use hashcache::Hit;
 use hashcache_http::{
     CacheStatus, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds, Space, Target,
-    VariantTable,
+    VariantTable, asks_for_upgrade,
 };
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -31,6 +31,7 @@ use crate::site::live::{ORIGIN, SiteRequest};
 use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::Informational;
 use crate::wire::{ClientBody, ContentFraming, HeadInfo};
+use crate::worker::Worker;
 
 /// A response, or the reason why there is none.
 pub(super) type Answer = Result<Response<Body>, Failure>;
@@ -285,14 +286,26 @@ impl ClientRequest {
     ///
     /// # Errors
     /// No origin of the site is in service.
-    pub(super) fn site_route(&self, stored: Option<&HeaderMap>) -> Result<Option<Route>, Failure> {
+    pub(super) fn site_route(
+        &self,
+        worker: &Worker,
+        stored: Option<&HeaderMap>,
+    ) -> Result<Option<Route>, Failure> {
         let Some(site) = &self.site else {
             return Ok(None);
         };
         let url = &self.target.path_and_query;
         let first = stored.and_then(|fields| fields.get(ORIGIN));
         let origins = site.site.endpoints(url, first);
-        let route = Route::of_site(Arc::clone(site), origins);
+        // What no box stores is not worth a hop; but the owner must see what may change a stored
+        // response.
+        let is_for_origin = (self.is_bypass && self.method.is_safe())
+            || asks_for_upgrade(&self.method, &self.fields);
+        let members = match is_for_origin {
+            true => Vec::new(),
+            false => worker.member_hops(self.space, &self.target, &self.fields),
+        };
+        let route = Route::of_site(Arc::clone(site), members, origins);
         route.map(Some).ok_or(NO_ORIGIN)
     }
 }

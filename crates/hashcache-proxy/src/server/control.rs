@@ -276,6 +276,7 @@ pub(super) fn load_routes(
     Ok(Routes::new(
         peers.collect::<Result<_, _>>()?,
         &settings.routes,
+        &settings.name,
     ))
 }
 

@@ -295,6 +295,16 @@ pub(crate) struct SiteRequest {
     pub(crate) forwarding: Forwarding,
     /// The host that the client named, if the origins may know it.
     pub(crate) host: Option<Authority>,
+    pub(crate) sender: Sender,
+}
+
+/// The sender of a request to a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// A client, or a proxy of its own.
+    Client,
+    /// A member, which applies the rules for responses itself.
+    Member,
 }
 
 /// An unfinished request to an origin.
@@ -323,6 +333,17 @@ impl SiteRequest {
     pub(crate) fn prepare(&self, fields: &mut HeaderMap) {
         fields.remove(KEY);
         self.site.spec.request_headers.apply(fields);
+        self.write_forwarding(fields);
+    }
+
+    /// Changes the fields of a request into those for the member that has the response. It is asked
+    /// on behalf of the client, and applies the rules of the site itself.
+    pub(crate) fn prepare_for_member(&self, fields: &mut HeaderMap) {
+        fields.remove(KEY);
+        self.write_forwarding(fields);
+    }
+
+    fn write_forwarding(&self, fields: &mut HeaderMap) {
         match &self.host {
             Some(host) => {
                 let host = host.display(self.forwarding.scheme).to_string();
@@ -440,6 +461,7 @@ mod tests {
                 |_| false,
             ),
             host: None,
+            sender: Sender::Client,
         }
     }
 

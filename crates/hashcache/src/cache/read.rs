@@ -21,7 +21,7 @@ use crate::completion::Outcome;
 use crate::error::ReadError;
 use crate::key::KeyHash;
 use crate::memory::RecordHandle;
-use crate::object::{Cut, Version};
+use crate::object::{Cut, Storage, Version};
 use crate::shard::Found;
 use crate::shard::LookupTarget;
 use crate::stripe::{Hint, StripeLookup};
@@ -68,6 +68,11 @@ impl Hit {
     pub fn is_made_stale(&self) -> bool {
         let stripe = self.cache.stripe(self.head.fields.key);
         stripe.bans.judge(&self.head).stale
+    }
+
+    /// Where the object is kept.
+    pub fn storage(&self) -> Storage {
+        self.head.storage
     }
 
     /// The caller's mark.

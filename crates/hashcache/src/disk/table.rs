@@ -124,6 +124,7 @@ pub(crate) fn read_record(medium: &Medium, log: &LogMap, filled: &Filled) -> Rea
             vec![content]
         },
         at: None,
+        storage: crate::object::Storage::Disk,
         judged: std::sync::atomic::AtomicU64::default(),
     }))
 }

@@ -27,6 +27,7 @@ use super::slab::{Arena, Open, SLAB_BYTES};
 use super::wakes;
 use crate::address::LogPos;
 use crate::key::{KeyHash, KeyMap};
+use crate::object::Storage;
 use crate::record::Record;
 use crate::stats::BusyCounter;
 
@@ -281,6 +282,15 @@ impl Hot {
     /// Copies `record`, which lies `at`, into slabs; it may find no room. The caller holds no lock
     /// of the engine: with one, no memory that this drops would be released before it is unlocked.
     pub(crate) fn copy(&self, record: &Record, at: Option<LogPos>) -> Option<Copied> {
+        self.copy_as(record, at, Storage::Disk)
+    }
+
+    /// The same for a record that is kept here alone.
+    pub(crate) fn copy_unwritten(&self, record: &Record) -> Option<Copied> {
+        self.copy_as(record, None, Storage::Memory)
+    }
+
+    fn copy_as(&self, record: &Record, at: Option<LogPos>, storage: Storage) -> Option<Copied> {
         debug_assert!(!wakes::holds_lock(), "copied under a lock");
         let key = record.fields.key;
         let bytes = record.metadata.len() + record.content_bytes();
@@ -316,6 +326,7 @@ impl Hot {
                 metadata,
                 content,
                 at,
+                storage,
                 judged: AtomicU64::default(),
             },
             _reservation: reservation,
@@ -503,6 +514,7 @@ mod tests {
             metadata: Bytes::from(vec![!fill; 100]),
             content: vec![Bytes::from(vec![fill; content_bytes])],
             at: None,
+            storage: Storage::Disk,
             judged: AtomicU64::default(),
         }
     }

@@ -36,11 +36,12 @@ use crate::members::Peer;
 use crate::memory::{ReadLocked, WriteLocked};
 use crate::object::Version;
 use crate::policy::Located;
+use crate::record::Record;
 use crate::shard::{Pending, PutToken, PutsInProgress, Shard};
 use crate::shared::Shared;
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
-use crate::write_queue::Queue;
+use crate::write_queue::{Queue, Removal, RemovalDone, Removing};
 
 /// See the module's head.
 pub(crate) struct Stripe {
@@ -69,6 +70,8 @@ pub(crate) enum Accepted {
     Busy,
     /// The store has failed or is closed.
     OutOfService,
+    /// There is no memory for an object that is kept in memory alone.
+    NoRoom,
 }
 
 /// The parts a stripe is made of.
@@ -333,21 +336,8 @@ impl Stripe {
     pub(crate) fn put_head(&self, pending: &Arc<Pending>, token: &Arc<PutToken>) -> Accepted {
         let fields = &pending.record.fields;
         let mut shard = self.shard(fields.key);
-        if self.health() == Health::OutOfService {
-            return Accepted::OutOfService;
-        }
-        if token.superseded.load(Ordering::Acquire) {
-            return Accepted::Superseded;
-        }
-        // Asked under the lock. A ban that is made after this finds the record among the pending
-        // ones, and lookups ask the bans again.
-        if self.bans.judge(&pending.record).is_barred() {
-            return Accepted::Superseded;
-        }
-        // If this replaced a pending record that a ban bars, `remove_barred` would not see that
-        // older versions on disk must be removed too.
-        if self.has_barred_pending(&shard, fields.key) {
-            return Accepted::Superseded;
+        if let Some(refused) = self.refuses(&shard, &pending.record, token) {
+            return refused;
         }
         if token.is_update && !shard.outruns(fields.key, token) {
             return Accepted::Busy;
@@ -361,6 +351,58 @@ impl Stripe {
         drop((older, other));
         self.push(pending);
         Accepted::Yes
+    }
+
+    /// Makes a copy of `record` in memory the newest record of its name, unless the put of `token`
+    /// was superseded. It is not written. An older version that may lie on the device is removed,
+    /// durably soon: otherwise it would be found again when the copy is evicted, or after a crash.
+    pub(crate) fn put_hot(&self, record: &Record, token: &Arc<PutToken>) -> Accepted {
+        let fields = &record.fields;
+        // Before the lock is taken, for making room may take long.
+        let Some(copied) = self.shared.hot.copy_unwritten(record) else {
+            return Accepted::NoRoom;
+        };
+        let mut shard = self.shard(fields.key);
+        if let Some(refused) = self.refuses(&shard, record, token) {
+            return refused;
+        }
+        if token.is_update && !shard.outruns(fields.key, token) {
+            return Accepted::Busy;
+        }
+        let older = shard.supersede(fields.key, fields.version);
+        // Before recovery is over, and where a remove is not done yet, the index cannot tell.
+        let tells = self.health() == Health::InService && !shard.removing.contains_key(&fields.key);
+        let is_alone =
+            older.is_none() && tells && self.locate(&shard, fields.key) == Located::Nowhere;
+        let removed = (!is_alone).then(|| self.remove_from(&mut shard, fields.key));
+        let inserted = self.shared.hot.insert(copied);
+        drop(shard);
+        drop(older);
+        if let Some((version, _, dropped)) = removed {
+            drop(dropped);
+            let key = fields.key;
+            let what = Removing::Name(Removed { key, version });
+            let done = RemovalDone::Nobody;
+            self.queue.push_removal(Removal { what, done });
+        }
+        match inserted {
+            Some(_) => Accepted::Yes,
+            None => Accepted::NoRoom,
+        }
+    }
+
+    /// Why a head must not become the newest record of its name, asked under the lock of its shard.
+    fn refuses(&self, shard: &Shard, record: &Record, token: &PutToken) -> Option<Accepted> {
+        if self.health() == Health::OutOfService {
+            return Some(Accepted::OutOfService);
+        }
+        // A ban that is made after this finds the record among the pending ones, and lookups ask
+        // the bans again. If the record replaced a pending one that a ban bars, `remove_barred`
+        // would not see that older versions on disk must be removed too.
+        let is_superseded = token.superseded.load(Ordering::Acquire)
+            || self.bans.judge(record).is_barred()
+            || self.has_barred_pending(shard, record.fields.key);
+        is_superseded.then_some(Accepted::Superseded)
     }
 
     /// Has a span written. Until then it is served from memory.

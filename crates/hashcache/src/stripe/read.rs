@@ -129,6 +129,7 @@ impl Stripe {
                 vec![content]
             },
             at: Some(at),
+            storage: crate::object::Storage::Disk,
             judged: std::sync::atomic::AtomicU64::default(),
         }))
     }

@@ -565,6 +565,7 @@ mod tests {
             metadata: Bytes::new(),
             content: Vec::new(),
             at: None,
+            storage: crate::object::Storage::Disk,
             judged: std::sync::atomic::AtomicU64::default(),
         });
         Arc::new(Pending::put(record, 1_000, None, Arc::default()))

@@ -27,6 +27,7 @@ mod groups;
 mod grow;
 mod index;
 mod many;
+mod memory_only;
 mod model;
 mod older;
 mod opening;

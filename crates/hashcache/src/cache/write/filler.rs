@@ -19,7 +19,7 @@ use super::{Intent, Keep, Put, Writer, pending};
 use crate::error::PutError;
 use crate::format::{Fields, Kind};
 use crate::memory::Chunk;
-use crate::object::{MAX_METADATA, MAX_SPAN_PAGES, Version};
+use crate::object::{MAX_METADATA, MAX_SPAN_PAGES, Storage, Version};
 use crate::stripe::Accepted;
 
 impl Intent {
@@ -65,6 +65,7 @@ impl Intent {
             Accepted::Yes => Ok(Hit::new(self.cache.clone(), head.record.clone())),
             Accepted::OutOfService => Err(PutError::OutOfService),
             Accepted::Superseded | Accepted::Busy => Err(PutError::Superseded),
+            Accepted::NoRoom => Err(PutError::Full),
         }
     }
 }
@@ -101,6 +102,7 @@ impl Hit {
             useless_after: fields.useless_after,
             fresh_until: None,
             labels: Vec::new(),
+            storage: Storage::Disk,
             span_pages: fields.span_pages,
         };
         Ok(Writer {

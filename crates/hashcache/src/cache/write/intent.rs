@@ -20,7 +20,7 @@ use crate::error::PutError;
 use crate::hour::Hour;
 use crate::key::KeyHash;
 use crate::memory::Chunk;
-use crate::object::{Cut, MAX_METADATA, MAX_SPAN_PAGES, Version};
+use crate::object::{Cut, MAX_METADATA, MAX_SPAN_PAGES, PAGE, Storage, Version};
 use crate::shard::PutToken;
 use crate::stripe::Stripe;
 
@@ -60,6 +60,11 @@ pub struct Put {
     /// 32 labels the engine only stores that there were more: then a removal by any label removes
     /// the object too.
     pub labels: Vec<Label>,
+    /// Where the object is kept. With [`Storage::Memory`], the put ends with [`PutError::Full`] if
+    /// there is no room, and with [`PutError::Bypassed`] if there is more content than
+    /// [`crate::PAGE`]; followers see all of it. `keep`, `mark` and `fresh_until` mean nothing
+    /// then.
+    pub storage: Storage,
     /// Pages of 64 KiB in a span, 1 to [`crate::MAX_SPAN_PAGES`]: what is read, and filled in, at
     /// once.
     pub span_pages: u8,
@@ -77,6 +82,7 @@ impl Put {
             useless_after: 0,
             fresh_until: None,
             labels: Vec::new(),
+            storage: Storage::Disk,
             span_pages: MAX_SPAN_PAGES,
         }
     }
@@ -167,7 +173,8 @@ impl Intent {
             span_pages: put.span_pages.clamp(1, MAX_SPAN_PAGES),
         };
         let stream = Stream::new(&self.cache, &self.name, self.version(), cut, 0);
-        Ok(Writer {
+        let is_too_long = put.storage == Storage::Memory && content > PAGE as u64;
+        let mut writer = Writer {
             fills: false,
             fresh_until: stored_hour(&self.cache, put.fresh_until),
             intent: self,
@@ -182,7 +189,11 @@ impl Intent {
             bypassed: false,
             kept: false,
             refused: None,
-        })
+        };
+        if is_too_long {
+            writer.bypass();
+        }
+        Ok(writer)
     }
 }
 

@@ -30,7 +30,7 @@ use crate::error::PutError;
 use crate::format::{Fields, Kind, MAX_LABELS, record_bytes};
 use crate::memory::RecordHandle;
 use crate::memory::{Chunk, Class, Reservation};
-use crate::object::{Cut, PAGE, Version};
+use crate::object::{Cut, PAGE, Storage, Version};
 use crate::record::Record;
 use crate::shard::Pending;
 use crate::stripe::Accepted;
@@ -106,7 +106,12 @@ impl Writer {
 
     /// Whether the content so far may be kept although it is not complete.
     fn may_keep(&self) -> bool {
-        !self.fills && self.put.keep != Keep::Whole && self.written > 0
+        !self.fills && !self.is_for_memory() && self.put.keep != Keep::Whole && self.written > 0
+    }
+
+    /// Whether the object is kept in memory alone.
+    fn is_for_memory(&self) -> bool {
+        self.put.storage == Storage::Memory
     }
 
     /// A follower that reads along from `offset` on.
@@ -240,6 +245,13 @@ impl Writer {
         self.chunk = Chunk::Full;
         if span == 0 && !self.fills {
             self.head_reservations.append(&mut self.reservations);
+            if self.is_for_memory() {
+                // What follows this page would be records of their own.
+                if self.put.length != Some(self.written) {
+                    self.bypass();
+                }
+                return;
+            }
             if self.put.keep == Keep::Partial && self.put.length != Some(self.written) {
                 self.put_head(true, Arc::default());
             }
@@ -319,7 +331,10 @@ impl Writer {
             self.intent.replaces.take(),
             reservations,
         );
-        self.intent.stripe.put_head(&head, &self.intent.token)
+        match self.put.storage {
+            Storage::Disk => self.intent.stripe.put_head(&head, &self.intent.token),
+            Storage::Memory => self.intent.stripe.put_hot(&head.record, &self.intent.token),
+        }
     }
 
     /// Ends the put: from now on the object is found.
@@ -352,6 +367,7 @@ impl Writer {
         match accepted {
             Some(Accepted::Yes) => Ok(self.version()),
             Some(Accepted::OutOfService) => Err(PutError::OutOfService),
+            Some(Accepted::NoRoom) => Err(PutError::Full),
             Some(_) => Err(PutError::Superseded),
             None => Err(PutError::Bypassed),
         }
@@ -419,6 +435,7 @@ fn pending(
         metadata,
         content,
         at: None,
+        storage: Storage::Disk,
         judged: std::sync::atomic::AtomicU64::default(),
     });
     Arc::new(Pending::put(record, record_bytes, replaces, reservations))

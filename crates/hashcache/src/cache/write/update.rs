@@ -16,7 +16,7 @@ use crate::completion::{Outcome, promise};
 use crate::error::PutError;
 use crate::format::{Fields, Kind};
 use crate::hour::Hour;
-use crate::object::{MAX_METADATA, MAX_NAME, Version};
+use crate::object::{MAX_METADATA, MAX_NAME, Storage, Version};
 use crate::stripe::Accepted;
 
 impl Hit {
@@ -60,6 +60,7 @@ impl Hit {
             Accepted::Yes => Ok(()),
             Accepted::OutOfService => Err(PutError::OutOfService),
             Accepted::Superseded | Accepted::Busy => Err(PutError::Superseded),
+            Accepted::NoRoom => Err(PutError::Full),
         }
     }
 }
@@ -162,9 +163,13 @@ fn apply(intent: &Intent, hit: &Hit, update: Update) -> Updated {
     let head = pending(fields, &old.name, metadata, content, old.at, reservations);
     // A ban that made the old one stale may be forgotten by now.
     old.hand_down_judged(&head.record);
-    match intent.stripe.put_head(&head, &intent.token) {
+    let accepted = match old.storage {
+        Storage::Disk => intent.stripe.put_head(&head, &intent.token),
+        Storage::Memory => intent.stripe.put_hot(&head.record, &intent.token),
+    };
+    match accepted {
         Accepted::Yes => Updated::Done,
-        Accepted::Busy => Updated::Refused,
+        Accepted::Busy | Accepted::NoRoom => Updated::Refused,
         Accepted::Superseded | Accepted::OutOfService => Updated::Gone,
     }
 }

@@ -1,0 +1,181 @@
+//! Members: the boxes of one site, each of which stores its own part of the URLs.
+//!
+//! Every box has the same list, itself included. The owner of a URL is the first of an order that
+//! weighted rendezvous hashing gives (`hashcache_peers::rendezvous`). A box that is not the owner
+//! asks the owner as a parent and keeps the response in memory alone (`fetch::judge`), for
+//! [`COPY_TIME`] at the most (`request::hit`).
+//!
+//! Made by `route` from the peers of the configuration; `worker` asks it for each request that is
+//! sent upstream.
+//!
+//! Invariants: a request whose Via names a member is never sent to a member. So lists that disagree
+//! cost one hop and never make a loop. The order ends with this box: it asks no member that comes
+//! after it.
+//! Cost: one MD5 and one logarithm for each member and request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashcache_http::via_names;
+use hashcache_peers::members::Member;
+use hashcache_peers::rendezvous;
+use http::HeaderMap;
+
+use crate::peer::{Peer, PeerKind};
+
+/// The members of the configuration in effect.
+#[derive(Debug)]
+pub(crate) struct MemberList {
+    /// In the order of the list; `None` is this box.
+    boxes: Vec<Option<Arc<Peer>>>,
+    order: rendezvous::Members,
+    names: Vec<String>,
+}
+
+/// How long a response that another member has stored is served from memory without asking that
+/// member. Purges by the admin listener and unsafe requests at other boxes take effect here after
+/// this time.
+pub(crate) const COPY_TIME: Duration = Duration::from_secs(10);
+
+impl MemberList {
+    /// The members among `peers`; `None`: there are none besides the box called `us`.
+    pub(crate) fn of(peers: &[Arc<Peer>], us: &str) -> Option<Self> {
+        let is_member = |peer: &&Arc<Peer>| peer.settings.kind == PeerKind::Member;
+        let all: Vec<_> = peers.iter().filter(is_member).collect();
+        let member = |peer: &&Arc<Peer>| (peer.name().to_owned(), peer.settings.weight);
+        let named: Vec<(String, u32)> = all.iter().map(member).collect();
+        let members: Vec<_> = named
+            .iter()
+            .map(|(name, weight)| Member {
+                name,
+                weight: *weight,
+            })
+            .collect();
+        // Names and weights have been checked with the configuration.
+        let order = rendezvous::Members::new(&members).ok()?;
+        let other = |peer: &&Arc<Peer>| (peer.name() != us).then(|| Arc::clone(peer));
+        let boxes: Vec<_> = all.iter().map(other).collect();
+        let has_others = boxes.iter().flatten().next().is_some();
+        has_others.then(|| Self {
+            boxes,
+            order,
+            names: named.into_iter().map(|(name, _)| name).collect(),
+        })
+    }
+
+    /// The members to ask for `url`, which are up and come before this box; at most two. None: this
+    /// box is the owner, or stands in for it.
+    pub(crate) fn owners(&self, url: &str) -> Vec<Arc<Peer>> {
+        let order = self.order.order(url.as_bytes());
+        let order = order.into_iter().map(|at| self.boxes[at].as_ref());
+        let before_us = order.map_while(|member| member);
+        let up = before_us.filter(|peer| peer.health.is_up());
+        up.take(OWNERS_MAX).cloned().collect()
+    }
+
+    /// Whether a request has passed through a member: then it is for this box to answer.
+    pub(crate) fn are_in_via(&self, request: &HeaderMap) -> bool {
+        via_names(request).any(|name| {
+            let mut names = self.names.iter();
+            names.any(|member| member.as_bytes().eq_ignore_ascii_case(name))
+        })
+    }
+
+    /// The other boxes.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &Arc<Peer>> {
+        self.boxes.iter().flatten()
+    }
+}
+
+/// Maximum number of members that are asked for one resource: the owner, and the next one if the
+/// owner does not answer.
+const OWNERS_MAX: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use http::HeaderValue;
+    use http::header::VIA;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::peer::{Credentials, PeerFailure, PeerHttps, PeerMisses, PeerSettings};
+
+    fn list() -> Vec<Arc<Peer>> {
+        let peer = |name: &str| {
+            let settings = PeerSettings {
+                name: name.into(),
+                kind: PeerKind::Member,
+                url: format!("http://{name}.test:3128").parse().unwrap(),
+                credentials: Credentials::None,
+                https: PeerHttps::Tunnel,
+                icp: None,
+                htcp: None,
+                misses: PeerMisses::Fetched,
+                weight: 1,
+            };
+            Arc::new(settings.load().unwrap())
+        };
+        ["a", "b", "c"].map(peer).to_vec()
+    }
+
+    fn urls() -> impl Iterator<Item = String> {
+        (0..300).map(|n| format!("http://x.test/{n}"))
+    }
+
+    /// Which box answers for each URL when a client asks each box.
+    fn answering(at: &str, list: &[Arc<Peer>]) -> BTreeMap<String, String> {
+        let members = MemberList::of(list, at).unwrap();
+        let of = |url: &String| members.owners(url).first().map(|it| it.name().to_owned());
+        let owner = |url: String| (url.clone(), of(&url).unwrap_or_else(|| at.to_owned()));
+        urls().map(owner).collect()
+    }
+
+    #[test]
+    fn all_boxes_agree_on_the_owner_of_each_url() {
+        let owners = answering("a", &list());
+        assert_eq!(owners, answering("b", &list()));
+        assert_eq!(owners, answering("c", &list()));
+        for name in ["a", "b", "c"] {
+            let own = owners.values().filter(|owner| *owner == name).count();
+            assert!((60..140).contains(&own), "{name}: {own}");
+        }
+    }
+
+    #[test]
+    fn the_urls_of_a_box_that_is_down_go_to_the_next_one_and_no_others_move() {
+        let before = answering("a", &list());
+        let list = list();
+        list[1].health.failed(PeerFailure::Refused, Instant::now());
+        let after = answering("a", &list);
+        assert_eq!(after, answering("c", &list));
+        for (url, owner) in &before {
+            match owner.as_str() {
+                "b" => assert_ne!(after[url], "b"),
+                _ => assert_eq!(after[url], *owner),
+            }
+        }
+        assert!(after.values().any(|owner| owner == "c"));
+    }
+
+    #[test]
+    fn a_request_of_a_member_is_known_by_its_name_in_via() {
+        let members = MemberList::of(&list(), "a").unwrap();
+        let seen = |via: &'static str| {
+            members.are_in_via(&HeaderMap::from_iter([(
+                VIA,
+                HeaderValue::from_static(via),
+            )]))
+        };
+        assert!(seen("1.1 b") && seen("1.0 x, 2 C") && seen("1.1 b, 1.1 x"));
+        assert!(!seen("1.1 d") && !seen("1.1 x (b)"));
+        assert!(!members.are_in_via(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_box_alone_has_no_members_to_ask() {
+        assert!(MemberList::of(&list()[..1], "a").is_none());
+        assert!(MemberList::of(&[], "a").is_none());
+    }
+}

@@ -1,0 +1,108 @@
+//! A PURGE at one member reaches all of them: the owner has the response on its disk, and any other
+//! may have a copy in memory, or on its disk from a time when the owner was down.
+//!
+//! Called by `purge` after the purge is in force here.
+//!
+//! Invariants: a PURGE that came from a member is not sent on, so each member gets it once. The
+//! other members check it by their own `allow_purge`. Its response says of each member whether it
+//! has purged.
+//! Cost: one request to each member, at the same time, and [`ANSWER_TIME`] at the most.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashcache_http::{Origin, Target};
+use http::{HeaderMap, HeaderName, Request, StatusCode, Version};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::connection::Connection;
+use crate::peer::Peer;
+use crate::purge::MemberPurge;
+use crate::upstream::{AbsoluteForm, Endpoint, RequestBody, SendOptions, Wanted};
+use crate::worker::Worker;
+
+/// Sends a PURGE on to the other members. `named` are the fields that say what is purged.
+pub(super) async fn purge_at_members(
+    connection: &Connection,
+    request: &HeaderMap,
+    target: &Target,
+    named: &[HeaderName],
+) -> Vec<MemberPurge> {
+    let worker = &connection.worker;
+    let live = worker.common.live();
+    let members = live.routes.members();
+    let others: Vec<Arc<Peer>> = match members.filter(|it| !it.are_in_via(request)) {
+        Some(members) => members.others().cloned().collect(),
+        None => return Vec::new(),
+    };
+    drop(live);
+    let mut fields = HeaderMap::new();
+    for name in named {
+        for value in request.get_all(name) {
+            fields.append(name, value.clone());
+        }
+    }
+    worker.common.via.append_via(&mut fields, Version::HTTP_11);
+    let mut asking = JoinSet::new();
+    for member in others {
+        let (worker, target, fields) = (Rc::clone(worker), target.clone(), fields.clone());
+        asking.spawn_local(async move {
+            let sent = send(&worker, &member, &target, fields);
+            let sent = timeout(ANSWER_TIME, sent).await;
+            let fault = match sent {
+                Ok(Ok(StatusCode::OK)) => None,
+                Ok(Ok(status)) => Some(format!("status {}", status.as_u16())),
+                Ok(Err(fault)) => Some(fault),
+                Err(_) => Some("no answer in time".to_owned()),
+            };
+            let name = member.name().to_owned();
+            MemberPurge { name, fault }
+        });
+    }
+    let mut said = Vec::new();
+    // A task that panicked has said nothing; its member is then missing in the report.
+    while let Some(one) = asking.join_next().await {
+        said.extend(one);
+    }
+    said.sort_by(|one, other| one.name.cmp(&other.name));
+    said
+}
+
+async fn send(
+    worker: &Worker,
+    member: &Arc<Peer>,
+    target: &Target,
+    fields: HeaderMap,
+) -> Result<StatusCode, String> {
+    let mut request = Request::new(RequestBody::empty());
+    *request.method_mut() = PURGE.parse().map_err(|_| "not a method".to_owned())?;
+    let path = http::Uri::try_from(&*target.path_and_query);
+    *request.uri_mut() = path.map_err(|error| error.to_string())?;
+    *request.headers_mut() = fields;
+    let options = SendOptions {
+        absolute: Some(AbsoluteForm {
+            peer: Arc::clone(member),
+            origin: Origin {
+                scheme: target.scheme,
+                authority: target.authority.clone(),
+            },
+            wanted: Wanted::Fetched,
+        }),
+        ..SendOptions::default()
+    };
+    let to = Endpoint::of_peer(member);
+    let sent = worker.upstream().try_send(&to, request, &options).await;
+    match sent {
+        Ok(exchange) => Ok(exchange.response.status()),
+        Err(unanswered) => {
+            member.note_failure(&unanswered.failed.failure);
+            Err(unanswered.failed.failure.to_string())
+        }
+    }
+}
+
+const PURGE: &str = "PURGE";
+/// How long a member may take to purge; a purge is durable within a second.
+const ANSWER_TIME: Duration = Duration::from_secs(5);
