@@ -247,6 +247,9 @@ pub struct SettingArgs {
     peer_choice: Option<String>,
     #[arg(help_heading = PEERS, help = help("icp"), long, value_name = "[ADDR:]PORT")]
     icp: Option<String>,
+    #[arg(help_heading = PEERS, help = help("summary_threshold"))]
+    #[arg(long, value_name = "PERCENT")]
+    summary_threshold: Option<String>,
 
     #[arg(help_heading = LOGS, help = help("access_log"), long, value_name = "PATH")]
     access_log: Option<String>,
@@ -318,6 +321,7 @@ impl SettingArgs {
             ("direct", one(&self.direct)),
             ("peer-choice", one(&self.peer_choice)),
             ("icp", one(&self.icp)),
+            ("summary_threshold", one(&self.summary_threshold)),
             ("intercept-ca", one(&self.intercept_ca)),
             ("intercept", many(&self.intercept)),
             ("intercept-list", many(&self.intercept_list)),

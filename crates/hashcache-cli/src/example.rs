@@ -74,6 +74,14 @@ const PEERS: &str = "\
 #weight = 1
 #icp = 3130
 #misses = true
+
+#[[peer]]
+#name = \"east\"
+#kind = \"sibling\"
+#url = \"http://192.0.2.2:3128\"
+#icp = 3130
+#digest = true
+#summary = true
 ";
 
 const ROUTES: &str = "\

@@ -38,6 +38,7 @@ mod peer;
 mod peers;
 mod queries;
 mod route;
+mod summary;
 mod tls;
 mod upstream;
 
@@ -54,7 +55,9 @@ pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
 pub use limits::Limits;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
-pub use peer::{Credentials, CredentialsError, PeerHttps, PeerKind, PeerMisses, PeerSettings};
+pub use peer::{
+    Credentials, CredentialsError, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary,
+};
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{RunError, preflight, run};
 pub use settings::{

@@ -1,9 +1,12 @@
 //! Peers: other caches through which this proxy fetches resources.
 //!
 //! Made from the settings at the start and at a reload; `route` chooses among them, `upstream`
-//! connects to them, `queries` asks them by ICP and `peers` answers them.
+//! connects to them, `queries` asks them by ICP and `peers` answers them. What a peer has stored,
+//! by its digest, is in `learned`.
 //!
 //! Invariant: the credentials of a peer are sent to that peer alone, and never appear in a log.
+
+pub(crate) mod learned;
 
 use std::hash::{Hash, Hasher};
 use std::io::Read as _;
@@ -23,6 +26,7 @@ use http::HeaderValue;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use self::learned::Learned;
 use crate::failure::Failure;
 use crate::state_file::{Link, open_regular};
 
@@ -41,6 +45,8 @@ pub struct PeerSettings {
     pub https: PeerHttps,
     /// Its UDP port for ICP; `None`: it is neither asked nor answered by ICP.
     pub icp: Option<u16>,
+    /// How this proxy and the peer tell each other what they have stored, beside queries.
+    pub summary: PeerSummary,
     /// What its requests get that the store cannot answer.
     pub misses: PeerMisses,
     /// Its share of the requests where the choice is by weight.
@@ -53,8 +59,21 @@ pub enum PeerKind {
     /// Everything: it fetches what it does not have.
     #[default]
     Parent,
-    /// What it has stored, and nothing else: it is asked by ICP first, and fetches nothing.
+    /// What it has stored, and nothing else: it fetches nothing. Its digest or ICP tells what it
+    /// has.
     Sibling,
+}
+
+/// How this proxy and a peer tell each other what they have stored, beside queries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PeerSummary {
+    /// Not at all.
+    #[default]
+    None,
+    /// Each fetches the other's cache digest by HTTP.
+    Digest,
+    /// The same; later changes are sent by UDP (SC-ICP).
+    Updates,
 }
 
 /// What a peer's own requests get that the store cannot answer.
@@ -137,6 +156,7 @@ impl PeerSettings {
             health: PeerHealth::default(),
             icp_health: PeerHealth::default(),
             round_trip: RoundTrip::default(),
+            learned: Learned::default(),
             addresses: ArcSwap::from_pointee(literal),
         })
     }
@@ -188,6 +208,8 @@ pub(crate) struct Peer {
     pub(crate) icp_health: PeerHealth,
     /// Time from an ICP query to its reply.
     pub(crate) round_trip: RoundTrip,
+    /// What it has stored, as far as its digest tells.
+    pub(crate) learned: Learned,
     /// The addresses of its host; empty until the name was looked up.
     addresses: ArcSwap<Vec<IpAddr>>,
 }
@@ -596,6 +618,7 @@ mod tests {
             credentials: Credentials::Given("user:secret".into()),
             https: PeerHttps::Tunnel,
             icp: None,
+            summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight: 1,
         };

@@ -178,6 +178,13 @@ impl Queries {
         self.socket.send_to(datagram, to).is_ok()
     }
 
+    /// Sends an update of our summary to a peer; whether it was sent.
+    pub(crate) fn send_update(&self, peer: &Peer, datagram: &[u8]) -> bool {
+        let can_reach = |address: IpAddr| address.is_ipv4() || self.is_v6;
+        let address = peer.icp_address(can_reach);
+        address.is_some_and(|address| self.send_to(datagram, address))
+    }
+
     /// Takes a reply that `from` has sent.
     pub(crate) fn heard(&self, reply: &Reply<'_>, from: SocketAddr) {
         let mut outstanding = self.outstanding();
@@ -226,7 +233,7 @@ const PROBE_TIME: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peer::{Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings};
+    use crate::peer::{Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary};
 
     fn queries() -> Queries {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -243,6 +250,7 @@ mod tests {
             credentials: Credentials::None,
             https: PeerHttps::Tunnel,
             icp: Some(socket.local_addr().unwrap().port()),
+            summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight: 1,
         };

@@ -4,8 +4,9 @@
 //! for a [`Route`] before they send a request, and try its hops one after another (`fetch/ask`,
 //! `connect`).
 //!
-//! A route may name peers that are to be asked by ICP before its first hop is tried; `queries` asks
-//! them and [`Route::after`] puts the hops in the order that their replies suggest.
+//! Siblings whose digest has the resource come first. If there is none, a route may name peers that
+//! are to be asked by ICP before its first hop is tried; `queries` asks them and [`Route::after`]
+//! puts the hops in the order that their replies suggest.
 //!
 //! Invariants: no I/O, no waiting, and no clock. A route has at least one hop, at most
 //! [`HOPS_MAX`] besides [`SIBLINGS_MAX`] siblings, and no hop twice. A request from a sibling is
@@ -19,12 +20,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashcache_http::{Authority, Host, Origin, Scheme};
 use hashcache_peers::carp::Array;
+use hashcache_peers::key::Key;
 use hashcache_peers::members::Member;
 use hashcache_peers::rendezvous::Members;
 
 use crate::failure::Failure;
 use crate::intercept::hosts::HostPattern;
-use crate::peer::{Peer, PeerKind};
+use crate::peer::learned::Verdict;
+use crate::peer::{Peer, PeerKind, PeerSummary};
 use crate::site::live::SiteRequest;
 use crate::upstream::address::{ConnectPort, Purpose};
 use crate::upstream::prefix::Prefix;
@@ -160,7 +163,7 @@ pub(crate) struct RouteRequest<'a> {
 /// Whether siblings may answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Siblings {
-    /// They are asked by ICP.
+    /// They are asked, if they have the resource by their digest or by ICP.
     Asked,
     /// The request is not one that a sibling's store may answer, or a sibling sent it.
     NotAsked,
@@ -176,6 +179,8 @@ pub(crate) struct Route {
     /// The hops whose peers are asked by ICP first: siblings, which are not among the hops yet, and
     /// parents, which are.
     queries: Vec<Hop>,
+    /// Siblings whose digest may tell, once it was fetched for the first time.
+    unlearned: Vec<Arc<Peer>>,
 }
 
 /// The replies to the queries of a route.
@@ -210,6 +215,8 @@ pub(crate) enum HierarchyCode {
     /// By a hash of the URL.
     Carp,
     ClosestParent,
+    /// A sibling that has the response, by its digest.
+    CdSiblingHit,
     /// A sibling that has the response, by ICP.
     SiblingHit,
     /// A parent that has the response, by ICP.
@@ -226,6 +233,7 @@ impl HierarchyCode {
             Self::RoundRobinParent => "ROUNDROBIN_PARENT",
             Self::Carp => "CARP",
             Self::ClosestParent => "CLOSEST_PARENT",
+            Self::CdSiblingHit => "CD_SIBLING_HIT",
             Self::SiblingHit => "SIBLING_HIT",
             Self::ParentHit => "PARENT_HIT",
             Self::FirstParentMiss => "FIRST_PARENT_MISS",
@@ -238,6 +246,7 @@ impl HierarchyCode {
             Self::Direct => "TIMEOUT_HIER_DIRECT",
             Self::FirstUpParent => "TIMEOUT_FIRSTUP_PARENT",
             Self::RoundRobinParent => "TIMEOUT_ROUNDROBIN_PARENT",
+            Self::CdSiblingHit => "TIMEOUT_CD_SIBLING_HIT",
             Self::SiblingHit => "TIMEOUT_SIBLING_HIT",
             Self::ParentHit => "TIMEOUT_PARENT_HIT",
             Self::FirstParentMiss => "TIMEOUT_FIRST_PARENT_MISS",
@@ -260,7 +269,10 @@ pub(crate) struct NextHop {
 impl NextHop {
     /// Whether it is a sibling, which says nothing about the time of the origin.
     pub(crate) fn is_sibling(&self) -> bool {
-        self.code == HierarchyCode::SiblingHit
+        matches!(
+            self.code,
+            HierarchyCode::SiblingHit | HierarchyCode::CdSiblingHit
+        )
     }
 
     /// Why it was chosen, by Squid's names.
@@ -294,6 +306,11 @@ impl Hop {
         absolute.is_some_and(|form| form.wanted == Wanted::Stored)
     }
 
+    /// Whether its peer is a sibling that was chosen by its digest.
+    pub(crate) fn is_by_digest(&self) -> bool {
+        self.code == HierarchyCode::CdSiblingHit
+    }
+
     fn is_same_peer(&self, other: &Hop) -> bool {
         match (self.peer(), other.peer()) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -316,7 +333,14 @@ impl Route {
             rest: Vec::new(),
             site: None,
             queries: Vec::new(),
+            unlearned: Vec::new(),
         }
+    }
+
+    /// Siblings whose digest was never fetched, nor tried to be: a short wait may spare a fetch
+    /// from the origin.
+    pub(crate) fn unlearned(&self) -> &[Arc<Peer>] {
+        &self.unlearned
     }
 
     /// The peers that are to be asked by ICP before the first hop is tried, by their numbers.
@@ -366,6 +390,7 @@ impl Route {
             rest: hops,
             site: self.site,
             queries: Vec::new(),
+            unlearned: Vec::new(),
         }
     }
 
@@ -382,6 +407,7 @@ impl Route {
             rest: hops.collect(),
             site: Some(site),
             queries: Vec::new(),
+            unlearned: Vec::new(),
         })
     }
 
@@ -486,7 +512,8 @@ impl Routes {
             .partition(|hop| hop.peer().is_some_and(|peer| peer.health.is_up()));
         // A direct hop must not be cut off.
         up.truncate(HOPS_MAX - 1);
-        let queries = rule.queries(request, &up);
+        let digests = rule.digests(request);
+        let queries = rule.queries(request, &up, &digests);
         let mut hops = match rule.settings.direct {
             Direct::Allow => [up, vec![direct.first], down].concat(),
             Direct::Prefer => [vec![direct.first], up, down].concat(),
@@ -497,12 +524,14 @@ impl Routes {
             return Err(Failure::NoRoute);
         }
         hops.truncate(HOPS_MAX);
+        hops.splice(..0, digests.hits);
         let first = hops.remove(0);
         Ok(Route {
             first,
             rest: hops,
             site: None,
             queries,
+            unlearned: digests.unlearned,
         })
     }
 
@@ -598,23 +627,72 @@ impl Rule {
         }
     }
 
-    /// The hops whose peers are asked by ICP: siblings, and parents of which one is to be chosen.
+    /// Whether the store of a sibling may answer a request.
+    fn asks_siblings(&self, request: RouteRequest<'_>) -> bool {
+        request.siblings == Siblings::Asked
+            && request.purpose == Purpose::Forward
+            && !request.is_tunnel
+            && self.settings.direct != Direct::Prefer
+    }
+
+    /// What the digests of the siblings say. A sibling that may not see https URLs is not asked for
+    /// them.
+    fn digests(&self, request: RouteRequest<'_>) -> DigestLookups {
+        let mut lookups = DigestLookups::default();
+        let with_digest = |peer: &&Arc<Peer>| {
+            let has_digest = peer.settings.summary != PeerSummary::None;
+            has_digest && peer.health.is_up() && peer.takes_url(request.scheme)
+        };
+        let mut siblings = self.siblings.iter().filter(with_digest).peekable();
+        if siblings.peek().is_none() || !self.asks_siblings(request) {
+            return lookups;
+        }
+        let key = Key::of_get(request.url().as_bytes());
+        let mut hits = Vec::new();
+        for peer in siblings {
+            match peer.learned.verdict(&key) {
+                Verdict::Yes => hits.push(peer),
+                // It was asked in this way, and is not asked in another.
+                Verdict::No | Verdict::Paused => lookups.settled.push(Arc::clone(peer)),
+                Verdict::NeverTried => lookups.unlearned.push(Arc::clone(peer)),
+                Verdict::Unknown => {}
+            }
+        }
+        let time = |peer: &Peer| {
+            let round_trip = peer.round_trip.smoothed();
+            round_trip.unwrap_or_else(|| peer.health.connect_time())
+        };
+        hits.sort_by_key(|peer| time(peer));
+        let code = HierarchyCode::CdSiblingHit;
+        let hits = hits.into_iter().take(SIBLINGS_MAX);
+        lookups.hits = hits.map(|peer| sibling_hop(request, peer, code)).collect();
+        lookups
+    }
+
+    /// The hops whose peers are asked by ICP: siblings without a digest, and parents of which one
+    /// is to be chosen.
     /// Only http URLs are sent in clear by UDP, and only peers that answer are waited for.
-    fn queries(&self, request: RouteRequest<'_>, parents: &[Hop]) -> Vec<Hop> {
-        if request.siblings == Siblings::NotAsked
-            || request.scheme != Scheme::Http
-            || request.purpose != Purpose::Forward
-            || request.is_tunnel
-            || self.settings.direct == Direct::Prefer
-        {
+    fn queries(
+        &self,
+        request: RouteRequest<'_>,
+        parents: &[Hop],
+        digests: &DigestLookups,
+    ) -> Vec<Hop> {
+        let is_found = !digests.hits.is_empty();
+        if is_found || request.scheme != Scheme::Http || !self.asks_siblings(request) {
             return Vec::new();
         }
         let answers = |peer: &Arc<Peer>| {
             let is_asked = peer.settings.icp.is_some();
             is_asked && peer.icp_health.is_up() && peer.health.is_up()
         };
-        let siblings = self.siblings.iter().filter(|peer| answers(peer));
-        let siblings: Vec<_> = siblings.map(|peer| sibling_hop(request, peer)).collect();
+        let is_silent = |peer: &Arc<Peer>| digests.settled.iter().any(|it| Arc::ptr_eq(it, peer));
+        let siblings = self.siblings.iter();
+        let siblings = siblings.filter(|peer| answers(peer) && !is_silent(peer));
+        let code = HierarchyCode::SiblingHit;
+        let siblings: Vec<_> = siblings
+            .map(|peer| sibling_hop(request, peer, code))
+            .collect();
         // A parent that a hash chose, or the only one, is asked by HTTP whatever it replies.
         let is_chosen = matches!(self.order, Order::Rendezvous(_) | Order::Carp(_));
         let parents = match is_chosen || parents.len() == 1 {
@@ -628,8 +706,18 @@ impl Rule {
     }
 }
 
+/// What the digests of siblings say of a resource.
+#[derive(Debug, Default)]
+struct DigestLookups {
+    /// The best siblings that have it.
+    hits: Vec<Hop>,
+    /// Siblings that do not have it, or whose digest is not believed now.
+    settled: Vec<Arc<Peer>>,
+    unlearned: Vec<Arc<Peer>>,
+}
+
 /// The hop by which a sibling is asked for what it has stored.
-fn sibling_hop(request: RouteRequest<'_>, peer: &Arc<Peer>) -> Hop {
+fn sibling_hop(request: RouteRequest<'_>, peer: &Arc<Peer>, code: HierarchyCode) -> Hop {
     let (scheme, authority) = (request.scheme, request.authority.clone());
     Hop {
         endpoint: Endpoint::of_peer(peer),
@@ -638,7 +726,7 @@ fn sibling_hop(request: RouteRequest<'_>, peer: &Arc<Peer>) -> Hop {
             origin: Origin { scheme, authority },
             wanted: Wanted::Stored,
         }),
-        code: HierarchyCode::SiblingHit,
+        code,
         timed_out: false,
     }
 }
@@ -669,7 +757,9 @@ const VIA_MEMBERS_MAX: usize = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peer::{Credentials, PeerFailure, PeerHttps, PeerKind, PeerMisses, PeerSettings};
+    use crate::peer::{
+        Credentials, PeerFailure, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary,
+    };
 
     fn peer(name: &str, weight: u32, https: PeerHttps) -> Arc<Peer> {
         let settings = PeerSettings {
@@ -679,6 +769,7 @@ mod tests {
             credentials: Credentials::None,
             https,
             icp: None,
+            summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight,
         };
@@ -873,6 +964,7 @@ mod tests {
         let settings = PeerSettings {
             kind,
             icp: Some(3130),
+            summary: PeerSummary::None,
             ..peer(name, 1, PeerHttps::Tunnel).settings.clone()
         };
         Arc::new(settings.load().unwrap())

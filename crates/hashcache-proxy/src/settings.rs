@@ -233,6 +233,8 @@ pub struct Settings {
     pub workers: usize,
     /// Address of the UDP socket for ICP; it is bound only if a peer has an ICP port.
     pub icp: Option<SocketAddr>,
+    /// Updates of the summary are sent when so many objects are new, in thousandths of all.
+    pub summary_permille: u16,
     /// Other caches through which resources are fetched.
     pub peers: Vec<PeerSettings>,
     /// Which resources are fetched through which peers: the first route that matches decides. The

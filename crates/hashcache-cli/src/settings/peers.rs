@@ -9,10 +9,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use hashcache::PolicyKind;
 use hashcache_http::{Origin, Scheme, TargetError};
 use hashcache_proxy::{
     ConnectPort, Credentials, Direct, PeerChoice, PeerHttps, PeerKind, PeerMisses, PeerSettings,
-    RouteHost, RouteSettings,
+    PeerSummary, RouteHost, RouteSettings,
 };
 use serde::Deserialize;
 
@@ -93,6 +94,7 @@ fn parent_at(url: Origin) -> PeerSettings {
         credentials: Credentials::None,
         https: PeerHttps::Tunnel,
         icp: None,
+        summary: PeerSummary::None,
         misses: PeerMisses::Fetched,
         weight: 1,
     }
@@ -111,6 +113,10 @@ pub struct PeerTable {
     plain_https: bool,
     weight: Option<u32>,
     icp: Option<u16>,
+    #[serde(default)]
+    digest: bool,
+    #[serde(default)]
+    summary: bool,
     misses: Option<bool>,
 }
 
@@ -141,11 +147,12 @@ impl PeerTable {
         if self.icp == Some(0) {
             return Err(Fault::new("`icp` of a peer is a port from 1 to 65535"));
         }
-        if kind == PeerKind::Sibling && self.icp.is_none() {
+        let summary = self.summary(kind)?;
+        if kind == PeerKind::Sibling && self.icp.is_none() && summary == PeerSummary::None {
             let fault = Fault::new(format!("the sibling `{}` has no `icp`", self.name));
             return Err(fault.hint(
                 "a sibling is asked by ICP whether it has a response: add its UDP port, usually \
-                 `icp = 3130`",
+                 `icp = 3130`; or `digest = true`, if it serves a cache digest",
             ));
         }
         let credentials = self.credentials_file.clone();
@@ -156,12 +163,35 @@ impl PeerTable {
             credentials: credentials.map_or(Credentials::None, Credentials::File),
             https,
             icp: self.icp,
+            summary,
             misses: match self.misses {
                 Some(false) => PeerMisses::Refused,
                 Some(true) | None => PeerMisses::Fetched,
             },
             weight,
         })
+    }
+}
+
+impl PeerTable {
+    fn summary(&self, kind: PeerKind) -> Result<PeerSummary, Fault> {
+        let summary = match (self.digest, self.summary) {
+            (_, true) => PeerSummary::Updates,
+            (true, false) => PeerSummary::Digest,
+            (false, false) => return Ok(PeerSummary::None),
+        };
+        let name = &self.name;
+        if kind != PeerKind::Sibling {
+            let fault = Fault::new(format!(
+                "`digest` and `summary` are for siblings, and `{name}` is none"
+            ));
+            return Err(fault.hint("a parent is asked whatever it has stored: leave them out"));
+        }
+        if summary == PeerSummary::Updates && self.icp.is_none() {
+            let fault = Fault::new(format!("`summary` of the peer `{name}` needs its `icp`"));
+            return Err(fault.hint("updates are sent by UDP: add its ICP port, `icp = 3130`"));
+        }
+        Ok(summary)
     }
 }
 
@@ -314,6 +344,8 @@ pub struct Said<'a> {
     pub choice: PeerChoice,
     /// The key `icp`.
     pub icp: Option<SocketAddr>,
+    /// The key `policy`.
+    pub policy: PolicyKind,
     /// The proxy runs in front of a site: only routes that the operator wrote apply.
     pub in_front_of_a_site: bool,
 }
@@ -360,6 +392,7 @@ impl Said<'_> {
             }
         }
         faults.extend(self.icp_faults(&all.peers));
+        faults.extend(self.summary_faults(&all.peers));
         let forbids = self.direct == Direct::Never;
         let has_parent = all.peers.iter().any(|peer| peer.kind == PeerKind::Parent);
         if forbids && !has_parent && !self.in_front_of_a_site {
@@ -398,6 +431,28 @@ impl Said<'_> {
                     "say at which address and port this proxy speaks ICP itself: `icp = 3130`",
                 ),
             );
+        }
+        None
+    }
+
+    /// What is wrong with the settings for summaries.
+    fn summary_faults(&self, peers: &[PeerSettings]) -> Option<Fault> {
+        let mut peers = peers.iter();
+        let peer = peers.find(|peer| peer.summary != PeerSummary::None)?;
+        if self.in_front_of_a_site {
+            let what = "`digest` and `summary` work only in a forward proxy, not with `accelerate`";
+            return Some(Fault::new(what).at("peer"));
+        }
+        if !matches!(self.policy, PolicyKind::Log | PolicyKind::LogLru) {
+            let what = format!(
+                "the peer `{}` has `digest` or `summary`, which the policy `{}` cannot do",
+                peer.name,
+                self.policy.name()
+            );
+            return Some(Fault::new(what).hint(
+                "a digest is made from the lists of the log: use `policy = \"log\"` or \
+                 \"log-lru\", which need a new cache, or ICP",
+            ));
         }
         None
     }
@@ -479,6 +534,30 @@ pub fn read_icp(word: &str) -> Result<Option<SocketAddr>, Fault> {
     }
 }
 
+/// A percentage from 0.1 to 10 with at most one decimal, as thousandths.
+pub fn read_threshold(word: &str) -> Result<u16, Fault> {
+    let number = word.strip_suffix('%').unwrap_or(word).trim_end();
+    let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
+    let digit = |text: &str| Some(text).filter(|it| it.len() == 1)?.parse::<u16>().ok();
+    let whole = whole.parse::<u16>().ok().filter(|whole| *whole <= 10);
+    let permille = whole.zip(digit(tenths));
+    let permille = permille.map(|(whole, tenths)| whole * 10 + tenths);
+    permille
+        .filter(|permille| (1..=100).contains(permille))
+        .ok_or_else(|| {
+            Fault::new(format!("`{word}` is not a percentage from 0.1 to 10"))
+                .hint("write it as \"1%\" or \"0.5%\"")
+        })
+}
+
+/// The same as text.
+pub fn threshold_text(permille: u16) -> String {
+    match permille % 10 {
+        0 => format!("{}%", permille / 10),
+        tenths => format!("{}.{tenths}%", permille / 10),
+    }
+}
+
 /// The hosts that a word of `no_proxy` means: a domain means itself and all names below it.
 fn not_proxied(word: &str) -> Vec<RouteHost> {
     let word = word.strip_prefix('.').unwrap_or(word);
@@ -547,6 +626,7 @@ mod tests {
             direct: Direct::Allow,
             choice: PeerChoice::First,
             icp: None,
+            policy: PolicyKind::Log,
             in_front_of_a_site: false,
         };
         said.together(&environment(variables))
@@ -635,6 +715,7 @@ mod tests {
             direct: Direct::Never,
             choice: PeerChoice::First,
             icp: None,
+            policy: PolicyKind::Log,
             in_front_of_a_site: false,
         };
         let variables = [("http_proxy", "p.test:1"), ("https_proxy", "u:p@p.test:1")];
@@ -648,6 +729,7 @@ mod tests {
         assert_eq!(found.peers.len(), 2);
         let site = Said {
             icp: None,
+            policy: PolicyKind::Log,
             in_front_of_a_site: true,
             ..said
         };
@@ -669,6 +751,7 @@ mod tests {
             direct: Direct::Never,
             choice: PeerChoice::First,
             icp: None,
+            policy: PolicyKind::Log,
             in_front_of_a_site: false,
         };
         let faults = said.together(&environment(&[])).unwrap_err().0;
@@ -698,12 +781,14 @@ mod tests {
             direct: Direct::Allow,
             choice: PeerChoice::First,
             icp: read_icp("3130").unwrap(),
+            policy: PolicyKind::Log,
             in_front_of_a_site: false,
         };
         assert!(said.together(&environment(&[])).is_ok());
         let faulty = [
             Said {
                 icp: None,
+                policy: PolicyKind::Log,
                 ..said.clone()
             },
             Said {

@@ -451,6 +451,15 @@ pub static ENTRIES: &[Entry] = &[
          only the addresses of those peers are answered.",
     ),
     entry(
+        "summary_threshold",
+        Topic::Peers,
+        DefaultValue::Value,
+        "New objects that make an update for peers worth sending, in percent of all: 0.1% to 10%",
+        "Peers with `summary = true` get an update when so many objects are new and a datagram is \
+         full, or after a minute. With a larger value, fewer updates are sent and peers find \
+         fewer objects here.",
+    ),
+    entry(
         "access_log",
         Topic::Logs,
         DefaultValue::Value,
@@ -868,16 +877,16 @@ pub const MIRROR_FIELDS: [(&str, &str); 4] = [
 /// What a `[[peer]]` is for.
 pub const PEER_ABOUT: &str = "\
 Another cache through which this proxy fetches. All parents are asked for everything, in the order \
-of the file, unless a route says otherwise. Siblings are asked by ICP what they have stored. You \
+of the file, unless a route says otherwise. Siblings are asked for what they have stored. You \
 trust every peer not to forge what it sends.";
 
 /// The fields of a `[[peer]]`.
-pub const PEER_FIELDS: [(&str, &str); 9] = [
+pub const PEER_FIELDS: [(&str, &str); 11] = [
     ("name", "Name in logs and routes."),
     (
         "kind",
         "parent: it is asked for every resource, and fetches what it does not have. sibling: it \
-         is asked only for http resources that it says it has stored, by ICP.",
+         is asked only for what it has stored, as its cache digest or ICP tells.",
     ),
     (
         "url",
@@ -905,7 +914,19 @@ pub const PEER_FIELDS: [(&str, &str); 9] = [
     ),
     (
         "icp",
-        "Its UDP port for ICP, usually 3130; the key icp must be set too. A sibling needs it.",
+        "Its UDP port for ICP, usually 3130; the key icp must be set too. A sibling needs it, \
+         or a digest.",
+    ),
+    (
+        "digest",
+        "true, for a sibling: fetch its cache digest, as Squid's siblings do, and serve it that of \
+         this proxy. It is then asked for what its digest has, without queries. Needs the policy \
+         log or log-lru, and 10 bits of memory for each stored object.",
+    ),
+    (
+        "summary",
+        "true, for a sibling that is a HashCache too: as digest, and each sends the other what is \
+         new by UDP, to the ICP port of the peer. Both sides need it.",
     ),
     (
         "misses",

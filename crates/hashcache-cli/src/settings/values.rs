@@ -100,6 +100,7 @@ pub struct Values {
     pub peer_choice: PeerChoice,
     /// Where this proxy speaks ICP, if it does.
     pub icp: Option<SocketAddr>,
+    pub summary_permille: u16,
     /// All peers and routes; made of the other settings and of the tables of the file.
     pub peers: PeersAndRoutes,
     /// Directory of the certificate authority for interception.
@@ -189,6 +190,7 @@ impl Values {
             direct: Direct::Allow,
             peer_choice: PeerChoice::First,
             icp: None,
+            summary_permille: 10,
             peers: PeersAndRoutes::default(),
             intercept_ca: None,
             intercept: HostOptions::default(),
@@ -283,6 +285,7 @@ impl Values {
             public_url: self.public_url.clone(),
             mirrors: self.mirror.clone(),
             icp: self.icp,
+            summary_permille: self.summary_permille,
             peers: self.peers.peers.clone(),
             routes: self.peers.routes.clone(),
             intercept: None,

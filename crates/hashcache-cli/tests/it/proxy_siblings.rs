@@ -27,14 +27,14 @@ use crate::proxy_process::Proxy;
 
 /// The addresses of a proxy.
 #[derive(Clone, Copy)]
-struct Place {
-    http: SocketAddr,
-    icp: SocketAddr,
+pub struct Place {
+    pub http: SocketAddr,
+    pub icp: SocketAddr,
 }
 
 impl Place {
     /// Free ports at 127.0.0.`host`.
-    fn at(host: u8) -> Self {
+    pub fn at(host: u8) -> Self {
         let any = SocketAddr::from(([127, 0, 0, host], 0));
         Self {
             http: TcpListener::bind(any).unwrap().local_addr().unwrap(),
@@ -42,7 +42,7 @@ impl Place {
         }
     }
 
-    fn sibling(&self, more: &str) -> String {
+    pub fn sibling(&self, more: &str) -> String {
         format!(
             "[[peer]]\nname = \"s{0}\"\nkind = \"sibling\"\nurl = \"http://{0}\"\n\
              icp = {1}\n{more}\n",
@@ -53,13 +53,13 @@ impl Place {
 }
 
 /// A proxy with a log.
-struct CacheBox {
-    proxy: Proxy,
-    log: PathBuf,
+pub struct CacheBox {
+    pub proxy: Proxy,
+    pub log: PathBuf,
 }
 
 impl CacheBox {
-    fn start(home: &Home, place: Place, peers: &str) -> Self {
+    pub fn start(home: &Home, place: Place, peers: &str) -> Self {
         let name = format!("box{}", place.http.port());
         let log = home.path().join(format!("{name}.log"));
         let file = home.file(&format!("{name}.toml"), peers);
@@ -75,17 +75,17 @@ impl CacheBox {
         Self { proxy, log }
     }
 
-    async fn get(&self, url: &str) -> Response {
+    pub async fn get(&self, url: &str) -> Response {
         self.get_with(url, &[]).await
     }
 
-    async fn get_with(&self, url: &str, fields: &[(&str, &str)]) -> Response {
+    pub async fn get_with(&self, url: &str, fields: &[(&str, &str)]) -> Response {
         let mut client = Client::connect(self.proxy.address()).await.unwrap();
         client.get(url, fields).await.unwrap()
     }
 
     /// The last line of the log, once it has `lines` lines.
-    async fn line(&self, lines: usize) -> String {
+    pub async fn line(&self, lines: usize) -> String {
         for _ in 0..200 {
             let text = fs::read_to_string(&self.log).unwrap_or_default();
             if text.lines().count() >= lines {
@@ -97,7 +97,7 @@ impl CacheBox {
     }
 
     /// A counter of `/metrics`; 0 if it is not there.
-    fn metric(&self, name: &str) -> u64 {
+    pub fn metric(&self, name: &str) -> u64 {
         let mut stream = TcpStream::connect(self.proxy.admin()).unwrap();
         let host = self.proxy.admin();
         let head = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
@@ -108,7 +108,7 @@ impl CacheBox {
         line.map_or(0, |value| value.trim().parse().unwrap())
     }
 
-    async fn wait_for_metric(&self, name: &str, least: u64) {
+    pub async fn wait_for_metric(&self, name: &str, least: u64) {
         for _ in 0..400 {
             if self.metric(name) >= least {
                 return;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use hashcache_http::Vary;
 use http::header::{COOKIE, PROXY_AUTHENTICATE, REFERER};
 use http::{HeaderName, Request, StatusCode};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::failure::Failure;
 use crate::route::{Hop, NextHop, Route};
@@ -111,8 +111,15 @@ pub(crate) async fn ask(
         if let Some(site) = site {
             note(site, hop, busy, &mut sent);
         }
-        if stored_only.is_some() && !is_usable(&sent, &withheld) {
-            worker.metrics.false_hit();
+        if let Some(sibling) = stored_only {
+            let had_it = is_usable(&sent, &withheld);
+            if !had_it {
+                worker.metrics.false_hit();
+            }
+            // A sibling that does not answer says nothing about its digest.
+            if hop.is_by_digest() && sent.is_ok() {
+                sibling.learned.note_result(had_it, Instant::now());
+            }
         }
         match asking.judge(hop, number, sent, &withheld) {
             Judged::Answer(answered) => return Ok(*answered),

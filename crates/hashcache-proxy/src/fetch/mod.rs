@@ -17,6 +17,7 @@ pub(crate) mod confirm;
 pub(crate) mod counters;
 mod fields;
 mod judge;
+pub(crate) mod learn;
 mod mark;
 mod pump;
 pub(crate) mod range_fetch;
@@ -239,7 +240,12 @@ async fn plan(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<Route, AskFailure
         true => spec.siblings,
         false => Siblings::NotAsked,
     };
-    let route = worker.route_of_fetch(spec.space, &spec.target, &spec.fields, siblings)?;
+    let planned = || worker.route_of_fetch(spec.space, &spec.target, &spec.fields, siblings);
+    let mut route = planned()?;
+    if !route.unlearned().is_empty() {
+        Box::pin(learn::learn_first(worker, &route)).await;
+        route = planned()?;
+    }
     match &worker.common.queries {
         // On the heap: otherwise every transfer would keep room for it until its end.
         Some(queries) if route.queries().next().is_some() => {

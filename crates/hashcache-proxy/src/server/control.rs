@@ -134,6 +134,7 @@ impl Control {
         let sites = LiveSites::new(&settings.sites, Some(&old.sites));
         let hops = (routes, Arc::new(sites));
         let live = LiveSettings::new(&settings, old.generation + 1, own, upstream, hops, shown);
+        self.metrics.set_peers(live.routes.peers());
         self.common.live.store(Arc::new(live));
         let restart = needs_restart(&self.settings, &settings);
         if !restart.is_empty() {
@@ -172,6 +173,7 @@ impl Control {
             allow_port: settings.allow_port,
             max_object_size: settings.max_object_size,
             peers: settings.peers,
+            summary_permille: settings.summary_permille,
             routes: settings.routes,
             ..self.settings.clone()
         };

@@ -125,6 +125,7 @@ pub fn run<E: std::fmt::Display>(
     let exposition = exposition.with_intercept_state(Arc::clone(&intercept_state));
     let routes = load_routes(&settings, &[])?;
     let sites = Arc::new(LiveSites::new(&settings.sites, None));
+    metrics.set_peers(routes.peers());
     let hops = (routes, sites);
     let live = LiveSettings::new(&settings, 0, &own, shared, hops, (identity, interceptor));
     // Pages of a site that any host leads to carry other names in Referer.
@@ -165,6 +166,7 @@ pub fn run<E: std::fmt::Display>(
         own,
         exposition: exposition.clone(),
         queries: queries.clone(),
+        summary: Arc::default(),
         live: ArcSwap::from_pointee(live),
     });
     let runtime = Builder::new_current_thread()
@@ -216,6 +218,12 @@ pub fn run<E: std::fmt::Display>(
     if let Some(listener) = admin_listener {
         let listener = TcpListener::from_std(listener).map_err(system("the admin listener"))?;
         runtime.spawn(Arc::clone(&admin).serve(listener));
+    }
+    {
+        let (shared, stage) = (Arc::clone(&common), stopping.clone());
+        let is_ending = move || *stage.borrow() != Stage::Serving;
+        let keeping = peers::keep_summary(shared, cache.clone(), queries.clone(), is_ending);
+        runtime.spawn(keeping);
     }
     if let (Some(socket), Some(queries)) = (icp_socket, queries) {
         let (shared, stage) = ((Arc::clone(&common), cache.clone()), stopping.clone());

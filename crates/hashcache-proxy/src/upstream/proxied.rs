@@ -121,7 +121,7 @@ const FIELDS_MAX: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peer::{Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings};
+    use crate::peer::{Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary};
 
     fn peer(credentials: Credentials) -> Peer {
         let settings = PeerSettings {
@@ -131,6 +131,7 @@ mod tests {
             credentials,
             https: PeerHttps::Tunnel,
             icp: None,
+            summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight: 1,
         };
