@@ -756,7 +756,10 @@ const VIA_MEMBERS_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests {
+    use hashcache_peers::filter::{Filter, Size};
+
     use super::*;
+    use crate::peer::learned::{Learning, Received};
     use crate::peer::{
         Credentials, PeerFailure, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary,
     };
@@ -1082,6 +1085,82 @@ mod tests {
         assert_eq!(names, ["s3", "p2"]);
         // Parents are asked by HTTP all the same.
         assert_eq!(shown(&route)[0], "p1:FIRSTUP_PARENT");
+    }
+
+    /// A sibling of which a digest was fetched that has these URLs.
+    fn with_digest(name: &str, urls: &[&str]) -> Arc<Peer> {
+        let settings = PeerSettings {
+            summary: PeerSummary::Digest,
+            ..with_icp(name, PeerKind::Sibling).settings.clone()
+        };
+        let peer = settings.load().unwrap();
+        let mut filter = Filter::empty(Size::new(100, 10).unwrap()).unwrap();
+        for url in urls {
+            filter.insert(&Key::of_get(url.as_bytes()));
+        }
+        let device = hashcache::device::MemoryDevice::new(16 << 20);
+        let mut config = hashcache::Config::on_device(Arc::new(device));
+        config.memory_bytes = 16 << 20;
+        let received = Received {
+            filter,
+            memory: hashcache::Cache::open(config).unwrap().reserve(1).unwrap(),
+            position: None,
+            entity_tag: None,
+        };
+        assert!(peer.learned.begin().is_some());
+        let learning = Learning::New(received, std::time::Duration::ZERO);
+        peer.learned.end(learning, tokio::time::Instant::now());
+        Arc::new(peer)
+    }
+
+    #[test]
+    fn two_siblings_with_the_url_in_their_digest_come_first_and_none_without_it_is_queried() {
+        let url = "http://x.test/";
+        let peers = vec![
+            with_digest("d1", &[]),
+            with_digest("d2", &[url]),
+            with_icp("s1", PeerKind::Sibling),
+            with_icp("p1", PeerKind::Parent),
+            with_digest("d3", &[url, "https://x.test/"]),
+            with_digest("d4", &[url]),
+        ];
+        let routes = Routes::new(peers, &[with(Direct::Allow)]);
+        let plan = |url: &str, path: &str, siblings| {
+            let origin: Origin = url.parse().unwrap();
+            let request = RouteRequest {
+                scheme: origin.scheme,
+                authority: &origin.authority,
+                path,
+                purpose: Purpose::Forward,
+                is_tunnel: false,
+                via_members: 0,
+                siblings,
+            };
+            routes.plan(request).unwrap()
+        };
+        let route = plan("http://x.test", "/", Siblings::Asked);
+        assert_eq!(
+            shown(&route)[..3],
+            [
+                "d2:CD_SIBLING_HIT",
+                "d3:CD_SIBLING_HIT",
+                "p1:FIRSTUP_PARENT"
+            ]
+        );
+        assert_eq!(route.queries().count(), 0);
+        // Nobody has it: only the sibling without a digest is asked by ICP.
+        let route = plan("http://x.test", "/other", Siblings::Asked);
+        let names: Vec<_> = route.queries().map(|peer| peer.name()).collect();
+        assert_eq!(names, ["s1"]);
+        assert_eq!(shown(&route)[0], "p1:FIRSTUP_PARENT");
+        // Not to be seen by others on the line to that sibling, nor asked for a sibling.
+        for (url, siblings) in [
+            ("https://x.test", Siblings::Asked),
+            ("http://x.test", Siblings::NotAsked),
+        ] {
+            let route = plan(url, "/", siblings);
+            assert!(route.hops().all(|hop| !hop.wants_stored()), "{url}");
+        }
     }
 
     #[test]

@@ -481,13 +481,15 @@ fn fill_max(filter: &Filter) -> f64 {
     1.1 * (1.0 - (-4.0 / bits).exp())
 }
 
-/// Memory of a filter of so many octets, with updates that wait to be sent.
+/// Memory of a filter of so many octets, with reports and updates that wait, bytes.
 pub(crate) fn memory_bytes(octets: u32) -> u64 {
-    u64::from(octets) + 2 * (FLIPS_QUEUED_MAX * size_of::<Flip>()) as u64
+    let reports = QUEUE_MAX * size_of::<u128>();
+    let flips = FLIPS_QUEUED_MAX * size_of::<Flip>();
+    u64::from(octets) + 2 * (reports + flips) as u64
 }
 
-/// Maximum number of reports that wait: 1 MiB.
-const QUEUE_MAX: usize = 1 << 16;
+/// Maximum number of reports that wait, of a quarter of a second.
+const QUEUE_MAX: usize = 1 << 14;
 /// Insertions under one lock.
 const INSERTS_MAX: usize = 1024;
 /// Maximum number of bits that wait to be sent; with more, an epoch begins.
