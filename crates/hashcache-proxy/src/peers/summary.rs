@@ -256,6 +256,9 @@ impl Scanning {
         let Some((filter, memory)) = self.filter(summary) else {
             return Built::NoMemory;
         };
+        if self.is_given_up.load(Ordering::Relaxed) {
+            return Built::NoStore;
+        }
         summary.begin_build(filter, memory);
         let Ok(mut scan) = self.cache.scan() else {
             return Built::NoStore;
