@@ -247,6 +247,8 @@ pub struct SettingArgs {
     peer_choice: Option<String>,
     #[arg(help_heading = PEERS, help = help("icp"), long, value_name = "[ADDR:]PORT")]
     icp: Option<String>,
+    #[arg(help_heading = PEERS, help = help("htcp"), long, value_name = "[ADDR:]PORT")]
+    htcp: Option<String>,
     #[arg(help_heading = PEERS, help = help("summary_threshold"))]
     #[arg(long, value_name = "PERCENT")]
     summary_threshold: Option<String>,
@@ -321,7 +323,8 @@ impl SettingArgs {
             ("direct", one(&self.direct)),
             ("peer-choice", one(&self.peer_choice)),
             ("icp", one(&self.icp)),
-            ("summary_threshold", one(&self.summary_threshold)),
+            ("htcp", one(&self.htcp)),
+            ("summary-threshold", one(&self.summary_threshold)),
             ("intercept-ca", one(&self.intercept_ca)),
             ("intercept", many(&self.intercept)),
             ("intercept-list", many(&self.intercept_list)),

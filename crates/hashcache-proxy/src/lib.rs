@@ -56,7 +56,8 @@ pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError,
 pub use limits::Limits;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use peer::{
-    Credentials, CredentialsError, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary,
+    Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
+    PeerSummary,
 };
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{RunError, preflight, run};

@@ -233,6 +233,9 @@ pub struct Settings {
     pub workers: usize,
     /// Address of the UDP socket for ICP; it is bound only if a peer has an ICP port.
     pub icp: Option<SocketAddr>,
+    /// Address of the UDP socket for HTCP; it is bound only if a peer has an HTCP port. If a peer
+    /// has a key, it is one address: signatures cover it.
+    pub htcp: Option<SocketAddr>,
     /// Updates of the summary are sent when so many objects are new, in thousandths of all.
     pub summary_permille: u16,
     /// Other caches through which resources are fetched.

@@ -166,6 +166,7 @@ fn assemble(
         direct: effective.values.direct,
         choice: effective.values.peer_choice,
         icp: effective.values.icp,
+        htcp: effective.values.htcp,
         policy: effective.values.policy,
         in_front_of_a_site: effective.values.accelerate.is_some() || !parsed.sites.is_empty(),
     };

@@ -100,6 +100,8 @@ pub struct Values {
     pub peer_choice: PeerChoice,
     /// Where this proxy speaks ICP, if it does.
     pub icp: Option<SocketAddr>,
+    /// Where this proxy speaks HTCP, if it does.
+    pub htcp: Option<SocketAddr>,
     pub summary_permille: u16,
     /// All peers and routes; made of the other settings and of the tables of the file.
     pub peers: PeersAndRoutes,
@@ -190,6 +192,7 @@ impl Values {
             direct: Direct::Allow,
             peer_choice: PeerChoice::First,
             icp: None,
+            htcp: None,
             summary_permille: 10,
             peers: PeersAndRoutes::default(),
             intercept_ca: None,
@@ -285,6 +288,7 @@ impl Values {
             public_url: self.public_url.clone(),
             mirrors: self.mirror.clone(),
             icp: self.icp,
+            htcp: self.htcp,
             summary_permille: self.summary_permille,
             peers: self.peers.peers.clone(),
             routes: self.peers.routes.clone(),

@@ -25,8 +25,8 @@ use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
 use crate::Home;
+use crate::cache_box::{CacheBox, Place};
 use crate::proxy_process::Proxy;
-use crate::proxy_siblings::{CacheBox, Place};
 
 /// Responses that a summary announces.
 async fn origin() -> Origin {

@@ -18,18 +18,22 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened};
+use super::{CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, origins};
 use crate::access_log::AccessLogger;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::intercept::{Handshake, InterceptState, Reason};
 use crate::peer::learned::LearnedCounts;
+use crate::site::live::LiveSites;
 use crate::upstream::UpstreamFigures;
 
 /// Reads the engine's figures; called at every scrape.
 type AskEngine = dyn Fn() -> EngineFigures + Send + Sync;
 /// Reads the numbers of connections to origins; called at every scrape.
 type AskUpstream = dyn Fn() -> UpstreamFigures + Send + Sync;
+
+/// The sites in effect; read at every scrape.
+type AskSites = dyn Fn() -> Arc<LiveSites> + Send + Sync;
 
 /// The sources of all figures.
 #[derive(Clone)]
@@ -40,6 +44,7 @@ pub(crate) struct Exposition {
     engine: Arc<AskEngine>,
     upstream: Arc<AskUpstream>,
     intercept_state: Arc<InterceptState>,
+    sites: Option<Arc<AskSites>>,
     start_seconds: u64,
 }
 
@@ -60,6 +65,7 @@ impl Exposition {
             engine: Arc::new(engine),
             upstream: Arc::new(upstream),
             intercept_state: Arc::default(),
+            sites: None,
             start_seconds,
         }
     }
@@ -68,6 +74,17 @@ impl Exposition {
     pub(crate) fn with_intercept_state(self, intercept_state: Arc<InterceptState>) -> Self {
         Self {
             intercept_state,
+            ..self
+        }
+    }
+
+    /// The same with the origins of sites.
+    pub(crate) fn with_sites(
+        self,
+        sites: impl Fn() -> Arc<LiveSites> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            sites: Some(Arc::new(sites)),
             ..self
         }
     }
@@ -313,6 +330,10 @@ impl Collector for Exposition {
 
         self.encode_intercept(&mut page)?;
         self.encode_icp(&mut page)?;
+        if let Some(sites) = &self.sites {
+            origins::encode(&mut page.0, &sites())?;
+        }
+        self.encode_htcp(&mut page)?;
         self.encode_summaries(&mut page)?;
 
         page.gauge("hashcache_objects", "Stored objects", engine.objects)?;
@@ -522,7 +543,7 @@ impl Exposition {
         )?;
         page.counter(
             "hashcache_peer_false_hits",
-            "Responses that siblings had by ICP or by their digest, and then did not give",
+            "Responses that siblings had by ICP, HTCP or their digest, and then did not give",
             self.metrics.sum(|worker| &worker.false_hits),
         )
     }
@@ -575,6 +596,50 @@ impl Exposition {
             "Updates of the peer's summary that came after a gap, so that its digest is fetched",
             MetricType::Counter,
             counted(|it| it.updates_missed),
+        )
+    }
+
+    fn encode_htcp(&self, page: &mut Page<'_>) -> fmt::Result {
+        let htcp = self.metrics.htcp();
+        page.counter(
+            "hashcache_htcp_queries",
+            "HTCP queries (TST) sent to peers",
+            htcp.queries(),
+        )?;
+        page.counter(
+            "hashcache_htcp_timeouts",
+            "HTCP queries that got no reply in time",
+            htcp.timeouts(),
+        )?;
+        page.family(
+            "hashcache_htcp_replies",
+            "HTCP replies of peers to our queries, by reply",
+            "reply",
+            htcp.replies_received(),
+        )?;
+        page.family(
+            "hashcache_htcp_answers",
+            "HTCP replies sent to peers, by reply",
+            "reply",
+            htcp.replies_sent(),
+        )?;
+        page.family(
+            "hashcache_htcp_ignored",
+            "HTCP datagrams that had no effect and got no reply, by reason",
+            "reason",
+            htcp.datagrams_ignored(),
+        )?;
+        page.family(
+            "hashcache_htcp_clears",
+            "CLR requests of peers, by result",
+            "result",
+            htcp.clears_received(),
+        )?;
+        page.family(
+            "hashcache_htcp_clears_sent",
+            "CLR requests sent to peers after a PURGE, by result",
+            "result",
+            htcp.clears_sent(),
         )
     }
 

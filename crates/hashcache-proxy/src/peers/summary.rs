@@ -20,22 +20,15 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use crate::peer::{Peer, PeerSummary};
-use crate::queries::Queries;
 use crate::summary::{Summary, Threshold, Updates, memory_bytes};
 use crate::worker::Common;
 
 /// Keeps the summary until the process ends. `is_ending` says whether clients are no longer
 /// accepted.
-pub(crate) async fn keep(
-    common: Arc<Common>,
-    cache: Cache,
-    queries: Option<Arc<Queries>>,
-    is_ending: impl Fn() -> bool,
-) {
+pub(crate) async fn keep(common: Arc<Common>, cache: Cache, is_ending: impl Fn() -> bool) {
     let mut keeper = Keeper {
         common,
         cache,
-        queries,
         observation: None,
         build: None,
         built: None,
@@ -53,7 +46,6 @@ pub(crate) async fn keep(
 struct Keeper {
     common: Arc<Common>,
     cache: Cache,
-    queries: Option<Arc<Queries>>,
     /// Reports of the engine; there while a peer wants the summary.
     observation: Option<Observation>,
     build: Option<Build>,
@@ -96,7 +88,8 @@ impl Keeper {
             self.turn_off();
             return;
         }
-        let updates = match wants(|it| it == PeerSummary::Updates) && self.queries.is_some() {
+        let can_send = self.common.queries.icp.address().is_some();
+        let updates = match can_send && wants(|it| it == PeerSummary::Updates) {
             true => Updates::Sent,
             false => Updates::NotSent,
         };
@@ -229,9 +222,7 @@ impl Keeper {
             let Some(datagram) = self.common.summary.next_update() else {
                 return;
             };
-            let Some(queries) = &self.queries else {
-                continue;
-            };
+            let queries = &self.common.queries;
             for peer in peers {
                 if peer.settings.summary == PeerSummary::Updates
                     && queries.send_update(peer, &datagram)

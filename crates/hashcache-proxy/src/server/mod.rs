@@ -21,6 +21,7 @@ mod probes;
 mod protocol;
 mod site_checks;
 mod stage;
+mod udp_sockets;
 
 pub use self::preflight::preflight;
 pub use self::stage::RunError;
@@ -37,9 +38,10 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tracing::warn;
 
-use self::control::{Control, UnixSignals, account, icp_address, interceptor, load_routes};
+use self::control::{Control, UnixSignals, account, interceptor, load_routes};
 use self::cores::{ConnectionCounts, Core, ListeningSocket};
 use self::stage::Stage;
+use self::udp_sockets::UdpSockets;
 use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
@@ -81,9 +83,7 @@ pub fn run<E: std::fmt::Display>(
         .map(|listen| bind(listen.address))
         .collect::<Result<_, _>>()?;
     let admin_listener = settings.admin.map(bind).transpose()?;
-    let icp_socket = icp_address(&settings)
-        .map(|address| peers::bind(address).map_err(|source| RunError::Listen { address, source }));
-    let icp_socket = icp_socket.transpose()?;
+    let mut udp = UdpSockets::bind(&settings)?;
     let admin_address = admin_listener.as_ref().and_then(|it| it.local_addr().ok());
     let listen = listeners
         .iter()
@@ -136,15 +136,7 @@ pub fn run<E: std::fmt::Display>(
         .find(|site| site.hosts.is_empty());
     let site = site.and_then(|site| site.origins.first());
     let site = site.map(|origin| origin.url.clone());
-    let queries = match &icp_socket {
-        Some(socket) => {
-            let socket = socket
-                .try_clone()
-                .map_err(system("the ICP socket's copy"))?;
-            Some(Arc::new(Queries::new(socket, Arc::clone(metrics.icp()))))
-        }
-        None => None,
-    };
+    let queries = Arc::new(Queries::new(Arc::clone(&clock), &metrics));
     let collapse = Collapse::new();
     let space = Common::space_of(&settings.mode);
     let purger = Purger::new(&cache, &collapse, space, metrics.purges());
@@ -165,7 +157,7 @@ pub fn run<E: std::fmt::Display>(
         purger,
         own,
         exposition: exposition.clone(),
-        queries: queries.clone(),
+        queries,
         summary: Arc::default(),
         live: ArcSwap::from_pointee(live),
     });
@@ -203,6 +195,10 @@ pub fn run<E: std::fmt::Display>(
     // The cores have copies, which they close when a drain begins. With this copy open, clients
     // would wait in its queue then instead of being refused.
     drop(listeners);
+    let exposition = exposition.with_sites({
+        let common = Arc::clone(&common);
+        move || Arc::clone(&common.live().sites)
+    });
     let admin = Admin::new(
         exposition,
         common.purger.clone(),
@@ -219,16 +215,12 @@ pub fn run<E: std::fmt::Display>(
         let listener = TcpListener::from_std(listener).map_err(system("the admin listener"))?;
         runtime.spawn(Arc::clone(&admin).serve(listener));
     }
+    udp.serve((&common, &cache, &stopping))
+        .map_err(system("the UDP sockets"))?;
     {
         let (shared, stage) = (Arc::clone(&common), stopping.clone());
         let is_ending = move || *stage.borrow() != Stage::Serving;
-        let keeping = peers::keep_summary(shared, cache.clone(), queries.clone(), is_ending);
-        runtime.spawn(keeping);
-    }
-    if let (Some(socket), Some(queries)) = (icp_socket, queries) {
-        let (shared, stage) = ((Arc::clone(&common), cache.clone()), stopping.clone());
-        let is_ending = move || *stage.borrow() != Stage::Serving;
-        runtime.spawn(peers::serve(shared, queries, socket, is_ending));
+        runtime.spawn(peers::keep_summary(shared, cache.clone(), is_ending));
     }
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
@@ -243,6 +235,8 @@ pub fn run<E: std::fmt::Display>(
         counts,
         admin,
         cache,
+        udp,
+        stopping,
     };
     runtime.block_on(control.run(signals, reload, threads));
     if let Err(error) = clock.persist() {

@@ -131,6 +131,7 @@ mod tests {
             credentials,
             https: PeerHttps::Tunnel,
             icp: None,
+            htcp: None,
             summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight: 1,
