@@ -4,7 +4,9 @@
 //! which Squid does not. Where an answer by UDP must be a lie, a script answers instead of our
 //! proxy; the HTTP requests that follow are always answered by our proxy.
 
-use anyhow::{Context as _, ensure};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
 
 use super::Bench;
 use super::datagrams::{Answers, Protocol};
@@ -277,15 +279,22 @@ impl Pair {
         Ok(format!("{} objects, {}", urls.len(), case.known))
     }
 
-    /// Squid fetches our digest at its first request, and for minutes not again: by then these URLs
-    /// must be in it.
+    /// Squid fetches our digest at its first request after it has seen that we listen, and for
+    /// minutes not again: by then these URLs must be in it. It started before us, so the first
+    /// request may only make it look.
     async fn wait_for_digest(&self, bench: &Bench<'_>, urls: &[String]) -> anyhow::Result<()> {
-        Digest::with(self.ours.address(), urls).await?;
+        let digest = Digest::with(self.ours.address(), urls).await?;
         let before = format!("http://{}{}", self.ours.address(), digest::PATH);
-        let count = self.ours.log.count(&before)?;
-        let first = bench.site.url("first", UNKNOWN);
-        bench.site.fetch(self.squid.http, &first, &[]).await?;
-        self.ours.log.more_than(count, &before).await
+        for request in 0..REQUESTS {
+            let first = bench.site.url(&format!("first {request}"), UNKNOWN);
+            bench.site.fetch(self.squid.http, &first, &[]).await?;
+            // Lines about our own requests can still be missing.
+            if self.ours.log.count(&before)? > digest.requests {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        bail!("Squid does not ask for {before}")
     }
 
     /// What nobody knows reaches the origin once: through our proxy only if it is a parent.
@@ -360,3 +369,6 @@ impl Pair {
         Ok(format!("TCP_TUNNEL, {}", case.known))
     }
 }
+
+/// How many requests Squid may need until it fetches our digest.
+const REQUESTS: u32 = 50;

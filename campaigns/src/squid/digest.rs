@@ -23,6 +23,8 @@ pub struct Digest {
     pub count: u32,
     /// Bits for each object.
     pub bits: u8,
+    /// Requests that were made until it had the URLs.
+    pub requests: usize,
     filter: Vec<u8>,
 }
 
@@ -31,10 +33,11 @@ impl Digest {
     pub async fn with(cache: SocketAddr, urls: &[String]) -> anyhow::Result<Self> {
         let keys: Vec<_> = urls.iter().map(|url| md5(url)).collect::<Result<_, _>>()?;
         let mut last = None;
-        for _ in 0..LOOKS {
+        for look in 0..LOOKS {
             // 404 while it is being built.
             if let Some(body) = fetch(cache).await? {
-                let digest = Self::parse(&body)?;
+                let mut digest = Self::parse(&body)?;
+                digest.requests = look + 1;
                 if keys.iter().all(|key| digest.has_key(key)) {
                     return Ok(digest);
                 }
@@ -57,6 +60,7 @@ impl Digest {
         Ok(Self {
             count: word(8)?,
             bits: block[20],
+            requests: 1,
             filter: filter.to_vec(),
         })
     }
@@ -122,5 +126,5 @@ fn md5(url: &str) -> anyhow::Result<Vec<u8>> {
 pub const PATH: &str = "/squid-internal-periodic/store_digest";
 const BLOCK: usize = 128;
 /// Six periods in which Squid builds it anew.
-const LOOKS: u32 = 150;
+const LOOKS: usize = 150;
 const LOOK_TIME: Duration = Duration::from_millis(200);

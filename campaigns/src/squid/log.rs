@@ -95,17 +95,6 @@ impl Log {
         })
     }
 
-    /// Waits for another line about this URL than the first `count`.
-    pub async fn more_than(&self, count: usize, url: &str) -> anyhow::Result<()> {
-        for _ in 0..LOOKS {
-            if self.count(url)? > count {
-                return Ok(());
-            }
-            tokio::time::sleep(LOOK_TIME).await;
-        }
-        bail!("nobody has asked for {url}")
-    }
-
     /// How many lines about this URL there are now.
     pub fn count(&self, url: &str) -> anyhow::Result<usize> {
         Ok(self.lines()?.iter().filter(|line| line.url == url).count())

@@ -249,6 +249,9 @@ pub struct SettingArgs {
     icp: Option<String>,
     #[arg(help_heading = PEERS, help = help("htcp"), long, value_name = "[ADDR:]PORT")]
     htcp: Option<String>,
+    #[arg(help_heading = PEERS, help = help("summary_threshold"))]
+    #[arg(long, value_name = "PERCENT")]
+    summary_threshold: Option<String>,
 
     #[arg(help_heading = LOGS, help = help("access_log"), long, value_name = "PATH")]
     access_log: Option<String>,
@@ -321,6 +324,7 @@ impl SettingArgs {
             ("peer-choice", one(&self.peer_choice)),
             ("icp", one(&self.icp)),
             ("htcp", one(&self.htcp)),
+            ("summary-threshold", one(&self.summary_threshold)),
             ("intercept-ca", one(&self.intercept_ca)),
             ("intercept", many(&self.intercept)),
             ("intercept-list", many(&self.intercept_list)),

@@ -82,6 +82,14 @@ const PEERS: &str = "\
 #clear = false
 #send_clear = false
 #misses = true
+
+#[[peer]]
+#name = \"east\"
+#kind = \"sibling\"
+#url = \"http://192.0.2.2:3128\"
+#icp = 3130
+#digest = true
+#summary = true
 ";
 
 const ROUTES: &str = "\

@@ -39,6 +39,7 @@ mod peer;
 mod peers;
 mod queries;
 mod route;
+mod summary;
 mod tls;
 mod upstream;
 
@@ -57,6 +58,7 @@ pub use limits::Limits;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use peer::{
     Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
+    PeerSummary,
 };
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{RunError, preflight, run};

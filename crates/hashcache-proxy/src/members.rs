@@ -100,7 +100,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::peer::{Credentials, PeerFailure, PeerHttps, PeerMisses, PeerSettings};
+    use crate::peer::{Credentials, PeerFailure, PeerHttps, PeerMisses, PeerSettings, PeerSummary};
 
     fn list() -> Vec<Arc<Peer>> {
         let peer = |name: &str| {
@@ -112,6 +112,7 @@ mod tests {
                 https: PeerHttps::Tunnel,
                 icp: None,
                 htcp: None,
+                summary: PeerSummary::None,
                 misses: PeerMisses::Fetched,
                 weight: 1,
             };

@@ -12,8 +12,8 @@ mod htcp;
 mod icp;
 mod origins;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub(crate) use exposition::{Exposition, Requests};
@@ -23,6 +23,7 @@ pub(crate) use icp::{IcpCounts, Unanswered};
 use crate::access_log::{LogEntry, Outcome, OutcomeClass};
 use crate::failure::Failure;
 use crate::intercept::{Handshake, Reason};
+use crate::peer::{Peer, PeerSummary};
 use crate::purge;
 
 /// The counters of the process.
@@ -35,6 +36,8 @@ pub(crate) struct Metrics {
     purges: Arc<purge::PurgeCounts>,
     icp: Arc<IcpCounts>,
     htcp: Arc<HtcpCounts>,
+    /// The peers of the configuration in effect, which count for themselves.
+    peers: Mutex<Vec<Arc<Peer>>>,
 }
 
 impl Metrics {
@@ -48,6 +51,7 @@ impl Metrics {
             purges: Arc::default(),
             icp: Arc::default(),
             htcp: Arc::default(),
+            peers: Mutex::default(),
         })
     }
 
@@ -59,6 +63,18 @@ impl Metrics {
     /// Counters of ICP; one set for all workers.
     pub(crate) fn icp(&self) -> &Arc<IcpCounts> {
         &self.icp
+    }
+
+    /// Notes the peers of the configuration in effect.
+    pub(crate) fn set_peers(&self, peers: &[Arc<Peer>]) {
+        *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = peers.to_vec();
+    }
+
+    /// The peers that exchange summaries.
+    fn summary_peers(&self) -> Vec<Arc<Peer>> {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let with_summary = |peer: &&Arc<Peer>| peer.settings.summary != PeerSummary::None;
+        peers.iter().filter(with_summary).cloned().collect()
     }
 
     /// Counters of HTCP; one set for all workers.

@@ -1,10 +1,13 @@
 //! Peers: other caches through which this proxy fetches resources.
 //!
 //! Made from the settings at the start and at a reload; `route` chooses among them, `upstream`
-//! connects to them, `queries` asks them by ICP and HTCP and `peers` answers them.
+//! connects to them, `queries` asks them by ICP and HTCP and `peers` answers them. What a peer has
+//! stored, by its digest, is in `learned`.
 //!
 //! Invariant: the credentials of a peer are sent to that peer alone, and neither they nor the
 //! secret of a key ever appear in a log.
+
+pub(crate) mod learned;
 
 use std::hash::{Hash, Hasher};
 use std::io::Read as _;
@@ -25,6 +28,7 @@ use http::HeaderValue;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use self::learned::Learned;
 use crate::failure::Failure;
 use crate::state_file::{Link, open_regular};
 
@@ -46,6 +50,8 @@ pub struct PeerSettings {
     /// How HTCP is spoken with it; `None`: it is neither asked nor answered by HTCP. A peer with
     /// both is asked by HTCP, which carries request fields.
     pub htcp: Option<HtcpPeer>,
+    /// How this proxy and the peer tell each other what they have stored, beside queries.
+    pub summary: PeerSummary,
     /// What its requests get that the store cannot answer.
     pub misses: PeerMisses,
     /// Its share of the requests where the choice is by weight.
@@ -72,10 +78,23 @@ pub enum PeerKind {
     /// Everything: it fetches what it does not have.
     #[default]
     Parent,
-    /// What it has stored, and nothing else: it is asked by UDP first, and fetches nothing.
+    /// What it has stored, and nothing else: it fetches nothing. Its digest, ICP or HTCP tells what
+    /// it has.
     Sibling,
     /// The URLs that it owns: another box of the same site, see `members`.
     Member,
+}
+
+/// How this proxy and a peer tell each other what they have stored, beside queries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PeerSummary {
+    /// Not at all.
+    #[default]
+    None,
+    /// Each fetches the other's cache digest by HTTP.
+    Digest,
+    /// The same; later changes are sent by UDP (SC-ICP).
+    Updates,
 }
 
 /// What a peer's own requests get that the store cannot answer.
@@ -166,6 +185,7 @@ impl PeerSettings {
             health: PeerHealth::default(),
             query_health: PeerHealth::default(),
             round_trip: RoundTrip::default(),
+            learned: Learned::default(),
             addresses: ArcSwap::from_pointee(literal),
         })
     }
@@ -228,6 +248,8 @@ pub(crate) struct Peer {
     pub(crate) query_health: PeerHealth,
     /// Time from a query by UDP to its reply.
     pub(crate) round_trip: RoundTrip,
+    /// What it has stored, as far as its digest tells.
+    pub(crate) learned: Learned,
     /// The addresses of its host; empty until the name was looked up.
     addresses: ArcSwap<Vec<IpAddr>>,
 }
@@ -566,6 +588,7 @@ pub(crate) mod tests {
             https: PeerHttps::Tunnel,
             icp: None,
             htcp: None,
+            summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight: 1,
         };
@@ -671,6 +694,7 @@ pub(crate) mod tests {
                     obeys_clear: true,
                     sends_clear: false,
                 }),
+                summary: PeerSummary::None,
                 misses: PeerMisses::Fetched,
                 weight: 1,
             };
@@ -697,6 +721,7 @@ pub(crate) mod tests {
             https: PeerHttps::Tunnel,
             icp: None,
             htcp: None,
+            summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight: 1,
         };

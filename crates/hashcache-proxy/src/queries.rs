@@ -364,6 +364,15 @@ impl Queries {
         u32::from_le_bytes(number)
     }
 
+    /// Sends an update of our summary to a peer, from the socket for ICP; whether it was sent.
+    pub(crate) fn send_update(&self, peer: &Peer, datagram: &[u8]) -> bool {
+        let address = peer.address(|address| self.icp.reaches(address));
+        let (Some(address), Some(port)) = (address, peer.settings.icp) else {
+            return false;
+        };
+        self.icp.send(datagram, SocketAddr::new(address, port))
+    }
+
     /// Takes an ICP reply that `from` has sent.
     pub(crate) fn heard(&self, reply: &Reply<'_>, from: SocketAddr) {
         let is_answer = |asked: &Outstanding| {
@@ -489,7 +498,7 @@ mod tests {
     use std::net::UdpSocket;
 
     use super::*;
-    use crate::peer::{Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings};
+    use crate::peer::{Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary};
     use crate::route::{RouteRequest, RouteSettings, Routes, Siblings};
     use crate::upstream::address::Purpose;
 
@@ -512,6 +521,7 @@ mod tests {
             https: PeerHttps::Tunnel,
             icp: Some(socket.local_addr().unwrap().port()),
             htcp: None,
+            summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight: 1,
         };

@@ -4,8 +4,9 @@
 //! for a [`Route`] before they send a request, and try its hops one after another (`fetch/ask`,
 //! `connect`).
 //!
-//! A route may name peers that are to be asked by UDP before its first hop is tried; `queries` asks
-//! them and [`Route::after`] puts the hops in the order that their replies suggest.
+//! Siblings whose digest has the resource come first. If there is none, a route may name peers that
+//! are to be asked by UDP before its first hop is tried; `queries` asks them and [`Route::after`]
+//! puts the hops in the order that their replies suggest.
 //!
 //! Invariants: no I/O, no waiting, and no clock. A route has at least one hop, at most
 //! [`HOPS_MAX`] besides [`SIBLINGS_MAX`] siblings or two members, and no hop twice. A request from
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashcache_http::{Authority, Host, Origin, Scheme};
 use hashcache_peers::carp::Array;
+use hashcache_peers::key::Key;
 use hashcache_peers::members::Member;
 use hashcache_peers::rendezvous::Members;
 use http::HeaderMap;
@@ -26,7 +28,8 @@ use http::HeaderMap;
 use crate::failure::Failure;
 use crate::intercept::hosts::HostPattern;
 use crate::members::MemberList;
-use crate::peer::{Peer, PeerKind};
+use crate::peer::learned::Verdict;
+use crate::peer::{Peer, PeerKind, PeerSummary};
 use crate::site::live::SiteRequest;
 use crate::upstream::address::{ConnectPort, Purpose};
 use crate::upstream::prefix::Prefix;
@@ -163,7 +166,7 @@ pub(crate) struct RouteRequest<'a> {
 /// Whether siblings may answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Siblings {
-    /// They are asked by UDP.
+    /// They are asked, if they have the resource by their digest or by UDP.
     Asked,
     /// The request is not one that a sibling's store may answer, or a sibling sent it.
     NotAsked,
@@ -179,6 +182,8 @@ pub(crate) struct Route {
     /// The hops whose peers are asked by UDP first: siblings, which are not among the hops yet, and
     /// parents, which are.
     queries: Vec<Hop>,
+    /// Siblings whose digest may tell, once it was fetched for the first time.
+    unlearned: Vec<Arc<Peer>>,
 }
 
 /// The replies to the queries of a route.
@@ -213,6 +218,8 @@ pub(crate) enum HierarchyCode {
     /// By a hash of the URL.
     Carp,
     ClosestParent,
+    /// A sibling that has the response, by its digest.
+    CdSiblingHit,
     /// A sibling that has the response, by its reply.
     SiblingHit,
     /// A parent that has the response, by its reply.
@@ -229,6 +236,7 @@ impl HierarchyCode {
             Self::RoundRobinParent => "ROUNDROBIN_PARENT",
             Self::Carp => "CARP",
             Self::ClosestParent => "CLOSEST_PARENT",
+            Self::CdSiblingHit => "CD_SIBLING_HIT",
             Self::SiblingHit => "SIBLING_HIT",
             Self::ParentHit => "PARENT_HIT",
             Self::FirstParentMiss => "FIRST_PARENT_MISS",
@@ -241,6 +249,7 @@ impl HierarchyCode {
             Self::Direct => "TIMEOUT_HIER_DIRECT",
             Self::FirstUpParent => "TIMEOUT_FIRSTUP_PARENT",
             Self::RoundRobinParent => "TIMEOUT_ROUNDROBIN_PARENT",
+            Self::CdSiblingHit => "TIMEOUT_CD_SIBLING_HIT",
             Self::SiblingHit => "TIMEOUT_SIBLING_HIT",
             Self::ParentHit => "TIMEOUT_PARENT_HIT",
             Self::FirstParentMiss => "TIMEOUT_FIRST_PARENT_MISS",
@@ -269,7 +278,10 @@ impl NextHop {
 
     /// Whether it is a sibling, which says nothing about the time of the origin.
     pub(crate) fn is_sibling(&self) -> bool {
-        self.code == HierarchyCode::SiblingHit
+        matches!(
+            self.code,
+            HierarchyCode::SiblingHit | HierarchyCode::CdSiblingHit
+        )
     }
 
     /// Why it was chosen, by Squid's names.
@@ -301,6 +313,11 @@ impl Hop {
     pub(crate) fn wants_stored(&self) -> bool {
         let absolute = self.absolute.as_ref();
         absolute.is_some_and(|form| form.wanted == Wanted::Stored)
+    }
+
+    /// Whether its peer is a sibling that was chosen by its digest.
+    pub(crate) fn is_by_digest(&self) -> bool {
+        self.code == HierarchyCode::CdSiblingHit
     }
 
     /// Whether the server is regarded as one that answers.
@@ -336,7 +353,14 @@ impl Route {
             rest: Vec::new(),
             site: None,
             queries: Vec::new(),
+            unlearned: Vec::new(),
         }
+    }
+
+    /// Siblings whose digest was never fetched, nor tried to be: a short wait may spare a fetch
+    /// from the origin.
+    pub(crate) fn unlearned(&self) -> &[Arc<Peer>] {
+        &self.unlearned
     }
 
     /// The peers that are to be asked by UDP before the first hop is tried, by their numbers.
@@ -380,6 +404,7 @@ impl Route {
             rest: hops,
             site: self.site,
             queries: Vec::new(),
+            unlearned: Vec::new(),
         }
     }
 
@@ -401,6 +426,7 @@ impl Route {
             rest: hops.collect(),
             site: Some(site),
             queries: Vec::new(),
+            unlearned: Vec::new(),
         })
     }
 
@@ -416,6 +442,7 @@ impl Route {
             rest: hops.chain([self.first]).chain(self.rest).collect(),
             site: self.site,
             queries: Vec::new(),
+            unlearned: Vec::new(),
         }
     }
 
@@ -563,7 +590,8 @@ impl Routes {
             .partition(|hop| hop.peer().is_some_and(|peer| peer.health.is_up()));
         // A direct hop must not be cut off.
         up.truncate(HOPS_MAX - 1);
-        let queries = rule.queries(request, &up);
+        let digests = rule.digests(request);
+        let queries = rule.queries(request, &up, &digests);
         let mut hops = match rule.settings.direct {
             Direct::Allow => [up, vec![direct.first], down].concat(),
             Direct::Prefer => [vec![direct.first], up, down].concat(),
@@ -574,12 +602,14 @@ impl Routes {
             return Err(Failure::NoRoute);
         }
         hops.truncate(HOPS_MAX);
+        hops.splice(..0, digests.hits);
         let first = hops.remove(0);
         Ok(Route {
             first,
             rest: hops,
             site: None,
             queries,
+            unlearned: digests.unlearned,
         })
     }
 
@@ -675,22 +705,71 @@ impl Rule {
         }
     }
 
-    /// The hops whose peers are asked by UDP: siblings, and parents of which one is to be chosen.
+    /// Whether the store of a sibling may answer a request.
+    fn asks_siblings(&self, request: RouteRequest<'_>) -> bool {
+        request.siblings == Siblings::Asked
+            && request.purpose == Purpose::Forward
+            && !request.is_tunnel
+            && self.settings.direct != Direct::Prefer
+    }
+
+    /// What the digests of the siblings say. A sibling that may not see https URLs is not asked for
+    /// them.
+    fn digests(&self, request: RouteRequest<'_>) -> DigestLookups {
+        let mut lookups = DigestLookups::default();
+        let with_digest = |peer: &&Arc<Peer>| {
+            let has_digest = peer.settings.summary != PeerSummary::None;
+            has_digest && peer.health.is_up() && peer.takes_url(request.scheme)
+        };
+        let mut siblings = self.siblings.iter().filter(with_digest).peekable();
+        if siblings.peek().is_none() || !self.asks_siblings(request) {
+            return lookups;
+        }
+        let key = Key::of_get(request.url().as_bytes());
+        let mut hits = Vec::new();
+        for peer in siblings {
+            match peer.learned.verdict(&key) {
+                Verdict::Yes => hits.push(peer),
+                // It was asked in this way, and is not asked in another.
+                Verdict::No | Verdict::Paused => lookups.settled.push(Arc::clone(peer)),
+                Verdict::NeverTried => lookups.unlearned.push(Arc::clone(peer)),
+                Verdict::Unknown => {}
+            }
+        }
+        let time = |peer: &Peer| {
+            let round_trip = peer.round_trip.smoothed();
+            round_trip.unwrap_or_else(|| peer.health.connect_time())
+        };
+        hits.sort_by_key(|peer| time(peer));
+        let code = HierarchyCode::CdSiblingHit;
+        let hits = hits.into_iter().take(SIBLINGS_MAX);
+        lookups.hits = hits.map(|peer| sibling_hop(request, peer, code)).collect();
+        lookups
+    }
+
+    /// The hops whose peers are asked by UDP: siblings without a digest, and parents of which one
+    /// is to be chosen.
     /// Only http URLs are sent in clear by UDP, and only peers that answer are waited for.
-    fn queries(&self, request: RouteRequest<'_>, parents: &[Hop]) -> Vec<Hop> {
-        if request.siblings == Siblings::NotAsked
-            || request.scheme != Scheme::Http
-            || request.purpose != Purpose::Forward
-            || request.is_tunnel
-            || self.settings.direct == Direct::Prefer
-        {
+    fn queries(
+        &self,
+        request: RouteRequest<'_>,
+        parents: &[Hop],
+        digests: &DigestLookups,
+    ) -> Vec<Hop> {
+        let is_found = !digests.hits.is_empty();
+        if is_found || request.scheme != Scheme::Http || !self.asks_siblings(request) {
             return Vec::new();
         }
         let answers = |peer: &Arc<Peer>| {
             peer.is_queried() && peer.query_health.is_up() && peer.health.is_up()
         };
-        let siblings = self.siblings.iter().filter(|peer| answers(peer));
-        let siblings: Vec<_> = siblings.map(|peer| sibling_hop(request, peer)).collect();
+        let is_silent = |peer: &Arc<Peer>| digests.settled.iter().any(|it| Arc::ptr_eq(it, peer));
+        let siblings = self.siblings.iter();
+        let siblings = siblings.filter(|peer| answers(peer) && !is_silent(peer));
+        let code = HierarchyCode::SiblingHit;
+        let siblings: Vec<_> = siblings
+            .map(|peer| sibling_hop(request, peer, code))
+            .collect();
         // A parent that a hash chose, or the only one, is asked by HTTP whatever it replies.
         let is_chosen = matches!(self.order, Order::Rendezvous(_) | Order::Carp(_));
         let parents = match is_chosen || parents.len() == 1 {
@@ -719,8 +798,18 @@ fn member_hop(request: RouteRequest<'_>, peer: Arc<Peer>) -> Hop {
     }
 }
 
+/// What the digests of siblings say of a resource.
+#[derive(Debug, Default)]
+struct DigestLookups {
+    /// The best siblings that have it.
+    hits: Vec<Hop>,
+    /// Siblings that do not have it, or whose digest is not believed now.
+    settled: Vec<Arc<Peer>>,
+    unlearned: Vec<Arc<Peer>>,
+}
+
 /// The hop by which a sibling is asked for what it has stored.
-fn sibling_hop(request: RouteRequest<'_>, peer: &Arc<Peer>) -> Hop {
+fn sibling_hop(request: RouteRequest<'_>, peer: &Arc<Peer>, code: HierarchyCode) -> Hop {
     let (scheme, authority) = (request.scheme, request.authority.clone());
     Hop {
         endpoint: Endpoint::of_peer(peer),
@@ -729,7 +818,7 @@ fn sibling_hop(request: RouteRequest<'_>, peer: &Arc<Peer>) -> Hop {
             origin: Origin { scheme, authority },
             wanted: Wanted::Stored,
         }),
-        code: HierarchyCode::SiblingHit,
+        code,
         timed_out: false,
     }
 }
@@ -759,8 +848,13 @@ const VIA_MEMBERS_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests {
+    use hashcache_peers::filter::{Filter, Size};
+
     use super::*;
-    use crate::peer::{Credentials, PeerFailure, PeerHttps, PeerKind, PeerMisses, PeerSettings};
+    use crate::peer::learned::{Learning, Received};
+    use crate::peer::{
+        Credentials, PeerFailure, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary,
+    };
 
     fn peer(name: &str, weight: u32, https: PeerHttps) -> Arc<Peer> {
         let settings = PeerSettings {
@@ -771,6 +865,7 @@ mod tests {
             https,
             icp: None,
             htcp: None,
+            summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight,
         };
@@ -965,6 +1060,7 @@ mod tests {
         let settings = PeerSettings {
             kind,
             icp: Some(3130),
+            summary: PeerSummary::None,
             ..peer(name, 1, PeerHttps::Tunnel).settings.clone()
         };
         Arc::new(settings.load().unwrap())
@@ -1082,6 +1178,82 @@ mod tests {
         assert_eq!(names, ["s3", "p2"]);
         // Parents are asked by HTTP all the same.
         assert_eq!(shown(&route)[0], "p1:FIRSTUP_PARENT");
+    }
+
+    /// A sibling of which a digest was fetched that has these URLs.
+    fn with_digest(name: &str, urls: &[&str]) -> Arc<Peer> {
+        let settings = PeerSettings {
+            summary: PeerSummary::Digest,
+            ..with_icp(name, PeerKind::Sibling).settings.clone()
+        };
+        let peer = settings.load().unwrap();
+        let mut filter = Filter::empty(Size::new(100, 10).unwrap()).unwrap();
+        for url in urls {
+            filter.insert(&Key::of_get(url.as_bytes()));
+        }
+        let device = hashcache::device::MemoryDevice::new(16 << 20);
+        let mut config = hashcache::Config::on_device(Arc::new(device));
+        config.memory_bytes = 16 << 20;
+        let received = Received {
+            filter,
+            memory: hashcache::Cache::open(config).unwrap().reserve(1).unwrap(),
+            position: None,
+            entity_tag: None,
+        };
+        assert!(peer.learned.begin().is_some());
+        let learning = Learning::New(received, std::time::Duration::ZERO);
+        peer.learned.end(learning, tokio::time::Instant::now());
+        Arc::new(peer)
+    }
+
+    #[test]
+    fn two_siblings_with_the_url_in_their_digest_come_first_and_none_without_it_is_queried() {
+        let url = "http://x.test/";
+        let peers = vec![
+            with_digest("d1", &[]),
+            with_digest("d2", &[url]),
+            with_icp("s1", PeerKind::Sibling),
+            with_icp("p1", PeerKind::Parent),
+            with_digest("d3", &[url, "https://x.test/"]),
+            with_digest("d4", &[url]),
+        ];
+        let routes = Routes::new(peers, &[with(Direct::Allow)], "us");
+        let plan = |url: &str, path: &str, siblings| {
+            let origin: Origin = url.parse().unwrap();
+            let request = RouteRequest {
+                scheme: origin.scheme,
+                authority: &origin.authority,
+                path,
+                purpose: Purpose::Forward,
+                is_tunnel: false,
+                via_members: 0,
+                siblings,
+            };
+            routes.plan(request).unwrap()
+        };
+        let route = plan("http://x.test", "/", Siblings::Asked);
+        assert_eq!(
+            shown(&route)[..3],
+            [
+                "d2:CD_SIBLING_HIT",
+                "d3:CD_SIBLING_HIT",
+                "p1:FIRSTUP_PARENT"
+            ]
+        );
+        assert_eq!(route.queries().count(), 0);
+        // Nobody has it: only the sibling without a digest is asked by ICP.
+        let route = plan("http://x.test", "/other", Siblings::Asked);
+        let names: Vec<_> = route.queries().map(|peer| peer.name()).collect();
+        assert_eq!(names, ["s1"]);
+        assert_eq!(shown(&route)[0], "p1:FIRSTUP_PARENT");
+        // Not to be seen by others on the line to that sibling, nor asked for a sibling.
+        for (url, siblings) in [
+            ("https://x.test", Siblings::Asked),
+            ("http://x.test", Siblings::NotAsked),
+        ] {
+            let route = plan(url, "/", siblings);
+            assert!(route.hops().all(|hop| !hop.wants_stored()), "{url}");
+        }
     }
 
     #[test]

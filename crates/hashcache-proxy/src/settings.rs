@@ -236,6 +236,8 @@ pub struct Settings {
     /// Address of the UDP socket for HTCP; it is bound only if a peer has an HTCP port. If a peer
     /// has a key, it is one address: signatures cover it.
     pub htcp: Option<SocketAddr>,
+    /// Updates of the summary are sent when so many objects are new, in thousandths of all.
+    pub summary_permille: u16,
     /// Other caches through which resources are fetched.
     pub peers: Vec<PeerSettings>,
     /// Which resources are fetched through which peers: the first route that matches decides. The

@@ -36,6 +36,7 @@ use crate::settings::{CollapseWait, Fail, Mode, Settings};
 use crate::share::Shares;
 use crate::site::encode::EncodeBudget;
 use crate::site::live::LiveSites;
+use crate::summary::Summary;
 use crate::tls::identity::Identity;
 use crate::upstream::address::{Clients, ConnectPort, Purpose};
 use crate::upstream::interfaces::OwnAddresses;
@@ -63,6 +64,8 @@ pub(crate) struct Common {
     pub(crate) exposition: Exposition,
     /// Queries to peers by ICP and HTCP.
     pub(crate) queries: Arc<Queries>,
+    /// What is stored here, for peers.
+    pub(crate) summary: Arc<Summary>,
     pub(crate) live: ArcSwap<LiveSettings>,
 }
 
@@ -88,6 +91,8 @@ pub(crate) struct LiveSettings {
     pub(crate) upstream: upstream::UpstreamShared,
     /// Which next hops are asked for which resources.
     pub(crate) routes: Routes,
+    /// New objects that make an update of the summary worth sending, in thousandths of all.
+    pub(crate) summary_permille: u16,
     /// The sites of a reverse proxy.
     pub(crate) sites: Arc<LiveSites>,
     /// Certificates for clients that connect with TLS.
@@ -148,6 +153,7 @@ impl LiveSettings {
                 ..upstream
             },
             routes,
+            summary_permille: settings.summary_permille,
             sites,
             identity,
             intercept,

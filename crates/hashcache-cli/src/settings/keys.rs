@@ -17,7 +17,7 @@ use hashcache_proxy::{
 };
 
 use super::mirror::{read_mirror, show_mirror};
-use super::peers::{CHOICES, DIRECTS, read_parent, read_udp};
+use super::peers::{CHOICES, DIRECTS, read_parent, read_threshold, read_udp, threshold_text};
 use super::suggest;
 use super::values::Values;
 use super::words::one_of;
@@ -273,6 +273,12 @@ pub static KEYS: &[Key] = &[
     one!("peer_choice", peer_choice, choice, show_choice),
     one!("icp", icp, read_udp, show_address),
     one!("htcp", htcp, read_udp, show_address),
+    one!(
+        "summary_threshold",
+        summary_permille,
+        read_threshold,
+        show_threshold
+    ),
     one!("fail", fail, fail, show_fail),
     many!("pac_proxies", pac_proxies, proxy_url),
     many!("allow_client", allow_client, itself),
@@ -786,6 +792,10 @@ fn show_group_by(&by: &GroupBy) -> Shown {
 
 fn show_io(io: &Io) -> Shown {
     show_word(&IOS, *io)
+}
+
+fn show_threshold(&permille: &u16) -> Shown {
+    Shown::Text(threshold_text(permille))
 }
 
 fn show_policy(&policy: &PolicyKind) -> Shown {

@@ -168,6 +168,7 @@ fn assemble(
         icp: effective.values.icp,
         htcp: effective.values.htcp,
         name: &effective.values.name,
+        policy: effective.values.policy,
         in_front_of_a_site: effective.values.accelerate.is_some() || !parsed.sites.is_empty(),
     };
     match said.together(environment) {

@@ -9,10 +9,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use hashcache::PolicyKind;
 use hashcache_http::{Origin, Scheme, TargetError};
 use hashcache_proxy::{
     ConnectPort, Credentials, Direct, HtcpPeer, PeerChoice, PeerHttps, PeerKind, PeerMisses,
-    PeerSettings, RouteHost, RouteSettings,
+    PeerSettings, PeerSummary, RouteHost, RouteSettings,
 };
 use serde::Deserialize;
 
@@ -100,6 +101,7 @@ fn parent_at(url: Origin) -> PeerSettings {
         https: PeerHttps::Tunnel,
         icp: None,
         htcp: None,
+        summary: PeerSummary::None,
         misses: PeerMisses::Fetched,
         weight: 1,
     }
@@ -122,6 +124,10 @@ pub struct PeerTable {
     htcp_key_file: Option<PathBuf>,
     clear: Option<bool>,
     send_clear: Option<bool>,
+    #[serde(default)]
+    digest: bool,
+    #[serde(default)]
+    summary: bool,
     misses: Option<bool>,
 }
 
@@ -153,14 +159,16 @@ impl PeerTable {
             return Err(Fault::new("`icp` of a peer is a port from 1 to 65535"));
         }
         let htcp = self.htcp_peer()?;
-        if kind == PeerKind::Sibling && self.icp.is_none() && htcp.is_none() {
+        let summary = self.summary(kind)?;
+        let is_asked = self.icp.is_some() || htcp.is_some() || summary != PeerSummary::None;
+        if kind == PeerKind::Sibling && !is_asked {
             let fault = Fault::new(format!(
-                "the sibling `{}` has neither `icp` nor `htcp`",
+                "the sibling `{}` has none of `icp`, `htcp` and `digest`",
                 self.name
             ));
             return Err(fault.hint(
                 "a sibling is asked by UDP whether it has a response: add its port, usually \
-                 `icp = 3130` or `htcp = 4827`",
+                 `icp = 3130` or `htcp = 4827`; or `digest = true`, if it serves a cache digest",
             ));
         }
         if kind == PeerKind::Member && (self.icp.is_some() || self.misses.is_some()) {
@@ -179,6 +187,7 @@ impl PeerTable {
             https,
             icp: self.icp,
             htcp,
+            summary,
             misses: match self.misses {
                 Some(false) => PeerMisses::Refused,
                 Some(true) | None => PeerMisses::Fetched,
@@ -189,6 +198,26 @@ impl PeerTable {
 }
 
 impl PeerTable {
+    fn summary(&self, kind: PeerKind) -> Result<PeerSummary, Fault> {
+        let summary = match (self.digest, self.summary) {
+            (_, true) => PeerSummary::Updates,
+            (true, false) => PeerSummary::Digest,
+            (false, false) => return Ok(PeerSummary::None),
+        };
+        let name = &self.name;
+        if kind != PeerKind::Sibling {
+            let fault = Fault::new(format!(
+                "`digest` and `summary` are for siblings, and `{name}` is none"
+            ));
+            return Err(fault.hint("a parent is asked whatever it has stored: leave them out"));
+        }
+        if summary == PeerSummary::Updates && self.icp.is_none() {
+            let fault = Fault::new(format!("`summary` of the peer `{name}` needs its `icp`"));
+            return Err(fault.hint("updates are sent by UDP: add its ICP port, `icp = 3130`"));
+        }
+        Ok(summary)
+    }
+
     fn htcp_peer(&self) -> Result<Option<HtcpPeer>, Fault> {
         let Some(port) = self.htcp else {
             let others = [
@@ -370,6 +399,8 @@ pub struct Said<'a> {
     pub htcp: Option<SocketAddr>,
     /// The key `name`.
     pub name: &'a str,
+    /// The key `policy`.
+    pub policy: PolicyKind,
     /// The proxy runs in front of a site: only routes that the operator wrote apply.
     pub in_front_of_a_site: bool,
 }
@@ -420,6 +451,7 @@ impl Said<'_> {
         faults.extend(self.icp_fault(&all.peers));
         faults.extend(self.htcp_fault(&all.peers));
         faults.extend(self.member_faults(&all));
+        faults.extend(self.summary_faults(&all.peers));
         let forbids = self.direct == Direct::Never;
         let has_parent = all.peers.iter().any(|peer| peer.kind == PeerKind::Parent);
         if forbids && !has_parent && !self.in_front_of_a_site {
@@ -488,6 +520,28 @@ impl Said<'_> {
                     "say at which address and port this proxy speaks ICP itself: `icp = 3130`",
                 ),
             );
+        }
+        None
+    }
+
+    /// What is wrong with the settings for summaries.
+    fn summary_faults(&self, peers: &[PeerSettings]) -> Option<Fault> {
+        let mut peers = peers.iter();
+        let peer = peers.find(|peer| peer.summary != PeerSummary::None)?;
+        if self.in_front_of_a_site {
+            let what = "`digest` and `summary` work only in a forward proxy, not with `accelerate`";
+            return Some(Fault::new(what).at("peer"));
+        }
+        if !matches!(self.policy, PolicyKind::Log | PolicyKind::LogLru) {
+            let what = format!(
+                "the peer `{}` has `digest` or `summary`, which the policy `{}` cannot do",
+                peer.name,
+                self.policy.name()
+            );
+            return Some(Fault::new(what).hint(
+                "a digest is made from the lists of the log: use `policy = \"log\"` or \
+                 \"log-lru\", which need a new cache, or ICP",
+            ));
         }
         None
     }
@@ -604,6 +658,30 @@ pub fn read_udp(word: &str) -> Result<Option<SocketAddr>, Fault> {
     }
 }
 
+/// A percentage from 0.1 to 10 with at most one decimal, as thousandths.
+pub fn read_threshold(word: &str) -> Result<u16, Fault> {
+    let number = word.strip_suffix('%').unwrap_or(word).trim_end();
+    let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
+    let digit = |text: &str| Some(text).filter(|it| it.len() == 1)?.parse::<u16>().ok();
+    let whole = whole.parse::<u16>().ok().filter(|whole| *whole <= 10);
+    let permille = whole.zip(digit(tenths));
+    let permille = permille.map(|(whole, tenths)| whole * 10 + tenths);
+    permille
+        .filter(|permille| (1..=100).contains(permille))
+        .ok_or_else(|| {
+            Fault::new(format!("`{word}` is not a percentage from 0.1 to 10"))
+                .hint("write it as \"1%\" or \"0.5%\"")
+        })
+}
+
+/// The same as text.
+pub fn threshold_text(permille: u16) -> String {
+    match permille % 10 {
+        0 => format!("{}%", permille / 10),
+        tenths => format!("{}.{tenths}%", permille / 10),
+    }
+}
+
 /// The hosts that a word of `no_proxy` means: a domain means itself and all names below it.
 fn not_proxied(word: &str) -> Vec<RouteHost> {
     let word = word.strip_prefix('.').unwrap_or(word);
@@ -674,6 +752,7 @@ mod tests {
             icp: None,
             htcp: None,
             name: "us",
+            policy: PolicyKind::Log,
             in_front_of_a_site: false,
         };
         said.together(&environment(variables))
@@ -764,6 +843,7 @@ mod tests {
             icp: None,
             htcp: None,
             name: "us",
+            policy: PolicyKind::Log,
             in_front_of_a_site: false,
         };
         let variables = [("http_proxy", "p.test:1"), ("https_proxy", "u:p@p.test:1")];
@@ -778,6 +858,7 @@ mod tests {
         let site = Said {
             icp: None,
             htcp: None,
+            policy: PolicyKind::Log,
             in_front_of_a_site: true,
             ..said
         };
@@ -801,6 +882,7 @@ mod tests {
             icp: None,
             htcp: None,
             name: "us",
+            policy: PolicyKind::Log,
             in_front_of_a_site: false,
         };
         let faults = said.together(&environment(&[])).unwrap_err().0;
@@ -832,12 +914,14 @@ mod tests {
             icp: read_udp("3130").unwrap(),
             htcp: None,
             name: "us",
+            policy: PolicyKind::Log,
             in_front_of_a_site: false,
         };
         assert!(said.together(&environment(&[])).is_ok());
         let faulty = [
             Said {
                 icp: None,
+                policy: PolicyKind::Log,
                 ..said.clone()
             },
             Said {
@@ -884,6 +968,7 @@ mod tests {
                 icp: None,
                 htcp: read_udp(htcp).unwrap(),
                 name: "us",
+                policy: PolicyKind::Log,
                 in_front_of_a_site,
             };
             said.together(&environment(&[])).is_ok()
@@ -925,6 +1010,7 @@ mod tests {
             choice: PeerChoice::First,
             icp: None,
             htcp: None,
+            policy: PolicyKind::Log,
             name: "b",
             in_front_of_a_site: true,
         };

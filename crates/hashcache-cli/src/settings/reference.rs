@@ -459,6 +459,15 @@ pub static ENTRIES: &[Entry] = &[
          the address that the peer sees, because signatures cover it.",
     ),
     entry(
+        "summary_threshold",
+        Topic::Peers,
+        DefaultValue::Value,
+        "New objects that make an update for peers worth sending, in percent of all: 0.1% to 10%",
+        "Peers with `summary = true` get an update when so many objects are new and a datagram is \
+         full, or after a minute. With a larger value, fewer updates are sent and peers find \
+         fewer objects here.",
+    ),
+    entry(
         "access_log",
         Topic::Logs,
         DefaultValue::Value,
@@ -891,17 +900,17 @@ pub const MIRROR_FIELDS: [(&str, &str); 4] = [
 /// What a `[[peer]]` is for.
 pub const PEER_ABOUT: &str = "\
 Another cache through which this proxy fetches. All parents are asked for everything, in the order \
-of the file, unless a route says otherwise. Siblings are asked by ICP or HTCP what they have \
-stored. Members are the boxes of one site: each URL has one owner among them, which stores it. \
-You trust every peer not to forge what it sends.";
+of the file, unless a route says otherwise. Siblings are asked for what they have stored. Members \
+are the boxes of one site: each URL has one owner among them, which stores it. You trust every \
+peer not to forge what it sends.";
 
 /// The fields of a `[[peer]]`.
-pub const PEER_FIELDS: [(&str, &str); 13] = [
+pub const PEER_FIELDS: [(&str, &str); 15] = [
     ("name", "Name in logs and routes."),
     (
         "kind",
         "parent: it is asked for every resource, and fetches what it does not have. sibling: it \
-         is asked only for http resources that it says it has stored, by ICP or HTCP. member: a \
+         is asked only for what it has stored, as its cache digest, ICP or HTCP tells. member: a \
          box of the same site. Every box has the same list of members, itself included, and knows \
          itself by the key name. It asks the owner of a URL, and keeps the response in memory for \
          ten seconds.",
@@ -933,7 +942,7 @@ pub const PEER_FIELDS: [(&str, &str); 13] = [
     (
         "icp",
         "Its UDP port for ICP, usually 3130; the key icp must be set too. A sibling needs it, or \
-         htcp.",
+         htcp, or a digest.",
     ),
     (
         "htcp",
@@ -955,6 +964,17 @@ pub const PEER_FIELDS: [(&str, &str); 13] = [
         "send_clear",
         "true: it gets an HTCP CLR for each http URL that the method PURGE removes here. false \
          unless given.",
+    ),
+    (
+        "digest",
+        "true, for a sibling: fetch its cache digest, as Squid's siblings do, and serve it that of \
+         this proxy. It is then asked for what its digest has, without queries. Needs the policy \
+         log or log-lru, and 10 bits of memory for each stored object.",
+    ),
+    (
+        "summary",
+        "true, for a sibling that is a HashCache too: as digest, and each sends the other what is \
+         new by UDP, to the ICP port of the peer. Both sides need it.",
     ),
     (
         "misses",

@@ -102,6 +102,7 @@ pub struct Values {
     pub icp: Option<SocketAddr>,
     /// Where this proxy speaks HTCP, if it does.
     pub htcp: Option<SocketAddr>,
+    pub summary_permille: u16,
     /// All peers and routes; made of the other settings and of the tables of the file.
     pub peers: PeersAndRoutes,
     /// Directory of the certificate authority for interception.
@@ -192,6 +193,7 @@ impl Values {
             peer_choice: PeerChoice::First,
             icp: None,
             htcp: None,
+            summary_permille: 10,
             peers: PeersAndRoutes::default(),
             intercept_ca: None,
             intercept: HostOptions::default(),
@@ -287,6 +289,7 @@ impl Values {
             mirrors: self.mirror.clone(),
             icp: self.icp,
             htcp: self.htcp,
+            summary_permille: self.summary_permille,
             peers: self.peers.peers.clone(),
             routes: self.peers.routes.clone(),
             intercept: None,

@@ -83,6 +83,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         pac_proxies: vec![],
         icp: None,
         htcp: None,
+        summary_permille: 10,
         peers: vec![],
         routes: vec![],
         limits: Limits::default(),

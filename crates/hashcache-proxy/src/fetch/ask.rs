@@ -17,7 +17,7 @@ use std::time::Duration;
 use hashcache_http::Vary;
 use http::header::{COOKIE, PROXY_AUTHENTICATE, REFERER};
 use http::{HeaderName, Request, StatusCode};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::patience::{Patience, while_in_service};
 use crate::failure::Failure;
@@ -153,8 +153,15 @@ pub(crate) async fn ask(
             let path = path.as_deref().unwrap_or_default();
             note(worker, (site, path), (hop, busy), &mut sent);
         }
-        if stored_only.is_some() && !is_usable(&sent, &withheld) {
-            worker.metrics.false_hit();
+        if let Some(sibling) = stored_only {
+            let had_it = is_usable(&sent, &withheld);
+            if !had_it {
+                worker.metrics.false_hit();
+            }
+            // A sibling that does not answer says nothing about its digest.
+            if hop.is_by_digest() && sent.is_ok() {
+                sibling.learned.note_result(had_it, Instant::now());
+            }
         }
         match asking.judge(hop, (number, site.is_some()), sent, &withheld) {
             Judged::Answer(answered) => return Ok(*answered),

@@ -17,6 +17,7 @@ pub(crate) mod confirm;
 pub(crate) mod counters;
 mod fields;
 mod judge;
+pub(crate) mod learn;
 mod mark;
 mod patience;
 mod pump;
@@ -253,7 +254,12 @@ async fn plan(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<Route, AskFailure
         true => Siblings::NotAsked,
         false => spec.siblings,
     };
-    let route = worker.route_of_fetch(spec.space, &spec.target, &spec.fields, siblings)?;
+    let planned = || worker.route_of_fetch(spec.space, &spec.target, &spec.fields, siblings);
+    let mut route = planned()?;
+    if !route.unlearned().is_empty() {
+        Box::pin(learn::learn_first(worker, &route)).await;
+        route = planned()?;
+    }
     if route.queries().next().is_none() {
         return Ok(route);
     }

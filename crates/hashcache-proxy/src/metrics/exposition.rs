@@ -23,6 +23,7 @@ use crate::access_log::AccessLogger;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::intercept::{Handshake, InterceptState, Reason};
+use crate::peer::learned::LearnedCounts;
 use crate::site::live::LiveSites;
 use crate::upstream::UpstreamFigures;
 
@@ -333,6 +334,7 @@ impl Collector for Exposition {
             origins::encode(&mut page.0, &sites())?;
         }
         self.encode_htcp(&mut page)?;
+        self.encode_summaries(&mut page)?;
 
         page.gauge("hashcache_objects", "Stored objects", engine.objects)?;
         page.gauge(
@@ -541,8 +543,59 @@ impl Exposition {
         )?;
         page.counter(
             "hashcache_peer_false_hits",
-            "Siblings that said HIT and then did not give the response",
+            "Responses that siblings had by ICP, HTCP or their digest, and then did not give",
             self.metrics.sum(|worker| &worker.false_hits),
+        )
+    }
+
+    fn encode_summaries(&self, page: &mut Page<'_>) -> fmt::Result {
+        let peers = self.metrics.summary_peers();
+        let now = Instant::now();
+        let known: Vec<_> = peers
+            .iter()
+            .filter_map(|peer| Some((peer.name(), peer.learned.size_and_age(now)?)))
+            .collect();
+        page.by_peer(
+            "hashcache_peer_digest_entries",
+            "Objects in the cache digest of the peer",
+            MetricType::Gauge,
+            known
+                .iter()
+                .map(|(name, (entries, _))| (*name, u64::from(*entries))),
+        )?;
+        page.by_peer(
+            "hashcache_peer_digest_age_seconds",
+            "Seconds since the cache digest of the peer was fetched or found unchanged",
+            MetricType::Gauge,
+            known.iter().map(|(name, (_, age))| (*name, age.as_secs())),
+        )?;
+        let counted = |count: fn(LearnedCounts) -> u64| {
+            let peers = peers.iter();
+            peers.map(move |peer| (peer.name(), count(peer.learned.counts())))
+        };
+        page.by_peer(
+            "hashcache_peer_digest_false_hits",
+            "Requests to the peer whose response it had by its digest, and did not give",
+            MetricType::Counter,
+            counted(|it| it.false_hits),
+        )?;
+        page.by_peer(
+            "hashcache_peer_updates_sent",
+            "Updates of our summary sent to the peer",
+            MetricType::Counter,
+            counted(|it| it.updates_sent),
+        )?;
+        page.by_peer(
+            "hashcache_peer_updates_received",
+            "Updates of the peer's summary that were applied",
+            MetricType::Counter,
+            counted(|it| it.updates_received),
+        )?;
+        page.by_peer(
+            "hashcache_peer_updates_missed",
+            "Updates of the peer's summary that came after a gap, so that its digest is fetched",
+            MetricType::Counter,
+            counted(|it| it.updates_missed),
         )
     }
 
@@ -625,6 +678,29 @@ impl Page<'_> {
         self.0
             .encode_descriptor(name, help, None, MetricType::Gauge)?
             .encode_gauge(&value)
+    }
+
+    fn by_peer<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        metric_type: MetricType,
+        values: impl Iterator<Item = (&'a str, u64)>,
+    ) -> fmt::Result {
+        let mut values = values.peekable();
+        if values.peek().is_none() {
+            return Ok(());
+        }
+        let mut family = self.0.encode_descriptor(name, help, None, metric_type)?;
+        for (peer, value) in values {
+            let labels = [("peer", peer)];
+            let mut line = family.encode_family(&labels)?;
+            match metric_type {
+                MetricType::Counter => line.encode_counter::<NoLabelSet, _, u64>(&value, None)?,
+                _ => line.encode_gauge(&value)?,
+            }
+        }
+        Ok(())
     }
 
     fn gauges(

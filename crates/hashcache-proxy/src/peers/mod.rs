@@ -1,5 +1,5 @@
 //! Replies to the queries of peers by ICP and HTCP, and the tasks that receive their datagrams (RFC
-//! 2186, RFC 2187, RFC 2756).
+//! 2186, RFC 2187, RFC 2756). Another task keeps our own summary up and sends updates of it.
 //!
 //! `server` binds the sockets and runs [`serve_icp`] and [`serve_htcp`] on the main thread, which
 //! serves no clients: one task a protocol receives for all cores, and `queries` sends from the same
@@ -12,7 +12,9 @@
 
 mod answer;
 mod htcp;
+mod summary;
 mod udp;
 
 pub(crate) use self::htcp::serve as serve_htcp;
+pub(crate) use self::summary::keep as keep_summary;
 pub(crate) use self::udp::{bind, serve as serve_icp};

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::Cache;
-use hashcache_peers::icp::{self, Answer, Message, Query};
+use hashcache_peers::icp::{self, Answer, Ignored, Message, Query};
+use hashcache_peers::update;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
 use super::answer::{Answerer, Begun};
 use crate::metrics::Unanswered;
-use crate::peer::{Peer, PeerMisses};
+use crate::peer::{Peer, PeerMisses, PeerSummary};
 use crate::queries::Queries;
 use crate::worker::Common;
 
@@ -102,6 +103,17 @@ pub(crate) async fn serve(
                 }
             }
             Ok(Message::Reply(reply)) => queries.heard(&reply, from),
+            Err(Ignored::Opcode(update::OPCODE))
+                if peer.settings.summary == PeerSummary::Updates =>
+            {
+                match update::parse(&buffer[..length]) {
+                    Ok(update) => peer.learned.take_update(&update, Instant::now()),
+                    Err(refused) => {
+                        debug!(peer = peer.name(), %refused, "update ignored");
+                        queries.counts.ignored(Unanswered::Malformed);
+                    }
+                }
+            }
             Err(ignored) => {
                 debug!(peer = peer.name(), %ignored, "ICP datagram ignored");
                 queries.counts.ignored(ignored.into());

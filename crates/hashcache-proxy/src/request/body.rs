@@ -23,6 +23,7 @@ use crate::metrics::{CountedBytes, STEP_BYTES, WorkerMetrics};
 use crate::mirror::Rewriting;
 use crate::share::{Network, Share, ShareReservation};
 use crate::site::encode::{Encoder, Verdict};
+use crate::summary::DigestReader;
 use crate::upstream::ResponseBody;
 use crate::worker::Worker;
 
@@ -92,6 +93,7 @@ enum BodySource {
     Assembled(Assembled),
     Rewritten(Box<Rewritten>),
     Encoded(Box<Encoded>),
+    Digest(Box<DigestReader>),
 }
 
 /// An assembly, and the future that is polled for its next bytes.
@@ -249,6 +251,11 @@ impl Body {
         Self::of(BodySource::Memory(bytes), left)
     }
 
+    /// The `length` bytes of our cache digest.
+    pub(super) fn digest(reader: DigestReader, length: u64) -> Self {
+        Self::of(BodySource::Digest(Box::new(reader)), Some(length))
+    }
+
     /// `length` bytes from the store.
     pub(crate) fn stored(reader: Reader, length: u64) -> Self {
         Self::of(BodySource::Stored(Box::new(reader)), Some(length))
@@ -362,7 +369,10 @@ impl Body {
                 self.source = BodySource::Encoded(encoded);
                 return self;
             }
-            other @ (BodySource::Memory(_) | BodySource::Passed(_) | BodySource::Assembled(_)) => {
+            other @ (BodySource::Memory(_)
+            | BodySource::Passed(_)
+            | BodySource::Assembled(_)
+            | BodySource::Digest(_)) => {
                 self.source = other;
                 return self;
             }
@@ -433,6 +443,13 @@ impl Body {
             BodySource::Encoded(encoded) => {
                 let piece = encoded.poll_next(context);
                 return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));
+            }
+            BodySource::Digest(reader) => {
+                let over = |_| Failure::Internal("the digest was replaced while it was sent");
+                let piece = reader
+                    .next()
+                    .map(|piece| piece.map(Frame::data).map_err(over));
+                return Poll::Ready(piece);
             }
             BodySource::Stored(reader) => reader.poll_next(context),
             BodySource::Following(..) if self.left == Some(0) => return Poll::Ready(None),
@@ -509,7 +526,7 @@ impl http_body::Body for Body {
             BodySource::Memory(bytes) => bytes.is_none(),
             BodySource::Passed(passed) => passed.body.is_end_stream(),
             // A rewriter may still add bytes at the end.
-            BodySource::Rewritten(_) | BodySource::Encoded(_) => false,
+            BodySource::Rewritten(_) | BodySource::Encoded(_) | BodySource::Digest(_) => false,
             BodySource::Stored(_) | BodySource::Following(..) | BodySource::Assembled(_) => {
                 self.left == Some(0)
             }

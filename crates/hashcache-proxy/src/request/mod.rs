@@ -12,6 +12,7 @@
 
 pub(crate) mod assembly;
 pub(crate) mod body;
+mod digest;
 mod follow;
 mod hit;
 mod mirrored;
@@ -53,7 +54,7 @@ use crate::page_groups::PageRequest;
 use crate::settings::Mode;
 use crate::store::{StoreLookup, look_up};
 use crate::upstream::address::check_port;
-use crate::wire::{ClientBody, HeadInfo, RequestHead};
+use crate::wire::{ClientBody, HeadInfo, RequestForm, RequestHead};
 
 /// Answers one request.
 pub(crate) async fn handle(
@@ -173,6 +174,12 @@ async fn serve(
     if names_host {
         not_admin(connection, &target.authority)?;
     }
+    if names_host
+        && info.form == RequestForm::Origin
+        && let Some(answer) = digest::answer(connection, &request, &target, log_entry)
+    {
+        return answer;
+    }
     if names_host && common.is_us(&target.authority) {
         if target.path() == "*" {
             return Ok(own::options(log_entry));
@@ -190,7 +197,7 @@ async fn serve(
         };
         return Box::pin(mirrored).await;
     }
-    if names_host && info.form == crate::wire::RequestForm::Origin {
+    if names_host && info.form == RequestForm::Origin {
         // Clients that search for a proxy ask for `wpad` in their own domain. The proxy cannot know
         // that name, so it answers the path on any host.
         if own::is_pac(&target) {

@@ -136,6 +136,7 @@ impl Control {
         let sites = LiveSites::new(&settings.sites, Some(&old.sites));
         let hops = (routes, Arc::new(sites));
         let live = LiveSettings::new(&settings, old.generation + 1, own, upstream, hops, shown);
+        self.metrics.set_peers(live.routes.peers());
         self.common.live.store(Arc::new(live));
         let mut restart = needs_restart(&self.settings, &settings);
         let shared = (&self.common, &self.cache, &self.stopping);
@@ -178,6 +179,7 @@ impl Control {
             icp: settings.icp,
             htcp: settings.htcp,
             peers: settings.peers,
+            summary_permille: settings.summary_permille,
             routes: settings.routes,
             ..self.settings.clone()
         };

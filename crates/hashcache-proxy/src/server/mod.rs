@@ -49,6 +49,7 @@ use crate::collapse::Collapse;
 use crate::intercept::InterceptState;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
 use crate::page_groups::PageGroups;
+use crate::peers;
 use crate::purge::Purger;
 use crate::queries::Queries;
 use crate::settings::{Settings, StateFiles};
@@ -124,6 +125,7 @@ pub fn run<E: std::fmt::Display>(
     let exposition = exposition.with_intercept_state(Arc::clone(&intercept_state));
     let routes = load_routes(&settings, &[])?;
     let sites = Arc::new(LiveSites::new(&settings.sites, None));
+    metrics.set_peers(routes.peers());
     let hops = (routes, sites);
     let live = LiveSettings::new(&settings, 0, &own, shared, hops, (identity, interceptor));
     // Pages of a site that any host leads to carry other names in Referer.
@@ -156,6 +158,7 @@ pub fn run<E: std::fmt::Display>(
         own,
         exposition: exposition.clone(),
         queries,
+        summary: Arc::default(),
         live: ArcSwap::from_pointee(live),
     });
     let runtime = Builder::new_current_thread()
@@ -214,6 +217,11 @@ pub fn run<E: std::fmt::Display>(
     }
     udp.serve((&common, &cache, &stopping))
         .map_err(system("the UDP sockets"))?;
+    {
+        let (shared, stage) = (Arc::clone(&common), stopping.clone());
+        let is_ending = move || *stage.borrow() != Stage::Serving;
+        runtime.spawn(peers::keep_summary(shared, cache.clone(), is_ending));
+    }
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
     runtime.spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));

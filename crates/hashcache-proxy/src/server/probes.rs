@@ -1,4 +1,4 @@
-//! Probes of peers that are down, and the addresses of peers.
+//! Probes of peers that are down, the addresses of peers, and their digests.
 //!
 //! One task, on the first core. A peer that is up is not probed: requests show whether it answers.
 //!
@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
+use crate::fetch::learn::learn;
 use crate::worker::Worker;
 
 /// Probes peers until the core ends.
@@ -34,6 +35,9 @@ pub(super) async fn probe_peers(worker: Rc<Worker>) {
                 let (worker, peer) = (Rc::clone(&worker), Arc::clone(&peer));
                 // Each in a task of its own: one that hangs must not delay the others.
                 tokio::task::spawn_local(async move { worker.upstream().probe(&peer).await });
+            }
+            if peer.learned.is_due(Instant::now()) && peer.health.is_up() {
+                tokio::task::spawn_local(learn(Rc::clone(&worker), Arc::clone(&peer)));
             }
             let queries = &worker.common.queries;
             let health = &peer.query_health;

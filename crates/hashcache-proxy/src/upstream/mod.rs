@@ -53,6 +53,7 @@ use hyper::client::conn::http1::Builder;
 use hyper::upgrade::OnUpgrade;
 use tokio::time::{Instant, timeout};
 
+use self::address::Purpose;
 use self::channel::{Channel, PeerSocket};
 use self::connect::Connector;
 use self::dns::{DnsCache, Resolver};
@@ -418,6 +419,7 @@ impl Upstream {
         let version = |request: &_| match &options.absolute {
             // Peers are asked in HTTP/1.1.
             Some(_) => Version::HTTP_11,
+            None if to.purpose == Purpose::Peer => Version::HTTP_11,
             None => self.version(to, request),
         };
         let mut used = match version(&request) {

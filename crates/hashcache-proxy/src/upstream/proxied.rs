@@ -121,7 +121,7 @@ const FIELDS_MAX: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peer::{Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings};
+    use crate::peer::{Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary};
 
     fn peer(credentials: Credentials) -> Peer {
         let settings = PeerSettings {
@@ -132,6 +132,7 @@ mod tests {
             https: PeerHttps::Tunnel,
             icp: None,
             htcp: None,
+            summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight: 1,
         };

@@ -1,0 +1,504 @@
+//! What a peer has stored, as far as its cache digest and the updates of it tell.
+//!
+//! `route` looks a URL up, `fetch` gets the digest and reports what became of a hop, and `peers`
+//! hands updates over.
+//!
+//! Invariants: a wrong digest costs a hop and never a wrong response. The copy's memory is
+//! reserved. One fetch of a digest at a time, and none without a request that needed it.
+//! Cost: of a lookup, one lock and four octets of the copy.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hashcache::Reservation;
+use hashcache_peers::filter::Filter;
+use hashcache_peers::key::Key;
+use hashcache_peers::update::{Position, Step, Update};
+use http::HeaderValue;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// What is known about a peer's store.
+#[derive(Debug, Default)]
+pub(crate) struct Learned {
+    state: Mutex<State>,
+    /// Wakes requests that wait for the first fetch to end.
+    tried: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    copy: Option<DigestCopy>,
+    was_tried: bool,
+    is_fetching: bool,
+    /// A request needed the digest since it was fetched last, or an update was missed.
+    is_wanted: bool,
+    /// When it may be fetched next; `None`: at once.
+    due: Option<Instant>,
+    /// Failed fetches in a row.
+    failures: u32,
+    /// The digest is due because of a missing update.
+    has_gap: bool,
+    /// Fetches in a row that missing updates caused, without an update in between that fitted.
+    gaps: u32,
+    /// The results of the last hops to the peer, newest in bit 0; 1: it had not the response.
+    results: u64,
+    /// The peer is not asked until then.
+    paused: Option<Instant>,
+    counts: LearnedCounts,
+}
+
+/// A copy of the peer's filter.
+#[derive(Debug)]
+struct DigestCopy {
+    filter: Filter,
+    _memory: Reservation,
+    /// The last update in it, where the peer's entity tag says so.
+    position: Option<Position>,
+    entity_tag: Option<HeaderValue>,
+    fetched: Instant,
+}
+
+/// Counters of one peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LearnedCounts {
+    /// Times its digest said yes and it had not the response.
+    pub(crate) false_hits: u64,
+    /// Updates applied.
+    pub(crate) updates_received: u64,
+    /// Updates that did not follow on the copy.
+    pub(crate) updates_missed: u64,
+    /// Updates sent to it.
+    pub(crate) updates_sent: u64,
+}
+
+/// What a digest says of a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// There is no digest.
+    Unknown,
+    /// There is none, and nobody has tried to fetch it.
+    NeverTried,
+    /// The peer has the response, or a false positive.
+    Yes,
+    /// The peer had not the response when the digest was made.
+    No,
+    /// Its digest was wrong too often: it is not to be asked now.
+    Paused,
+}
+
+/// A fetch of the digest that has begun.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    /// The digest of which there is a copy.
+    pub(crate) entity_tag: Option<HeaderValue>,
+}
+
+/// A digest that was fetched.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) filter: Filter,
+    pub(crate) memory: Reservation,
+    pub(crate) position: Option<Position>,
+    pub(crate) entity_tag: Option<HeaderValue>,
+}
+
+/// How a fetch of the digest has ended.
+#[derive(Debug)]
+pub(crate) enum Learning {
+    /// It is there; the time until the peer makes another one.
+    New(Received, Duration),
+    /// It is the one of which there is a copy; the same time.
+    Same(Duration),
+    /// The peer did not answer.
+    Failed,
+    /// It answered with something that is not used.
+    Refused,
+}
+
+impl Learned {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the digest says of a URL; notes that it is needed.
+    pub(crate) fn verdict(&self, key: &Key) -> Verdict {
+        let mut state = self.state();
+        state.is_wanted = true;
+        match &state.copy {
+            _ if state.paused.is_some() => Verdict::Paused,
+            Some(copy) if copy.filter.contains(key) => Verdict::Yes,
+            Some(_) => Verdict::No,
+            None if state.was_tried => Verdict::Unknown,
+            None => Verdict::NeverTried,
+        }
+    }
+
+    /// Ends a pause that is over; whether the digest is to be fetched now.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        let mut state = self.state();
+        state.paused = state.paused.filter(|end| *end > now);
+        state.is_wanted && !state.is_fetching && state.due.is_none_or(|due| due <= now)
+    }
+
+    /// Begins to fetch the digest, unless another task does.
+    pub(crate) fn begin(&self) -> Option<Begun> {
+        let mut state = self.state();
+        let may_begin = !std::mem::replace(&mut state.is_fetching, true);
+        may_begin.then(|| Begun {
+            entity_tag: state.copy.as_ref().and_then(DigestCopy::entity_tag),
+        })
+    }
+
+    /// Notes how the fetch has ended.
+    pub(crate) fn end(&self, learning: Learning, now: Instant) {
+        let mut state = self.state();
+        state.is_fetching = false;
+        state.was_tried = true;
+        state.is_wanted = false;
+        state.has_gap = false;
+        let pause = match learning {
+            Learning::New(received, fresh) => {
+                state.failures = 0;
+                state.copy = Some(DigestCopy {
+                    filter: received.filter,
+                    _memory: received.memory,
+                    position: received.position,
+                    entity_tag: received.entity_tag,
+                    fetched: now,
+                });
+                fresh + AFTER_EXPIRY
+            }
+            Learning::Same(fresh) => {
+                state.failures = 0;
+                if let Some(copy) = &mut state.copy {
+                    copy.fetched = now;
+                }
+                fresh + AFTER_EXPIRY
+            }
+            Learning::Failed => state.back_off(),
+            Learning::Refused => {
+                state.copy = None;
+                state.back_off()
+            }
+        };
+        state.due = Some(now + with_jitter(pause));
+        drop(state);
+        self.tried.notify_waiters();
+    }
+
+    /// Waits until the digest was fetched once, or failed to be.
+    pub(crate) async fn tried(&self) {
+        loop {
+            let mut notified = std::pin::pin!(self.tried.notified());
+            // From here on no wake-up is lost.
+            notified.as_mut().enable();
+            if self.state().was_tried {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// Takes an update that the peer has sent. One that does not follow on the copy makes the
+    /// digest due.
+    pub(crate) fn take_update(&self, update: &Update<'_>, now: Instant) {
+        let mut state = self.state();
+        let position = update.position();
+        let step = match &state.copy {
+            Some(DigestCopy {
+                position: Some(known),
+                ..
+            }) => known.step_to(position),
+            _ => Step::Gap,
+        };
+        let is_applied = match (step, &mut state.copy) {
+            (Step::Old, _) => return,
+            (Step::Next, Some(copy)) => {
+                let is_applied = update.apply(&mut copy.filter).is_ok();
+                copy.position = Some(position);
+                is_applied
+            }
+            _ => false,
+        };
+        if is_applied {
+            state.counts.updates_received += 1;
+            state.gaps = 0;
+            return;
+        }
+        state.counts.updates_missed += 1;
+        if let Some(copy) = &mut state.copy {
+            // Later updates do not follow on it either.
+            copy.position = None;
+            copy.entity_tag = None;
+        }
+        state.is_wanted = true;
+        if !state.is_fetching && !std::mem::replace(&mut state.has_gap, true) {
+            // Anybody can forge updates that cause a fetch, so the pauses grow.
+            let pause = GAP_PAUSE * (1 << state.gaps.min(GAPS_MAX));
+            state.due = match state.gaps {
+                0 => None,
+                _ => Some(now + with_jitter(pause)),
+            };
+            state.gaps += 1;
+        }
+    }
+
+    /// Notes whether the peer had a response of which the digest said that it has it.
+    pub(crate) fn note_result(&self, had_it: bool, now: Instant) {
+        let mut state = self.state();
+        state.results = state.results << 1 | u64::from(!had_it);
+        state.counts.false_hits += u64::from(!had_it);
+        if state.results.count_ones() > FALSE_HITS_MAX {
+            state.results = 0;
+            state.paused = Some(now + FALSE_HIT_PAUSE);
+            state.is_wanted = true;
+            state.due = None;
+            if let Some(copy) = &mut state.copy {
+                // It is fetched whole, whatever the peer thinks has changed.
+                copy.entity_tag = None;
+                copy.position = None;
+            }
+        }
+    }
+
+    /// Counts an update that was sent to the peer.
+    pub(crate) fn count_sent(&self) {
+        self.state().counts.updates_sent += 1;
+    }
+
+    pub(crate) fn counts(&self) -> LearnedCounts {
+        self.state().counts
+    }
+
+    /// Entries of the copy, and the time since it was fetched.
+    pub(crate) fn size_and_age(&self, now: Instant) -> Option<(u32, Duration)> {
+        let state = self.state();
+        let copy = state.copy.as_ref()?;
+        Some((
+            copy.filter.entries(),
+            now.saturating_duration_since(copy.fetched),
+        ))
+    }
+}
+
+impl State {
+    fn back_off(&mut self) -> Duration {
+        let pause = BACK_OFF_MIN * (1 << self.failures.min(16));
+        self.failures = self.failures.saturating_add(1);
+        pause.min(BACK_OFF_MAX)
+    }
+}
+
+impl DigestCopy {
+    /// The tag by which the peer says whether it has changed; with all updates it is that of the
+    /// last one.
+    fn entity_tag(&self) -> Option<HeaderValue> {
+        match self.position {
+            Some(position) => Some(entity_tag(position)),
+            None => self.entity_tag.clone(),
+        }
+    }
+}
+
+/// The entity tag of a filter of ours, or of a peer's that sends updates: `"EPOCH-SERIAL"`.
+pub(crate) fn entity_tag(Position { epoch, serial }: Position) -> HeaderValue {
+    let text = format!("\"{epoch}-{serial}\"");
+    HeaderValue::try_from(text).expect("digits and quotes are visible characters")
+}
+
+/// The position that an entity tag of that form says.
+pub(crate) fn position(tag: &HeaderValue) -> Option<Position> {
+    let text = tag.to_str().ok()?;
+    let text = text.strip_prefix('"')?.strip_suffix('"')?;
+    let (epoch, serial) = text.split_once('-')?;
+    Some(Position {
+        epoch: epoch.parse().ok()?,
+        serial: serial.parse().ok()?,
+    })
+}
+
+/// Between 0.9 and 1.1 times as long: several proxies must not ask together for ever.
+fn with_jitter(pause: Duration) -> Duration {
+    pause.mul_f64(0.9 + 0.2 * fastrand::f64())
+}
+
+/// Added to the lifetime of a digest, as Squid does: it makes its next one only after that.
+const AFTER_EXPIRY: Duration = Duration::from_secs(5 * 60);
+const BACK_OFF_MIN: Duration = Duration::from_secs(5 * 60);
+const BACK_OFF_MAX: Duration = Duration::from_secs(2 * 60 * 60);
+/// Pause before the second fetch in a row that missing updates cause; doubled for each further one,
+/// up to [`GAPS_MAX`] times.
+const GAP_PAUSE: Duration = Duration::from_secs(5);
+const GAPS_MAX: u32 = 6;
+/// More of the last 64 hops without the response are too many: a quarter.
+const FALSE_HITS_MAX: u32 = 16;
+const FALSE_HIT_PAUSE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use hashcache::device::MemoryDevice;
+    use hashcache::{Cache, Config};
+    use hashcache_peers::filter::{Bit, Size};
+    use hashcache_peers::update::{Flip, datagram, parse};
+
+    use super::*;
+
+    fn memory() -> Reservation {
+        let mut config = Config::on_device(std::sync::Arc::new(MemoryDevice::new(16 << 20)));
+        config.memory_bytes = 16 << 20;
+        Cache::open(config).unwrap().reserve(1).unwrap()
+    }
+
+    fn size() -> Size {
+        Size::new(100, 10).unwrap()
+    }
+
+    fn key(n: u32) -> Key {
+        Key::of_get(format!("http://x.test/{n}").as_bytes())
+    }
+
+    const AT: Position = Position {
+        epoch: 7,
+        serial: 3,
+    };
+
+    /// A digest with the entry 1.
+    fn received(position: Option<Position>) -> Learning {
+        let mut filter = Filter::empty(size()).unwrap();
+        filter.insert(&key(1));
+        let received = Received {
+            filter,
+            memory: memory(),
+            position,
+            entity_tag: position.map(entity_tag),
+        };
+        Learning::New(received, Duration::ZERO)
+    }
+
+    fn learned(position: Option<Position>) -> Learned {
+        let learned = Learned::default();
+        assert!(learned.begin().is_some() && learned.begin().is_none());
+        learned.end(received(position), Instant::now());
+        learned
+    }
+
+    fn send(learned: &Learned, position: Position, bits: &[u32]) {
+        let flips: Vec<_> = bits
+            .iter()
+            .map(|bit| Flip {
+                bit: *bit,
+                value: Bit::Set,
+            })
+            .collect();
+        let datagram = datagram(position, size(), &flips).unwrap();
+        learned.take_update(&parse(&datagram).unwrap(), Instant::now());
+    }
+
+    fn bits(n: u32) -> Vec<u32> {
+        let mut filter = Filter::empty(size()).unwrap();
+        filter.insert(&key(n)).as_slice().to_vec()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_digest_is_fetched_when_needed_and_again_after_ten_minutes_at_most() {
+        let learned = Learned::default();
+        assert!(!learned.is_due(Instant::now()));
+        assert_eq!(learned.verdict(&key(1)), Verdict::NeverTried);
+        assert!(learned.is_due(Instant::now()));
+        assert!(learned.begin().unwrap().entity_tag.is_none());
+        assert!(!learned.is_due(Instant::now()));
+        learned.end(received(None), Instant::now());
+        learned.tried().await;
+        assert_eq!(learned.verdict(&key(1)), Verdict::Yes);
+        assert_eq!(learned.verdict(&key(2)), Verdict::No);
+        tokio::time::advance(AFTER_EXPIRY.mul_f64(0.89)).await;
+        assert!(!learned.is_due(Instant::now()));
+        tokio::time::advance(AFTER_EXPIRY.mul_f64(0.22)).await;
+        assert!(learned.is_due(Instant::now()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_repeated_after_five_minutes_up_to_two_hours() {
+        let learned = Learned::default();
+        for (failure, minutes) in [5.0, 10.0, 20.0, 40.0, 80.0, 120.0, 120.0]
+            .iter()
+            .enumerate()
+        {
+            learned.begin().unwrap();
+            learned.end(Learning::Failed, Instant::now());
+            assert_eq!(learned.verdict(&key(1)), Verdict::Unknown);
+            tokio::time::advance(Duration::from_secs_f64(minutes * 60.0 * 0.89)).await;
+            assert!(!learned.is_due(Instant::now()), "{failure}");
+            tokio::time::advance(Duration::from_secs_f64(minutes * 60.0 * 0.22)).await;
+            assert!(learned.is_due(Instant::now()), "{failure}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_digest_that_is_refused_takes_the_copy_away_and_silence_does_not() {
+        let learned = learned(None);
+        learned.begin().unwrap();
+        learned.end(Learning::Failed, Instant::now());
+        assert_eq!(learned.verdict(&key(1)), Verdict::Yes);
+        learned.begin().unwrap();
+        learned.end(Learning::Refused, Instant::now());
+        assert_eq!(learned.verdict(&key(1)), Verdict::Unknown);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn updates_in_order_are_applied_and_a_gap_or_a_new_epoch_makes_the_digest_due() {
+        let learned = learned(Some(AT));
+        let next = AT.next();
+        send(&learned, next, &bits(2));
+        assert_eq!(learned.verdict(&key(2)), Verdict::Yes);
+        assert_eq!(learned.counts().updates_received, 1);
+        // A copy of an earlier one.
+        send(&learned, AT, &[]);
+        assert!(!learned.is_due(Instant::now()));
+        assert_eq!(learned.begin().unwrap().entity_tag.unwrap(), "\"7-4\"");
+        learned.end(Learning::Same(Duration::ZERO), Instant::now());
+        send(&learned, next.next().next(), &bits(3));
+        assert_eq!(learned.verdict(&key(3)), Verdict::No);
+        assert_eq!(learned.counts().updates_missed, 1);
+        assert!(learned.is_due(Instant::now()));
+        assert_eq!(learned.begin().unwrap().entity_tag, None);
+        learned.end(received(Some(AT)), Instant::now());
+        let epoch = AT.epoch + 1;
+        send(&learned, Position { epoch, ..AT }, &[]);
+        // The second one in a row waits, in case that somebody forges them.
+        assert!(!learned.is_due(Instant::now()));
+        tokio::time::advance(GAP_PAUSE * 3).await;
+        assert!(learned.is_due(Instant::now()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_is_wrong_too_often_is_not_asked_for_a_minute() {
+        let learned = learned(Some(AT));
+        for n in 0..64 {
+            learned.note_result(n % 4 != 0, Instant::now());
+        }
+        assert_eq!(learned.verdict(&key(1)), Verdict::Yes);
+        assert_eq!(learned.counts().false_hits, 16);
+        // The oldest of the 64 was wrong too, so they are still a quarter after the next one.
+        learned.note_result(false, Instant::now());
+        assert_eq!(learned.verdict(&key(1)), Verdict::Yes);
+        learned.note_result(false, Instant::now());
+        assert_eq!(learned.verdict(&key(1)), Verdict::Paused);
+        assert!(learned.is_due(Instant::now()));
+        assert_eq!(learned.begin().unwrap().entity_tag, None);
+        learned.end(received(Some(AT)), Instant::now());
+        assert_eq!(learned.verdict(&key(1)), Verdict::Paused);
+        tokio::time::advance(FALSE_HIT_PAUSE).await;
+        learned.is_due(Instant::now());
+        assert_eq!(learned.verdict(&key(1)), Verdict::Yes);
+    }
+
+    #[test]
+    fn an_entity_tag_says_the_position_it_was_made_of() {
+        assert_eq!(position(&entity_tag(AT)), Some(AT));
+        for wrong in ["\"7-x\"", "7-3", "W/\"7-3\"", "\"73\"", "\"99999999999-1\""] {
+            assert_eq!(position(&HeaderValue::from_static(wrong)), None, "{wrong}");
+        }
+    }
+}

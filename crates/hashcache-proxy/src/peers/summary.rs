@@ -1,0 +1,333 @@
+//! Builds our own summary, keeps it up, and sends updates of it.
+//!
+//! Run by `server` on the main thread; the scan of a build has a thread of its own, because it
+//! waits for the disk.
+//!
+//! Invariants: there is a summary only while a peer wants it. At most one build at a time, at most
+//! 1/20 of the time of a disk. No peer gets more than 1 Mbit/s of updates.
+//! Cost: four wake-ups a second with such peers; a build reads the lists of the log, 56 bytes an
+//! object, and needs the memory of a second filter meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use hashcache::{Cache, Observation, Reservation};
+use hashcache_peers::filter::{BITS_PER_ENTRY, Filter, SQUID_BITS_PER_ENTRY, Size};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tracing::{info, warn};
+
+use crate::peer::{Peer, PeerSummary};
+use crate::summary::{Summary, Threshold, Updates, memory_bytes};
+use crate::worker::Common;
+
+/// Keeps the summary until the process ends. `is_ending` says whether clients are no longer
+/// accepted.
+pub(crate) async fn keep(common: Arc<Common>, cache: Cache, is_ending: impl Fn() -> bool) {
+    let mut keeper = Keeper {
+        common,
+        cache,
+        observation: None,
+        build: None,
+        built: None,
+        updates: Updates::NotSent,
+        has_complained: false,
+    };
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !is_ending() {
+        tick.tick().await;
+        keeper.step();
+    }
+}
+
+struct Keeper {
+    common: Arc<Common>,
+    cache: Cache,
+    /// Reports of the engine; there while a peer wants the summary.
+    observation: Option<Observation>,
+    build: Option<Build>,
+    /// When the last build ended, well or not.
+    built: Option<(Instant, Built)>,
+    updates: Updates,
+    /// The log has said why there is no summary.
+    has_complained: bool,
+}
+
+/// A build that is under way. Its thread ends soon after this is dropped.
+struct Build {
+    ended: Receiver<Built>,
+    is_given_up: Arc<AtomicBool>,
+}
+
+impl Drop for Build {
+    fn drop(&mut self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+    }
+}
+
+/// How a build has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Built {
+    Done,
+    /// There is no memory for the smallest filter.
+    NoMemory,
+    /// The store is not ready or does not take part, or the policy has no lists.
+    NoStore,
+}
+
+impl Keeper {
+    fn step(&mut self) {
+        let peers = self.common.live().routes.peers().to_vec();
+        let wants = |wanted: fn(PeerSummary) -> bool| {
+            peers.iter().any(|peer| wanted(peer.settings.summary))
+        };
+        if !wants(|it| it != PeerSummary::None) {
+            self.turn_off();
+            return;
+        }
+        let can_send = self.common.queries.icp.address().is_some();
+        let updates = match can_send && wants(|it| it == PeerSummary::Updates) {
+            true => Updates::Sent,
+            false => Updates::NotSent,
+        };
+        let now = self.common.now();
+        let common = Arc::clone(&self.common);
+        let summary = &common.summary;
+        let before = std::mem::replace(&mut self.updates, updates);
+        if (before, updates) == (Updates::NotSent, Updates::Sent) {
+            summary.begin_epoch(now);
+        }
+        if self.observation.is_none() {
+            match self.observe() {
+                Some(observation) => self.observation = Some(observation),
+                None => return,
+            }
+        }
+        summary.absorb(updates, now);
+        self.build_if_due();
+        let threshold = Threshold {
+            permille: common.live().summary_permille,
+        };
+        summary.make_updates(threshold, (Instant::now(), now));
+        self.send(&peers);
+    }
+
+    fn turn_off(&mut self) {
+        if self.observation.take().is_some() {
+            self.build = None;
+            self.built = None;
+            self.updates = Updates::NotSent;
+            self.has_complained = false;
+            self.common.summary.turn_off();
+        }
+    }
+
+    fn observe(&mut self) -> Option<Observation> {
+        let summary = Arc::clone(&self.common.summary);
+        let clock = Arc::clone(&self.common.clock);
+        let now = move || hashcache_http::UnixTime(clock.now().seconds());
+        match self.cache.observe(move |event| summary.note(event, now())) {
+            Ok(observation) => Some(observation),
+            Err(error) => {
+                self.complain(&format!("{error}"));
+                None
+            }
+        }
+    }
+
+    fn complain(&mut self, reason: &str) {
+        if !std::mem::replace(&mut self.has_complained, true) {
+            warn!(reason, "no summary for peers");
+        }
+    }
+
+    fn build_if_due(&mut self) {
+        if let Some(build) = &self.build {
+            let ended = match build.ended.try_recv() {
+                Ok(ended) => ended,
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => Built::NoStore,
+            };
+            self.build = None;
+            self.built = Some((Instant::now(), ended));
+            self.ended(ended);
+            return;
+        }
+        let summary = &self.common.summary;
+        let is_due = match self.built {
+            None => true,
+            Some((at, Built::Done)) => {
+                let is_old = at.elapsed() >= BUILD_PAUSE_MAX;
+                is_old || summary.is_outdated() && at.elapsed() >= BUILD_PAUSE_MIN
+            }
+            Some((at, Built::NoStore)) => at.elapsed() >= STORE_PAUSE,
+            Some((at, Built::NoMemory)) => at.elapsed() >= MEMORY_PAUSE,
+        };
+        if is_due {
+            self.begin_build();
+        }
+    }
+
+    fn ended(&mut self, ended: Built) {
+        let common = Arc::clone(&self.common);
+        let summary = &common.summary;
+        match ended {
+            Built::Done => {
+                // What was reported meanwhile first.
+                summary.absorb(self.updates, common.now());
+                summary.end_build(self.updates, common.now());
+                self.has_complained = false;
+                let (entries, bits) = summary.size().unwrap_or_default();
+                info!(entries, bits, "summary for peers built");
+            }
+            Built::NoMemory => {
+                let reason = "it does not fit into `memory`, not even with 5 bits an object";
+                self.complain(reason);
+                // An old one would say more and more that is not true.
+                summary.turn_off();
+            }
+            Built::NoStore => summary.abandon_build(),
+        }
+    }
+
+    fn begin_build(&mut self) {
+        let (tell, ended) = sync_channel(1);
+        let is_given_up = Arc::<AtomicBool>::default();
+        let scanning = Scanning {
+            common: Arc::clone(&self.common),
+            cache: self.cache.clone(),
+            is_given_up: Arc::clone(&is_given_up),
+        };
+        let started = thread::Builder::new()
+            .name("summary".into())
+            .spawn(move || {
+                // It fails when the build was given up.
+                let _ = tell.send(scanning.run());
+            });
+        match started {
+            Ok(_) => self.build = Some(Build { ended, is_given_up }),
+            Err(error) => {
+                self.complain(&format!("no thread: {error}"));
+                self.built = Some((Instant::now(), Built::NoMemory));
+            }
+        }
+    }
+
+    /// Sends updates that wait, as many as a peer may get in one tick.
+    fn send(&self, peers: &[Arc<Peer>]) {
+        for _ in 0..UPDATES_PER_TICK {
+            let Some(datagram) = self.common.summary.next_update() else {
+                return;
+            };
+            let queries = &self.common.queries;
+            for peer in peers {
+                if peer.settings.summary == PeerSummary::Updates
+                    && queries.send_update(peer, &datagram)
+                {
+                    peer.learned.count_sent();
+                }
+            }
+        }
+    }
+}
+
+/// The thread that scans.
+struct Scanning {
+    common: Arc<Common>,
+    cache: Cache,
+    is_given_up: Arc<AtomicBool>,
+}
+
+impl Scanning {
+    fn run(self) -> Built {
+        let summary = &self.common.summary;
+        let Some((filter, memory)) = self.filter(summary) else {
+            return Built::NoMemory;
+        };
+        if self.is_given_up.load(Ordering::Relaxed) {
+            return Built::NoStore;
+        }
+        summary.begin_build(filter, memory);
+        let Ok(mut scan) = self.cache.scan() else {
+            return Built::NoStore;
+        };
+        loop {
+            let begun = Instant::now();
+            let Some(step) = scan.next() else {
+                return Built::Done;
+            };
+            summary.add_scanned(&step.objects, self.common.now());
+            if step.read_bytes > 0 && !self.pause(pause_after(begun.elapsed())) {
+                return Built::NoStore;
+            }
+            if self.is_given_up.load(Ordering::Relaxed) {
+                return Built::NoStore;
+            }
+        }
+    }
+
+    /// A filter for all that is stored, with as many bits an entry as there is memory for.
+    fn filter(&self, summary: &Summary) -> Option<(Filter, Reservation)> {
+        let capacity = summary.capacity_for(self.cache.stats().live_entries);
+        let bits = (SQUID_BITS_PER_ENTRY..=BITS_PER_ENTRY).rev();
+        bits.filter_map(|bits| {
+            let size = Size::new(capacity, bits).ok()?;
+            let memory = self.cache.reserve_bulk(memory_bytes(size.octets()))?;
+            Some((Filter::empty(size).ok()?, memory))
+        })
+        .next()
+    }
+
+    /// Waits; `false` if the build was given up meanwhile.
+    fn pause(&self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        while !self.is_given_up.load(Ordering::Relaxed) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            thread::sleep(left.min(TICK));
+        }
+        false
+    }
+}
+
+/// How long a scan leaves the disk alone after it was busy for `time`: it takes 1/20 of the time.
+fn pause_after(time: Duration) -> Duration {
+    time * 19
+}
+
+const TICK: Duration = Duration::from_millis(250);
+/// Updates of 1,428 octets, with the headers of IP and UDP: 1 Mbit/s are 21 in a tick.
+const UPDATES_PER_TICK: u32 = 21;
+/// Between two builds, as long as the store is written to quickly.
+const BUILD_PAUSE_MIN: Duration = Duration::from_secs(5);
+/// A filter is never older: what was removed or has become stale is still in it.
+const BUILD_PAUSE_MAX: Duration = Duration::from_secs(6 * 60 * 60);
+/// Before another attempt when the store is not ready, or does not take part.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+/// Before another attempt when there was no memory.
+const MEMORY_PAUSE: Duration = Duration::from_secs(5 * 60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_takes_a_twentieth_of_the_time() {
+        let busy = Duration::from_millis(30);
+        assert_eq!(
+            busy.as_secs_f64() / (busy + pause_after(busy)).as_secs_f64(),
+            0.05
+        );
+    }
+
+    #[test]
+    fn updates_take_at_most_a_megabit_a_second() {
+        let octets = f64::from(UPDATES_PER_TICK) * 1428.0;
+        assert!(octets * 8.0 / TICK.as_secs_f64() <= 1e6);
+    }
+}

@@ -1,0 +1,98 @@
+//! Our cache digest, for peers: `/squid-internal-periodic/store_digest`.
+//!
+//! Called for requests in origin-form, whatever their Host: Squid asks so. Others than peers are
+//! answered as if there were no such page.
+//!
+//! Cost: of a request in absolute-form, none; of another one, one comparison.
+
+use std::sync::Arc;
+
+use hashcache_http::{Target, UnixTime, http_date, parse_http_date};
+use hashcache_peers::digest::{CONTENT_TYPE as DIGEST, PATH};
+use http::header::{CONTENT_TYPE, ETAG, EXPIRES, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+
+use super::body::Body;
+use super::own::not_allowed;
+use super::transaction::Answer;
+use crate::access_log::Outcome;
+use crate::connection::Connection;
+use crate::failure::Failure;
+use crate::log_entry::LogEntryBuilder;
+use crate::peer::learned::entity_tag;
+use crate::summary::{DigestReader, Edition};
+use crate::wire::ClientBody;
+
+/// The answer to a request of a peer for something that caches ask each other; `None`: the request
+/// is another one.
+pub(super) fn answer(
+    connection: &Connection,
+    request: &Request<ClientBody>,
+    target: &Target,
+    log_entry: &mut LogEntryBuilder,
+) -> Option<Answer> {
+    if !target.path().starts_with(INTERNAL) {
+        return None;
+    }
+    let live = connection.worker.common.live();
+    live.routes.peer_at(connection.client.ip())?;
+    log_entry.set_outcome(Outcome::Own);
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    Some(match target.path() {
+        PATH if is_read => digest(connection, request),
+        PATH => Ok(not_allowed()),
+        // Round trips between networks; Squid asks every peer for them.
+        _ => Err(not_found("this proxy has no page of this name")),
+    })
+}
+
+fn digest(connection: &Connection, request: &Request<ClientBody>) -> Answer {
+    let common = &connection.worker.common;
+    let now = common.now();
+    let Some(edition) = common.summary.edition(now) else {
+        return Err(not_found("this proxy has no digest now; try again later"));
+    };
+    let mut response = match is_known(request.headers(), &edition, now) {
+        true => {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            response
+        }
+        // For HEAD, hyper takes the length from it.
+        false => {
+            let reader = DigestReader::new(Arc::clone(&common.summary), edition);
+            Response::new(Body::digest(reader, edition.length()))
+        }
+    };
+    let fields = response.headers_mut();
+    fields.insert(CONTENT_TYPE, HeaderValue::from_static(DIGEST));
+    fields.insert(ETAG, entity_tag(edition.position));
+    let modified = edition.modified;
+    let expires = UnixTime(modified.0.saturating_add(LIFETIME));
+    fields.insert(LAST_MODIFIED, http_date(modified));
+    fields.insert(EXPIRES, http_date(expires));
+    Ok(response)
+}
+
+/// Whether the peer has this edition (RFC 9110, section 13.2.2).
+fn is_known(fields: &HeaderMap, edition: &Edition, now: UnixTime) -> bool {
+    if fields.contains_key(IF_NONE_MATCH) {
+        let tag = entity_tag(edition.position);
+        let mut lines = fields.get_all(IF_NONE_MATCH).iter();
+        let is_same = |each: &[u8]| each.trim_ascii() == tag.as_bytes();
+        return lines.any(|line| line.as_bytes().split(|&byte| byte == b',').any(is_same));
+    }
+    let since = fields.get(IF_MODIFIED_SINCE);
+    let since = since.and_then(|since| parse_http_date(since.as_bytes(), now));
+    since.is_some_and(|since| edition.modified <= since)
+}
+
+fn not_found(reason: &'static str) -> Failure {
+    let status = StatusCode::NOT_FOUND;
+    Failure::Refused { status, reason }
+}
+
+/// What begins with this is for caches only.
+const INTERNAL: &str = "/squid-internal-";
+/// How long a digest is said to be fresh, seconds. Peers ask five minutes later.
+const LIFETIME: u64 = 5 * 60;

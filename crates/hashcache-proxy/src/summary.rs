@@ -1,0 +1,511 @@
+//! Our own summary: a Bloom filter of what is stored, for peers.
+//!
+//! `peers/summary` builds it and keeps it up; `request/digest` serves it. The engine's threads
+//! report what they write to [`Summary::note`], which only queues.
+//!
+//! Bits are never cleared one by one: the engine cannot say what it evicts. Instead the filter is
+//! built anew from a scan, beside the old one, and takes its place.
+//!
+//! Invariants: an entity tag never stands for two contents. With all updates up to its serial
+//! number, a copy of the filter is equal to it, or has bits that later updates name. A filter's
+//! memory is reserved.
+//! Cost: of a written object, one push; of a piece of the digest, one lock and a copy of 16 KiB.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hashcache::{Event, Hour, MarkedObject, Reservation};
+use hashcache_http::UnixTime;
+use hashcache_peers::digest::{BLOCK_BYTES, ControlBlock};
+use hashcache_peers::filter::{Bit, Filter};
+use hashcache_peers::key::Key;
+use hashcache_peers::update::{FLIPS_MAX, Flip, Position, datagram, differences};
+use tokio::time::Instant;
+
+/// The filter, and what waits to be put into it.
+#[derive(Debug, Default)]
+pub(crate) struct Summary {
+    queue: Mutex<Queue>,
+    state: Mutex<State>,
+}
+
+/// What the engine has reported.
+#[derive(Debug, Default)]
+struct Queue {
+    marks: Vec<u128>,
+    /// Reports were dropped, for which there was no room.
+    has_overflowed: bool,
+    /// The devices that have reported, with the size of their logs, bytes.
+    logs: Vec<(u16, u64)>,
+    /// Bytes of all logs that are written anew since the last build began.
+    reclaimed_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    live: Option<Live>,
+    building: Option<(Filter, Reservation)>,
+}
+
+/// The filter that is served.
+#[derive(Debug)]
+struct Live {
+    filter: Filter,
+    _memory: Reservation,
+    /// The last update that was made.
+    position: Position,
+    /// Bits have changed since then.
+    is_dirty: bool,
+    modified: UnixTime,
+    /// The same bits, if peers get updates.
+    pending: Vec<Flip>,
+    /// Since when there are such bits.
+    pending_since: Option<Instant>,
+    /// Objects that they are for.
+    pending_objects: u32,
+    outgoing: VecDeque<Vec<u8>>,
+}
+
+/// The filter at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edition {
+    pub(crate) position: Position,
+    pub(crate) modified: UnixTime,
+    block: ControlBlock,
+}
+
+/// Whether peers get updates of the filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Updates {
+    /// Some do.
+    Sent,
+    /// None does.
+    NotSent,
+}
+
+/// When pending bits are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Threshold {
+    /// So many new objects, as thousandths of the entries of the filter.
+    pub(crate) permille: u16,
+}
+
+impl Summary {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a report of the engine, whose writers must not wait.
+    pub(crate) fn note(&self, event: Event<'_>, now: UnixTime) {
+        let mut queue = self.queue();
+        match event {
+            Event::Recorded { objects, .. } => {
+                let room = QUEUE_MAX - queue.marks.len();
+                let fresh = objects.iter().filter(|object| is_announced(object, now));
+                let before = queue.marks.len();
+                queue
+                    .marks
+                    .extend(fresh.map(|object| object.mark).take(room));
+                queue.has_overflowed |= queue.marks.len() - before == room;
+            }
+            Event::Reclaimed {
+                device,
+                segment_bytes,
+                log_bytes,
+            } => {
+                queue.reclaimed_bytes += segment_bytes;
+                match queue.logs.iter_mut().find(|(of, _)| *of == device) {
+                    Some((_, bytes)) => *bytes = log_bytes,
+                    None => queue.logs.push((device, log_bytes)),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether so much has changed that the filter must be built anew: 1/16 of the logs, or more
+    /// objects than it was made for, or reports were lost.
+    pub(crate) fn is_outdated(&self) -> bool {
+        let queue = self.queue();
+        let log_bytes: u64 = queue.logs.iter().map(|(_, bytes)| bytes).sum();
+        let is_rewritten =
+            queue.reclaimed_bytes > 0 && queue.reclaimed_bytes >= log_bytes / BUILDS_PER_LAP;
+        let is_outdated = queue.has_overflowed || is_rewritten;
+        drop(queue);
+        let state = self.state();
+        let is_overfull = |live: &Live| live.filter.fill() > fill_max(&live.filter);
+        is_outdated || state.live.as_ref().is_none_or(is_overfull)
+    }
+
+    /// Begins to build a filter anew, of what the engine reports from now on and what is scanned.
+    pub(crate) fn begin_build(&self, filter: Filter, memory: Reservation) {
+        self.state().building = Some((filter, memory));
+        let mut queue = self.queue();
+        queue.has_overflowed = false;
+        queue.reclaimed_bytes = 0;
+    }
+
+    /// Puts what a scan has found into the filter that is built.
+    pub(crate) fn add_scanned(&self, objects: &[MarkedObject], now: UnixTime) {
+        for objects in objects.chunks(INSERTS_MAX) {
+            let mut state = self.state();
+            let Some((filter, _)) = &mut state.building else {
+                return;
+            };
+            for object in objects.iter().filter(|object| is_announced(object, now)) {
+                filter.insert(&key(object.mark));
+            }
+        }
+    }
+
+    /// Gives up the filter that is built.
+    pub(crate) fn abandon_build(&self) {
+        self.state().building = None;
+    }
+
+    /// The filter that was built takes the place of the other. If the other has the same size and
+    /// peers can be told the differences, the epoch goes on.
+    pub(crate) fn end_build(&self, updates: Updates, now: UnixTime) {
+        let mut state = self.state();
+        let Some((filter, memory)) = state.building.take() else {
+            return;
+        };
+        let before = state.live.take();
+        let known = before.as_ref().map(|live| live.position.epoch);
+        let told = before.and_then(|live| live.told_of(&filter, updates));
+        state.live = Some(match told {
+            Some(live) => Live {
+                filter,
+                _memory: memory,
+                ..live
+            },
+            None => Live::new(filter, memory, known, now),
+        });
+    }
+
+    /// Begins an epoch: peers that get updates from now on do not know what changed before.
+    pub(crate) fn begin_epoch(&self, now: UnixTime) {
+        if let Some(live) = &mut self.state().live {
+            live.begin_epoch(now);
+        }
+    }
+
+    /// Forgets the filter: no peer wants it.
+    pub(crate) fn turn_off(&self) {
+        *self.state() = State::default();
+        *self.queue() = Queue::default();
+    }
+
+    /// Entries and bits of the filter.
+    pub(crate) fn size(&self) -> Option<(u32, u32)> {
+        let state = self.state();
+        let filter = &state.live.as_ref()?.filter;
+        Some((filter.entries(), filter.size().bits()))
+    }
+
+    /// Entries that a filter should have room for: as many as before, if that is about right.
+    pub(crate) fn capacity_for(&self, entries: u64) -> u32 {
+        let state = self.state();
+        let before = state.live.as_ref();
+        let before = before.map(|live| live.filter.size().capacity());
+        let fits = |capacity: &u32| {
+            let capacity = u64::from(*capacity);
+            entries <= capacity && (capacity / 4 <= entries || capacity <= CAPACITY_MIN.into())
+        };
+        let is_overfull = |live: &Live| live.filter.fill() > fill_max(&live.filter);
+        let may_stay = !state.live.as_ref().is_some_and(is_overfull);
+        match before.filter(fits).filter(|_| may_stay) {
+            Some(same) => same,
+            None => {
+                // Entries of more than one object, and those that are to come.
+                let wanted = entries.saturating_add(entries / 2);
+                u32::try_from(wanted)
+                    .unwrap_or(u32::MAX)
+                    .max(CAPACITY_MIN)
+                    .max(
+                        before
+                            .filter(|_| !may_stay)
+                            .map_or(0, |it| it.saturating_mul(2)),
+                    )
+            }
+        }
+    }
+
+    /// Puts what the engine has reported into the filters.
+    pub(crate) fn absorb(&self, updates: Updates, now: UnixTime) {
+        let marks = std::mem::take(&mut self.queue().marks);
+        for marks in marks.chunks(INSERTS_MAX) {
+            let mut state = self.state();
+            let State { live, building } = &mut *state;
+            for mark in marks {
+                let key = key(*mark);
+                if let Some((filter, _)) = building {
+                    filter.insert(&key);
+                }
+                if let Some(live) = live {
+                    live.insert(&key, updates);
+                }
+            }
+            if let Some(live) = live
+                && live.queued() > FLIPS_QUEUED_MAX
+            {
+                live.begin_epoch(now);
+            }
+        }
+    }
+
+    /// Makes updates of the pending bits when there are enough of them, or when they have waited
+    /// long enough.
+    pub(crate) fn make_updates(&self, threshold: Threshold, now: (Instant, UnixTime)) {
+        let mut state = self.state();
+        let Some(live) = &mut state.live else { return };
+        let Some(since) = live.pending_since else {
+            return;
+        };
+        let entries = u64::from(live.filter.entries());
+        let are_many =
+            u64::from(live.pending_objects) * 1000 >= entries * u64::from(threshold.permille);
+        let is_full = live.pending.len() >= FLIPS_MAX;
+        let is_late = now.0.saturating_duration_since(since) >= UPDATE_TIME;
+        let has_no_room = live.pending.len() >= FLIPS_QUEUED_MAX / 2;
+        if (are_many && is_full) || is_late || has_no_room {
+            live.cut(now.1);
+        }
+    }
+
+    /// The next update that is to be sent to the peers.
+    pub(crate) fn next_update(&self) -> Option<Vec<u8>> {
+        self.state().live.as_mut()?.outgoing.pop_front()
+    }
+
+    /// The filter as it is now, under an entity tag of its own; `None` while it is built.
+    pub(crate) fn edition(&self, now: UnixTime) -> Option<Edition> {
+        let mut state = self.state();
+        let live = state.live.as_mut()?;
+        if live.is_dirty {
+            live.cut(now);
+        }
+        Some(Edition {
+            position: live.position,
+            modified: live.modified,
+            block: ControlBlock::of(&live.filter),
+        })
+    }
+
+    /// At most [`PIECE_BYTES`] of the filter of an epoch; `None` if the epoch is over.
+    fn piece(&self, epoch: u32, offset: usize) -> Option<Bytes> {
+        let state = self.state();
+        let live = state.live.as_ref();
+        let live = live.filter(|live| live.position.epoch == epoch)?;
+        let octets = live.filter.octets();
+        let end = octets.len().min(offset + PIECE_BYTES);
+        octets.get(offset..end).map(Bytes::copy_from_slice)
+    }
+}
+
+impl Live {
+    fn new(filter: Filter, memory: Reservation, known: Option<u32>, now: UnixTime) -> Self {
+        let mut live = Self {
+            filter,
+            _memory: memory,
+            position: Position {
+                epoch: known.unwrap_or_default(),
+                serial: 0,
+            },
+            is_dirty: false,
+            modified: now,
+            pending: Vec::new(),
+            pending_since: None,
+            pending_objects: 0,
+            outgoing: VecDeque::new(),
+        };
+        live.begin_epoch(now);
+        live
+    }
+
+    /// Begins an epoch, and announces it by an update that says nothing else: peers then fetch the
+    /// whole digest.
+    fn begin_epoch(&mut self, now: UnixTime) {
+        let before = self.position.epoch;
+        while self.position.epoch == before {
+            self.position.epoch = fastrand::u32(1..);
+        }
+        self.position.serial = 0;
+        self.pending = Vec::new();
+        self.pending_since = None;
+        self.pending_objects = 0;
+        self.is_dirty = false;
+        self.modified = later(self.modified, now);
+        self.outgoing = VecDeque::new();
+        self.outgoing
+            .extend(datagram(self.position, self.filter.size(), &[]).ok());
+    }
+
+    /// The same epoch, with all that changes when `new` takes the filter's place; `None` if peers
+    /// cannot be told that.
+    fn told_of(mut self, new: &Filter, updates: Updates) -> Option<Self> {
+        let flips = match updates {
+            Updates::NotSent if self.filter.size() == new.size() => Vec::new(),
+            Updates::NotSent => return None,
+            // The comparison would hold the lock for too long.
+            Updates::Sent if new.octets().len() > COMPARED_MAX => return None,
+            Updates::Sent => {
+                let room = FLIPS_QUEUED_MAX.checked_sub(self.queued())?;
+                let flips = differences(&self.filter, new)?.take(room + 1);
+                let flips: Vec<Flip> = flips.collect();
+                Some(flips).filter(|flips| flips.len() <= room)?
+            }
+        };
+        self.is_dirty = true;
+        self.push(flips);
+        Some(self)
+    }
+
+    fn insert(&mut self, key: &Key, updates: Updates) {
+        let new = self.filter.insert(key);
+        if new.as_slice().is_empty() {
+            return;
+        }
+        self.is_dirty = true;
+        if updates == Updates::Sent {
+            let value = Bit::Set;
+            self.push(new.as_slice().iter().map(|&bit| Flip { bit, value }));
+            self.pending_objects += 1;
+        }
+    }
+
+    fn push(&mut self, flips: impl IntoIterator<Item = Flip>) {
+        self.pending.extend(flips);
+        if !self.pending.is_empty() {
+            self.pending_since.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Bits that were not sent yet.
+    fn queued(&self) -> usize {
+        self.pending.len() + self.outgoing.len() * FLIPS_MAX
+    }
+
+    /// Makes updates of all pending bits, and gives the filter the number of the last one.
+    fn cut(&mut self, now: UnixTime) {
+        let pending = std::mem::take(&mut self.pending);
+        // Without bits too: peers must not miss the number.
+        let nothing = pending.is_empty().then_some(&[][..]);
+        for flips in pending.chunks(FLIPS_MAX).chain(nothing) {
+            self.position = self.position.next();
+            let update = datagram(self.position, self.filter.size(), flips);
+            self.outgoing.extend(update.ok());
+        }
+        self.pending_since = None;
+        self.pending_objects = 0;
+        self.is_dirty = false;
+        self.modified = later(self.modified, now);
+    }
+}
+
+/// Now, but a second after `before` at least: Last-Modified counts seconds.
+fn later(before: UnixTime, now: UnixTime) -> UnixTime {
+    UnixTime(now.0.max(before.0 + 1))
+}
+
+impl Edition {
+    /// Bytes of the digest.
+    pub(crate) fn length(&self) -> u64 {
+        BLOCK_BYTES as u64 + u64::from(self.block.size.octets())
+    }
+}
+
+/// The body of a digest that is being sent. Bits that are set meanwhile may be in it.
+#[derive(Debug)]
+pub(crate) struct DigestReader {
+    summary: Arc<Summary>,
+    edition: Edition,
+    /// Octets of the filter sent; `None`: the control block was not sent yet.
+    offset: Option<usize>,
+}
+
+/// The filter was replaced by one of another epoch while its digest was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EpochOver;
+
+impl DigestReader {
+    pub(crate) fn new(summary: Arc<Summary>, edition: Edition) -> Self {
+        Self {
+            summary,
+            edition,
+            offset: None,
+        }
+    }
+}
+
+impl Iterator for DigestReader {
+    type Item = Result<Bytes, EpochOver>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Some(offset) = &mut self.offset else {
+            self.offset = Some(0);
+            return Some(Ok(Bytes::copy_from_slice(&self.edition.block.octets())));
+        };
+        if *offset >= self.edition.block.size.octets() as usize {
+            return None;
+        }
+        let epoch = self.edition.position.epoch;
+        let piece = self.summary.piece(epoch, *offset);
+        *offset += piece.as_ref().map_or(0, Bytes::len);
+        Some(piece.ok_or(EpochOver))
+    }
+}
+
+fn key(mark: u128) -> Key {
+    Key::from_octets(mark.to_be_bytes())
+}
+
+/// Whether an object may still be fresh for as long as a new one must be to be announced. Its hour
+/// is the last full one.
+fn is_announced(object: &MarkedObject, now: UnixTime) -> bool {
+    let end = |hour: Hour| hour.to_unix_seconds().saturating_add(3600);
+    object
+        .fresh_until
+        .is_some_and(|hour| end(hour) >= now.0.saturating_add(FRESH_MIN))
+}
+
+/// The share of bits above which a filter has more entries than it was made for.
+fn fill_max(filter: &Filter) -> f64 {
+    let bits = f64::from(filter.size().bits_per_entry());
+    1.1 * (1.0 - (-4.0 / bits).exp())
+}
+
+/// Memory of a filter of so many octets, with reports and updates that wait, bytes.
+pub(crate) fn memory_bytes(octets: u32) -> u64 {
+    let reports = QUEUE_MAX * size_of::<u128>();
+    let flips = FLIPS_QUEUED_MAX * size_of::<Flip>();
+    u64::from(octets) + 2 * (reports + flips) as u64
+}
+
+/// Maximum number of reports that wait, of a quarter of a second.
+const QUEUE_MAX: usize = 1 << 14;
+/// Insertions under one lock.
+const INSERTS_MAX: usize = 1024;
+/// Maximum number of bits that wait to be sent; with more, an epoch begins.
+const FLIPS_QUEUED_MAX: usize = 1 << 15;
+/// Filters up to this size are compared with their successors, octets.
+const COMPARED_MAX: usize = 4 << 20;
+/// How long a bit waits for its update.
+const UPDATE_TIME: Duration = Duration::from_secs(60);
+/// The filter is built anew so often each time the log is overwritten once.
+const BUILDS_PER_LAP: u64 = 16;
+/// Remaining lifetime of an object that is announced, seconds.
+const FRESH_MIN: u64 = 600;
+/// Fewest entries that a filter has room for.
+const CAPACITY_MIN: u32 = 4096;
+/// Maximum size of a piece of the body.
+const PIECE_BYTES: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests;
