@@ -304,6 +304,11 @@ fn configuration(
     if datagrams.is_some() {
         text += &format!("icp = \"{}\"\n", free_udp_address()?);
     }
+    if role == Role::Member {
+        // The list of members has the proxy itself, which owns few URLs and is never asked.
+        text += "name = \"us\"\n[[peer]]\nname = \"us\"\nkind = \"member\"\n\
+                 url = \"http://127.0.0.1:9\"\n";
+    }
     for (number, relay) in relays.iter().enumerate() {
         text += &format!(
             "[[peer]]\nname = \"faulty{number}\"\nkind = \"{kind}\"\nurl = \"http://{}\"\n",
@@ -311,6 +316,9 @@ fn configuration(
         );
         if let Some(datagrams) = datagrams {
             text += &format!("icp = {}\n", datagrams.address().port());
+        }
+        if role == Role::Member {
+            text += "weight = 100\n";
         }
     }
     Ok(text)

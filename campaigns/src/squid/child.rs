@@ -13,7 +13,7 @@ use super::datagrams::{Answers, Protocol};
 use super::digest::{self, Digest};
 use super::log::Line;
 use super::ours::{self, Feature, Ours, udp_peer};
-use super::process::{Settings, Squid, address};
+use super::process::{Places, Settings, Squid, address};
 use super::site::{CLAIMED, KNOWN, UNKNOWN};
 
 /// How Squid uses our proxy.
@@ -200,11 +200,12 @@ impl Pair {
         let port = ours::free_port()?;
         let start =
             |peers: &str| Ours::start_at(bench.campaign, &name, port, bench.site.address(), peers);
-        // Squid looks at its start whether a peer listens. Only where our proxy must know Squid's
-        // port does it start later.
-        let early = match case.queries {
-            Queries::Ours(_) => None,
-            Queries::None | Queries::Scripted(_) => Some(start("")?),
+        let places = Places::free()?;
+        let own_udp = ours::free_udp_port()?;
+        // Before Squid, which looks at its start whether a peer listens.
+        let ours = match case.queries {
+            Queries::Ours(feature) => start(&udp_peer(places, "sibling", feature, own_udp))?,
+            Queries::None | Queries::Scripted(_) => start("")?,
         };
         let answers = match case.queries {
             Queries::Scripted(protocol) => {
@@ -213,7 +214,6 @@ impl Pair {
             }
             Queries::None | Queries::Ours(_) => None,
         };
-        let own_udp = ours::free_udp_port()?;
         let udp = match (&answers, case.queries) {
             (Some(answers), _) => answers.address.port(),
             (None, Queries::Ours(Feature::Icp | Feature::Htcp)) => own_udp,
@@ -224,6 +224,7 @@ impl Pair {
             Kind::Sibling => "sibling",
         };
         let mut settings = Settings::new(&name);
+        settings.places = Some(places);
         settings.peers = format!(
             "cache_peer {} {kind} {port} {udp} name=ours {}",
             ours::address(),
@@ -238,13 +239,6 @@ impl Pair {
         }
         let folder = bench.campaign.folder();
         let squid = Squid::start(&bench.installed, folder, &settings)?;
-        let ours = match (early, case.queries) {
-            (None, Queries::Ours(feature)) => {
-                start(&udp_peer(&squid, "sibling", feature, own_udp))?
-            }
-            (Some(ours), _) => ours,
-            (None, _) => unreachable!("only a proxy with queries of its own starts late"),
-        };
         Ok(Self {
             squid,
             ours,

@@ -94,7 +94,7 @@ fn pair(bench: &Bench<'_>, case: &str, squids: &str, more: &str) -> anyhow::Resu
         ours::address()
     );
     let squid = Squid::start(&bench.installed, bench.campaign.folder(), &settings)?;
-    let table = udp_peer(&squid, "sibling", Feature::Htcp, udp) + more;
+    let table = udp_peer(squid.places, "sibling", Feature::Htcp, udp) + more;
     let ours = Ours::start_at(bench.campaign, &name, port, bench.site.address(), &table)?;
     Ok((squid, ours))
 }

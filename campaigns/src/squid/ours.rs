@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 
 use super::log::Log;
-use super::process::{Squid, own_address};
+use super::process::{Places, Squid, own_address};
 use crate::campaign::Campaign;
 use crate::proxy_process::ProxyProcess;
 
@@ -164,7 +164,7 @@ pub fn peer(
     credentials: Option<(&str, &str)>,
 ) -> anyhow::Result<String> {
     // Squid answers to the address of the query, whatever its port.
-    let mut table = udp_peer(squid, kind, feature, free_udp_port()?);
+    let mut table = udp_peer(squid.places, kind, feature, free_udp_port()?);
     if let Some((user, password)) = credentials {
         let file = credentials_file(folder, user, password)?;
         table += &format!("credentials_file = \"{}\"\n", file.display());
@@ -173,7 +173,7 @@ pub fn peer(
 }
 
 /// A `[[peer]]` table about this Squid, in which our proxy speaks ICP or HTCP at this port.
-pub fn udp_peer(squid: &Squid, kind: &str, feature: Feature, port: u16) -> String {
+pub fn udp_peer(squid: Places, kind: &str, feature: Feature, port: u16) -> String {
     // Keys stand before tables.
     let own = match feature {
         Feature::Icp => format!("icp = \"{}:{port}\"\n", address()),

@@ -74,6 +74,27 @@ pub struct Settings {
     pub digest_bits: u8,
     /// The user and password without which it serves nobody.
     pub credentials: Option<(&'static str, &'static str)>,
+    /// Where it serves; `None`: at free ports.
+    pub places: Option<Places>,
+}
+
+/// The addresses at which a Squid serves.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    pub http: SocketAddr,
+    pub icp: SocketAddr,
+    pub htcp: SocketAddr,
+}
+
+impl Places {
+    /// Ports that are free now: Squid cannot say which ports the system gave it.
+    pub fn free() -> anyhow::Result<Self> {
+        Ok(Self {
+            http: TcpListener::bind((address(), 0))?.local_addr()?,
+            icp: UdpSocket::bind((address(), 0))?.local_addr()?,
+            htcp: UdpSocket::bind((address(), 0))?.local_addr()?,
+        })
+    }
 }
 
 impl Settings {
@@ -84,6 +105,7 @@ impl Settings {
             peers: String::new(),
             digest_bits: 5,
             credentials: None,
+            places: None,
         }
     }
 }
@@ -94,8 +116,7 @@ pub struct Squid {
     child: Child,
     folder: PathBuf,
     pub http: SocketAddr,
-    pub icp: SocketAddr,
-    pub htcp: SocketAddr,
+    pub places: Places,
     pub log: Log,
 }
 
@@ -109,10 +130,8 @@ impl Squid {
         let folder = within.join(format!("squid-{}", settings.name));
         fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         fs::create_dir(folder.join("cache"))?;
-        // Squid cannot say which ports the system gave it; these were free a moment ago.
-        let http = TcpListener::bind((address(), 0))?.local_addr()?;
-        let icp = UdpSocket::bind((address(), 0))?.local_addr()?;
-        let htcp = UdpSocket::bind((address(), 0))?.local_addr()?;
+        let places = settings.places.map_or_else(Places::free, Ok)?;
+        let Places { http, icp, htcp } = places;
         let text = CONFIGURATION
             .replace("{FOLDER}", &folder.display().to_string())
             .replace("{NAME}", &settings.name)
@@ -144,8 +163,7 @@ impl Squid {
             child,
             folder,
             http,
-            icp,
-            htcp,
+            places,
             log,
         };
         squid.wait_until_it_serves()?;

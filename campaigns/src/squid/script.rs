@@ -187,8 +187,8 @@ async fn digest(site: &Site, squid: &Squid, bits: u8) -> anyhow::Result<String> 
 
 fn udp(squid: &Squid, protocol: Protocol) -> std::net::SocketAddr {
     match protocol {
-        Protocol::Icp => squid.icp,
-        Protocol::Htcp => squid.htcp,
+        Protocol::Icp => squid.places.icp,
+        Protocol::Htcp => squid.places.htcp,
     }
 }
 
