@@ -898,7 +898,7 @@ mod tests {
     #[test]
     fn a_sibling_needs_a_port_and_a_socket_of_ours() {
         let sibling = "name = \"a\"\nkind = \"sibling\"\nurl = \"http://a.test\"\n";
-        assert!(peer(sibling).unwrap_err().what.contains("neither `icp`"));
+        assert!(peer(sibling).unwrap_err().what.contains("none of `icp`"));
         assert!(peer(&format!("{sibling}icp = 0")).is_err());
         let too_large = format!("{sibling}icp = 65536");
         assert!(toml::from_str::<PeerTable>(&too_large).is_err());

@@ -26,7 +26,6 @@ use tokio::time::timeout;
 
 use crate::Home;
 use crate::cache_box::{CacheBox, Place};
-use crate::proxy_process::Proxy;
 
 /// Responses that a summary announces.
 async fn origin() -> Origin {
@@ -109,11 +108,6 @@ async fn wait_for_digest(cache: &CacheBox, urls: &[String]) {
 fn digest_requests(cache: &CacheBox) -> usize {
     let text = fs::read_to_string(&cache.log).unwrap_or_default();
     text.lines().filter(|line| line.contains(PATH)).count()
-}
-
-fn hang_up(proxy: &Proxy) {
-    let pid = rustix::process::Pid::from_raw(proxy.pid().try_into().unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -419,12 +413,9 @@ async fn a_reload_begins_and_ends_the_exchange_of_digests() {
     let url = origin.url("/a");
     assert_eq!(has.get(&url).await.status, 200);
     assert_eq!(ask(has.proxy.address(), 1, PATH, "").await.status, 404);
-    let file = format!("box{}.toml", other.http.port());
-    home.file(&file, &sibling(near, "digest = true"));
-    hang_up(&has.proxy);
+    has.reload(other, &sibling(near, "digest = true")).await;
     wait_for_digest(&has, std::slice::from_ref(&url)).await;
-    home.file(&file, &without);
-    hang_up(&has.proxy);
+    has.reload(other, &without).await;
     for _ in 0..400 {
         if ask(has.proxy.address(), 1, PATH, "").await.status == 404 {
             return;

@@ -200,7 +200,7 @@ fn note(
 /// What the hops tried so far have given.
 #[derive(Default)]
 struct Asking {
-    /// An error of a peer, or of an origin of a site, which is the response if no other hop gives one.
+    /// An error of a peer, or of an origin of a site: the response if no other hop gives one.
     kept: Option<Answered>,
     failed: Option<AskFailure>,
     origin_bytes: u64,

@@ -2,9 +2,9 @@
 //!
 //! Called by `server` when a digest is due, and by a fetch that needs one for the first time.
 //!
-//! Invariants: a digest takes at most [`OCTETS_MAX`] of memory, reserved before its content is read.
-//! One that is cut off, too long or not in Squid's format, or whose filter is so full that it says
-//! yes to everything, is refused.
+//! Invariants: a digest takes at most [`OCTETS_MAX`] of memory, reserved before its content is
+//! read. One that is cut off, too long or not in Squid's format, or whose filter is so full that it
+//! says yes to everything, is refused.
 //! Cost: one request, of at most [`LEARN_TIME`].
 
 use std::rc::Rc;

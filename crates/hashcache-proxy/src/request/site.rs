@@ -195,7 +195,7 @@ enum Begun {
     Answered(Answer),
     /// A purge of this URL.
     Purge(Request<ClientBody>, Target),
-    /// A resource, and the codings that the client accepts if the site encodes and the method reads.
+    /// A resource and the codings that the client accepts if the site encodes and the method reads.
     Request(ClientRequest, Option<AcceptEncoding>),
 }
 

@@ -194,7 +194,7 @@ impl LiveSite {
         self.spec.origins.iter().position(|origin| is(&origin.url))
     }
 
-    /// Whether a request that failed at this origin may be sent to another one. Retries are limited,
+    /// Whether a request that failed at this origin may be sent to another. Retries are limited,
     /// so that they do not double the load of origins that are all overloaded; what waited for an
     /// origin that is out of service now is moved, and is no such load.
     pub(crate) fn may_retry(&self, failed: &Endpoint) -> bool {

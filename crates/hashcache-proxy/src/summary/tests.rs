@@ -1,3 +1,5 @@
+//! Tests of our own summary: builds, reports and updates.
+
 use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
