@@ -11,10 +11,10 @@
 mod child;
 mod datagrams;
 mod digest;
-mod log;
-mod ours;
+pub mod log;
+pub mod ours;
 mod parent;
-mod process;
+pub mod process;
 mod rings;
 mod script;
 mod site;

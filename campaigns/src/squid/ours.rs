@@ -99,6 +99,8 @@ pub enum Feature {
     Htcp,
     /// It reads and serves digests.
     Digest,
+    /// It sends and reads updates of digests.
+    Summary,
 }
 
 impl Feature {
@@ -108,6 +110,7 @@ impl Feature {
             Self::Icp => "icp",
             Self::Htcp => "htcp",
             Self::Digest => "digest",
+            Self::Summary => "summary",
         }
     }
 }
@@ -166,7 +169,7 @@ pub fn peer(
     // Keys stand before tables. Squid answers to the address of the query, whatever its port.
     let own = match feature {
         Feature::Icp => format!("icp = \"{}:{}\"\n", address(), free_udp_port()?),
-        Feature::Peers | Feature::Htcp | Feature::Digest => String::new(),
+        Feature::Peers | Feature::Htcp | Feature::Digest | Feature::Summary => String::new(),
     };
     let mut table = format!(
         "{own}[[peer]]\nname = \"squid\"\nkind = \"{kind}\"\nurl = \"http://{}\"\n",
@@ -177,6 +180,7 @@ pub fn peer(
         Feature::Icp => table += &format!("icp = {}\n", squid.icp.port()),
         Feature::Htcp => table += &format!("htcp = {}\n", squid.htcp.port()),
         Feature::Digest => table += "digest = true\n",
+        Feature::Summary => table += "summary = true\n",
     }
     if let Some((user, password)) = credentials {
         let file = credentials_file(folder, user, password)?;
