@@ -45,7 +45,7 @@ impl Workload {
                             let size = pareto(random.f64());
                             format!("/{proxy}/{client}/{request}?size={size}")
                         }
-                        Overlap::Catalogue => self.from_catalogue(random.f64()),
+                        Overlap::Catalogue => self.catalogue_path(random.f64()),
                     };
                     had.push(path.clone());
                     path
@@ -56,7 +56,7 @@ impl Workload {
         paths
     }
 
-    fn from_catalogue(&self, uniform: f64) -> String {
+    fn catalogue_path(&self, uniform: f64) -> String {
         // The inverse of the distribution of Zipf's law with the exponent 3/4.
         let rank = (CATALOGUE * uniform.powi(4)).floor();
         let seed = self.seed.wrapping_mul(SPREAD).wrapping_add(rank.to_bits());
