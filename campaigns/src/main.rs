@@ -4,11 +4,13 @@
 //! share. To add a campaign, add a `mod` line, a variant of `Command` with its help as doc comment,
 //! and an arm in `Command::run`.
 
+mod application;
 mod campaign;
 mod conformance;
 mod cpu;
 mod device_speed;
 mod durations;
+mod failures;
 mod followers;
 mod h2spec;
 mod hostile;
@@ -70,6 +72,10 @@ enum Command {
     Smuggling(smuggling::Args),
     /// Let a real Squid and the proxy be each other's parent, sibling and child
     Squid(squid::Args),
+    /// Log in to a Django application behind the proxy with Chromium
+    Application(application::Args),
+    /// Break peers and origins in every way, and see what clients notice
+    Failures(failures::Args),
     /// Run the public suite of HTTP caching tests in both modes
     Conformance(conformance::Args),
     /// Hold random operations on every policy against a map
@@ -148,6 +154,8 @@ impl Command {
             Self::Hostile(args) => hostile::run(args, campaign).await,
             Self::Smuggling(args) => smuggling::run(args, campaign).await,
             Self::Squid(args) => squid::run(args, campaign).await,
+            Self::Application(args) => application::run(args, campaign).await,
+            Self::Failures(args) => failures::run(args, campaign).await,
             Self::Conformance(args) => conformance::run(args, campaign),
             Self::Models(args) => models::models(args, campaign),
             Self::Stress(args) => models::stress(args, campaign),

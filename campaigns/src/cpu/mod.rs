@@ -8,10 +8,11 @@
 //! The bar is at 1 KiB: at most 1.5 times nginx's.
 //!
 //! With `--before FILE`, an earlier build takes nginx's place, and there are more loads: see
-//! `paired`.
+//! `paired`. With `--sites NUMBER`, one proxy has one site and the other has so many: see `sites`.
 
 mod nginx;
 mod paired;
+mod sites;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -36,6 +37,9 @@ pub struct Args {
     /// With --before: only the loads with this word in their name: hit, disk, miss, download
     #[arg(long, value_name = "WORD", requires = "before")]
     only: Option<String>,
+    /// Compare a proxy with this many sites and one with one site, instead of nginx
+    #[arg(long, value_name = "NUMBER", conflicts_with = "before")]
+    sites: Option<u16>,
     /// Rounds of each server and size
     #[arg(long, default_value_t = 7)]
     rounds: usize,
@@ -53,10 +57,10 @@ pub struct Args {
 /// Measures all sizes; the first one has the bar.
 pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     ensure!(args.rounds > 0, "at least one round is needed");
-    let rival = if args.before.is_some() {
-        "curl"
-    } else {
-        "nginx"
+    let rival = match (&args.before, args.sites) {
+        (Some(_), _) => "curl",
+        (None, Some(_)) => "wrk",
+        (None, None) => "nginx",
     };
     for program in [rival, "wrk", "taskset"] {
         let found = Command::new("which").arg(program).output()?;
@@ -68,6 +72,9 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     })?;
     if let Some(before) = &args.before {
         return paired::run(args, before, campaign, &origin);
+    }
+    if let Some(sites) = args.sites {
+        return sites::run(args, sites, campaign, &origin).await;
     }
     let ours = Contender {
         name: "hashcache",

@@ -203,7 +203,7 @@ impl Build {
 }
 
 /// Requests that wrk made.
-fn load(args: &Args, address: SocketAddr, script: &Path) -> anyhow::Result<u64> {
+pub(super) fn load(args: &Args, address: SocketAddr, script: &Path) -> anyhow::Result<u64> {
     let output = Command::new("taskset")
         .args(["-c", &args.load_processors, "wrk", "-t1", "-c32", "-s"])
         .arg(script)

@@ -126,7 +126,7 @@ fn line(x: [f64; 2], y: [f64; 2], colour: &str) -> String {
 }
 
 fn frame(axis: &Axis) -> String {
-    let title = "What each level of proxies adds: ten clients, loopback";
+    let title = "What each level of proxies adds, on loopback";
     let mut text = words(LEFT, 28.0, "start", 17, title);
     let middle = (LEFT + RIGHT) / 2.0;
     let below = "milliseconds from the request to the end of the response";

@@ -7,14 +7,14 @@
 //!
 //! The bar: every fetch is correct, and every second fetch is served from the cache.
 
-mod access_log;
+pub mod access_log;
 mod apt;
 mod conditional;
 mod downloads;
 mod git;
 mod intercept;
 mod mirrors;
-mod tool;
+pub mod tool;
 mod tunnels;
 
 use std::path::PathBuf;

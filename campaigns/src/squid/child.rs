@@ -1,8 +1,8 @@
 //! Squid is the child: our proxy is its parent or sibling.
 //!
 //! Each case of the table is a Squid with one `cache_peer`, and a proxy of ours that knows objects
-//! which Squid does not. As long as our proxy itself answers no queries by UDP, a script answers
-//! them for it; the HTTP requests that follow are always answered by our proxy.
+//! which Squid does not. Where an answer by UDP must be a lie, a script answers instead of our
+//! proxy; the HTTP requests that follow are always answered by our proxy.
 
 use anyhow::{Context as _, ensure};
 
@@ -10,7 +10,7 @@ use super::Bench;
 use super::datagrams::{Answers, Protocol};
 use super::digest::{self, Digest};
 use super::log::Line;
-use super::ours::{self, Feature, Ours, peer};
+use super::ours::{self, Feature, Ours, udp_peer};
 use super::process::{Settings, Squid, address};
 use super::site::{CLAIMED, KNOWN, UNKNOWN};
 
@@ -45,7 +45,7 @@ enum Queries {
     Ours(Feature),
 }
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 11] = [
     Case {
         name: "parent",
         options: "no-query",
@@ -91,6 +91,38 @@ const CASES: [Case; 7] = [
         options: "htcp",
         kind: Kind::Sibling,
         queries: Queries::Scripted(Protocol::Htcp),
+        known: "SIBLING_HIT",
+        unknown: "HIER_DIRECT",
+    },
+    Case {
+        name: "parent by our ICP",
+        options: "",
+        kind: Kind::Parent,
+        queries: Queries::Ours(Feature::Icp),
+        known: "PARENT_HIT",
+        unknown: "FIRST_PARENT_MISS",
+    },
+    Case {
+        name: "sibling by our ICP",
+        options: "",
+        kind: Kind::Sibling,
+        queries: Queries::Ours(Feature::Icp),
+        known: "SIBLING_HIT",
+        unknown: "HIER_DIRECT",
+    },
+    Case {
+        name: "parent by our HTCP",
+        options: "htcp",
+        kind: Kind::Parent,
+        queries: Queries::Ours(Feature::Htcp),
+        known: "PARENT_HIT",
+        unknown: "FIRST_PARENT_MISS",
+    },
+    Case {
+        name: "sibling by our HTCP",
+        options: "htcp",
+        kind: Kind::Sibling,
+        queries: Queries::Ours(Feature::Htcp),
         known: "SIBLING_HIT",
         unknown: "HIER_DIRECT",
     },
@@ -179,16 +211,20 @@ impl Pair {
             }
             Queries::None | Queries::Ours(_) => None,
         };
+        let own_udp = ours::free_udp_port()?;
+        let udp = match (&answers, case.queries) {
+            (Some(answers), _) => answers.address.port(),
+            (None, Queries::Ours(Feature::Icp | Feature::Htcp)) => own_udp,
+            (None, _) => 0,
+        };
         let kind = match case.kind {
             Kind::Parent => "parent",
             Kind::Sibling => "sibling",
         };
         let mut settings = Settings::new(&name);
         settings.peers = format!(
-            "cache_peer {} {kind} {} {} name=ours {}",
+            "cache_peer {} {kind} {port} {udp} name=ours {}",
             ours::address(),
-            port,
-            answers.as_ref().map_or(0, |answers| answers.address.port()),
             case.options
         );
         if case.kind == Kind::Parent {
@@ -202,7 +238,7 @@ impl Pair {
         let squid = Squid::start(&bench.installed, folder, &settings)?;
         let ours = match (early, case.queries) {
             (None, Queries::Ours(feature)) => {
-                start(&peer(folder, &squid, "sibling", feature, None)?)?
+                start(&udp_peer(&squid, "sibling", feature, own_udp))?
             }
             (Some(ours), _) => ours,
             (None, _) => unreachable!("only a proxy with queries of its own starts late"),

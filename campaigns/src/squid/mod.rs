@@ -3,12 +3,14 @@
 //! Needs an installed Squid (Debian's package `squid`) and names it when it is missing. An origin
 //! of ours, a Squid with a generated configuration and our proxy run on loopback; what one of them
 //! knows is fetched through the other. `child` has the cases in which Squid asks, `parent` and
-//! `script` those in which it is asked, `rings` those in which each asks the other.
+//! `script` those in which it is asked, `rings` those in which each asks the other,
+//! `clear` those in which one tells the other to forget a URL.
 //!
 //! Invariant: content is compared byte by byte, the origin counts its requests, and the access logs
 //! of both programs say of each request what happened, in Squid's own codes.
 
 mod child;
+mod clear;
 mod datagrams;
 mod digest;
 pub mod log;
@@ -56,6 +58,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     child::run(&mut bench).await?;
     script::run(&mut bench).await?;
     parent::run(&mut bench).await?;
+    clear::run(&mut bench).await?;
     rings::run(&mut bench).await?;
     let complaints = bench.site.complaints();
     let report = &mut bench.campaign.report;

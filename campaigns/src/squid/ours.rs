@@ -166,22 +166,8 @@ pub fn peer(
     feature: Feature,
     credentials: Option<(&str, &str)>,
 ) -> anyhow::Result<String> {
-    // Keys stand before tables. Squid answers to the address of the query, whatever its port.
-    let own = match feature {
-        Feature::Icp => format!("icp = \"{}:{}\"\n", address(), free_udp_port()?),
-        Feature::Peers | Feature::Htcp | Feature::Digest | Feature::Summary => String::new(),
-    };
-    let mut table = format!(
-        "{own}[[peer]]\nname = \"squid\"\nkind = \"{kind}\"\nurl = \"http://{}\"\n",
-        squid.http
-    );
-    match feature {
-        Feature::Peers => {}
-        Feature::Icp => table += &format!("icp = {}\n", squid.icp.port()),
-        Feature::Htcp => table += &format!("htcp = {}\n", squid.htcp.port()),
-        Feature::Digest => table += "digest = true\n",
-        Feature::Summary => table += "summary = true\n",
-    }
+    // Squid answers to the address of the query, whatever its port.
+    let mut table = udp_peer(squid, kind, feature, free_udp_port()?);
     if let Some((user, password)) = credentials {
         let file = credentials_file(folder, user, password)?;
         table += &format!("credentials_file = \"{}\"\n", file.display());
@@ -189,8 +175,27 @@ pub fn peer(
     Ok(table)
 }
 
+/// A `[[peer]]` table about this Squid, in which our proxy speaks ICP or HTCP at this port.
+pub fn udp_peer(squid: &Squid, kind: &str, feature: Feature, port: u16) -> String {
+    // Keys stand before tables.
+    let own = match feature {
+        Feature::Icp => format!("icp = \"{}:{port}\"\n", address()),
+        Feature::Htcp => format!("htcp = \"{}:{port}\"\n", address()),
+        Feature::Peers | Feature::Digest | Feature::Summary => String::new(),
+    };
+    let theirs = match feature {
+        Feature::Peers => String::new(),
+        Feature::Icp => format!("icp = {}\n", squid.icp.port()),
+        Feature::Htcp => format!("htcp = {}\n", squid.htcp.port()),
+        Feature::Digest => "digest = true\n".to_owned(),
+        Feature::Summary => "summary = true\n".to_owned(),
+    };
+    let url = squid.http;
+    format!("{own}[[peer]]\nname = \"squid\"\nkind = \"{kind}\"\nurl = \"http://{url}\"\n{theirs}")
+}
+
 /// A port of our address that no socket uses now.
-fn free_udp_port() -> anyhow::Result<u16> {
+pub fn free_udp_port() -> anyhow::Result<u16> {
     Ok(UdpSocket::bind((address(), 0))?.local_addr()?.port())
 }
 

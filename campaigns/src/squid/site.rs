@@ -144,9 +144,20 @@ pub async fn ask(
     url: &str,
     fields: &[(&str, &str)],
 ) -> anyhow::Result<Response> {
+    send("GET", proxy, url, fields).await
+}
+
+/// A request without content through a proxy, on a connection of its own.
+pub async fn send(
+    method: &str,
+    proxy: SocketAddr,
+    url: &str,
+    fields: &[(&str, &str)],
+) -> anyhow::Result<Response> {
     let asked = async {
         let mut client = Client::connect(proxy).await?;
-        client.get(url, fields).await
+        client.request(method, url, fields).await?;
+        client.read_response(method).await
     };
     let response = tokio::time::timeout(super::ANSWER_TIME, asked).await;
     response

@@ -1,5 +1,6 @@
 //! Campaigns whose short form belongs to every test run.
 
+mod failures;
 mod squid;
 
 use std::fs;

@@ -247,6 +247,8 @@ pub struct SettingArgs {
     peer_choice: Option<String>,
     #[arg(help_heading = PEERS, help = help("icp"), long, value_name = "[ADDR:]PORT")]
     icp: Option<String>,
+    #[arg(help_heading = PEERS, help = help("htcp"), long, value_name = "[ADDR:]PORT")]
+    htcp: Option<String>,
 
     #[arg(help_heading = LOGS, help = help("access_log"), long, value_name = "PATH")]
     access_log: Option<String>,
@@ -318,6 +320,7 @@ impl SettingArgs {
             ("direct", one(&self.direct)),
             ("peer-choice", one(&self.peer_choice)),
             ("icp", one(&self.icp)),
+            ("htcp", one(&self.htcp)),
             ("intercept-ca", one(&self.intercept_ca)),
             ("intercept", many(&self.intercept)),
             ("intercept-list", many(&self.intercept_list)),

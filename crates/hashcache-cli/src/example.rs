@@ -45,6 +45,10 @@ const SITES: &str = "\
 #health = { path = \"/healthz\", interval = \"5s\", timeout = \"2s\", status = 200 }
 #redirect_to_https = true
 #trust_forwarded = [\"10.0.0.0/8\"]
+#lifetime = [
+#    { path = \"/static/**\", default = \"1d\", ignore_cookies = true },
+#    { default = \"1m\", max = \"1h\" },
+#]
 #stale_if_error = \"1d\"
 #stale_while_revalidate = \"1m\"
 #key = { drop_query = [\"utm_*\", \"fbclid\"], sort_query = true, cookies = [\"lang\"] }
@@ -73,6 +77,10 @@ const PEERS: &str = "\
 #plain_https = false
 #weight = 1
 #icp = 3130
+#htcp = 4827
+#htcp_key_file = \"/etc/hashcache/htcp-key\"
+#clear = false
+#send_clear = false
 #misses = true
 ";
 
@@ -251,7 +259,9 @@ mod tests {
 
     #[test]
     fn the_tables_in_the_sample_can_be_read() {
-        let tables = format!("icp = 3130\n{RULES}{MIRRORS}{PEERS}{ROUTES}").replace('#', "");
+        let tables =
+            format!("icp = 3130\nhtcp = \"192.0.2.1:4827\"\n{RULES}{MIRRORS}{PEERS}{ROUTES}")
+                .replace('#', "");
         let effective = loaded(&tables);
         assert_eq!(effective.tables.len(), 3);
         assert_eq!(effective.values.mirror.len(), 1);

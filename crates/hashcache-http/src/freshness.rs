@@ -4,10 +4,12 @@
 //!
 //! Invariant: an invalid explicit lifetime is zero, never a guess: a heuristic applies only if the
 //! origin states nothing at all.
-//! Cost: one lookup in the rules and at most three dates parsed.
+//! Cost: one lookup in the rules, two in the lifetimes of sites if there are any, and at most three
+//! dates parsed.
 //!
 //! The first that applies decides: an `immutable` rule (unless the origin forbids it), s-maxage,
-//! max-age, Expires minus Date, the lifetime of a rule, a heuristic, the lifetime of 404 and 410.
+//! max-age, Expires minus Date, the lifetime of a rule, the default of the site, a heuristic, the
+//! lifetime of 404 and 410. A limit of the site shortens all of them.
 
 use http::header::{
     AUTHORIZATION, CONTENT_TYPE, EXPIRES, HeaderMap, HeaderName, LAST_MODIFIED, SET_COOKIE,
@@ -58,6 +60,27 @@ pub fn lifetime(
     date: UnixTime,
     options: &StoreOptions,
 ) -> Lifetime {
+    limited(
+        exchange,
+        unlimited(exchange, directives, date, options),
+        options,
+    )
+}
+
+/// A lifetime within the limit that the operator of the site sets. A cache may always use a
+/// response for a shorter time than the origin allows.
+fn limited(exchange: &Exchange<'_>, lifetime: Lifetime, options: &StoreOptions) -> Lifetime {
+    let max = options.sites.max_for(exchange.target);
+    let seconds = max.map_or(lifetime.seconds, |max| lifetime.seconds.min(max));
+    of(seconds, lifetime.source)
+}
+
+fn unlimited(
+    exchange: &Exchange<'_>,
+    directives: &ResponseDirectives,
+    date: UnixTime,
+    options: &StoreOptions,
+) -> Lifetime {
     let rule = options.rules.find(exchange.target);
     let explicit = explicit_lifetime(exchange.response, directives, date, exchange.response_time);
     let immutable = rule.filter(|rule| rule.action == RuleAction::Immutable);
@@ -77,6 +100,10 @@ pub fn lifetime(
         Some(RuleAction::Heuristic(heuristic)) => heuristic,
         Some(RuleAction::Immutable) | None => options.heuristic,
     };
+    let is_ruled = rule.is_some_and(|rule| rule.author == RuleAuthor::Operator);
+    if let Some(seconds) = options.sites.default_for(exchange).filter(|_| !is_ruled) {
+        return of(seconds, LifetimeSource::Rule);
+    }
     if !may_guess(exchange) {
         return of(Seconds::ZERO, LifetimeSource::None);
     }
@@ -119,7 +146,7 @@ pub fn confirmed_lifetime(
     }
     let doubled = before.seconds.plus(before.seconds).max(ADAPTIVE_FIRST);
     let seconds = doubled.min(options.heuristic.max).max(now.seconds);
-    of(seconds, LifetimeSource::Heuristic)
+    limited(exchange, of(seconds, LifetimeSource::Heuristic), options)
 }
 
 /// The first lifetime of a confirmed response that had none.

@@ -7,12 +7,15 @@ use http::HeaderName;
 use crate::date::Seconds;
 use crate::heuristic::Heuristic;
 use crate::rules::Rules;
+use crate::site_lifetime::SiteLifetimes;
 
 /// Settings of the rules of storing.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Freshness rules by host and path.
     pub rules: Rules,
+    /// The lifetimes of the sites of a reverse proxy.
+    pub sites: SiteLifetimes,
     /// The lifetime of responses that state none.
     pub heuristic: Heuristic,
     /// The lifetime of 404 and 410 that neither state one nor let one be guessed.
@@ -45,6 +48,7 @@ impl Default for StoreOptions {
     fn default() -> StoreOptions {
         StoreOptions {
             rules: Rules::shipped(),
+            sites: SiteLifetimes::default(),
             heuristic: Heuristic::default(),
             negative: Seconds::new(60),
             immutable: Seconds::YEAR,

@@ -222,14 +222,14 @@ fn host_set(patterns: &[String]) -> Result<Option<GlobSet>, RuleError> {
 }
 
 /// Which wildcard reaches across separators.
-enum Crosses {
+pub(crate) enum Crosses {
     /// `*`, in host names.
     Star,
     /// `**` alone, in paths.
     DoubleStar,
 }
 
-fn glob(pattern: &str, crosses: Crosses) -> Result<globset::Glob, RuleError> {
+pub(crate) fn glob(pattern: &str, crosses: Crosses) -> Result<globset::Glob, RuleError> {
     let bad = |reason| RuleError::Pattern {
         pattern: pattern.to_owned(),
         reason,
@@ -260,8 +260,8 @@ fn spell_out_digits(pattern: &str) -> Option<String> {
 }
 
 /// One pattern or several.
-#[derive(Clone, Debug)]
-struct Patterns(Vec<String>);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Patterns(pub(crate) Vec<String>);
 
 impl Default for Patterns {
     fn default() -> Patterns {
@@ -307,8 +307,8 @@ impl HeuristicSpec {
 }
 
 /// A length of time as written: `"90s"`, `"5m"`, `"12h"`, `"30d"`, `"2w"`.
-#[derive(Clone, Copy, Debug)]
-struct DurationText(Seconds);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DurationText(pub(crate) Seconds);
 
 impl<'de> Deserialize<'de> for DurationText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DurationText, D::Error> {
@@ -347,6 +347,12 @@ pub enum RuleError {
     #[error("rule for {path}: exactly one of lifetime, heuristic and immutable is needed")]
     Action {
         /// The rule's path patterns.
+        path: String,
+    },
+    /// A lifetime of a site that says nothing.
+    #[error("lifetime for {path}: default or max is needed")]
+    Lifetime {
+        /// The path patterns.
         path: String,
     },
     /// A path pattern that can match no path.

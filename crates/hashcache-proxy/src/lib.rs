@@ -54,7 +54,9 @@ pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
 pub use limits::Limits;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
-pub use peer::{Credentials, CredentialsError, PeerHttps, PeerKind, PeerMisses, PeerSettings};
+pub use peer::{
+    Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
+};
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{RunError, preflight, run};
 pub use settings::{

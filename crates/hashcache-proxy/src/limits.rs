@@ -38,6 +38,9 @@ pub struct Limits {
     pub connect_time: Duration,
     /// Time from sending the request to the first byte of the response.
     pub first_byte_time: Duration,
+    /// Time from the request to the first byte of the response of a peer, while another next hop is
+    /// left; of several peers together hardly more.
+    pub peer_first_byte_time: Duration,
     /// Time between bytes of a response.
     pub between_bytes_time: Duration,
     /// Busy connections to one origin.
@@ -74,6 +77,8 @@ impl Default for Limits {
             progress_time: Duration::from_mins(1),
             connect_time: Duration::from_secs(10),
             first_byte_time: Duration::from_mins(1),
+            // Longer than nearly all pages take, and short enough for a reader to wait for.
+            peer_first_byte_time: Duration::from_secs(20),
             between_bytes_time: Duration::from_mins(1),
             // One client's share of it is `clients_per_address`. With 64, a hundred clients of a
             // page that takes a second and cannot be shared wait for two rounds.

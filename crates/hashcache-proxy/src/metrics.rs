@@ -8,13 +8,16 @@
 //! fetch. A tunnel's bytes are counted separately, because none of them could have been a hit.
 
 mod exposition;
+mod htcp;
 mod icp;
+mod origins;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 pub(crate) use exposition::{Exposition, Requests};
+pub(crate) use htcp::{ClearResult, HtcpAnswer, HtcpCounts, HtcpIgnored, HtcpReply};
 pub(crate) use icp::{IcpCounts, Unanswered};
 
 use crate::access_log::{LogEntry, Outcome, OutcomeClass};
@@ -31,6 +34,7 @@ pub(crate) struct Metrics {
     authority_ends: AtomicU64,
     purges: Arc<purge::PurgeCounts>,
     icp: Arc<IcpCounts>,
+    htcp: Arc<HtcpCounts>,
 }
 
 impl Metrics {
@@ -43,6 +47,7 @@ impl Metrics {
             authority_ends: AtomicU64::new(0),
             purges: Arc::default(),
             icp: Arc::default(),
+            htcp: Arc::default(),
         })
     }
 
@@ -54,6 +59,11 @@ impl Metrics {
     /// Counters of ICP; one set for all workers.
     pub(crate) fn icp(&self) -> &Arc<IcpCounts> {
         &self.icp
+    }
+
+    /// Counters of HTCP; one set for all workers.
+    pub(crate) fn htcp(&self) -> &Arc<HtcpCounts> {
+        &self.htcp
     }
 
     /// The block of one worker; events without a worker use that of worker 0.
@@ -257,6 +267,7 @@ pub(crate) enum Limit {
     ProgressTime,
     ConnectTime,
     FirstByteTime,
+    PeerFirstByteTime,
     BetweenBytesTime,
     UpstreamPerOrigin,
     Upstream,
@@ -270,7 +281,7 @@ pub(crate) enum Limit {
 
 impl Limit {
     /// All limits with their names, in numerical order.
-    const ALL: [(Self, &'static str); 24] = [
+    const ALL: [(Self, &'static str); 25] = [
         (Self::Clients, "clients"),
         (Self::ClientsPerAddress, "clients_per_address"),
         (Self::ClientShare, "client_share"),
@@ -286,6 +297,7 @@ impl Limit {
         (Self::ProgressTime, "progress_time"),
         (Self::ConnectTime, "connect_time"),
         (Self::FirstByteTime, "first_byte_time"),
+        (Self::PeerFirstByteTime, "peer_first_byte_time"),
         (Self::BetweenBytesTime, "between_bytes_time"),
         (Self::UpstreamPerOrigin, "upstream_per_origin"),
         (Self::Upstream, "upstream"),

@@ -1,13 +1,14 @@
 //! Peers: other caches through which this proxy fetches resources.
 //!
 //! Made from the settings at the start and at a reload; `route` chooses among them, `upstream`
-//! connects to them, `queries` asks them by ICP and `peers` answers them.
+//! connects to them, `queries` asks them by ICP and HTCP and `peers` answers them.
 //!
-//! Invariant: the credentials of a peer are sent to that peer alone, and never appear in a log.
+//! Invariant: the credentials of a peer are sent to that peer alone, and neither they nor the
+//! secret of a key ever appear in a log.
 
 use std::hash::{Hash, Hasher};
 use std::io::Read as _;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,6 +20,7 @@ use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hashcache_http::{Host, Origin, Scheme};
+use hashcache_peers::htcp::auth::Key;
 use http::HeaderValue;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -41,10 +43,27 @@ pub struct PeerSettings {
     pub https: PeerHttps,
     /// Its UDP port for ICP; `None`: it is neither asked nor answered by ICP.
     pub icp: Option<u16>,
+    /// How HTCP is spoken with it; `None`: it is neither asked nor answered by HTCP. A peer with
+    /// both is asked by HTCP, which carries request fields.
+    pub htcp: Option<HtcpPeer>,
     /// What its requests get that the store cannot answer.
     pub misses: PeerMisses,
     /// Its share of the requests where the choice is by weight.
     pub weight: u32,
+}
+
+/// How HTCP is spoken with one peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HtcpPeer {
+    /// Its UDP port, not 0.
+    pub port: u16,
+    /// One line `name:secret` in this file, which is read at the start and at each reload. Then
+    /// all messages are signed, and messages without its signature are refused.
+    pub key_file: Option<PathBuf>,
+    /// Its CLR requests are obeyed: it may remove stored responses.
+    pub obeys_clear: bool,
+    /// It gets a CLR for each URL that is purged here.
+    pub sends_clear: bool,
 }
 
 /// What a peer is asked for.
@@ -53,7 +72,7 @@ pub enum PeerKind {
     /// Everything: it fetches what it does not have.
     #[default]
     Parent,
-    /// What it has stored, and nothing else: it is asked by ICP first, and fetches nothing.
+    /// What it has stored, and nothing else: it is asked by UDP first, and fetches nothing.
     Sibling,
 }
 
@@ -99,33 +118,40 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A peer's credentials could not be read.
+/// A peer's credentials or key could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read the credentials of the peer {peer} from {}", path.display())]
+#[error("cannot read the {what} of the peer {peer} from {}", path.display())]
 pub struct CredentialsError {
+    what: &'static str,
     peer: String,
     path: PathBuf,
     source: io::Error,
 }
 
 impl PeerSettings {
-    /// The peer with its credentials read.
+    /// The peer with its credentials and its key read.
     ///
     /// # Errors
-    /// The file of the credentials cannot be read, or others may read it.
+    /// The file of the credentials or of the key cannot be read, or others may read it.
     pub(crate) fn load(&self) -> Result<Peer, CredentialsError> {
+        let error = |what, path: &Path, source| CredentialsError {
+            what,
+            peer: self.name.clone(),
+            path: path.to_owned(),
+            source,
+        };
         let authorization = match &self.credentials {
             Credentials::None => None,
             Credentials::Given(text) => Some(basic(text.as_bytes())),
             Credentials::File(path) => {
-                let read = read_credentials(path).map_err(|source| CredentialsError {
-                    peer: self.name.clone(),
-                    path: path.clone(),
-                    source,
-                })?;
+                let read = read_line(path, "user:password");
+                let read = read.map_err(|source| error("credentials", path, source))?;
                 Some(basic(&read))
             }
         };
+        let key_file = self.htcp.as_ref().and_then(|htcp| htcp.key_file.as_ref());
+        let htcp_key =
+            key_file.map(|path| read_key(path).map_err(|source| error("HTCP key", path, source)));
         let literal = match self.url.authority.host {
             Host::V4(v4) => vec![IpAddr::V4(v4)],
             Host::V6(v6) => vec![IpAddr::V6(v6)],
@@ -134,8 +160,9 @@ impl PeerSettings {
         Ok(Peer {
             settings: self.clone(),
             authorization,
+            htcp_key: htcp_key.transpose()?,
             health: PeerHealth::default(),
-            icp_health: PeerHealth::default(),
+            query_health: PeerHealth::default(),
             round_trip: RoundTrip::default(),
             addresses: ArcSwap::from_pointee(literal),
         })
@@ -150,8 +177,17 @@ fn basic(credentials: &[u8]) -> HeaderValue {
     value
 }
 
-/// The line `user:password` in a file that only its owner and its group may read.
-fn read_credentials(path: &Path) -> io::Result<Vec<u8>> {
+/// The key `name:secret` in a file that only its owner and its group may read.
+fn read_key(path: &Path) -> io::Result<Key> {
+    let line = read_line(path, "name:secret")?;
+    let colon = line.iter().position(|&byte| byte == b':');
+    let (name, secret) = line.split_at(colon.unwrap_or(line.len()));
+    Key::new(name, secret.get(1..).unwrap_or_default()).map_err(io::Error::other)
+}
+
+/// The one line of a file that only its owner and its group may read. It has this form: two texts
+/// with a colon between them, of which the first is not empty.
+fn read_line(path: &Path, form: &str) -> io::Result<Vec<u8>> {
     let file = open_regular(path, Link::Followed)?;
     if file.metadata()?.mode() & OTHERS != 0 {
         let what = "other users can read it or write to it: run `chmod 600` on it";
@@ -166,7 +202,7 @@ fn read_credentials(path: &Path) -> io::Result<Vec<u8>> {
     let is_line = !line.iter().any(u8::is_ascii_control);
     match line.iter().position(|&byte| byte == b':') {
         Some(1..) if is_line => Ok(line.to_vec()),
-        _ => Err(io::Error::other("it is not one line `user:password`")),
+        _ => Err(io::Error::other(format!("it is not one line `{form}`"))),
     }
 }
 
@@ -184,9 +220,11 @@ pub(crate) struct Peer {
     pub(crate) authorization: Option<HeaderValue>,
     /// Whether it answers by HTTP.
     pub(crate) health: PeerHealth,
-    /// Whether it answers by ICP.
-    pub(crate) icp_health: PeerHealth,
-    /// Time from an ICP query to its reply.
+    /// The key that signs HTCP messages to and from it.
+    pub(crate) htcp_key: Option<Key>,
+    /// Whether it answers queries by UDP.
+    pub(crate) query_health: PeerHealth,
+    /// Time from a query by UDP to its reply.
     pub(crate) round_trip: RoundTrip,
     /// The addresses of its host; empty until the name was looked up.
     addresses: ArcSwap<Vec<IpAddr>>,
@@ -194,7 +232,9 @@ pub(crate) struct Peer {
 
 impl PartialEq for Peer {
     fn eq(&self, other: &Self) -> bool {
-        self.settings == other.settings && self.authorization == other.authorization
+        self.settings == other.settings
+            && self.authorization == other.authorization
+            && self.htcp_key == other.htcp_key
     }
 }
 
@@ -217,12 +257,15 @@ impl Peer {
         scheme == Scheme::Http || self.settings.https == PeerHttps::Fetch
     }
 
-    /// Whether its addresses must be known: it is recognised by them as a client, or by ICP.
+    /// Whether its addresses must be known: it is recognised by them as a client, or by UDP.
     pub(crate) fn is_recognised(&self) -> bool {
-        let PeerSettings {
-            kind, icp, misses, ..
-        } = self.settings;
-        kind == PeerKind::Sibling || icp.is_some() || misses == PeerMisses::Refused
+        let PeerSettings { kind, misses, .. } = self.settings;
+        kind == PeerKind::Sibling || misses == PeerMisses::Refused || self.is_queried()
+    }
+
+    /// Whether it is asked by UDP what it has stored.
+    pub(crate) fn is_queried(&self) -> bool {
+        self.settings.icp.is_some() || self.settings.htcp.is_some()
     }
 
     /// Whether `address` is one of its own.
@@ -238,27 +281,25 @@ impl Peer {
         }
     }
 
-    /// Where it is asked by ICP; `wants` says which addresses our socket can reach.
-    pub(crate) fn icp_address(&self, wants: impl Fn(IpAddr) -> bool) -> Option<SocketAddr> {
-        let port = self.settings.icp?;
+    /// The first of its addresses that `wants` accepts: that our socket can reach.
+    pub(crate) fn address(&self, wants: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
         let addresses = self.addresses.load();
-        let address = addresses.iter().find(|address| wants(**address))?;
-        Some(SocketAddr::new(*address, port))
+        addresses.iter().copied().find(|address| wants(*address))
     }
 
-    /// Notes a reply to an ICP query that was sent `round_trip` ago.
+    /// Notes a reply to a query that was sent by UDP `round_trip` ago.
     pub(crate) fn note_reply(&self, round_trip: Duration) {
         self.round_trip.note(round_trip);
-        if self.icp_health.succeeded(Instant::now()) == HealthChange::CameUp {
-            info!(peer = self.name(), "peer answers ICP again");
+        if self.query_health.succeeded(Instant::now()) == HealthChange::CameUp {
+            info!(peer = self.name(), "peer answers queries by UDP again");
         }
     }
 
-    /// Notes an ICP query that got no reply in time.
+    /// Notes a query by UDP that got no reply in time.
     pub(crate) fn note_no_reply(&self) {
-        let failed = self.icp_health.failed(PeerFailure::Other, Instant::now());
+        let failed = self.query_health.failed(PeerFailure::Other, Instant::now());
         if failed == HealthChange::WentDown {
-            warn!(peer = self.name(), "peer does not answer ICP");
+            warn!(peer = self.name(), "peer does not answer queries by UDP");
         }
     }
 
@@ -287,6 +328,11 @@ impl Peer {
             _ => return,
         };
         self.report(self.health.failed(kind, Instant::now()), failure);
+    }
+
+    /// Notes that an answer takes long: a probe decides whether the peer still answers.
+    pub(crate) fn note_late(&self) {
+        self.health.failed(PeerFailure::Doubt, Instant::now());
     }
 
     /// Notes a probe without an answer.
@@ -503,10 +549,26 @@ const PROBE_PAUSES: [Duration; 3] = [
 ];
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    /// A parent of this name.
+    pub(crate) fn parent(name: &str) -> Peer {
+        let settings = PeerSettings {
+            name: name.into(),
+            kind: PeerKind::Parent,
+            url: "http://192.0.2.1:3128".parse().unwrap(),
+            credentials: Credentials::None,
+            https: PeerHttps::Tunnel,
+            icp: None,
+            htcp: None,
+            misses: PeerMisses::Fetched,
+            weight: 1,
+        };
+        settings.load().unwrap()
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_is_down_after_one_refusal_or_three_failures_in_a_row() {
@@ -578,12 +640,48 @@ mod tests {
         let read = |text: &str, mode: u32| {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            read_credentials(&path).map_err(|error| error.to_string())
+            read_line(&path, "user:password").map_err(|error| error.to_string())
         };
         assert_eq!(read("user:pass:word\n", 0o600).unwrap(), b"user:pass:word");
         assert!(read("user:x", 0o644).unwrap_err().contains("chmod 600"));
         for wrong in ["", "user", ":x", "a:b\nc:d"] {
             assert!(read(wrong, 0o600).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_a_name_and_a_secret_that_no_output_shows() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
+        let load = |text: &str, mode: u32| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let settings = PeerSettings {
+                name: "a".into(),
+                kind: PeerKind::Sibling,
+                url: "http://192.0.2.1:3128".parse().unwrap(),
+                credentials: Credentials::None,
+                https: PeerHttps::Tunnel,
+                icp: None,
+                htcp: Some(HtcpPeer {
+                    port: 4827,
+                    key_file: Some(path.clone()),
+                    obeys_clear: true,
+                    sends_clear: false,
+                }),
+                misses: PeerMisses::Fetched,
+                weight: 1,
+            };
+            settings.load()
+        };
+        let peer = load("west:se:cret\n", 0o600).unwrap();
+        assert_eq!(peer.htcp_key, Some(Key::new(b"west", b"se:cret").unwrap()));
+        assert!(!format!("{peer:?}").contains("cret"));
+        assert_ne!(peer, load("west:other", 0o600).unwrap());
+        let error = load("west:se:cret", 0o644).unwrap_err();
+        assert!(error.to_string().starts_with("cannot read the HTCP key"));
+        for wrong in ["", "west", "west:", ":secret", "a:b\nc:d"] {
+            assert!(load(wrong, 0o600).is_err(), "{wrong:?}");
         }
     }
 
@@ -596,6 +694,7 @@ mod tests {
             credentials: Credentials::Given("user:secret".into()),
             https: PeerHttps::Tunnel,
             icp: None,
+            htcp: None,
             misses: PeerMisses::Fetched,
             weight: 1,
         };

@@ -1,41 +1,62 @@
-//! ICP queries to peers: which replies are believed, and how long they are waited for.
+//! Queries to peers by ICP and HTCP: which replies are believed, and how long they are waited for.
 //!
-//! `worker` has them for `fetch`, which asks before the first hop of a route, and for probes.
+//! `worker` has them for `fetch`, which asks before the first hop of a route, for `request`, which
+//! passes a PURGE on, and for probes.
 //!
-//! One [`Queries`] for all cores: any core sends on the shared socket, and `peers` hands every
-//! reply to [`Queries::heard`], which passes it on to the waiting core through a channel.
+//! One [`Queries`] for all cores: any core sends on the shared sockets, and `peers` hands every
+//! reply to [`Queries::heard`] or [`Queries::heard_htcp`], which pass it on to the waiting core
+//! through a channel.
 //!
-//! Invariants: a reply counts only if its number, its sender and its URL are those of a query that
-//! is remembered, and it counts once. Numbers cannot be predicted from earlier ones. At most
-//! [`OUTSTANDING_MAX`] queries are remembered, each for [`REMEMBERED`]: longer than they are waited
-//! for, so that late replies of a distant peer teach its round trip and do not look like a death.
+//! Invariants: a reply counts only if its number, its sender and its URL (HTCP: its signature, if
+//! the peer has a key) are those of a query that is remembered, and it counts once. Numbers cannot
+//! be predicted from earlier ones. At most [`OUTSTANDING_MAX`] queries are remembered, each for
+//! [`REMEMBERED`]: longer than they are waited for, so that late replies of a distant peer teach
+//! its round trip and do not look like a death. No https URL is ever sent.
 //! Cost: one lock for a query and one for its reply.
+
+mod htcp;
+mod line;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hashcache_http::Target;
+use hashcache_http::{Scheme, Target};
+use hashcache_peers::htcp::auth::Ends;
+use hashcache_peers::htcp::{
+    Body, Cleared, ClrReason, MINOR, Message, Operation, Response, Specifier,
+};
 use hashcache_peers::icp::{Answer, Query, Reply};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use http::HeaderMap;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::metrics::{IcpCounts, Unanswered};
+pub(crate) use self::htcp::{check, message};
+pub(crate) use self::line::Line;
+use crate::clock::Clock;
+use crate::metrics::{
+    ClearResult, HtcpCounts, HtcpIgnored, HtcpReply, IcpCounts, Metrics, Unanswered,
+};
 use crate::peer::Peer;
 use crate::route::{Replies, Route};
 
 /// The queries of the process.
 #[derive(Debug)]
 pub(crate) struct Queries {
-    socket: UdpSocket,
-    is_v6: bool,
+    /// The socket for ICP.
+    pub(crate) icp: Line,
+    /// The socket for HTCP.
+    pub(crate) htcp: Line,
+    clock: Arc<Clock>,
     numbers: RandomState,
     next: AtomicU64,
     outstanding: Mutex<HashMap<u32, Outstanding>>,
+    clears: Arc<Semaphore>,
     pub(crate) counts: Arc<IcpCounts>,
+    pub(crate) htcp_counts: Arc<HtcpCounts>,
 }
 
 /// A query that was sent.
@@ -44,24 +65,73 @@ struct Outstanding {
     peer: Arc<Peer>,
     address: SocketAddr,
     url: Arc<str>,
+    asked: Asked,
     sent: Instant,
     /// The number of the query in its route.
     place: usize,
-    reply: mpsc::Sender<(usize, Answer)>,
+    reply: ReplySender,
+}
+
+/// What a peer was asked, and by which protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// By ICP: does it have the response?
+    Icp,
+    /// By HTCP: does it have the response?
+    Tst,
+    /// By HTCP: forget the response.
+    Clr,
+}
+
+/// What a peer replied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Replied {
+    Hit,
+    Miss,
+    /// It neither has the response nor would fetch it, or it refuses the query.
+    Refused,
+    Cleared(Cleared),
+}
+
+/// Takes the number of a query in its route, and the reply.
+type ReplySender = mpsc::Sender<(usize, Replied)>;
+
+/// A resource that peers are asked about.
+#[derive(Debug)]
+struct Subject {
+    url: Arc<str>,
+    /// For HTCP: fields of the request as lines.
+    fields: Vec<u8>,
+}
+
+impl From<String> for Subject {
+    fn from(url: String) -> Self {
+        Self {
+            url: url.into(),
+            fields: Vec::new(),
+        }
+    }
 }
 
 impl Queries {
-    /// Queries that are sent on `socket`, which does not block.
-    pub(crate) fn new(socket: UdpSocket, counts: Arc<IcpCounts>) -> Self {
-        let is_v6 = socket.local_addr().is_ok_and(|address| address.is_ipv6());
+    /// Without sockets: `server` opens them.
+    pub(crate) fn new(clock: Arc<Clock>, metrics: &Metrics) -> Self {
         Self {
-            socket,
-            is_v6,
+            icp: Line::default(),
+            htcp: Line::default(),
+            clock,
             numbers: RandomState::new(),
             next: AtomicU64::new(0),
             outstanding: Mutex::default(),
-            counts,
+            clears: Arc::new(Semaphore::new(CLEARS_MAX)),
+            counts: Arc::clone(metrics.icp()),
+            htcp_counts: Arc::clone(metrics.htcp()),
         }
+    }
+
+    /// The time of signatures: now, seconds since 1970.
+    pub(crate) fn now(&self) -> u32 {
+        self.clock.now().seconds().try_into().unwrap_or(u32::MAX)
     }
 
     fn outstanding(&self) -> MutexGuard<'_, HashMap<u32, Outstanding>> {
@@ -70,14 +140,18 @@ impl Queries {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the peers of `route` that are to be asked about `target`, and puts its hops in the
-    /// order of their replies. Ends at the first HIT, when all have answered, or at the deadline.
-    pub(crate) async fn ask(&self, target: &Target, route: Route) -> Route {
+    /// Asks the peers of `route` that are to be asked about `target` with the request fields
+    /// `fields`, and puts its hops in the order of their replies. Ends at the first HIT, when all
+    /// have answered, or at the deadline.
+    pub(crate) async fn ask(&self, target: &Target, fields: &HeaderMap, route: Route) -> Route {
         let peers: Vec<Arc<Peer>> = route.queries().cloned().collect();
         let (reply, mut replies) = mpsc::channel(peers.len().max(1));
-        let url: Arc<str> = target.to_string().into();
+        let subject = Subject {
+            fields: htcp::test_fields(fields),
+            ..target.to_string().into()
+        };
         let sent = peers.iter().enumerate();
-        let sent = sent.filter(|(place, peer)| self.send(peer, &url, (*place, &reply)));
+        let sent = sent.filter(|(place, peer)| self.query(peer, &subject, (*place, &reply)));
         let mut waiting: Vec<usize> = sent.map(|(place, _)| place).collect();
         drop(reply);
         let limits = waiting
@@ -98,8 +172,13 @@ impl Queries {
         }
         if heard.timed_out {
             for place in waiting {
-                self.counts.timed_out();
-                peers[place].note_no_reply();
+                let peer = &peers[place];
+                self.count_no_reply(peer);
+                // How far away the others are is not known yet: their probes, which are waited for
+                // longer, decide whether they answer.
+                if peer.round_trip.smoothed().is_some() {
+                    peer.note_no_reply();
+                }
             }
         }
         heard
@@ -111,34 +190,126 @@ impl Queries {
     /// Asks `peer` about a URL of its own, to learn whether it answers and how fast.
     pub(crate) async fn probe(&self, peer: &Arc<Peer>) {
         let (reply, mut replies) = mpsc::channel(1);
-        let url = format!("{}/", peer.settings.url).into();
-        let is_sent = self.send(peer, &url, (0, &reply));
-        let deadline = Instant::now() + PROBE_TIME;
-        if !is_sent || timeout_at(deadline, replies.recv()).await.is_err() {
-            self.counts.timed_out();
-            peer.note_no_reply();
+        let authority = &peer.settings.url.authority;
+        let url = format!("http://{}/", authority.display(Scheme::Http));
+        let is_sent = self.query(peer, &url.into(), (0, &reply));
+        if !is_sent || timeout(PROBE_TIME, replies.recv()).await.is_err() {
+            self.note_no_reply(peer);
         }
     }
 
-    /// Sends one query; whether it was sent.
+    /// Whether the socket is open on which `peer` is asked.
+    pub(crate) fn can_ask(&self, peer: &Peer) -> bool {
+        query_of(peer).is_some_and(|asked| self.line(asked).address().is_some())
+    }
+
+    /// Asks those of `peers` that want it to forget `target`, which was purged here. They are asked
+    /// [`CLEAR_ATTEMPTS`] times until they answer; nothing waits for that.
+    pub(crate) fn clear(self: &Arc<Self>, peers: &[Arc<Peer>], target: &Target) {
+        let is_wanted = |peer: &&Arc<Peer>| {
+            let htcp = peer.settings.htcp.as_ref();
+            htcp.is_some_and(|htcp| htcp.sends_clear)
+        };
+        if target.scheme != Scheme::Http {
+            return;
+        }
+        for peer in peers.iter().filter(is_wanted) {
+            let Ok(permit) = Arc::clone(&self.clears).try_acquire_owned() else {
+                self.htcp_counts.clear_sent(ClearResult::Unsent);
+                continue;
+            };
+            let (queries, peer) = (Arc::clone(self), Arc::clone(peer));
+            let subject = Subject::from(target.to_string());
+            tokio::spawn(async move {
+                let result = queries.clear_at(&peer, &subject).await;
+                queries.htcp_counts.clear_sent(result);
+                tracing::debug!(
+                    peer = peer.name(),
+                    ?result,
+                    "peer was asked to forget a URL"
+                );
+                drop(permit);
+            });
+        }
+    }
+
+    async fn clear_at(&self, peer: &Arc<Peer>, subject: &Subject) -> ClearResult {
+        let (reply, mut replies) = mpsc::channel(CLEAR_ATTEMPTS);
+        for _ in 0..CLEAR_ATTEMPTS {
+            if !self.send(peer, subject, Asked::Clr, (0, &reply)) {
+                return ClearResult::Unsent;
+            }
+            if let Ok(Some((_, replied))) = timeout(CLEAR_TIME, replies.recv()).await {
+                return match replied {
+                    Replied::Cleared(Cleared::Gone) => ClearResult::Gone,
+                    Replied::Cleared(Cleared::Absent) => ClearResult::Absent,
+                    Replied::Cleared(Cleared::Kept) => ClearResult::Kept,
+                    Replied::Hit | Replied::Miss | Replied::Refused => ClearResult::Refused,
+                };
+            }
+        }
+        ClearResult::NoReply
+    }
+
+    fn note_no_reply(&self, peer: &Peer) {
+        self.count_no_reply(peer);
+        peer.note_no_reply();
+    }
+
+    fn count_no_reply(&self, peer: &Peer) {
+        match query_of(peer) {
+            Some(Asked::Icp) => self.counts.timed_out(),
+            _ => self.htcp_counts.timed_out(),
+        }
+    }
+
+    fn line(&self, asked: Asked) -> &Line {
+        match asked {
+            Asked::Icp => &self.icp,
+            Asked::Tst | Asked::Clr => &self.htcp,
+        }
+    }
+
+    /// Asks `peer` whether it has the response; whether the query was sent.
+    fn query(&self, peer: &Arc<Peer>, subject: &Subject, reply: (usize, &ReplySender)) -> bool {
+        let Some(asked) = query_of(peer) else {
+            return false;
+        };
+        let sent = self.send(peer, subject, asked, reply);
+        match asked {
+            _ if !sent => {}
+            Asked::Icp => self.counts.asked(),
+            Asked::Tst | Asked::Clr => self.htcp_counts.asked(),
+        }
+        sent
+    }
+
+    /// Sends one message that wants a reply; whether it was sent.
     fn send(
         &self,
         peer: &Arc<Peer>,
-        url: &Arc<str>,
-        (place, reply): (usize, &mpsc::Sender<(usize, Answer)>),
+        subject: &Subject,
+        asked: Asked,
+        (place, reply): (usize, &ReplySender),
     ) -> bool {
-        let can_reach = |address: IpAddr| address.is_ipv4() || self.is_v6;
-        let Some(address) = peer.icp_address(can_reach) else {
+        let line = self.line(asked);
+        let port = match asked {
+            Asked::Icp => peer.settings.icp,
+            Asked::Tst | Asked::Clr => peer.settings.htcp.as_ref().map(|htcp| htcp.port),
+        };
+        let address = peer.address(|address| line.reaches(address));
+        let (Some(address), Some(port)) = (address, port) else {
             return false;
         };
-        let number = self.number();
-        let Ok(query) = Query::new(number, url.as_bytes()) else {
+        let (address, number) = (SocketAddr::new(address, port), self.number());
+        let Some(datagram) = self.datagram(peer, subject, asked, (address, number)) else {
             return false;
         };
         let query_sent = Outstanding {
             peer: Arc::clone(peer),
             address,
-            url: Arc::clone(url),
+            url: Arc::clone(&subject.url),
+            asked,
             sent: Instant::now(),
             place,
             reply: reply.clone(),
@@ -150,12 +321,39 @@ impl Queries {
             }
             outstanding.insert(number, query_sent);
         }
-        let sent = self.send_to(&query.to_datagram(), address);
-        match sent {
-            true => self.counts.asked(),
-            false => drop(self.outstanding().remove(&number)),
+        let sent = line.send(&datagram, address);
+        if !sent {
+            self.outstanding().remove(&number);
         }
         sent
+    }
+
+    /// `None`: it would be too long.
+    fn datagram(
+        &self,
+        peer: &Peer,
+        subject: &Subject,
+        asked: Asked,
+        (to, number): (SocketAddr, u32),
+    ) -> Option<Vec<u8>> {
+        let url = subject.url.as_bytes();
+        let operation = match asked {
+            Asked::Icp => return Some(Query::new(number, url).ok()?.to_datagram()),
+            Asked::Tst => Operation::Tst(Specifier::get(url, &subject.fields)),
+            Asked::Clr => Operation::Clr {
+                reason: ClrReason::Unspecified,
+                specifier: Specifier::get(url, b""),
+            },
+        };
+        let body = Body::Request {
+            operation,
+            wants_response: true,
+        };
+        let ends = Ends {
+            source: self.htcp.address()?,
+            destination: to,
+        };
+        message(peer, (MINOR, number), &body, ends, self.now()).ok()
     }
 
     /// A number for a query: a keyed hash of a counter, so that a forger cannot work it out from
@@ -166,37 +364,65 @@ impl Queries {
         u32::from_le_bytes(number)
     }
 
-    /// Sends a datagram, unless the system has no room for it now.
-    pub(crate) fn send_to(&self, datagram: &[u8], to: SocketAddr) -> bool {
-        let to = match to.ip() {
-            IpAddr::V4(v4) if self.is_v6 => {
-                let mapped: Ipv6Addr = v4.to_ipv6_mapped();
-                SocketAddr::new(mapped.into(), to.port())
-            }
-            _ => to,
-        };
-        self.socket.send_to(datagram, to).is_ok()
-    }
-
-    /// Takes a reply that `from` has sent.
+    /// Takes an ICP reply that `from` has sent.
     pub(crate) fn heard(&self, reply: &Reply<'_>, from: SocketAddr) {
-        let mut outstanding = self.outstanding();
-        let is_answer = outstanding
-            .get(&reply.number())
-            .is_some_and(|asked| asked.address == from && asked.url.as_bytes() == reply.url());
-        let asked = match is_answer {
-            true => outstanding.remove(&reply.number()),
-            false => None,
+        let is_answer = |asked: &Outstanding| {
+            asked.asked == Asked::Icp
+                && asked.address == from
+                && asked.url.as_bytes() == reply.url()
         };
-        drop(outstanding);
-        let Some(asked) = asked else {
+        let Some(asked) = self.take(reply.number(), is_answer) else {
             self.counts.ignored(Unanswered::Unasked);
             return;
         };
         self.counts.received(reply.answer());
-        asked.peer.note_reply(asked.sent.elapsed());
-        // It fails if the query is no longer waited for.
-        let _ = asked.reply.try_send((asked.place, reply.answer()));
+        asked.take_reply(match reply.answer() {
+            Answer::Hit => Replied::Hit,
+            Answer::Miss => Replied::Miss,
+            Answer::Err | Answer::Denied | Answer::MissNoFetch => Replied::Refused,
+        });
+    }
+
+    /// Takes an HTCP response that `from` has sent to `to`.
+    pub(crate) fn heard_htcp(&self, message: &Message<'_>, (from, to): (SocketAddr, SocketAddr)) {
+        let Body::Response(response) = message.body else {
+            return;
+        };
+        let mut is_signed = true;
+        let asked = self.take(message.transaction, |asked| {
+            let is_from = asked.address == from && asked.is_answered_by(&response);
+            // A forger must not end a query.
+            is_signed = !is_from || check(&asked.peer, message, (from, to), self.now()).is_ok();
+            is_from && is_signed
+        });
+        let Some(asked) = asked else {
+            self.htcp_counts.ignored(match is_signed {
+                true => HtcpIgnored::Unasked,
+                false => HtcpIgnored::Signature,
+            });
+            return;
+        };
+        let (replied, count) = match response {
+            Response::Present(_) => (Replied::Hit, HtcpReply::Hit),
+            Response::Absent { .. } => (Replied::Miss, HtcpReply::Miss),
+            Response::Clr(cleared) => return asked.take_reply(Replied::Cleared(cleared)),
+            Response::Refused { .. } | Response::Nop => (Replied::Refused, HtcpReply::Refused),
+        };
+        if asked.asked == Asked::Tst {
+            self.htcp_counts.received(count);
+        }
+        asked.take_reply(replied);
+    }
+
+    /// The query with this number, if it is the one that was answered; it is forgotten then.
+    fn take(
+        &self,
+        number: u32,
+        is_answered: impl FnOnce(&Outstanding) -> bool,
+    ) -> Option<Outstanding> {
+        let mut outstanding = self.outstanding();
+        let is_answered = outstanding.get(&number).is_some_and(is_answered);
+        is_answered.then(|| outstanding.remove(&number)).flatten()
     }
 
     /// Forgets queries that no reply is expected for any more.
@@ -207,12 +433,41 @@ impl Queries {
     }
 }
 
-fn note(heard: &mut Replies, waiting: &mut Vec<usize>, (place, answer): (usize, Answer)) {
+impl Outstanding {
+    /// Whether an HTCP response is of the kind that the query wants.
+    fn is_answered_by(&self, response: &Response<'_>) -> bool {
+        matches!(
+            (self.asked, response),
+            (
+                Asked::Tst,
+                Response::Present(_) | Response::Absent { .. } | Response::Refused { .. }
+            ) | (Asked::Clr, Response::Clr(_) | Response::Refused { .. })
+        )
+    }
+
+    fn take_reply(&self, replied: Replied) {
+        self.peer.note_reply(self.sent.elapsed());
+        // It fails if the query is no longer waited for.
+        let _ = self.reply.try_send((self.place, replied));
+    }
+}
+
+/// How a peer is asked whether it has a response: by HTCP if it has both, because HTCP carries
+/// request fields.
+fn query_of(peer: &Peer) -> Option<Asked> {
+    match (&peer.settings.htcp, peer.settings.icp) {
+        (Some(_), _) => Some(Asked::Tst),
+        (None, Some(_)) => Some(Asked::Icp),
+        (None, None) => None,
+    }
+}
+
+fn note(heard: &mut Replies, waiting: &mut Vec<usize>, (place, replied): (usize, Replied)) {
     waiting.retain(|each| *each != place);
-    match answer {
-        Answer::Hit => heard.hits.push(place),
-        Answer::Miss => heard.misses.push(place),
-        Answer::Err | Answer::Denied | Answer::MissNoFetch => {}
+    match replied {
+        Replied::Hit => heard.hits.push(place),
+        Replied::Miss => heard.misses.push(place),
+        Replied::Refused | Replied::Cleared(_) => {}
     }
 }
 
@@ -222,15 +477,28 @@ const OUTSTANDING_MAX: usize = 4096;
 const REMEMBERED: Duration = Duration::from_secs(4);
 /// How long the reply to a probe is waited for.
 const PROBE_TIME: Duration = Duration::from_secs(2);
+/// How often a peer is asked to forget a URL until it answers.
+const CLEAR_ATTEMPTS: usize = 3;
+/// How long an answer to that is waited for.
+const CLEAR_TIME: Duration = Duration::from_millis(700);
+/// Maximum number of URLs that peers are being asked to forget.
+const CLEARS_MAX: usize = 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+
     use super::*;
     use crate::peer::{Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings};
+    use crate::route::{RouteRequest, RouteSettings, Routes, Siblings};
+    use crate::upstream::address::Purpose;
 
     fn queries() -> Queries {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        Queries::new(socket, Arc::default())
+        let queries = Queries::new(Arc::new(Clock::start(None)), &Metrics::new(1));
+        let socket = || UdpSocket::bind("127.0.0.1:0").unwrap();
+        queries.icp.open(socket()).unwrap();
+        queries.htcp.open(socket()).unwrap();
+        queries
     }
 
     /// A peer, and its socket.
@@ -243,15 +511,17 @@ mod tests {
             credentials: Credentials::None,
             https: PeerHttps::Tunnel,
             icp: Some(socket.local_addr().unwrap().port()),
+            htcp: None,
             misses: PeerMisses::Fetched,
             weight: 1,
         };
         (Arc::new(settings.load().unwrap()), socket)
     }
 
-    fn sent(queries: &Queries, peer: &Arc<Peer>) -> mpsc::Receiver<(usize, Answer)> {
+    fn sent(queries: &Queries, peer: &Arc<Peer>) -> mpsc::Receiver<(usize, Replied)> {
         let (reply, replies) = mpsc::channel(1);
-        assert!(queries.send(peer, &"http://x.test/".into(), (3, &reply)));
+        let subject = Subject::from("http://x.test/".to_owned());
+        assert!(queries.query(peer, &subject, (3, &reply)));
         replies
     }
 
@@ -275,7 +545,7 @@ mod tests {
         assert_eq!(peer.round_trip.smoothed(), None);
         tokio::time::advance(Duration::from_millis(80)).await;
         queries.heard(&reply(asked, url), from);
-        assert_eq!(replies.try_recv().unwrap(), (3, Answer::Hit));
+        assert_eq!(replies.try_recv().unwrap(), (3, Replied::Hit));
         assert_eq!(peer.round_trip.smoothed(), Some(Duration::from_millis(80)));
         assert_eq!(peer.round_trip.query_limit(), Duration::from_millis(170));
         queries.heard(&reply(asked, url), from);
@@ -298,17 +568,48 @@ mod tests {
         assert!(queries.outstanding().is_empty());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_of_unknown_distance_is_not_called_dead_after_three_deadlines() {
+        let (queries, (peer, socket)) = (queries(), peer());
+        peer.set_addresses(&[socket.local_addr().unwrap().ip()]);
+        let target = Target::parse_url("http://x.test/").unwrap();
+        let ask = async || {
+            let routes = Routes::new(vec![Arc::clone(&peer)], &[RouteSettings::default()]);
+            let route = routes.plan(RouteRequest {
+                scheme: target.scheme,
+                authority: &target.authority,
+                path: "/",
+                purpose: Purpose::Forward,
+                is_tunnel: false,
+                via_members: 0,
+                siblings: Siblings::Asked,
+            });
+            queries
+                .ask(&target, &HeaderMap::new(), route.unwrap())
+                .await;
+        };
+        for _ in 0..6 {
+            ask().await;
+        }
+        assert!(peer.query_health.is_up());
+        peer.note_reply(Duration::from_millis(700));
+        for _ in 0..3 {
+            ask().await;
+        }
+        assert!(!peer.query_health.is_up());
+    }
+
     #[tokio::test]
     async fn the_number_of_queries_that_are_remembered_is_bounded() {
         let (queries, (peer, _socket)) = (queries(), peer());
         let (reply, _replies) = mpsc::channel(1);
-        let url: Arc<str> = "http://x.test/".into();
+        let subject = Subject::from("http://x.test/".to_owned());
         for _ in 0..OUTSTANDING_MAX + 10 {
             // The system may have no room for some of them.
-            let _ = queries.send(&peer, &url, (0, &reply));
+            let _ = queries.query(&peer, &subject, (0, &reply));
         }
         assert!(queries.outstanding().len() <= OUTSTANDING_MAX);
         let long = format!("http://x.test/{}", "y".repeat(20_000));
-        assert!(!queries.send(&peer, &long.into(), (0, &reply)));
+        assert!(!queries.query(&peer, &long.into(), (0, &reply)));
     }
 }

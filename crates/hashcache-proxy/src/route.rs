@@ -4,7 +4,7 @@
 //! for a [`Route`] before they send a request, and try its hops one after another (`fetch/ask`,
 //! `connect`).
 //!
-//! A route may name peers that are to be asked by ICP before its first hop is tried; `queries` asks
+//! A route may name peers that are to be asked by UDP before its first hop is tried; `queries` asks
 //! them and [`Route::after`] puts the hops in the order that their replies suggest.
 //!
 //! Invariants: no I/O, no waiting, and no clock. A route has at least one hop, at most
@@ -160,7 +160,7 @@ pub(crate) struct RouteRequest<'a> {
 /// Whether siblings may answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Siblings {
-    /// They are asked by ICP.
+    /// They are asked by UDP.
     Asked,
     /// The request is not one that a sibling's store may answer, or a sibling sent it.
     NotAsked,
@@ -173,7 +173,7 @@ pub(crate) struct Route {
     rest: Vec<Hop>,
     /// The request is to one of our sites, and the hops are its origins.
     site: Option<Arc<SiteRequest>>,
-    /// The hops whose peers are asked by ICP first: siblings, which are not among the hops yet, and
+    /// The hops whose peers are asked by UDP first: siblings, which are not among the hops yet, and
     /// parents, which are.
     queries: Vec<Hop>,
 }
@@ -210,9 +210,9 @@ pub(crate) enum HierarchyCode {
     /// By a hash of the URL.
     Carp,
     ClosestParent,
-    /// A sibling that has the response, by ICP.
+    /// A sibling that has the response, by its reply.
     SiblingHit,
-    /// A parent that has the response, by ICP.
+    /// A parent that has the response, by its reply.
     ParentHit,
     /// No peer has the response, and this parent said so first.
     FirstParentMiss,
@@ -232,7 +232,7 @@ impl HierarchyCode {
         }
     }
 
-    /// The same if replies to ICP queries did not arrive in time.
+    /// The same if replies to queries did not arrive in time.
     fn as_str_timed_out(self) -> &'static str {
         match self {
             Self::Direct => "TIMEOUT_HIER_DIRECT",
@@ -294,6 +294,11 @@ impl Hop {
         absolute.is_some_and(|form| form.wanted == Wanted::Stored)
     }
 
+    /// Whether the server is regarded as one that answers.
+    pub(crate) fn is_up(&self) -> bool {
+        self.peer().is_none_or(|peer| peer.health.is_up())
+    }
+
     fn is_same_peer(&self, other: &Hop) -> bool {
         match (self.peer(), other.peer()) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -319,15 +324,9 @@ impl Route {
         }
     }
 
-    /// The peers that are to be asked by ICP before the first hop is tried, by their numbers.
+    /// The peers that are to be asked by UDP before the first hop is tried, by their numbers.
     pub(crate) fn queries(&self) -> impl Iterator<Item = &Arc<Peer>> {
         self.queries.iter().filter_map(Hop::peer)
-    }
-
-    /// Takes the queries away: this route is not to wait for replies.
-    pub(crate) fn without_queries(mut self) -> Self {
-        self.queries = Vec::new();
-        self
     }
 
     /// The route after its queries: siblings that have the response first, then the parent that has
@@ -410,7 +409,16 @@ impl Route {
         self
     }
 
-    /// Whether a peer is among the hops, or is to be asked by ICP.
+    /// The same hops, with the first one last: it gave a response that broke off again.
+    pub(crate) fn with_first_last(mut self) -> Self {
+        if !self.rest.is_empty() {
+            let second = self.rest.remove(0);
+            self.rest.push(std::mem::replace(&mut self.first, second));
+        }
+        self
+    }
+
+    /// Whether a peer is among the hops, or is to be asked by UDP.
     pub(crate) fn has_peer(&self) -> bool {
         !self.queries.is_empty() || self.hops().any(|hop| hop.peer().is_some())
     }
@@ -598,7 +606,7 @@ impl Rule {
         }
     }
 
-    /// The hops whose peers are asked by ICP: siblings, and parents of which one is to be chosen.
+    /// The hops whose peers are asked by UDP: siblings, and parents of which one is to be chosen.
     /// Only http URLs are sent in clear by UDP, and only peers that answer are waited for.
     fn queries(&self, request: RouteRequest<'_>, parents: &[Hop]) -> Vec<Hop> {
         if request.siblings == Siblings::NotAsked
@@ -610,8 +618,7 @@ impl Rule {
             return Vec::new();
         }
         let answers = |peer: &Arc<Peer>| {
-            let is_asked = peer.settings.icp.is_some();
-            is_asked && peer.icp_health.is_up() && peer.health.is_up()
+            peer.is_queried() && peer.query_health.is_up() && peer.health.is_up()
         };
         let siblings = self.siblings.iter().filter(|peer| answers(peer));
         let siblings: Vec<_> = siblings.map(|peer| sibling_hop(request, peer)).collect();
@@ -661,7 +668,7 @@ pub(crate) fn literal_address(host: &Host) -> Option<IpAddr> {
 const HOPS_MAX: usize = 6;
 /// Maximum number of siblings that are asked by HTTP for one resource.
 const SIBLINGS_MAX: usize = 2;
-/// Maximum number of peers that are asked by ICP about one resource.
+/// Maximum number of peers that are asked by UDP about one resource.
 const QUERIES_MAX: usize = 16;
 /// From so many members of Via on, no peer is asked.
 const VIA_MEMBERS_MAX: usize = 8;
@@ -679,6 +686,7 @@ mod tests {
             credentials: Credentials::None,
             https,
             icp: None,
+            htcp: None,
             misses: PeerMisses::Fetched,
             weight,
         };
@@ -965,12 +973,12 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_answer_by_icp_is_not_waited_for() {
+    fn a_peer_that_does_not_answer_queries_is_not_waited_for() {
         let peers = family();
         let now = tokio::time::Instant::now();
         for peer in &peers[..2] {
             for _ in 0..3 {
-                peer.icp_health.failed(PeerFailure::Other, now);
+                peer.query_health.failed(PeerFailure::Other, now);
             }
         }
         peers[2].health.failed(PeerFailure::Refused, now);

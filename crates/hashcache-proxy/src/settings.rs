@@ -233,6 +233,9 @@ pub struct Settings {
     pub workers: usize,
     /// Address of the UDP socket for ICP; it is bound only if a peer has an ICP port.
     pub icp: Option<SocketAddr>,
+    /// Address of the UDP socket for HTCP; it is bound only if a peer has an HTCP port. If a peer
+    /// has a key, it is one address: signatures cover it.
+    pub htcp: Option<SocketAddr>,
     /// Other caches through which resources are fetched.
     pub peers: Vec<PeerSettings>,
     /// Which resources are fetched through which peers: the first route that matches decides. The

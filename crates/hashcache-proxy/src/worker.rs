@@ -61,8 +61,8 @@ pub(crate) struct Common {
     pub(crate) shares: Arc<Shares>,
     pub(crate) own: OwnAddresses,
     pub(crate) exposition: Exposition,
-    /// Queries to peers by ICP, if its socket is open.
-    pub(crate) queries: Option<Arc<Queries>>,
+    /// Queries to peers by ICP and HTCP.
+    pub(crate) queries: Arc<Queries>,
     pub(crate) live: ArcSwap<LiveSettings>,
 }
 
@@ -117,6 +117,7 @@ impl LiveSettings {
             generation,
             store: StoreOptions {
                 rules: settings.rules.clone(),
+                sites: settings.sites.lifetimes(),
                 negative: settings.negative_lifetime,
                 adaptive: settings.adaptive_lifetime,
                 set_cookie: settings.set_cookie,

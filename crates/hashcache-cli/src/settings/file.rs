@@ -183,6 +183,10 @@ impl Reader<'_> {
     fn peer(&mut self, table: &Spanned<DeValue<'_>>) {
         if let Some(read) = self.read::<PeerTable>(PEER, table) {
             match read.settings() {
+                Ok(peer) if self.peers.iter().any(|it| it.name == peer.name) => {
+                    let fault = Fault::new(format!("two peers are called `{}`", peer.name));
+                    self.fault(self.line(table.span().start), fault.at(PEER));
+                }
                 Ok(peer) => self.peers.push(peer),
                 Err(fault) => self.fault(self.line(table.span().start), fault.at(PEER)),
             }

@@ -17,7 +17,7 @@ use hashcache_proxy::{
 };
 
 use super::mirror::{read_mirror, show_mirror};
-use super::peers::{CHOICES, DIRECTS, read_icp, read_parent};
+use super::peers::{CHOICES, DIRECTS, read_parent, read_udp};
 use super::suggest;
 use super::values::Values;
 use super::words::one_of;
@@ -271,7 +271,8 @@ pub static KEYS: &[Key] = &[
     many!("parent", parent, read_parent),
     one!("direct", direct, direct, show_direct),
     one!("peer_choice", peer_choice, choice, show_choice),
-    one!("icp", icp, read_icp, show_address),
+    one!("icp", icp, read_udp, show_address),
+    one!("htcp", htcp, read_udp, show_address),
     one!("fail", fail, fail, show_fail),
     many!("pac_proxies", pac_proxies, proxy_url),
     many!("allow_client", allow_client, itself),
@@ -345,6 +346,7 @@ pub static KEYS: &[Key] = &[
     limit!(progress_time, positive_time, show_duration),
     limit!(connect_time, positive_time, show_duration),
     limit!(first_byte_time, positive_time, show_duration),
+    limit!(peer_first_byte_time, positive_time, show_duration),
     limit!(between_bytes_time, positive_time, show_duration),
     limit!(upstream_per_origin, count, show_count),
     limit!(upstream, count, show_count),

@@ -166,6 +166,7 @@ fn assemble(
         direct: effective.values.direct,
         choice: effective.values.peer_choice,
         icp: effective.values.icp,
+        htcp: effective.values.htcp,
         in_front_of_a_site: effective.values.accelerate.is_some() || !parsed.sites.is_empty(),
     };
     match said.together(environment) {

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 use hashcache_http::{Origin, Scheme, TargetError};
 use hashcache_proxy::{
-    ConnectPort, Credentials, Direct, PeerChoice, PeerHttps, PeerKind, PeerMisses, PeerSettings,
-    RouteHost, RouteSettings,
+    ConnectPort, Credentials, Direct, HtcpPeer, PeerChoice, PeerHttps, PeerKind, PeerMisses,
+    PeerSettings, RouteHost, RouteSettings,
 };
 use serde::Deserialize;
 
@@ -93,6 +93,7 @@ fn parent_at(url: Origin) -> PeerSettings {
         credentials: Credentials::None,
         https: PeerHttps::Tunnel,
         icp: None,
+        htcp: None,
         misses: PeerMisses::Fetched,
         weight: 1,
     }
@@ -111,6 +112,10 @@ pub struct PeerTable {
     plain_https: bool,
     weight: Option<u32>,
     icp: Option<u16>,
+    htcp: Option<u16>,
+    htcp_key_file: Option<PathBuf>,
+    clear: Option<bool>,
+    send_clear: Option<bool>,
     misses: Option<bool>,
 }
 
@@ -141,11 +146,15 @@ impl PeerTable {
         if self.icp == Some(0) {
             return Err(Fault::new("`icp` of a peer is a port from 1 to 65535"));
         }
-        if kind == PeerKind::Sibling && self.icp.is_none() {
-            let fault = Fault::new(format!("the sibling `{}` has no `icp`", self.name));
+        let htcp = self.htcp_peer()?;
+        if kind == PeerKind::Sibling && self.icp.is_none() && htcp.is_none() {
+            let fault = Fault::new(format!(
+                "the sibling `{}` has neither `icp` nor `htcp`",
+                self.name
+            ));
             return Err(fault.hint(
-                "a sibling is asked by ICP whether it has a response: add its UDP port, usually \
-                 `icp = 3130`",
+                "a sibling is asked by UDP whether it has a response: add its port, usually \
+                 `icp = 3130` or `htcp = 4827`",
             ));
         }
         let credentials = self.credentials_file.clone();
@@ -156,12 +165,42 @@ impl PeerTable {
             credentials: credentials.map_or(Credentials::None, Credentials::File),
             https,
             icp: self.icp,
+            htcp,
             misses: match self.misses {
                 Some(false) => PeerMisses::Refused,
                 Some(true) | None => PeerMisses::Fetched,
             },
             weight,
         })
+    }
+}
+
+impl PeerTable {
+    fn htcp_peer(&self) -> Result<Option<HtcpPeer>, Fault> {
+        let Some(port) = self.htcp else {
+            let others = [
+                ("htcp_key_file", self.htcp_key_file.is_some()),
+                ("clear", self.clear.is_some()),
+                ("send_clear", self.send_clear.is_some()),
+            ];
+            let alone = others.iter().find(|(_, is_set)| *is_set);
+            return match alone {
+                Some((name, _)) => {
+                    let fault = Fault::new(format!("`{name}` of a peer needs `htcp`"));
+                    Err(fault.hint("add its UDP port for HTCP, usually `htcp = 4827`"))
+                }
+                None => Ok(None),
+            };
+        };
+        if port == 0 {
+            return Err(Fault::new("`htcp` of a peer is a port from 1 to 65535"));
+        }
+        Ok(Some(HtcpPeer {
+            port,
+            key_file: self.htcp_key_file.clone(),
+            obeys_clear: self.clear.unwrap_or(false),
+            sends_clear: self.send_clear.unwrap_or(false),
+        }))
     }
 }
 
@@ -314,6 +353,8 @@ pub struct Said<'a> {
     pub choice: PeerChoice,
     /// The key `icp`.
     pub icp: Option<SocketAddr>,
+    /// The key `htcp`.
+    pub htcp: Option<SocketAddr>,
     /// The proxy runs in front of a site: only routes that the operator wrote apply.
     pub in_front_of_a_site: bool,
 }
@@ -345,7 +386,9 @@ impl Said<'_> {
         }
         for (at, peer) in all.peers.iter().enumerate() {
             if all.peers[..at].iter().any(|it| it.name == peer.name) {
-                faults.push(Fault::new(format!("two peers are called `{}`", peer.name)));
+                // Two in the file were found there; this one is from a flag or the environment.
+                let fault = Fault::new(format!("two peers are called `{}`", peer.name));
+                faults.push(fault.at("parent"));
             }
         }
         for name in all
@@ -359,7 +402,8 @@ impl Said<'_> {
                 faults.push(fault.hint(format!("there are: {}", known.join(", "))));
             }
         }
-        faults.extend(self.icp_faults(&all.peers));
+        faults.extend(self.icp_fault(&all.peers));
+        faults.extend(self.htcp_fault(&all.peers));
         let forbids = self.direct == Direct::Never;
         let has_parent = all.peers.iter().any(|peer| peer.kind == PeerKind::Parent);
         if forbids && !has_parent && !self.in_front_of_a_site {
@@ -381,7 +425,7 @@ impl Said<'_> {
     }
 
     /// What is wrong with the settings for ICP.
-    fn icp_faults(&self, peers: &[PeerSettings]) -> Option<Fault> {
+    fn icp_fault(&self, peers: &[PeerSettings]) -> Option<Fault> {
         let asked = peers.iter().find(|peer| peer.icp.is_some())?;
         if self.in_front_of_a_site {
             let fault = Fault::new("`icp` works only in a forward proxy, not with `accelerate`");
@@ -400,6 +444,41 @@ impl Said<'_> {
             );
         }
         None
+    }
+
+    /// What is wrong with the settings for HTCP.
+    fn htcp_fault(&self, peers: &[PeerSettings]) -> Option<Fault> {
+        let asked = peers.iter().find(|peer| peer.htcp.is_some())?;
+        if self.in_front_of_a_site {
+            let fault = Fault::new("`htcp` works only in a forward proxy, not with `accelerate`");
+            return Some(fault.at("peer"));
+        }
+        let Some(own) = self.htcp else {
+            let what = format!(
+                "the peer `{}` has an HTCP port, but `htcp` is not set",
+                asked.name
+            );
+            let fault = Fault::new(what);
+            return Some(fault.hint(
+                "say at which address and port this proxy speaks HTCP itself: `htcp = 4827`",
+            ));
+        };
+        let has_key = |peer: &&PeerSettings| {
+            let htcp = peer.htcp.as_ref();
+            htcp.is_some_and(|htcp| htcp.key_file.is_some())
+        };
+        let signs = peers.iter().find(has_key)?;
+        if !own.ip().is_unspecified() {
+            return None;
+        }
+        let what = format!(
+            "the peer `{}` has an HTCP key, but `htcp` is a port alone",
+            signs.name
+        );
+        Some(Fault::new(what).hint(
+            "a signature covers the addresses of both ends: write `htcp` with the address that \
+             the peer sees, as in `htcp = \"192.0.2.1:4827\"`",
+        ))
     }
 
     /// The proxies in the variables that curl reads: `http_proxy` (lower case only, because a CGI
@@ -461,8 +540,8 @@ impl Said<'_> {
     }
 }
 
-/// An address with a port, a port alone, or `none`.
-pub fn read_icp(word: &str) -> Result<Option<SocketAddr>, Fault> {
+/// Where ICP or HTCP is spoken: an address with a port, a port alone, or `none`.
+pub fn read_udp(word: &str) -> Result<Option<SocketAddr>, Fault> {
     if word == "none" {
         return Ok(None);
     }
@@ -547,6 +626,7 @@ mod tests {
             direct: Direct::Allow,
             choice: PeerChoice::First,
             icp: None,
+            htcp: None,
             in_front_of_a_site: false,
         };
         said.together(&environment(variables))
@@ -635,6 +715,7 @@ mod tests {
             direct: Direct::Never,
             choice: PeerChoice::First,
             icp: None,
+            htcp: None,
             in_front_of_a_site: false,
         };
         let variables = [("http_proxy", "p.test:1"), ("https_proxy", "u:p@p.test:1")];
@@ -648,6 +729,7 @@ mod tests {
         assert_eq!(found.peers.len(), 2);
         let site = Said {
             icp: None,
+            htcp: None,
             in_front_of_a_site: true,
             ..said
         };
@@ -669,6 +751,7 @@ mod tests {
             direct: Direct::Never,
             choice: PeerChoice::First,
             icp: None,
+            htcp: None,
             in_front_of_a_site: false,
         };
         let faults = said.together(&environment(&[])).unwrap_err().0;
@@ -684,7 +767,7 @@ mod tests {
     #[test]
     fn a_sibling_needs_a_port_and_a_socket_of_ours() {
         let sibling = "name = \"a\"\nkind = \"sibling\"\nurl = \"http://a.test\"\n";
-        assert!(peer(sibling).unwrap_err().what.contains("no `icp`"));
+        assert!(peer(sibling).unwrap_err().what.contains("neither `icp`"));
         assert!(peer(&format!("{sibling}icp = 0")).is_err());
         let too_large = format!("{sibling}icp = 65536");
         assert!(toml::from_str::<PeerTable>(&too_large).is_err());
@@ -697,7 +780,8 @@ mod tests {
             routes: &[],
             direct: Direct::Allow,
             choice: PeerChoice::First,
-            icp: read_icp("3130").unwrap(),
+            icp: read_udp("3130").unwrap(),
+            htcp: None,
             in_front_of_a_site: false,
         };
         assert!(said.together(&environment(&[])).is_ok());
@@ -723,13 +807,52 @@ mod tests {
     }
 
     #[test]
+    fn htcp_needs_a_socket_of_ours_and_a_key_needs_its_address() {
+        let table = "name = \"a\"\nkind = \"sibling\"\nurl = \"http://a.test\"\n";
+        for alone in [
+            "htcp_key_file = \"/k\"",
+            "clear = true",
+            "send_clear = true",
+        ] {
+            let fault = peer(&format!("{table}icp = 3130\n{alone}")).unwrap_err();
+            assert!(fault.what.contains("needs `htcp`"), "{}", fault.what);
+        }
+        assert!(peer(&format!("{table}htcp = 0")).is_err());
+        let plain = peer(&format!("{table}htcp = 4827")).unwrap();
+        let htcp = plain.htcp.clone().unwrap();
+        assert!(!htcp.obeys_clear && !htcp.sends_clear && htcp.key_file.is_none());
+        let signed = format!("{table}htcp = 4827\nhtcp_key_file = \"/k\"\nclear = true");
+        let signed = peer(&signed).unwrap();
+        assert!(signed.htcp.as_ref().unwrap().obeys_clear);
+        let is_good = |peer: &PeerSettings, htcp: &str, in_front_of_a_site| {
+            let said = Said {
+                parents: &[],
+                peers: std::slice::from_ref(peer),
+                routes: &[],
+                direct: Direct::Allow,
+                choice: PeerChoice::First,
+                icp: None,
+                htcp: read_udp(htcp).unwrap(),
+                in_front_of_a_site,
+            };
+            said.together(&environment(&[])).is_ok()
+        };
+        assert!(is_good(&plain, "4827", false));
+        assert!(!is_good(&plain, "none", false));
+        assert!(!is_good(&plain, "4827", true));
+        assert!(!is_good(&signed, "4827", false));
+        assert!(!is_good(&signed, "[::]:4827", false));
+        assert!(is_good(&signed, "192.0.2.1:4827", false));
+    }
+
+    #[test]
     fn icp_is_spoken_at_a_port_or_at_an_address_with_a_port() {
-        let address = |word| read_icp(word).unwrap().unwrap().to_string();
+        let address = |word| read_udp(word).unwrap().unwrap().to_string();
         assert_eq!(address("3130"), "0.0.0.0:3130");
         assert_eq!(address("[::1]:3130"), "[::1]:3130");
-        assert_eq!(read_icp("none").unwrap(), None);
+        assert_eq!(read_udp("none").unwrap(), None);
         for word in ["0", "127.0.0.1", "127.0.0.1:0", "65536", "host:3130", ""] {
-            assert!(read_icp(word).is_err(), "{word}");
+            assert!(read_udp(word).is_err(), "{word}");
         }
     }
 }

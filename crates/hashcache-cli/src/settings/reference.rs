@@ -451,6 +451,14 @@ pub static ENTRIES: &[Entry] = &[
          only the addresses of those peers are answered.",
     ),
     entry(
+        "htcp",
+        Topic::Peers,
+        DefaultValue::Value,
+        "UDP port or address where this proxy speaks HTCP with its peers, or `none`",
+        "As icp, for peers with an HTCP port; 4827 is customary. With a key of a peer it must be \
+         the address that the peer sees, because signatures cover it.",
+    ),
+    entry(
         "access_log",
         Topic::Logs,
         DefaultValue::Value,
@@ -682,6 +690,13 @@ pub static ENTRIES: &[Entry] = &[
         "",
     ),
     limit(
+        "limits.peer_first_byte_time",
+        "Time for the first byte of a peer's response while another next hop is left",
+        "Of several peers together hardly more. A peer that answers nothing at all is found out \
+         earlier, by a probe after 2 s. Raise it if fetches through a parent take long and are \
+         not to be repeated directly.",
+    ),
+    limit(
         "limits.between_bytes_time",
         "Time between bytes of an origin's response",
         "",
@@ -762,7 +777,7 @@ are stored by the URL that the client used. Origins get X-Forwarded-For, X-Forwa
 X-Forwarded-Host and Forwarded. A reload takes changes of sites over.";
 
 /// The fields of a `[[site]]`.
-pub const SITE_FIELDS: [(&str, &str); 15] = [
+pub const SITE_FIELDS: [(&str, &str); 16] = [
     (
         "hosts",
         "Names of the site, without ports. The first one is its name in logs.",
@@ -802,6 +817,14 @@ pub const SITE_FIELDS: [(&str, &str); 15] = [
         "Networks of proxies in front of this one, whose Forwarded and X-Forwarded fields are \
          believed. From other clients these fields are dropped. A proxy in these networks must \
          set or remove X-Forwarded-For.",
+    ),
+    (
+        "lifetime",
+        "Freshness lifetimes by path; the first entry that matches decides. path: a pattern or a \
+         list, as in a rule; without it, every path. default: the lifetime of a 200 or a permanent \
+         redirect for which the origin states none. It is for requests without cookies, unless \
+         ignore_cookies = true, and never for responses that set a cookie. max: the longest \
+         lifetime, whatever the origin states. private, no-store and no-cache win.",
     ),
     (
         "stale_if_error",
@@ -868,16 +891,16 @@ pub const MIRROR_FIELDS: [(&str, &str); 4] = [
 /// What a `[[peer]]` is for.
 pub const PEER_ABOUT: &str = "\
 Another cache through which this proxy fetches. All parents are asked for everything, in the order \
-of the file, unless a route says otherwise. Siblings are asked by ICP what they have stored. You \
-trust every peer not to forge what it sends.";
+of the file, unless a route says otherwise. Siblings are asked by ICP or HTCP what they have \
+stored. You trust every peer not to forge what it sends.";
 
 /// The fields of a `[[peer]]`.
-pub const PEER_FIELDS: [(&str, &str); 9] = [
+pub const PEER_FIELDS: [(&str, &str); 13] = [
     ("name", "Name in logs and routes."),
     (
         "kind",
         "parent: it is asked for every resource, and fetches what it does not have. sibling: it \
-         is asked only for http resources that it says it has stored, by ICP.",
+         is asked only for http resources that it says it has stored, by ICP or HTCP.",
     ),
     (
         "url",
@@ -905,7 +928,29 @@ pub const PEER_FIELDS: [(&str, &str); 9] = [
     ),
     (
         "icp",
-        "Its UDP port for ICP, usually 3130; the key icp must be set too. A sibling needs it.",
+        "Its UDP port for ICP, usually 3130; the key icp must be set too. A sibling needs it, or \
+         htcp.",
+    ),
+    (
+        "htcp",
+        "Its UDP port for HTCP, usually 4827; the key htcp must be set too. Queries carry Accept, \
+         Accept-Encoding and Accept-Language. A peer with both ports is asked by HTCP.",
+    ),
+    (
+        "htcp_key_file",
+        "File with one line `name:secret`, the same at the peer. HTCP messages are then signed \
+         (HMAC-MD5), and those without its signature are refused. Only its owner and its group \
+         may read it. A reload reads it again. Squid does not sign.",
+    ),
+    (
+        "clear",
+        "true: obey its HTCP CLR, by which it removes a URL from this cache, 100 a second. Squid \
+         sends CLR unasked, after each POST and reload. false unless given.",
+    ),
+    (
+        "send_clear",
+        "true: it gets an HTCP CLR for each http URL that the method PURGE removes here. false \
+         unless given.",
     ),
     (
         "misses",

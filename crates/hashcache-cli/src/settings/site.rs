@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use hashcache_http::{Authority, Host, Origin, Scheme, Seconds, Target};
+use hashcache_http::{Authority, Host, LifetimeSpec, Lifetimes, Origin, Scheme, Seconds, Target};
 use hashcache_proxy::{
     Balance, Coding, Grace, HeaderChange, HeaderRules, HealthCheck, KeyRules, KeyRulesSpec,
     Message, Prefix, SentHost, Site, SiteOrigin,
@@ -32,6 +32,8 @@ pub struct SiteTable {
     redirect_to_https: bool,
     #[serde(default)]
     trust_forwarded: Vec<String>,
+    #[serde(default)]
+    lifetime: Vec<LifetimeSpec>,
     stale_if_error: Option<String>,
     stale_while_revalidate: Option<String>,
     #[serde(default)]
@@ -137,6 +139,8 @@ impl SiteTable {
             health: self.health.map(HealthTable::check).transpose()?,
             redirect_to_https: self.redirect_to_https,
             trust_forwarded: trust.collect::<Result<_, _>>()?,
+            lifetimes: Lifetimes::new(self.lifetime)
+                .map_err(|error| Fault::new(error.to_string()).at("lifetime"))?,
             grace: Grace {
                 stale_if_error: seconds("stale_if_error", self.stale_if_error.as_deref())?,
                 stale_while_revalidate: seconds(
@@ -322,6 +326,7 @@ mod tests {
             health = { path = \"/healthz?x\", interval = \"7s\", timeout = \"1s\", status = 204 }
             redirect_to_https = true
             trust_forwarded = [\"10.0.0.0/8\"]
+            lifetime = [{ path = \"/a/**\", default = \"1d\" }, { max = \"1h\" }]
             stale_if_error = \"1h\"
             stale_while_revalidate = \"30s\"
             key = { drop_query = [\"utm_*\"], sort_query = true, cookies = [\"lang\"] }
@@ -348,6 +353,7 @@ mod tests {
         assert_eq!(health.status, 204);
         assert!(site.redirect_to_https);
         assert_eq!(site.trust_forwarded.len(), 1);
+        assert!(!site.lifetimes.is_empty());
         assert_eq!(site.grace.stale_if_error, Seconds::new(3600));
         assert_eq!(site.grace.stale_while_revalidate, Seconds::new(30));
         assert_ne!(site.key, KeyRules::default());
@@ -395,6 +401,14 @@ mod tests {
             (
                 "trust_forwarded = [\"10.0.0.1/8\"]",
                 "trust_forwarded: `10.0.0.1/8` is not a network: ",
+            ),
+            (
+                "lifetime = [{ path = \"/a\" }]",
+                "lifetime: lifetime for /a: default or max is needed",
+            ),
+            (
+                "lifetime = [{ path = \"a\", max = \"1h\" }]",
+                "lifetime: path pattern a does not begin with /",
             ),
             (
                 "stale_if_error = \"x\"",

@@ -526,6 +526,15 @@ fn a_wrong_site_names_its_line_and_its_field() {
 }
 
 #[test]
+fn two_peers_of_one_name_are_a_fault_at_the_second() {
+    let peer = "[[peer]]\nname = \"a\"\nurl = \"http://192.0.2.1:3128\"\n";
+    assert_eq!(
+        whats(assembled(&format!("{peer}{peer}"), &[], vec![])),
+        ["a.toml:4: peer: two peers are called `a`"]
+    );
+}
+
+#[test]
 fn a_site_does_not_go_together_with_a_forward_proxy() {
     for (more, what) in [
         (

@@ -100,6 +100,8 @@ pub struct Values {
     pub peer_choice: PeerChoice,
     /// Where this proxy speaks ICP, if it does.
     pub icp: Option<SocketAddr>,
+    /// Where this proxy speaks HTCP, if it does.
+    pub htcp: Option<SocketAddr>,
     /// All peers and routes; made of the other settings and of the tables of the file.
     pub peers: PeersAndRoutes,
     /// Directory of the certificate authority for interception.
@@ -189,6 +191,7 @@ impl Values {
             direct: Direct::Allow,
             peer_choice: PeerChoice::First,
             icp: None,
+            htcp: None,
             peers: PeersAndRoutes::default(),
             intercept_ca: None,
             intercept: HostOptions::default(),
@@ -283,6 +286,7 @@ impl Values {
             public_url: self.public_url.clone(),
             mirrors: self.mirror.clone(),
             icp: self.icp,
+            htcp: self.htcp,
             peers: self.peers.peers.clone(),
             routes: self.peers.routes.clone(),
             intercept: None,

@@ -8,6 +8,7 @@ mod environment;
 mod operation;
 mod plan;
 
+mod cache_box;
 mod proxy_process;
 
 mod proxy_ca;
@@ -15,6 +16,7 @@ mod proxy_clock;
 mod proxy_followers;
 mod proxy_groups;
 mod proxy_hostile;
+mod proxy_htcp;
 mod proxy_intercept;
 mod proxy_mirrors;
 mod proxy_never_wrong;
@@ -28,6 +30,7 @@ mod proxy_rules;
 mod proxy_sharing;
 mod proxy_siblings;
 mod proxy_sites;
+mod proxy_sites_live;
 mod proxy_smuggling;
 mod proxy_tls;
 mod proxy_variants;

@@ -82,6 +82,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         workers: 2,
         pac_proxies: vec![],
         icp: None,
+        htcp: None,
         peers: vec![],
         routes: vec![],
         limits: Limits::default(),

@@ -1,9 +1,10 @@
 //! A proxy process with a cache of its own, which tests start and kill.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use hashcache_testkit::scenario::never_wrong::Victim;
@@ -14,8 +15,9 @@ pub struct Proxy {
     address: SocketAddr,
     second_address: Option<SocketAddr>,
     admin: SocketAddr,
-    /// Its standard error, after it has ended.
-    said: Option<JoinHandle<String>>,
+    /// Reads its standard error until it ends.
+    reader: JoinHandle<()>,
+    said: Arc<Mutex<String>>,
 }
 
 impl Proxy {
@@ -40,13 +42,17 @@ impl Proxy {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| error.to_string())?;
-        let mut stderr = child.stderr.take().expect("it was asked to be piped");
+        let stderr = child.stderr.take().expect("it was asked to be piped");
         // Read to the end, or the proxy would block when the pipe is full.
-        let said = std::thread::spawn(move || {
-            let mut said = String::new();
+        let said = Arc::new(Mutex::new(String::new()));
+        let to = Arc::clone(&said);
+        let reader = std::thread::spawn(move || {
             // Invalid UTF-8 ends the text early, which a test then shows.
-            let _ = stderr.read_to_string(&mut said);
-            said
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let mut said = to.lock().unwrap_or_else(PoisonError::into_inner);
+                said.push_str(&line);
+                said.push('\n');
+            }
         });
         let stdout = child.stdout.take().expect("it was asked to be piped");
         let mut greeting = String::new();
@@ -67,7 +73,8 @@ impl Proxy {
         let Some((address, admin)) = address.zip(admin) else {
             let _ = child.kill();
             let status = child.wait();
-            let said = said.join().expect("a thread that only reads");
+            reader.join().expect("a thread that only reads");
+            let said = said.lock().unwrap_or_else(PoisonError::into_inner);
             return Err(format!(
                 "the proxy ended with {status:?}: {greeting:?}, {said}"
             ));
@@ -77,7 +84,8 @@ impl Proxy {
             address,
             second_address,
             admin,
-            said: Some(said),
+            reader,
+            said,
         })
     }
 
@@ -98,12 +106,20 @@ impl Proxy {
         self.child.id()
     }
 
+    /// What it has written to its standard error so far.
+    pub fn said(&self) -> String {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.clone()
+    }
+
     /// Kills it, as a power cut would; returns its output.
     pub fn kill(mut self) -> String {
         self.child.kill().expect("a child that was not waited for");
         self.child.wait().expect("a child that was not waited for");
-        let said = self.said.take().expect("taken here alone");
-        said.join().expect("a thread that only reads")
+        while !self.reader.is_finished() {
+            std::thread::yield_now();
+        }
+        self.said()
     }
 
     /// Stops it with a signal, so that everything is written to disk.

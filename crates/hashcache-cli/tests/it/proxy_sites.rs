@@ -19,7 +19,7 @@ use crate::Home;
 use crate::proxy_process::Proxy;
 
 /// A proxy in front of `www.a.test`.
-fn front(home: &Home, config: &str) -> Proxy {
+pub fn front(home: &Home, config: &str) -> Proxy {
     let file = home.file("site.toml", config);
     let (cache, log) = (home.path().join("cache.img"), home.path().join("log"));
     let flags = [
@@ -30,7 +30,7 @@ fn front(home: &Home, config: &str) -> Proxy {
 }
 
 /// One site at these origins, with further lines.
-fn site(origins: &[&Origin], more: &str) -> String {
+pub fn site(origins: &[&Origin], more: &str) -> String {
     let urls: Vec<String> = origins
         .iter()
         .map(|origin| format!("\"http://{}\"", origin.address()))
@@ -38,29 +38,29 @@ fn site(origins: &[&Origin], more: &str) -> String {
     site_at(&urls.join(", "), more)
 }
 
-fn site_at(urls: &str, more: &str) -> String {
+pub fn site_at(urls: &str, more: &str) -> String {
     format!("[[site]]\nhosts = [\"www.a.test\", \"a.test\"]\norigins = [{urls}]\n{more}\n")
 }
 
-async fn origin(answer: impl Fn(&RawRequest) -> Script + Send + Sync + 'static) -> Origin {
+pub async fn origin(answer: impl Fn(&RawRequest) -> Script + Send + Sync + 'static) -> Origin {
     Origin::start(answer).await.unwrap()
 }
 
 /// An origin whose responses are fresh.
-async fn plain(content: &'static str) -> Origin {
+pub async fn plain(content: &'static str) -> Origin {
     origin(move |_| Script::response(200, &FRESH, content)).await
 }
 
-const FRESH: [(&str, &str); 1] = [("Cache-Control", "max-age=600")];
-const WWW: (&str, &str) = ("Host", "www.a.test");
+pub const FRESH: [(&str, &str); 1] = [("Cache-Control", "max-age=600")];
+pub const WWW: (&str, &str) = ("Host", "www.a.test");
 
-async fn ask(proxy: &Proxy, method: &str, path: &str, fields: &[(&str, &str)]) -> Response {
+pub async fn ask(proxy: &Proxy, method: &str, path: &str, fields: &[(&str, &str)]) -> Response {
     let mut client = Client::connect(proxy.address()).await.unwrap();
     client.request(method, path, fields).await.unwrap();
     client.read_response(method).await.unwrap()
 }
 
-async fn get(proxy: &Proxy, path: &str, fields: &[(&str, &str)]) -> Response {
+pub async fn get(proxy: &Proxy, path: &str, fields: &[(&str, &str)]) -> Response {
     let fields: Vec<_> = [WWW].iter().chain(fields).copied().collect();
     ask(proxy, "GET", path, &fields).await
 }

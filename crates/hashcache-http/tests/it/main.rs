@@ -13,4 +13,5 @@ mod rfc9110;
 mod rfc9111;
 mod rfc9211;
 mod rfc9213;
+mod site_lifetimes;
 mod support;

@@ -27,7 +27,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 const MAC_BYTES: usize = 16;
 
 /// A shared secret and its name.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     name: Vec<u8>,
     secret: Vec<u8>,

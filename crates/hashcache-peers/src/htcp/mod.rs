@@ -5,9 +5,9 @@
 //! recognised, to be answered by [`Failure::NotImplemented`]. [`auth`] signs and checks.
 //!
 //! Squid differs from the RFC, and so the wire does: it says version 0.1, which is sent here as
-//! well ([`MINOR`]); 0.0 is read too. It sends `1/1` for the HTTP version, three empty strings
-//! where one belongs after "absent", and no request fields. It neither signs nor checks, and sends
-//! CLR to its peers unasked.
+//! well ([`MINOR`]); 0.0 is read too. It sends `1/1` for the HTTP version and no request fields.
+//! After "absent" it sends and wants three strings where one belongs, and so three are sent here.
+//! It neither signs nor checks, and sends CLR to its peers unasked.
 //!
 //! Invariant: a parsed message borrows all it has from the datagram, so it needs no memory.
 //! Cost: one pass over the datagram.

@@ -60,6 +60,13 @@ fn squids_answers_are_understood() {
     let miss = b"\x00\x14\x00\x01\x00\x0e\x11\x01\x00\x00\x00\x03\0\0\0\0\0\0\x00\x02";
     let absent = Response::Absent { cache_fields: b"" };
     assert_eq!(parse(miss).unwrap().body, Body::Response(absent));
+    assert_eq!(
+        datagram(MINOR, 3, &Body::Response(absent), None).unwrap(),
+        miss
+    );
+    // As the RFC has it.
+    let one = b"\x00\x10\x00\x01\x00\x0a\x11\x01\x00\x00\x00\x03\0\0\x00\x02";
+    assert_eq!(parse(one).unwrap().body, Body::Response(absent));
 
     let cleared = b"\x00\x0e\x00\x01\x00\x08\x40\x01\x00\x00\x00\x06\x00\x02";
     let gone = Body::Response(Response::Clr(Cleared::Gone));

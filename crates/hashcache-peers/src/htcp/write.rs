@@ -112,7 +112,13 @@ impl Response<'_> {
                 (TST, 0, RR)
             }
             Response::Absent { cache_fields } => {
-                put_string(to, cache_fields)?;
+                // The RFC has one string here. Squid 5 drops an answer without a whole DETAIL; for
+                // others the two empty strings are padding.
+                Detail {
+                    response_fields: cache_fields,
+                    ..Detail::default()
+                }
+                .write(to)?;
                 (TST, 1, RR)
             }
             Response::Clr(Cleared::Gone) => (CLR, 0, RR),

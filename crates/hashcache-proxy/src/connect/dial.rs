@@ -2,12 +2,10 @@
 //!
 //! Called by `connect` for tunnels and by `intercepted` for hosts that are to be verified.
 
-use std::time::Duration;
-
 use http::HeaderValue;
 
 use crate::failure::Failure;
-use crate::fetch::is_final;
+use crate::fetch::{Others, Patience, is_final};
 use crate::route::{NextHop, Route};
 use crate::share::Share;
 use crate::upstream::channel::Channel;
@@ -31,14 +29,26 @@ impl Destination {
         worker: &Worker,
         client: &Share,
     ) -> Result<(Channel, NextHop), Failure> {
-        let mut hops = self.route.hops().peekable();
         let mut failed = Failure::NoRoute;
-        while let Some(hop) = hops.next() {
-            let limit = hops.peek().map(|_| HURRIED_CONNECT);
+        let mut patience = Patience::new(&worker.limits);
+        for (number, hop) in self.route.hops().enumerate() {
+            let others = Others::after(&self.route, number);
+            if number > 0 && !hop.is_up() && others.is_any_up {
+                // It went down while another one was waited for.
+                continue;
+            }
+            let limit = others.connect_time(hop);
             let upstream = worker.upstream();
             let via = self.via.as_ref();
-            let connected = upstream.connect(&hop.endpoint, via, limit, Some(client));
-            match connected.await {
+            let connecting = upstream.connect(&hop.endpoint, via, limit, Some(client));
+            let connected = match hop.peer().filter(|_| others.is_any_up) {
+                Some(peer) => {
+                    let waited = patience.wait(peer, &others.peers, connecting).await;
+                    waited.unwrap_or_else(Err)
+                }
+                None => connecting.await,
+            };
+            match connected {
                 Ok((channel, address)) => return Ok((channel, hop.at(Some(address)))),
                 Err(failure) if is_final(&failure) => return Err(failure),
                 Err(failure) => failed = failure,
@@ -47,6 +57,3 @@ impl Destination {
         Err(failed)
     }
 }
-
-/// Limit on connecting while another hop is left.
-const HURRIED_CONNECT: Duration = Duration::from_secs(3);

@@ -11,6 +11,7 @@
 //! never gets a peer's 407: the credentials are the proxy's own.
 //! Cost: with one hop, one call; with several, a copy of the fields for each attempt but the last.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache_http::Vary;
@@ -18,7 +19,9 @@ use http::header::{COOKIE, PROXY_AUTHENTICATE, REFERER};
 use http::{HeaderName, Request, StatusCode};
 use tokio::time::timeout;
 
+use super::patience::{Patience, while_in_service};
 use crate::failure::Failure;
+use crate::peer::Peer;
 use crate::route::{Hop, NextHop, Route};
 use crate::site::health::Outcome;
 use crate::site::live::{Busy, LiveSite, SiteRequest};
@@ -70,17 +73,27 @@ pub(crate) async fn ask(
     if let Some(site) = site {
         site.prepare(request.headers_mut());
     }
+    let path = site.map(|_| request.uri().path().to_owned());
     let mut next = Some(request);
     let mut asking = Asking::default();
+    let mut patience = Patience::new(&worker.limits);
+    let mut before: Option<&Hop> = None;
     while let (Some((number, hop)), Some(mut request)) = (hops.next(), next.take()) {
+        let is_last = hops.peek().is_none();
+        let others = Others::after(route, number);
+        if before.is_some() && !hop.is_up() && others.is_any_up {
+            // It went down while another one was waited for.
+            next = Some(request);
+            continue;
+        }
         if let Some(site) = site {
-            if number > 0 && !site.site.may_retry() {
+            if before.is_some_and(|before| !site.site.may_retry(&before.endpoint)) {
                 break;
             }
             site.set_host(&hop.endpoint, request.headers_mut());
         }
+        before = Some(hop);
         let busy = site.and_then(|site| site.begin(&hop.endpoint));
-        let is_last = hops.peek().is_none();
         let stored_only = hop.peer().filter(|_| hop.wants_stored());
         // Fields that a sibling does not get: it may have the response to a request without them.
         let withheld =
@@ -90,7 +103,7 @@ pub(crate) async fn ask(
             absolute: hop.absolute.clone(),
             connect_time: match stored_only {
                 Some(sibling) => Some(sibling.round_trip.connect_limit()),
-                None => (!is_last).then_some(HURRIED_CONNECT),
+                None => others.connect_time(hop),
             },
             // A kept response has a permit; waiting for another one could block both.
             permit_time: asking.kept.as_ref().map(|_| Duration::ZERO),
@@ -106,15 +119,29 @@ pub(crate) async fn ask(
                 let late = |_| Err(SendFailure::from(Failure::FirstByteTimeout(limit)).into());
                 timeout(limit, sending).await.unwrap_or_else(late)
             }
-            None => sending.await,
+            None if copy.is_none() || !others.is_any_up => sending.await,
+            None => match (hop.peer(), site) {
+                (Some(peer), _) => {
+                    let waited = patience.wait(peer, &others.peers, sending).await;
+                    waited.unwrap_or_else(|late| Err(SendFailure::from(late).into()))
+                }
+                (None, Some(site)) => {
+                    let is_in_service = || site.site.is_in_service(&hop.endpoint);
+                    let waited = while_in_service(sending, Duration::MAX, || {}, is_in_service);
+                    let waited = waited.await;
+                    waited.unwrap_or_else(|late| Err(SendFailure::from(late).into()))
+                }
+                (None, None) => sending.await,
+            },
         };
         if let Some(site) = site {
-            note(site, hop, busy, &mut sent);
+            let path = path.as_deref().unwrap_or_default();
+            note(worker, (site, path), (hop, busy), &mut sent);
         }
         if stored_only.is_some() && !is_usable(&sent, &withheld) {
             worker.metrics.false_hit();
         }
-        match asking.judge(hop, number, sent, &withheld) {
+        match asking.judge(hop, (number, site.is_some()), sent, &withheld) {
             Judged::Answer(answered) => return Ok(*answered),
             Judged::Final => break,
             Judged::Failed(unsent) => next = copy.or(unsent.map(|request| *request)),
@@ -125,15 +152,19 @@ pub(crate) async fn ask(
 
 /// Notes what an origin of a site did, and marks its response.
 fn note(
-    site: &SiteRequest,
-    hop: &Hop,
-    busy: Option<Busy>,
+    worker: &Worker,
+    (site, path): (&SiteRequest, &str),
+    (hop, busy): (&Hop, Option<Busy>),
     sent: &mut Result<UpstreamExchange, Unanswered>,
 ) {
     let outcome = match sent {
         Ok(exchange) => {
             let outcome = Outcome::of(exchange.response.status());
-            site.mark(&hop.endpoint, exchange.response.headers_mut());
+            if let Some(busy) = &busy {
+                busy.note_response();
+            }
+            let targets = &worker.common.live().store.targets;
+            site.mark(&hop.endpoint, (path, &mut exchange.response), targets);
             exchange.response.body_mut().hold(busy);
             Some(outcome)
         }
@@ -147,7 +178,7 @@ fn note(
 /// What the hops tried so far have given.
 #[derive(Default)]
 struct Asking {
-    /// An error of a peer, which is the response if no other hop gives one.
+    /// An error of a peer, or of an origin of a site, which is the response if no other hop gives one.
     kept: Option<Answered>,
     failed: Option<AskFailure>,
     origin_bytes: u64,
@@ -166,7 +197,7 @@ impl Asking {
     fn judge(
         &mut self,
         hop: &Hop,
-        number: usize,
+        (number, of_site): (usize, bool),
         sent: Result<UpstreamExchange, Unanswered>,
         withheld: &Withheld,
     ) -> Judged {
@@ -193,6 +224,10 @@ impl Asking {
             hop: number,
         };
         let Some(peer) = asked_peer else {
+            if of_site && is_gateway_error(status) {
+                self.kept.get_or_insert(answered);
+                return Judged::Failed(None);
+            }
             return Judged::Answer(Box::new(answered));
         };
         peer.note_success();
@@ -227,9 +262,7 @@ impl Asking {
                 Judged::Failed(None)
             }
             // The peer could not reach the origin, perhaps because its own line is down.
-            StatusCode::BAD_GATEWAY
-            | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT => {
+            status if is_gateway_error(status) => {
                 self.kept.get_or_insert(answered);
                 Judged::Failed(None)
             }
@@ -257,6 +290,48 @@ impl Asking {
             (None, Some(failed)) => Err(failed),
             (None, None) => Err(Failure::NoRoute.into()),
         }
+    }
+}
+
+/// Whether the server says that it cannot answer now, but another one might.
+fn is_gateway_error(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
+/// What is left after a hop.
+pub(crate) struct Others {
+    /// The peers of the hops.
+    pub(crate) peers: Vec<Arc<Peer>>,
+    /// Whether one of the hops is expected to answer.
+    pub(crate) is_any_up: bool,
+    is_any: bool,
+}
+
+impl Others {
+    /// What is left after hop `number`.
+    pub(crate) fn after(route: &Route, number: usize) -> Self {
+        let hops = || route.hops().skip(number + 1);
+        Self {
+            peers: hops().filter_map(Hop::peer).cloned().collect(),
+            is_any_up: match route.site() {
+                Some(site) => hops().any(|hop| site.site.is_in_service(&hop.endpoint)),
+                None => hops().any(Hop::is_up),
+            },
+            is_any: hops().next().is_some(),
+        }
+    }
+
+    /// Limit on connecting to `hop`, if it is shorter than the usual one. The last way that is
+    /// expected to work has the usual time.
+    pub(crate) fn connect_time(&self, hop: &Hop) -> Option<Duration> {
+        let is_hurried = match hop.peer() {
+            Some(_) => self.is_any,
+            None => self.is_any_up,
+        };
+        is_hurried.then_some(HURRIED_CONNECT)
     }
 }
 

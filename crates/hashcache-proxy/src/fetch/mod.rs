@@ -18,21 +18,23 @@ pub(crate) mod counters;
 mod fields;
 mod judge;
 mod mark;
+mod patience;
 mod pump;
 pub(crate) mod range_fetch;
 mod sink;
 mod spec;
 pub(crate) mod variant;
 
-pub(crate) use self::ask::{Answered, AskFailure, ask, is_final};
+pub(crate) use self::ask::{Answered, AskFailure, Others, ask, is_final};
 pub(crate) use self::fields::{passed_on, upstream_fields};
+pub(crate) use self::patience::Patience;
 pub(crate) use self::spec::{Extent, FetchSpec, Fetched, Reply, SelectedResponse, is_error};
 
 use std::rc::Rc;
 
 use hashcache_http::{
     ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Scheme, UnixTime,
-    Upgrading, answer_range, not_modified_confirms, parse_http_date, set_validators,
+    Upgrading, VariantTable, answer_range, not_modified_confirms, parse_http_date, set_validators,
 };
 use http::header::{AGE, DATE, ETAG, IF_RANGE, RANGE};
 use http::{HeaderMap, Response, StatusCode};
@@ -234,19 +236,20 @@ async fn ask_origin(worker: &Rc<Worker>, spec: &mut FetchSpec) -> Result<Answere
 
 /// The route of a fetch, after the peers that may have the response were asked.
 async fn plan(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<Route, AskFailure> {
-    // A validation is for the origin, or for a parent that asks it.
-    let siblings = match spec.selected.is_none() && spec.choices.is_none() {
-        true => spec.siblings,
-        false => Siblings::NotAsked,
+    // A validation is for the origin, or for a parent that asks it. If no other variant has an
+    // entity tag, there is nothing to validate.
+    let has_tag = |table: &VariantTable| table.rows().iter().any(|row| row.etag.is_some());
+    let siblings = match spec.selected.is_some() || spec.choices.as_ref().is_some_and(has_tag) {
+        true => Siblings::NotAsked,
+        false => spec.siblings,
     };
     let route = worker.route_of_fetch(spec.space, &spec.target, &spec.fields, siblings)?;
-    match &worker.common.queries {
-        // On the heap: otherwise every transfer would keep room for it until its end.
-        Some(queries) if route.queries().next().is_some() => {
-            Ok(Box::pin(queries.ask(&spec.target, route)).await)
-        }
-        _ => Ok(route.without_queries()),
+    if route.queries().next().is_none() {
+        return Ok(route);
     }
+    // On the heap: otherwise every transfer would keep room for it until its end.
+    let queries = &worker.common.queries;
+    Ok(Box::pin(queries.ask(&spec.target, &spec.fields, route)).await)
 }
 
 fn unsendable() -> AskFailure {

@@ -173,6 +173,12 @@ impl Transfer {
             self.resumes_left -= 1;
             tokio::time::sleep(RESUME_PAUSE * attempt).await;
             let written = writer.written();
+            if attempt == 2
+                && let Ok(Some(route)) = &mut self.spec.route
+            {
+                // A hop that breaks off each time does so for the rest as well.
+                *route = route.clone().with_first_last();
+            }
             if let Some((body, length)) = self.rest(written, &etag).await {
                 tracing::debug!(offset = written, "broken fetch taken up again");
                 self.length = Some(length);

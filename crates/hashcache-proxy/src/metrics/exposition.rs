@@ -18,17 +18,21 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened};
+use super::{CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, origins};
 use crate::access_log::AccessLogger;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::intercept::{Handshake, InterceptState, Reason};
+use crate::site::live::LiveSites;
 use crate::upstream::UpstreamFigures;
 
 /// Reads the engine's figures; called at every scrape.
 type AskEngine = dyn Fn() -> EngineFigures + Send + Sync;
 /// Reads the numbers of connections to origins; called at every scrape.
 type AskUpstream = dyn Fn() -> UpstreamFigures + Send + Sync;
+
+/// The sites in effect; read at every scrape.
+type AskSites = dyn Fn() -> Arc<LiveSites> + Send + Sync;
 
 /// The sources of all figures.
 #[derive(Clone)]
@@ -39,6 +43,7 @@ pub(crate) struct Exposition {
     engine: Arc<AskEngine>,
     upstream: Arc<AskUpstream>,
     intercept_state: Arc<InterceptState>,
+    sites: Option<Arc<AskSites>>,
     start_seconds: u64,
 }
 
@@ -59,6 +64,7 @@ impl Exposition {
             engine: Arc::new(engine),
             upstream: Arc::new(upstream),
             intercept_state: Arc::default(),
+            sites: None,
             start_seconds,
         }
     }
@@ -67,6 +73,17 @@ impl Exposition {
     pub(crate) fn with_intercept_state(self, intercept_state: Arc<InterceptState>) -> Self {
         Self {
             intercept_state,
+            ..self
+        }
+    }
+
+    /// The same with the origins of sites.
+    pub(crate) fn with_sites(
+        self,
+        sites: impl Fn() -> Arc<LiveSites> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            sites: Some(Arc::new(sites)),
             ..self
         }
     }
@@ -312,6 +329,10 @@ impl Collector for Exposition {
 
         self.encode_intercept(&mut page)?;
         self.encode_icp(&mut page)?;
+        if let Some(sites) = &self.sites {
+            origins::encode(&mut page.0, &sites())?;
+        }
+        self.encode_htcp(&mut page)?;
 
         page.gauge("hashcache_objects", "Stored objects", engine.objects)?;
         page.gauge(
@@ -520,8 +541,52 @@ impl Exposition {
         )?;
         page.counter(
             "hashcache_peer_false_hits",
-            "Siblings that said HIT by ICP and then did not give the response",
+            "Siblings that said HIT and then did not give the response",
             self.metrics.sum(|worker| &worker.false_hits),
+        )
+    }
+
+    fn encode_htcp(&self, page: &mut Page<'_>) -> fmt::Result {
+        let htcp = self.metrics.htcp();
+        page.counter(
+            "hashcache_htcp_queries",
+            "HTCP queries (TST) sent to peers",
+            htcp.queries(),
+        )?;
+        page.counter(
+            "hashcache_htcp_timeouts",
+            "HTCP queries that got no reply in time",
+            htcp.timeouts(),
+        )?;
+        page.family(
+            "hashcache_htcp_replies",
+            "HTCP replies of peers to our queries, by reply",
+            "reply",
+            htcp.replies_received(),
+        )?;
+        page.family(
+            "hashcache_htcp_answers",
+            "HTCP replies sent to peers, by reply",
+            "reply",
+            htcp.replies_sent(),
+        )?;
+        page.family(
+            "hashcache_htcp_ignored",
+            "HTCP datagrams that had no effect and got no reply, by reason",
+            "reason",
+            htcp.datagrams_ignored(),
+        )?;
+        page.family(
+            "hashcache_htcp_clears",
+            "CLR requests of peers, by result",
+            "result",
+            htcp.clears_received(),
+        )?;
+        page.family(
+            "hashcache_htcp_clears_sent",
+            "CLR requests sent to peers after a PURGE, by result",
+            "result",
+            htcp.clears_sent(),
         )
     }
 

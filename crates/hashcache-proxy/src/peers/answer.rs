@@ -1,7 +1,13 @@
 //! The reply to a peer's query: HIT if a plain GET of the URL would be answered from the store now
 //! and for some time.
 //!
-//! Called by `udp`. Calls `store`.
+//! A query by ICP, and one by HTCP from Squid, says nothing about request fields. For such a query
+//! a response with `Vary: Accept-Encoding` and nothing else is a HIT whichever variant is stored:
+//! clients send few values, so the request that follows is mostly for that variant, and if not it
+//! costs a 504. For other fields a guess would mostly be wrong, so only the variant of a request
+//! without these fields is a HIT.
+//!
+//! Called by `udp` and `htcp`. Calls `store`.
 //!
 //! Invariants: memory alone decides about most misses; the disk is read for at most [`READS_MAX`]
 //! queries at once, each for at most [`READ_TIME`], else the reply is MISS. Nothing is fetched.
@@ -12,15 +18,16 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use hashcache::Cache;
-use hashcache_http::{RequestFacts, Reuse, Scheme, Seconds, Space, Target, cache_key, reuse};
+use hashcache::{Cache, Hit};
+use hashcache_http::{RequestFacts, Reuse, Scheme, Seconds, Space, Target, Vary, cache_key, reuse};
 use hashcache_peers::icp::Answer;
+use http::header::ACCEPT_ENCODING;
 use http::{HeaderMap, Method};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::settings::Mode;
-use crate::store::{StoreLookup, look_up};
+use crate::store::{StoreLookup, StoredResponse, first_variant, look_up};
 use crate::worker::Common;
 
 /// Answers queries.
@@ -45,10 +52,12 @@ impl Answerer {
         }
     }
 
-    /// Begins to answer a query for `url`.
+    /// Begins to answer a query for `url`, with the fields of the request that would follow, if
+    /// they are known.
     pub(super) async fn begin(
         &self,
         url: &[u8],
+        fields: Option<HeaderMap>,
     ) -> Begun<impl Future<Output = Answer> + Send + use<>> {
         let Some(target) = std::str::from_utf8(url)
             .ok()
@@ -63,7 +72,12 @@ impl Answerer {
             return Begun::Answer(Answer::Miss);
         };
         let (common, cache) = (Arc::clone(&self.common), self.cache.clone());
-        let mut reading = Box::pin(async move { of_store(&common, &cache, &key).await });
+        let mut reading = Box::pin(async move {
+            match of_store(&common, &cache, &key, fields).await {
+                true => Answer::Hit,
+                false => Answer::Miss,
+            }
+        });
         let known = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;
         if let Poll::Ready(answer) = known {
             return Begun::Answer(answer);
@@ -79,20 +93,39 @@ impl Answerer {
     }
 }
 
-/// What the store says about a plain GET.
-async fn of_store(common: &Common, cache: &Cache, key: &[u8]) -> Answer {
-    let fields = HeaderMap::new();
-    let StoreLookup::Found { hit, stored, .. } = look_up(cache, key, &fields).await else {
-        return Answer::Miss;
-    };
+/// Whether the store can answer a GET with these fields.
+async fn of_store(common: &Common, cache: &Cache, key: &[u8], fields: Option<HeaderMap>) -> bool {
+    let is_known = fields.is_some();
+    let fields = fields.unwrap_or_default();
     let mut facts = RequestFacts::of(&Method::GET, &fields);
+    if facts.lookup().is_err() {
+        return false;
+    }
     facts.directives.min_fresh = Some(FRESH_FOR);
-    let reuse = reuse(&facts, &stored.facts, common.now(), &common.live().reuse);
-    let length = hit.content_len().unwrap_or(0);
-    let is_whole = hit.is_complete() && hit.holes(0..length).is_empty();
-    match reuse {
-        Reuse::Fresh { .. } if is_whole && !hit.is_made_stale() => Answer::Hit,
-        _ => Answer::Miss,
+    let is_good = |hit: &Hit, stored: &StoredResponse| {
+        let reuse = reuse(&facts, &stored.facts, common.now(), &common.live().reuse);
+        let length = hit.content_len().unwrap_or(0);
+        let is_whole = hit.is_complete() && hit.holes(0..length).is_empty();
+        matches!(reuse, Reuse::Fresh { .. }) && is_whole && !hit.is_made_stale()
+    };
+    if let StoreLookup::Found { hit, stored, .. } = look_up(cache, key, &fields).await
+        && is_good(&hit, &stored)
+    {
+        return true;
+    }
+    if is_known {
+        return false;
+    }
+    // From memory: the lookup above has read it.
+    let first = first_variant(cache, key).await;
+    first.is_some_and(|(hit, stored)| varies_by_encoding(&stored) && is_good(&hit, &stored))
+}
+
+/// Whether the response varies by Accept-Encoding and by nothing else.
+fn varies_by_encoding(stored: &StoredResponse) -> bool {
+    match Vary::parse(&stored.fields) {
+        Vary::Fields(names) => names == [ACCEPT_ENCODING],
+        Vary::Nothing | Vary::TooWide | Vary::Anything => false,
     }
 }
 

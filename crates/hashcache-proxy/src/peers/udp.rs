@@ -37,19 +37,19 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Receives until the process ends. `is_ending` says whether clients are no longer accepted.
+/// Receives until the task is ended. `is_ending` says whether clients are no longer accepted.
 pub(crate) async fn serve(
     (common, cache): (Arc<Common>, Cache),
-    queries: Arc<Queries>,
     socket: UdpSocket,
     is_ending: impl Fn() -> bool,
 ) {
+    let queries = Arc::clone(&common.queries);
     let socket = match tokio::net::UdpSocket::from_std(socket) {
         Ok(socket) => socket,
         Err(error) => return warn!(%error, "ICP does not work"),
     };
     let answerer = Answerer::new(Arc::clone(&common), cache);
-    let mut rates = Rates::default();
+    let mut rates = Rates::new(RATE_MAX);
     let mut buffer = vec![0; icp::DATAGRAM_BYTES_MAX + 1].into_boxed_slice();
     let mut second = interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -85,7 +85,7 @@ pub(crate) async fn serve(
                 let answer = early_answer(&common, &peer, from.ip(), is_ending);
                 let begun = match answer {
                     Some(answer) => Begun::Answer(answer),
-                    None => answerer.begin(query.url()).await,
+                    None => answerer.begin(query.url(), None).await,
                 };
                 match begun {
                     Begun::Answer(answer) => reply(&queries, &peer, query, (from, answer)),
@@ -136,33 +136,44 @@ fn reply(queries: &Queries, peer: &Peer, query: Query<'_>, (to, answer): (Socket
         Answer::Miss if peer.settings.misses == PeerMisses::Refused => Answer::MissNoFetch,
         answer => answer,
     };
-    if queries.send_to(&query.reply(answer).to_datagram(), to) {
+    if queries.icp.send(&query.reply(answer).to_datagram(), to) {
         queries.counts.sent(answer);
     }
 }
 
-/// How many queries each address has sent in its current second. Addresses of peers alone get here,
-/// so there are few.
-#[derive(Debug, Default)]
-struct Rates(HashMap<IpAddr, (Instant, u32)>);
+/// How many messages each address has sent in its current second. Addresses of peers alone get
+/// here, so there are few.
+#[derive(Debug)]
+pub(super) struct Rates {
+    per_second: u32,
+    of: HashMap<IpAddr, (Instant, u32)>,
+}
 
 impl Rates {
-    fn admits(&mut self, from: IpAddr, now: Instant) -> bool {
-        if self.0.len() > ADDRESSES_MAX {
-            // Reloads with ever other peers.
-            self.0.clear();
+    pub(super) fn new(per_second: u32) -> Self {
+        Self {
+            per_second,
+            of: HashMap::new(),
         }
-        let (begun, count) = self.0.entry(from).or_insert((now, 0));
+    }
+
+    /// Counts a message; whether it may be answered.
+    pub(super) fn admits(&mut self, from: IpAddr, now: Instant) -> bool {
+        if self.of.len() > ADDRESSES_MAX {
+            // Reloads with ever other peers.
+            self.of.clear();
+        }
+        let (begun, count) = self.of.entry(from).or_insert((now, 0));
         if now.duration_since(*begun) >= Duration::from_secs(1) {
             (*begun, *count) = (now, 0);
         }
-        *count += 1;
-        *count <= RATE_MAX
+        *count = count.saturating_add(1);
+        *count <= self.per_second
     }
 }
 
-/// Maximum number of replies to one peer in a second.
-const RATE_MAX: u32 = 1000;
+/// Maximum number of replies to one peer in a second, by each protocol.
+pub(super) const RATE_MAX: u32 = 1000;
 /// Number of addresses whose rate is kept.
 const ADDRESSES_MAX: usize = 1024;
 
@@ -172,7 +183,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_gets_a_thousand_replies_a_second() {
-        let mut rates = Rates::default();
+        let mut rates = Rates::new(RATE_MAX);
         let (one, other) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]));
         let now = Instant::now();
         let admitted = (0..1500).filter(|_| rates.admits(one, now)).count();

@@ -134,7 +134,7 @@ async fn serve(
         return Err(Failure::Loop);
     }
     if common.is_reverse() {
-        return Box::pin(site::serve(connection, request, info, log_entry)).await;
+        return site::serve(connection, request, info, log_entry).await;
     }
     let target = match parse(connection, &request, info)? {
         RequestTarget::Tunnel(authority) => {
@@ -215,7 +215,8 @@ async fn serve(
 }
 
 /// Answers from the store if allowed, else from upstream: carries out one step after another until
-/// there is a response.
+/// there is a response. The large futures of rare steps are on the heap: every request moves its
+/// own future several times.
 async fn answer(
     connection: &Rc<Connection>,
     request: ClientRequest,
@@ -232,11 +233,12 @@ async fn answer(
             }
             Next::Serve(found) => hit::answer(&mut transaction, found).await?,
             Next::Validate(selected, forward, on_error) => {
-                validate::validate(&mut transaction, selected, (forward, on_error)).await?
+                let step = validate::validate(&mut transaction, selected, (forward, on_error));
+                Box::pin(step).await?
             }
             Next::Miss(place, reason) => miss::miss(&mut transaction, place, reason).await?,
             Next::Fetch(fetch) => miss::fetch(&mut transaction, fetch).await?,
-            Next::Pass(forward) => return pass::pass(transaction, forward).await,
+            Next::Pass(forward) => return Box::pin(pass::pass(transaction, forward)).await,
             Next::Answer(response) => return Ok(response),
         };
     }

@@ -9,7 +9,7 @@
 //! | `Cache-Groups` | the origin's responses in these groups |
 //! | `Soft-Purge: 1`, `Fastly-Soft-Purge: 1`, or `xkey-softpurge` | the same, softly |
 //!
-//! Called by `request`; calls `purge`.
+//! Called by `request`; calls `purge`, and `queries`, which passes the purge of a URL on to peers.
 //!
 //! Invariants: a PURGE is never forwarded: another cache must not allow a purge that is forbidden
 //! here. It affects only the origin of its URL. It is refused if a page in a browser sent it, even
@@ -29,6 +29,7 @@ use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
 use crate::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, report};
 use crate::wire::ClientBody;
+use crate::worker::Common;
 
 const PURGE_METHOD: HeaderName = HeaderName::from_static("x-purge-method");
 const XKEY_PURGE: HeaderName = HeaderName::from_static("xkey-purge");
@@ -63,7 +64,10 @@ pub(super) async fn answer(
     log_entry.set_outcome(Outcome::Purge);
     let purger = common.purger.within(space);
     match purger.purge(&what, effect, BanQuota::Client).await {
-        Ok(()) => Ok(done(report(&what, effect))),
+        Ok(()) => {
+            clear_at_peers(common, &what);
+            Ok(done(report(&what, effect)))
+        }
         Err(PurgeError::TooManyRules) => Err(refused(
             StatusCode::TOO_MANY_REQUESTS,
             "not purged: too many purges by label or prefix are in force; purge URLs, or ask the \
@@ -77,6 +81,16 @@ pub(super) async fn answer(
             StatusCode::SERVICE_UNAVAILABLE,
             "purged, but the cache disk failed: the objects may be back after a restart",
         )),
+    }
+}
+
+/// Peers that want it are asked to forget the purged URLs. HTCP knows no prefixes and no labels.
+fn clear_at_peers(common: &Common, what: &[PurgeTarget]) {
+    let live = common.live();
+    for what in what {
+        if let PurgeTarget::Url(target) = what {
+            common.queries.clear(live.routes.peers(), target);
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! Invariants: the store holds what the origin sent, without a content coding if the site
 //! compresses. A request for a host that no site has gets 421.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -58,15 +59,32 @@ pub(super) async fn serve(
             reason: "this proxy does not serve a site of this name",
         });
     };
-    let reader = PageReader::of(request.headers());
+    let has_own_page =
+        site.error_page.is_some() && PageReader::of(request.headers()) == PageReader::Browser;
     let (target, site_request) = enter(connection, &site, &mut request, target)?;
     log_entry.set_target(&target, target.scheme);
     let connection = &for_client(connection, &site_request.forwarding);
     log_entry.set_client(connection.client);
-    let exchange = (&Arc::new(site_request), target);
-    let answered = answer_site(connection, exchange, (request, info), log_entry).await;
+    let site_request = Arc::new(site_request);
+    let answered = match begin(
+        connection,
+        &site_request,
+        target,
+        (request, info),
+        log_entry,
+    ) {
+        Begun::Answered(answered) => answered,
+        Begun::Purge(request, target) => {
+            let space = connection.worker.common.space();
+            purge::answer(connection, &request, (space, &target), log_entry).await
+        }
+        Begun::Request(request, accepted) => {
+            let answered = answer(connection, request, log_entry).await;
+            answered.map(|response| finish(connection, &site_request, accepted.as_ref(), response))
+        }
+    };
     match (answered, &site.error_page) {
-        (Err(failure), Some(page)) if reader == PageReader::Browser => {
+        (Err(failure), Some(page)) if has_own_page => {
             log_entry.set_failure(&failure);
             Ok(error_page(connection, &failure, page))
         }
@@ -111,20 +129,23 @@ fn enter(
         None => {
             let said = forwarding.host.clone();
             let said = said.filter(|it| spec.hosts.contains(&it.host));
-            said.unwrap_or_else(|| with_scheme(&target, forwarding.scheme))
+            said.unwrap_or_else(|| with_scheme(target.authority, target.scheme, forwarding.scheme))
         }
     };
-    let host = authority.display(forwarding.scheme).to_string();
-    let path = spec.key.path_and_query(&target.path_and_query);
-    let target = Target {
-        scheme: forwarding.scheme,
-        authority,
-        path_and_query: path.into(),
+    let path_and_query = match spec.key.path_and_query(&target.path_and_query) {
+        Cow::Borrowed(same) if same.len() == target.path_and_query.len() => target.path_and_query,
+        Cow::Borrowed(part) => part.into(),
+        Cow::Owned(changed) => changed.into(),
     };
     let request = SiteRequest {
         site: Arc::clone(site),
+        host: (!spec.hosts.is_empty()).then(|| authority.clone()),
         forwarding,
-        host: (!spec.hosts.is_empty()).then_some(host),
+    };
+    let target = Target {
+        scheme: request.forwarding.scheme,
+        authority,
+        path_and_query,
     };
     Ok((target, request))
 }
@@ -133,11 +154,11 @@ fn hex(byte: &u8) -> String {
     format!("{byte:02x}")
 }
 
-/// The authority of `target` if its scheme is `scheme`: a default port stays one.
-fn with_scheme(target: &Target, scheme: Scheme) -> Authority {
-    let Authority { host, port } = target.authority.clone();
-    let port = match port == target.scheme.default_port() {
-        true => scheme.default_port(),
+/// The authority of a URL with the scheme `from`, if its scheme is `to`: a default port stays one.
+fn with_scheme(authority: Authority, from: Scheme, to: Scheme) -> Authority {
+    let Authority { host, port } = authority;
+    let port = match port == from.default_port() {
+        true => to.default_port(),
         false => port,
     };
     Authority { host, port }
@@ -158,52 +179,68 @@ fn for_client(connection: &Rc<Connection>, forwarding: &Forwarding) -> Rc<Connec
     })
 }
 
-async fn answer_site(
-    connection: &Rc<Connection>,
-    (site_request, target): (&Arc<SiteRequest>, Target),
+/// What a request to a site asks for.
+enum Begun {
+    /// Something that the site answers without the store and the origins.
+    Answered(Answer),
+    /// A purge of this URL.
+    Purge(Request<ClientBody>, Target),
+    /// A resource, and the codings that the client accepts if the site encodes and the method reads.
+    Request(ClientRequest, Option<AcceptEncoding>),
+}
+
+fn begin(
+    connection: &Connection,
+    site_request: &Arc<SiteRequest>,
+    target: Target,
     (mut request, info): (Request<ClientBody>, &HeadInfo),
     log_entry: &mut LogEntryBuilder,
-) -> Answer {
+) -> Begun {
     let spec = &site_request.site.spec;
     if request.method().as_str() == "PURGE" {
-        let space = connection.worker.common.space();
-        return purge::answer(connection, &request, (space, &target), log_entry).await;
+        return Begun::Purge(request, target);
     }
     if spec.redirect_to_https
         && target.scheme == Scheme::Http
         && !target.path_and_query.starts_with(ACME)
     {
         log_entry.set_outcome(Outcome::Own);
-        return redirect(&target);
+        return Begun::Answered(redirect(&target));
     }
     if let Some(answer) = max_forwards(&mut request, log_entry) {
-        return answer;
+        return Begun::Answered(answer);
     }
     let accepted = match spec.compress.is_empty() {
         true => None,
         false => Some(encode::take_accept_encoding(request.headers_mut())),
     };
-    let is_bypass = spec.key.is_bypass(request.headers());
-    let is_head = *request.method() == Method::HEAD;
-    let is_read = is_head || *request.method() == Method::GET;
-    let space = connection.worker.common.space();
-    let mut request = ClientRequest::new(space, target, request, info);
-    request.site = Some(Arc::clone(site_request));
-    request.is_bypass = is_bypass;
+    let is_read = [Method::GET, Method::HEAD].contains(request.method());
     let common = &connection.worker.common;
+    let mut request = ClientRequest::new(common.space(), target, request, info);
+    request.is_bypass = spec.key.is_bypass(&request.fields);
+    request.site = Some(Arc::clone(site_request));
     let asked = PageRequest {
         client: connection.client.ip(),
         target: &request.target,
         fields: &request.fields,
     };
     common.page_groups.note_request(&asked, Instant::now());
-    let mut response = answer(connection, request, log_entry).await?;
+    Begun::Request(request, accepted.filter(|_| is_read))
+}
+
+/// The response as the client gets it.
+fn finish(
+    connection: &Rc<Connection>,
+    site_request: &SiteRequest,
+    accepted: Option<&AcceptEncoding>,
+    mut response: Response<Body>,
+) -> Response<Body> {
     let fields = response.headers_mut();
     site_request.unmark(fields);
-    spec.response_headers.apply(fields);
+    site_request.site.spec.response_headers.apply(fields);
     match accepted {
-        Some(accepted) if is_read => Ok(encoded(connection, site_request, &accepted, response)),
-        _ => Ok(response),
+        Some(accepted) => encoded(connection, site_request, accepted, response),
+        None => response,
     }
 }
 

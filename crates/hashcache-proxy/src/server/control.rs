@@ -6,7 +6,6 @@
 //! nothing of an invalid one.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -18,6 +17,7 @@ use tracing::{error, info, warn};
 
 use super::cores::ConnectionCounts;
 use super::stage::{DRAIN_STEP, OVER_TIME, Stage};
+use super::udp_sockets::UdpSockets;
 use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
@@ -43,6 +43,8 @@ pub(super) struct Control {
     pub(super) counts: Arc<ConnectionCounts>,
     pub(super) admin: Arc<Admin>,
     pub(super) cache: Cache,
+    pub(super) udp: UdpSockets,
+    pub(super) stopping: watch::Receiver<Stage>,
 }
 
 impl Control {
@@ -135,7 +137,9 @@ impl Control {
         let hops = (routes, Arc::new(sites));
         let live = LiveSettings::new(&settings, old.generation + 1, own, upstream, hops, shown);
         self.common.live.store(Arc::new(live));
-        let restart = needs_restart(&self.settings, &settings);
+        let mut restart = needs_restart(&self.settings, &settings);
+        let shared = (&self.common, &self.cache, &self.stopping);
+        restart.extend(self.udp.reload(&settings, shared));
         if !restart.is_empty() {
             warn!(
                 settings = restart.join(", "),
@@ -171,6 +175,8 @@ impl Control {
             allow_connect_port: settings.allow_connect_port,
             allow_port: settings.allow_port,
             max_object_size: settings.max_object_size,
+            icp: settings.icp,
+            htcp: settings.htcp,
             peers: settings.peers,
             routes: settings.routes,
             ..self.settings.clone()
@@ -218,7 +224,6 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
             old.admin_token_file != new.admin_token_file,
         ),
         ("tls_cert", old.tls.is_empty() != new.tls.is_empty()),
-        ("icp", icp_address(old) != icp_address(new)),
         ("name", old.name != new.name),
         ("access_log", old.access_log != new.access_log),
         ("log_format", old.log_format != new.log_format),
@@ -236,12 +241,6 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
         .filter(|(_, differs)| *differs)
         .map(|(name, _)| name)
         .collect()
-}
-
-/// Where ICP is spoken: nowhere while no peer has an ICP port.
-pub(super) fn icp_address(settings: &Settings) -> Option<SocketAddr> {
-    let is_wanted = settings.peers.iter().any(|peer| peer.icp.is_some());
-    settings.icp.filter(|_| is_wanted)
 }
 
 /// The signals that the process handles.

@@ -21,6 +21,7 @@ mod probes;
 mod protocol;
 mod site_checks;
 mod stage;
+mod udp_sockets;
 
 pub use self::preflight::preflight;
 pub use self::stage::RunError;
@@ -37,9 +38,10 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tracing::warn;
 
-use self::control::{Control, UnixSignals, account, icp_address, interceptor, load_routes};
+use self::control::{Control, UnixSignals, account, interceptor, load_routes};
 use self::cores::{ConnectionCounts, Core, ListeningSocket};
 use self::stage::Stage;
+use self::udp_sockets::UdpSockets;
 use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
@@ -47,7 +49,6 @@ use crate::collapse::Collapse;
 use crate::intercept::InterceptState;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
 use crate::page_groups::PageGroups;
-use crate::peers;
 use crate::purge::Purger;
 use crate::queries::Queries;
 use crate::settings::{Settings, StateFiles};
@@ -81,9 +82,7 @@ pub fn run<E: std::fmt::Display>(
         .map(|listen| bind(listen.address))
         .collect::<Result<_, _>>()?;
     let admin_listener = settings.admin.map(bind).transpose()?;
-    let icp_socket = icp_address(&settings)
-        .map(|address| peers::bind(address).map_err(|source| RunError::Listen { address, source }));
-    let icp_socket = icp_socket.transpose()?;
+    let mut udp = UdpSockets::bind(&settings)?;
     let admin_address = admin_listener.as_ref().and_then(|it| it.local_addr().ok());
     let listen = listeners
         .iter()
@@ -135,15 +134,7 @@ pub fn run<E: std::fmt::Display>(
         .find(|site| site.hosts.is_empty());
     let site = site.and_then(|site| site.origins.first());
     let site = site.map(|origin| origin.url.clone());
-    let queries = match &icp_socket {
-        Some(socket) => {
-            let socket = socket
-                .try_clone()
-                .map_err(system("the ICP socket's copy"))?;
-            Some(Arc::new(Queries::new(socket, Arc::clone(metrics.icp()))))
-        }
-        None => None,
-    };
+    let queries = Arc::new(Queries::new(Arc::clone(&clock), &metrics));
     let collapse = Collapse::new();
     let space = Common::space_of(&settings.mode);
     let purger = Purger::new(&cache, &collapse, space, metrics.purges());
@@ -164,7 +155,7 @@ pub fn run<E: std::fmt::Display>(
         purger,
         own,
         exposition: exposition.clone(),
-        queries: queries.clone(),
+        queries,
         live: ArcSwap::from_pointee(live),
     });
     let runtime = Builder::new_current_thread()
@@ -201,6 +192,10 @@ pub fn run<E: std::fmt::Display>(
     // The cores have copies, which they close when a drain begins. With this copy open, clients
     // would wait in its queue then instead of being refused.
     drop(listeners);
+    let exposition = exposition.with_sites({
+        let common = Arc::clone(&common);
+        move || Arc::clone(&common.live().sites)
+    });
     let admin = Admin::new(
         exposition,
         common.purger.clone(),
@@ -217,11 +212,8 @@ pub fn run<E: std::fmt::Display>(
         let listener = TcpListener::from_std(listener).map_err(system("the admin listener"))?;
         runtime.spawn(Arc::clone(&admin).serve(listener));
     }
-    if let (Some(socket), Some(queries)) = (icp_socket, queries) {
-        let (shared, stage) = ((Arc::clone(&common), cache.clone()), stopping.clone());
-        let is_ending = move || *stage.borrow() != Stage::Serving;
-        runtime.spawn(peers::serve(shared, queries, socket, is_ending));
-    }
+    udp.serve((&common, &cache, &stopping))
+        .map_err(system("the UDP sockets"))?;
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
     runtime.spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));
@@ -235,6 +227,8 @@ pub fn run<E: std::fmt::Display>(
         counts,
         admin,
         cache,
+        udp,
+        stopping,
     };
     runtime.block_on(control.run(signals, reload, threads));
     if let Err(error) = clock.persist() {

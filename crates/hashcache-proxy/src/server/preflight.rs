@@ -8,8 +8,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::control::{icp_address, interceptor};
+use super::control::interceptor;
 use super::stage::RunError;
+use super::udp_sockets::Protocol;
 use super::{pseudonyms, socket};
 use crate::access_log::AccessLogger;
 use crate::admin::read_token;
@@ -27,7 +28,9 @@ use crate::upstream::tls::read_authorities;
 pub fn preflight(settings: &Settings) -> Vec<RunError> {
     let listen = settings.listen.iter().map(|listen| listen.address);
     let listeners = listen.chain(settings.admin).map(can_bind);
-    let icp = icp_address(settings).map(|address| match peers::bind(address) {
+    let udp = Protocol::ALL.map(|protocol| protocol.address(settings));
+    let udp = udp.into_iter().flatten();
+    let udp = udp.map(|address| match peers::bind(address) {
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Ok(()),
         Err(source) => Err(RunError::Listen { address, source }),
         Ok(_bound) => Ok(()),
@@ -51,7 +54,7 @@ pub fn preflight(settings: &Settings) -> Vec<RunError> {
     [pseudonyms(&settings.name).map(drop)]
         .into_iter()
         .chain(listeners)
-        .chain(icp)
+        .chain(udp)
         .chain([log])
         .chain(certificates)
         .chain([intercept.map(drop).map_err(IdentityError::into)])

@@ -35,14 +35,12 @@ pub(super) async fn probe_peers(worker: Rc<Worker>) {
                 // Each in a task of its own: one that hangs must not delay the others.
                 tokio::task::spawn_local(async move { worker.upstream().probe(&peer).await });
             }
-            let icp = &peer.icp_health;
+            let queries = &worker.common.queries;
+            let health = &peer.query_health;
             // A peer that was never heard is asked before a request has to wait for it.
-            let is_new = peer.round_trip.smoothed().is_none() && icp.is_up();
-            if peer.settings.icp.is_some()
-                && let Some(queries) = worker.common.queries.clone()
-                && (is_new || icp.take_probe(Instant::now()))
-            {
-                let peer = Arc::clone(&peer);
+            let is_new = peer.round_trip.smoothed().is_none() && health.is_up();
+            if queries.can_ask(&peer) && (is_new || health.take_probe(Instant::now())) {
+                let (queries, peer) = (Arc::clone(queries), Arc::clone(&peer));
                 tokio::task::spawn_local(async move { queries.probe(&peer).await });
             }
         }

@@ -8,7 +8,8 @@
 //! a purge of the URL finds all of them; [`ORIGIN`] says which origin a stored response is from,
 //! because the entity tags of two servers may differ.
 //!
-//! Invariant: the retries of a site are at most a fifth of its requests.
+//! Invariant: the retries of a site are at most a fifth of its requests, beside those of requests
+//! that waited for an origin which is out of service now.
 //! Cost: one lock per forwarded request and per result.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -17,11 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use hashcache_http::{Authority, Origin, Target};
 use http::header::{COOKIE, HOST, VARY};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::balance::{Balancer, Load};
+use super::counters::{OriginCounters, OriginFigures};
 use super::forwarded::Forwarding;
 use super::health::{Change, Health, Outcome};
 use super::spec::{SentHost, Site, Sites};
@@ -42,6 +44,7 @@ pub(crate) struct LiveSite {
     state: Mutex<State>,
     /// Unfinished requests of each origin.
     busy: Vec<AtomicU32>,
+    counters: Vec<Arc<OriginCounters>>,
 }
 
 #[derive(Debug)]
@@ -77,13 +80,16 @@ pub(crate) struct LiveSites {
 }
 
 impl LiveSites {
-    /// The sites of `sites`; one that is the same in `known` keeps its state.
+    /// The sites of `sites`; one that is the same in `known` keeps its state, and an origin of a
+    /// site with the same name its counters.
     pub(crate) fn new(sites: &Sites, known: Option<&Self>) -> Self {
         let live = sites.all().iter().map(|spec| {
-            let known = known.into_iter().flat_map(|known| &known.sites);
-            let same = known.into_iter().find(|it| it.spec == *spec);
-            same.cloned()
-                .unwrap_or_else(|| Arc::new(LiveSite::new(spec.clone())))
+            let known = known.map_or(&[][..], Self::all);
+            if let Some(same) = known.iter().find(|it| it.spec == *spec) {
+                return Arc::clone(same);
+            }
+            let before = known.iter().find(|it| it.spec.name() == spec.name());
+            Arc::new(LiveSite::new(spec.clone(), before.map(AsRef::as_ref)))
         });
         Self {
             sites: live.collect(),
@@ -114,9 +120,18 @@ impl LiveSites {
 }
 
 impl LiveSite {
-    fn new(spec: Site) -> Self {
+    /// A site; `before` is its earlier configuration.
+    fn new(spec: Site, before: Option<&Self>) -> Self {
         let origins = spec.origins.len();
+        let counters = spec.origins.iter().map(|origin| {
+            let known = before.map(|it| it.spec.origins.iter().zip(&it.counters));
+            let mut known = known.into_iter().flatten();
+            let same = known.find(|(it, _)| it.url == origin.url);
+            same.map(|(_, counters)| Arc::clone(counters))
+                .unwrap_or_default()
+        });
         Self {
+            counters: counters.collect(),
             error_page: spec.error_page.clone().map(Bytes::from),
             state: Mutex::new(State {
                 balancer: Balancer::new(spec.balance, origins),
@@ -179,17 +194,38 @@ impl LiveSite {
         self.spec.origins.iter().position(|origin| is(&origin.url))
     }
 
-    /// Whether a failed request may be sent to another origin.
-    pub(crate) fn may_retry(&self) -> bool {
-        self.state().retries.take()
+    /// Whether a request that failed at this origin may be sent to another one. Retries are limited,
+    /// so that they do not double the load of origins that are all overloaded; what waited for an
+    /// origin that is out of service now is moved, and is no such load.
+    pub(crate) fn may_retry(&self, failed: &Endpoint) -> bool {
+        !self.is_in_service(failed) || self.state().retries.take()
+    }
+
+    /// Whether requests are sent to this origin.
+    pub(crate) fn is_in_service(&self, to: &Endpoint) -> bool {
+        let number = self.number(to);
+        number.is_none_or(|n| self.state().health.tenths(n, Instant::now()) > 0)
     }
 
     /// Notes the result of a request.
     pub(crate) fn note(&self, to: &Endpoint, outcome: Outcome) {
         if let Some(n) = self.number(to) {
+            if outcome == Outcome::Failed {
+                self.counters[n].failure();
+            }
             let change = self.state().health.note(n, outcome, Instant::now());
             self.log(n, change);
         }
+    }
+
+    /// Each origin with its numbers.
+    pub(crate) fn figures(&self) -> impl Iterator<Item = (&Origin, OriginFigures)> {
+        let (now, state) = (Instant::now(), self.state());
+        let origins = self.spec.origins.iter().zip(&self.counters);
+        origins.enumerate().map(move |(n, (origin, counters))| {
+            let is_out = state.health.tenths(n, now) == 0;
+            (&origin.url, counters.figures(is_out))
+        })
     }
 
     /// Notes the result of a check of origin `n`.
@@ -199,6 +235,9 @@ impl LiveSite {
     }
 
     fn log(&self, n: usize, change: Option<Change>) {
+        if matches!(change, Some(Change::Out(_) | Change::Down)) {
+            self.counters[n].out();
+        }
         let (site, origin) = (self.spec.name(), &self.spec.origins[n].url);
         match change {
             None => {}
@@ -255,7 +294,7 @@ pub(crate) struct SiteRequest {
     pub(crate) site: Arc<LiveSite>,
     pub(crate) forwarding: Forwarding,
     /// The host that the client named, if the origins may know it.
-    pub(crate) host: Option<String>,
+    pub(crate) host: Option<Authority>,
 }
 
 /// An unfinished request to an origin.
@@ -263,6 +302,14 @@ pub(crate) struct SiteRequest {
 pub(crate) struct Busy {
     site: Arc<LiveSite>,
     number: usize,
+    since: Instant,
+}
+
+impl Busy {
+    /// Notes that the head of the response has arrived.
+    pub(crate) fn note_response(&self) {
+        self.site.counters[self.number].response(self.since.elapsed());
+    }
 }
 
 impl Drop for Busy {
@@ -277,7 +324,10 @@ impl SiteRequest {
         fields.remove(KEY);
         self.site.spec.request_headers.apply(fields);
         match &self.host {
-            Some(host) => self.forwarding.write(host, fields),
+            Some(host) => {
+                let host = host.display(self.forwarding.scheme).to_string();
+                self.forwarding.write(&host, fields);
+            }
             None => self.forwarding.write_without_host(fields),
         }
     }
@@ -293,18 +343,38 @@ impl SiteRequest {
     pub(crate) fn begin(&self, to: &Endpoint) -> Option<Busy> {
         let number = self.site.number(to)?;
         self.site.busy[number].fetch_add(1, Relaxed);
-        let site = Arc::clone(&self.site);
-        Some(Busy { site, number })
+        self.site.counters[number].request();
+        Some(Busy {
+            site: Arc::clone(&self.site),
+            number,
+            since: Instant::now(),
+        })
     }
 
-    /// Adds our own fields to a response that is about to be judged and stored.
-    pub(crate) fn mark(&self, to: &Endpoint, response: &mut HeaderMap) {
-        let Endpoint {
-            scheme, authority, ..
-        } = to.clone();
-        let origin = Origin { scheme, authority }.to_string();
-        if let Ok(origin) = HeaderValue::try_from(origin) {
-            response.insert(ORIGIN, origin);
+    /// Adds our own fields to a response that is about to be judged and stored. The only origin of
+    /// a site needs no field.
+    ///
+    /// Where the lifetime will be the site's default, the response may have been made for one user:
+    /// `Vary` then says that it is for requests without cookies.
+    pub(crate) fn mark<B>(
+        &self,
+        to: &Endpoint,
+        (path, response): (&str, &mut Response<B>),
+        targets: &[HeaderName],
+    ) {
+        let (status, response) = (response.status(), response.headers_mut());
+        let lifetimes = &self.site.spec.lifetimes;
+        if lifetimes.limits_cookies(path, (status, response), targets) {
+            response.append(VARY, HeaderValue::from_static("cookie"));
+        }
+        if self.site.spec.origins.len() > 1 {
+            let Endpoint {
+                scheme, authority, ..
+            } = to.clone();
+            let origin = Origin { scheme, authority }.to_string();
+            if let Ok(origin) = HeaderValue::try_from(origin) {
+                response.insert(ORIGIN, origin);
+            }
         }
         if self.site.spec.key.has_parts() {
             response.append(VARY, HeaderValue::from_static("hashcache-key"));
@@ -344,6 +414,8 @@ const RETRIES_SAVED: u32 = 20;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::site::spec::SiteOrigin;
 
@@ -355,7 +427,20 @@ mod tests {
                 weight: 1,
             });
         }
-        LiveSite::new(spec)
+        LiveSite::new(spec, None)
+    }
+
+    fn request_to(site: &Arc<LiveSite>) -> SiteRequest {
+        SiteRequest {
+            site: Arc::clone(site),
+            forwarding: Forwarding::read(
+                [127, 0, 0, 1].into(),
+                hashcache_http::Scheme::Http,
+                &HeaderMap::new(),
+                |_| false,
+            ),
+            host: None,
+        }
     }
 
     fn ports(endpoints: &[Endpoint]) -> Vec<u16> {
@@ -372,7 +457,7 @@ mod tests {
         for _ in 0..4 {
             assert_eq!(ports(&site.endpoints("/", None)), [8001]);
         }
-        tokio::time::advance(std::time::Duration::from_secs(30)).await;
+        tokio::time::advance(Duration::from_secs(30)).await;
         assert_eq!(site.endpoints("/", None).len(), 2);
     }
 
@@ -389,27 +474,31 @@ mod tests {
     #[test]
     fn retries_are_a_fifth_of_the_requests() {
         let site = site(2);
-        while site.may_retry() {}
+        let failed = site.endpoint(0);
+        while site.may_retry(&failed) {}
         let retries = (0..1000).filter(|_| {
             site.endpoints("/", None);
-            site.may_retry()
+            site.may_retry(&failed)
         });
         assert_eq!(retries.count(), 200);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_requests_leave_an_origin_that_is_out_of_service() {
+        let site = site(2);
+        let failed = site.endpoint(0);
+        while site.may_retry(&failed) {}
+        for _ in 0..3 {
+            site.note(&failed, Outcome::Failed);
+        }
+        assert!((0..1000).all(|_| site.may_retry(&failed)));
+        assert!(!site.may_retry(&site.endpoint(1)));
     }
 
     #[test]
     fn unfinished_requests_are_counted_until_they_end() {
         let site = Arc::new(site(2));
-        let request = SiteRequest {
-            site: Arc::clone(&site),
-            forwarding: Forwarding::read(
-                [127, 0, 0, 1].into(),
-                hashcache_http::Scheme::Http,
-                &HeaderMap::new(),
-                |_| false,
-            ),
-            host: None,
-        };
+        let request = request_to(&site);
         let busy = request.begin(&site.endpoint(1));
         assert_eq!(site.busy[1].load(Relaxed), 1);
         drop(busy);
@@ -430,5 +519,36 @@ mod tests {
         let sites = Sites::new(vec![changed]).unwrap();
         let other = LiveSites::new(&sites, Some(&before));
         assert!(!Arc::ptr_eq(&before.all()[0], &other.all()[0]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_origin_keeps_its_numbers_when_its_site_changes() {
+        let mut spec = site(2).spec;
+        spec.hosts = vec![hashcache_http::Host::parse("a.test").unwrap()];
+        let before = LiveSites::new(&Sites::new(vec![spec.clone()]).unwrap(), None);
+        let live = Arc::clone(&before.all()[0]);
+        let request = request_to(&live);
+        let busy = request.begin(&live.endpoint(1)).unwrap();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        busy.note_response();
+        for _ in 0..3 {
+            live.note(&live.endpoint(1), Outcome::Failed);
+        }
+        let mut other = spec;
+        other.origins.remove(0);
+        let after = LiveSites::new(&Sites::new(vec![other]).unwrap(), Some(&before));
+        let of = |site: &LiveSite| site.figures().map(|(_, it)| it).collect::<Vec<_>>();
+        let expected = OriginFigures {
+            requests: 1,
+            failures: 3,
+            outs: 1,
+            is_out: true,
+            responses: 1,
+            response_time: Duration::from_secs(2),
+        };
+        assert_eq!(of(&live), [OriginFigures::default(), expected]);
+        // The changed site tries the origin anew.
+        let is_out = false;
+        assert_eq!(of(&after.all()[0]), [OriginFigures { is_out, ..expected }]);
     }
 }

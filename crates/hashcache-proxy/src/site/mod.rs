@@ -7,6 +7,7 @@
 //! as far as the operator trusts the network that it comes from.
 
 pub(crate) mod balance;
+pub(crate) mod counters;
 pub(crate) mod encode;
 pub(crate) mod forwarded;
 #[cfg(test)]

@@ -5,9 +5,10 @@
 //!
 //! Invariants: a site has at least one origin, and no host belongs to two sites.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use hashcache_http::{Authority, Host, Origin, Scheme, Seconds};
+use hashcache_http::{Authority, Host, Lifetimes, Origin, Scheme, Seconds, SiteLifetimes};
 use http::HeaderValue;
 
 use super::balance::Balance;
@@ -36,6 +37,8 @@ pub struct Site {
     pub trust_forwarded: Vec<Prefix>,
     /// How long stale responses may be served.
     pub grace: Grace,
+    /// Freshness lifetimes by path.
+    pub lifetimes: Lifetimes,
     /// Cache key rules.
     pub key: KeyRules,
     /// Changes of the fields of requests.
@@ -137,6 +140,7 @@ impl Site {
             redirect_to_https: false,
             trust_forwarded: Vec::new(),
             grace: Grace::default(),
+            lifetimes: Lifetimes::default(),
             key: KeyRules::default(),
             request_headers: HeaderRules::default(),
             response_headers: HeaderRules::default(),
@@ -176,15 +180,19 @@ impl HealthCheck {
 
 /// Sites that do not contradict each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sites(Vec<Site>);
+pub struct Sites {
+    all: Vec<Site>,
+    /// The number of the site that has a host: a request costs the same with any number of sites.
+    by_host: HashMap<Host, usize>,
+}
 
 impl Sites {
     /// Checks the sites.
     ///
     /// # Errors See [`SiteError`].
     pub fn new(sites: Vec<Site>) -> Result<Self, SiteError> {
-        let mut hosts: Vec<&Host> = Vec::new();
-        for site in &sites {
+        let mut by_host = HashMap::new();
+        for (number, site) in sites.iter().enumerate() {
             if site.hosts.is_empty() && sites.len() > 1 {
                 return Err(SiteError::NoHosts);
             }
@@ -198,24 +206,36 @@ impl Sites {
                 return Err(SiteError::NoOrigins);
             }
             for host in &site.hosts {
-                if hosts.contains(&host) {
+                if by_host.insert(host.clone(), number).is_some() {
                     return Err(SiteError::HostTwice { host: host.clone() });
                 }
-                hosts.push(host);
             }
         }
-        Ok(Self(sites))
+        Ok(Self {
+            all: sites,
+            by_host,
+        })
     }
 
     /// All sites.
     pub fn all(&self) -> &[Site] {
-        &self.0
+        &self.all
+    }
+
+    /// The lifetimes of all sites.
+    pub(crate) fn lifetimes(&self) -> SiteLifetimes {
+        let mut lifetimes = SiteLifetimes::default();
+        for site in &self.all {
+            let any = site.any_host_authority().map(|authority| &authority.host);
+            lifetimes.insert(site.hosts.iter().chain(any), &site.lifetimes);
+        }
+        lifetimes
     }
 
     /// The number of the site that has this host.
     pub(crate) fn find(&self, authority: &Authority) -> Option<usize> {
-        let has = |site: &Site| site.hosts.is_empty() || site.hosts.contains(&authority.host);
-        self.0.iter().position(has)
+        let any = || (self.all.first()?.hosts.is_empty()).then_some(0);
+        self.by_host.get(&authority.host).copied().or_else(any)
     }
 }
 

@@ -79,6 +79,13 @@ pub(crate) async fn look_up(cache: &Cache, key: &[u8], fields: &HeaderMap) -> St
     }
 }
 
+/// The variant that is stored under the key itself, whatever requests it answers; the only response
+/// if it does not vary. Lookups for a request read it too.
+pub(crate) async fn first_variant(cache: &Cache, key: &[u8]) -> Option<(Hit, StoredResponse)> {
+    let (hit, stored, _) = read(cache, key).await?;
+    Some((hit, stored))
+}
+
 async fn read(cache: &Cache, name: &[u8]) -> Option<(Hit, StoredResponse, HitSource)> {
     let (found, from) = match cache.get(name) {
         Lookup::Hit(hit) => (Some(hit), HitSource::Memory),

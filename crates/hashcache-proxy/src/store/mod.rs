@@ -21,13 +21,15 @@
 mod look_up;
 mod place;
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use hashcache::{Cache, Hit, Lookup};
 use hashcache_http::{FACTS_BYTES, StoredFacts, VariantTable, VaryRow};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-pub(crate) use self::look_up::{HitSource, StoreLookup, look_up};
+pub(crate) use self::look_up::{HitSource, StoreLookup, first_variant, look_up};
 pub(crate) use self::place::ObjectPlace;
 
 /// The metadata layout of this build, the only one that it reads.
@@ -82,24 +84,22 @@ impl StoredResponse {
             return None;
         }
         let facts = StoredFacts::from_bytes(metadata.get(1..1 + FACTS_BYTES)?)?;
-        let mut rest = metadata.slice(1 + FACTS_BYTES..);
-        let row = take(&mut rest)?;
-        let row = if row.is_empty() {
-            None
-        } else {
-            Some(VaryRow::from_bytes(&row)?)
+        let mut rest = 1 + FACTS_BYTES..metadata.len();
+        let row = match &metadata[take(metadata, &mut rest)?] {
+            [] => None,
+            row => Some(VaryRow::from_bytes(row)?),
         };
-        let table = take(&mut rest)?;
-        let table = if table.is_empty() {
-            None
-        } else {
-            Some(VariantTable::from_bytes(&table)?)
+        let table = match &metadata[take(metadata, &mut rest)?] {
+            [] => None,
+            table => Some(VariantTable::from_bytes(table)?),
         };
+        // Our own fields and those of a site's rules fit as well: a map that grows is hashed anew.
         let mut fields = HeaderMap::with_capacity(16);
         while !rest.is_empty() {
-            let name = HeaderName::from_bytes(&take(&mut rest)?).ok()?;
-            let value = HeaderValue::from_maybe_shared(take(&mut rest)?).ok()?;
-            fields.append(name, value);
+            let name = take(metadata, &mut rest)?;
+            let name = HeaderName::from_bytes(&metadata[name]).ok()?;
+            let value = metadata.slice(take(metadata, &mut rest)?);
+            fields.append(name, HeaderValue::from_maybe_shared(value).ok()?);
         }
         Some(Self {
             facts,
@@ -116,16 +116,17 @@ fn push(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Splits off a length-prefixed byte string.
-fn take(rest: &mut Bytes) -> Option<Bytes> {
-    let length = u16::from_le_bytes(rest.get(..2)?.try_into().ok()?);
-    let end = 2 + usize::from(length);
-    if rest.len() < end {
+/// The place of a length-prefixed byte string at the start of `rest`, which then begins after it.
+fn take(metadata: &[u8], rest: &mut Range<usize>) -> Option<Range<usize>> {
+    let bytes = &metadata[rest.clone()];
+    let length = u16::from_le_bytes(bytes.get(..2)?.try_into().ok()?);
+    let start = rest.start + 2;
+    let end = start + usize::from(length);
+    if end > rest.end {
         return None;
     }
-    let piece = rest.slice(2..end);
-    *rest = rest.slice(end..);
-    Some(piece)
+    rest.start = end;
+    Some(start..end)
 }
 
 #[cfg(test)]

@@ -131,6 +131,7 @@ mod tests {
             credentials,
             https: PeerHttps::Tunnel,
             icp: None,
+            htcp: None,
             misses: PeerMisses::Fetched,
             weight: 1,
         };

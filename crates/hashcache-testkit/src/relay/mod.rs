@@ -65,7 +65,8 @@ pub enum Fault {
     },
 }
 
-/// A relay on a port of 127.0.0.1; it ends when dropped.
+/// A relay on a port of loopback, of 127.0.0.1 unless another address is named; it ends when
+/// dropped.
 #[derive(Debug)]
 pub struct Relay {
     transport: Transport,
@@ -96,7 +97,16 @@ impl Relay {
     /// # Errors
     /// When no port can be had.
     pub fn tcp(server: SocketAddr) -> io::Result<Self> {
-        Self::begin(Transport::Tcp, server, 0)
+        Self::tcp_at(Ipv4Addr::LOCALHOST, server)
+    }
+
+    /// The same on a port of another address of loopback, for programs that are known by their
+    /// addresses.
+    ///
+    /// # Errors
+    /// When no port can be had.
+    pub fn tcp_at(host: Ipv4Addr, server: SocketAddr) -> io::Result<Self> {
+        Self::begin(Transport::Tcp, host, server, 0)
     }
 
     /// Starts a relay of datagrams to `server`; `seed` decides which ones are lost.
@@ -104,12 +114,25 @@ impl Relay {
     /// # Errors
     /// When no port can be had.
     pub fn udp(server: SocketAddr, seed: u64) -> io::Result<Self> {
-        Self::begin(Transport::Udp, server, seed)
+        Self::udp_at(Ipv4Addr::LOCALHOST, server, seed)
     }
 
-    fn begin(transport: Transport, server: SocketAddr, seed: u64) -> io::Result<Self> {
+    /// The same on a port of another address of loopback.
+    ///
+    /// # Errors
+    /// When no port can be had.
+    pub fn udp_at(host: Ipv4Addr, server: SocketAddr, seed: u64) -> io::Result<Self> {
+        Self::begin(Transport::Udp, host, server, seed)
+    }
+
+    fn begin(
+        transport: Transport,
+        host: Ipv4Addr,
+        server: SocketAddr,
+        seed: u64,
+    ) -> io::Result<Self> {
         let reserved = transport.socket()?;
-        reserved.bind(&SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))))?;
+        reserved.bind(&SockAddr::from(SocketAddr::from((host, 0))))?;
         // Only now: the system may give one UDP port to two sockets that both have this option.
         reserved.set_reuse_address(true)?;
         let address = reserved.local_addr()?.as_socket();

@@ -1,0 +1,197 @@
+//! Freshness lifetimes that the operator of a site gives its responses: a default where the origin
+//! states none, and an upper limit.
+//!
+//! `freshness` asks once per response that may be stored. The proxy asks
+//! [`Lifetimes::limits_cookies`] when a response has arrived.
+//!
+//! Invariants: the default applies only where RFC 9111 allows a heuristic (section 4.2.2), and the
+//! limit only shortens, so nothing here contradicts the origin. Unless the operator says that
+//! cookies do not matter, a response that got its lifetime here is stored for requests without
+//! cookies alone: it may otherwise be made for one user.
+//! Cost: one automaton over the path patterns of the site; no lifetimes, no work.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use globset::{Candidate, GlobSet, GlobSetBuilder};
+use http::header::{AUTHORIZATION, COOKIE, EXPIRES, HeaderMap, HeaderName, SET_COOKIE};
+use http::{Method, StatusCode};
+use serde::Deserialize;
+
+use crate::authority::Host;
+use crate::cache_control::ResponseDirectives;
+use crate::date::Seconds;
+use crate::exchange::Exchange;
+use crate::rules::{Crosses, DurationText, Patterns, RuleError, glob};
+use crate::target::Target;
+use crate::vary::Vary;
+
+/// A lifetime as written.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LifetimeSpec {
+    path: Option<Patterns>,
+    default: Option<DurationText>,
+    max: Option<DurationText>,
+    #[serde(default)]
+    ignore_cookies: bool,
+}
+
+/// The lifetimes of a site, ready for lookup; the first one whose path matches decides.
+#[derive(Clone, Debug, Default)]
+pub struct Lifetimes {
+    specs: Vec<LifetimeSpec>,
+    paths: GlobSet,
+    /// The lifetime that each path pattern belongs to; ascending.
+    spec_of_path: Vec<usize>,
+}
+
+impl PartialEq for Lifetimes {
+    fn eq(&self, other: &Self) -> bool {
+        self.specs == other.specs
+    }
+}
+
+impl Eq for Lifetimes {}
+
+impl Lifetimes {
+    /// These lifetimes, the first one first.
+    ///
+    /// # Errors
+    ///
+    /// A pattern that cannot be read, and a lifetime with neither `default` nor `max`.
+    pub fn new(specs: Vec<LifetimeSpec>) -> Result<Self, RuleError> {
+        let mut paths = GlobSetBuilder::new();
+        let mut spec_of_path = Vec::new();
+        for (at, spec) in specs.iter().enumerate() {
+            let every = ["/**".to_owned()];
+            let patterns = spec.path.as_ref().map_or(&every[..], |path| &path.0);
+            if spec.default.is_none() && spec.max.is_none() {
+                return Err(RuleError::Lifetime {
+                    path: patterns.join(", "),
+                });
+            }
+            for pattern in patterns {
+                if !pattern.starts_with('/') {
+                    return Err(RuleError::Path {
+                        pattern: pattern.clone(),
+                    });
+                }
+                paths.add(glob(pattern, Crosses::DoubleStar)?);
+                spec_of_path.push(at);
+            }
+        }
+        let paths = paths.build().map_err(|error| RuleError::Set {
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            specs,
+            paths,
+            spec_of_path,
+        })
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.specs.is_empty()
+    }
+
+    /// Whether the proxy must store this response for requests without cookies only, by adding
+    /// `Cookie` to `Vary` before it asks `storable`: the response gets its lifetime from here, and
+    /// the operator did not say that cookies do not matter. `targets`: as in
+    /// [`StoreOptions`](crate::StoreOptions).
+    ///
+    /// A 304 needs it only if it has a Vary, which would replace the stored one.
+    pub fn limits_cookies(
+        &self,
+        path: &str,
+        (status, response): (StatusCode, &HeaderMap),
+        targets: &[HeaderName],
+    ) -> bool {
+        let has_cookies = |spec: &LifetimeSpec| spec.default.is_some() && !spec.ignore_cookies;
+        if !self.find(path).is_some_and(has_cookies) || names_cookie(response) {
+            return false;
+        }
+        match status {
+            StatusCode::NOT_MODIFIED => matches!(Vary::parse(response), Vary::Fields(_)),
+            status => {
+                let directives = ResponseDirectives::for_targets(response, targets);
+                has_default(status) && !states_lifetime(response, &directives)
+            }
+        }
+    }
+
+    /// The lifetime of a path, without its query.
+    fn find(&self, path: &str) -> Option<&LifetimeSpec> {
+        if self.specs.is_empty() {
+            return None;
+        }
+        let mut matched = Vec::new();
+        self.paths
+            .matches_candidate_into(&Candidate::new(path), &mut matched);
+        let first = matched.into_iter().min()?;
+        self.specs.get(*self.spec_of_path.get(first)?)
+    }
+}
+
+/// The lifetimes of all sites, by host.
+#[derive(Clone, Debug, Default)]
+pub struct SiteLifetimes(HashMap<Host, Arc<Lifetimes>>);
+
+impl SiteLifetimes {
+    /// Adds the lifetimes of a site with these hosts.
+    pub fn insert<'a>(&mut self, hosts: impl IntoIterator<Item = &'a Host>, lifetimes: &Lifetimes) {
+        if lifetimes.is_empty() {
+            return;
+        }
+        let shared = Arc::new(lifetimes.clone());
+        let hosts = hosts.into_iter().cloned();
+        self.0.extend(hosts.map(|host| (host, Arc::clone(&shared))));
+    }
+
+    fn find(&self, target: &Target) -> Option<&LifetimeSpec> {
+        if self.0.is_empty() {
+            return None;
+        }
+        self.0.get(&target.authority.host)?.find(target.path())
+    }
+
+    /// The default lifetime of a response for which the origin states none.
+    pub(crate) fn default_for(&self, exchange: &Exchange<'_>) -> Option<Seconds> {
+        let spec = self.find(exchange.target)?;
+        let DurationText(seconds) = spec.default?;
+        let is_for_all = *exchange.method == Method::GET
+            && has_default(exchange.status)
+            && !exchange.response.contains_key(SET_COOKIE)
+            && !exchange.request.contains_key(AUTHORIZATION);
+        let without_cookies =
+            || !exchange.request.contains_key(COOKIE) && names_cookie(exchange.response);
+        (is_for_all && (spec.ignore_cookies || without_cookies())).then_some(seconds)
+    }
+
+    /// The upper limit of the lifetime of a response.
+    pub(crate) fn max_for(&self, target: &Target) -> Option<Seconds> {
+        let DurationText(seconds) = self.find(target)?.max?;
+        Some(seconds)
+    }
+}
+
+/// Whether the default applies to this status: content and permanent redirects. Errors have the
+/// `negative` lifetime; a temporary redirect, to a login page above all, is fetched each time.
+fn has_default(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 200 | 203 | 204 | 206 | 300 | 301 | 308)
+}
+
+fn names_cookie(response: &HeaderMap) -> bool {
+    match Vary::parse(response) {
+        Vary::Fields(names) => names.contains(&COOKIE),
+        Vary::Nothing | Vary::Anything | Vary::TooWide => false,
+    }
+}
+
+/// Whether the origin states a lifetime, valid or not.
+fn states_lifetime(response: &HeaderMap, directives: &ResponseDirectives) -> bool {
+    directives.s_maxage.is_some()
+        || directives.max_age.is_some()
+        || !directives.targeted && response.contains_key(EXPIRES)
+}

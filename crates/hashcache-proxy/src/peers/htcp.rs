@@ -1,0 +1,332 @@
+//! The task that receives HTCP datagrams, for all cores.
+//!
+//! Run by `server` on the main thread; hands TST to `answer`, CLR to `purge` and responses to
+//! `queries`.
+//!
+//! Invariants: datagrams from other addresses than those of peers are not even parsed. A peer with
+//! a key is believed nothing that its key has not signed. Only peers whose settings say so remove
+//! anything, [`CLEARS_MAX`] URLs a second each. No peer gets more than [`RATE_MAX`] replies a
+//! second. An unsigned reply is never longer than its question: it carries no fields. Memory does
+//! not grow with the number of datagrams.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashcache::Cache;
+use hashcache_http::{Scheme, Target, cache_key};
+use hashcache_peers::htcp::auth::Ends;
+use hashcache_peers::htcp::{
+    Body, Cleared, DATAGRAM_BYTES_MAX, Detail, Failure, Message, Operation, Response, Specifier,
+    datagram, parse,
+};
+use hashcache_peers::icp::Answer;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tracing::{debug, warn};
+
+use super::answer::{Answerer, Begun};
+use super::udp::{RATE_MAX, Rates};
+use crate::metrics::{ClearResult, HtcpAnswer, HtcpIgnored};
+use crate::peer::Peer;
+use crate::queries::{Queries, check, message};
+use crate::settings::Mode;
+use crate::worker::Common;
+
+/// Receives until the task is ended. `is_ending` says whether clients are no longer accepted.
+pub(crate) async fn serve(
+    (common, cache): (Arc<Common>, Cache),
+    socket: UdpSocket,
+    is_ending: impl Fn() -> bool,
+) {
+    let opened = socket.local_addr();
+    let opened = opened.and_then(|at| Ok((at, tokio::net::UdpSocket::from_std(socket)?)));
+    let (own, socket) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return warn!(%error, "HTCP does not work"),
+    };
+    let mut receiver = Receiver {
+        answerer: Answerer::new(Arc::clone(&common), cache.clone()),
+        common,
+        cache,
+        own,
+        rates: Rates::new(RATE_MAX),
+        clears: Rates::new(CLEARS_MAX),
+    };
+    let mut buffer = vec![0; DATAGRAM_BYTES_MAX + 1].into_boxed_slice();
+    let mut second = interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let received = tokio::select! {
+            received = socket.recv_from(&mut buffer) => received,
+            _ = second.tick() => {
+                receiver.common.queries.forget_old();
+                continue;
+            }
+        };
+        match received {
+            Ok((length, from)) => {
+                let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+                receiver.take(&buffer[..length], from, is_ending()).await;
+            }
+            // The system reports an error of an earlier datagram here.
+            Err(error) => {
+                debug!(%error, "HTCP datagram not received");
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+struct Receiver {
+    common: Arc<Common>,
+    cache: Cache,
+    answerer: Answerer,
+    /// The address of our socket, which signatures cover.
+    own: SocketAddr,
+    rates: Rates,
+    clears: Rates,
+}
+
+/// Where and how a request is answered.
+struct Asker {
+    queries: Arc<Queries>,
+    peer: Arc<Peer>,
+    ends: Ends,
+    minor: u8,
+    transaction: u32,
+}
+
+impl Receiver {
+    async fn take(&mut self, datagram: &[u8], from: SocketAddr, is_ending: bool) {
+        let queries = Arc::clone(&self.common.queries);
+        let counts = &queries.htcp_counts;
+        let Some(peer) = peer_of(&self.common, from) else {
+            return counts.ignored(HtcpIgnored::Stranger);
+        };
+        let message = match parse(datagram) {
+            Ok(message) => message,
+            Err(ignored) => {
+                debug!(peer = peer.name(), %ignored, "HTCP datagram ignored");
+                return counts.ignored(ignored.into());
+            }
+        };
+        let Body::Request {
+            operation,
+            wants_response,
+        } = message.body
+        else {
+            return queries.heard_htcp(&message, (from, self.own));
+        };
+        if !self.rates.admits(from.ip(), Instant::now()) {
+            return counts.ignored(HtcpIgnored::Rate);
+        }
+        let asker = Asker {
+            queries: Arc::clone(&queries),
+            peer,
+            ends: Ends {
+                source: self.own,
+                destination: from,
+            },
+            minor: message.minor,
+            transaction: message.transaction,
+        };
+        let refusal = self.refusal(&asker, &message, from);
+        match operation {
+            Operation::Clr { specifier, .. } => {
+                let result = match refusal {
+                    Some(_) => ClearResult::Refused,
+                    None => self.clear(&asker.peer, &specifier, from.ip()),
+                };
+                counts.cleared(result);
+                if wants_response {
+                    let failure = refusal.unwrap_or(Failure::Disallowed);
+                    asker.report(result, operation.opcode(), failure);
+                }
+            }
+            _ if !wants_response => counts.ignored(HtcpIgnored::Unanswerable),
+            operation => match (refusal, operation) {
+                (Some(failure), _) => asker.refuse(operation.opcode(), failure),
+                (None, Operation::Nop) => asker.reply(&Response::Nop, HtcpAnswer::Nop),
+                (None, Operation::Tst(_)) if is_ending => asker.answer(Answer::Miss),
+                (None, Operation::Tst(specifier)) => self.test(asker, &specifier).await,
+                (None, _) => asker.refuse(operation.opcode(), Failure::NotImplemented),
+            },
+        }
+    }
+
+    /// Why a message is refused whatever it asks.
+    fn refusal(&self, asker: &Asker, message: &Message<'_>, from: SocketAddr) -> Option<Failure> {
+        let Asker { queries, peer, .. } = asker;
+        if let Err(error) = check(peer, message, (from, self.own), queries.now()) {
+            debug!(peer = peer.name(), %error, "HTCP message refused");
+            return Some(error.failure());
+        }
+        if self.common.live().clients.check(from.ip()).is_err() {
+            // Its requests would be refused.
+            debug!(
+                peer = peer.name(),
+                "HTCP message of a peer that is no client"
+            );
+            return Some(Failure::Disallowed);
+        }
+        None
+    }
+
+    async fn test(&self, asker: Asker, specifier: &Specifier<'_>) {
+        let is_get = matches!(specifier.method, b"GET" | b"HEAD");
+        let Some(fields) = fields(specifier.request_fields).filter(|_| is_get) else {
+            return asker.answer(Answer::Miss);
+        };
+        // Squid sends none, whatever the request has.
+        let fields = (!fields.is_empty()).then_some(fields);
+        match self.answerer.begin(specifier.uri, fields).await {
+            Begun::Answer(answer) => asker.answer(answer),
+            Begun::Reading(reading) => {
+                tokio::spawn(async move { asker.answer(reading.await) });
+            }
+        }
+    }
+
+    /// Removes what a peer wants to be removed, if it may: at once, and durably within a second.
+    fn clear(&mut self, peer: &Peer, specifier: &Specifier<'_>, from: IpAddr) -> ClearResult {
+        let htcp = peer.settings.htcp.as_ref();
+        if !htcp.is_some_and(|htcp| htcp.obeys_clear) {
+            return ClearResult::Refused;
+        }
+        if !self.clears.admits(from, Instant::now()) {
+            return ClearResult::Rate;
+        }
+        let url = std::str::from_utf8(specifier.uri).ok();
+        let target = url.and_then(|url| Target::parse_url(url).ok());
+        // What https URLs are stored is not told in clear.
+        let is_open =
+            |target: &Target| target.scheme == Scheme::Http && self.common.mode == Mode::Forward;
+        let Some(target) = target.filter(is_open) else {
+            return ClearResult::Refused;
+        };
+        let key = cache_key(self.common.space(), &target);
+        let was_stored = key.is_some_and(|key| self.cache.contains_hint(&key));
+        // Also if it was not: a fetch that runs now must not be joined any more.
+        self.common.purger.invalidate(&[target], &[]);
+        match was_stored {
+            true => ClearResult::Gone,
+            false => ClearResult::Absent,
+        }
+    }
+}
+
+impl Asker {
+    /// Answers a TST.
+    fn answer(&self, answer: Answer) {
+        match answer {
+            Answer::Hit => {
+                let response = Response::Present(Detail::default());
+                self.reply(&response, HtcpAnswer::Hit);
+            }
+            Answer::Miss | Answer::MissNoFetch | Answer::Err | Answer::Denied => {
+                let response = Response::Absent { cache_fields: b"" };
+                self.reply(&response, HtcpAnswer::Miss);
+            }
+        }
+    }
+
+    /// Answers a CLR.
+    fn report(&self, result: ClearResult, opcode: u8, failure: Failure) {
+        let cleared = match result {
+            ClearResult::Gone => Cleared::Gone,
+            ClearResult::Absent => Cleared::Absent,
+            ClearResult::Kept => Cleared::Kept,
+            ClearResult::Refused => return self.refuse(opcode, failure),
+            // Without an answer the peer tries again.
+            ClearResult::Rate | ClearResult::NoReply | ClearResult::Unsent => return,
+        };
+        self.reply(&Response::Clr(cleared), HtcpAnswer::Clear);
+    }
+
+    /// Refuses a message. A peer that is not believed gets no signature either: its address may be
+    /// forged, and a signature makes the answer longer than the question.
+    fn refuse(&self, opcode: u8, failure: Failure) {
+        let body = Body::Response(Response::Refused { opcode, failure });
+        let numbers = (self.minor, self.transaction);
+        match failure {
+            Failure::AuthenticationRequired | Failure::AuthenticationUnsatisfactory => {
+                let unsigned = datagram(numbers.0, numbers.1, &body, None);
+                self.send(unsigned.ok(), HtcpAnswer::Unauthenticated);
+            }
+            Failure::NotImplemented => self.send(self.signed(&body), HtcpAnswer::NotImplemented),
+            _ => self.send(self.signed(&body), HtcpAnswer::Disallowed),
+        }
+    }
+
+    fn reply(&self, response: &Response<'_>, answer: HtcpAnswer) {
+        self.send(self.signed(&Body::Response(*response)), answer);
+    }
+
+    /// A datagram that is signed if the peer has a key.
+    fn signed(&self, body: &Body<'_>) -> Option<Vec<u8>> {
+        let numbers = (self.minor, self.transaction);
+        message(&self.peer, numbers, body, self.ends, self.queries.now()).ok()
+    }
+
+    fn send(&self, datagram: Option<Vec<u8>>, answer: HtcpAnswer) {
+        let to = self.ends.destination;
+        if datagram.is_some_and(|datagram| self.queries.htcp.send(&datagram, to)) {
+            self.queries.htcp_counts.sent(answer);
+        }
+    }
+}
+
+/// The peer that sent a datagram. Several peers may share an address: then the port decides.
+fn peer_of(common: &Common, from: SocketAddr) -> Option<Arc<Peer>> {
+    let live = common.live();
+    let port = |peer: &Arc<Peer>| peer.settings.htcp.as_ref().map(|htcp| htcp.port);
+    let speaks = |peer: &&Arc<Peer>| port(peer).is_some() && peer.has_address(from.ip());
+    let mut peers = live.routes.peers().iter().filter(speaks);
+    let first = peers.next()?;
+    let mut all = std::iter::once(first).chain(peers);
+    let same = all.find(|peer| port(peer) == Some(from.port()));
+    Some(Arc::clone(same.unwrap_or(first)))
+}
+
+/// The request fields of a TST; `None` if they are no fields.
+fn fields(lines: &[u8]) -> Option<HeaderMap> {
+    let mut fields = HeaderMap::new();
+    if lines.is_empty() {
+        return Some(fields);
+    }
+    let lines = [lines, b"\r\n"].concat();
+    let mut parsed = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let Ok(httparse::Status::Complete((length, parsed))) =
+        httparse::parse_headers(&lines, &mut parsed)
+    else {
+        return None;
+    };
+    for field in parsed {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+        fields.append(name, HeaderValue::from_bytes(field.value).ok()?);
+    }
+    (length == lines.len()).then_some(fields)
+}
+
+/// Maximum number of CLR requests of one peer in a second that are obeyed.
+const CLEARS_MAX: u32 = 100;
+/// Maximum number of request fields in a TST.
+const FIELDS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_fields_are_lines_or_the_query_is_a_miss() {
+        assert_eq!(fields(b"").unwrap().len(), 0);
+        let two = fields(b"Accept: a/b\r\nAccept-Language: de\r\n").unwrap();
+        assert_eq!((two["accept"].as_bytes(), two.len()), (&b"a/b"[..], 2));
+        let many = "a: b\r\n".repeat(FIELDS_MAX + 1);
+        let wrong = ["no field\r\n", "a: b\r\n\r\nc: d\r\n", "\0: x\r\n", &many];
+        for wrong in wrong {
+            assert!(fields(wrong.as_bytes()).is_none(), "{wrong:?}");
+        }
+    }
+}

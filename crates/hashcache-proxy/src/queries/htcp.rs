@@ -1,0 +1,89 @@
+//! HTCP messages of this proxy: which request fields a TST carries, and how messages are signed.
+//!
+//! Called by `queries`, and by `peers` for its replies. No I/O.
+//!
+//! Invariant: to a peer with a key nothing is sent without a signature, except a refusal of a
+//! message that was not signed by it.
+
+use std::net::SocketAddr;
+
+use hashcache_peers::htcp::auth::{AuthError, Ends, LIFETIME_SECONDS, Signature};
+use hashcache_peers::htcp::{Body, Message, Unsendable, datagram};
+use http::HeaderMap;
+use http::header::{ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE};
+
+use crate::peer::Peer;
+
+/// The fields of `request` by which responses usually vary and that say little about a client, as
+/// lines that end with CR LF.
+pub(super) fn test_fields(request: &HeaderMap) -> Vec<u8> {
+    let mut lines = Vec::new();
+    for name in [ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE] {
+        for value in request.get_all(&name) {
+            let parts = [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"];
+            lines.extend_from_slice(&parts.concat());
+        }
+    }
+    lines
+}
+
+/// A message for `peer` of version 0.`minor`, signed if the peer has a key.
+///
+/// # Errors
+/// It does not fit into a datagram.
+pub(crate) fn message(
+    peer: &Peer,
+    (minor, transaction): (u8, u32),
+    body: &Body<'_>,
+    ends: Ends,
+    now: u32,
+) -> Result<Vec<u8>, Unsendable> {
+    let signature = peer.htcp_key.as_ref().map(|key| Signature {
+        key,
+        ends,
+        time: now,
+        expiry: now.saturating_add(LIFETIME_SECONDS),
+    });
+    datagram(minor, transaction, body, signature.as_ref())
+}
+
+/// Whether `message`, which `from` sent to `to`, may be from `peer`: if the peer has a key, it must
+/// be signed with it.
+pub(crate) fn check(
+    peer: &Peer,
+    message: &Message<'_>,
+    (from, to): (SocketAddr, SocketAddr),
+    now: u32,
+) -> Result<(), AuthError> {
+    let ends = Ends {
+        source: from,
+        destination: to,
+    };
+    let key = peer.htcp_key.as_ref();
+    key.map_or(Ok(()), |key| message.check(key, &ends, now))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_test_carries_the_fields_by_which_responses_vary_and_no_others() {
+        let mut request = HeaderMap::new();
+        for (name, value) in [
+            ("accept-encoding", "gzip"),
+            ("cookie", "secret"),
+            ("accept", "text/html"),
+            ("accept", "image/*"),
+            ("accept-language", "de"),
+            ("authorization", "Basic eDp5"),
+        ] {
+            request.append(name, HeaderValue::from_static(value));
+        }
+        let lines = "accept: text/html\r\naccept: image/*\r\naccept-encoding: gzip\r\n\
+                     accept-language: de\r\n";
+        assert_eq!(test_fields(&request), lines.as_bytes());
+    }
+}

@@ -1,0 +1,81 @@
+//! What the origins of a site did, in numbers, for `/metrics`.
+//!
+//! `live` counts here, `metrics` reads. An origin keeps its numbers over a reload, also where its
+//! site changed.
+//!
+//! Cost: a few relaxed additions per forwarded request; none per hit.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The numbers of one origin of a site.
+#[derive(Debug, Default)]
+pub(crate) struct OriginCounters {
+    requests: AtomicU64,
+    failures: AtomicU64,
+    outs: AtomicU64,
+    responses: AtomicU64,
+    response_ns: AtomicU64,
+}
+
+/// The numbers at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OriginFigures {
+    /// Requests sent to it, those that failed too.
+    pub(crate) requests: u64,
+    /// Requests that count as failures for its health.
+    pub(crate) failures: u64,
+    /// How often it was put out of service.
+    pub(crate) outs: u64,
+    /// Whether it is out of service now.
+    pub(crate) is_out: bool,
+    /// Heads of responses received.
+    pub(crate) responses: u64,
+    /// The sum of the times from a request to the head of its response.
+    pub(crate) response_time: Duration,
+}
+
+impl OriginFigures {
+    /// The sum of two origins' figures.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.wrapping_add(other.requests),
+            failures: self.failures.wrapping_add(other.failures),
+            outs: self.outs.wrapping_add(other.outs),
+            is_out: self.is_out || other.is_out,
+            responses: self.responses.wrapping_add(other.responses),
+            response_time: self.response_time.saturating_add(other.response_time),
+        }
+    }
+}
+
+impl OriginCounters {
+    pub(super) fn request(&self) {
+        self.requests.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn failure(&self) {
+        self.failures.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn out(&self) {
+        self.outs.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn response(&self, time: Duration) {
+        self.responses.fetch_add(1, Relaxed);
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.response_ns.fetch_add(ns, Relaxed);
+    }
+
+    pub(super) fn figures(&self, is_out: bool) -> OriginFigures {
+        OriginFigures {
+            requests: self.requests.load(Relaxed),
+            failures: self.failures.load(Relaxed),
+            outs: self.outs.load(Relaxed),
+            is_out,
+            responses: self.responses.load(Relaxed),
+            response_time: Duration::from_nanos(self.response_ns.load(Relaxed)),
+        }
+    }
+}
