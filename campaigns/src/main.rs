@@ -9,15 +9,18 @@ mod campaign;
 mod conformance;
 mod cpu;
 mod device_speed;
+mod durations;
 mod failures;
 mod followers;
 mod h2spec;
 mod hostile;
+mod levels;
 mod members;
 mod memory_limit;
 mod memory_pressure;
 mod models;
 mod never_wrong;
+mod overhead;
 mod paper_figure;
 mod proxy_process;
 mod purges;
@@ -86,6 +89,10 @@ enum Command {
     PaperFigure(paper_figure::Args),
     /// Compare processor time of a hit with that of nginx
     Cpu(cpu::Args),
+    /// Measure what each level of proxies adds to the time of a response
+    Levels(levels::Args),
+    /// Measure what proxies pay to ask each other: no peers, ICP, summaries
+    Overhead(overhead::Args),
     /// Compare reads and writes of a device with those of fio
     DeviceSpeed(device_speed::Args),
     /// Take memory for `memory-pressure`, which starts this in a process of its own
@@ -125,6 +132,9 @@ impl Command {
             | Self::MemoryLimit(_)
             | Self::MemoryPressure(_)
             | Self::NeverWrong(_)
+            | Self::Levels(_)
+            // Its thread enters a network namespace, and other threads would not.
+            | Self::Overhead(_)
             | Self::Cpu(_) => Builder::new_current_thread(),
             _ => Builder::new_multi_thread(),
         };
@@ -155,6 +165,8 @@ impl Command {
             Self::Stress(args) => models::stress(args, campaign),
             Self::PaperFigure(args) => paper_figure::run(args, campaign),
             Self::Cpu(args) => cpu::run(args, campaign).await,
+            Self::Levels(args) => levels::run(args, campaign).await,
+            Self::Overhead(args) => overhead::run(args, campaign).await,
             Self::DeviceSpeed(args) => device_speed::run(args, campaign),
             Self::Compete(_) => unreachable!("it runs before a campaign begins"),
         }

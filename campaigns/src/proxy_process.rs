@@ -32,6 +32,7 @@ pub struct ProxyCommand {
     flags: Vec<(String, String)>,
     cgroup: Option<PathBuf>,
     processors: Option<String>,
+    network: Option<PathBuf>,
     wait: Duration,
     home: Option<Arc<TempDir>>,
 }
@@ -44,6 +45,7 @@ impl ProxyCommand {
             flags: vec![],
             cgroup: None,
             processors: None,
+            network: None,
             wait: START_TIME,
             home: None,
         }
@@ -82,6 +84,12 @@ impl ProxyCommand {
     /// Runs it on these processors only, in the syntax of `taskset`.
     pub fn processors(mut self, processors: &str) -> Self {
         self.processors = Some(processors.to_owned());
+        self
+    }
+
+    /// Runs it in this network namespace, a file of `/proc/PID/ns`; needs root.
+    pub fn network(mut self, namespace: &Path) -> Self {
+        self.network = Some(namespace.to_owned());
         self
     }
 
@@ -127,6 +135,10 @@ impl ProxyCommand {
         }
         if let Some(processors) = &self.processors {
             words.extend(["taskset", "-c", processors].map(str::to_owned));
+        }
+        if let Some(namespace) = &self.network {
+            words.push("nsenter".to_owned());
+            words.push(format!("--net={}", namespace.display()));
         }
         words.push(self.binary.display().to_string());
         words.push("proxy".to_owned());

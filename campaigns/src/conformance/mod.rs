@@ -5,9 +5,14 @@
 //! with its dependencies (`npm install`) and name it. Its origin and client run under Node.js, the
 //! proxy on a port that the system chooses, with an empty cache.
 //!
+//! With `--through-parent`, the suite runs through our proxy and a parent of it instead: see
+//! `parent`.
+//!
 //! Invariant: a required test may fail only if it is in [`FORBIDDEN`], with the clause that forbids
 //! the behaviour it requires, or with `set_cookie = "protect"` in [`PROTECTED`]. A listed test that
 //! passes fails the run too, so that the lists stay correct.
+
+mod parent;
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,7 +27,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::campaign::Campaign;
+use crate::proxy_process::ProxyCommand;
 use crate::report::Report;
+use parent::ParentKind;
 
 /// Required tests for behaviour that a clause forbids; docs/CONFORMANCE.md has the exchanges.
 const FORBIDDEN: [(&str, &str); 1] = [(
@@ -56,6 +63,9 @@ pub struct Args {
     /// The proxy's setting for responses that set cookies
     #[arg(long, value_enum, default_value_t = SetCookie::Protect)]
     set_cookie: SetCookie,
+    /// Only through the proxy and such a parent of it: what the parent alone passes may not be lost
+    #[arg(long, value_enum, value_name = "PARENT")]
+    through_parent: Option<ParentKind>,
 }
 
 /// The proxy's `set_cookie`.
@@ -94,56 +104,98 @@ enum Mode {
     Accelerate,
 }
 
-/// Runs the suite in both modes.
+/// Runs the suite in both modes, or through a parent.
 pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
-    let suite = args.suite.canonicalize();
-    let suite = suite.with_context(|| format!("cannot find {}", args.suite.display()))?;
-    ensure!(
-        suite.join("test-engine/client/runner.mjs").is_file(),
-        "{} is no checkout of the suite",
-        suite.display()
-    );
-    ensure!(
-        suite.join("node_modules").is_dir(),
-        "the suite has no dependencies yet: run `npm install` in {}",
-        suite.display()
-    );
-    let only = args.only.as_ref().map(|only| {
-        let found = only.canonicalize();
-        found.with_context(|| format!("cannot find {}", only.display()))
-    });
-    let only = only.transpose()?;
+    let suite = Suite::find(args, campaign.folder())?;
+    if let Some(kind) = args.through_parent {
+        return parent::run(&suite, kind, campaign);
+    }
     for mode in [Mode::Forward, Mode::Accelerate] {
-        let scripts = Scripts::write(campaign.folder())?;
-        let port = free_port()?;
-        let _origin = Origin::start(&args.node, &scripts, &suite, port)?;
-        let origin = format!("http://127.0.0.1:{port}");
-        let command = campaign.proxy()?;
-        let mut command = command
-            .flag("cache-size", "256MiB")
-            .flag("set-cookie", args.set_cookie.word());
+        let origin = suite.origin()?;
+        let mut command = suite.proxy(campaign)?;
         if mode == Mode::Accelerate {
-            command = command.flag("accelerate", &origin);
+            command = command.flag("accelerate", origin.url());
         }
         let mut proxy = command.start()?;
-        let mut driver = Command::new(&args.node);
-        driver.arg("--no-warnings").env("SUITE", &suite);
-        let base = match mode {
-            Mode::Forward => {
-                driver.arg("--import").arg(&scripts.forward);
-                driver.env("FORWARD_PROXY", proxy.url());
-                origin
-            }
-            Mode::Accelerate => proxy.url(),
-        };
-        driver.arg(&scripts.driver).arg(&suite).arg(base);
-        driver.args(only.as_ref());
-        let mut outcome = outcome(&mut driver)?;
-        outcome.set_cookie = args.set_cookie;
+        let outcome = suite.outcome(mode, &origin, &proxy.url())?;
         outcome.judge(&mut campaign.report, mode);
         campaign.check_running(mode.word(), &mut proxy)?;
     }
     Ok(())
+}
+
+/// The checkout of the suite, and what all runs of it share.
+struct Suite<'a> {
+    args: &'a Args,
+    directory: PathBuf,
+    only: Option<PathBuf>,
+    scripts: Scripts,
+}
+
+impl<'a> Suite<'a> {
+    fn find(args: &'a Args, folder: &Path) -> anyhow::Result<Self> {
+        let directory = args.suite.canonicalize();
+        let directory =
+            directory.with_context(|| format!("cannot find {}", args.suite.display()))?;
+        ensure!(
+            directory.join("test-engine/client/runner.mjs").is_file(),
+            "{} is no checkout of the suite",
+            directory.display()
+        );
+        ensure!(
+            directory.join("node_modules").is_dir(),
+            "the suite has no dependencies yet: run `npm install` in {}",
+            directory.display()
+        );
+        let only = args.only.as_ref().map(|only| {
+            let found = only.canonicalize();
+            found.with_context(|| format!("cannot find {}", only.display()))
+        });
+        Ok(Self {
+            args,
+            directory,
+            only: only.transpose()?,
+            scripts: Scripts::write(folder)?,
+        })
+    }
+
+    /// Starts the suite's origin.
+    fn origin(&self) -> anyhow::Result<Origin> {
+        Origin::start(
+            &self.args.node,
+            &self.scripts,
+            &self.directory,
+            free_port()?,
+        )
+    }
+
+    /// A proxy with an empty cache.
+    fn proxy(&self, campaign: &Campaign) -> anyhow::Result<ProxyCommand> {
+        let command = campaign.proxy()?.flag("cache-size", "256MiB");
+        Ok(command.flag("set-cookie", self.args.set_cookie.word()))
+    }
+
+    /// Runs the tests through the proxy at this URL.
+    fn outcome(&self, mode: Mode, origin: &Origin, proxy: &str) -> anyhow::Result<Outcome> {
+        let mut driver = Command::new(&self.args.node);
+        driver.arg("--no-warnings").env("SUITE", &self.directory);
+        let base = match mode {
+            Mode::Forward => {
+                driver.arg("--import").arg(&self.scripts.forward);
+                driver.env("FORWARD_PROXY", proxy);
+                origin.url()
+            }
+            Mode::Accelerate => proxy.to_owned(),
+        };
+        driver
+            .arg(&self.scripts.driver)
+            .arg(&self.directory)
+            .arg(base);
+        driver.args(self.only.as_ref());
+        let mut outcome = outcome(&mut driver)?;
+        outcome.set_cookie = self.args.set_cookie;
+        Ok(outcome)
+    }
 }
 
 impl Mode {
@@ -178,7 +230,10 @@ impl Scripts {
 }
 
 /// The suite's origin, ended by its own id when dropped.
-struct Origin(Child);
+struct Origin {
+    child: Child,
+    port: u16,
+}
 
 impl Origin {
     fn start(node: &Path, scripts: &Scripts, suite: &Path, port: u16) -> anyhow::Result<Self> {
@@ -195,25 +250,29 @@ impl Origin {
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start {}", node.display()))?;
-        let mut origin = Self(child);
+        let mut origin = Self { child, port };
         for _ in 0..200 {
             if TcpStream::connect(("127.0.0.1", port)).is_ok() {
                 return Ok(origin);
             }
-            if let Some(status) = origin.0.try_wait()? {
+            if let Some(status) = origin.child.try_wait()? {
                 bail!("the suite's origin ended with {status}");
             }
             sleep(Duration::from_millis(100));
         }
         bail!("the suite's origin does not listen on port {port}")
     }
+
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
 }
 
 impl Drop for Origin {
     fn drop(&mut self) {
         // Both fail only when it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -320,19 +379,23 @@ impl Outcome {
             passed.len() + failed.len()
         )];
         for id in failed.iter().filter(|_| has_bar) {
-            let why = match (self.set_cookie.must_fail(id), self.results.get(*id)) {
-                (Some(listed), _) => format!("must fail: {listed}"),
-                (None, Some(Value::Array(words))) => words
-                    .iter()
-                    .filter_map(Value::as_str)
-                    .collect::<Vec<_>>()
-                    .join(": "),
-                (None, Some(_)) => "it passed, but not what it depends on".to_owned(),
-                (None, None) => "it was not run".to_owned(),
-            };
-            lines.push(format!("{id}: {why}"));
+            lines.push(format!("{id}: {}", self.why(id)));
         }
         lines.join("\n        ")
+    }
+
+    /// Why a test did not pass.
+    fn why(&self, id: &str) -> String {
+        match (self.set_cookie.must_fail(id), self.results.get(id)) {
+            (Some(listed), _) => format!("must fail: {listed}"),
+            (None, Some(Value::Array(words))) => words
+                .iter()
+                .filter_map(Value::as_str)
+                .collect::<Vec<_>>()
+                .join(": "),
+            (None, Some(_)) => "it passed, but not what it depends on".to_owned(),
+            (None, None) => "it was not run".to_owned(),
+        }
     }
 }
 

@@ -291,7 +291,7 @@ fn ours(args: &Args, campaign: &Campaign, origin: &ContentOrigin) -> anyhow::Res
 
 /// Processor time of these processes so far, in nanoseconds: the sum of their threads, as the
 /// scheduler counts it. A thread or process that has ended since counts nothing.
-fn cpu_ns(pids: &[u32]) -> anyhow::Result<u64> {
+pub fn cpu_ns(pids: &[u32]) -> anyhow::Result<u64> {
     let mut ns = 0;
     for pid in pids {
         // nginx's cache loader ends after a minute.

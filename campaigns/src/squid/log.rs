@@ -1,6 +1,7 @@
 //! Access logs in Squid's form, which Squid and our proxy write.
 //!
-//! Used by all cases, to compare what a child and its parent say of one request. Invariant: a line
+//! Used by all cases, to compare what a child and its parent say of one request, and by `overhead`,
+//! to count hits. Invariant: a line
 //! that does not have Squid's ten fields is an error and is never skipped.
 
 use std::fs;
@@ -26,7 +27,8 @@ pub struct Line {
 }
 
 impl Line {
-    fn parse(line: &str) -> anyhow::Result<Self> {
+    /// Parses a line of a log.
+    pub fn parse(line: &str) -> anyhow::Result<Self> {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [_, _, client, result, _, method, url, _, from, _, ..] = fields[..] else {
             bail!("not Squid's form of an access log: {line:?}");

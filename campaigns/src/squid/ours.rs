@@ -99,6 +99,8 @@ pub enum Feature {
     Htcp,
     /// It reads and serves digests.
     Digest,
+    /// It sends and reads updates of digests.
+    Summary,
 }
 
 impl Feature {
@@ -108,6 +110,7 @@ impl Feature {
             Self::Icp => "icp",
             Self::Htcp => "htcp",
             Self::Digest => "digest",
+            Self::Summary => "summary",
         }
     }
 }
@@ -178,13 +181,14 @@ pub fn udp_peer(squid: Places, kind: &str, feature: Feature, port: u16) -> Strin
     let own = match feature {
         Feature::Icp => format!("icp = \"{}:{port}\"\n", address()),
         Feature::Htcp => format!("htcp = \"{}:{port}\"\n", address()),
-        Feature::Peers | Feature::Digest => String::new(),
+        Feature::Peers | Feature::Digest | Feature::Summary => String::new(),
     };
     let theirs = match feature {
         Feature::Peers => String::new(),
         Feature::Icp => format!("icp = {}\n", squid.icp.port()),
         Feature::Htcp => format!("htcp = {}\n", squid.htcp.port()),
         Feature::Digest => "digest = true\n".to_owned(),
+        Feature::Summary => "summary = true\n".to_owned(),
     };
     let url = squid.http;
     format!("{own}[[peer]]\nname = \"squid\"\nkind = \"{kind}\"\nurl = \"http://{url}\"\n{theirs}")

@@ -5,9 +5,10 @@
 //! `size` (bytes), `v` (version) and `max-age` (seconds).
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -34,6 +35,10 @@ pub struct ContentOptions {
     pub max_age: u64,
     /// Sizes of objects.
     pub sizes: Sizes,
+    /// How long it waits before each response, like an origin far away.
+    pub wait: Duration,
+    /// The address at which it listens.
+    pub address: IpAddr,
 }
 
 impl Default for ContentOptions {
@@ -42,6 +47,8 @@ impl Default for ContentOptions {
             seed: 1,
             max_age: 3600,
             sizes: Sizes::Web,
+            wait: Duration::ZERO,
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
         }
     }
 }
@@ -61,7 +68,7 @@ pub struct Counts {
     pub body_bytes: u64,
 }
 
-/// An origin of generated content on a port of 127.0.0.1; ends when dropped.
+/// An origin of generated content on a port that the system chooses; ends when dropped.
 #[derive(Debug)]
 pub struct ContentOrigin {
     address: SocketAddr,
@@ -95,7 +102,7 @@ impl ContentOrigin {
     /// # Errors
     /// When no port can be had.
     pub async fn start(options: ContentOptions) -> io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let listener = TcpListener::bind((options.address, 0)).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
         let task = tokio::spawn(accept(listener, options, shared.clone()));
@@ -112,13 +119,13 @@ impl ContentOrigin {
     /// # Errors
     /// When no port or thread can be had.
     pub fn start_thread(options: ContentOptions) -> io::Result<Self> {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let listener = std::net::TcpListener::bind((options.address, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
         let served = shared.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
+            .enable_all()
             .build()?;
         let (stop, stopped) = oneshot::channel::<()>();
         std::thread::Builder::new()
@@ -214,6 +221,9 @@ async fn serve(mut socket: TcpStream, options: &ContentOptions, shared: &Shared)
         };
         // Counted before the answer is sent, because a test may look as soon as it has the answer.
         shared.requests.fetch_add(1, Ordering::Relaxed);
+        if !options.wait.is_zero() {
+            tokio::time::sleep(options.wait).await;
+        }
         output.clear();
         let last = match Request::parse(&input[..end]) {
             Some(request) => {
