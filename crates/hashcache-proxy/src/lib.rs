@@ -34,6 +34,7 @@ mod site;
 mod store;
 
 // Connections to origins and peers.
+mod gateway;
 mod peer;
 mod peers;
 mod queries;
@@ -45,6 +46,7 @@ mod upstream;
 mod access_log;
 mod admin;
 mod clock;
+mod frame;
 mod metrics;
 mod page;
 mod state_file;

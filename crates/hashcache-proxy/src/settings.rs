@@ -233,6 +233,8 @@ pub struct Settings {
     pub workers: usize,
     /// Address of the UDP socket for ICP; it is bound only if a peer has an ICP port.
     pub icp: Option<SocketAddr>,
+    /// Schemes other than http and https whose resources are fetched for clients.
+    pub gateways: Vec<hashcache_http::Scheme>,
     /// Other caches through which resources are fetched.
     pub peers: Vec<PeerSettings>,
     /// Which resources are fetched through which peers: the first route that matches decides. The

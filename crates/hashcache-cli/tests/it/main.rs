@@ -13,6 +13,7 @@ mod proxy_process;
 mod proxy_ca;
 mod proxy_clock;
 mod proxy_followers;
+mod proxy_gateways;
 mod proxy_groups;
 mod proxy_hostile;
 mod proxy_intercept;

@@ -170,6 +170,7 @@ impl Control {
             nat64_prefix: settings.nat64_prefix,
             allow_connect_port: settings.allow_connect_port,
             allow_port: settings.allow_port,
+            gateways: settings.gateways,
             max_object_size: settings.max_object_size,
             peers: settings.peers,
             routes: settings.routes,
