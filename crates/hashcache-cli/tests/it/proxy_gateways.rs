@@ -291,8 +291,8 @@ async fn a_transfer_that_breaks_is_not_stored_as_complete() {
 async fn a_client_that_leaves_ends_the_session() {
     let gateway = Gateway::both();
     let large = vec![b'x'; 16 << 20];
-    let server = FtpServer::start(&[("large", &large)], FtpFault::Hung);
-    let server = server.await.unwrap();
+    let files: [(&str, &[u8]); 1] = [("large", &large)];
+    let server = FtpServer::start(&files, FtpFault::Hung).await.unwrap();
     let mut client = Client::connect(gateway.proxy.address()).await.unwrap();
     let url = server.url("/large");
     client.request("GET", &url, &[]).await.unwrap();
