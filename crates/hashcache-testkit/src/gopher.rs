@@ -33,7 +33,8 @@ impl GopherServer {
             while let Ok((socket, _)) = listener.accept().await {
                 let mut socket = BufReader::new(socket);
                 let mut line = String::new();
-                if socket.read_line(&mut line).await.is_err() {
+                // A client that closes before the end of its line has sent none.
+                if socket.read_line(&mut line).await.is_err() || !line.ends_with('\n') {
                     continue;
                 }
                 let line = line.trim_end_matches(['\r', '\n']).to_owned();
