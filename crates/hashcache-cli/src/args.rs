@@ -434,6 +434,7 @@ mod tests {
                 "log-format" => format!("--{flag}=json"),
                 "no-default-rules" => format!("--{flag}"),
                 "intercept-list" => format!("--{flag}=cacheable"),
+                "gateways" => format!("--{flag}=ftp"),
                 _ => format!("--{flag}=7"),
             };
             let cli = Cli::try_parse_from(["hashcache", "config", "show", &argument]).unwrap();
