@@ -16,8 +16,8 @@ use crate::ca::CaCommand;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::settings::{
-    CHOICES, COOKIES, DIRECTS, FAILS, FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Topic,
-    Written, find_flag, help,
+    CHOICES, COOKIES, DIRECTS, FAILS, FORMATS, GATEWAYS, GROUPS, Given, IOS, POLICIES, ROWS,
+    Source, Topic, Written, find_flag, help,
 };
 
 const LISTEN: &str = Topic::Listen.heading();
@@ -208,6 +208,9 @@ pub struct SettingArgs {
     #[arg(help_heading = ACCESS, help = help("allow_port"))]
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     allow_port: Vec<String>,
+    #[arg(help_heading = ACCESS, help = help("gateways"))]
+    #[arg(long, value_name = "SCHEME", value_delimiter = ',', value_parser = words(&GATEWAYS))]
+    gateways: Vec<String>,
     #[arg(help_heading = ACCESS, help = help("allow_connect_port"))]
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     allow_connect_port: Vec<String>,
@@ -347,6 +350,7 @@ impl SettingArgs {
             ("allow-purge", many(&self.allow_purge)),
             ("nat64-prefix", many(&self.nat64_prefix)),
             ("allow-port", many(&self.allow_port)),
+            ("gateways", many(&self.gateways)),
             ("allow-connect-port", many(&self.allow_connect_port)),
             ("admin", one(&self.admin)),
             ("admin-token-file", one(&self.admin_token_file)),
@@ -437,6 +441,7 @@ mod tests {
                 "log-format" => format!("--{flag}=json"),
                 "no-default-rules" => format!("--{flag}"),
                 "intercept-list" => format!("--{flag}=cacheable"),
+                "gateways" => format!("--{flag}=ftp"),
                 _ => format!("--{flag}=7"),
             };
             let cli = Cli::try_parse_from(["hashcache", "config", "show", &argument]).unwrap();

@@ -11,13 +11,17 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use thiserror::Error;
 
-/// The two schemes whose responses are cached.
+/// The schemes whose resources are cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// `http`
     Http,
     /// `https`
     Https,
+    /// `ftp` (RFC 1738): fetched by a gateway, in another protocol than HTTP.
+    Ftp,
+    /// `gopher` (RFC 4266): likewise.
+    Gopher,
 }
 
 impl Scheme {
@@ -26,16 +30,27 @@ impl Scheme {
         match self {
             Scheme::Http => 80,
             Scheme::Https => 443,
+            Scheme::Ftp => 21,
+            Scheme::Gopher => 70,
         }
     }
 
-    /// `http` or `https`.
+    /// The scheme as URLs spell it, in lower case.
     pub const fn as_str(self) -> &'static str {
         match self {
             Scheme::Http => "http",
             Scheme::Https => "https",
+            Scheme::Ftp => "ftp",
+            Scheme::Gopher => "gopher",
         }
     }
+
+    /// Whether the resources are fetched in another protocol than HTTP.
+    pub const fn needs_gateway(self) -> bool {
+        matches!(self, Scheme::Ftp | Scheme::Gopher)
+    }
+
+    const ALL: [Scheme; 4] = [Scheme::Http, Scheme::Https, Scheme::Ftp, Scheme::Gopher];
 }
 
 impl fmt::Display for Scheme {
@@ -193,7 +208,8 @@ fn parse_port(text: &str) -> Result<u16, TargetError> {
     }
 }
 
-/// A scheme and an authority: `http://host[:port]`.
+/// A scheme and an authority: `http://host[:port]`. One that is read from text is `http` or
+/// `https`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The scheme.
@@ -208,6 +224,9 @@ impl std::str::FromStr for Origin {
     /// Reads `http://host[:port]`, with at most a lone `/` behind it.
     fn from_str(text: &str) -> Result<Origin, TargetError> {
         let (scheme, rest) = split_scheme(text).ok_or(TargetError::Form)??;
+        if scheme.needs_gateway() {
+            return Err(TargetError::Scheme);
+        }
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         if authority.contains(['/', '?', '#']) {
             return Err(TargetError::Path);
@@ -234,13 +253,13 @@ pub(crate) fn split_scheme(text: &str) -> Option<Result<(Scheme, &str), TargetEr
         return None;
     }
     let (name, rest) = text.split_once("://")?;
-    if name.eq_ignore_ascii_case("http") {
-        Some(Ok((Scheme::Http, rest)))
-    } else if name.eq_ignore_ascii_case("https") {
-        Some(Ok((Scheme::Https, rest)))
-    } else {
-        Some(Err(TargetError::Scheme))
-    }
+    let mut schemes = Scheme::ALL.into_iter();
+    let known = schemes.find(|scheme| name.eq_ignore_ascii_case(scheme.as_str()));
+    Some(
+        known
+            .map(|scheme| (scheme, rest))
+            .ok_or(TargetError::Scheme),
+    )
 }
 
 /// Why a target or an authority was refused.
@@ -250,7 +269,7 @@ pub enum TargetError {
     /// The target has none of the forms its method may use.
     #[error("request target has a form that this method does not allow")]
     Form,
-    /// The scheme is neither `http` nor `https`.
+    /// The scheme is not one of those of the context.
     #[error("scheme is neither http nor https")]
     Scheme,
     /// Origin-form without a Host.
@@ -340,5 +359,6 @@ mod tests {
         );
         assert_eq!("http://h/x".parse::<Origin>(), Err(TargetError::Path));
         assert_eq!("h:80".parse::<Origin>(), Err(TargetError::Form));
+        assert_eq!("ftp://h".parse::<Origin>(), Err(TargetError::Scheme));
     }
 }

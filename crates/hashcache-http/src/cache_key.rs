@@ -6,7 +6,7 @@
 //! |---|---|
 //! | format | 2: `KEY_FORMAT` |
 //! | space | 1: 0 own, 1 site, 2 mirror; after 1 and 2 its number, 2, little-endian |
-//! | scheme, 0 | `http` or `https`, one zero byte |
+//! | scheme, 0 | in lower case, one zero byte |
 //! | host, 0 | in its one spelling, one zero byte |
 //! | port | 2, little-endian |
 //! | path and query | the rest, as it came |
@@ -112,6 +112,9 @@ mod tests {
             key(Space::Site(0), "http://h/"),
             key(Space::Site(1), "http://h/"),
             key(Space::Mirror(0), "http://h/"),
+            key(Space::Own, "ftp://h/"),
+            key(Space::Own, "gopher://h/"),
+            key(Space::Own, "http://h:21/"),
             key(Space::Own, "https://h/"),
             key(Space::Own, "http://h:443/"),
         ];

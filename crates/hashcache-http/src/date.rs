@@ -78,6 +78,19 @@ impl UnixTime {
         Seconds::new(self.0.saturating_sub(earlier.0))
     }
 
+    /// A date (year, month, day) and a time of day (hour, minute, second) in UTC; `None` if there
+    /// is no such time, or if it is before 1970 or after 9999. A leap second is the next second.
+    pub fn of_utc([year, month, day]: [u64; 3], [hour, minute, second]: [u64; 3]) -> Option<Self> {
+        let is_date = (1970..=9999).contains(&year)
+            && (1..=12).contains(&month)
+            && (1..=days_in_month(year, month)).contains(&day);
+        if !is_date || hour > 23 || minute > 59 || second > 60 {
+            return None;
+        }
+        let days = days_from_civil(year, month, day)?;
+        Some(Self(days * 86_400 + hour * 3600 + minute * 60 + second))
+    }
+
     /// The time this much later.
     pub fn after(self, span: Seconds) -> UnixTime {
         UnixTime(self.0.saturating_add(u64::from(span.get())))
@@ -364,6 +377,19 @@ mod tests {
             http_date(UnixTime(u64::MAX)),
             "Fri, 31 Dec 9999 23:59:59 GMT"
         );
+    }
+
+    #[test]
+    fn a_time_of_utc_exists_or_is_refused() {
+        let at = |date, clock| UnixTime::of_utc(date, clock).map(|time| time.0);
+        assert_eq!(at([1970, 1, 1], [0, 0, 0]), Some(0));
+        assert_eq!(at([1994, 11, 6], [8, 49, 37]), Some(784_111_777));
+        assert_eq!(at([2000, 2, 29], [23, 59, 60]), Some(951_868_800));
+        assert_eq!(at([2001, 2, 29], [0, 0, 0]), None);
+        assert_eq!(at([1969, 12, 31], [0, 0, 0]), None);
+        assert_eq!(at([2001, 13, 1], [0, 0, 0]), None);
+        assert_eq!(at([2001, 1, 0], [0, 0, 0]), None);
+        assert_eq!(at([2001, 1, 1], [24, 0, 0]), None);
     }
 
     #[test]

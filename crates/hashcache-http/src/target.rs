@@ -26,7 +26,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads an `http://` or `https://` URL.
+    /// Reads a URL of one of the known schemes.
     pub fn parse_url(text: &str) -> Result<Target, TargetError> {
         let (scheme, rest) = split_scheme(text).ok_or(TargetError::Form)??;
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());

@@ -32,6 +32,7 @@ use tokio::time::Instant;
 use self::answer::{plain, typed};
 pub(crate) use self::purge::read_token;
 use self::purge::{Purges, SitesView};
+use crate::frame::document;
 use crate::metrics::Exposition;
 use crate::page::{self, PageReader};
 use crate::purge::Purger;
@@ -277,7 +278,7 @@ fn index(reader: PageReader) -> Response<Bytes> {
                 .iter()
                 .map(|(path, what)| format!("<dt><a href=\"{path}\">{path}</a><dd>{what}"))
                 .collect();
-            page::document("HashCache admin", &format!("<dl>{rows}</dl>"))
+            document("HashCache admin", &format!("<dl>{rows}</dl>"))
         }
         PageReader::Program => PATHS
             .iter()

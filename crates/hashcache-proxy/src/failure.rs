@@ -69,6 +69,8 @@ pub(crate) enum Failure {
     NotCached,
     /// A peer did not make a tunnel, or asked for credentials that we do not have.
     PeerStatus { status: u16 },
+    /// An FTP server refused a command that a transfer needs, or ended the connection.
+    FtpReply { code: u16 },
     /// The resource may only be fetched through peers, and none can be asked.
     NoRoute,
     /// A scheme or method that this proxy does not support.
@@ -79,7 +81,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 27] = [
+    pub(crate) const SLUGS: [&'static str; 28] = [
         "refused",
         "client-denied",
         "client-limit",
@@ -104,6 +106,7 @@ impl Failure {
         "upstream-limit",
         "not-cached",
         "peer-status",
+        "ftp-reply",
         "no-route",
         "not-implemented",
         "internal",
@@ -124,7 +127,9 @@ impl Failure {
             Self::DestinationDenied { .. } => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
             Self::NotCached => StatusCode::GATEWAY_TIMEOUT,
-            Self::PeerStatus { .. } | Self::NoRoute => StatusCode::BAD_GATEWAY,
+            Self::PeerStatus { .. } | Self::FtpReply { .. } | Self::NoRoute => {
+                StatusCode::BAD_GATEWAY
+            }
             Self::NotImplemented(_) => StatusCode::NOT_IMPLEMENTED,
             _ => self.error().status(),
         }
@@ -158,7 +163,9 @@ impl Failure {
             Self::ResponseIncomplete => ProxyError::HttpResponseIncomplete,
             Self::ResponseMalformed(_) => ProxyError::HttpProtocolError,
             Self::UpstreamLimit => ProxyError::ConnectionLimitReached,
-            Self::PeerStatus { .. } | Self::NoRoute => ProxyError::DestinationUnavailable,
+            Self::PeerStatus { .. } | Self::FtpReply { .. } | Self::NoRoute => {
+                ProxyError::DestinationUnavailable
+            }
             // Answered without an attempt to reach the next hop, and not an error of any other
             // party.
             Self::NotCached | Self::NotImplemented(_) => ProxyError::ProxyInternalResponse,
@@ -213,6 +220,7 @@ impl Failure {
             Self::UpstreamLimit => "upstream-limit",
             Self::NotCached => "not-cached",
             Self::PeerStatus { .. } => "peer-status",
+            Self::FtpReply { .. } => "ftp-reply",
             Self::NoRoute => "no-route",
             Self::NotImplemented(_) => "not-implemented",
             Self::Internal(_) => "internal",
@@ -268,6 +276,7 @@ impl fmt::Display for Failure {
                 f.write_str("the request was for a stored response only, and there is none")
             }
             Self::PeerStatus { status } => write!(f, "the peer answered with {status}"),
+            Self::FtpReply { code } => write!(f, "the FTP server answered with {code}"),
             Self::NoRoute => f.write_str("no peer can be asked, and direct connections are off"),
             Self::NotImplemented(what) => write!(f, "not supported: {what}"),
             Self::Internal(what) => write!(f, "internal error: {what}"),
@@ -314,6 +323,7 @@ impl Failure {
             Failure::UpstreamLimit,
             Failure::NotCached,
             Failure::PeerStatus { status: 407 },
+            Failure::FtpReply { code: 421 },
             Failure::NoRoute,
             Failure::NotImplemented("the scheme gopher"),
             Failure::Internal("a task died"),

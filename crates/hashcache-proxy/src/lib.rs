@@ -34,6 +34,7 @@ mod site;
 mod store;
 
 // Connections to origins and peers.
+mod gateway;
 mod members;
 mod peer;
 mod peers;
@@ -47,6 +48,7 @@ mod upstream;
 mod access_log;
 mod admin;
 mod clock;
+mod frame;
 mod metrics;
 mod page;
 mod state_file;

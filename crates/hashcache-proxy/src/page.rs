@@ -8,7 +8,6 @@
 //! and is never stored. `ca` describes how its page differs.
 
 mod ca;
-mod frame;
 mod pac;
 
 use std::fmt::Write as _;
@@ -18,12 +17,11 @@ use hashcache_http::{Origin, PROXY_STATUS};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 pub(crate) use ca::{CaPage, ca};
-use frame::Escaped;
-pub(crate) use frame::document;
 pub(crate) use pac::pac;
 
 use crate::access_log::RequestId;
 use crate::failure::Failure;
+use crate::frame::{Escaped, document};
 use crate::metrics::{EngineFigures, Requests, StoreState};
 use crate::mirror::{Mirror, MirrorKind, Setup};
 

@@ -278,7 +278,7 @@ impl Peer {
 
     /// Whether resources of this scheme are requested from it by their whole URL.
     pub(crate) fn takes_url(&self, scheme: Scheme) -> bool {
-        scheme == Scheme::Http || self.settings.https == PeerHttps::Fetch
+        scheme != Scheme::Https || self.settings.https == PeerHttps::Fetch
     }
 
     /// Whether its addresses must be known: it is recognised by them as a client, or by UDP.

@@ -162,6 +162,7 @@ fn twin(target: &Target) -> Target {
     let scheme = match target.scheme {
         Scheme::Http => Scheme::Https,
         Scheme::Https => Scheme::Http,
+        Scheme::Ftp | Scheme::Gopher => target.scheme,
     };
     let mut authority = target.authority.clone();
     if authority.port == target.scheme.default_port() {

@@ -90,7 +90,7 @@ pub struct RouteSettings {
     pub hosts: Vec<RouteHost>,
     /// Ports; empty: all.
     pub ports: Vec<ConnectPort>,
-    /// The scheme; `None`: both. A tunnel (CONNECT) counts as https.
+    /// The scheme; `None`: all. A tunnel (CONNECT) counts as https.
     pub scheme: Option<Scheme>,
     /// Names of the peers that may be asked, in this order; `None`: all.
     pub peers: Option<Vec<String>>,
@@ -98,6 +98,14 @@ pub struct RouteSettings {
     pub direct: Direct,
     /// Which peer is asked first.
     pub choice: PeerChoice,
+}
+
+impl RouteSettings {
+    /// Whether peers are asked for resources of `scheme`, which needs a gateway: not every proxy
+    /// has one, so only if the route is for that scheme, or if there is no other way.
+    fn may_forward(&self, scheme: Scheme) -> bool {
+        self.scheme == Some(scheme) || self.direct == Direct::Never
+    }
 }
 
 /// The routes of the configuration in effect.
@@ -575,6 +583,9 @@ impl Routes {
             return Ok(Route::direct(origin()));
         };
         let direct = Route::direct(origin());
+        if request.scheme.needs_gateway() && !rule.settings.may_forward(request.scheme) {
+            return Ok(direct);
+        }
         let may_ask = request.via_members < VIA_MEMBERS_MAX;
         let parents = self.in_order(rule, request);
         if !may_ask || (parents.is_empty() && rule.siblings.is_empty()) {

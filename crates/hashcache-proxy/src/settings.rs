@@ -238,6 +238,8 @@ pub struct Settings {
     pub htcp: Option<SocketAddr>,
     /// Updates of the summary are sent when so many objects are new, in thousandths of all.
     pub summary_permille: u16,
+    /// Schemes other than http and https whose resources are fetched for clients.
+    pub gateways: Vec<hashcache_http::Scheme>,
     /// Other caches through which resources are fetched.
     pub peers: Vec<PeerSettings>,
     /// Which resources are fetched through which peers: the first route that matches decides. The

@@ -78,6 +78,8 @@ pub(crate) struct LiveSettings {
     pub(crate) max_object_size: u64,
     pub(crate) connect_ports: Vec<ConnectPort>,
     pub(crate) ports: Vec<ConnectPort>,
+    /// Schemes other than http and https whose resources are fetched.
+    pub(crate) gateways: Vec<Scheme>,
     pub(crate) clients: Clients,
     pub(crate) public_url: Option<Origin>,
     pub(crate) mirrors: Mirrors,
@@ -141,6 +143,7 @@ impl LiveSettings {
             max_object_size: settings.max_object_size,
             connect_ports: settings.allow_connect_port.clone(),
             ports: settings.allow_port.clone(),
+            gateways: settings.gateways.clone(),
             clients: Clients::new(&settings.allow_client, own.clone()),
             public_url: settings.public_url.clone(),
             mirrors: Mirrors::new(&settings.mirrors),

@@ -26,6 +26,8 @@ mod reader;
 // The part of the test kit that reports it.
 mod client;
 mod content_origin;
+mod ftp;
+mod gopher;
 mod origin;
 mod script;
 
@@ -39,6 +41,8 @@ pub mod scenario;
 
 pub use client::{BodyEnd, Client, Response};
 pub use content_origin::{ContentOptions, ContentOrigin, Counts, Sizes};
+pub use ftp::{FtpFault, FtpFile, FtpServer};
+pub use gopher::GopherServer;
 pub use message::Head;
 pub use origin::{Origin, RawRequest};
 pub use script::{Gate, Script};

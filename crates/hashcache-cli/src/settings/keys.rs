@@ -17,7 +17,9 @@ use hashcache_proxy::{
 };
 
 use super::mirror::{read_mirror, show_mirror};
-use super::peers::{CHOICES, DIRECTS, read_parent, read_threshold, read_udp, threshold_text};
+use super::peers::{
+    CHOICES, DIRECTS, GATEWAYS, read_parent, read_threshold, read_udp, threshold_text,
+};
 use super::suggest;
 use super::values::Values;
 use super::words::one_of;
@@ -289,6 +291,17 @@ pub static KEYS: &[Key] = &[
     many!("nat64_prefix", nat64_prefix, itself),
     many!("allow_connect_port", allow_connect_port, itself),
     many!("allow_port", allow_port, itself),
+    Key {
+        name: "gateways",
+        form: Form::Many(|values, words| {
+            values.gateways = each(words, |word| one_of(&GATEWAYS, word))?;
+            Ok(())
+        }),
+        show: |values| {
+            let schemes = values.gateways.iter();
+            Shown::List(schemes.map(|scheme| scheme.as_str().to_owned()).collect())
+        },
+    },
     one!("access_log", access_log, access_log, show_access_log),
     one!("log_format", log_format, log_format, show_format),
     one!("log_strip_query", log_strip_query, truth, show_truth),

@@ -3,7 +3,7 @@
 //! Called by `keys` and `file`. A table is turned into the text form, so that only one parser
 //! exists.
 
-use hashcache_http::Target;
+use hashcache_http::{Target, TargetError};
 use hashcache_proxy::{Mirror, MirrorError, MirrorKind};
 use serde::Deserialize;
 
@@ -25,7 +25,11 @@ pub fn read_mirror(word: &str) -> Result<Mirror, Fault> {
     let kind = one_of(&MirrorKind::ALL, kind)?;
     let files: Vec<Target> = urls
         .map(|url| {
-            Target::parse_url(url).map_err(|error| {
+            let target = match Target::parse_url(url) {
+                Ok(target) if target.scheme.needs_gateway() => Err(TargetError::Scheme),
+                read => read,
+            };
+            target.map_err(|error| {
                 Fault::new(format!("`{url}` is not a URL of files: {error}"))
                     .hint("write it as https://files.example.org, or https://example.org/packages/")
             })

@@ -30,7 +30,7 @@ pub use keys::{
 };
 #[cfg(test)]
 pub use mirror::read_mirror;
-pub use peers::{CHOICES, DIRECTS};
+pub use peers::{CHOICES, DIRECTS, GATEWAYS};
 pub use reference::{
     DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS,
     ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Topic, help,

@@ -358,7 +358,15 @@ impl WrittenRoute {
     }
 }
 
-const SCHEMES: [(&str, Scheme); 2] = [("http", Scheme::Http), ("https", Scheme::Https)];
+const SCHEMES: [(&str, Scheme); 4] = [
+    ("http", Scheme::Http),
+    ("https", Scheme::Https),
+    ("ftp", Scheme::Ftp),
+    ("gopher", Scheme::Gopher),
+];
+
+/// Schemes that gateways can be turned on for.
+pub const GATEWAYS: [(&str, Scheme); 2] = [("ftp", Scheme::Ftp), ("gopher", Scheme::Gopher)];
 
 /// A host name, `*.` with a domain, an address or a network.
 fn route_host(word: &str) -> Result<RouteHost, Fault> {

@@ -307,6 +307,16 @@ pub static ENTRIES: &[Entry] = &[
          accelerated site and to mirrors.",
     ),
     entry(
+        "gateways",
+        Topic::Access,
+        DefaultValue::Unset {
+            example: "[\"ftp\", \"gopher\"]",
+        },
+        "Also fetch URLs of these schemes for clients: ftp, gopher",
+        "The server is asked at the scheme's own port or at one from 1024 on that allow_port has. \
+         Nothing is uploaded.",
+    ),
+    entry(
         "allow_connect_port",
         Topic::Access,
         DefaultValue::Value,
@@ -1002,7 +1012,9 @@ pub const ROUTE_FIELDS: [(&str, &str); 6] = [
     ),
     (
         "scheme",
-        "http or https; a tunnel counts as https. Without it, the route is for both.",
+        "http, https, ftp or gopher; a tunnel counts as https. Without it, the route is for all. \
+         Peers are asked for ftp and gopher URLs only by a route with that scheme, or with direct \
+         = \"never\".",
     ),
     (
         "peers",

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hashcache::{Io, PolicyKind, Rows};
-use hashcache_http::{ClientReload, Host, Origin, Rules, Seconds, SetCookie};
+use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie};
 use hashcache_proxy::{
     AccessLog, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy, HostOptions,
     Limits, Listen, LogFormat, Mirror, Mode, Nat64, PeerChoice, Prefix, SentHost, Settings, Site,
@@ -131,6 +131,8 @@ pub struct Values {
     pub allow_connect_port: Vec<ConnectPort>,
     /// Ports of origins that requests may name.
     pub allow_port: Vec<ConnectPort>,
+    /// Schemes other than http and https that are fetched for clients.
+    pub gateways: Vec<Scheme>,
     /// Destination of the access log.
     pub access_log: AccessLog,
     /// The format of its lines.
@@ -208,6 +210,7 @@ impl Values {
             nat64_prefix: vec![],
             allow_connect_port: vec![ConnectPort::new(443..=443)],
             allow_port: SAFE_PORTS.map(ConnectPort::new).into(),
+            gateways: vec![],
             access_log: AccessLog::None,
             log_format: LogFormat::Squid,
             log_strip_query: false,
@@ -304,6 +307,7 @@ impl Values {
             nat64_prefix: self.nat64_prefix.clone(),
             allow_connect_port: self.allow_connect_port.clone(),
             allow_port: self.allow_port.clone(),
+            gateways: self.gateways.clone(),
             access_log: self.access_log.clone(),
             log_format: self.log_format,
             log_strip_query: self.log_strip_query,

@@ -15,6 +15,7 @@ mod proxy_ca;
 mod proxy_clock;
 mod proxy_digests;
 mod proxy_followers;
+mod proxy_gateways;
 mod proxy_groups;
 mod proxy_hostile;
 mod proxy_htcp;

@@ -65,6 +65,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         intercept: None,
         nat64_prefix: vec![],
         allow_connect_port: vec![],
+        gateways: vec![],
         allow_port: vec![hashcache_proxy::ConnectPort::new(1..=u16::MAX)],
         access_log: AccessLog::None,
         log_format: LogFormat::Squid,

@@ -163,9 +163,9 @@ async fn the_command_purges_what_it_is_told_to() {
     }
     let outcome = served.purge(&[&format!("{origin}/a/1")]);
     assert_eq!(outcome.stdout, format!("purged: url {origin}/a/1\n"));
-    let outcome = served.purge(&["ftp://h/"]);
+    let outcome = served.purge(&["wais://h/"]);
     assert_eq!(outcome.status, Some(2));
-    assert!(outcome.stderr.contains("ftp://h/"), "{outcome:?}");
+    assert!(outcome.stderr.contains("wais://h/"), "{outcome:?}");
     served.proxy.kill_well();
 }
 

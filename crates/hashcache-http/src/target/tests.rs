@@ -53,7 +53,7 @@ fn fragments_userinfo_and_blanks_are_errors() {
     assert_eq!(url("http://u:p@h/"), Err(TargetError::Userinfo));
     assert_eq!(url("http://h/a b"), Err(TargetError::Path));
     assert_eq!(url("http://h\\a/"), Err(TargetError::Host));
-    assert_eq!(url("ftp://h/"), Err(TargetError::Scheme));
+    assert_eq!(url("wais://h/"), Err(TargetError::Scheme));
 }
 
 #[test]

@@ -212,6 +212,14 @@ impl Failure {
                  proxy may be wrong."
                     .into(),
             ),
+            Self::FtpReply { code } => (
+                "The FTP server does not send the file",
+                format!("The FTP server of {site} answered with the code {code}.").into(),
+                match code {
+                    421 => "It may have too many users now. Try again in a minute.".into(),
+                    _ => "Try again later, or tell the operator of the server.".into(),
+                },
+            ),
             Self::NoRoute => (
                 "The site cannot be reached",
                 format!(

@@ -278,6 +278,12 @@ fn host_id(place: &Target) -> String {
 
 /// A URL as a directory, to which paths can be appended.
 fn directory(named: Target) -> Result<Target, MirrorError> {
+    if named.scheme.needs_gateway() {
+        return Err(MirrorError::Url {
+            url: named.to_string(),
+            source: TargetError::Scheme,
+        });
+    }
     if named.query().is_some() {
         let url = named.to_string();
         return Err(MirrorError::Query { url });

@@ -17,8 +17,8 @@ use hashcache_http::{Host, Origin, UnixTime, http_date};
 use http::{HeaderValue, Response, StatusCode, header};
 use qrcodegen::{QrCode, QrCodeEcc};
 
-use super::frame::{Escaped, document};
 use super::{PageReader, page, printable};
+use crate::frame::{Escaped, document};
 use crate::intercept::SELF_TEST_HOST;
 use crate::intercept::authority::{CertificateAuthority, sha256};
 

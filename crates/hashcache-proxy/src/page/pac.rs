@@ -63,8 +63,8 @@ pub(crate) fn pac(proxy: &Origin, proxies: &[Origin], fail: Fail) -> Response<By
 /// to others.
 fn word(proxy: &Origin) -> String {
     let kind = match proxy.scheme {
-        Scheme::Http => "PROXY",
         Scheme::Https => "HTTPS",
+        Scheme::Http | Scheme::Ftp | Scheme::Gopher => "PROXY",
     };
     format!("{kind} {}", proxy.authority)
 }

@@ -34,11 +34,12 @@ use std::rc::Rc;
 use hashcache_http::{
     Forward, RequestTarget, Reuse, Scheme, Space, StaleAllowance, asks_for_upgrade, cache_key,
 };
+use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::body::Body;
-use self::target::{max_forwards, not_admin, parse, strip};
+use self::target::{max_forwards, may_use_gateway, not_admin, parse, strip};
 use self::transaction::{Answer, ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
 use crate::connect;
@@ -138,7 +139,7 @@ async fn serve(
     if common.is_reverse() {
         return site::serve(connection, request, info, log_entry).await;
     }
-    let target = match parse(connection, &request, info)? {
+    let target = match parse(connection, &mut request, info)? {
         RequestTarget::Tunnel(authority) => {
             log_entry.set_authority(authority.to_string());
             if connection.gets_stored_only() {
@@ -170,6 +171,7 @@ async fn serve(
         let (space, target) = mirrored::purge_target(connection, &target);
         return purge::answer(connection, &request, (space, &target), log_entry).await;
     }
+    may_use_gateway(connection, &mut request, (&target, info))?;
     let names_host = connection.intercepted.is_none();
     if names_host {
         not_admin(connection, &target.authority)?;
@@ -212,7 +214,10 @@ async fn serve(
     if let Some(answer) = max_forwards(&mut request, log_entry) {
         return answer;
     }
-    let request = ClientRequest::new(common.space(), target, request, info);
+    let mut request = ClientRequest::new(common.space(), target, request, info);
+    // A name may be another file for each user, which a key does not tell.
+    request.is_bypass =
+        request.target.scheme.needs_gateway() && request.fields.contains_key(AUTHORIZATION);
     let asked = PageRequest {
         client: connection.client.ip(),
         target: &request.target,
@@ -258,7 +263,7 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
     // In an intercepted connection the port was checked at CONNECT, which has a list of its own.
     if request.space == Space::Own && connection.intercepted.is_none() {
         let ports = &connection.worker.common.live().ports;
-        check_port(ports, request.target.authority.port)?;
+        check_port(ports, request.target.scheme, request.target.authority.port)?;
     }
     let forward = match transaction.facts.lookup() {
         Err(forward) => forward,

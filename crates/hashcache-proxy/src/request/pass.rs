@@ -52,13 +52,14 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         version,
         body,
         has_content,
+        is_bypass,
         ..
     } = request;
     let upgrading = match asks_for_upgrade(&method, &fields) {
         true => Upgrading::Yes,
         false => Upgrading::No,
     };
-    let wanted = (method == Method::HEAD && !has_content).then(|| fields.clone());
+    let wanted = (method == Method::HEAD && !has_content && !is_bypass).then(|| fields.clone());
     let fields = fetch::upstream_fields(worker, &target, fields, version, upgrading);
     let mut request = Request::new(match body {
         Some(body) => RequestBody::streamed(body),

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hashcache_http::{Authority, RequestTarget, Scheme, Target, parse_target};
+use hashcache_http::{Authority, RequestTarget, Scheme, Target, TargetError, parse_target};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use tokio::time::Instant;
@@ -101,7 +101,13 @@ fn named(
 ) -> Result<RequestTarget, Failure> {
     let (text, host) = target_and_host(request, info)?;
     let host = host.unwrap_or(NO_HOST);
-    parse_target(request.method(), text, Some(host), connection.scheme).map_err(target_failure)
+    let named = parse_target(request.method(), text, Some(host), connection.scheme);
+    match named {
+        Ok(RequestTarget::Resource(target)) if target.scheme.needs_gateway() => {
+            Err(target_failure(TargetError::Scheme))
+        }
+        named => named.map_err(target_failure),
+    }
 }
 
 /// Reads and removes what the client says about itself, and applies the key rules. The target is

@@ -1,13 +1,20 @@
 //! The target of a request, and whether this proxy may be asked for it.
 //!
-//! Called by `request` before any other step. Invariant: the hop-by-hop fields are removed before
-//! any field of the request is read.
+//! Called by `request` before any other step. Of an ftp URL the user name and the password become
+//! the field Authorization, so that they are neither part of a key nor of a log, and a response to
+//! them is not for other clients.
+//!
+//! Invariant: the hop-by-hop fields are removed before any field of the request is read.
 
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use hashcache_http::{
-    Authority, RequestTarget, Scheme, TargetError, Upgrading, asks_for_upgrade, parse_target,
-    strip_request,
+    Authority, RequestTarget, Scheme, Target, TargetError, Upgrading, asks_for_upgrade,
+    parse_target, strip_request,
 };
-use http::header::{HOST, MAX_FORWARDS};
+use http::header::{AUTHORIZATION, CONNECTION, HOST, MAX_FORWARDS, UPGRADE};
 use http::{HeaderValue, Method, Request, StatusCode};
 
 use super::own;
@@ -15,19 +22,26 @@ use super::transaction::Answer;
 use crate::connect::intercepted::refusal;
 use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::gateway::decode;
 use crate::log_entry::LogEntryBuilder;
-use crate::wire::{ClientBody, HeadInfo};
+use crate::wire::{ClientBody, ContentFraming, HeadInfo};
 
 /// Parses the target of a request. All errors are the client's.
 pub(super) fn parse(
     connection: &Connection,
-    request: &Request<ClientBody>,
+    request: &mut Request<ClientBody>,
     info: &HeadInfo,
 ) -> Result<RequestTarget, Failure> {
     let (text, host) = target_and_host(request, info)?;
     let Some(intercepted) = &connection.intercepted else {
-        return parse_target(request.method(), text, host, connection.scheme)
-            .map_err(target_failure);
+        let (text, login) = without_login(text);
+        let named = parse_target(request.method(), &text, host, connection.scheme);
+        let named = named.map_err(target_failure)?;
+        if let Some(login) = login {
+            let fields = request.headers_mut();
+            fields.entry(AUTHORIZATION).or_insert(login);
+        }
+        return Ok(named);
     };
     // HTTP/1.0 clients may omit Host; the CONNECT has named the host.
     let named = intercepted.host_field();
@@ -38,6 +52,70 @@ pub(super) fn parse(
         Some(failure) => Err(failure),
         None => Ok(named),
     }
+}
+
+/// An ftp URL in its one spelling, and its user name and password as the field Authorization. Files
+/// are sent as they are, so `;type=i` (which curl adds) says nothing.
+fn without_login(url: &str) -> (Cow<'_, str>, Option<HeaderValue>) {
+    let plain = (Cow::Borrowed(url), None);
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return plain;
+    };
+    if !scheme.eq_ignore_ascii_case(Scheme::Ftp.as_str()) {
+        return plain;
+    }
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let path = match path.len().checked_sub(TYPE_IMAGE.len()) {
+        Some(at) if path.as_bytes()[at..].eq_ignore_ascii_case(TYPE_IMAGE) => &path[..at],
+        _ => path,
+    };
+    let Some((login, authority)) = authority.rsplit_once('@') else {
+        return (format!("ftp://{authority}{path}").into(), None);
+    };
+    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    let login = [&decode(user)[..], b":", &decode(password)].concat();
+    let value = HeaderValue::try_from(format!("Basic {}", BASE64.encode(login))).ok();
+    (format!("ftp://{authority}{path}").into(), value)
+}
+
+/// Whether a resource may be fetched by a gateway; nothing is said about other schemes.
+pub(super) fn may_use_gateway(
+    connection: &Connection,
+    request: &mut Request<ClientBody>,
+    (target, info): (&Target, &HeadInfo),
+) -> Result<(), Failure> {
+    if !target.scheme.needs_gateway() {
+        return Ok(());
+    }
+    if !connection
+        .worker
+        .common
+        .live()
+        .gateways
+        .contains(&target.scheme)
+    {
+        return Err(Failure::NotImplemented(match target.scheme {
+            Scheme::Ftp => "ftp URLs; the operator of this proxy can allow them by --gateways ftp",
+            _ => "gopher URLs; the operator of this proxy can allow them by --gateways gopher",
+        }));
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Err(Failure::NotImplemented(
+            "other methods than GET and HEAD for this scheme",
+        ));
+    }
+    if info.content != ContentFraming::None {
+        return Err(Failure::Refused {
+            status: StatusCode::BAD_REQUEST,
+            reason: "a request for this scheme has no content",
+        });
+    }
+    // There is no other protocol to change to.
+    let fields = request.headers_mut();
+    fields.remove(UPGRADE);
+    fields.remove(CONNECTION);
+    Ok(())
 }
 
 /// The request target and the value of Host, if there is one.
@@ -61,7 +139,7 @@ pub(super) fn target_failure(error: TargetError) -> Failure {
         reason,
     };
     match error {
-        TargetError::Scheme => Failure::NotImplemented("schemes other than http and https"),
+        TargetError::Scheme => Failure::NotImplemented("this scheme"),
         TargetError::NoHost => refused("the request has no host"),
         TargetError::Host => refused("the host is neither a valid name nor an IP address"),
         TargetError::Port => refused("the port is not a number from 1 to 65535"),
@@ -122,4 +200,39 @@ pub(super) fn max_forwards(
         .headers_mut()
         .insert(MAX_FORWARDS, HeaderValue::from(left - 1));
     None
+}
+
+/// The transfer type of files in ftp URLs, if nothing else is said (RFC 1738, section 3.2.2).
+const TYPE_IMAGE: &[u8] = b";type=i";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(url: &str) -> (String, Option<String>) {
+        let (plain, login) = without_login(url);
+        let login = login.map(|login| {
+            let text = login.to_str().unwrap().strip_prefix("Basic ").unwrap();
+            String::from_utf8(BASE64.decode(text).unwrap()).unwrap()
+        });
+        (plain.into_owned(), login)
+    }
+
+    #[test]
+    fn the_login_of_an_ftp_url_becomes_a_field() {
+        let with = |url: &str, login: &str| (url.to_owned(), Some(login.to_owned()));
+        let url = "FTP://u%40x:p%3a%2f@h:2121/a;type=I";
+        assert_eq!(taken(url), with("ftp://h:2121/a", "u@x:p:/"));
+        assert_eq!(taken("ftp://u@h"), with("ftp://h", "u:"));
+        assert_eq!(taken("ftp://a@b:c@h/"), with("ftp://h/", "a@b:c"));
+        for url in [
+            "http://u:p@h/;type=i",
+            "gopher://u:p@h/",
+            "/x://y@z",
+            "ftp://h/x;type=a",
+        ] {
+            assert_eq!(taken(url), (url.to_owned(), None));
+        }
+        assert_eq!(taken("ftp://h/a@b"), ("ftp://h/a@b".to_owned(), None));
+    }
 }

@@ -175,6 +175,7 @@ impl Control {
             nat64_prefix: settings.nat64_prefix,
             allow_connect_port: settings.allow_connect_port,
             allow_port: settings.allow_port,
+            gateways: settings.gateways,
             max_object_size: settings.max_object_size,
             icp: settings.icp,
             htcp: settings.htcp,

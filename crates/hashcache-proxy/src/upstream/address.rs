@@ -14,6 +14,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use hashcache_http::Scheme;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::interfaces::OwnAddresses;
@@ -188,14 +189,25 @@ pub(crate) fn check_connect_port(ports: &[ConnectPort], port: u16) -> Result<(),
     }
 }
 
-/// Whether clients may request resources at `port` of an origin.
-pub(crate) fn check_port(ports: &[ConnectPort], port: u16) -> Result<(), Failure> {
-    if ports.iter().any(|p| p.contains(port)) {
+/// Whether clients may request resources of `scheme` at `port` of an origin.
+pub(crate) fn check_port(ports: &[ConnectPort], scheme: Scheme, port: u16) -> Result<(), Failure> {
+    let is_listed = ports.iter().any(|p| p.contains(port));
+    let is_allowed = match scheme {
+        Scheme::Http | Scheme::Https => is_listed,
+        // Lower ports have services that read what a client sends as commands of their own.
+        Scheme::Ftp | Scheme::Gopher => {
+            port == scheme.default_port() || (is_listed && port >= FREE_PORT_MIN)
+        }
+    };
+    if is_allowed {
         Ok(())
     } else {
         Err(Failure::PortDenied { port })
     }
 }
+
+/// The lowest port that no service has by itself.
+const FREE_PORT_MIN: u16 = 1024;
 
 /// The IPv4 address that an IPv6 address embeds: mapped, translated (SIIT, RFC 2765), NAT64, 6to4
 /// or ISATAP; else the address itself.

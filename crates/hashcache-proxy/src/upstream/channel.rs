@@ -1,4 +1,4 @@
-//! The byte stream to a server: a socket, or a tunnel through a peer.
+//! The byte stream to a server: a socket, a tunnel through a peer, or a gateway.
 //!
 //! Made by `Upstream::connect`; `transport` puts TLS on it, `connect` makes tunnels of it.
 //!
@@ -15,15 +15,22 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::transport::Transport;
+use crate::gateway::{GatewayFailure, GatewayStream};
 
 /// The byte stream to a server.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    socket: PeerSocket,
+    link: Link,
     /// Bytes of the server that were read with the peer's answer.
     begun: Bytes,
     /// Memory for TLS to the peer.
     _memory: Option<Reservation>,
+}
+
+#[derive(Debug)]
+enum Link {
+    Socket(PeerSocket),
+    Gateway(GatewayStream),
 }
 
 /// The connection to the server itself, or to a peer.
@@ -33,9 +40,17 @@ impl Channel {
     /// A tunnel through a peer, whose first bytes were read already.
     pub(super) fn tunnel(socket: PeerSocket, begun: Bytes) -> Self {
         Self {
-            socket,
+            link: Link::Socket(socket),
             begun,
             _memory: None,
+        }
+    }
+
+    /// Why the session of a gateway ended, once it has; `None`: this is no gateway.
+    pub(super) fn gateway_failure(&self) -> Option<GatewayFailure> {
+        match &self.link {
+            Link::Socket(_) => None,
+            Link::Gateway(stream) => Some(stream.failure()),
         }
     }
 
@@ -49,9 +64,9 @@ impl Channel {
 
     /// The address of the server; `None` if a peer is between.
     pub(super) fn server_address(&self) -> Option<SocketAddr> {
-        match &self.socket {
-            PeerSocket::Plain(socket) => socket.peer_addr().ok(),
-            PeerSocket::Tls(_) => None,
+        match &self.link {
+            Link::Socket(PeerSocket::Plain(socket)) => socket.peer_addr().ok(),
+            Link::Socket(PeerSocket::Tls(_)) | Link::Gateway(_) => None,
         }
     }
 }
@@ -59,7 +74,17 @@ impl Channel {
 impl From<TcpStream> for Channel {
     fn from(socket: TcpStream) -> Self {
         Self {
-            socket: PeerSocket::Plain(socket),
+            link: Link::Socket(PeerSocket::Plain(socket)),
+            begun: Bytes::new(),
+            _memory: None,
+        }
+    }
+}
+
+impl From<GatewayStream> for Channel {
+    fn from(stream: GatewayStream) -> Self {
+        Self {
+            link: Link::Gateway(stream),
             begun: Bytes::new(),
             _memory: None,
         }
@@ -79,7 +104,10 @@ impl AsyncRead for Channel {
             this.begun.advance(taken);
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut this.socket).poll_read(cx, buffer)
+        match &mut this.link {
+            Link::Socket(socket) => Pin::new(socket).poll_read(cx, buffer),
+            Link::Gateway(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
     }
 }
 
@@ -89,7 +117,10 @@ impl AsyncWrite for Channel {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().socket).poll_write(cx, bytes)
+        match &mut self.get_mut().link {
+            Link::Socket(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Link::Gateway(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
     }
 
     fn poll_write_vectored(
@@ -97,18 +128,30 @@ impl AsyncWrite for Channel {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().socket).poll_write_vectored(cx, parts)
+        match &mut self.get_mut().link {
+            Link::Socket(socket) => Pin::new(socket).poll_write_vectored(cx, parts),
+            Link::Gateway(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
+        match &self.link {
+            Link::Socket(socket) => socket.is_write_vectored(),
+            Link::Gateway(stream) => stream.is_write_vectored(),
+        }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_flush(cx)
+        match &mut self.get_mut().link {
+            Link::Socket(socket) => Pin::new(socket).poll_flush(cx),
+            Link::Gateway(stream) => Pin::new(stream).poll_flush(cx),
+        }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
+        match &mut self.get_mut().link {
+            Link::Socket(socket) => Pin::new(socket).poll_shutdown(cx),
+            Link::Gateway(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
     }
 }

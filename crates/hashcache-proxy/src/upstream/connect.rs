@@ -66,6 +66,19 @@ impl Connector {
         outcome
     }
 
+    /// A further connection to a server, at a port that it has named.
+    pub(super) async fn connect_data(
+        &self,
+        address: SocketAddr,
+        purpose: Purpose,
+    ) -> Result<TcpStream, Failure> {
+        let addresses = [address.ip()];
+        let race = self.race(&addresses, address.port(), purpose);
+        let outcome = timeout(self.connect_time, race).await;
+        let outcome = outcome.unwrap_or(Err(Failure::ConnectTimeout(self.connect_time)));
+        outcome.map(|(socket, _)| socket)
+    }
+
     /// The addresses of `host`.
     pub(super) async fn addresses(&self, host: &Host) -> Result<Addresses, Failure> {
         match host {

@@ -14,7 +14,7 @@ pub(crate) struct Endpoint {
     pub(crate) authority: Authority,
     /// The party that chose the server; decides which addresses may be reached.
     pub(crate) purpose: Purpose,
-    /// Whether the connection uses TLS.
+    /// The protocol of the connection.
     pub(crate) scheme: Scheme,
     /// The peer that makes a tunnel to the server; `None`: the server is reached directly.
     pub(crate) through: Option<Arc<Peer>>,

@@ -101,6 +101,7 @@ impl Upstream {
                 unsent,
                 refused,
             }) => {
+                let failure = conn.gateway_failure().unwrap_or(failure);
                 let origin_bytes = conn.meter.received() - received_before;
                 let failed = SendFailure {
                     failure,

@@ -27,6 +27,7 @@ use tokio::time::Instant;
 use super::channel::Channel;
 use super::flood::FloodGuard;
 use super::transport::Transport;
+use crate::gateway::GATEWAY_BYTES;
 use crate::limits::Limits;
 use crate::share::{self, Share};
 
@@ -115,6 +116,7 @@ impl ReadMemory {
         let below = match scheme {
             Scheme::Http => 0,
             Scheme::Https => TLS_BYTES,
+            Scheme::Ftp | Scheme::Gopher => GATEWAY_BYTES,
         };
         let bytes = BESIDE_BYTES + below + buffered(READ_MIN);
         let held = share::reserve_for(client, cache, bytes)?;

@@ -3,10 +3,10 @@
 //! `fetch` and `request` call [`Upstream::try_send`]. In the order of a request: `permits` limits
 //! the busy connections. `pool` has an idle connection, or `connect` opens one (`unreachable`
 //! remembers failures, `dns` finds the addresses, `address` checks them, `interfaces` knows our
-//! own; for https `tls` does the handshake; `proxied` asks a peer for a tunnel, and `channel` is a
-//! socket or such a tunnel). hyper writes the request (`request_body`) and reads the head (`meter`
-//! counts below it), `framing` checks it, and `response_body` is the content. `http2` keeps HTTP/2
-//! connections.
+//! own; for https `tls` does the handshake; `proxied` asks a peer for a tunnel, `gateway` speaks
+//! other protocols than HTTP, and `channel` is a socket, such a tunnel or a gateway). hyper writes
+//! the request (`request_body`) and reads the head (`meter` counts below it), `framing` checks it,
+//! and `response_body` is the content. `http2` keeps HTTP/2 connections.
 //!
 //! There is one `Upstream` per core; connections stay on the core that opened them. DNS cache,
 //! permits and access rules are shared through [`UpstreamShared`].
@@ -68,6 +68,7 @@ use self::transport::Transport;
 use self::unreachable::UnreachableCache;
 use self::verified_hosts::VerifiedHosts;
 use crate::failure::Failure;
+use crate::gateway::{self, Session};
 use crate::limits::Limits;
 use crate::peer::Peer;
 use crate::share::{self, Share};
@@ -292,8 +293,8 @@ impl Upstream {
         };
         let via = via.unwrap_or(&self.via);
         let memory = match peer.settings.url.scheme {
-            Scheme::Http => None,
             Scheme::Https => self.reserve_tls(client)?,
+            Scheme::Http | Scheme::Ftp | Scheme::Gopher => None,
         };
         let tunnel = self.connect_through(peer, &to.authority, via, limit);
         let tunnel = tunnel.await;
@@ -353,7 +354,7 @@ impl Upstream {
         let begun = Instant::now();
         let (socket, address) = self.connector.connect(&to, limit).await?;
         peer.health.note_connect_time(begun.elapsed());
-        if to.scheme == Scheme::Http {
+        if to.scheme != Scheme::Https {
             return Ok((PeerSocket::Plain(socket), address));
         }
         let limit = limit.unwrap_or(self.limits.connect_time);
@@ -577,6 +578,11 @@ impl Upstream {
         let memory = self.narrow(to, options.client.as_ref())?;
         let begun = Instant::now();
         let client = options.client.as_ref();
+        if to.scheme.needs_gateway() {
+            let (channel, peer) = self.begin_gateway(to, options).await?;
+            let channel = Transport::Plain(channel);
+            return Ok(UpstreamConn::new(&self.http, channel, peer, memory).await?);
+        }
         let connecting = self.connect(to, None, options.connect_time, client);
         let (channel, peer) = connecting.await?;
         if let Some(form) = &options.absolute {
@@ -588,6 +594,32 @@ impl Upstream {
             ..failure.into()
         })?;
         Ok(UpstreamConn::new(&self.http, secured, peer, memory).await?)
+    }
+
+    /// A server of another protocol than HTTP, as an origin.
+    async fn begin_gateway(
+        &self,
+        to: &Endpoint,
+        options: &SendOptions,
+    ) -> Result<(Channel, SocketAddr), Failure> {
+        let (socket, address) = self.connector.connect(to, options.connect_time).await?;
+        let (connector, purpose) = (self.connector.clone(), to.purpose);
+        let memory = self.memory.clone();
+        let session = Session {
+            scheme: to.scheme,
+            host: to.authority.display(to.scheme).to_string(),
+            address,
+            dial: Box::new(move |address| {
+                let connector = connector.clone();
+                Box::pin(async move { connector.connect_data(address, purpose).await })
+            }),
+            head_bytes: self.limits.head_bytes * 2,
+            reply_time: self.limits.first_byte_time,
+            between_bytes_time: self.limits.between_bytes_time,
+            now: self.trust.now(),
+            memory: memory.map(|cache| (cache, options.client.clone())),
+        };
+        Ok((gateway::start(session, socket).into(), address))
     }
 
     /// Memory for an HTTP/1.1 connection that has read nothing yet.
@@ -606,7 +638,7 @@ impl Upstream {
         to: &Endpoint,
         offer: AlpnOffer,
     ) -> Result<Transport<Channel>, Failure> {
-        if to.scheme == Scheme::Http {
+        if to.scheme != Scheme::Https {
             return Ok(Transport::Plain(channel));
         }
         let limit = self.limits.connect_time;

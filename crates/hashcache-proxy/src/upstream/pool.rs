@@ -28,6 +28,7 @@ use super::permits::{CountedIdle, Permits};
 use super::request_body::RequestBody;
 use super::transport::Transport;
 use crate::failure::Failure;
+use crate::gateway::GatewayFailure;
 
 /// One HTTP/1.1 connection, driven by a task of its own on this core, or one stream of an HTTP/2
 /// connection.
@@ -36,6 +37,7 @@ pub(super) struct UpstreamConn {
     /// For a stream: only the bytes of its own request.
     pub(super) meter: Meter,
     pub(super) peer: SocketAddr,
+    gateway: Option<GatewayFailure>,
     task: Option<AbortHandle>,
 }
 
@@ -54,6 +56,10 @@ impl UpstreamConn {
         memory: Option<ReadMemory>,
     ) -> Result<Self, Failure> {
         let meter = Meter::new();
+        let gateway = match &stream {
+            Transport::Plain(channel) => channel.gateway_failure(),
+            Transport::Tls(_) => None,
+        };
         let io = TokioIo::new(MeteredIo::new(stream, meter.clone(), memory));
         let (sender, connection) = http
             .handshake(io)
@@ -67,6 +73,7 @@ impl UpstreamConn {
             sender: RequestSender::Http1(sender),
             meter,
             peer,
+            gateway,
             task: Some(task.abort_handle()),
         })
     }
@@ -78,8 +85,14 @@ impl UpstreamConn {
             sender: RequestSender::Http2(stream),
             meter: Meter::new(),
             peer,
+            gateway: None,
             task: None,
         }
+    }
+
+    /// Why the gateway gave no response, if this is one.
+    pub(super) fn gateway_failure(&self) -> Option<Failure> {
+        self.gateway.as_ref().and_then(GatewayFailure::get)
     }
 
     /// The HTTP/2 stream, if it is one.

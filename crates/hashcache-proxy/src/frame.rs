@@ -1,23 +1,32 @@
 //! The frame of all our pages: head, style, title.
 //!
-//! Called by `page` and `admin`.
+//! Called by `page`, `admin` and `gateway`.
 //!
-//! Invariant: `document` takes escaped HTML; `Escaped` escapes text.
+//! Invariant: `document` and `begin` take escaped HTML; `Escaped` escapes text.
 
 use std::fmt;
 
-/// A whole document around `main`, which is HTML; `title` is one of our own.
+/// A whole document around `main`, which is HTML, as is `title`.
 pub(crate) fn document(title: &str, main: &str) -> String {
+    let begin = begin(title, "");
+    format!("{begin}{main}{END}")
+}
+
+/// A document up to its content, with further rules of style. [`END`] ends it.
+pub(crate) fn begin(title: &str, style: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8>\
          <meta name=viewport content=\"width=device-width,initial-scale=1\">\
-         <title>{title}</title><style>{STYLE}</style></head>\
-         <body><main><h1>{title}</h1>{main}</main></body></html>\n"
+         <title>{title}</title><style>{STYLE}{style}</style></head>\
+         <body><main><h1>{title}</h1>"
     )
 }
 
+/// What follows the content of a document.
+pub(crate) const END: &str = "</main></body></html>\n";
+
 /// Text as HTML shows it, in content and in quoted attributes.
-pub(super) struct Escaped<'a>(pub(super) &'a str);
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

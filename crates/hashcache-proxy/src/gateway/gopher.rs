@@ -1,0 +1,189 @@
+//! The dialogue with a Gopher server (RFC 1436): one line to it, and all that it sends until it
+//! closes.
+//!
+//! Called by `gateway::start`. Gopher has no status, no length and no time of change. An item of
+//! type 3 as the whole answer means that there is nothing, which becomes 404.
+//!
+//! Invariant: what is sent is one line. A connection that is reset is not the end of a response;
+//! one that is closed is, because there is no other sign.
+//! Cost: one round trip.
+
+use http::StatusCode;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::gopher_menu::{self, ITEMS_MAX, Item, PathError, Request};
+use super::message::{GatewayRequest, ResponseHead, ResponseWriter, refused};
+use super::{Collected, LIFETIME, PIECE_BYTES, Session, content_type, html, read_some, send_page};
+use crate::failure::Failure;
+
+/// Answers `request` by the server at the other end of `socket`.
+pub(super) async fn serve(
+    session: &Session,
+    mut socket: TcpStream,
+    request: &GatewayRequest,
+    out: &mut ResponseWriter,
+) -> Result<(), Failure> {
+    let wanted = Request::parse(&request.target).map_err(|error| match error {
+        PathError::Control => refused("the path contains a control character"),
+        PathError::TooLong => refused("the selector has more than 255 bytes"),
+    })?;
+    let is_page = matches!(wanted.kind, b'1' | b'7');
+    let head = ResponseHead::new(StatusCode::OK);
+    let head = match wanted.search {
+        Some(_) => head.field("Cache-Control", "no-store"),
+        None => head.field("Cache-Control", LIFETIME),
+    };
+    if wanted.kind == b'7' && wanted.search.is_none() {
+        let path = [b"7", &wanted.selector[..]].concat();
+        let head = head.field("Content-Type", HTML);
+        return out.whole(head, &html::search(&session.host, &path)).await;
+    }
+    if matches!(wanted.kind, b'2' | b'3' | b'8' | b'T' | b'i') {
+        return Err(Failure::NotImplemented("Gopher items of this type"));
+    }
+    let limit = session.reply_time;
+    let sent = timeout(limit, socket.write_all(&wanted.line())).await;
+    let sent = sent.map_err(|_| Failure::FirstByteTimeout(limit))?;
+    sent.map_err(|_| Failure::ConnectionTerminated)?;
+    if is_page {
+        return send_menu(session, socket, head, out).await;
+    }
+    let head = head.field("Content-Type", media_type(&wanted));
+    send_file(session, socket, (head, wanted.kind), out).await
+}
+
+async fn send_menu(
+    session: &Session,
+    mut socket: TcpStream,
+    head: ResponseHead,
+    out: &mut ResponseWriter,
+) -> Result<(), Failure> {
+    let mut collected = Collected::read(session, &mut socket).await?;
+    drop(socket);
+    collected.hold_rows(session, ITEMS_MAX, size_of::<Item<'_>>())?;
+    let mut menu = gopher_menu::read(&collected.text);
+    menu.is_cut |= collected.is_cut;
+    if let Some(first) = menu.items.iter().find(|item| item.kind != b'i')
+        && first.is_error()
+    {
+        return not_found(first, out).await;
+    }
+    out.begin(head.field("Content-Type", HTML), None).await?;
+    send_page(out, html::menu(&session.host, &menu)).await?;
+    out.end().await
+}
+
+/// Sends what the server sends. Its first piece shows whether there is such an item at all; of a
+/// text, the last piece is held back, because the line that ends it is not part of it.
+async fn send_file(
+    session: &Session,
+    mut socket: TcpStream,
+    (head, kind): (ResponseHead, u8),
+    out: &mut ResponseWriter,
+) -> Result<(), Failure> {
+    let mut held = Vec::with_capacity(PIECE_BYTES);
+    while held.len() < ERROR_MAX && read_some(session, &mut socket, &mut held).await? > 0 {}
+    if held.len() < ERROR_MAX
+        && let Some(item) = error_of(&held)
+    {
+        return not_found(&item, out).await;
+    }
+    out.begin(head, None).await?;
+    let mut piece = Vec::with_capacity(PIECE_BYTES);
+    while read_some(session, &mut socket, &mut piece).await? > 0 {
+        let kept = held.len().min(TEXT_END.len());
+        out.piece(&held[..held.len() - kept]).await?;
+        held.drain(..held.len() - kept);
+        held.append(&mut piece);
+    }
+    let content = match kind {
+        b'0' => without_end(&held),
+        _ => &held,
+    };
+    out.piece(content).await?;
+    out.end().await
+}
+
+/// A text without the line with a single dot that ends it.
+fn without_end(text: &[u8]) -> &[u8] {
+    let ends = [TEXT_END, b"\n.\n", b"\n."];
+    let end = ends.iter().find_map(|end| text.strip_suffix(*end));
+    match end {
+        // The line before keeps its end.
+        Some(rest) => {
+            let line_end = if text[rest.len()..].starts_with(b"\r") {
+                2
+            } else {
+                1
+            };
+            &text[..rest.len() + line_end]
+        }
+        None if text == b".\r\n" => b"",
+        None => text,
+    }
+}
+
+/// The error that a whole answer is, if it is one.
+fn error_of(answer: &[u8]) -> Option<Item<'_>> {
+    let mut lines = answer.split(|&byte| byte == b'\n');
+    let first = lines.next()?;
+    let first = first.strip_suffix(b"\r").unwrap_or(first);
+    let rest = lines.all(|line| matches!(line, b"" | b"." | b".\r" | b"\r"));
+    let has_fields = first.iter().filter(|&&byte| byte == b'\t').count() >= 3;
+    let item = gopher_menu::item(first)?;
+    (rest && has_fields && item.is_error()).then_some(item)
+}
+
+async fn not_found(item: &Item<'_>, out: &mut ResponseWriter) -> Result<(), Failure> {
+    let head = ResponseHead::new(StatusCode::NOT_FOUND).field("Content-Type", HTML);
+    let page = html::error("The Gopher server has no such item", item.label);
+    out.whole(head, &page).await
+}
+
+fn media_type(wanted: &Request) -> &'static str {
+    match wanted.kind {
+        b'0' => "text/plain; charset=utf-8",
+        b'h' => "text/html",
+        b'g' => "image/gif",
+        _ => content_type::of_name(&wanted.selector),
+    }
+}
+
+const HTML: &str = "text/html; charset=utf-8";
+/// An answer of fewer bytes may be an error.
+const ERROR_MAX: usize = 512;
+/// How a text ends.
+const TEXT_END: &[u8] = b"\r\n.\r\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_text_is_not_part_of_it() {
+        for (sent, text) in [
+            ("a\r\n.\r\n", "a\r\n"),
+            ("a\n.\n", "a\n"),
+            ("a\n.", "a\n"),
+            (".\r\n", ""),
+            ("a.\r\n", "a.\r\n"),
+            ("a\r\n..\r\n", "a\r\n..\r\n"),
+            ("", ""),
+        ] {
+            assert_eq!(without_end(sent.as_bytes()), text.as_bytes(), "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_is_the_whole_answer() {
+        let is_error = |answer: &[u8]| error_of(answer).is_some();
+        assert!(is_error(b"3'/x' does not exist\t\terror.host\t1\r\n.\r\n"));
+        assert!(is_error(b"3no\t\t\t1"));
+        assert!(!is_error(b"3no\t\t\t1\r\nmore"));
+        assert!(!is_error(b"3 apples\r\n"));
+        assert!(!is_error(b"0x\t\t\t1\r\n"));
+        assert!(!is_error(b""));
+    }
+}
