@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn who_names_no_page_has_no_group() {
         let browser = Browser::new();
-        for referer in ["", "nonsense", "about:blank", "ftp://h/x"] {
+        for referer in ["", "nonsense", "about:blank", "wais://h/x"] {
             assert_eq!(
                 browser.group(CLIENT, "http://a/i", referer, "image/png", 0),
                 0
