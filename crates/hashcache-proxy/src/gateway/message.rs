@@ -24,6 +24,9 @@ pub(super) struct GatewayRequest {
     pub(super) fields: HeaderMap,
 }
 
+/// A user name and a password.
+pub(super) type Login = (Vec<u8>, Vec<u8>);
+
 impl GatewayRequest {
     /// Reads the head of a request, which has no content.
     pub(super) async fn read(stream: &mut DuplexStream, head_max: usize) -> Result<Self, Failure> {
@@ -46,7 +49,7 @@ impl GatewayRequest {
     ///
     /// # Errors
     /// The field is not Basic, or a control character would end a command.
-    pub(super) fn login(&self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Failure> {
+    pub(super) fn login(&self) -> Result<Option<Login>, Failure> {
         let Some(value) = self.fields.get(AUTHORIZATION) else {
             return Ok(None);
         };
