@@ -267,8 +267,8 @@ pub const FAULTS: &[Fault] = &[
         name: "put-hides-a-purged-pending-record",
         file: engine!("stripe/mod.rs"),
         edits: &[(
-            "if self.has_barred_pending(&shard, fields.key) {",
-            "if false {",
+            "|| self.has_barred_pending(shard, record.fields.key);",
+            "|| false;",
         )],
         suite: Suite::Loom,
         test: "a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed",
