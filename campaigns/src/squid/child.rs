@@ -151,11 +151,6 @@ pub async fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             bench.campaign.report.skip(name, lack);
             continue;
         }
-        if let Queries::Ours(Feature::Digest) = case.queries {
-            let open = "not passed yet: Squid fetches our digest and does not find the URLs in it";
-            bench.campaign.report.skip(name, open);
-            continue;
-        }
         let mut pair = Pair::start(bench, case).await?;
         let outcome = pair.known(bench, case).await;
         bench

@@ -76,6 +76,10 @@ impl Payment {
 /// Pause before a refused read tries its client's share again.
 const RETRY_TIME: Duration = Duration::from_millis(50);
 
+/// The pause between the control block of a digest and its filter: a busy Squid reads the block in
+/// this time.
+const BEFORE_FILTER: Duration = Duration::from_millis(200);
+
 /// Counts a long response while it is being sent.
 struct SentCounter {
     metrics: Arc<WorkerMetrics>,
@@ -93,7 +97,7 @@ enum BodySource {
     Assembled(Assembled),
     Rewritten(Box<Rewritten>),
     Encoded(Box<Encoded>),
-    Digest(Box<DigestReader>),
+    Digest(Box<DigestBody>),
 }
 
 /// An assembly, and the future that is polled for its next bytes.
@@ -230,6 +234,30 @@ impl Encoded {
     }
 }
 
+/// Our digest. The filter follows its control block after a pause, in TCP segments of its own: from
+/// a segment that holds both, Squid takes the filter at wrong places and finds few URLs in it (its
+/// bug 5510, in all versions since 2002).
+struct DigestBody {
+    reader: DigestReader,
+    /// Runs between the control block and the filter.
+    pause: Option<Pin<Box<Sleep>>>,
+    has_begun: bool,
+}
+
+impl DigestBody {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<NextBytes> {
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(context));
+            self.pause = None;
+        }
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.pause = Some(Box::pin(sleep(BEFORE_FILTER)));
+        }
+        let over = |_| Failure::Internal("the digest was replaced while it was sent");
+        Poll::Ready(self.reader.next().map(|piece| piece.map_err(over)))
+    }
+}
+
 struct ForwardedBody {
     body: ResponseBody,
     byte_count: ByteCount,
@@ -253,7 +281,12 @@ impl Body {
 
     /// The `length` bytes of our cache digest.
     pub(super) fn digest(reader: DigestReader, length: u64) -> Self {
-        Self::of(BodySource::Digest(Box::new(reader)), Some(length))
+        let digest = DigestBody {
+            reader,
+            pause: None,
+            has_begun: false,
+        };
+        Self::of(BodySource::Digest(Box::new(digest)), Some(length))
     }
 
     /// `length` bytes from the store.
@@ -444,12 +477,9 @@ impl Body {
                 let piece = encoded.poll_next(context);
                 return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));
             }
-            BodySource::Digest(reader) => {
-                let over = |_| Failure::Internal("the digest was replaced while it was sent");
-                let piece = reader
-                    .next()
-                    .map(|piece| piece.map(Frame::data).map_err(over));
-                return Poll::Ready(piece);
+            BodySource::Digest(digest) => {
+                let piece = digest.poll_next(context);
+                return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));
             }
             BodySource::Stored(reader) => reader.poll_next(context),
             BodySource::Following(..) if self.left == Some(0) => return Poll::Ready(None),
