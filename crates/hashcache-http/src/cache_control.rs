@@ -176,6 +176,18 @@ pub struct RequestDirectives {
 }
 
 impl RequestDirectives {
+    /// Those of a request without Cache-Control and Pragma.
+    pub const NONE: RequestDirectives = RequestDirectives {
+        max_age: None,
+        max_stale: None,
+        min_fresh: None,
+        no_cache: false,
+        no_store: false,
+        no_transform: false,
+        only_if_cached: false,
+        stale_if_error: None,
+    };
+
     /// Reads the Cache-Control lines of a request; without any, `Pragma: no-cache`.
     pub fn parse(fields: &HeaderMap) -> RequestDirectives {
         let mut out = RequestDirectives::default();

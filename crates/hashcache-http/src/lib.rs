@@ -37,7 +37,8 @@
 //! upstream must be asked: [`set_validators`], and for a 304 [`not_modified_confirms`] and
 //! [`freshen`]. What comes of the answer: [`storable`], which asks [`Rules`] and [`lifetime`], and
 //! [`fields_to_store`]; after an unsafe method [`invalidated`] and [`invalidated_groups`]. What
-//! others are told: [`Pseudonym`], [`CacheStatus`], [`ProxyStatus`].
+//! others are told: [`Pseudonym`], [`CacheStatus`], [`ProxyStatus`]; on a slow line between two
+//! caches: [`LinkRequest`].
 //!
 //! Wherever a field can be read in two ways, the reading that stores less, keeps shorter and asks
 //! sooner is taken; each module's head says which.
@@ -82,7 +83,9 @@ mod unkeyed;
 
 // Fields for other parties.
 mod cache_status;
+mod link_field;
 mod proxy_status;
+mod related;
 
 pub use date::{Seconds, UnixTime, http_date, parse_http_date};
 pub use entity_tag::EntityTag;
@@ -133,4 +136,8 @@ pub use targeted::CDN_CACHE_CONTROL;
 pub use unkeyed::is_keyed;
 
 pub use cache_status::{CacheStatus, Forward, Handling};
+pub use link_field::{
+    FRAMES, HASHCACHE_LINK, HintUse, LinkRequest, OfferedContent, permits_identity, take_frames,
+};
 pub use proxy_status::{PROXY_STATUS, ProxyError, ProxyStatus};
+pub use related::{HASHCACHE_RELATED, RELATED_BYTES_MAX, RELATED_MAX, Related, related_value};

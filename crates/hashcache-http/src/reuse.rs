@@ -52,6 +52,16 @@ pub enum MethodKind {
 }
 
 impl RequestFacts {
+    /// A GET without any of the fields that the rules read.
+    pub const PLAIN_GET: RequestFacts = RequestFacts {
+        directives: RequestDirectives::NONE,
+        method: MethodKind::Get,
+        has_condition: false,
+        has_origin_condition: false,
+        has_range: false,
+        has_content: false,
+    };
+
     /// Reads a request.
     pub fn of(method: &Method, fields: &HeaderMap) -> RequestFacts {
         let has = |name| fields.contains_key(name);

@@ -52,14 +52,18 @@ impl Pseudonym {
         &self.name
     }
 
-    /// Adds our member to a message that came in this version of HTTP.
-    pub fn append_via(&self, fields: &mut HeaderMap, received: Version) {
-        let value = match received {
+    /// Our member for a message that came in this version of HTTP.
+    pub fn via_value(&self, received: Version) -> &HeaderValue {
+        match received {
             Version::HTTP_2 => &self.via_2,
             Version::HTTP_09 | Version::HTTP_10 => &self.via_1_0,
             _ => &self.via_1_1,
-        };
-        fields.append(VIA, value.clone());
+        }
+    }
+
+    /// Adds our member to a message that came in this version of HTTP.
+    pub fn append_via(&self, fields: &mut HeaderMap, received: Version) {
+        fields.append(VIA, self.via_value(received).clone());
     }
 
     /// The members of Via in `fields` and ours, in one value.

@@ -1,10 +1,10 @@
 //! A raw client that sends given bytes and reads responses strictly.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::message::{Framing, Head};
 use crate::reader::{read_body, read_head};
@@ -60,7 +60,23 @@ impl Client {
     /// # Errors
     /// When that fails.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
-        let socket = TcpStream::connect(address).await?;
+        Self::on(TcpStream::connect(address).await?, address)
+    }
+
+    /// Connects from this address of the machine.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub async fn connect_from(from: IpAddr, address: SocketAddr) -> io::Result<Self> {
+        let socket = match from {
+            IpAddr::V4(_) => TcpSocket::new_v4()?,
+            IpAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        socket.bind((from, 0).into())?;
+        Self::on(socket.connect(address).await?, address)
+    }
+
+    fn on(socket: TcpStream, address: SocketAddr) -> io::Result<Self> {
         socket.set_nodelay(true)?;
         Ok(Self {
             io: BufReader::with_capacity(64 << 10, socket),

@@ -43,6 +43,8 @@ pub enum FtpFault {
     OldAndCut,
     /// It sends a byte more than SIZE said.
     Grown,
+    /// It says that every file has the size 0.
+    SizeZero,
     /// It sends half of a file and then nothing more.
     Hung,
     /// It does not answer RETR.
@@ -265,6 +267,7 @@ impl<'a> Connection<'a> {
             }
             "TYPE" => self.say("200 ok").await,
             "SIZE" | "MDTM" | "MLSD" | "REST" if is_old => self.say("502 what?").await,
+            "SIZE" if self.state.fault == FtpFault::SizeZero => self.say("213 0").await,
             "SIZE" => match self.file(argument) {
                 Some(file) => self.say(&format!("213 {}", file.content.len())).await,
                 None => self.say("550 no such file").await,

@@ -57,7 +57,8 @@ impl Shared {
 
     /// Bytes of memory that are free or would be made so by hot objects.
     pub(crate) fn available_bytes(&self) -> u64 {
-        let held = self.budget.used().saturating_sub(self.hot.bytes());
+        let reclaimable = self.hot.reclaimable_bytes();
+        let held = self.budget.used().saturating_sub(reclaimable);
         self.budget.limit().saturating_sub(held)
     }
 }

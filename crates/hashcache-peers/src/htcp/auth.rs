@@ -17,6 +17,9 @@ use crate::octets::Octets;
 /// How long a signature of ours should be good, seconds.
 pub const LIFETIME_SECONDS: u32 = 60;
 
+/// How long a peer's signature is good at the most, seconds, whatever it says.
+pub const LIFETIME_SECONDS_MAX: u32 = 300;
+
 /// How far a peer's clock may be ahead, seconds.
 pub const CLOCK_AHEAD_SECONDS: u32 = 60;
 
@@ -154,11 +157,13 @@ impl Message<'_> {
         if fields.key_name != key.name {
             return Err(AuthError::OtherKey);
         }
-        let Fields { time, expiry, .. } = fields;
-        let expected = mac(key, ends, self.minor, time, expiry, self.signed.data);
+        let Fields { time, .. } = fields;
+        let expected = mac(key, ends, self.minor, time, fields.expiry, self.signed.data);
         if !is_equal(&expected, fields.mac) {
             return Err(AuthError::Wrong);
         }
+        // If a peer signs for long, an eavesdropper could repeat its message for as long.
+        let expiry = fields.expiry.min(time.saturating_add(LIFETIME_SECONDS_MAX));
         let is_early = time > now.saturating_add(CLOCK_AHEAD_SECONDS);
         match is_early || expiry < now {
             true => Err(AuthError::Time { time, expiry, now }),

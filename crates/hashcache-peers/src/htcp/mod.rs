@@ -145,7 +145,7 @@ pub enum Response<'a> {
 /// What became of a CLR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cleared {
-    /// The response was stored and is gone now.
+    /// The response was stored and is removed.
     Gone,
     /// It is stored and will be kept.
     Kept,

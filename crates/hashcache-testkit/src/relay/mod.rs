@@ -16,6 +16,7 @@ mod tests;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -160,6 +161,21 @@ impl Relay {
         self.address
     }
 
+    /// Connections that it has accepted so far; datagrams are not counted.
+    #[must_use]
+    pub fn accepted(&self) -> usize {
+        self.shared.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that have left it in TCP connections so far: to the server, and to clients.
+    #[must_use]
+    pub fn passed_bytes(&self) -> [u64; 2] {
+        self.shared
+            .passed
+            .each_ref()
+            .map(|bytes| bytes.load(Ordering::Relaxed))
+    }
+
     /// Changes the link. Delay, rate and loss apply to bytes that arrive from now on, faults to
     /// all bytes that have not left yet.
     pub fn change(&self, change: impl FnOnce(&mut Link)) {
@@ -239,6 +255,9 @@ struct Shared {
     /// For each direction, when the link has sent all that it has accepted.
     free_at: [Mutex<Instant>; 2],
     random: Mutex<u64>,
+    accepted: AtomicUsize,
+    /// Bytes that have left, for each direction.
+    passed: [AtomicU64; 2],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -254,6 +273,8 @@ impl Shared {
             state: watch::Sender::default(),
             free_at: [(); 2].map(|()| Mutex::new(now())),
             random: Mutex::new(seed),
+            accepted: AtomicUsize::new(0),
+            passed: Default::default(),
         }
     }
 

@@ -10,6 +10,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -37,6 +38,7 @@ pub(super) async fn run(
                 Ok((client, _)) => {
                     // Read here: a connection that is accepted later is not killed.
                     let killed = shared.state.borrow().killed;
+                    shared.accepted.fetch_add(1, Ordering::Relaxed);
                     connections.spawn(connection(client, server, killed, shared.clone()));
                 }
                 // No descriptors are left, for example.
@@ -140,6 +142,7 @@ async fn deliver(
         }
         to.write_all(now).await?;
         *passed += length as u64;
+        shared.passed[direction as usize].fetch_add(length as u64, Ordering::Relaxed);
         piece = later;
     }
     Ok(())

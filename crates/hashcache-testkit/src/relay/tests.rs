@@ -86,6 +86,7 @@ async fn all_bytes_pass_and_each_direction_ends_for_itself() {
     from_server.read_to_end(&mut answer).await.unwrap();
     assert_eq!(answer, b"still open");
     assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert_eq!(relay.passed_bytes(), [3_000_000, 10]);
 }
 
 #[tokio::test(start_paused = true)]

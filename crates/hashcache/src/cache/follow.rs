@@ -393,6 +393,14 @@ impl Follower {
         self.at
     }
 
+    /// Continues at `offset` without reading what lies before it. A smaller offset changes nothing.
+    pub fn skip_to(&mut self, offset: u64) {
+        if offset > self.at {
+            self.at = offset;
+            self.moved(Some(offset));
+        }
+    }
+
     /// The next piece; `None` after the last one of a write that was committed.
     ///
     /// # Errors

@@ -243,6 +243,18 @@ impl Cache {
         }
     }
 
+    /// The object if its head is hot. Its content may lie on disk: see [`Hit::content_in_memory`],
+    /// which also counts the hit. Never reads the disk and begins no read. Callers that have a
+    /// shorter path for answers from memory ask this first, and [`Cache::get`] after `None`.
+    pub fn get_hot(&self, name: &[u8]) -> Option<Hit> {
+        if name.is_empty() || name.len() > object::MAX_NAME {
+            return None;
+        }
+        let key = self.secret().name(name);
+        let record = self.stripe(key).hot_head_uncounted(key, name)?;
+        Some(Hit::new(self.of_this_thread(), record))
+    }
+
     /// Whether the object may be stored, from memory alone. A policy without an index says yes.
     pub fn contains_hint(&self, name: &[u8]) -> bool {
         let key = self.secret().name(name);

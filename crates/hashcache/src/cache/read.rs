@@ -21,7 +21,7 @@ use crate::completion::Outcome;
 use crate::error::ReadError;
 use crate::key::KeyHash;
 use crate::memory::RecordHandle;
-use crate::object::{Cut, Storage, Version};
+use crate::object::{Cut, PAGE, Storage, Version};
 use crate::shard::Found;
 use crate::shard::LookupTarget;
 use crate::stripe::{Hint, StripeLookup};
@@ -70,6 +70,12 @@ impl Hit {
         stripe.bans.judge(&self.head).stale
     }
 
+    /// Removes what is stored under the name of this hit, as [`Cache::invalidate`]: its caller has
+    /// found that the content is not what it should be.
+    pub fn invalidate(&self) {
+        self.cache.invalidate(&self.head.name);
+    }
+
     /// Where the object is kept.
     pub fn storage(&self) -> Storage {
         self.head.storage
@@ -90,6 +96,38 @@ impl Hit {
             [_one] => Some(self.head.content(0)),
             _ => None,
         }
+    }
+
+    /// The whole content, if all of it lies in memory, in at most `pieces_max` pieces; counts a hit
+    /// then. Never reads the disk. An empty list: there is no content.
+    pub fn content_in_memory(&self, pieces_max: usize) -> Option<Vec<Bytes>> {
+        let total = self.content_len()?;
+        let head = &self.head;
+        let pieces = head.content.len();
+        if pieces > pieces_max || total > (pieces_max * PAGE) as u64 {
+            return None;
+        }
+        let mut content: Vec<Bytes> = (0..pieces).map(|n| head.content(n)).collect();
+        let mut at = head.content_bytes() as u64;
+        let stripe = self.cache.stripe(head.fields.key);
+        while at < total {
+            let span = self.cut().span_at(at);
+            if span == 0 || self.cut().bounds(span).start != at {
+                return None;
+            }
+            let key = self.span_key(span);
+            let record = stripe.hot_span(key, &head.name, (self.version(), span))?;
+            if content.len() + record.content.len() > pieces_max || record.content.is_empty() {
+                return None;
+            }
+            content.extend((0..record.content.len()).map(|n| record.content(n)));
+            at += record.content_bytes() as u64;
+        }
+        let is_whole = at == total;
+        is_whole.then(|| {
+            stripe.shared.hot.count_hit();
+            content
+        })
     }
 
     /// Reads the content in `range`; beyond its end there is nothing.

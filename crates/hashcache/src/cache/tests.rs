@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Cache;
 use crate::device::MemoryDevice;
@@ -95,7 +95,7 @@ impl Wake for Enters {
         }
         drop(self.cache.remove(&0_u64.to_le_bytes()));
         drop(self.cache.remove_matching(&[Ban::prefix(b"none")]));
-        self.entered.fetch_add(1, Ordering::Relaxed);
+        self.entered.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -136,6 +136,10 @@ fn full_of_hot_objects(policy: PolicyKind) -> Cache {
 
 /// While `act` is at it, a caller waits for memory whose waker enters the cache. Says how often it
 /// did.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test waits for another thread"
+)]
 fn with_one_who_waits(cache: &Cache, act: impl FnOnce()) -> usize {
     // Nothing is free but what hot objects give back.
     let mut spent = Vec::new();
@@ -152,7 +156,12 @@ fn with_one_who_waits(cache: &Cache, act: impl FnOnce()) -> usize {
     let polled = waits.as_mut().poll(&mut Context::from_waker(&waker));
     assert!(polled.is_pending());
     act();
-    enters.entered.load(Ordering::Relaxed)
+    // Threads of the engine release memory too, and then the waker runs there.
+    let until = Instant::now() + Duration::from_mins(1);
+    while enters.entered.load(Ordering::Acquire) == 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    enters.entered.load(Ordering::Acquire)
 }
 
 #[test]

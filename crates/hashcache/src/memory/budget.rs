@@ -5,9 +5,10 @@
 //! everything else, so a hit, a page or a small miss never waits for slow transfers.
 //!
 //! Invariants: a release wakes waiters in the order in which they queued, and only those whose
-//! bytes fit. A refused reservation releases nothing. Otherwise the waiters would wake each other
-//! for as long as the budget is spent. Transfers take turns ([`Turn`]): a transfer that has just
-//! released memory does not take it back before the waiters.
+//! bytes fit; so does a slab that hot objects could give back. A refused reservation releases
+//! nothing. Otherwise the waiters would wake each other for as long as the budget is spent.
+//! Transfers take turns ([`Turn`]): a transfer that has just released memory does not take it back
+//! before the waiters.
 //! Cost: two atomic operations a reservation, four for bulk.
 
 use std::collections::VecDeque;
@@ -118,11 +119,23 @@ impl Budget {
 
     /// Sets `bytes` aside if there is room, without evicting hot objects to make some.
     pub(crate) fn reserve_free(&self, bytes: u64) -> Option<Reservation> {
-        take(&self.0.used, bytes, self.0.limit).then(|| Reservation {
+        self.reserve_free_leaving(bytes, 0)
+    }
+
+    /// The same if `left` bytes stay free.
+    pub(crate) fn reserve_free_leaving(&self, bytes: u64, left: u64) -> Option<Reservation> {
+        let limit = self.0.limit.saturating_sub(left);
+        take(&self.0.used, bytes, limit).then(|| Reservation {
             inner: Arc::clone(&self.0),
             bytes,
             class: Class::Small,
         })
+    }
+
+    /// Wakes callers that wait for memory, although none was released: resident slabs are released
+    /// when a caller reserves.
+    pub(super) fn wake_waiters(&self) {
+        self.0.note_release();
     }
 
     /// Sets `bytes` aside, at the cost of hot objects if need be; under a lock of the engine only
@@ -267,6 +280,11 @@ impl Reservation {
         }
     }
 
+    /// The budget that this is out of.
+    pub(super) fn budget(&self) -> Budget {
+        Budget(Arc::clone(&self.inner))
+    }
+
     /// Whether this is out of `budget`.
     pub(crate) fn is_of(&self, budget: &Budget) -> bool {
         Arc::ptr_eq(&self.inner, &budget.0)
@@ -306,6 +324,10 @@ impl Inner {
             self.bulk.fetch_sub(bytes, Ordering::AcqRel);
         }
         self.used.fetch_sub(bytes, Ordering::AcqRel);
+        self.note_release();
+    }
+
+    fn note_release(&self) {
         self.releases.fetch_add(1, Ordering::AcqRel);
         self.wake_fitting();
         if *self.blocked() > 0 {

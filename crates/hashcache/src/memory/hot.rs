@@ -207,11 +207,26 @@ impl Hot {
 
     /// The record under `key`, if it is hot and is what is `wanted`: a hit.
     pub(crate) fn hit(&self, key: KeyHash, wanted: impl FnOnce(&Record) -> bool) -> Option<Pinned> {
+        let found = self.find(key, wanted)?;
+        self.count_hit();
+        Some(found)
+    }
+
+    /// The same without counting it as a hit.
+    pub(crate) fn find(
+        &self,
+        key: KeyHash,
+        wanted: impl FnOnce(&Record) -> bool,
+    ) -> Option<Pinned> {
         let shard = self.read(key);
         let hot = shard.map.get(&key).filter(|it| wanted(&it.stored.record))?;
         hot.was_asked_for();
-        self.hits.add(1);
         Some(hot.pin())
+    }
+
+    /// Counts a hit.
+    pub(crate) fn count_hit(&self) {
+        self.hits.add(1);
     }
 
     /// Lookups that were hits.
@@ -442,8 +457,14 @@ impl Hot {
     /// Lets go of slabs, the oldest of each shard in turn, until it is `enough`, which takes about
     /// as many as `slabs`.
     fn shrink_until(&self, slabs: usize, enough: impl Fn() -> bool) {
-        let rounds = SHARDS.max(slabs).saturating_mul(4);
+        // All of them may be in one shard, and in the first half of the rounds have been asked for.
+        let rounds = slabs.max(2).saturating_mul(2 * SHARDS);
         for round in 0..rounds {
+            if enough() {
+                return;
+            }
+            // Evicted slabs may still have their pages.
+            self.arena.release_resident();
             if enough() || self.slabs.load(Ordering::Relaxed) == 0 {
                 return;
             }
@@ -461,6 +482,7 @@ impl Hot {
         let most = usize::try_from(bytes / SLAB_BYTES as u64).unwrap_or(usize::MAX);
         let most = most.min(self.slabs_most);
         self.slabs_max.store(most, Ordering::Relaxed);
+        self.arena.keep_within(most);
         let slabs = || self.slabs.load(Ordering::Relaxed);
         self.shrink_until(slabs().saturating_sub(most), || slabs() <= most);
     }
@@ -472,7 +494,13 @@ impl Hot {
 
     /// Bytes of the budget that others take, mostly of the heap.
     pub(super) fn others_bytes(&self) -> u64 {
-        self.budget.used().saturating_sub(self.slab_bytes())
+        let slabs = self.slab_bytes() + self.arena.resident_bytes();
+        self.budget.used().saturating_sub(slabs)
+    }
+
+    /// Bytes that hot objects would give to others.
+    pub(crate) fn reclaimable_bytes(&self) -> u64 {
+        self.bytes() + self.arena.resident_bytes()
     }
 
     /// Bytes of content and metadata that are hot.
@@ -739,6 +767,21 @@ mod tests {
                 });
             }
         });
+        hot.keep_within(0);
+        assert_eq!((hot.bytes(), hot.slab_bytes(), budget.used()), (0, 0, 0));
+    }
+
+    #[test]
+    fn all_slabs_are_let_go_of_if_they_are_in_one_shard() {
+        let budget = Budget::new(4 << 20);
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
+        let records = (0..).map(|n| record(n, 30_000));
+        let mut of_one = records.filter(|record| shard(record.fields.key) == 3);
+        while hot.slab_bytes() < 20 * SLAB_BYTES as u64 {
+            let record = of_one.next().unwrap();
+            insert(&hot, &record);
+            hot.hit(record.fields.key, |_| true);
+        }
         hot.keep_within(0);
         assert_eq!((hot.bytes(), hot.slab_bytes(), budget.used()), (0, 0, 0));
     }

@@ -4,8 +4,12 @@
 //! them would grow holes that no budget knows of. A slab is freed whole.
 //!
 //! Invariant: bytes of a slab are written once, before any reader can see them. A slab is used
-//! again only after its last reference is gone and its pages were punched out of the file: a socket
-//! that still holds a page of it (sendfile) keeps the old bytes and never sees new ones.
+//! again only after its last reference is gone. So no slab may be given to the kernel by reference
+//! (sendfile, MSG_ZEROCOPY): a socket would send new bytes under an old response.
+//!
+//! Cost: a few slabs of evicted objects keep their pages and their reservation for the next hot
+//! objects ([`RESIDENT_MAX`]): to punch the pages out and to fault them in again takes as long as
+//! copying a slab's bytes. All other slabs are punched, and these too when the budget is short.
 #![expect(
     unsafe_code,
     reason = "shared memory is mapped and written through raw pointers"
@@ -13,6 +17,7 @@
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -24,13 +29,32 @@ use super::wakes;
 
 /// Size of a slab, bytes.
 pub(super) const SLAB_BYTES: usize = 64 << 10;
+/// Of all slabs, this part may keep its pages while it is empty.
+const RESIDENT_PART: usize = 16;
+/// Most empty slabs that keep their pages: 4 MiB.
+const RESIDENT_MAX: usize = 64;
+/// Hot objects leave this part of the budget to others.
+const HEADROOM: u64 = 64;
 
 /// A memory file cut into slabs.
 pub(super) struct Arena {
     file: std::os::fd::OwnedFd,
     base: NonNull<u8>,
     slabs: usize,
-    free: Mutex<Vec<u32>>,
+    free: Mutex<FreeSlabs>,
+    /// Most slabs that keep their pages while they are empty.
+    resident_max: AtomicUsize,
+    /// How many do, for figures.
+    resident: AtomicUsize,
+}
+
+/// The slabs that nothing refers to.
+#[derive(Default)]
+struct FreeSlabs {
+    /// Without pages.
+    punched: Vec<u32>,
+    /// With their pages, which are accounted for.
+    resident: Vec<(u32, Reservation)>,
 }
 
 // SAFETY: `base` points to a shared mapping that lives as long as the arena. It is only read
@@ -60,20 +84,39 @@ impl Arena {
             )?
         };
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at 0"))?;
+        let resident_max = AtomicUsize::new(resident_of(slabs));
         let count = u32::try_from(slabs.max(1)).map_err(io::Error::other)?;
         Ok(Arc::new(Self {
             file,
             base,
             slabs: slabs.max(1),
-            free: Mutex::new((0..count).rev().collect()),
+            resident_max,
+            resident: AtomicUsize::new(0),
+            free: Mutex::new(FreeSlabs {
+                punched: (0..count).rev().collect(),
+                resident: Vec::new(),
+            }),
         }))
     }
 
-    /// An empty slab, if the arena has one and the budget has room for it and for `beside`: bytes
-    /// that its owner needs to keep track of it.
+    /// An empty slab for hot objects, if the arena has one and the budget has room for it and for
+    /// `beside`: bytes that its owner needs to keep track of it.
     pub(super) fn open(self: &Arc<Self>, budget: &Budget, beside: u64) -> Option<Open> {
-        let reservation = budget.reserve_free(SLAB_BYTES as u64 + beside)?;
-        self.open_reserved(reservation).ok()
+        let resident = {
+            let mut free = self.free();
+            let resident = free.resident.pop();
+            self.resident.store(free.resident.len(), Ordering::Relaxed);
+            resident
+        };
+        if let Some((index, reservation)) = resident {
+            return Some(self.open_at(index, reservation, AfterUse::Resident));
+        }
+        let bytes = SLAB_BYTES as u64 + beside;
+        // Requests take and release memory all the time. If hot objects took the last of it, each
+        // request would make them give a slab back.
+        let reservation = budget.reserve_free_leaving(bytes, budget.limit() / HEADROOM)?;
+        let index = self.free().punched.pop()?;
+        Some(self.open_at(index, reservation, AfterUse::Resident))
     }
 
     /// An empty slab that is accounted for by `reservation`, which is given back if there is none.
@@ -81,24 +124,85 @@ impl Arena {
         self: &Arc<Self>,
         reservation: Reservation,
     ) -> Result<Open, Reservation> {
-        let Some(index) = self.free().pop() else {
-            return Err(reservation);
-        };
+        let index = self.free().punched.pop();
+        let index = index.or_else(|| {
+            self.release_resident();
+            self.free().punched.pop()
+        });
+        match index {
+            Some(index) => Ok(self.open_at(index, reservation, AfterUse::Punched)),
+            None => Err(reservation),
+        }
+    }
+
+    fn open_at(self: &Arc<Self>, index: u32, reservation: Reservation, after: AfterUse) -> Open {
         let slab = Slab {
             arena: Arc::clone(self),
             index,
             reservation: Some(reservation),
+            after,
         };
-        Ok(Open {
+        Open {
             slab: Arc::new(slab),
             filled: 0,
-        })
+        }
     }
 
-    fn free(&self) -> MutexGuard<'_, Vec<u32>> {
-        // A list of numbers is whole at any time, whatever has panicked.
+    /// From now on hot objects use no more than `slabs`. Makes system calls.
+    pub(super) fn keep_within(&self, slabs: usize) {
+        let resident_max = resident_of(slabs);
+        self.resident_max.store(resident_max, Ordering::Relaxed);
+        self.release_beyond(resident_max);
+    }
+
+    /// Bytes of slabs that keep their pages while they are empty.
+    pub(super) fn resident_bytes(&self) -> u64 {
+        self.resident.load(Ordering::Relaxed) as u64 * SLAB_BYTES as u64
+    }
+
+    /// Gives the pages of all resident slabs back. Makes system calls.
+    pub(super) fn release_resident(&self) {
+        self.release_beyond(0);
+    }
+
+    fn release_beyond(&self, kept: usize) {
+        let beyond = {
+            let mut free = self.free();
+            let kept = kept.min(free.resident.len());
+            let beyond = free.resident.split_off(kept);
+            self.resident.store(kept, Ordering::Relaxed);
+            beyond
+        };
+        for (index, reservation) in beyond {
+            self.punch(index);
+            drop(reservation);
+        }
+    }
+
+    /// Punches the pages of a slab out of the file; then the slab is free.
+    fn punch(&self, index: u32) {
+        debug_assert!(!wakes::holds_lock(), "a system call under a lock");
+        let punched = rustix::fs::fallocate(
+            &self.file,
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            u64::from(index) * SLAB_BYTES as u64,
+            SLAB_BYTES as u64,
+        );
+        // The pages of a slab that could not be punched are accounted for by nothing: do not use
+        // the slab again.
+        if punched.is_ok() {
+            self.free().punched.push(index);
+        }
+    }
+
+    fn free(&self) -> MutexGuard<'_, FreeSlabs> {
+        // The lists are whole at any time, whatever has panicked.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn resident_of(slabs: usize) -> usize {
+    (slabs / RESIDENT_PART).min(RESIDENT_MAX)
 }
 
 impl Drop for Arena {
@@ -115,6 +219,15 @@ struct Slab {
     index: u32,
     /// Until it is dropped.
     reservation: Option<Reservation>,
+    after: AfterUse,
+}
+
+/// What becomes of a slab after its last reference is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterUse {
+    /// It may keep its pages for other hot objects.
+    Resident,
+    Punched,
 }
 
 impl Slab {
@@ -128,7 +241,8 @@ impl Drop for Slab {
         let emptied = Emptied {
             arena: Arc::clone(&self.arena),
             index: self.index,
-            _reservation: self.reservation.take(),
+            reservation: self.reservation.take(),
+            after: self.after,
         };
         wakes::without_lock(move || emptied.give_back());
     }
@@ -139,24 +253,34 @@ impl Drop for Slab {
 struct Emptied {
     arena: Arc<Arena>,
     index: u32,
-    _reservation: Option<Reservation>,
+    reservation: Option<Reservation>,
+    after: AfterUse,
 }
 
 impl Emptied {
-    /// Punches the pages out of the file; then the slab is free. A system call, so not under a lock
-    /// ([`wakes`]).
-    fn give_back(self) {
-        debug_assert!(!wakes::holds_lock(), "a system call under a lock");
-        let punched = rustix::fs::fallocate(
-            &self.arena.file,
-            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            u64::from(self.index) * SLAB_BYTES as u64,
-            SLAB_BYTES as u64,
-        );
-        // A slab that could not be punched is not used again: new bytes under an old page would be
-        // a lie, a lost slab is only memory.
-        if punched.is_ok() {
-            self.arena.free().push(self.index);
+    /// May make a system call, so not under a lock ([`wakes`]).
+    fn give_back(mut self) {
+        match (self.after, self.reservation.take()) {
+            (AfterUse::Resident, Some(reservation)) => self.keep(reservation),
+            (_, reservation) => {
+                self.arena.punch(self.index);
+                drop(reservation);
+            }
+        }
+    }
+
+    fn keep(&self, reservation: Reservation) {
+        let budget = reservation.budget();
+        let mut free = self.arena.free();
+        if free.resident.len() < self.arena.resident_max.load(Ordering::Relaxed) {
+            free.resident.push((self.index, reservation));
+            let resident = &self.arena.resident;
+            resident.store(free.resident.len(), Ordering::Relaxed);
+            drop(free);
+            budget.wake_waiters();
+        } else {
+            drop(free);
+            self.arena.punch(self.index);
         }
     }
 }
@@ -229,8 +353,31 @@ mod tests {
     }
 
     #[test]
+    fn slabs_that_keep_their_pages_are_released_for_others() {
+        let budget = Budget::new(16 << 20);
+        let arena = Arena::new(100).unwrap();
+        let open: Vec<_> = (0..100).map(|_| arena.open(&budget, 0).unwrap()).collect();
+        drop(open);
+        let resident = 100 / RESIDENT_PART;
+        assert_eq!(budget.used(), (resident * SLAB_BYTES) as u64);
+        let mut again = arena.open(&budget, 0).unwrap();
+        assert_eq!(budget.used(), (resident * SLAB_BYTES) as u64);
+        assert_eq!(again.append(&[1; 3]), &[1; 3][..]);
+        drop(again);
+        // A writer has an account of its own, and gives its slab back.
+        let of_writer = |_| budget.reserve(SLAB_BYTES as u64).unwrap();
+        let written: Vec<_> = (0..100)
+            .map(of_writer)
+            .map(|reservation| arena.open_reserved(reservation).unwrap())
+            .collect();
+        assert_eq!(budget.used(), 100 * SLAB_BYTES as u64);
+        drop(written);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
     fn a_spent_budget_gives_no_slab() {
-        let budget = Budget::new(SLAB_BYTES as u64);
+        let budget = Budget::new(SLAB_BYTES as u64 * 3 / 2);
         let arena = Arena::new(8).unwrap();
         let _first = arena.open(&budget, 0).unwrap();
         assert!(arena.open(&budget, 0).is_none());

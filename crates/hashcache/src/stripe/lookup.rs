@@ -21,6 +21,7 @@ use crate::format::Kind;
 use crate::key::KeyHash;
 use crate::memory::RecordHandle;
 use crate::memory::WriteLocked;
+use crate::object::Version;
 use crate::policy::{Candidates, Epoch, Located};
 use crate::record::Record;
 use crate::shard::{Found, InFlightRead, LookupTarget, Pending, ReadRequest, Shard};
@@ -139,6 +140,29 @@ impl Stripe {
             .hot
             .hit(key, self.is_head(name))
             .map(RecordHandle::Pinned)
+    }
+
+    /// A span of `name`, if it is hot; not counted as a hit.
+    pub(crate) fn hot_span(
+        &self,
+        key: KeyHash,
+        name: &Bytes,
+        (version, span): (Version, u32),
+    ) -> Option<RecordHandle> {
+        let is_it = |it: &Record| {
+            it.fields.kind == Kind::Span
+                && (it.fields.version, it.fields.span) == (version, span)
+                && it.name == *name
+                && !self.bans.judge(it).gone
+        };
+        let record = self.shared.hot.find(key, is_it)?;
+        Some(RecordHandle::Pinned(record))
+    }
+
+    /// The same for the head of `name`.
+    pub(crate) fn hot_head_uncounted(&self, key: KeyHash, name: &[u8]) -> Option<RecordHandle> {
+        let record = self.shared.hot.find(key, self.is_head(name))?;
+        Some(RecordHandle::Pinned(record))
     }
 
     /// Whether a record is the head of `name`, and counts.

@@ -155,7 +155,12 @@ fn an_answer_that_was_on_its_way_does_not_come_back() {
 fn a_purge_takes_what_is_being_written_when_it_comes() {
     for number in 0..4 {
         let gate = Arc::new(Gate::new(MemoryDevice::new(16 * MIB)));
-        let cache = open(quiet(gate.clone(), PolicyKind::Log));
+        // With another secret two names can have equal tags in one row, and then the index forgets
+        // one of them.
+        let cache = open(Config {
+            name_secret: Some(*b"no equal tags !!"),
+            ..quiet(gate.clone(), PolicyKind::Log)
+        });
         (0..OBJECTS).for_each(|n| put(&cache, n, 0));
         gate.shut();
         let cut = cache.cut_batch();

@@ -394,16 +394,18 @@ fn set_mem_lru_hit_beyond_a_block_is_two_reads() {
 fn set_mem_lru_miss_is_one_read_and_0_031_where_its_set_is_held() {
     let (cache, device) = store_holding(100, 3_000, 8_000);
     let miss = |put: u64| assert!(get(&cache, &name(1_000_000 + put)).is_none());
-    (0..5_000).for_each(miss);
+    // With 5,000, one run in 150 leaves a set out.
+    (0..10_000).for_each(miss);
     let reads = device.take_reads();
     let of_sets = reads.iter().filter(|read| read.length == 64 * KIB).count();
     assert_eq!(of_sets, SETS);
-    (5_000..15_000).for_each(miss);
+    (10_000..20_000).for_each(miss);
     let reads = device.take_reads();
     assert!(reads.iter().all(|read| read.length == 8 * KIB));
     let reads = reads.len();
+    // Five standard deviations of 17.
     assert!(
-        (240..=360).contains(&reads),
+        (225..=395).contains(&reads),
         "{reads} reads for 10,000 misses"
     );
 }

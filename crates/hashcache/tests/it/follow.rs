@@ -359,6 +359,43 @@ fn a_writer_is_told_when_its_followers_are_far_behind() {
 }
 
 #[test]
+fn a_follower_that_skips_is_as_far_as_where_it_goes_on() {
+    let cache = store(PolicyKind::Log);
+    let mut context = Context::from_waker(Waker::noop());
+    let whole = content(b"name", 1, 300_000);
+    let mut writer = begin(&cache, Put::metadata("m"));
+    let mut follower = writer.follow(0);
+    writer.write(&whole[..200_000]).unwrap();
+    assert!(writer.poll_room(&mut context, 100_000).is_pending());
+    follower.skip_to(150_000);
+    assert!(writer.poll_room(&mut context, 100_000).is_ready());
+    follower.skip_to(10);
+    assert_eq!(follower.offset(), 150_000, "it does not go back");
+    assert!(drain(&mut follower) == whole[150_000..200_000]);
+    writer.write(&whole[200_000..]).unwrap();
+    follower.skip_to(299_999);
+    writer.commit().unwrap();
+    assert!(follower.read_to_vec().unwrap() == whole[299_999..]);
+}
+
+#[test]
+fn a_hit_whose_content_is_wrong_is_removed_by_its_reader() {
+    let cache = store(PolicyKind::Log);
+    Value::new(1, 100_000).store(&cache, b"name").unwrap();
+    let hit = cache.get(b"name").wait().unwrap();
+    hit.invalidate();
+    assert!(get(&cache, b"name").is_none());
+    assert_eq!(
+        cache.put(b"name", Put::metadata("m"), b"new").map(drop),
+        Ok(())
+    );
+    assert!(
+        cache.get(b"name").wait().is_some(),
+        "what is put later is found"
+    );
+}
+
+#[test]
 fn an_upstream_that_sends_byte_by_byte_costs_no_handle_a_byte() {
     let cache = store(PolicyKind::Log);
     let whole = content(b"name", 1, 200_000);

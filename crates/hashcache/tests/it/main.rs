@@ -15,6 +15,7 @@ mod block_device;
 mod budget;
 mod checkpoint;
 mod coming_and_going;
+mod commit_with;
 mod cost;
 mod crash;
 mod devices;

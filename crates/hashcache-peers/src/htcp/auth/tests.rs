@@ -33,7 +33,11 @@ fn signed() -> Vec<u8> {
         time: NOW,
         expiry: NOW + LIFETIME_SECONDS,
     };
-    datagram(MINOR, 7, &clr(), Some(&signature)).unwrap()
+    signed_as(&signature)
+}
+
+fn signed_as(signature: &Signature<'_>) -> Vec<u8> {
+    datagram(MINOR, 7, &clr(), Some(signature)).unwrap()
 }
 
 fn check(datagram: &[u8], key: &Key, ends: &Ends, now: u32) -> Result<(), AuthError> {
@@ -95,6 +99,24 @@ fn a_signed_message_is_believed_until_it_expires() {
         assert_eq!(at(now), Err(outside(now)));
     }
     assert_eq!(parse(&datagram).unwrap().body, clr());
+}
+
+#[test]
+fn a_signature_that_is_to_last_for_days_lasts_five_minutes() {
+    let key = key();
+    let signature = Signature {
+        key: &key,
+        ends: ends(),
+        time: NOW,
+        expiry: NOW + 86_400,
+    };
+    let datagram = signed_as(&signature);
+    let at = |now| check(&datagram, &key, &ends(), now);
+    assert_eq!(at(NOW + LIFETIME_SECONDS_MAX), Ok(()));
+    assert!(matches!(
+        at(NOW + LIFETIME_SECONDS_MAX + 1),
+        Err(AuthError::Time { .. })
+    ));
 }
 
 #[test]

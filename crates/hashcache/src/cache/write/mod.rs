@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 pub use intent::{Intent, Keep, Put};
-use memory::{Refusal, Reserved, reserve_as, reserve_window};
+use memory::{Refusal, Reserved, reserve, reserve_as, reserve_window};
 pub(super) use update::update;
 pub use update::{HourChange, Update};
 
@@ -30,7 +30,7 @@ use crate::error::PutError;
 use crate::format::{Fields, Kind, MAX_LABELS, record_bytes};
 use crate::memory::RecordHandle;
 use crate::memory::{Chunk, Class, Reservation};
-use crate::object::{Cut, PAGE, Storage, Version};
+use crate::object::{Cut, MAX_METADATA, PAGE, Storage, Version};
 use crate::record::Record;
 use crate::shard::Pending;
 use crate::stripe::Accepted;
@@ -343,6 +343,44 @@ impl Writer {
     /// The object is not stored then; followers still have seen all of it, unless the length is
     /// wrong.
     pub fn commit(mut self) -> Result<Version, PutError> {
+        self.end_put(Ok(()))
+    }
+
+    /// Like [`Writer::commit`], with metadata that is only known now: a digest of the content, say.
+    /// It replaces that of the put, which readers of an incomplete object see until then.
+    ///
+    /// Takes more memory only if it is longer than the metadata of the put. So a put that announces
+    /// as much as it ends with is not refused here. A [`Hit::filler`](super::Hit::filler) writes no
+    /// metadata and ends as with [`Writer::commit`].
+    ///
+    /// # Errors
+    /// As [`Writer::commit`]; [`PutError::Metadata`] when there is too much of it, and
+    /// [`PutError::Full`] without memory for it.
+    pub fn commit_with(mut self, metadata: impl Into<Bytes>) -> Result<Version, PutError> {
+        let replaced = self.replace_metadata(metadata.into());
+        self.end_put(replaced)
+    }
+
+    fn replace_metadata(&mut self, metadata: Bytes) -> Result<(), PutError> {
+        if self.fills || self.bypassed {
+            return Ok(());
+        }
+        let length = metadata.len();
+        if length > MAX_METADATA {
+            return Err(PutError::Metadata { length });
+        }
+        let more = length.saturating_sub(self.put.metadata.len());
+        if more > 0 {
+            let reserved = reserve(&self.intent.cache, more).ok_or(PutError::Full)?;
+            self.head_reservations
+                .append(&mut Vec::<Reservation>::from(reserved));
+        }
+        self.put.metadata = metadata;
+        Ok(())
+    }
+
+    /// Ends the put if it is `fit` for being stored. If not, followers still see a complete object.
+    fn end_put(&mut self, fit: Result<(), PutError>) -> Result<Version, PutError> {
         if self.fills {
             return Ok(self.end_fill());
         }
@@ -353,6 +391,10 @@ impl Writer {
                 written: self.written,
                 announced,
             });
+        }
+        if let Err(error) = fit {
+            self.stream.end(End::Complete);
+            return Err(error);
         }
         let span = self.cut.span_at(self.written);
         if !self.bypassed && span > 0 && self.written > self.cut.bounds(span).start {

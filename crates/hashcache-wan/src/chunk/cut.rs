@@ -1,0 +1,125 @@
+//! Boundaries of chunks that depend on the content alone.
+//!
+//! A gear hash over the last 64 bytes; a boundary is where its upper 10 bits are 0, a coarse one
+//! where 13 are. So an insertion moves the boundaries behind it and changes only those near it.
+//!
+//! A chunk has 2 KiB in the mean: 1 KiB at the least, and 1 KiB more. With 512 bytes at the least
+//! and 2 KiB more, the chunk around an edit had 4.2 KiB instead of 2.6, and a tenth to a third more
+//! was sent.
+//!
+//! Invariant: boundaries depend on the content since the last boundary alone, not on its pieces.
+//! Cost: 0.6 ms a MB.
+
+use crate::sketch::GEAR;
+
+/// A chunk ends after so many bytes at the least, unless the stream ends.
+pub(crate) const CHUNK_BYTES_MIN: usize = 1 << 10;
+/// A chunk ends after so many bytes at the most.
+pub(crate) const CHUNK_BYTES_MAX: usize = 8 << 10;
+
+const FINE_BITS: u32 = 10;
+const COARSE_BITS: u32 = 13;
+/// Bytes on which the hash depends.
+const HASHED: usize = 64;
+
+/// A boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Boundary {
+    Fine,
+    Coarse,
+}
+
+/// Cuts one stream.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cutter {
+    gear: u64,
+    /// Bytes of the chunk so far.
+    length: usize,
+}
+
+impl Cutter {
+    /// How much of `content` belongs to the chunk, and its boundary if it ends there.
+    pub(crate) fn next(&mut self, content: &[u8]) -> (usize, Option<Boundary>) {
+        // Bytes that no boundary depends on need not be hashed.
+        let skipped = (CHUNK_BYTES_MIN - HASHED).saturating_sub(self.length);
+        let mut at = skipped.min(content.len());
+        let mut length = self.length + at;
+        let mut gear = self.gear;
+        for &byte in &content[at..] {
+            gear = (gear << 1).wrapping_add(GEAR[usize::from(byte)]);
+            at += 1;
+            length += 1;
+            if length < CHUNK_BYTES_MIN {
+                continue;
+            }
+            let is_end = gear >> (64 - FINE_BITS) == 0;
+            if is_end || length == CHUNK_BYTES_MAX {
+                *self = Self::default();
+                let is_coarse = is_end && gear >> (64 - COARSE_BITS) == 0;
+                let boundary = if is_coarse {
+                    Boundary::Coarse
+                } else {
+                    Boundary::Fine
+                };
+                return (at, Some(boundary));
+            }
+        }
+        (self.gear, self.length) = (gear, length);
+        (at, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunks(content: &[u8], piece: usize) -> Vec<usize> {
+        let (mut cutter, mut lengths, mut length) = (Cutter::default(), Vec::new(), 0);
+        for mut piece in content.chunks(piece) {
+            while !piece.is_empty() {
+                let (taken, boundary) = cutter.next(piece);
+                length += taken;
+                piece = &piece[taken..];
+                if boundary.is_some() {
+                    lengths.push(std::mem::take(&mut length));
+                }
+            }
+        }
+        lengths
+    }
+
+    fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        (0..bytes).map(|_| random.u8(..)).collect()
+    }
+
+    #[test]
+    fn boundaries_do_not_depend_on_the_pieces() {
+        let content = noise(1, 200_000);
+        let whole = chunks(&content, content.len());
+        for piece in [1, 63, 512, 4_000] {
+            assert_eq!(chunks(&content, piece), whole, "pieces of {piece}");
+        }
+        let mean = 200_000 / whole.len();
+        assert!((1_800..2_300).contains(&mean), "{mean}");
+        assert!(
+            whole
+                .iter()
+                .all(|it| (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(it))
+        );
+        assert_eq!(chunks(&[0; 100_000], 777), [CHUNK_BYTES_MAX; 12]);
+    }
+
+    #[test]
+    fn an_insertion_changes_few_chunks() {
+        let old = noise(2, 500_000);
+        let new = [&old[..100_000], b"inserted", &old[100_000..]].concat();
+        let (old, new) = (chunks(&old, 9_999), chunks(&new, 10_001));
+        let same = old
+            .iter()
+            .rev()
+            .zip(new.iter().rev())
+            .take_while(|(a, b)| a == b);
+        assert!(same.count() > old.len() * 3 / 4);
+    }
+}

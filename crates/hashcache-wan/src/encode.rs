@@ -1,0 +1,336 @@
+//! The sender's side of a transfer: content in, frames out.
+//!
+//! The caller pushes content as it arrives and sends what is appended to its buffer. When the
+//! encoder wants a stretch of the dictionary ([`Encoder::wants`]), the caller reads it, gives it
+//! ([`Encoder::give`]), and pushes on. Nothing here waits.
+//!
+//! A segment of 2 MiB with a dictionary is one zstd frame with a stretch as its prefix. Content
+//! without a dictionary is one zstd frame, or raw where the first block of each 2 MiB saved less
+//! than a twentieth.
+//!
+//! Invariant: the content of a block and all before it can be restored from the frames up to that
+//! block, so the receiver never waits for more of the content.
+//! Cost: 3 to 12 ms a MB of content; memory is at most [`crate::limits::TRANSFER_BYTES_MAX`].
+
+use std::ops::Range;
+
+use crate::digest::{Digest, HeadMark, Running};
+use crate::error::EncodeError;
+use crate::frame::{Dictionary, Frame, Head};
+use crate::limits::{BLOCK_BYTES_MAX, SEGMENT_BYTES_MAX, WINDOW_LOG};
+use crate::stats::Totals;
+use crate::stretch::{self, Held};
+use crate::zstd::{Compressor, Last};
+
+/// Writes the frames of one transfer.
+pub struct Encoder {
+    head: Head,
+    /// Once HEAD is written.
+    mark: Option<HeadMark>,
+    /// Length of the dictionary, while it is used.
+    dictionary: Option<u64>,
+    held: Held,
+    coding: Coding,
+    /// Content and data of the segment so far, bytes.
+    segment: Segment,
+    /// Segments in a row that the dictionary did not help.
+    useless: u32,
+    /// Content of the block that is being collected.
+    block: Vec<u8>,
+    block_bytes: usize,
+    data: Vec<u8>,
+    digest: Running,
+    totals: Totals,
+}
+
+/// How blocks are coded now.
+enum Coding {
+    /// The next block decides.
+    Undecided,
+    Zstd(Box<Compressor>),
+    Raw,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Segment {
+    content: u64,
+    data: u64,
+}
+
+impl Segment {
+    /// Whether coding saved a twentieth at least.
+    fn is_worth_it(self) -> bool {
+        self.data + self.content / 20 <= self.content
+    }
+}
+
+impl Encoder {
+    /// Begins a transfer. `offered` is the length of the dictionary that the receiver offered, if
+    /// `head` says that it is used.
+    pub fn new(head: Head, offered: u64) -> Self {
+        let dictionary = match &head.dictionary {
+            Dictionary::None => None,
+            Dictionary::Offered => Some(offered),
+            Dictionary::Named { length, .. } => Some(*length),
+        };
+        let mut encoder = Self {
+            head,
+            mark: None,
+            dictionary: dictionary.filter(|&length| length > 0),
+            held: Held::default(),
+            coding: Coding::Undecided,
+            segment: Segment::default(),
+            useless: 0,
+            block: Vec::new(),
+            block_bytes: BLOCK_BYTES,
+            data: Vec::new(),
+            digest: Running::default(),
+            totals: Totals::default(),
+        };
+        encoder.want_stretch();
+        encoder
+    }
+
+    /// Which bytes of the dictionary have to be given before more content is taken.
+    pub fn wants(&self) -> Option<Range<u64>> {
+        self.dictionary.and_then(|_| self.held.missing())
+    }
+
+    /// Gives bytes of the dictionary: those at the beginning of what is wanted.
+    pub fn give(&mut self, bytes: &[u8]) {
+        self.totals.dictionary_bytes += bytes.len() as u64;
+        self.held.give(bytes);
+    }
+
+    /// Goes on without the dictionary, which cannot be read.
+    pub fn give_up_dictionary(&mut self) {
+        self.dictionary = None;
+        self.held = Held::default();
+        if self.mark.is_none() {
+            self.head.dictionary = Dictionary::None;
+        }
+    }
+
+    /// Takes content and appends frames to `out`. Returns how much it took: less than all when it
+    /// wants a stretch of the dictionary first.
+    ///
+    /// # Errors
+    /// [`EncodeError::Length`] for more than was announced, and when zstd has no memory.
+    pub fn push(&mut self, content: &[u8], out: &mut Vec<u8>) -> Result<usize, EncodeError> {
+        self.begin(out);
+        let come = self.collected() + content.len() as u64;
+        if let Some(announced) = self.head.length
+            && come > announced
+        {
+            let written = come;
+            return Err(EncodeError::Length { announced, written });
+        }
+        let mut rest = content;
+        while !rest.is_empty() && self.wants().is_none() {
+            let room = self.block_room();
+            let (now, later) = rest.split_at(rest.len().min(room));
+            self.block.extend_from_slice(now);
+            rest = later;
+            if now.len() == room {
+                let is_end = self.head.length == Some(self.collected());
+                self.end_block(if is_end { Last::Yes } else { Last::No }, out)?;
+            }
+        }
+        Ok(content.len() - rest.len())
+    }
+
+    /// Ends the block that has begun, so that the receiver gets all that was pushed. For content
+    /// that arrives slowly: each block costs 12 bytes and more.
+    ///
+    /// # Errors
+    /// As [`Encoder::push`].
+    pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        self.begin(out);
+        if self.block.is_empty() {
+            return Ok(());
+        }
+        self.end_block(Last::No, out)
+    }
+
+    /// Ends the transfer. Returns the digest of the content.
+    ///
+    /// # Errors
+    /// [`EncodeError::Length`] for less than was announced, and when zstd has no memory.
+    pub fn finish(mut self, out: &mut Vec<u8>) -> Result<(Digest, Totals), EncodeError> {
+        self.begin(out);
+        let written = self.collected();
+        if let Some(announced) = self.head.length
+            && written != announced
+        {
+            return Err(EncodeError::Length { announced, written });
+        }
+        if !self.block.is_empty() {
+            self.end_block(Last::Yes, out)?;
+        }
+        let digest = self.digest.digest();
+        self.write(
+            &Frame::End {
+                length: written,
+                digest,
+            },
+            out,
+        );
+        Ok((digest, self.totals))
+    }
+
+    /// Ends the transfer when the source of the content has failed.
+    pub fn abort(mut self, reason: u8, out: &mut Vec<u8>) {
+        self.begin(out);
+        self.write(&Frame::Abort(reason), out);
+    }
+
+    /// Counts so far.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Memory that this transfer holds now, bytes.
+    pub fn memory_bytes(&self) -> usize {
+        let coding = match &self.coding {
+            Coding::Zstd(compressor) => compressor.memory_bytes(),
+            Coding::Undecided | Coding::Raw => 0,
+        };
+        coding + self.held.memory_bytes() + self.block.capacity() + self.data.capacity()
+    }
+
+    /// Content that was taken, bytes.
+    fn collected(&self) -> u64 {
+        self.digest.length() + self.block.len() as u64
+    }
+
+    fn block_room(&self) -> usize {
+        let segment_left = SEGMENT_BYTES_MAX - self.segment.content;
+        let segment_left = usize::try_from(segment_left).unwrap_or(usize::MAX);
+        self.block_bytes.min(segment_left) - self.block.len()
+    }
+
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        if self.mark.is_none() {
+            let from = out.len();
+            self.write(&Frame::Head(self.head.clone()), out);
+            self.mark = Some(HeadMark::of(&out[from..]));
+        }
+    }
+
+    fn write(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) {
+        let from = out.len();
+        frame.write(out);
+        self.totals.frame_bytes += (out.len() - from) as u64;
+    }
+
+    fn want_stretch(&mut self) {
+        if let Some(length) = self.dictionary {
+            let at = self.digest.length();
+            self.held.want(stretch::for_segment(length, at));
+        }
+    }
+
+    /// Sends the block.
+    fn end_block(&mut self, last: Last, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let block = std::mem::take(&mut self.block);
+        let mut data = std::mem::take(&mut self.data);
+        self.digest.update(&block);
+        let check = self.digest.check(self.mark.unwrap_or_default());
+        let saves = self.segment.is_worth_it();
+        self.segment.content += block.len() as u64;
+        let ends_segment = self.segment.content == SEGMENT_BYTES_MAX;
+        // What follows is tried anew then, in a zstd frame of its own.
+        let is_given_up = ends_segment && (self.dictionary.is_some() || !saves);
+        let is_first = matches!(self.coding, Coding::Undecided);
+        if is_first {
+            self.open(block.len(), last, out)?;
+        }
+        data.clear();
+        if let Coding::Zstd(compressor) = &mut self.coding {
+            let ends_frame = last == Last::Yes || is_given_up;
+            let last = if ends_frame { Last::Yes } else { Last::No };
+            let coded = compressor.block(&block, last, &mut data);
+            coded.map_err(EncodeError::Zstd)?;
+            let first = Segment {
+                content: block.len() as u64,
+                data: data.len() as u64,
+            };
+            if is_first && self.dictionary.is_none() && !first.is_worth_it() {
+                self.coding = Coding::Raw;
+            }
+        }
+        if matches!(self.coding, Coding::Raw) {
+            self.segment.data += block.len() as u64;
+            self.totals.raw_bytes += block.len() as u64;
+            self.block_bytes = BLOCK_BYTES;
+            self.write(&Frame::Raw(&block, check), out);
+        } else {
+            self.segment.data += data.len() as u64;
+            self.block_bytes = if data.len() < block.len() / 16 {
+                BLOCK_BYTES_MAX
+            } else {
+                BLOCK_BYTES
+            };
+            self.write(&Frame::Zstd(&data, check), out);
+        }
+        self.totals.content_bytes = self.digest.length();
+        self.block = block;
+        self.block.clear();
+        self.data = data;
+        if ends_segment {
+            self.end_segment(is_given_up);
+        }
+        Ok(())
+    }
+
+    /// Opens a zstd frame for a block of `block` bytes and those behind it.
+    fn open(&mut self, block: usize, last: Last, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let before = self.digest.length() - block as u64;
+        let left = match (last, self.head.length) {
+            (Last::Yes, _) => Some(block as u64),
+            (Last::No, length) => length.map(|length| length - before),
+        };
+        let (prefix, length) = if self.dictionary.is_some() {
+            self.write(&Frame::Stretch(self.held.range()), out);
+            self.totals.stretches += 1;
+            let length = left.map(|left| left.min(SEGMENT_BYTES_MAX));
+            (self.held.take(), length)
+        } else {
+            // What is longer has the same window, and may change to raw before its end.
+            (Vec::new(), left.filter(|&left| left <= SEGMENT_BYTES_MAX))
+        };
+        let compressor = Compressor::new(prefix, length, WINDOW_LOG).map_err(EncodeError::Zstd)?;
+        self.coding = Coding::Zstd(Box::new(compressor));
+        Ok(())
+    }
+
+    /// `is_given_up`: no zstd frame continues in the next segment.
+    fn end_segment(&mut self, is_given_up: bool) {
+        let segment = std::mem::take(&mut self.segment);
+        if self.dictionary.is_some() {
+            if let Coding::Zstd(compressor) = std::mem::replace(&mut self.coding, Coding::Undecided)
+            {
+                self.held.put_back(compressor.into_prefix());
+            }
+            self.useless = if segment.is_worth_it() {
+                0
+            } else {
+                self.useless + 1
+            };
+            if self.useless == USELESS_MAX {
+                self.give_up_dictionary();
+            }
+            if self.head.length != Some(self.digest.length()) {
+                self.want_stretch();
+            }
+        } else if is_given_up || matches!(self.coding, Coding::Raw) {
+            self.coding = Coding::Undecided;
+        }
+    }
+}
+
+/// Content in a block that does not compress well, bytes: it takes 2 s on a link of 256 kbit/s.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// After so many segments that saved less than a twentieth the dictionary is read no more.
+const USELESS_MAX: u32 = 4;

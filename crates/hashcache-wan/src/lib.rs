@@ -1,0 +1,74 @@
+//! The codec of a slow link between two caches: each byte is sent once. Bytes in, bytes out.
+//!
+//! ```
+//! use hashcache_wan::decode::{Decoder, Event, Offer};
+//! use hashcache_wan::digest::Digest;
+//! use hashcache_wan::encode::Encoder;
+//! use hashcache_wan::frame::{Dictionary, Head};
+//!
+//! // Both ends have an older version of the object.
+//! let old = b"The cache may forget; it must never lie. ".repeat(500);
+//! let new = [&old[..9_000], b"New.", &old[9_000..]].concat();
+//!
+//! // The sender gives the encoder what it wants of the old version, then the new one.
+//! let head = Head {
+//!     length: Some(new.len() as u64),
+//!     version: 7,
+//!     dictionary: Dictionary::Offered,
+//! };
+//! let mut encoder = Encoder::new(head, old.len() as u64);
+//! let wanted = encoder.wants().expect("a stretch of the dictionary");
+//! encoder.give(&old[wanted.start as usize..wanted.end as usize]);
+//! let mut link = Vec::new();
+//! encoder.push(&new, &mut link)?;
+//! encoder.finish(&mut link)?;
+//! assert!(link.len() < 150);
+//!
+//! // The receiver takes events. Content is given when its check was right.
+//! let offered = Some(old.len() as u64);
+//! let mut decoder = Decoder::new(Offer { offered, named_max: 0 });
+//! decoder.push(&link);
+//! let mut received = Vec::new();
+//! loop {
+//!     match decoder.next()? {
+//!         Event::Head(head) => assert_eq!(head.version, 7),
+//!         Event::Wants(part) => decoder.give(&old[part.start as usize..part.end as usize]),
+//!         Event::Content(bytes) => received.extend_from_slice(bytes),
+//!         Event::End(digest) => break assert_eq!(digest, Digest::of(&new)),
+//!         Event::More => unreachable!("all was pushed"),
+//!     }
+//! }
+//! assert_eq!(received, new);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - One transfer: [`encode`] and [`decode`], with the frames of [`frame`] and the checks of
+//!   [`digest`]; which part of a dictionary they read is decided by [`stretch`].
+//! - Which dictionary: the receiver offers one, or the sender finds one in [`sent`] by its
+//!   [`sketch`]. Whether reading it is worth it: [`shed`], by
+//!   what [`load`] measures.
+//! - Any TCP stream, without whole objects: [`chunk`].
+//! - Text on the disk of a box with a link: [`pages`].
+//! - What is refused: [`limits`], [`error`]; what is held: [`memory`].
+//!
+//! Nothing here does I/O or reads a clock. No input makes anything panic, and no number from
+//! the link is believed before it was compared with its limit.
+#![forbid(unsafe_code)]
+
+pub mod chunk;
+pub mod decode;
+pub mod digest;
+pub mod encode;
+pub mod error;
+pub mod frame;
+pub mod limits;
+pub mod load;
+pub mod memory;
+pub mod pages;
+pub mod sent;
+pub mod shed;
+pub mod sketch;
+pub mod stats;
+pub mod stretch;
+
+mod zstd;
