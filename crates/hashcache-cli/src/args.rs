@@ -13,6 +13,7 @@ use hashcache_proxy::HostList;
 
 use crate::bench::BenchCommand;
 use crate::ca::CaCommand;
+use crate::link::LinkCommand;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::settings::{
@@ -77,6 +78,12 @@ pub enum Command {
     /// Make or show the certificate authority for intercepting HTTPS
     #[command(subcommand)]
     Ca(CaCommand),
+    /// Make the key for links between two proxies, or show the links of a running proxy
+    #[command(subcommand)]
+    Link(LinkCommand),
+    /// Forward TCP ports over the link to a parent, with each byte sent once
+    #[command(after_help = format!("{WAN_HELP}\n\n{SETTINGS_HELP}"))]
+    Wan(Box<WanArgs>),
     /// Compare the policies for a disk and an amount of memory, and recommend one
     Plan(Box<PlanArgs>),
     /// Verify every record of a cache that is not in use
@@ -156,6 +163,38 @@ over the file. Lists: repeat the flag, or separate the values with commas.
 The file has more settings, such as the table [limits]: `hashcache config example` lists all, with
 defaults. Their variables have two underscores for the table: HASHCACHE_LIMITS__HEAD_TIME=10s.
 Sizes: 64MiB, 20GiB, 1GB or bytes. Times: 250ms, 10s, 5m.";
+
+const WAN_HELP: &str = "\
+For example: hashcache wan --forward 5432=db.example:5432 --parent https://hub.example:3129
+--parent-pin sha256:..., on the box near the clients; a program then connects to 127.0.0.1:5432.
+Any TCP is carried as new data and references to data that both boxes have stored. A box that runs
+`hashcache proxy` with a link does the same with `link_forward` in its configuration. Settings are
+those of `hashcache proxy`, but `listen` has no effect; two processes cannot share one `cache`.";
+
+/// Arguments of `hashcache wan`.
+#[derive(Args, Clone, Debug)]
+pub struct WanArgs {
+    /// Port to forward: PORT=HOST:PORT on loopback, or ADDRESS:PORT=HOST:PORT
+    #[arg(
+        long,
+        value_name = "PORT=HOST:PORT",
+        value_delimiter = ',',
+        display_order = 0
+    )]
+    forward: Vec<String>,
+    /// The settings.
+    #[command(flatten)]
+    pub settings: SettingArgs,
+}
+
+impl WanArgs {
+    /// The same as arguments of `hashcache proxy`.
+    pub fn into_settings(self) -> SettingArgs {
+        let mut settings = self.settings;
+        settings.link_forward.extend(self.forward);
+        settings
+    }
+}
 
 /// Flags of all settings. The ones that take a list may be repeated, or take commas.
 ///
@@ -242,6 +281,22 @@ pub struct SettingArgs {
 
     #[arg(help_heading = PEERS, help = help("parent"), long, value_name = "URL")]
     parent: Vec<String>,
+    #[arg(help_heading = PEERS, help = help("parent_pin"), long, value_name = "PIN")]
+    parent_pin: Option<String>,
+    #[arg(help_heading = PEERS, help = help("link_listen"), long, value_name = "ADDR")]
+    link_listen: Option<String>,
+    #[arg(help_heading = PEERS, help = help("link_children"))]
+    #[arg(long, value_name = "PIN", value_delimiter = ',')]
+    link_children: Vec<String>,
+    #[arg(help_heading = PEERS, help = help("link_forward"))]
+    #[arg(long, value_name = "PORT=HOST:PORT", value_delimiter = ',')]
+    link_forward: Vec<String>,
+    #[arg(help_heading = PEERS, help = help("link_hints"))]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true")]
+    link_hints: Option<String>,
+    #[arg(help_heading = PEERS, help = help("link_dir"), long, value_name = "DIR")]
+    link_dir: Option<String>,
     #[arg(help_heading = PEERS, help = help("direct"))]
     #[arg(long, value_name = "WHEN", value_parser = words(&DIRECTS))]
     direct: Option<String>,
@@ -323,6 +378,12 @@ impl SettingArgs {
             ("tls-key", many(&self.tls_key)),
             ("mirror", many(&self.mirror)),
             ("parent", many(&self.parent)),
+            ("parent-pin", one(&self.parent_pin)),
+            ("link-listen", one(&self.link_listen)),
+            ("link-children", many(&self.link_children)),
+            ("link-forward", many(&self.link_forward)),
+            ("link-hints", one(&self.link_hints)),
+            ("link-dir", one(&self.link_dir)),
             ("direct", one(&self.direct)),
             ("peer-choice", one(&self.peer_choice)),
             ("icp", one(&self.icp)),

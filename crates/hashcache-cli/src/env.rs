@@ -13,9 +13,9 @@ use hashcache_http::{Authority, Host, Origin, Scheme};
 use hashcache_proxy::{Mirror, Setup};
 use serde_json::{Map, Value, json};
 
+use crate::address::reachable;
 use crate::args::SettingArgs;
 use crate::fault::Fault;
-use crate::proxy::reachable;
 use crate::settings::{self, Environment, Values};
 
 /// Runs `hashcache env`.

@@ -84,6 +84,12 @@ const PEERS: &str = "\
 #misses = true
 
 #[[peer]]
+#name = \"hub\"
+#url = \"https://hub.example:3129\"
+#pin = \"sha256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"
+#https = \"fetch\"
+
+#[[peer]]
 #name = \"east\"
 #kind = \"sibling\"
 #url = \"http://192.0.2.2:3128\"
@@ -259,6 +265,10 @@ mod tests {
                 "accelerate_host" => with(&["accelerate"]),
                 "tls_cert" | "tls_key" => with(&["accelerate", "tls_cert", "tls_key"]),
                 "intercept.hosts" | "intercept.lists" => with(&["intercept.ca"]),
+                "parent_pin" | "link_forward" => {
+                    let all = with(&["parent", "parent_pin"]);
+                    all.replace("http://cache", "https://cache")
+                }
                 _ => with(&[]),
             };
             assert_ne!(*loaded(&text).source(key.name), settings::Source::Default);

@@ -6,6 +6,7 @@
 //! well, 1 that the data is not well, 2 that we could not do what was asked.
 
 // What was asked.
+mod address;
 mod args;
 mod fault;
 mod open_fault;
@@ -22,6 +23,7 @@ mod config;
 mod env;
 mod example;
 mod inspect;
+mod link;
 mod man;
 mod plan;
 mod proxy;
@@ -37,6 +39,7 @@ use clap::Parser as _;
 
 use args::{Cli, Command};
 use output::tell;
+use proxy::Role;
 use settings::Environment;
 
 /// Exit status when the command failed.
@@ -49,13 +52,15 @@ fn main() -> ExitCode {
     };
     let environment = Environment::of_this_process();
     let outcome = match cli.command {
-        Command::Proxy(settings) => proxy::run(&settings, &environment),
+        Command::Proxy(settings) => proxy::run(&settings, Role::Proxy, &environment),
+        Command::Wan(args) => proxy::run(&args.into_settings(), Role::Wan, &environment),
         Command::Check { path, json } => check::run(&path, json),
         Command::Inspect { path, json } => inspect::run(&path, json),
         Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Purge(args) => purge::run(&args, &environment),
         Command::Ca(command) => ca::run(&command, &environment),
+        Command::Link(command) => link::run(&command, &environment),
         Command::Config(command) => config::run(command, &environment),
         Command::Env { json, settings } => env::run(json, &settings, &environment),
         Command::Completions { shell } => completions::run(shell),

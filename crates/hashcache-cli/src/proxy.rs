@@ -16,11 +16,13 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use hashcache::{Cache, Config, OpenError, PolicyKind};
 use hashcache_proxy::{
-    AccessLog, CertificateAuthority, Hosts, Intercept, RunError, Settings, Speaks, StateFiles,
+    AccessLog, CertificateAuthority, Hosts, Intercept, Listening, RunError, Settings, Speaks,
+    StateFiles,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
+use crate::address::reachable;
 use crate::args::SettingArgs;
 use crate::fault::{self, Fault, Faults};
 use crate::logging;
@@ -34,10 +36,19 @@ use crate::units::{show_size, show_store_size};
 /// an upstream connection as well, and the cache and logs need the rest.
 const FILES_PER_CLIENT: u64 = 4;
 
+/// What the process does for clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// `hashcache proxy`.
+    Proxy,
+    /// `hashcache wan`: it forwards ports and is no proxy.
+    Wan,
+}
+
 /// Runs the proxy.
-pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
+pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow::Result<ExitCode> {
     logging::start(environment)?;
-    let mut effective = load(args, environment)?;
+    let mut effective = load(args, role, environment)?;
     let started = effective.clone();
     let open_files = raise_open_files();
     let problems = start_problems(&effective);
@@ -47,6 +58,7 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
     let state = StateFiles {
         clock: state_file(&effective, "clock"),
         verified: state_file(&effective, "verified"),
+        chunks: state_file(&effective, "chunks"),
     };
     let absent = absent_files(&effective, &state);
     let cache = open(&effective)?;
@@ -59,7 +71,8 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
     bound(&mut effective, open_files, cache_size);
     let again = (args.clone(), environment.clone());
     let reload = move || {
-        let mut effective = load(&again.0, &again.1).map_err(|error| fault::one_line(&error))?;
+        let mut effective =
+            load(&again.0, role, &again.1).map_err(|error| fault::one_line(&error))?;
         let restart = engine_changes(&started, &effective);
         if !restart.is_empty() {
             let settings = restart.join(", ");
@@ -69,9 +82,9 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
         for_proxy(&effective).map_err(|error| fault::one_line(&error))
     };
     let announced = effective.clone();
-    let listening = |listen: &[SocketAddr], admin: Option<SocketAddr>| {
+    let listening = |listening: &Listening| {
         new_files.keep();
-        let line = greeting(&announced, in_all, listen, admin);
+        let line = greeting(&announced, in_all, listening);
         match announced.values.access_log {
             // On standard output a reader of the log would take it for a log entry.
             AccessLog::Stdout => tell(&line),
@@ -89,6 +102,11 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
 pub fn start_problems(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
     let mut problems = Vec::new();
+    if values.link_listen.is_some() && values.link_children.is_empty() {
+        let fault = Fault::new("`link_listen` without `link_children` serves nobody");
+        let fault = fault.hint("run `hashcache link pin` on the child, and add what it prints");
+        problems.push(fault.at(effective.source("link_listen")));
+    }
     for path in &values.cache {
         let directory = directory(path);
         if *effective.source("cache") != Source::Default && !directory.exists() {
@@ -120,6 +138,7 @@ pub fn start_problems(effective: &Effective) -> Vec<Fault> {
 fn absent_files(effective: &Effective, state: &StateFiles) -> Vec<PathBuf> {
     let files = effective.values.cache.iter();
     let files = files.chain(&state.clock).chain(&state.verified);
+    let files = files.chain(&state.chunks);
     let is_absent = |path: &&PathBuf| fs::symlink_metadata(path).is_err();
     files.filter(is_absent).cloned().collect()
 }
@@ -224,6 +243,14 @@ const ENGINES: [&str; 11] = [
 
 /// The fault of a proxy that did not start, with a hint.
 fn cannot_run(error: RunError) -> anyhow::Error {
+    if let RunError::Link(fault) = &error {
+        let source = std::error::Error::source(fault).map(|source| format!(": {source}"));
+        let what = Fault::new(format!("{fault}{}", source.unwrap_or_default()));
+        return match fault.advice() {
+            Some(advice) => what.hint(advice).into(),
+            None => what.into(),
+        };
+    }
     let hint = match &error {
         RunError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => {
             "another program uses this address: stop it, or use another `--listen` or `--admin`"
@@ -265,8 +292,16 @@ fn state_file(effective: &Effective, ending: &str) -> Option<PathBuf> {
     Some(file)
 }
 
-fn load(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Effective> {
-    settings::load(args.config.as_deref(), args.given(), environment)
+fn load(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow::Result<Effective> {
+    let mut effective = settings::load(args.config.as_deref(), args.given(), environment)?;
+    if role == Role::Wan {
+        if effective.values.link_forward.is_empty() {
+            let fault = Fault::new("no port is to be forwarded");
+            return Err(fault.hint("add `--forward PORT=HOST:PORT`").into());
+        }
+        effective.values.listen.clear();
+    }
+    Ok(effective)
 }
 
 fn open(effective: &Effective) -> anyhow::Result<Cache> {
@@ -394,19 +429,15 @@ fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
 
 /// The line that says where the proxy listens, what it uses (of disk `bytes` in all) and what to
 /// type next; a second one says what https needs.
-fn greeting(
-    effective: &Effective,
-    bytes: u64,
-    listen: &[SocketAddr],
-    admin: Option<SocketAddr>,
-) -> String {
+fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String {
     let values = &effective.values;
     let settings = values.for_proxy();
     let scheme = |at: usize| match settings.listen.get(at).map(|it| settings.speaks(it)) {
         Some(Speaks::Tls) => "https",
         Some(Speaks::Http | Speaks::H2c) | None => "http",
     };
-    let urls: Vec<(&str, SocketAddr)> = listen
+    let urls: Vec<(&str, SocketAddr)> = listening
+        .clients
         .iter()
         .enumerate()
         .map(|(at, address)| (scheme(at), *address))
@@ -420,18 +451,29 @@ fn greeting(
         .iter()
         .map(|path| path.display().to_string())
         .collect();
-    let admin = admin.map_or_else(
+    let link = listening.link.map(|at| format!(", link on https://{at}"));
+    let admin = listening.admin.map_or_else(
         || "no admin".to_owned(),
         |at| format!("admin on http://{at}"),
     );
+    let forwards: Vec<String> = listening
+        .forwards
+        .iter()
+        .zip(&values.link_forward)
+        .map(|(address, forward)| format!(", {address} leads to {}", forward.destination()))
+        .collect();
     let next = match (values.is_reverse(), urls.first()) {
         (true, Some((scheme, address))) => format!("curl {scheme}://{}/", reachable(*address)),
         (false, Some((scheme, address))) => {
             format!("export http_proxy={scheme}://{}", reachable(*address))
         }
-        (_, None) => String::new(),
+        (_, None) => match listening.forwards.first() {
+            Some(address) => format!("connect to {}", reachable(*address)),
+            None => String::new(),
+        },
     };
-    let stores_https = values.intercept_ca.is_some() || !values.mirror.is_empty();
+    let is_proxy = !values.listen.is_empty();
+    let stores_https = values.intercept_ca.is_some() || !values.mirror.is_empty() || !is_proxy;
     let https = match !values.is_reverse() && !stores_https {
         true => HTTPS_IS_TUNNELLED,
         false => "",
@@ -439,12 +481,18 @@ fn greeting(
     let in_all = if caches.len() > 1 { " in all" } else { "" };
     let role = match values.is_reverse() {
         true => format!("in front of {}", values.front_of()),
-        false => "proxy".to_owned(),
+        false if is_proxy => "proxy".to_owned(),
+        false => "wan".to_owned(),
+    };
+    let on = match is_proxy {
+        true => format!(" on {}", addresses.join(" ")),
+        false => String::new(),
     };
     format!(
-        "hashcache: {role} on {}, {admin}; cache {} ({}{in_all}, policy {}), memory {}; \
+        "hashcache: {role}{on}{}{}, {admin}; cache {} ({}{in_all}, policy {}), memory {}; \
          next: {next}\n{https}",
-        addresses.join(" "),
+        link.unwrap_or_default(),
+        forwards.concat(),
         caches.join(" "),
         show_store_size(bytes),
         values.policy.name(),
@@ -457,23 +505,20 @@ const HTTPS_IS_TUNNELLED: &str = "hashcache: https passes through as a tunnel an
      to store it, point package tools at a mirror (`--mirror`), or run `hashcache ca init` and add \
      `--intercept-ca DIR --intercept-list cacheable`\n";
 
-/// An address that a user of this machine can connect to, also when the listener accepts
-/// connections on every address.
-pub fn reachable(address: SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V4(v4) if v4.ip().is_unspecified() => ([127, 0, 0, 1], v4.port()).into(),
-        SocketAddr::V6(v6) if v6.ip().is_unspecified() => {
-            (std::net::Ipv6Addr::LOCALHOST, v6.port()).into()
-        }
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
 
     use super::*;
+
+    fn at(clients: &[SocketAddr], admin: Option<&str>) -> Listening {
+        Listening {
+            clients: clients.to_vec(),
+            admin: admin.and_then(|admin| admin.parse().ok()),
+            link: None,
+            forwards: Vec::new(),
+        }
+    }
     use crate::args::{Cli, Command};
 
     /// Settings from these flags alone.
@@ -555,7 +600,7 @@ mod tests {
         let effective = effective(&["--cache=/srv/c.img", "--memory=1GiB"]);
         let listen = ["0.0.0.0:3128".parse().unwrap(), "[::1]:81".parse().unwrap()];
         assert_eq!(
-            greeting(&effective, 1 << 30, &listen, "127.0.0.1:3180".parse().ok()),
+            greeting(&effective, 1 << 30, &at(&listen, Some("127.0.0.1:3180"))),
             "hashcache: proxy on http://0.0.0.0:3128 http://[::1]:81, \
              admin on http://127.0.0.1:3180; cache /srv/c.img (1GiB, policy log), memory 1GiB; \
              next: export http_proxy=http://127.0.0.1:3128\n"
@@ -563,7 +608,7 @@ mod tests {
                 + HTTPS_IS_TUNNELLED
         );
         let effective = self::effective(&["--accelerate=http://192.0.2.1"]);
-        let line = greeting(&effective, 1 << 30, &listen[1..], None);
+        let line = greeting(&effective, 1 << 30, &at(&listen[1..], None));
         assert!(
             line.starts_with("hashcache: in front of http://192.0.2.1 on "),
             "{line}"
@@ -575,16 +620,16 @@ mod tests {
             "--tls-key=k",
             "--listen=0.0.0.0:443,h2c://127.0.0.1:81",
         ]);
-        let line = greeting(&effective, 1 << 30, &listen, None);
+        let line = greeting(&effective, 1 << 30, &at(&listen, None));
         let told = "on https://0.0.0.0:3128 http://[::1]:81, no admin";
         assert!(line.contains(told), "{line}");
         let next = "next: curl https://127.0.0.1:3128/\n";
         assert!(line.ends_with(next), "{line}");
         let mirrors = ["--cache=/a", "--mirror=npm=http://registry.test/"];
-        let line = greeting(&self::effective(&mirrors), 1 << 30, &listen, None);
+        let line = greeting(&self::effective(&mirrors), 1 << 30, &at(&listen, None));
         assert_eq!(line.lines().count(), 1, "{line}");
         let effective = self::effective(&["--cache=/a", "--cache=/b"]);
-        let line = greeting(&effective, 3 << 30, &listen, None);
+        let line = greeting(&effective, 3 << 30, &at(&listen, None));
         let told = "cache /a /b (3GiB in all, policy log)";
         assert!(line.contains(told), "{line}");
     }

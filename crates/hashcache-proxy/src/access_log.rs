@@ -201,6 +201,11 @@ pub(crate) struct WorkerLog {
 }
 
 impl WorkerLog {
+    /// Whether lines are written anywhere.
+    pub(crate) fn is_written(&self) -> bool {
+        self.buffer.is_some()
+    }
+
     /// Appends one line; waits at most for another line of the same worker.
     pub(crate) fn write(&self, entry: &LogEntry<'_>) {
         let Some(buffer) = &self.buffer else { return };

@@ -1,8 +1,8 @@
 //! The admin listener: metrics, health and figures, for operators and their monitoring.
 //!
 //! Started by `server` on a bound listener, by default on loopback. Answers `/`, `/metrics`,
-//! `/stats`, `/-/healthy` and `/-/ready`, which change nothing, and `POST /-/purge`, which needs a
-//! token.
+//! `/stats`, `/-/links`, `/-/healthy` and `/-/ready`, which change nothing, and `POST /-/purge`,
+//! which needs a token.
 //!
 //! Invariants: a page of a foreign site cannot read this through a browser on this machine (DNS
 //! rebinding): Host must be a loopback name, a loopback address or the address of the connection.
@@ -174,6 +174,7 @@ impl Admin {
         match head.uri.path() {
             "/" => index(PageReader::of(&head.headers)),
             "/metrics" => self.metrics(),
+            LINKS => json_page(StatusCode::OK, &self.exposition.links()),
             "/stats" => json_page(StatusCode::OK, &self.exposition.stats()),
             "/-/healthy" => plain(StatusCode::OK, "ok\n".to_owned()),
             "/-/ready" => self.ready(),
@@ -299,7 +300,9 @@ fn json_page(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
     typed(status, "application/json", format!("{value}\n"))
 }
 
-const PATHS: [(&str, &str); 5] = [
+/// The page of `hashcache link status`.
+const LINKS: &str = "/-/links";
+const PATHS: [(&str, &str); 6] = [
     ("/metrics", "metrics for Prometheus (OpenMetrics)"),
     ("/stats", "the main metrics as JSON"),
     ("/-/healthy", "health: 200 if the process answers"),
@@ -307,6 +310,7 @@ const PATHS: [(&str, &str); 5] = [
         "/-/ready",
         "readiness, and the state of the cache and the clock",
     ),
+    (LINKS, "links to parents and from children, as JSON"),
     ("/-/purge", "POST a purge as JSON, with the token"),
 ];
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use crate::in_flight_ranges::InFlightRanges;
 use crate::settings::CollapseWait;
 use crate::store::StoredResponse;
+use crate::store::follow::ContentStream;
 
 const SHARDS: usize = 32;
 /// Keeps the hashes of nonces apart from those of keys.
@@ -61,7 +62,7 @@ pub(crate) struct SharedResponse {
     pub(crate) length: Option<u64>,
     /// The origin was asked for a range and sent the whole content.
     pub(crate) ignores_range: bool,
-    pub(crate) stream: Arc<hashcache::Stream>,
+    pub(crate) stream: ContentStream,
 }
 
 /// The role of a request in a fetch.
@@ -126,8 +127,8 @@ pub(crate) struct Collapse {
     next: AtomicU64,
     /// Serialises read-modify-write updates of the heads of stored responses.
     heads: [tokio::sync::Mutex<()>; SHARDS],
-    /// Number of background validations.
-    background: AtomicUsize,
+    /// Number of fetches for which no client waits, by [`Background`].
+    background: [AtomicUsize; 2],
     /// Ranges of stored responses that are being fetched.
     pub(crate) ranges: Arc<InFlightRanges>,
 }
@@ -197,14 +198,22 @@ impl Collapse {
         }
     }
 
-    /// Counts a background validation until the guard is dropped; `None` if there are `most`
-    /// already.
-    pub(crate) fn in_background(self: &Arc<Self>, most: usize) -> Option<BackgroundValidation> {
+    /// Counts a fetch for which no client waits until the guard is dropped; `None` if there are
+    /// `most` of its kind already.
+    pub(crate) fn in_background(
+        self: &Arc<Self>,
+        kind: Background,
+        most: usize,
+    ) -> Option<BackgroundFetch> {
         let one_more = |under_way| (under_way < most).then_some(under_way + 1);
-        let counted = self
-            .background
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        counted.ok().map(|_| BackgroundValidation(Arc::clone(self)))
+        let counted = self.background[kind as usize].fetch_update(
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+            one_more,
+        );
+        counted
+            .ok()
+            .map(|_| BackgroundFetch(Arc::clone(self), kind))
     }
 
     /// Whether a validation of `key` failed recently.
@@ -249,7 +258,10 @@ impl Collapse {
         if shard.origins.len() >= REMEMBERED && !shard.origins.contains_key(origin) {
             shard.origins.clear();
         }
-        note(shard.origins.entry(origin.into()).or_default());
+        match shard.origins.get_mut(origin) {
+            Some(known) => note(known),
+            None => note(shard.origins.entry(origin.into()).or_default()),
+        }
     }
 }
 
@@ -260,12 +272,21 @@ fn remember(table: &mut HashMap<Box<[u8]>, Instant>, key: &[u8], until: Instant)
     table.insert(key.into(), until);
 }
 
-/// A background validation in progress.
-pub(crate) struct BackgroundValidation(Arc<Collapse>);
+/// Why a fetch is made for which no client waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Background {
+    /// A stored response is validated while it is served.
+    Revalidation,
+    /// A parent named the resource.
+    Hint,
+}
 
-impl Drop for BackgroundValidation {
+/// A fetch in progress for which no client waits.
+pub(crate) struct BackgroundFetch(Arc<Collapse>, Background);
+
+impl Drop for BackgroundFetch {
     fn drop(&mut self) {
-        self.0.background.fetch_sub(1, Ordering::Relaxed);
+        self.0.background[self.1 as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -7,17 +7,22 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use hashcache_http::{Authority, Scheme};
+use hashcache::Reservation;
+use hashcache_http::{Authority, Scheme, Space};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
 use crate::intercept::InterceptKind;
 use crate::intercept::refusals::ClientProgram;
-use crate::peer::{PeerKind, PeerMisses, PeerSettings};
+use crate::limits::Limits;
+use crate::link::pin::Pin as KeyPin;
+use crate::link::sent_to::SentTo;
+use crate::peer::{Peer, PeerKind, PeerMisses, PeerSettings};
 use crate::share::{Allowance, ShareReservation};
-use crate::wire::{self, Ending, Protocol, Socket};
+use crate::wire::{self, Ending, Http2Kind, Protocol, Socket};
 use crate::worker::Worker;
 
 /// One client's connection, as its requests see it; in HTTP/2, one stream of it.
@@ -35,12 +40,45 @@ pub(crate) struct Connection {
     pub(crate) denied: Option<Failure>,
     /// The host whose TLS ends here, if the connection is intercepted.
     pub(crate) intercepted: Option<Rc<InterceptedFor>>,
+    /// The child whose link it is.
+    pub(crate) child: Option<Rc<LinkedChild>>,
     /// Becomes true when the connection must end after the current request.
     pub(crate) stopping: watch::Receiver<bool>,
     /// Becomes true when tunnels must end.
     pub(crate) drained: watch::Receiver<bool>,
     /// Serves the protocol inside an intercepted connection.
     pub(crate) serve_inside: ServeInside,
+}
+
+/// A child, and how its link is served.
+pub(crate) struct LinkedChild {
+    pub(crate) pin: KeyPin,
+    pub(crate) limits: Rc<Limits>,
+    pub(crate) kind: Http2Kind,
+    /// What was sent to it.
+    pub(crate) sent: Option<Arc<SentTo>>,
+    /// What the connection holds, outside of its share and in it. Every stream of it has this value
+    /// too, and may outlast the socket.
+    _memory: (Reservation, ShareReservation),
+}
+
+impl LinkedChild {
+    /// The child with the key `pin`; `memory` is that of its connection.
+    pub(crate) fn new(
+        pin: KeyPin,
+        limits: Rc<Limits>,
+        kind: Http2Kind,
+        sent: Option<Arc<SentTo>>,
+        memory: (Reservation, ShareReservation),
+    ) -> Self {
+        Self {
+            pin,
+            limits,
+            kind,
+            sent,
+            _memory: memory,
+        }
+    }
 }
 
 /// Serves a byte stream in a protocol until it ends; its requests belong to the [`Connection`]. It
@@ -54,6 +92,17 @@ pub(crate) type ServeInside = fn(
 ) -> Pin<Box<dyn Future<Output = Ending>>>;
 
 impl Connection {
+    /// Why this client gets no response, if that is so. A reload may have removed a child.
+    pub(crate) fn denied(&self) -> Option<Failure> {
+        let removed = || Failure::ClientDenied {
+            client: self.client.ip(),
+        };
+        let Some(child) = &self.child else {
+            return self.denied.clone();
+        };
+        (!self.worker.common.is_child(&child.pin)).then(removed)
+    }
+
     /// Whether the client is a sibling: its requests are not sent to other siblings.
     pub(crate) fn is_sibling(&self) -> bool {
         self.is_peer(|peer| peer.kind == PeerKind::Sibling)
@@ -65,9 +114,31 @@ impl Connection {
     }
 
     fn is_peer(&self, test: impl Fn(&PeerSettings) -> bool) -> bool {
+        if self.child.is_some() {
+            return false;
+        }
         let live = self.worker.common.live();
-        let peer = live.routes.peer_at(self.client.ip());
-        peer.is_some_and(|peer| test(&peer.settings))
+        // Most requests end here: few sites have a peer of the kind in question.
+        live.routes.peers().iter().any(|it| test(&it.settings))
+            && live
+                .routes
+                .peer_at(self.client.ip())
+                .is_some_and(|peer| test(&peer.settings))
+    }
+
+    /// The peer at the client's address. A child has shown its key, and its address says nothing:
+    /// it may share it with others, and a line between may rewrite it.
+    pub(crate) fn peer(&self) -> Option<Arc<Peer>> {
+        if self.child.is_some() {
+            return None;
+        }
+        let live = self.worker.common.live();
+        live.routes.peer_at(self.client.ip()).cloned()
+    }
+
+    /// Whether this client may purge in `space`. A child has no right by its address.
+    pub(crate) fn may_purge(&self, space: Space) -> bool {
+        self.child.is_none() && self.worker.common.may_purge(self.client.ip(), space)
     }
 }
 

@@ -14,6 +14,9 @@ use hashcache_http::{ProxyError, ProxyStatus};
 use http::{HeaderValue, StatusCode};
 
 mod explain;
+mod link;
+
+pub(crate) use self::link::LinkFault;
 
 /// Why a request could not be answered as asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,13 +78,15 @@ pub(crate) enum Failure {
     NoRoute,
     /// A scheme or method that this proxy does not support.
     NotImplemented(&'static str),
+    /// There is no link to a parent that is used by a link alone.
+    Link(LinkFault),
     /// An internal error.
     Internal(&'static str),
 }
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 28] = [
+    pub(crate) const SLUGS: [&'static str; 29] = [
         "refused",
         "client-denied",
         "client-limit",
@@ -109,6 +114,7 @@ impl Failure {
         "ftp-reply",
         "no-route",
         "not-implemented",
+        "link",
         "internal",
     ];
 
@@ -127,7 +133,7 @@ impl Failure {
             Self::DestinationDenied { .. } => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
             Self::NotCached => StatusCode::GATEWAY_TIMEOUT,
-            Self::PeerStatus { .. } | Self::FtpReply { .. } | Self::NoRoute => {
+            Self::PeerStatus { .. } | Self::FtpReply { .. } | Self::NoRoute | Self::Link(_) => {
                 StatusCode::BAD_GATEWAY
             }
             Self::NotImplemented(_) => StatusCode::NOT_IMPLEMENTED,
@@ -163,7 +169,7 @@ impl Failure {
             Self::ResponseIncomplete => ProxyError::HttpResponseIncomplete,
             Self::ResponseMalformed(_) => ProxyError::HttpProtocolError,
             Self::UpstreamLimit => ProxyError::ConnectionLimitReached,
-            Self::PeerStatus { .. } | Self::FtpReply { .. } | Self::NoRoute => {
+            Self::PeerStatus { .. } | Self::FtpReply { .. } | Self::NoRoute | Self::Link(_) => {
                 ProxyError::DestinationUnavailable
             }
             // Answered without an attempt to reach the next hop, and not an error of any other
@@ -186,6 +192,7 @@ impl Failure {
                 | Self::TlsAlert(reason)
                 | Self::TlsProtocol(reason)
                 | Self::NotImplemented(reason) => Some(reason),
+                Self::Link(fault) => Some(fault.as_str()),
                 _ => None,
             },
             ..ProxyStatus::of(error)
@@ -223,6 +230,7 @@ impl Failure {
             Self::FtpReply { .. } => "ftp-reply",
             Self::NoRoute => "no-route",
             Self::NotImplemented(_) => "not-implemented",
+            Self::Link(_) => "link",
             Self::Internal(_) => "internal",
         }
     }
@@ -231,7 +239,7 @@ impl Failure {
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             // A connection becomes free within seconds. A random value, because many clients with
-            // the same one would all come back at once.
+            // the same one would all return at once.
             Self::ClientLimit | Self::UpstreamLimit => Some(Duration::from_secs(5)),
             _ => None,
         }
@@ -279,6 +287,7 @@ impl fmt::Display for Failure {
             Self::FtpReply { code } => write!(f, "the FTP server answered with {code}"),
             Self::NoRoute => f.write_str("no peer can be asked, and direct connections are off"),
             Self::NotImplemented(what) => write!(f, "not supported: {what}"),
+            Self::Link(fault) => f.write_str(fault.as_str()),
             Self::Internal(what) => write!(f, "internal error: {what}"),
         }
     }
@@ -326,6 +335,7 @@ impl Failure {
             Failure::FtpReply { code: 421 },
             Failure::NoRoute,
             Failure::NotImplemented("the scheme gopher"),
+            Failure::Link(LinkFault::OtherKey),
             Failure::Internal("a task died"),
         ]
     }

@@ -35,6 +35,7 @@ mod store;
 
 // Connections to origins and peers.
 mod gateway;
+mod link;
 mod members;
 mod peer;
 mod peers;
@@ -57,15 +58,19 @@ pub use intercept::Intercept;
 pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
 pub use limits::Limits;
+pub use link::forward::{LinkForward, LinkForwardError};
+pub use link::identity::{LinkIdentity, LinkIdentityError};
+pub use link::pin::{Pin, PinError};
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use peer::{
     Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
     PeerSummary,
 };
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
-pub use server::{RunError, preflight, run};
+pub use server::{Listening, RunError, preflight, run};
 pub use settings::{
-    AccessLog, CollapseWait, Fail, GroupBy, Listen, LogFormat, Mode, Settings, Speaks, StateFiles,
+    AccessLog, CollapseWait, Fail, GroupBy, LinkSettings, Listen, LogFormat, Mode, Settings,
+    Speaks, StateFiles,
 };
 pub use site::balance::Balance;
 pub use site::encode::Coding;

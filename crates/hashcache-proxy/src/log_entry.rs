@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::fetch::counters::ByteCount;
 use crate::intercept::Handshake;
 use crate::route::NextHop;
-use crate::wire::{ClientBody, ExchangeEnd, RequestHead};
+use crate::wire::{ClientBody, ExchangeEnd, OnSent, RequestHead};
 use crate::worker::Worker;
 
 /// An unfinished log entry.
@@ -184,6 +184,7 @@ impl LogEntryBuilder {
                 aborted: !sent.complete,
                 client_bytes: sent.bytes_written,
                 origin_bytes: self.byte_count.get(),
+                link: self.byte_count.link(),
                 next_hop: logged(self.next_hop.as_ref()),
                 error: self.error,
                 request_id: self.id,
@@ -194,6 +195,70 @@ impl LogEntryBuilder {
             worker.metrics.record_rest(&entry, counted.get());
             worker.log.write(&entry);
         });
+    }
+}
+
+/// What the log says of a plain request that was answered from memory.
+pub(crate) struct MemoryHitEntry<'a> {
+    pub(crate) received: Instant,
+    pub(crate) target: &'a Target,
+    pub(crate) status: u16,
+    pub(crate) user_agent: Option<&'a [u8]>,
+    pub(crate) referer: Option<&'a [u8]>,
+    pub(crate) content_type: Option<&'a [u8]>,
+}
+
+impl MemoryHitEntry<'_> {
+    /// Writes the entry when the response was sent. Texts are copied only if there is a log.
+    pub(crate) fn on_sent(self, connection: &Connection) -> OnSent {
+        let (id, start) = (RequestId::fresh(), connection.worker.common.clock.now());
+        let first_byte = self.received.elapsed();
+        let (client, worker) = (connection.client, Rc::clone(&connection.worker));
+        let (received, status, scheme) = (self.received, self.status, self.target.scheme);
+        let texts = worker.log.is_written().then(|| {
+            let copy = |text: Option<&[u8]>| text.map(Box::<[u8]>::from);
+            let path = self.target.path_and_query.clone();
+            let kept = [self.user_agent, self.referer, self.content_type].map(copy);
+            Box::new((Worker::host_field(self.target), path, kept))
+        });
+        Box::new(move |sent: ExchangeEnd| {
+            let (authority, path, kept) = match &texts {
+                Some(texts) => {
+                    let (authority, path, kept) = &**texts;
+                    (
+                        &authority[..],
+                        &path[..],
+                        kept.each_ref().map(Option::as_deref),
+                    )
+                }
+                None => ("", "", [None; 3]),
+            };
+            let entry = LogEntry {
+                start,
+                duration: received.elapsed(),
+                first_byte: Some(first_byte),
+                client,
+                method: Method::GET.as_str(),
+                scheme: scheme.as_str(),
+                authority,
+                path,
+                version: Version::HTTP_11,
+                status,
+                outcome: Outcome::MemoryHit,
+                aborted: !sent.complete,
+                client_bytes: sent.bytes_written,
+                origin_bytes: 0,
+                link: None,
+                next_hop: None,
+                error: None,
+                request_id: id,
+                user_agent: kept[0],
+                referer: kept[1],
+                content_type: kept[2],
+            };
+            worker.metrics.record(&entry);
+            worker.log.write(&entry);
+        })
     }
 }
 
@@ -222,6 +287,25 @@ pub(crate) struct TunnelEntryBuilder {
 }
 
 impl TunnelEntryBuilder {
+    /// The entry of a connection to a forwarded port that leads to `authority`. It has no request;
+    /// the log shows the one that is sent to the parent for it.
+    pub(crate) fn of_forward(worker: &Worker, client: SocketAddr, authority: String) -> Self {
+        Self {
+            start: worker.common.clock.now(),
+            received: Instant::now(),
+            client,
+            version: Version::HTTP_2,
+            method: Method::CONNECT,
+            status: 200,
+            scheme: Scheme::Http,
+            authority,
+            path: "".into(),
+            next_hop: None,
+            id: RequestId::fresh(),
+            user_agent: None,
+        }
+    }
+
     /// Sets the next hop, if it was not known at the start of the tunnel.
     pub(crate) fn set_next_hop(&mut self, next_hop: NextHop) {
         self.next_hop = Some(next_hop);
@@ -270,6 +354,7 @@ impl TunnelEntryBuilder {
             aborted,
             client_bytes: to_client,
             origin_bytes: to_client,
+            link: None,
             next_hop: logged(self.next_hop.as_ref()),
             error,
             request_id: self.id,

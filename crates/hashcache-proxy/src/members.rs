@@ -8,11 +8,14 @@
 //! Made by `route` from the peers of the configuration; `worker` asks it for each request that is
 //! sent upstream.
 //!
-//! Invariants: a request whose Via names a member is never sent to a member. So lists that disagree
-//! cost one hop and never make a loop. The order ends with this box: it asks no member that comes
-//! after it.
-//! Cost: one MD5 and one logarithm for each member and request.
+//! Invariants: a request whose Via names a member of our list is never sent to a member. So lists
+//! that disagree cost a hop for each box that does not know the ones before it, and never make a
+//! loop: every box knows itself. The order ends with this box: it asks no member that follows
+//! it.
+//! Cost: one MD5 and one logarithm for each member and request; the same for a hit of a response on
+//! disk that was fetched more than [`COPY_TIME`] ago.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,7 +66,7 @@ impl MemberList {
         })
     }
 
-    /// The members to ask for `url`, which are up and come before this box; at most two. None: this
+    /// The members to ask for `url`, which are up and precede this box; at most two. None: this
     /// box is the owner, or stands in for it.
     pub(crate) fn owners(&self, url: &str) -> Vec<Arc<Peer>> {
         let order = self.order.order(url.as_bytes());
@@ -79,6 +82,12 @@ impl MemberList {
             let mut names = self.names.iter();
             names.any(|member| member.as_bytes().eq_ignore_ascii_case(name))
         })
+    }
+
+    /// Whether one of the other boxes has this address. Any client can write Via, so a request is a
+    /// member's only if its address is one too.
+    pub(crate) fn have_address(&self, address: IpAddr) -> bool {
+        self.others().any(|member| member.has_address(address))
     }
 
     /// The other boxes.
@@ -115,8 +124,9 @@ mod tests {
                 summary: PeerSummary::None,
                 misses: PeerMisses::Fetched,
                 weight: 1,
+                pin: None,
             };
-            Arc::new(settings.load().unwrap())
+            Arc::new(settings.load(None).unwrap())
         };
         ["a", "b", "c"].map(peer).to_vec()
     }

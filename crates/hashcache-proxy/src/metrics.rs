@@ -10,6 +10,7 @@
 mod exposition;
 mod htcp;
 mod icp;
+pub(crate) mod links;
 mod origins;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -131,6 +132,7 @@ pub(crate) struct WorkerMetrics {
     intercepted: [AtomicU64; Handshake::ALL.len()],
     not_intercepted: [AtomicU64; Reason::ALL.len()],
     false_hits: AtomicU64,
+    plain_hits: AtomicU64,
     connections: Opened,
     tunnels: Opened,
 }
@@ -165,6 +167,11 @@ impl WorkerMetrics {
     /// Counts a sibling that said HIT and did not give the response.
     pub(crate) fn false_hit(&self) {
         self.false_hits.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a plain request that was answered from memory before it was parsed as a whole.
+    pub(crate) fn plain_hit(&self) {
+        self.plain_hits.fetch_add(1, Relaxed);
     }
 
     /// Counts bytes received from upstream; `body` of `all` are content.

@@ -72,8 +72,27 @@ impl PageGroups {
 
     /// Notes a request for a page, whether or not the page is stored.
     pub(crate) fn note_request(&self, request: &PageRequest<'_>, now: Instant) {
-        if self.by == GroupBy::Page && wants_page(request.fields) == Some(true) {
-            self.page(request, now);
+        self.note(
+            request.client,
+            request.target,
+            wants_page(request.fields),
+            now,
+        );
+    }
+
+    /// The same for a request of which only Sec-Fetch-Dest and Accept are known.
+    pub(crate) fn note_plain_request(
+        &self,
+        (client, target): (IpAddr, &Target),
+        (destination, accept): (Option<&[u8]>, Option<&[u8]>),
+        now: Instant,
+    ) {
+        self.note(client, target, is_for_page(destination, accept), now);
+    }
+
+    fn note(&self, client: IpAddr, target: &Target, is_for_page: Option<bool>, now: Instant) {
+        if self.by == GroupBy::Page && is_for_page == Some(true) {
+            self.page(client, target, now);
         }
     }
 
@@ -96,7 +115,7 @@ impl PageGroups {
             None => is_text(response) && !request.fields.contains_key(REFERER),
         };
         if is_page {
-            return self.page(request, now);
+            return self.page(request.client, request.target, now);
         }
         let Some(referer) = self.referer(request.fields) else {
             return 0;
@@ -119,9 +138,9 @@ impl PageGroups {
         }
     }
 
-    fn page(&self, request: &PageRequest<'_>, now: Instant) -> u64 {
-        let group = self.of_page(request.client, request.target);
-        self.remember(self.of_origin(request.client, request.target), group, now);
+    fn page(&self, client: IpAddr, target: &Target, now: Instant) -> u64 {
+        let group = self.of_page(client, target);
+        self.remember(self.of_origin(client, target), group, now);
         group
     }
 
@@ -165,14 +184,21 @@ impl PageGroups {
 }
 
 /// Whether a client asks for a page rather than for a part of one; `None`: unknown.
-fn wants_page(fields: &HeaderMap) -> Option<bool> {
-    if let Some(destination) = fields.get("sec-fetch-dest") {
+pub(crate) fn wants_page(fields: &HeaderMap) -> Option<bool> {
+    let (destination, accept) = (fields.get("sec-fetch-dest"), fields.get(ACCEPT));
+    is_for_page(
+        destination.map(HeaderValue::as_bytes),
+        accept.map(HeaderValue::as_bytes),
+    )
+}
+
+fn is_for_page(destination: Option<&[u8]>, accept: Option<&[u8]>) -> Option<bool> {
+    if let Some(destination) = destination {
         let pages: [&[u8]; 3] = [b"document", b"iframe", b"frame"];
-        return Some(pages.contains(&destination.as_bytes()));
+        return Some(pages.contains(&destination));
     }
     // Browsers send this Accept for pages only. Programs that accept anything do not tell.
-    let accept = fields.get(ACCEPT).map(HeaderValue::as_bytes)?;
-    accept.starts_with(b"text/html").then_some(true)
+    accept?.starts_with(b"text/html").then_some(true)
 }
 
 fn is_text(response: &HeaderMap) -> bool {

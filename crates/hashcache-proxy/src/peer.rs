@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -30,6 +30,9 @@ use tracing::{info, warn};
 
 use self::learned::Learned;
 use crate::failure::Failure;
+use crate::link::identity::LinkIdentity;
+use crate::link::parent::ParentLink;
+use crate::link::pin::Pin;
 use crate::state_file::{Link, open_regular};
 
 /// The operator's settings for one peer.
@@ -56,6 +59,8 @@ pub struct PeerSettings {
     pub misses: PeerMisses,
     /// Its share of the requests where the choice is by weight.
     pub weight: u32,
+    /// The pin of its key: a parent that is used by a link alone, and never without one.
+    pub pin: Option<Pin>,
 }
 
 /// How HTCP is spoken with one peer.
@@ -150,11 +155,12 @@ pub struct CredentialsError {
 }
 
 impl PeerSettings {
-    /// The peer with its credentials and its key read.
+    /// The peer with its credentials and its key read. `identity` is the key of this box for links.
     ///
     /// # Errors
-    /// The file of the credentials or of the key cannot be read, or others may read it.
-    pub(crate) fn load(&self) -> Result<Peer, CredentialsError> {
+    /// The file of the credentials or of the key cannot be read, or others may read it; or the peer
+    /// has a pin, and this box has no key.
+    pub(crate) fn load(&self, identity: Option<&LinkIdentity>) -> Result<Peer, CredentialsError> {
         let error = |what, path: &Path, source| CredentialsError {
             what,
             peer: self.name.clone(),
@@ -173,6 +179,14 @@ impl PeerSettings {
         let key_file = self.htcp.as_ref().and_then(|htcp| htcp.key_file.as_ref());
         let htcp_key =
             key_file.map(|path| read_key(path).map_err(|source| error("HTCP key", path, source)));
+        let link = match (self.pin, identity) {
+            (None, _) => None,
+            (Some(pin), Some(identity)) => Some(Arc::new(ParentLink::new(identity, pin))),
+            (Some(_), None) => {
+                let missing = io::Error::other("this box has no key for links");
+                return Err(error("link", Path::new("link.pem"), missing));
+            }
+        };
         let literal = match self.url.authority.host {
             Host::V4(v4) => vec![IpAddr::V4(v4)],
             Host::V6(v6) => vec![IpAddr::V6(v6)],
@@ -187,6 +201,7 @@ impl PeerSettings {
             round_trip: RoundTrip::default(),
             learned: Learned::default(),
             addresses: ArcSwap::from_pointee(literal),
+            link,
         })
     }
 }
@@ -250,6 +265,8 @@ pub(crate) struct Peer {
     pub(crate) round_trip: RoundTrip,
     /// What it has stored, as far as its digest tells.
     pub(crate) learned: Learned,
+    /// The link to it, if it is used by a link alone.
+    pub(crate) link: Option<Arc<ParentLink>>,
     /// The addresses of its host; empty until the name was looked up.
     addresses: ArcSwap<Vec<IpAddr>>,
 }
@@ -259,6 +276,7 @@ impl PartialEq for Peer {
         self.settings == other.settings
             && self.authorization == other.authorization
             && self.htcp_key == other.htcp_key
+            && self.link == other.link
     }
 }
 
@@ -285,6 +303,31 @@ impl Peer {
     pub(crate) fn is_recognised(&self) -> bool {
         let PeerSettings { kind, misses, .. } = self.settings;
         kind == PeerKind::Sibling || misses == PeerMisses::Refused || self.is_queried()
+    }
+
+    /// How long a connection to a sibling may take.
+    pub(crate) fn connect_limit(&self) -> Duration {
+        (self.reply_limit() + Duration::from_millis(200)).min(QUERY_LIMIT_MAX)
+    }
+
+    /// How long a sibling may take to the head of its response.
+    pub(crate) fn head_limit(&self) -> Duration {
+        (4 * self.reply_limit() + Duration::from_millis(250)).min(QUERY_LIMIT_MAX)
+    }
+
+    /// How long a small message and its reply may take. A sibling that is never asked by UDP is
+    /// known by its digest alone, and may be far away.
+    fn reply_limit(&self) -> Duration {
+        match self.health.connect_time() {
+            _ if self.is_queried() => self.round_trip.query_limit(),
+            Duration::ZERO => DIGEST_REPLY_LIMIT,
+            time => (2 * time + QUERY_MARGIN).clamp(QUERY_LIMIT_UNKNOWN, QUERY_LIMIT_MAX),
+        }
+    }
+
+    /// Whether it is another box of the same list.
+    pub(crate) fn is_member(&self) -> bool {
+        self.settings.kind == PeerKind::Member
     }
 
     /// Whether it is asked by UDP what it has stored.
@@ -339,7 +382,7 @@ impl Peer {
     /// decides. Other failures say nothing about the peer.
     pub(crate) fn note_failure(&self, failure: &Failure) {
         let kind = match failure {
-            Failure::ConnectionRefused => PeerFailure::Refused,
+            Failure::ConnectionRefused | Failure::Link(_) => PeerFailure::Refused,
             Failure::NameNotFound
             | Failure::NameError
             | Failure::NameTimeout(_)
@@ -542,23 +585,17 @@ impl RoundTrip {
             (2 * smoothed + QUERY_MARGIN).clamp(QUERY_LIMIT_MIN, QUERY_LIMIT_MAX)
         })
     }
-
-    /// How long a connection to a sibling may take.
-    pub(crate) fn connect_limit(&self) -> Duration {
-        (self.query_limit() + Duration::from_millis(200)).min(QUERY_LIMIT_MAX)
-    }
-
-    /// How long a sibling may take to the head of its response.
-    pub(crate) fn head_limit(&self) -> Duration {
-        (4 * self.query_limit() + Duration::from_millis(250)).min(QUERY_LIMIT_MAX)
-    }
 }
 
+/// The same for a sibling to which no connection was made yet: a satellite's round trip.
+const DIGEST_REPLY_LIMIT: Duration = Duration::from_millis(700);
 /// How long the first replies of a peer are waited for.
 const QUERY_LIMIT_UNKNOWN: Duration = Duration::from_millis(100);
 /// Added to two round trips: the peer may have to read from a disk.
 const QUERY_MARGIN: Duration = Duration::from_millis(10);
-const QUERY_LIMIT_MIN: Duration = Duration::from_millis(20);
+/// The least time: on a slow or busy machine a thread may wait this long for a processor, and a
+/// reply that is late costs a fetch from the origin.
+const QUERY_LIMIT_MIN: Duration = Duration::from_millis(50);
 const QUERY_LIMIT_MAX: Duration = Duration::from_secs(2);
 
 /// Failures in a row after which a peer is down.
@@ -591,8 +628,9 @@ pub(crate) mod tests {
             summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight: 1,
+            pin: None,
         };
-        settings.load().unwrap()
+        settings.load(None).unwrap()
     }
 
     #[tokio::test(start_paused = true)]
@@ -697,8 +735,9 @@ pub(crate) mod tests {
                 summary: PeerSummary::None,
                 misses: PeerMisses::Fetched,
                 weight: 1,
+                pin: None,
             };
-            settings.load()
+            settings.load(None)
         };
         let peer = load("west:se:cret\n", 0o600).unwrap();
         assert_eq!(peer.htcp_key, Some(Key::new(b"west", b"se:cret").unwrap()));
@@ -724,8 +763,9 @@ pub(crate) mod tests {
             summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight: 1,
+            pin: None,
         };
-        let peer = settings.load().unwrap();
+        let peer = settings.load(None).unwrap();
         let shown = format!("{settings:?} {peer:?}");
         assert!(!shown.contains("secret"), "{shown}");
         assert!(!shown.contains(&STANDARD.encode("user:secret")), "{shown}");

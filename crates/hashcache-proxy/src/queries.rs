@@ -524,8 +524,9 @@ mod tests {
             summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight: 1,
+            pin: None,
         };
-        (Arc::new(settings.load().unwrap()), socket)
+        (Arc::new(settings.load(None).unwrap()), socket)
     }
 
     fn sent(queries: &Queries, peer: &Arc<Peer>) -> mpsc::Receiver<(usize, Replied)> {

@@ -4,7 +4,7 @@
 //! for a [`Route`] before they send a request, and try its hops one after another (`fetch/ask`,
 //! `connect`).
 //!
-//! Siblings whose digest has the resource come first. If there is none, a route may name peers that
+//! Siblings whose digest has the resource are first. If there is none, a route may name peers that
 //! are to be asked by UDP before its first hop is tried; `queries` asks them and [`Route::after`]
 //! puts the hops in the order that their replies suggest.
 //!
@@ -14,6 +14,7 @@
 //! peer, so that a loop of proxies that hide their names in Via ends.
 //! Cost: without peers, one comparison and no allocation beyond the endpoint's.
 
+use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -278,6 +279,16 @@ pub(crate) struct NextHop {
 }
 
 impl NextHop {
+    /// The parent that makes the connections of forwarded ports, at `address`.
+    pub(crate) fn of_parent(peer: &Arc<Peer>, address: SocketAddr) -> Self {
+        Self {
+            address: Some(address),
+            peer: Some(Arc::clone(peer)),
+            code: HierarchyCode::FirstUpParent,
+            timed_out: false,
+        }
+    }
+
     /// Whether it is a member, which stores the response itself.
     pub(crate) fn is_member(&self) -> bool {
         let peer = self.peer.as_ref();
@@ -468,6 +479,12 @@ impl Route {
         std::iter::once(&self.first).chain(&self.rest)
     }
 
+    /// Whether one of the hops is a parent that is used by a link.
+    pub(crate) fn has_link(&self) -> bool {
+        let mut peers = self.hops().filter_map(Hop::peer);
+        peers.any(|peer| peer.link.is_some())
+    }
+
     /// The same hops, beginning with hop `number`: it gave the head of a response, of which more is
     /// to be fetched.
     pub(crate) fn beginning_with(mut self, number: usize) -> Self {
@@ -552,14 +569,27 @@ impl Routes {
         {
             return Vec::new();
         }
+        let owners = self.owners(request).into_iter();
+        owners.map(|peer| member_hop(request, peer)).collect()
+    }
+
+    /// Whether another member that is up is to store the resource.
+    pub(crate) fn is_of_member(&self, request: RouteRequest<'_>) -> bool {
+        !self.owners(request).is_empty()
+    }
+
+    /// The members that store the resource and that can fetch it, but not this box.
+    fn owners(&self, request: RouteRequest<'_>) -> Vec<Arc<Peer>> {
+        let Some(members) = &self.members else {
+            return Vec::new();
+        };
         // In front of a site the URL is a name of the site, and every box fetches it.
         let is_fetched = |peer: &Arc<Peer>| match request.purpose {
             Purpose::Configured => true,
             _ => peer.takes_url(request.scheme),
         };
         let owners = members.owners(&request.url()).into_iter();
-        let owners = owners.filter(is_fetched);
-        owners.map(|peer| member_hop(request, peer)).collect()
+        owners.filter(is_fetched).collect()
     }
 
     /// All peers but this box.
@@ -601,8 +631,19 @@ impl Routes {
             .partition(|hop| hop.peer().is_some_and(|peer| peer.health.is_up()));
         // A direct hop must not be cut off.
         up.truncate(HOPS_MAX - 1);
-        let digests = rule.digests(request);
-        let queries = rule.queries(request, &up, &digests);
+        let lookups = rule.lookups(request, &up);
+        let is_direct_alone = up.is_empty()
+            && down.is_empty()
+            && lookups.hits.is_empty()
+            && rule.settings.direct != Direct::Never;
+        if is_direct_alone {
+            // A miss that no sibling has: most requests of a group of siblings.
+            return Ok(Route {
+                queries: lookups.queries,
+                unlearned: lookups.unlearned,
+                ..direct
+            });
+        }
         let mut hops = match rule.settings.direct {
             Direct::Allow => [up, vec![direct.first], down].concat(),
             Direct::Prefer => [vec![direct.first], up, down].concat(),
@@ -613,14 +654,14 @@ impl Routes {
             return Err(Failure::NoRoute);
         }
         hops.truncate(HOPS_MAX);
-        hops.splice(..0, digests.hits);
+        hops.splice(..0, lookups.hits);
         let first = hops.remove(0);
         Ok(Route {
             first,
             rest: hops,
             site: None,
-            queries,
-            unlearned: digests.unlearned,
+            queries: lookups.queries,
+            unlearned: lookups.unlearned,
         })
     }
 
@@ -661,8 +702,14 @@ impl Routes {
 impl RouteRequest<'_> {
     /// The URL that is hashed. Of a tunnel only host and port are known.
     fn url(&self) -> String {
-        let authority = self.authority.display(self.scheme);
-        format!("{}://{authority}{}", self.scheme.as_str(), self.path)
+        // Long enough for most hosts, so that it is allocated once.
+        let mut url = String::with_capacity(self.path.len() + 64);
+        url.push_str(self.scheme.as_str());
+        url.push_str("://");
+        // To write to a text cannot fail.
+        let _ = write!(url, "{}", self.authority.display(self.scheme));
+        url.push_str(self.path);
+        url
     }
 }
 
@@ -724,63 +771,71 @@ impl Rule {
             && self.settings.direct != Direct::Prefer
     }
 
-    /// What the digests of the siblings say. A sibling that may not see https URLs is not asked for
-    /// them.
-    fn digests(&self, request: RouteRequest<'_>) -> DigestLookups {
-        let mut lookups = DigestLookups::default();
-        let with_digest = |peer: &&Arc<Peer>| {
-            let has_digest = peer.settings.summary != PeerSummary::None;
-            has_digest && peer.health.is_up() && peer.takes_url(request.scheme)
-        };
-        let mut siblings = self.siblings.iter().filter(with_digest).peekable();
-        if siblings.peek().is_none() || !self.asks_siblings(request) {
+    /// The siblings that have the resource by their digests, and the peers that are asked by UDP:
+    /// siblings of which that is not known, and parents of which one is to be chosen.
+    ///
+    /// A sibling that may not see https URLs is not asked for them. Only http URLs are sent in clear
+    /// by UDP, and only peers that answer are waited for.
+    fn lookups(&self, request: RouteRequest<'_>, parents: &[Hop]) -> Lookups {
+        let mut lookups = Lookups::default();
+        if !self.asks_siblings(request) {
             return lookups;
-        }
-        let key = Key::of_get(request.url().as_bytes());
-        let mut hits = Vec::new();
-        for peer in siblings {
-            match peer.learned.verdict(&key) {
-                Verdict::Yes => hits.push(peer),
-                // It was asked in this way, and is not asked in another.
-                Verdict::No | Verdict::Paused => lookups.settled.push(Arc::clone(peer)),
-                Verdict::NeverTried => lookups.unlearned.push(Arc::clone(peer)),
-                Verdict::Unknown => {}
-            }
-        }
-        let time = |peer: &Peer| {
-            let round_trip = peer.round_trip.smoothed();
-            round_trip.unwrap_or_else(|| peer.health.connect_time())
-        };
-        hits.sort_by_key(|peer| time(peer));
-        let code = HierarchyCode::CdSiblingHit;
-        let hits = hits.into_iter().take(SIBLINGS_MAX);
-        lookups.hits = hits.map(|peer| sibling_hop(request, peer, code)).collect();
-        lookups
-    }
-
-    /// The hops whose peers are asked by UDP: siblings without a digest, and parents of which one
-    /// is to be chosen.
-    /// Only http URLs are sent in clear by UDP, and only peers that answer are waited for.
-    fn queries(
-        &self,
-        request: RouteRequest<'_>,
-        parents: &[Hop],
-        digests: &DigestLookups,
-    ) -> Vec<Hop> {
-        let is_found = !digests.hits.is_empty();
-        if is_found || request.scheme != Scheme::Http || !self.asks_siblings(request) {
-            return Vec::new();
         }
         let answers = |peer: &Arc<Peer>| {
             peer.is_queried() && peer.query_health.is_up() && peer.health.is_up()
         };
-        let is_silent = |peer: &Arc<Peer>| digests.settled.iter().any(|it| Arc::ptr_eq(it, peer));
-        let siblings = self.siblings.iter();
-        let siblings = siblings.filter(|peer| answers(peer) && !is_silent(peer));
+        // Most requests of a group of siblings are in none of their digests: nothing is allocated
+        // for them but the URL.
+        let mut key = None;
+        let mut hits = Vec::new();
+        let mut queried = Vec::new();
+        for peer in &self.siblings {
+            let has_digest = peer.settings.summary != PeerSummary::None
+                && peer.health.is_up()
+                && peer.takes_url(request.scheme);
+            let is_settled = has_digest && {
+                let key = key.get_or_insert_with(|| Key::of_get(request.url().as_bytes()));
+                // A sibling that sends updates of its summary is not asked in another way either.
+                let sends_updates = peer.settings.summary == PeerSummary::Updates;
+                match peer.learned.verdict(key) {
+                    Verdict::Yes => {
+                        hits.push(peer);
+                        true
+                    }
+                    // It was asked in this way, and is not asked in another.
+                    Verdict::No | Verdict::Paused => true,
+                    Verdict::NeverTried => {
+                        lookups.unlearned.push(Arc::clone(peer));
+                        sends_updates
+                    }
+                    // It has just started, so it has little to give. Asking it by ICP meanwhile
+                    // would cost more messages than summaries do in an hour.
+                    Verdict::BeingMade => sends_updates,
+                    Verdict::Unknown => false,
+                }
+            };
+            if !is_settled && answers(peer) {
+                queried.push(peer);
+            }
+        }
+        if !hits.is_empty() {
+            let time = |peer: &Peer| {
+                let round_trip = peer.round_trip.smoothed();
+                round_trip.unwrap_or_else(|| peer.health.connect_time())
+            };
+            hits.sort_by_key(|peer| time(peer));
+            let code = HierarchyCode::CdSiblingHit;
+            let hits = hits.into_iter().take(SIBLINGS_MAX);
+            lookups.hits = hits.map(|peer| sibling_hop(request, peer, code)).collect();
+            return lookups;
+        }
+        if request.scheme != Scheme::Http {
+            return lookups;
+        }
         let code = HierarchyCode::SiblingHit;
-        let siblings: Vec<_> = siblings
-            .map(|peer| sibling_hop(request, peer, code))
-            .collect();
+        let siblings = queried
+            .into_iter()
+            .map(|peer| sibling_hop(request, peer, code));
         // A parent that a hash chose, or the only one, is asked by HTTP whatever it replies.
         let is_chosen = matches!(self.order, Order::Rendezvous(_) | Order::Carp(_));
         let parents = match is_chosen || parents.len() == 1 {
@@ -788,9 +843,9 @@ impl Rule {
             false => parents,
         };
         let parents = parents.iter().filter(|hop| hop.peer().is_some_and(answers));
-        let mut queries: Vec<_> = siblings.into_iter().chain(parents.cloned()).collect();
-        queries.truncate(QUERIES_MAX);
-        queries
+        let queries = siblings.chain(parents.cloned());
+        lookups.queries = queries.take(QUERIES_MAX).collect();
+        lookups
     }
 }
 
@@ -809,13 +864,13 @@ fn member_hop(request: RouteRequest<'_>, peer: Arc<Peer>) -> Hop {
     }
 }
 
-/// What the digests of siblings say of a resource.
+/// What is known of a resource before its first hop is tried.
 #[derive(Debug, Default)]
-struct DigestLookups {
-    /// The best siblings that have it.
+struct Lookups {
+    /// The best siblings that have it by their digests.
     hits: Vec<Hop>,
-    /// Siblings that do not have it, or whose digest is not believed now.
-    settled: Vec<Arc<Peer>>,
+    /// The hops whose peers are asked by UDP.
+    queries: Vec<Hop>,
     unlearned: Vec<Arc<Peer>>,
 }
 
@@ -879,8 +934,9 @@ mod tests {
             summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight,
+            pin: None,
         };
-        Arc::new(settings.load().unwrap())
+        Arc::new(settings.load(None).unwrap())
     }
 
     fn ask(routes: &Routes, url: &str, via_members: usize) -> Result<Vec<String>, Failure> {
@@ -1074,7 +1130,7 @@ mod tests {
             summary: PeerSummary::None,
             ..peer(name, 1, PeerHttps::Tunnel).settings.clone()
         };
-        Arc::new(settings.load().unwrap())
+        Arc::new(settings.load(None).unwrap())
     }
 
     fn family() -> Vec<Arc<Peer>> {
@@ -1197,7 +1253,7 @@ mod tests {
             summary: PeerSummary::Digest,
             ..with_icp(name, PeerKind::Sibling).settings.clone()
         };
-        let peer = settings.load().unwrap();
+        let peer = settings.load(None).unwrap();
         let mut filter = Filter::empty(Size::new(100, 10).unwrap()).unwrap();
         for url in urls {
             filter.insert(&Key::of_get(url.as_bytes()));

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use crate::intercept::Intercept;
 use crate::limits::Limits;
+use crate::link::forward::LinkForward;
+use crate::link::pin::Pin;
 use crate::mirror::Mirror;
 use crate::peer::PeerSettings;
 use crate::route::RouteSettings;
@@ -245,8 +247,25 @@ pub struct Settings {
     /// Which resources are fetched through which peers: the first route that matches decides. The
     /// last one matches everything, if there are peers.
     pub routes: Vec<RouteSettings>,
+    /// Links to parents and from children.
+    pub link: LinkSettings,
     /// Limits on the resources of clients and origins.
     pub limits: Limits,
+}
+
+/// Links of this box: see `hashcache link`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkSettings {
+    /// The directory of the key for links; needed for any link.
+    pub directory: Option<PathBuf>,
+    /// The address for children.
+    pub listen: Option<SocketAddr>,
+    /// The pins of the keys of children.
+    pub children: Vec<Pin>,
+    /// Ports whose connections a parent makes, coded in chunks.
+    pub forward: Vec<LinkForward>,
+    /// Whether objects are fetched that a parent names as parts of a page.
+    pub follows_hints: bool,
 }
 
 /// The state files of the process, apart from its store.
@@ -256,6 +275,8 @@ pub struct StateFiles {
     pub clock: Option<PathBuf>,
     /// Recently verified hosts.
     pub verified: Option<PathBuf>,
+    /// What the other boxes of links have of chunks.
+    pub chunks: Option<PathBuf>,
 }
 
 impl Settings {

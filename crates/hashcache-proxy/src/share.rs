@@ -7,7 +7,7 @@
 //! Invariants: the connections of one [`Network`] never hold more memory than `client_share` of the
 //! budget. All unfinished heads together hold at most half of the budget: beyond that the client
 //! with the most bytes of them loses its oldest one, so that slow heads cannot shut out other
-//! clients.
+//! clients. A child's link has no such heads: it must not end because the proxy is busy.
 //! Cost: one lock when a connection is accepted and when a head begins or ends; one atomic
 //! operation per reservation.
 
@@ -20,13 +20,18 @@ use hashcache::{Cache, Reservation};
 use hashcache_http::client_tag;
 use tokio::sync::Notify;
 
-/// One client: an IPv4 address, or an IPv6 /64, the smallest network that a subscriber gets.
+/// One client: an IPv4 address, or an IPv6 /64, the smallest network that a subscriber gets; or a
+/// child on its link, which has proved its key and may share its address with strangers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Network(IpAddr);
+pub(crate) enum Network {
+    Address(IpAddr),
+    /// Bits of its pin.
+    Child(u128),
+}
 
 impl Network {
     pub(crate) fn of(address: IpAddr) -> Self {
-        Self(match address.to_canonical() {
+        Self::Address(match address.to_canonical() {
             IpAddr::V4(address) => address.into(),
             IpAddr::V6(address) => {
                 let prefix = address.to_bits() >> 64 << 64;
@@ -39,9 +44,10 @@ impl Network {
 impl Network {
     /// Distinguishes clients in a variant table.
     pub(crate) fn tag(self, nonce: u64) -> u8 {
-        match self.0 {
-            IpAddr::V4(address) => client_tag(nonce, &address.octets()),
-            IpAddr::V6(address) => client_tag(nonce, &address.octets()),
+        match self {
+            Self::Address(IpAddr::V4(address)) => client_tag(nonce, &address.octets()),
+            Self::Address(IpAddr::V6(address)) => client_tag(nonce, &address.octets()),
+            Self::Child(number) => client_tag(nonce, &number.to_be_bytes()),
         }
     }
 }
@@ -88,9 +94,18 @@ impl Shares {
         })
     }
 
+    /// The most memory that one client may hold, bytes.
+    pub(crate) fn memory_max(&self) -> u64 {
+        self.memory_max
+    }
+
     /// The share of the client at this address.
     pub(crate) fn of(self: &Arc<Self>, address: IpAddr) -> Share {
-        let network = Network::of(address);
+        self.of_network(Network::of(address))
+    }
+
+    /// The share of one client.
+    pub(crate) fn of_network(self: &Arc<Self>, network: Network) -> Share {
         let mut clients = lock(&self.clients);
         if let Some(client) = clients.get(&network).and_then(Weak::upgrade) {
             return Share(client);

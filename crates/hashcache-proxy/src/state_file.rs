@@ -1,6 +1,7 @@
 //! Small state files beside the cache, which a restart reads.
 //!
-//! Called by `clock` and `upstream/verified_hosts`; `admin/purge` opens the token file with it too.
+//! Called by `clock`, `upstream/verified_hosts` and `link/chunk_tables`; `admin/purge` opens the
+//! token file with it too.
 //!
 //! Invariant: a file is replaced as a whole or not at all, and only its owner can read it: it shows
 //! which sites people have used. Cost: one file made, synced and renamed.
@@ -42,6 +43,14 @@ pub(crate) fn open_regular(path: &Path, link: Link) -> io::Result<File> {
 
 /// Replaces the file at `path` by one that contains `bytes`.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_with(path, |mut file| file.write_all(bytes))
+}
+
+/// The same with content that is written piece by piece.
+pub(crate) fn replace_with(
+    path: &Path,
+    write: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
     // The suffix is appended to the whole name: replacing the extension could yield the name of
     // another file, even the cache's.
     let mut fresh = path.as_os_str().to_owned();
@@ -52,12 +61,12 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    let mut file = OpenOptions::new()
+    let file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(&fresh)?;
-    file.write_all(bytes)?;
+    write(&file)?;
     file.sync_data()?;
     fs::rename(&fresh, path)
 }

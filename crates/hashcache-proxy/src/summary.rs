@@ -223,7 +223,7 @@ impl Summary {
         match before.filter(fits).filter(|_| may_stay) {
             Some(same) => same,
             None => {
-                // Entries of more than one object, and those that are to come.
+                // Entries of more than one object, and those that follow.
                 let wanted = entries.saturating_add(entries / 2);
                 u32::try_from(wanted)
                     .unwrap_or(u32::MAX)
@@ -272,9 +272,11 @@ impl Summary {
         let are_many =
             u64::from(live.pending_objects) * 1000 >= entries * u64::from(threshold.permille);
         let is_full = live.pending.len() >= FLIPS_MAX;
-        let is_late = now.0.saturating_duration_since(since) >= UPDATE_TIME;
+        let waited = now.0.saturating_duration_since(since);
+        let is_worth_it = are_many && (is_full || waited >= UPDATE_TIME_MANY);
+        let is_late = waited >= UPDATE_TIME;
         let has_no_room = live.pending.len() >= FLIPS_QUEUED_MAX / 2;
-        if (are_many && is_full) || is_late || has_no_room {
+        if is_worth_it || is_late || has_no_room {
             live.cut(now.1);
         }
     }
@@ -498,6 +500,8 @@ const FLIPS_QUEUED_MAX: usize = 1 << 15;
 const COMPARED_MAX: usize = 4 << 20;
 /// How long a bit waits for its update.
 const UPDATE_TIME: Duration = Duration::from_secs(60);
+/// The same for as many changes as the threshold says.
+const UPDATE_TIME_MANY: Duration = Duration::from_secs(1);
 /// The filter is built anew so often each time the log is overwritten once.
 const BUILDS_PER_LAP: u64 = 16;
 /// Remaining lifetime of an object that is announced, seconds.

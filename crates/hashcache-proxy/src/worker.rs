@@ -6,18 +6,19 @@
 //! Invariant: settings that a reload may change are in [`LiveSettings`], and each request reads
 //! them anew.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use hashcache::Cache;
+use hashcache::{Cache, Reservation};
 use hashcache_http::{
     Authority, CDN_CACHE_CONTROL, Host, Origin, Pseudonym, ReuseOptions, Scheme, Space,
     StoreOptions, Target, UnixTime, via_members,
 };
+use hashcache_wan::pages::Packer;
 use http::HeaderMap;
 
 use crate::access_log::WorkerLog;
@@ -26,6 +27,9 @@ use crate::collapse::Collapse;
 use crate::failure::Failure;
 use crate::intercept::{InterceptState, Interceptor};
 use crate::limits::Limits;
+use crate::link::children::{Children, LinkServer};
+use crate::link::chunk_tables::ChunkTables;
+use crate::link::pin::Pin;
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
 use crate::page_groups::PageGroups;
@@ -53,6 +57,10 @@ pub(crate) struct Common {
     pub(crate) via: Pseudonym,
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) admin: Option<SocketAddr>,
+    /// The children on the link listener.
+    pub(crate) children: Arc<Children>,
+    /// What the other boxes of links have of chunks.
+    pub(crate) chunks: Arc<ChunkTables>,
     pub(crate) clock: Arc<Clock>,
     /// Results of earlier interceptions, by host and client.
     pub(crate) intercept: Arc<InterceptState>,
@@ -101,9 +109,34 @@ pub(crate) struct LiveSettings {
     pub(crate) identity: Option<Identity>,
     /// Ends TLS of intercepted hosts.
     pub(crate) intercept: Option<Arc<Interceptor>>,
+    /// The keys of children, and ours.
+    pub(crate) link: Option<Arc<LinkServer>>,
+    /// Whether objects are fetched that a parent names as parts of a page.
+    pub(crate) follows_hints: bool,
 }
 
+/// What shows who we are to clients, to those of intercepted hosts, and to children.
+type Shown = (
+    Option<Identity>,
+    Option<Arc<Interceptor>>,
+    Option<Arc<LinkServer>>,
+);
+
 impl LiveSettings {
+    /// The pins of all boxes at the other ends of links.
+    pub(crate) fn pins(&self) -> Vec<Pin> {
+        let parents = self.routes.peers().iter();
+        let parents = parents.filter_map(|peer| Some(peer.link.as_ref()?.pin()));
+        let children = self.link.iter().flat_map(|link| link.children.iter());
+        parents.chain(children.copied()).collect()
+    }
+
+    /// Whether the digests of content are stored: one end of a link offers content by them.
+    pub(crate) fn keeps_digests(&self) -> bool {
+        let mut peers = self.routes.peers().iter();
+        self.link.is_some() || peers.any(|peer| peer.link.is_some())
+    }
+
     /// The parts of `settings` that can be reloaded; connections stay bounded by the counters of
     /// `upstream`.
     pub(crate) fn new(
@@ -112,7 +145,7 @@ impl LiveSettings {
         own: &OwnAddresses,
         upstream: upstream::UpstreamShared,
         (routes, sites): (Routes, Arc<LiveSites>),
-        (identity, intercept): (Option<Identity>, Option<Arc<Interceptor>>),
+        (identity, intercept, link): Shown,
     ) -> Self {
         let destinations = Destinations::new(
             &settings.allow_destination,
@@ -160,6 +193,8 @@ impl LiveSettings {
             sites,
             identity,
             intercept,
+            link,
+            follows_hints: settings.link.follows_hints,
         }
     }
 }
@@ -190,6 +225,13 @@ impl Common {
             [] => client.is_loopback() && !matches!(space, Space::Site(_)),
             allowed => allowed.iter().any(|it| it.contains(client)),
         }
+    }
+
+    /// Whether the key with this pin is one of a child. A reload may remove it.
+    pub(crate) fn is_child(&self, pin: &Pin) -> bool {
+        let live = self.live();
+        let link = live.link.as_ref();
+        link.is_some_and(|link| link.children.contains(pin))
     }
 
     /// The key space of this process's resources.
@@ -294,6 +336,10 @@ pub(crate) struct Worker {
     pub(crate) metrics: Arc<WorkerMetrics>,
     /// How much content may be encoded.
     pub(crate) encode_budget: RefCell<EncodeBudget>,
+    /// A replaced version is being copied.
+    pub(crate) keeps_replaced: Cell<bool>,
+    /// Packs text that is stored, with the memory set aside for it; made when it is needed.
+    pub(crate) packer: RefCell<Option<(Packer, Reservation)>>,
     upstream: RefCell<(u64, Rc<Upstream>)>,
 }
 
@@ -320,6 +366,8 @@ impl Worker {
             log,
             metrics,
             encode_budget: RefCell::default(),
+            keeps_replaced: Cell::new(false),
+            packer: RefCell::default(),
             upstream,
         })
     }
@@ -363,6 +411,14 @@ impl Worker {
         }
         let request = route_request(space, target, fields);
         self.common.live().routes.member_hops(request, fields)
+    }
+
+    /// Whether a member that is up is to store the resource, and not this box.
+    pub(crate) fn is_of_member(&self, space: Space, target: &Target) -> bool {
+        let live = self.common.live();
+        let has_members = live.routes.members().is_some() && !matches!(space, Space::Mirror(_));
+        let request = || route_request(space, target, &HeaderMap::new());
+        has_members && live.routes.is_of_member(request())
     }
 
     /// The same for a fetch, which may ask siblings.

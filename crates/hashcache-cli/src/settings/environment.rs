@@ -20,6 +20,8 @@ const CONFIG_FILE: &str = "hashcache/hashcache.toml";
 const CACHE_FILE: &str = "hashcache/cache.img";
 /// Name of the certificate authority's directory, beside the configuration file.
 const CA_DIRECTORY: &str = "hashcache/ca";
+/// Name of the directory of the key for links, beside it.
+const LINK_DIRECTORY: &str = "hashcache/link";
 
 /// The environment of the process.
 #[derive(Clone, Debug)]
@@ -75,11 +77,19 @@ impl Environment {
 
     /// Default directory of the certificate authority; `None` when there is no home directory.
     pub fn ca_directory(&self) -> Option<PathBuf> {
-        let directory = match self.is_root {
-            true => PathBuf::from("/etc"),
-            false => self.user_directory("XDG_CONFIG_HOME", ".config")?,
-        };
-        Some(directory.join(CA_DIRECTORY))
+        Some(self.own_configuration()?.join(CA_DIRECTORY))
+    }
+
+    /// Default directory of the key for links; `None` when there is no home directory.
+    pub fn link_directory(&self) -> Option<PathBuf> {
+        Some(self.own_configuration()?.join(LINK_DIRECTORY))
+    }
+
+    fn own_configuration(&self) -> Option<PathBuf> {
+        match self.is_root {
+            true => Some(PathBuf::from("/etc")),
+            false => self.user_directory("XDG_CONFIG_HOME", ".config"),
+        }
     }
 
     /// The configuration file that a variable names.

@@ -12,8 +12,8 @@ use std::str::FromStr;
 use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Seconds, SetCookie, TargetError};
 use hashcache_proxy::{
-    AccessLog, CollapseWait, Direct, Fail, GroupBy, HostList, HostPattern, Listen, LogFormat,
-    PeerChoice,
+    AccessLog, CollapseWait, Direct, Fail, GroupBy, HostList, HostPattern, LinkForward,
+    LinkForwardError, Listen, LogFormat, PeerChoice, Pin, PinError,
 };
 
 use super::mirror::{read_mirror, show_mirror};
@@ -271,6 +271,32 @@ pub static KEYS: &[Key] = &[
         show: |values| Shown::List(values.mirror.iter().map(show_mirror).collect()),
     },
     many!("parent", parent, read_parent),
+    Key {
+        name: "parent_pin",
+        form: Form::One(|values, word| {
+            values.parent_pin = Some(pin(word)?);
+            Ok(())
+        }),
+        show: |values| match &values.parent_pin {
+            Some(pin) => Shown::Text(pin.to_string()),
+            None => Shown::Nothing,
+        },
+    },
+    one!("link_listen", link_listen, address_or_none, show_address),
+    many!("link_children", link_children, pin),
+    many!("link_forward", link_forward, forward),
+    one!("link_hints", link_hints, truth, show_truth),
+    Key {
+        name: "link_dir",
+        form: Form::One(|values, word| {
+            values.link_dir = Some(path(word)?);
+            Ok(())
+        }),
+        show: |values| match &values.link_dir {
+            Some(path) => Shown::Text(show_path(path)),
+            None => Shown::Nothing,
+        },
+    },
     one!("direct", direct, direct, show_direct),
     one!("peer_choice", peer_choice, choice, show_choice),
     one!("icp", icp, read_udp, show_address),
@@ -558,6 +584,22 @@ fn listen(word: &str) -> Result<Listen, Fault> {
             address(bare.unwrap_or(word)).map(Listen::from)
         }
     }
+}
+
+/// The pin of a key for links.
+pub fn pin(word: &str) -> Result<Pin, Fault> {
+    word.parse().map_err(|error: PinError| {
+        Fault::new(format!("`{word}` is not a pin: {error}"))
+            .hint("run `hashcache link pin` on the other box, and copy what it prints")
+    })
+}
+
+/// A forwarded port.
+fn forward(word: &str) -> Result<LinkForward, Fault> {
+    word.parse().map_err(|error: LinkForwardError| {
+        Fault::new(format!("`{word}` is not a forwarded port: {error}"))
+            .hint("write it as 5432=db.example:5432, or 192.0.2.1:5432=db.example:5432")
+    })
 }
 
 fn address_or_none(word: &str) -> Result<Option<SocketAddr>, Fault> {

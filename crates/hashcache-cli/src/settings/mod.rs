@@ -133,7 +133,10 @@ fn assemble(
     faults.extend(variable_faults);
 
     let mut effective = Effective {
-        values: Values::defaults(environment.processors, environment.cache_file()),
+        values: Values {
+            link_dir_default: environment.link_directory(),
+            ..Values::defaults(environment.processors, environment.cache_file())
+        },
         file: path.map(Path::to_owned),
         tables: parsed.tables,
         sources: vec![Source::Default; KEYS.len()],
@@ -161,6 +164,7 @@ fn assemble(
     }
     let said = Said {
         parents: &effective.values.parent,
+        pin: effective.values.parent_pin,
         peers: &parsed.peers,
         routes: &parsed.routes,
         direct: effective.values.direct,
@@ -257,6 +261,29 @@ fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
     faults
 }
 
+/// Contradictions between the settings of links. That `link_listen` serves nobody is none: the
+/// reload that removes the last child must not be refused (see `start_problems`).
+fn link_contradictions(effective: &Effective) -> Vec<Fault> {
+    let values = &effective.values;
+    let mut faults = vec![];
+    if values.link_listen.is_some() && values.is_reverse() {
+        let fault = Fault::new("`link_listen` works only in a forward proxy");
+        faults.push(fault.at(effective.source("link_listen")));
+    }
+    if values.link_listen.is_none() && !values.link_children.is_empty() {
+        let fault = Fault::new("`link_children` needs `link_listen`");
+        let fault = fault.hint("say where children connect, for example `0.0.0.0:3129`");
+        faults.push(fault.at(effective.source("link_children")));
+    }
+    let mut peers = values.peers.peers.iter();
+    if !values.link_forward.is_empty() && !peers.any(|peer| peer.pin.is_some()) {
+        let fault = Fault::new("`link_forward` needs a parent with a pin");
+        let fault = fault.hint("add `parent` and `parent_pin`: see `hashcache link init`");
+        faults.push(fault.at(effective.source("link_forward")));
+    }
+    faults
+}
+
 /// Contradictions between the settings of interception.
 fn intercept_contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
@@ -302,6 +329,7 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
     }
     faults.extend(tls_contradictions(effective));
     faults.extend(intercept_contradictions(effective));
+    faults.extend(link_contradictions(effective));
     if values.accelerate.is_none() && !values.accelerate_host.is_empty() {
         let fault = Fault::new("`accelerate_host` needs `accelerate`");
         faults.push(fault.at(effective.source("accelerate_host")));

@@ -13,11 +13,12 @@ use hashcache::PolicyKind;
 use hashcache_http::{Origin, Scheme, TargetError};
 use hashcache_proxy::{
     ConnectPort, Credentials, Direct, HtcpPeer, PeerChoice, PeerHttps, PeerKind, PeerMisses,
-    PeerSettings, PeerSummary, RouteHost, RouteSettings,
+    PeerSettings, PeerSummary, Pin, RouteHost, RouteSettings,
 };
 use serde::Deserialize;
 
 use super::environment::Environment;
+use super::keys::pin;
 use super::words::one_of;
 use crate::fault::{Fault, Faults};
 
@@ -104,6 +105,7 @@ fn parent_at(url: Origin) -> PeerSettings {
         summary: PeerSummary::None,
         misses: PeerMisses::Fetched,
         weight: 1,
+        pin: None,
     }
 }
 
@@ -129,6 +131,7 @@ pub struct PeerTable {
     #[serde(default)]
     summary: bool,
     misses: Option<bool>,
+    pin: Option<String>,
 }
 
 impl PeerTable {
@@ -178,8 +181,9 @@ impl PeerTable {
             ));
             return Err(fault.hint("members need no queries: each URL has one owner"));
         }
+        let pin = self.pin.as_deref().map(pin).transpose()?;
         let credentials = self.credentials_file.clone();
-        Ok(PeerSettings {
+        let settings = PeerSettings {
             name: self.name.clone(),
             kind,
             url,
@@ -193,8 +197,38 @@ impl PeerTable {
                 Some(true) | None => PeerMisses::Fetched,
             },
             weight,
-        })
+            pin,
+        };
+        match link_fault(&settings) {
+            Some(fault) => Err(fault),
+            None => Ok(settings),
+        }
     }
+}
+
+/// What is wrong with a peer that has a pin.
+fn link_fault(peer: &PeerSettings) -> Option<Fault> {
+    peer.pin?;
+    let name = &peer.name;
+    if peer.kind != PeerKind::Parent {
+        let fault = Fault::new(format!("`pin` is for parents, and `{name}` is none"));
+        return Some(fault);
+    }
+    if peer.url.scheme != Scheme::Https {
+        let fault = Fault::new(format!(
+            "the URL of `{name}`, which has a pin, is not https://"
+        ));
+        return Some(
+            fault.hint("write it as https://hub.example:3129, with the port of its `link_listen`"),
+        );
+    }
+    if peer.icp.is_some() || peer.htcp.is_some() {
+        let fault = Fault::new(format!(
+            "`{name}` has a pin, and `icp` and `htcp` would send URLs in clear"
+        ));
+        return Some(fault.hint("leave them out"));
+    }
+    None
 }
 
 impl PeerTable {
@@ -393,6 +427,8 @@ pub struct PeersAndRoutes {
 pub struct Said<'a> {
     /// The key `parent`.
     pub parents: &'a [Parent],
+    /// The key `parent_pin`.
+    pub pin: Option<Pin>,
     /// The `[[peer]]` tables.
     pub peers: &'a [PeerSettings],
     /// The `[[route]]` tables.
@@ -430,6 +466,7 @@ impl Said<'_> {
                 },
             }
         }
+        faults.extend(self.pin_the_parent(&mut all.peers));
         all.peers.extend(self.peers.iter().cloned());
         let routes = self.routes.iter();
         let routes = routes.map(|route| route.with_keys(self.direct, self.choice));
@@ -478,6 +515,19 @@ impl Said<'_> {
             true => Ok(all),
             false => Err(Faults(faults)),
         }
+    }
+
+    /// Gives the one parent of the key `parent` its pin.
+    fn pin_the_parent(&self, peers: &mut [PeerSettings]) -> Option<Fault> {
+        let pin = self.pin?;
+        let [Parent::Url(_)] = self.parents else {
+            let fault = Fault::new("`parent_pin` is for one `parent`, given by its URL");
+            let fault = fault.hint("write a `[[peer]]` with `pin` for each of several parents");
+            return Some(fault.at("parent_pin"));
+        };
+        let parent = peers.first_mut()?;
+        parent.pin = Some(pin);
+        link_fault(parent).map(|fault| fault.at("parent_pin"))
     }
 
     /// What is wrong with the list of members.
@@ -548,7 +598,7 @@ impl Said<'_> {
             );
             return Some(Fault::new(what).hint(
                 "a digest is made from the lists of the log: use `policy = \"log\"` or \
-                 \"log-lru\", which need a new cache, or ICP",
+                 \"log-lru\", which need a new cache, or ask by ICP or HTCP",
             ));
         }
         None
@@ -753,6 +803,7 @@ mod tests {
     fn of_environment(variables: &[(&str, &str)]) -> Result<PeersAndRoutes, Faults> {
         let said = Said {
             parents: &[Parent::Environment],
+            pin: None,
             peers: &[],
             routes: &[],
             direct: Direct::Allow,
@@ -844,6 +895,7 @@ mod tests {
     fn the_key_direct_holds_for_the_proxies_of_the_environment_too() {
         let said = Said {
             parents: &[Parent::Environment],
+            pin: None,
             peers: &[],
             routes: &[],
             direct: Direct::Never,
@@ -883,6 +935,7 @@ mod tests {
             .unwrap();
         let said = Said {
             parents: &[],
+            pin: None,
             peers: &[a.clone(), a],
             routes: &[route],
             direct: Direct::Never,
@@ -896,6 +949,7 @@ mod tests {
         let faults = said.together(&environment(&[])).unwrap_err().0;
         assert_eq!(faults.len(), 2);
         let nobody = Said {
+            pin: None,
             peers: &[],
             routes: &[],
             ..said
@@ -915,6 +969,7 @@ mod tests {
         assert_eq!((known.icp, known.misses), (Some(3130), PeerMisses::Refused));
         let said = Said {
             parents: &[],
+            pin: None,
             peers: &[known],
             routes: &[],
             direct: Direct::Allow,
@@ -969,6 +1024,7 @@ mod tests {
         let is_good = |peer: &PeerSettings, htcp: &str, in_front_of_a_site| {
             let said = Said {
                 parents: &[],
+                pin: None,
                 peers: std::slice::from_ref(peer),
                 routes: &[],
                 direct: Direct::Allow,
@@ -1012,6 +1068,7 @@ mod tests {
         let list = ["a", "b"].map(|name| member(name, "weight = 2").unwrap());
         let said = Said {
             parents: &[],
+            pin: None,
             peers: &list,
             routes: &[],
             direct: Direct::Allow,

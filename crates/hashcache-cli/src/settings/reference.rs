@@ -313,7 +313,8 @@ pub static ENTRIES: &[Entry] = &[
             example: "[\"ftp\", \"gopher\"]",
         },
         "Also fetch URLs of these schemes for clients: ftp, gopher",
-        "The server is asked at the scheme's own port or at one from 1024 on that allow_port has. \
+        "The server is asked at the scheme's own port, FTP also at one from 1024 on that \
+         allow_port has, Gopher at one that allow_port has by itself, not in a range. \
          Nothing is uploaded.",
     ),
     entry(
@@ -434,6 +435,64 @@ pub static ENTRIES: &[Entry] = &[
          does, except that a proxy without a port has the port of its scheme.",
     ),
     entry(
+        "parent_pin",
+        Topic::Peers,
+        DefaultValue::Unset {
+            example: "\"sha256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"",
+        },
+        "Pin of the parent's key: use the parent only by a link, one encrypted connection",
+        "The URL of the one `parent` is then https:// with the port of its link_listen. \
+         `hashcache link pin` prints the pin on the parent. Nothing is sent to a parent with \
+         another key. https resources go through tunnels; a `[[peer]]` with `https = \"fetch\"` \
+         lets the parent fetch and store those of intercepted hosts and mirrors too, which its \
+         operator can then read.",
+    ),
+    entry(
+        "link_listen",
+        Topic::Peers,
+        DefaultValue::Value,
+        "Address where other HashCache proxies (children) connect by a link, or `none`",
+        "Only the children in link_children are served; they need no allow_client. A child's \
+         tunnels may use the ports of allow_connect_port and of allow_port. Needs the key that \
+         `hashcache link init` makes.",
+    ),
+    entry(
+        "link_children",
+        Topic::Peers,
+        DefaultValue::Value,
+        "Pins of the keys of children, as `hashcache link pin` prints them there",
+        "A reload applies changes. All requests of one child count as those of one client.",
+    ),
+    entry(
+        "link_forward",
+        Topic::Peers,
+        DefaultValue::Value,
+        "Ports of this box whose connections the parent makes, each byte sent once",
+        "PORT=HOST:PORT, on loopback; ADDRESS:PORT=HOST:PORT accepts there whoever may use the \
+         proxy: private networks, those of this box, and allow_client. Any TCP goes over the link \
+         to a parent with a pin as new data and references to data that both boxes have stored; \
+         encrypted data gains nothing. The parent must allow the \
+         destination: allow_connect_port or allow_port, and allow_destination for a private \
+         address. `hashcache wan --forward` does this alone, without a proxy.",
+    ),
+    entry(
+        "link_hints",
+        Topic::Peers,
+        DefaultValue::Value,
+        "Fetch the objects that a parent with a pin names as parts of a page",
+        "The parent names what was asked for with that page before. It saves a round trip per \
+         level of a page, and takes bytes of the line where a browser has the object already.",
+    ),
+    entry(
+        "link_dir",
+        Topic::Peers,
+        DefaultValue::Unset {
+            example: "\"/etc/hashcache/link\"",
+        },
+        "Directory of this proxy's key for links (see `hashcache link init`)",
+        "Unless given: hashcache/link in ~/.config, or in /etc for root.",
+    ),
+    entry(
         "direct",
         Topic::Peers,
         DefaultValue::Value,
@@ -512,7 +571,7 @@ pub static ENTRIES: &[Entry] = &[
         DefaultValue::Value,
         "Name of this proxy in Via, Cache-Status and Proxy-Status",
         "With the default name, eight random digits are added in Via, so that two proxies in a \
-         row are not taken for a loop.",
+         row are not taken for a loop. Among members it says which box this is.",
     ),
     entry(
         "workers",
@@ -711,9 +770,9 @@ pub static ENTRIES: &[Entry] = &[
     limit(
         "limits.peer_first_byte_time",
         "Time for the first byte of a peer's response while another next hop is left",
-        "Of several peers together hardly more. A peer that answers nothing at all is found out \
-         earlier, by a probe after 2 s. Raise it if fetches through a parent take long and are \
-         not to be repeated directly.",
+        "All peers of a request together get this time. A peer that answers nothing at all is \
+         found out earlier, by a probe after 2 s. Raise it if fetches through a parent take long \
+         and are not to be repeated directly.",
     ),
     limit(
         "limits.between_bytes_time",
@@ -840,10 +899,11 @@ pub const SITE_FIELDS: [(&str, &str); 16] = [
     (
         "lifetime",
         "Freshness lifetimes by path; the first entry that matches decides. path: a pattern or a \
-         list, as in a rule; without it, every path. default: the lifetime of a 200 or a permanent \
-         redirect for which the origin states none. It is for requests without cookies, unless \
-         ignore_cookies = true, and never for responses that set a cookie. max: the longest \
-         lifetime, whatever the origin states. private, no-store and no-cache win.",
+         list, as in a rule; without it, every path. default: the lifetime of a response with \
+         status 200, 203, 204, 206, 300, 301 or 308 for which the origin states none. It is for \
+         requests without cookies, unless ignore_cookies = true, and never for responses that set \
+         a cookie. max: the longest lifetime, whatever the origin states. private, no-store and \
+         no-cache win.",
     ),
     (
         "stale_if_error",
@@ -915,7 +975,7 @@ are the boxes of one site: each URL has one owner among them, which stores it. Y
 peer not to forge what it sends.";
 
 /// The fields of a `[[peer]]`.
-pub const PEER_FIELDS: [(&str, &str); 15] = [
+pub const PEER_FIELDS: [(&str, &str); 16] = [
     ("name", "Name in logs and routes."),
     (
         "kind",
@@ -933,6 +993,10 @@ pub const PEER_FIELDS: [(&str, &str); 15] = [
         "credentials_file",
         "File with one line `user:password` for Basic authentication. Only its owner and its \
          group may read it. A reload reads it again.",
+    ),
+    (
+        "pin",
+        "The pin of a parent's key: it is used by a link alone, as with parent_pin.",
     ),
     (
         "https",
@@ -979,12 +1043,12 @@ pub const PEER_FIELDS: [(&str, &str); 15] = [
         "digest",
         "true, for a sibling: fetch its cache digest, as Squid's siblings do, and serve it that of \
          this proxy. It is then asked for what its digest has, without queries. Needs the policy \
-         log or log-lru, and 10 bits of memory for each stored object.",
+         log or log-lru, and 10 to 16 bits of memory for each stored object.",
     ),
     (
         "summary",
         "true, for a sibling that is a HashCache too: as digest, and each sends the other what is \
-         new by UDP, to the ICP port of the peer. Both sides need it.",
+         new by UDP, to the ICP port of the peer, so `icp` must be set. Both sides need `summary`.",
     ),
     (
         "misses",

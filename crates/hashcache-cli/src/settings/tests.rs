@@ -418,7 +418,9 @@ fn every_key_can_be_set_to_what_it_shows() {
     let file = "accelerate = \"http://127.0.0.1:81\"\nheld_share = 30\n\
                 public_url = \"http://box.test\"\nadmin_token_file = \"/etc/token\"";
     // A setting that cannot be combined with `accelerate`.
-    let other = "[intercept]\nca = \"/ca\"";
+    let other = "parent = \"https://hub.test:1\"\nlink_dir = \"/link\"\n\
+                 parent_pin = \"sha256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"\n\
+                 [intercept]\nca = \"/ca\"";
     let [effective, other] = [file, other].map(|file| assembled(file, &[], vec![]).unwrap());
     for (key, shown, _) in effective.shown() {
         let (effective, shown) = match shown {

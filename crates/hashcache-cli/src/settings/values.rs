@@ -12,8 +12,8 @@ use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie};
 use hashcache_proxy::{
     AccessLog, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy, HostOptions,
-    Limits, Listen, LogFormat, Mirror, Mode, Nat64, PeerChoice, Prefix, SentHost, Settings, Site,
-    Sites,
+    Limits, LinkForward, LinkSettings, Listen, LogFormat, Mirror, Mode, Nat64, PeerChoice, Pin,
+    Prefix, SentHost, Settings, Site, Sites,
 };
 
 use super::peers::{Parent, PeersAndRoutes};
@@ -94,6 +94,19 @@ pub struct Values {
     pub mirror: Vec<Mirror>,
     /// Parents that a URL describes, or the environment.
     pub parent: Vec<Parent>,
+    /// The pin of the one parent that a URL describes, if it is used by a link.
+    pub parent_pin: Option<Pin>,
+    /// Where children connect, if this proxy has any.
+    pub link_listen: Option<SocketAddr>,
+    /// The pins of the keys of children.
+    pub link_children: Vec<Pin>,
+    /// Ports whose connections a parent makes.
+    pub link_forward: Vec<LinkForward>,
+    pub link_hints: bool,
+    /// The directory of this box's key for links.
+    pub link_dir: Option<PathBuf>,
+    /// Where that is unless it is given.
+    pub link_dir_default: Option<PathBuf>,
     /// Whether resources are fetched from their origins directly, where no route says otherwise.
     pub direct: Direct,
     /// Which peer is asked first, where no route says otherwise.
@@ -191,6 +204,13 @@ impl Values {
             public_url: None,
             mirror: vec![],
             parent: vec![],
+            parent_pin: None,
+            link_listen: None,
+            link_children: vec![],
+            link_forward: vec![],
+            link_hints: true,
+            link_dir: None,
+            link_dir_default: None,
             direct: Direct::Allow,
             peer_choice: PeerChoice::First,
             icp: None,
@@ -322,6 +342,16 @@ impl Values {
             adaptive_lifetime: self.adaptive_lifetime,
             max_object_size: self.max_object_size(),
             workers: self.workers,
+            link: LinkSettings {
+                directory: self
+                    .link_dir
+                    .clone()
+                    .or_else(|| self.link_dir_default.clone()),
+                listen: self.link_listen,
+                children: self.link_children.clone(),
+                forward: self.link_forward.clone(),
+                follows_hints: self.link_hints,
+            },
             limits: self.limits.clone(),
         }
     }

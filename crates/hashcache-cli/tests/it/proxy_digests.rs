@@ -1,5 +1,5 @@
 //! Cache digests and their updates between real proxies: what is fetched from a sibling without a
-//! query, what a digest that lies costs, and who gets the digest.
+//! query, what a digest that lies costs, and which clients get the digest.
 //!
 //! As with ICP, the proxy that clients use is at 127.0.0.1, and its sibling at 127.0.0.2: to the
 //! sibling, everybody on 127.0.0.1 is its peer, the clients of these tests too.

@@ -127,6 +127,27 @@ async fn a_file_is_validated_by_its_time() {
     let other = gateway.ask("GET", &url, &reload).await;
     assert_eq!((other.status, text(&other)), (200, "read this"));
     assert_eq!(server.count("RETR"), 2);
+    // An older file is another one too.
+    let file = FtpFile {
+        content: b"read that".to_vec(),
+        modified: "20200203040506",
+    };
+    server.put("README", file);
+    assert_eq!(text(&gateway.ask("GET", &url, &reload).await), "read that");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_size_of_zero_does_not_end_a_response() {
+    let (gateway, server) = (Gateway::both(), ftp(FtpFault::SizeZero).await);
+    let full = gateway.get(&server.url("/pub/a%20b.txt")).await;
+    assert_eq!((full.status, text(&full)), (200, "0123456789"));
+    let file = FtpFile {
+        content: Vec::new(),
+        modified: "20240203040506",
+    };
+    server.put("empty", file);
+    let empty = gateway.get(&server.url("/empty")).await;
+    assert_eq!((empty.status, text(&empty)), (200, ""));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -239,6 +260,9 @@ async fn a_login_is_used_and_neither_stored_nor_logged() {
     let basic = [("Authorization", "Basic dXNlckB4OnNlOmNyZXQ=")];
     assert_eq!(gateway.ask("GET", &url, &basic).await.status, 200);
     assert_eq!(server.count("RETR"), 3);
+    // 255 begins a command of Telnet, whose rules the control connection follows.
+    let telnet = url.replace("ftp://", "ftp://a%ff%f4:b@");
+    assert_eq!(gateway.get(&telnet).await.status, 400);
     assert_eq!(gateway.get(&url).await.status, 401);
     let log = gateway.log(5).await;
     assert!(
@@ -381,7 +405,13 @@ async fn gopher_menus_and_files_are_served() {
         ("/find\ta b", "0Found\t/a.txt\tgopher.test\t7070\r\n.\r\n"),
     ];
     let server = GopherServer::start(&answers).await.unwrap();
-    let gateway = Gateway::both();
+    // A range of ports is not enough.
+    assert_eq!(Gateway::both().get(&server.url("/")).await.status, 403);
+    let base = server.url("");
+    let (_, port) = base.rsplit_once(':').unwrap();
+    let gateway = Gateway::start(&format!(
+        "gateways = [\"gopher\"]\nallow_port = [\"{port}\"]\n"
+    ));
     let menu = gateway.get(&server.url("/")).await;
     assert_eq!(menu.status, 200);
     let html = text(&menu);

@@ -9,7 +9,8 @@ use hashcache::device::{DiskModel, MemoryDevice, Pace, ThrottleDevice};
 use hashcache::{Cache, Config};
 use hashcache_http::{ClientReload, Rules, Seconds, SetCookie};
 use hashcache_proxy::{
-    AccessLog, CollapseWait, Fail, GroupBy, Limits, LogFormat, Mode, Settings, StateFiles,
+    AccessLog, CollapseWait, Fail, GroupBy, Limits, LinkSettings, Listening, LogFormat, Mode,
+    Settings, StateFiles,
 };
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 
@@ -87,13 +88,13 @@ pub fn start(cache: &Cache) -> SocketAddr {
         summary_permille: 10,
         peers: vec![],
         routes: vec![],
+        link: LinkSettings::default(),
         limits: Limits::default(),
     };
     let (said, says) = mpsc::channel();
     let (cache, again) = (cache.clone(), settings.clone());
     std::thread::spawn(move || {
-        let listening =
-            |addresses: &[SocketAddr], _| said.send(addresses[0]).expect("it is waited for");
+        let listening = |bound: &Listening| said.send(bound.clients[0]).expect("it is waited for");
         hashcache_proxy::run(settings, cache, StateFiles::default(), listening, || {
             Ok::<_, std::convert::Infallible>(again.clone())
         })

@@ -1,5 +1,5 @@
-//! HTCP of the real proxy: which objects are fetched from siblings, who gets which answers, what a
-//! key protects, and which CLR requests are obeyed and sent.
+//! HTCP of the real proxy: which objects are fetched from siblings, which senders get which
+//! answers, what a key protects, and which CLR requests are obeyed and sent.
 
 #![expect(
     clippy::unwrap_used,

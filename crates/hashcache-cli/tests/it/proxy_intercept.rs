@@ -37,30 +37,30 @@ use crate::Home;
 use crate::operation::Running;
 
 /// An origin that speaks HTTP/1.1 through TLS.
-struct Site {
+pub struct Site {
     address: SocketAddr,
-    certificate: CertificateDer<'static>,
+    pub certificate: CertificateDer<'static>,
     requests: Arc<AtomicUsize>,
     accepting: JoinHandle<()>,
 }
 
 /// Whether an origin wants certificates of its clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Clients {
+pub enum Clients {
     Anybody,
     Certified,
     /// With TLS 1.2 alone: a client without a certificate gets the error within the handshake.
     CertifiedOld,
 }
 
-type Pair = CertifiedKey<KeyPair>;
+pub type Pair = CertifiedKey<KeyPair>;
 
-fn pair(name: &str) -> Pair {
+pub fn pair(name: &str) -> Pair {
     generate_simple_self_signed([name.to_owned()]).unwrap()
 }
 
 impl Site {
-    async fn start(pair: &Pair, clients: Clients) -> Self {
+    pub async fn start(pair: &Pair, clients: Clients) -> Self {
         Self::start_at("127.0.0.1:0".parse().unwrap(), pair, clients).await
     }
 
@@ -108,7 +108,7 @@ impl Site {
         }
     }
 
-    fn requests(&self) -> usize {
+    pub fn requests(&self) -> usize {
         self.requests.load(Ordering::Relaxed)
     }
 
@@ -118,7 +118,7 @@ impl Site {
         let _ = (&mut self.accepting).await;
     }
 
-    fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.address.port()
     }
 }
@@ -151,13 +151,13 @@ async fn answer(
 }
 
 /// Writes and flushes: TLS may otherwise keep the bytes until the next write.
-async fn say(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+pub async fn say(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes).await?;
     stream.flush().await
 }
 
 /// Reads a head byte by byte, so that no byte after it is consumed.
-async fn head_of(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<String> {
+pub async fn head_of(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await?);
@@ -178,7 +178,7 @@ fn roots(certificates: &[CertificateDer<'static>]) -> RootCertStore {
     clippy::disallowed_methods,
     reason = "the proxy judges it by the same clock"
 )]
-fn authority(home: &Home, only: &[&str]) -> CertificateDer<'static> {
+pub fn authority(home: &Home, only: &[&str]) -> CertificateDer<'static> {
     let options = MakeOptions {
         name: "Tests".to_owned(),
         only: only.iter().map(|it| (*it).to_owned()).collect(),
@@ -205,7 +205,7 @@ fn proxy(home: &Home, site: &Site, hosts: &str, more: &[&str]) -> Running {
     Running::start(home, &[&flags, more].concat())
 }
 
-fn pem(certificate: &CertificateDer<'_>) -> String {
+pub fn pem(certificate: &CertificateDer<'_>) -> String {
     let mut text = String::new();
     let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (at, part) in certificate.chunks(3).enumerate() {
@@ -239,13 +239,13 @@ async fn connected(proxy: &Running, authority: &str) -> TcpStream {
 
 /// A client: the certificate it trusts and the protocols it offers.
 #[derive(Clone)]
-struct Program {
+pub struct Program {
     roots: RootCertStore,
     protocols: Vec<Vec<u8>>,
 }
 
 impl Program {
-    fn new(trusted: &CertificateDer<'static>, protocols: &[&[u8]]) -> Self {
+    pub fn new(trusted: &CertificateDer<'static>, protocols: &[&[u8]]) -> Self {
         Self {
             roots: roots(std::slice::from_ref(trusted)),
             protocols: protocols.iter().map(|it| it.to_vec()).collect(),
@@ -253,7 +253,7 @@ impl Program {
     }
 
     /// Makes a TLS handshake as a client of `name`.
-    async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
+    pub async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         name: &str,
         socket: S,

@@ -198,7 +198,7 @@ async fn a_parent_that_is_gone_costs_no_request_while_the_origin_can_be_reached(
     assert_eq!(only.get(&origin.url("/x")).await.status, 502);
     assert_eq!(origin.request_count(), 3);
 
-    // The parent comes back at the same address.
+    // The parent returns at the same address.
     let listen = format!("--listen={gone}");
     let cache = home.path().join("above.img");
     let back = Proxy::start(&cache, &[&listen]);

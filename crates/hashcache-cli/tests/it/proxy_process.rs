@@ -15,6 +15,8 @@ pub struct Proxy {
     address: SocketAddr,
     second_address: Option<SocketAddr>,
     admin: SocketAddr,
+    link: Option<SocketAddr>,
+    forward: Option<SocketAddr>,
     /// Reads its standard error until it ends.
     reader: JoinHandle<()>,
     said: Arc<Mutex<String>>,
@@ -23,11 +25,16 @@ pub struct Proxy {
 impl Proxy {
     /// Starts a proxy with its cache at `cache` and these additional flags.
     pub fn start(cache: &Path, flags: &[&str]) -> Result<Self, String> {
+        Self::start_as("proxy", cache, flags)
+    }
+
+    /// The same with another subcommand that takes its flags.
+    pub fn start_as(command: &str, cache: &Path, flags: &[&str]) -> Result<Self, String> {
         let no_log = !flags.iter().any(|flag| flag.starts_with("--access-log"));
         let no_memory = !flags.iter().any(|flag| flag.starts_with("--memory"));
         let no_config = !flags.iter().any(|flag| flag.starts_with("--config"));
         let mut child = Command::new(env!("CARGO_BIN_EXE_hashcache"))
-            .args(["proxy", "--listen=127.0.0.1:0"])
+            .args([command, "--listen=127.0.0.1:0"])
             .args(no_config.then_some("--config=/dev/null"))
             .arg("--cache-size=1GiB")
             .args(no_memory.then_some("--memory=64MiB"))
@@ -70,6 +77,14 @@ impl Proxy {
         let admin = greeting
             .split_once("admin on http://")
             .and_then(|(_, rest)| rest.split([';', ' ']).next()?.parse().ok());
+        let link = greeting
+            .split_once("link on https://")
+            .and_then(|(_, rest)| rest.split(',').next()?.parse().ok());
+        let forward = greeting
+            .split_once(" leads to ")
+            .and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok());
+        // `hashcache wan` has no other listener.
+        let address = address.or(admin);
         let Some((address, admin)) = address.zip(admin) else {
             let _ = child.kill();
             let status = child.wait();
@@ -84,6 +99,8 @@ impl Proxy {
             address,
             second_address,
             admin,
+            link,
+            forward,
             reader,
             said,
         })
@@ -102,6 +119,16 @@ impl Proxy {
         self.admin
     }
 
+    /// The listener for children, if the flags ask for one.
+    pub fn link_address(&self) -> Option<SocketAddr> {
+        self.link
+    }
+
+    /// The first forwarded port, if the flags ask for one.
+    pub fn forward_address(&self) -> Option<SocketAddr> {
+        self.forward
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -110,6 +137,19 @@ impl Proxy {
     pub fn said(&self) -> String {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.clone()
+    }
+
+    /// Stops it with a signal and waits for its end; a copy of its addresses stays.
+    pub fn stop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        self.child.wait().expect("a child that was not waited for");
+    }
+
+    /// Kills it, as a power cut would, and waits for its end.
+    pub fn kill_now(&mut self) {
+        self.child.kill().expect("a child that was not waited for");
+        self.child.wait().expect("a child that was not waited for");
     }
 
     /// Kills it, as a power cut would; returns its output.

@@ -1,5 +1,5 @@
 //! Siblings of the real proxy: which objects are fetched from them, what a sibling that lies, is
-//! silent or is late costs, and who gets answers by ICP.
+//! silent or is late costs, and which senders get answers by ICP.
 
 #![expect(
     clippy::unwrap_used,
@@ -144,6 +144,9 @@ async fn requests_that_a_siblings_store_may_not_answer_cause_no_query() {
         ("Cache-Control", "max-age=0"),
         ("Cache-Control", "only-if-cached"),
         ("Pragma", "no-cache"),
+        ("Cache-Control", "max-age=1"),
+        ("Cache-Control", "min-fresh=999999"),
+        ("Range", "bytes=1-2"),
     ]
     .into_iter()
     .enumerate()

@@ -411,6 +411,50 @@ async fn text_is_stored_once_and_served_in_the_coding_of_each_client() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_304_says_vary_as_the_response_does() {
+    let home = Home::new();
+    let origin = origin(move |request: &RawRequest| {
+        let fields = [
+            ("Cache-Control", "max-age=600"),
+            ("Content-Type", "text/html"),
+            ("ETag", "\"v1\""),
+        ];
+        match request.field("If-None-Match") {
+            // It leaves `Vary` out, though it should not.
+            Some(_) => Script::response(304, &fields[..1], ""),
+            None => {
+                let fields = [&fields[..], &[("Vary", "Accept-Language")]].concat();
+                Script::response(200, &fields, "text ".repeat(1_000))
+            }
+        }
+    });
+    let origin = origin.await;
+    let more = "compress = [\"br\"]\nkey = { cookies = [\"lang\"] }";
+    let proxy = front(&home, &site(&[&origin], more));
+    let asked = [("Accept-Encoding", "br"), ("Accept-Language", "de")];
+    let vary = |answer: &Response| {
+        let lines = answer.head.fields_named("Vary").collect::<Vec<_>>();
+        let mut names: Vec<_> = lines
+            .join(",")
+            .split(',')
+            .map(|it| it.trim().to_owned())
+            .collect();
+        names.sort();
+        names.join(" ")
+    };
+    let expected = "accept-encoding accept-language cookie";
+    assert_eq!(vary(&get(&proxy, "/a", &asked).await), expected);
+    let known = [&asked[..], &[("If-None-Match", "W/\"v1\"")]].concat();
+    let known = get(&proxy, "/a", &known).await;
+    assert_eq!((known.status, vary(&known)), (304, expected.into()));
+    let reload = [&asked[..], &[("Cache-Control", "no-cache")]].concat();
+    assert_eq!(vary(&get(&proxy, "/a", &reload).await), expected);
+    // The validated response is still stored, for the same requests.
+    assert_eq!(vary(&get(&proxy, "/a", &asked).await), expected);
+    assert_eq!(origin.request_count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn accelerate_is_a_site_whose_host_is_kept_if_it_has_a_name() {
     let (home, origin) = (Home::new(), plain("x").await);
     let url = format!("--accelerate=http://{}", origin.address());

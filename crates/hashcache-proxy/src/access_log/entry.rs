@@ -12,6 +12,7 @@ use std::time::Duration;
 use http::Version;
 
 use crate::clock::UnixMillis;
+use crate::link::usage::LinkUsage;
 
 /// One request or one tunnel, at its end.
 ///
@@ -47,6 +48,8 @@ pub(crate) struct LogEntry<'a> {
     pub(crate) client_bytes: u64,
     /// Bytes received from upstream for this request, heads included.
     pub(crate) origin_bytes: u64,
+    /// The frames of the response on a link, received or sent.
+    pub(crate) link: Option<LinkUsage>,
     /// The server that was asked, if one was.
     pub(crate) next_hop: Option<LoggedHop<'a>>,
     /// `Failure::slug` of the failure.

@@ -4,8 +4,8 @@
 //! date once a second, no allocation except to grow the buffer.
 //!
 //! Invariant: one call appends exactly one line, whatever the client sent. Squid and combined lines
-//! have `id=` and `error=` after the fields of their format, where parsers ignore them. Times are
-//! UTC.
+//! have `id=`, `error=`, `link_bytes=` and `link_coding=` after the fields of their format, where
+//! parsers ignore them. Times are UTC.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -213,6 +213,13 @@ impl Formatter {
         push_number(line, entry.client_bytes);
         line.extend_from_slice(b",\"hashcache.origin_bytes\":");
         push_number(line, entry.origin_bytes);
+        if let Some(link) = entry.link {
+            line.extend_from_slice(b",\"hashcache.link_bytes\":");
+            push_number(line, link.bytes);
+            line.extend_from_slice(b",\"hashcache.link_coding\":\"");
+            line.extend_from_slice(link.coding.as_bytes());
+            line.push(b'"');
+        }
         if entry.aborted {
             line.extend_from_slice(b",\"hashcache.aborted\":true");
         }
@@ -313,6 +320,12 @@ fn push_id_and_error(line: &mut Vec<u8>, entry: &LogEntry<'_>) {
     if let Some(error) = entry.error {
         line.extend_from_slice(b" error=");
         escape::push(line, error.as_bytes(), Quoting::Url, FIELD_BYTES);
+    }
+    if let Some(link) = entry.link {
+        line.extend_from_slice(b" link_bytes=");
+        push_number(line, link.bytes);
+        line.extend_from_slice(b" link_coding=");
+        line.extend_from_slice(link.coding.as_bytes());
     }
 }
 

@@ -27,6 +27,7 @@ pub(super) fn entry() -> LogEntry<'static> {
         aborted: false,
         client_bytes: 5120,
         origin_bytes: 0,
+        link: None,
         next_hop: None,
         error: None,
         request_id: RequestId(255),

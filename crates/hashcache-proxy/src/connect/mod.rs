@@ -1,37 +1,45 @@
 //! CONNECT and protocol upgrades (WebSocket): tunnels to allowed ports at allowed addresses.
+//!
+//! A tunnel passes bytes unchanged (`tunnel`), unless a child offers to code them (`chunked`).
 
+pub(crate) mod chunked;
 mod dial;
 pub(crate) mod intercepted;
-mod tunnel;
+pub(crate) mod tunnel;
 
 use std::rc::Rc;
+use std::sync::Arc;
 
-use hashcache_http::{Authority, Scheme, via_members};
+use hashcache_http::{Authority, HASHCACHE_LINK, Scheme, via_members};
 use http::{HeaderMap, Version};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
 
+use self::chunked::{ChunkPair, Ended, Moved};
 use self::dial::Destination;
+use self::tunnel::Side;
 use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::link::chunk_field::ChunkField;
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::route::{RouteRequest, Siblings};
 use crate::upstream::Upgrade;
 use crate::upstream::address::{Purpose, check_connect_port};
+use crate::upstream::channel::Channel;
+use crate::wire::Http2Kind;
 
-/// Connects first, so that the client gets an error response if that fails. Then answers 200 and
-/// forwards bytes.
+/// Connects first, so that the client gets an error response if that fails. Then answers 200 with
+/// these fields and forwards bytes.
 pub(crate) async fn tunnel(
     connection: &Rc<Connection>,
     authority: Authority,
     (fields, version): (&HeaderMap, Version),
     log_entry: &mut LogEntryBuilder,
-) -> Result<(), Failure> {
+) -> Result<HeaderMap, Failure> {
     let worker = &connection.worker;
     if worker.common.is_us(&authority) {
         return Err(Failure::Loop);
     }
-    check_connect_port(&worker.common.live().connect_ports, authority.port)?;
+    check_ports(connection, authority.port)?;
     let route = worker.route(RouteRequest {
         // The protocol inside the tunnel is not known here.
         scheme: Scheme::Http,
@@ -46,19 +54,102 @@ pub(crate) async fn tunnel(
         .has_peer()
         .then(|| worker.common.via.chain(fields, version));
     let to = Destination { route, via };
-    if let Some(candidate) = intercepted::candidate(connection, &authority, &to) {
-        return intercepted::begin(connection, candidate, log_entry).await;
+    // The program at the other end of a child's tunnel does not know our authority.
+    if connection.child.is_none()
+        && let Some(candidate) = intercepted::candidate(connection, &authority, &to)
+    {
+        intercepted::begin(connection, candidate, log_entry).await?;
+        return Ok(HeaderMap::new());
     }
     let share = connection.allowance.share();
     let (upstream, next_hop) = to.dial(worker, share).await?;
     log_entry.set_next_hop(Some(next_hop));
+    let offer = ChunkField::of(fields);
+    if let Some((pair, answer)) = offer.and_then(|offer| accept_chunks(connection, &offer)) {
+        carry_chunks(connection, log_entry.begin_tunnel(), upstream, pair);
+        return Ok(HeaderMap::from_iter([(HASHCACHE_LINK, answer.to_value())]));
+    }
     switch(
         connection,
         log_entry.begin_tunnel(),
         async move { Some(upstream) },
         (),
     );
-    Ok(())
+    Ok(HeaderMap::new())
+}
+
+/// Takes the offer of a child to code a stream in chunks, and says so. `None`: there is too little
+/// memory, or the client is no child; its stream passes unchanged.
+fn accept_chunks(connection: &Connection, offer: &ChunkField) -> Option<(ChunkPair, ChunkField)> {
+    let child = connection.child.as_ref()?;
+    let Http2Kind::Link { counters, .. } = &child.kind else {
+        return None;
+    };
+    let common = &connection.worker.common;
+    let key = common.live().link.as_ref()?.names.key(&child.pin);
+    let (own, memory) = chunked::reserve(&connection.allowance, common.shares.memory_max())?;
+    let cache = connection.worker.cache.clone();
+    let pair = ChunkPair {
+        key,
+        windows: chunked::agreed(own, offer),
+        known: common.chunks.of(child.pin, key, &cache),
+        cache,
+        counters: Arc::clone(counters),
+        _memory: memory,
+    };
+    let answer = ChunkField {
+        window: own.receive,
+        key: Some(key),
+    };
+    Some((pair, answer))
+}
+
+/// Forwards the content of a stream in chunks, once the child has the response.
+fn carry_chunks(
+    connection: &Rc<Connection>,
+    log_entry: TunnelEntryBuilder,
+    upstream: Channel,
+    pair: ChunkPair,
+) {
+    let client = connection.cell.upgraded();
+    let connection = Rc::clone(connection);
+    let open = connection.worker.metrics.tunnel();
+    tokio::task::spawn_local(async move {
+        let Ok(client) = client.await else {
+            return log_entry.write(&connection.worker, 0, true);
+        };
+        let client = client.socket.begun_with(client.read);
+        let worker = &connection.worker;
+        let mut drained = connection.drained.clone();
+        let stop = async move {
+            let _ = drained.wait_for(|drained| *drained).await;
+        };
+        let mut reported = 0;
+        let progress = |moved: Moved| {
+            log_entry.write(worker, moved.from_near - reported, false);
+            reported = moved.from_near;
+        };
+        let idle_time = worker.limits.tunnel_idle_time;
+        // On the heap, because the future is large.
+        let running = chunked::run(upstream, client, pair, idle_time, stop, progress);
+        let (moved, ended) = Box::pin(running).await;
+        log_entry.write(worker, moved.from_near - reported, ended == Ended::Broke);
+        drop(open);
+    });
+}
+
+/// Whether a tunnel may lead to `port`. A child has checked its own clients; it may also use the
+/// ports that it may request from, because it asks for a tunnel where a client changes the protocol
+/// (WebSocket).
+fn check_ports(connection: &Connection, port: u16) -> Result<(), Failure> {
+    let live = connection.worker.common.live();
+    let checked = check_connect_port(&live.connect_ports, port);
+    match &connection.child {
+        Some(_) => {
+            checked.or_else(|refused| check_connect_port(&live.ports, port).map_err(|_| refused))
+        }
+        None => checked,
+    }
 }
 
 /// Joins the client's connection with an upstream connection that has switched protocols.
@@ -73,7 +164,7 @@ pub(crate) fn upgrade(
 }
 
 /// Forwards bytes both ways once the client has the response. `held` is dropped at the end.
-fn switch<U: AsyncRead + AsyncWrite + Unpin + 'static>(
+fn switch<U: Side + 'static>(
     connection: &Rc<Connection>,
     log_entry: TunnelEntryBuilder,
     upstream: impl Future<Output = Option<U>> + 'static,

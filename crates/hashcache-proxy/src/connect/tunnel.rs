@@ -4,8 +4,11 @@
 //! directions. Bytes are written as soon as they are read, so a silent tunnel holds no buffer, and
 //! a slow receiver slows its sender down.
 //!
-//! Invariants: the end of one direction is forwarded as the end (FIN) of that direction only. A
-//! tunnel in which no byte moves for the idle time is closed in both directions.
+//! Invariants: the end of one direction is forwarded as the end (FIN) of that direction only. When
+//! one side breaks, or the process or the link of a child ends, the other one gets a reset: the
+//! bytes so far are not all, and many protocols have no other end than that of the connection. A
+//! tunnel in which no byte moves for the idle time is closed in both directions; with a reset, if
+//! bytes wait for a receiver.
 //! Cost: one copy per byte; memory only for bytes that a slow receiver has not taken, at most 16
 //! KiB per direction.
 
@@ -16,11 +19,14 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::connection::Connection;
 use crate::log_entry::TunnelEntryBuilder;
+use crate::upstream::{self, channel::Channel};
 use crate::wire::Socket;
 
 /// Bytes that a tunnel has forwarded so far.
@@ -39,12 +45,44 @@ pub(crate) enum Ended {
     Finished,
     /// No byte moved for the idle time.
     Idle,
-    /// The process stops, and the drain time is over.
+    /// The process stops, and the drain time is over; or the link that carries the tunnel is gone.
     Drained,
     /// The client's connection failed.
     ClientBroke,
     /// The upstream's connection failed.
     UpstreamBroke,
+}
+
+impl Ended {
+    /// Whether a side has failed, so that not all bytes have arrived.
+    pub(crate) fn is_broken(self) -> bool {
+        matches!(self, Self::ClientBroke | Self::UpstreamBroke)
+    }
+}
+
+/// One side of a tunnel.
+pub(crate) trait Side: AsyncRead + AsyncWrite + Unpin {
+    /// Closes it so that its other end does not take the bytes so far for all.
+    fn reset(self);
+}
+
+impl Side for Socket {
+    fn reset(self) {
+        self.reset_on_drop(true);
+    }
+}
+
+impl Side for Channel {
+    fn reset(self) {
+        Self::reset(self);
+    }
+}
+
+/// A connection to an origin that has changed its protocol.
+impl Side for TokioIo<Upgraded> {
+    fn reset(self) {
+        upstream::reset(self.into_inner());
+    }
 }
 
 /// Forwards bytes between `client` and `upstream` until the tunnel ends.
@@ -59,13 +97,14 @@ pub(crate) async fn run<C, U>(
     mut progress: impl FnMut(Carried),
 ) -> (Carried, Ended)
 where
-    C: AsyncRead + AsyncWrite + Unpin,
-    U: AsyncRead + AsyncWrite + Unpin,
+    C: Side,
+    U: Side,
 {
     let mut pump = Pump::default();
     let mut drained = pin!(drained);
     let mut last_moved = Instant::now();
     let mut report_at = last_moved + REPORT_EVERY;
+    let mut check_at = last_moved + CHECK_EVERY;
     let ended = loop {
         let before = pump.carried();
         tokio::select! {
@@ -80,8 +119,19 @@ where
                 report_at += REPORT_EVERY;
             }
             () = sleep_until(last_moved + idle_time) => break Ended::Idle,
+            () = sleep_until(check_at) => {
+                if let Some(broken) = find_broken(&mut client, &mut upstream).await {
+                    break broken;
+                }
+                check_at += CHECK_EVERY;
+            }
         }
     };
+    if ended.is_broken() || ended == Ended::Drained || !pump.is_at_rest() {
+        client.reset();
+        upstream.reset();
+        return (pump.carried(), ended);
+    }
     // FIN both ways. A peer that does not read must not delay us: the sockets are closed in any
     // case.
     let _ = timeout(CLOSE_TIME, async {
@@ -90,6 +140,25 @@ where
     })
     .await;
     (pump.carried(), ended)
+}
+
+/// The side whose writing half is broken, if there is one. A stream of a link does not wake its
+/// tunnel when the other side resets it and nothing more is to be read.
+async fn find_broken(
+    client: &mut (impl AsyncWrite + Unpin),
+    upstream: &mut (impl AsyncWrite + Unpin),
+) -> Option<Ended> {
+    let is_broken = |flushed| matches!(flushed, Poll::Ready(Err(_)));
+    poll_fn(|cx| {
+        Poll::Ready(if is_broken(Pin::new(&mut *client).poll_flush(cx)) {
+            Some(Ended::ClientBroke)
+        } else if is_broken(Pin::new(&mut *upstream).poll_flush(cx)) {
+            Some(Ended::UpstreamBroke)
+        } else {
+            None
+        })
+    })
+    .await
 }
 
 /// Both directions.
@@ -163,6 +232,11 @@ impl Pump {
         } else {
             Poll::Pending
         }
+    }
+
+    /// Whether no bytes wait for a receiver.
+    fn is_at_rest(&self) -> bool {
+        self.up.pending.is_empty() && self.down.pending.is_empty()
     }
 
     fn carried(&self) -> Carried {
@@ -281,13 +355,15 @@ thread_local! {
 const BUFFER_BYTES: usize = 16 << 10;
 /// Reads of one direction before the other gets its turn.
 const READS_PER_TURN: usize = 16;
+/// How often a silent tunnel looks whether one of its sides has broken.
+const CHECK_EVERY: Duration = Duration::from_secs(30);
 /// How often an open tunnel writes a log entry.
-const REPORT_EVERY: Duration = Duration::from_mins(5);
+pub(super) const REPORT_EVERY: Duration = Duration::from_mins(5);
 /// Time for the two FINs.
-const CLOSE_TIME: Duration = Duration::from_secs(1);
+pub(super) const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// Forwards bytes both ways and writes the log entries. `held` is dropped at the end.
-pub(crate) async fn carry<U: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn carry<U: Side>(
     connection: &Connection,
     log_entry: TunnelEntryBuilder,
     client: Socket,
@@ -306,8 +382,7 @@ pub(crate) async fn carry<U: AsyncRead + AsyncWrite + Unpin>(
         reported = carried.to_client;
     };
     let (carried, ended) = run(client, upstream, idle_time, stop, progress).await;
-    let broke = matches!(ended, Ended::ClientBroke | Ended::UpstreamBroke);
-    log_entry.write(worker, carried.to_client - reported, broke);
+    log_entry.write(worker, carried.to_client - reported, ended.is_broken());
     drop(held);
 }
 

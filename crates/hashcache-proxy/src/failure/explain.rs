@@ -234,6 +234,13 @@ impl Failure {
                 format!("Not supported: {what}.").into(),
                 "Use http:// or https://, or open the address without the proxy.".into(),
             ),
+            Self::Link(fault) => (
+                "There is no link to the next box",
+                format!("This proxy asks another box for {site}, and {}.", fault.as_str()).into(),
+                "Tell the operator of this proxy to run `hashcache link status`. Pages that are \
+                 stored here still work."
+                    .into(),
+            ),
             Self::Internal(what) => (
                 "Something went wrong in the proxy",
                 format!("This is a fault of the proxy, not of the site: {what}.").into(),

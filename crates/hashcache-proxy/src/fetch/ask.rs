@@ -14,9 +14,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashcache_http::Vary;
+use hashcache_http::{PROXY_STATUS, Vary, via_names};
 use http::header::{COOKIE, PROXY_AUTHENTICATE, REFERER};
-use http::{HeaderName, Request, StatusCode};
+use http::{HeaderMap, HeaderName, Request, StatusCode};
 use tokio::time::{Instant, timeout};
 
 use super::patience::{Patience, while_in_service};
@@ -116,7 +116,7 @@ pub(crate) async fn ask(
         let options = SendOptions {
             absolute: hop.absolute.clone(),
             connect_time: match stored_only {
-                Some(sibling) => Some(sibling.round_trip.connect_limit()),
+                Some(sibling) => Some(sibling.connect_limit()),
                 None if hop.member().is_some() => Some(MEMBER_CONNECT),
                 None => others.connect_time(hop),
             },
@@ -129,8 +129,7 @@ pub(crate) async fn ask(
         let sending = Box::pin(upstream.try_send(&hop.endpoint, request, &options));
         let mut sent = match stored_only {
             Some(sibling) => {
-                let round_trip = &sibling.round_trip;
-                let limit = round_trip.connect_limit() + round_trip.head_limit();
+                let limit = sibling.connect_limit() + sibling.head_limit();
                 let late = |_| Err(SendFailure::from(Failure::FirstByteTimeout(limit)).into());
                 timeout(limit, sending).await.unwrap_or_else(late)
             }
@@ -149,9 +148,17 @@ pub(crate) async fn ask(
                 (None, None) => sending.await,
             },
         };
-        if let Some(site) = origin_of {
+        if let Some(site) = site {
             let path = path.as_deref().unwrap_or_default();
-            note(worker, (site, path), (hop, busy), &mut sent);
+            match origin_of {
+                Some(site) => note(worker, (site, path), (hop, busy), &mut sent),
+                None => {
+                    if let Ok(exchange) = &mut sent {
+                        let targets = &worker.common.live().store.targets;
+                        site.mark_cookies((path, &mut exchange.response), targets);
+                    }
+                }
+            }
         }
         if let Some(sibling) = stored_only {
             let had_it = is_usable(&sent, &withheld);
@@ -286,8 +293,9 @@ impl Asking {
                 self.note(hop, failed);
                 Judged::Failed(None)
             }
-            // The peer could not reach the origin, perhaps because its own line is down.
-            status if is_gateway_error(status) => {
+            // The peer could not reach the origin, perhaps because its own line is down. A member
+            // that passes an error of the origin on has tried what can be tried.
+            status if is_gateway_error(status) && !is_of_origin(hop, fields) => {
                 self.kept.get_or_insert(answered);
                 Judged::Failed(None)
             }
@@ -316,6 +324,18 @@ impl Asking {
             (None, None) => Err(Failure::NoRoute.into()),
         }
     }
+}
+
+/// Whether a member has passed an error of the origin on. Then its name is the last one in Via. Its
+/// own errors have Proxy-Status; what another server at its address says has neither.
+fn is_of_origin(hop: &Hop, fields: &HeaderMap) -> bool {
+    let Some(member) = hop.member() else {
+        return false;
+    };
+    let last = via_names(fields).last();
+    let has_passed_on =
+        last.is_some_and(|name| name.eq_ignore_ascii_case(member.name().as_bytes()));
+    has_passed_on && !fields.contains_key(PROXY_STATUS)
 }
 
 /// Whether the server says that it cannot answer now, but another one might.

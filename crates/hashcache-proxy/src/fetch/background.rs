@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::counters::ByteCount;
 use super::{FetchSpec, fetch};
-use crate::collapse::Role;
+use crate::collapse::{Background, Role};
 use crate::worker::Worker;
 
 /// Begins a background validation, unless one is in progress or failed recently.
@@ -23,7 +23,7 @@ pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, spec: FetchSpec) {
     if collapse.failed_lately(&spec.place.name, now) {
         return;
     }
-    let Some(counted) = collapse.in_background(BACKGROUND_MAX) else {
+    let Some(counted) = collapse.in_background(Background::Revalidation, BACKGROUND_MAX) else {
         return;
     };
     let Role::Leader(leader) = collapse.join(&spec.place.name, now) else {

@@ -40,7 +40,10 @@ pub(crate) async fn head_came(
     let name = &selected.place.name;
     let length = match head.get(CONTENT_LENGTH) {
         None => true,
-        value => value == selected.hit.content_len().map(HeaderValue::from).as_ref(),
+        value => {
+            let stored = selected.stored.content_len(&selected.hit);
+            value == stored.map(HeaderValue::from).as_ref()
+        }
     };
     let same = |name: HeaderName| match head.get(&name) {
         None => true,

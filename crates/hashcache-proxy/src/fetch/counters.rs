@@ -1,4 +1,4 @@
-//! Values that a fetch shares with the response to its client: a byte count, and the trailers.
+//! Values that a fetch shares with the response to its client: what was received, and the trailers.
 //!
 //! Written by `fetch` and by the bodies of `upstream`, read by `request` for the log entry. Both
 //! run on one core, so neither needs a lock.
@@ -8,8 +8,47 @@ use std::rc::Rc;
 
 use http::HeaderMap;
 
+use crate::link::usage::LinkUsage;
+
 /// Bytes received from upstream for a request, counted as they arrive.
-pub(crate) type ByteCount = Rc<Cell<u64>>;
+pub(crate) type ByteCount = Rc<Received>;
+
+/// What was received for a request.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    bytes: Cell<u64>,
+    link: Cell<Option<LinkUsage>>,
+}
+
+impl Received {
+    pub(crate) fn get(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    pub(crate) fn set(&self, bytes: u64) {
+        self.bytes.set(bytes);
+    }
+
+    /// Notes the frames of one response on a link; a resumed transfer has several.
+    pub(crate) fn note_link(&self, usage: Option<LinkUsage>) {
+        let Some(usage) = usage else { return };
+        let before = self.link.get().map_or(0, |usage| usage.bytes);
+        self.link.set(Some(LinkUsage {
+            bytes: before + usage.bytes,
+            ..usage
+        }));
+    }
+
+    /// Sets the frames so far.
+    pub(crate) fn set_link(&self, usage: LinkUsage) {
+        self.link.set(Some(usage));
+    }
+
+    /// The frames on a link so far, if there were any.
+    pub(crate) fn link(&self) -> Option<LinkUsage> {
+        self.link.get()
+    }
+}
 
 /// The trailers of a response that is being stored, available when its content has ended.
 pub(crate) type Trailers = Rc<RefCell<Option<HeaderMap>>>;

@@ -6,11 +6,13 @@
 //! Invariant: a put begins only for responses that the rules allow to be stored, at the place that
 //! `variant` chooses.
 
-use hashcache::{Hit, Keep, Put, Storage, Writer};
+use bytes::Bytes;
+use hashcache::{Hit, Keep, Put, Reservation, Storage};
 use hashcache_http::{
     ContentRange, NotStored, ResponseDirectives, Storable, StoredFacts, UnixTime, VaryRow,
     ensure_date, fields_to_store, if_range_value, storable,
 };
+use hashcache_wan::pages::{PACKER_BYTES, Packer};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::time::Instant;
@@ -22,7 +24,10 @@ use crate::in_flight_ranges::{AwaitedRange, RangeClaim, WholeOnly};
 use crate::metrics::Limit;
 use crate::page_groups::PageRequest;
 use crate::purge::labels_of;
-use crate::store::{ObjectPlace, StoredResponse};
+use crate::share::reserve_for;
+use crate::site::encode::{LENGTH_MIN, is_plain_text};
+use crate::store::put::{ContentWriter, page_memory};
+use crate::store::{self, ObjectPlace, PACKED_BYTES_MAX, PageTable, StoredResponse};
 use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
@@ -42,8 +47,10 @@ pub(super) enum StoreDecision {
 
 /// The begun put of a whole response.
 pub(super) struct BegunPut {
-    pub(super) writer: Writer,
+    pub(super) writer: ContentWriter,
     pub(super) stored: StoredResponse,
+    /// As it was put.
+    pub(super) metadata: Bytes,
     pub(super) length: Option<u64>,
     pub(super) response_time: UnixTime,
     pub(super) row: Option<NewRow>,
@@ -111,7 +118,7 @@ pub(super) fn judge(
             // No mark: the object is not complete.
             let put = Put {
                 labels: labels_of(&worker.cache, spec.space, &spec.target, response.headers()),
-                ..Put::metadata(bytes::Bytes::new())
+                ..Put::metadata(Bytes::new())
             };
             let part = begin_part(worker, plan, stored, range, live.max_object_size, put);
             return match part {
@@ -135,16 +142,36 @@ pub(super) fn judge(
     let directives = ResponseDirectives::for_targets(response.headers(), &live.store.targets);
     let mut fields = fields_to_store(response.headers(), &directives);
     ensure_date(&mut fields, response_time);
-    let stored = StoredResponse {
+    // What another member stores is kept in memory for a short time only.
+    let is_packed = live.keeps_digests()
+        && storage == Storage::Disk
+        && length.is_none_or(|length| (LENGTH_MIN..=PACKED_BYTES_MAX).contains(&length))
+        && is_plain_text(facts.status, response.headers());
+    let mut memory = is_packed
+        .then(|| memory_for_pages(worker, spec, length))
+        .flatten();
+    let mut stored = StoredResponse {
         facts,
         row,
         table: plan.table_with(&fields),
         fields,
+        digest: live.keeps_digests().then_some(store::UNKNOWN_DIGEST),
+        pages: None,
     };
+    if memory.is_some() {
+        // The longest table that may follow must have room beside long fields.
+        let longest = length.unwrap_or(PACKED_BYTES_MAX);
+        stored.pages = Some(PageTable::announced(Some(longest)));
+        match stored.encode().is_some() {
+            true => stored.pages = Some(PageTable::announced(length)),
+            false => (memory, stored.pages) = (None, None),
+        }
+    }
     if matches!(spec.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
         ranges.note_whole_only(&plan.place.name, WholeOnly::Yes, Instant::now());
     }
     let in_parts = length.is_some()
+        && memory.is_none()
         && facts.status == StatusCode::OK
         && !ranges.is_whole_only(&plan.place.name, Instant::now())
         && if_range_value(&stored.facts, &stored.fields).is_some()
@@ -159,8 +186,11 @@ pub(super) fn judge(
     let announced = (&facts, response.headers());
     let place = (spec.space, &spec.target);
     let mark = mark(place, &spec.fields, announced, response_time);
-    let put = stored.encode().map(|metadata| Put {
-        length,
+    let metadata = stored.encode();
+    stored.pages = None;
+    let put = metadata.clone().map(|metadata| Put {
+        // That of the pages is known at their end.
+        length: length.filter(|_| memory.is_none()),
         group,
         mark,
         storage,
@@ -179,14 +209,34 @@ pub(super) fn judge(
         .and_then(|(intent, put)| intent.writer(put).ok())
     {
         Some(writer) => StoreDecision::Store(Box::new(BegunPut {
-            writer,
+            writer: match memory {
+                Some(memory) => ContentWriter::in_pages(writer, memory),
+                None => ContentWriter::Plain(Box::new(writer)),
+            },
             stored,
+            metadata: metadata.unwrap_or_default(),
             length,
             response_time,
             row,
         })),
         None => StoreDecision::Pass(NotStored::NoUse),
     }
+}
+
+/// Sets memory aside for content that is stored in pages; `None`: it is stored as it arrives.
+fn memory_for_pages(
+    worker: &Worker,
+    spec: &FetchSpec,
+    length: Option<u64>,
+) -> Option<(Reservation, Reservation)> {
+    let reserve = |bytes| reserve_for(Some(&spec.share), &worker.cache, bytes);
+    let (own, shared) = page_memory(length);
+    let memory = (reserve(own)?, reserve(shared)?);
+    let mut packer = worker.packer.borrow_mut();
+    if packer.is_none() {
+        *packer = Some((Packer::new()?, worker.cache.reserve(PACKER_BYTES)?));
+    }
+    Some(memory)
 }
 
 fn refuses_ranges(response: &HeaderMap) -> bool {
@@ -217,6 +267,8 @@ fn stored_part(
         row,
         table: plan.table_with(&fields),
         fields,
+        digest: None,
+        pages: None,
     }
 }
 

@@ -14,9 +14,12 @@
 mod ask;
 pub(crate) mod background;
 pub(crate) mod confirm;
+mod content_hash;
 pub(crate) mod counters;
 mod fields;
+mod hinted;
 mod judge;
+mod keep;
 pub(crate) mod learn;
 mod mark;
 mod patience;
@@ -28,8 +31,9 @@ pub(crate) mod variant;
 
 pub(crate) use self::ask::{Answered, AskFailure, Others, ask, is_final};
 pub(crate) use self::fields::{passed_on, upstream_fields};
+pub(crate) use self::hinted::{HINTED_BYTES_MAX, HINTED_FIELDS};
 pub(crate) use self::patience::Patience;
-pub(crate) use self::spec::{Extent, FetchSpec, Fetched, Reply, SelectedResponse, is_error};
+pub(crate) use self::spec::{Cause, Extent, FetchSpec, Fetched, Reply, SelectedResponse, is_error};
 
 use std::rc::Rc;
 
@@ -43,6 +47,7 @@ use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::confirm::confirm;
+use self::content_hash::ContentHash;
 use self::counters::{ByteCount, Trailers};
 use self::fields::{request, strip_for_storing};
 use self::judge::{BegunPut, BegunRangePut, StoreDecision, judge};
@@ -50,6 +55,8 @@ use self::pump::{RESUMES_MAX, Transfer};
 use self::spec::is_withdrawn;
 use self::variant::{Intents, add_row, chosen, plan_put};
 use crate::collapse::{Leader, SharedResponse};
+use crate::link::coding::LinkCoding;
+use crate::link::hints::Hints;
 use crate::metrics::CountedBytes;
 use crate::route::{Route, Siblings};
 use crate::store::StoredResponse;
@@ -80,6 +87,18 @@ pub(crate) async fn fetch(
         }
     };
     let response_time = worker.common.now();
+    let hints = answered
+        .exchange
+        .response
+        .extensions_mut()
+        .remove::<Hints>();
+    if let Some(hints) = hints {
+        hinted::follow(&worker, &spec, &hints);
+    }
+    if spec.cause == Cause::Hint && !hinted::is_wanted(&answered.exchange.response) {
+        // Whoever waits asks for it.
+        return;
+    }
     spec.route = spec
         .route
         .map(|route| route.map(|route| route.beginning_with(answered.hop)));
@@ -168,7 +187,9 @@ pub(crate) async fn fetch(
             // An error in reply to a validation does not show whether the next response can be
             // shared.
             let validated = spec.selected.is_some() && is_error(status);
-            if let Some(leader) = leader.filter(|_| !validated) {
+            // Nor does a response to a request that no client has made.
+            let says_nothing = validated || spec.cause == Cause::Hint;
+            if let Some(leader) = leader.filter(|_| !says_nothing) {
                 leader.not_shared(&origin, Instant::now());
             }
             if is_withdrawn(reason) && spec.replaces.is_some() {
@@ -204,8 +225,6 @@ async fn ask_origin(worker: &Rc<Worker>, spec: &mut FetchSpec) -> Result<Answere
         Some(route) => route,
         None => plan(worker, spec).await?,
     };
-    spec.route = Ok(Some(route.clone()));
-    let route = &route;
     let mut fields = upstream_fields(
         worker,
         &spec.target,
@@ -216,7 +235,7 @@ async fn ask_origin(worker: &Rc<Worker>, spec: &mut FetchSpec) -> Result<Answere
     if let Some(selected) = &spec.selected {
         // The owner may have a newer response of the same second, which a date does not tell from
         // the copy: without an entity tag the copy is replaced.
-        let is_copy = selected.hit.storage() == Storage::Memory;
+        let is_copy = selected.hit.storage() == Storage::Memory || route.first().member().is_some();
         if !is_copy || selected.stored.fields.contains_key(ETAG) {
             set_validators(&mut fields, &selected.stored.facts, &selected.stored.fields);
         }
@@ -234,15 +253,22 @@ async fn ask_origin(worker: &Rc<Worker>, spec: &mut FetchSpec) -> Result<Answere
             fields.remove(RANGE);
         }
     }
-    let options = SendOptions {
+    let mut options = SendOptions {
         informational: spec.informational.clone(),
         client: Some(spec.share.clone()),
         ..SendOptions::default()
     };
+    if route.has_link() {
+        let link = spec.link();
+        options.link = link.offering(spec.offered()).finding(spec.named(worker));
+        options.hints = spec.hints(worker);
+    }
     let Some(request) = request(&spec.target, fields) else {
         return Err(unsendable());
     };
-    ask(worker, route, request, &options).await
+    let answered = ask(worker, &route, request, &options).await;
+    spec.route = Ok(Some(route));
+    answered
 }
 
 /// The route of a fetch, after the peers that may have the response were asked.
@@ -363,6 +389,7 @@ async fn store(
     let BegunPut {
         writer,
         stored,
+        metadata,
         length,
         response_time,
         row,
@@ -404,12 +431,21 @@ async fn store(
     }));
     // If the client has left, this drops its follower, so that it does not keep the fetch running.
     drop(sent);
+    let link = match &spec.route {
+        Ok(Some(route)) if route.has_link() => spec.link(),
+        _ => LinkCoding::Unchanged,
+    };
+    let hash = ContentHash::of(&metadata, &body);
     let mut transfer = Transfer {
         etag: etag.filter(|_| can_resume),
         resumes_left: RESUMES_MAX,
         skip: 0,
+        link,
+        metadata,
+        hash,
         length,
         earlier_bytes: 0,
+        earlier_link_bytes: 0,
         counted: CountedBytes::default(),
         digest,
         trailers,

@@ -12,17 +12,23 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
 
-use hashcache::Writer;
+use bytes::Bytes;
 use hashcache_http::{ContentDigest, EntityTag, parse_content_range};
 use http::header::{ETAG, IF_RANGE, RANGE};
 use http::{HeaderValue, StatusCode};
 
 use super::ask::ask;
+use super::content_hash::ContentHash;
 use super::counters::{ByteCount, Trailers};
 use super::fields::{part_fields, request};
-use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
-use super::spec::FetchSpec;
+use super::keep::keep_replaced;
+use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take_content, take_end};
+use super::spec::{Cause, FetchSpec};
+use crate::failure::{Failure, LinkFault};
+use crate::link::coding::LinkCoding;
+use crate::link::usage::LinkUsage;
 use crate::metrics::CountedBytes;
+use crate::store::put::ContentWriter;
 use crate::upstream::{ResponseBody, SendOptions};
 use crate::worker::Worker;
 
@@ -41,8 +47,15 @@ pub(super) struct Transfer {
     pub(super) resumes_left: u32,
     /// Bytes that are received twice after resuming.
     pub(super) skip: u64,
+    /// How the rest of a broken transfer uses the link to a parent.
+    pub(super) link: LinkCoding,
+    /// The metadata as it was put.
+    pub(super) metadata: Bytes,
+    pub(super) hash: ContentHash,
     /// Bytes received on earlier connections.
     pub(super) earlier_bytes: u64,
+    /// Frames received on them, bytes.
+    pub(super) earlier_link_bytes: u64,
     pub(super) counted: CountedBytes,
     /// The digest that the response announces (RFC 9530).
     pub(super) digest: Option<ContentDigest>,
@@ -51,7 +64,7 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    pub(super) async fn run(&mut self, mut writer: Writer, mut body: ResponseBody) {
+    pub(super) async fn run(&mut self, mut writer: ContentWriter, mut body: ResponseBody) {
         loop {
             if !self.is_wanted(&writer) {
                 break;
@@ -62,8 +75,13 @@ impl Transfer {
             };
             poll_fn(|context| writer.poll_room(context, ahead)).await;
             let frame = body.frame().await;
+            if let Some(Err(Failure::Link(LinkFault::Frames))) = &frame {
+                self.link = self.link.in_plain();
+            }
             self.byte_count
                 .set(self.earlier_bytes + body.origin_bytes());
+            // Before the reader has the last content: its log entry is written then.
+            self.note_link(&body);
             match frame {
                 Some(Ok(frame)) => {
                     let data = match frame.into_data() {
@@ -79,7 +97,8 @@ impl Transfer {
                     if !self.is_as_promised(data, writer.written()) {
                         return self.broken_promise(&body, writer);
                     }
-                    if !take(&self.worker, &mut writer, data).await {
+                    self.hash.update(data);
+                    if !take_content(&self.worker, &mut writer, data).await {
                         break;
                     }
                     let all = self.earlier_bytes + body.origin_bytes();
@@ -90,16 +109,25 @@ impl Transfer {
                     if self.digest.as_ref().is_some_and(|digest| !digest.holds()) {
                         return self.broken_promise(&body, writer);
                     }
+                    if !take_end(&self.worker, &mut writer).await {
+                        break;
+                    }
                     self.count(&body, writer.written());
                     // An error here means that a newer response was stored or that the store is
                     // closed; the readers have all content in any case.
-                    if let Err(error) = writer.commit() {
-                        tracing::debug!(%error, "response not stored");
+                    let digest = self.hash.digest(&body);
+                    match writer.commit(&self.metadata, digest) {
+                        Ok(_) => keep_replaced(&self.worker, &self.spec, digest),
+                        Err(error) => tracing::debug!(%error, "response not stored"),
                     }
                     return;
                 }
                 Some(Err(_)) | None => match self.resume(&writer, body.origin_bytes()).await {
-                    Some(rest) => body = rest,
+                    Some(rest) => {
+                        self.earlier_link_bytes += body.link_usage().map_or(0, |usage| usage.bytes);
+                        self.hash.note_resumed();
+                        body = rest;
+                    }
                     None => break,
                 },
             }
@@ -131,7 +159,7 @@ impl Transfer {
 
     /// Content that does not match its digest is not stored, and no reader gets it as complete (RFC
     /// 9530).
-    fn broken_promise(&mut self, body: &ResponseBody, writer: Writer) {
+    fn broken_promise(&mut self, body: &ResponseBody, writer: ContentWriter) {
         self.count(body, writer.written());
         let host = self.spec.target.authority.to_string();
         tracing::debug!(host, "content is not what its digest says");
@@ -142,19 +170,34 @@ impl Transfer {
     }
 
     /// Whether all bytes of a known length have arrived.
-    fn is_whole(&self, writer: &Writer) -> bool {
+    fn is_whole(&self, writer: &ContentWriter) -> bool {
         self.length.is_none_or(|length| length == writer.written())
     }
 
+    /// Notes the frames so far, if the content came in some.
+    fn note_link(&self, body: &ResponseBody) {
+        if let Some(usage) = body.link_usage() {
+            let bytes = self.earlier_link_bytes + usage.bytes;
+            self.byte_count.set_link(LinkUsage { bytes, ..usage });
+        }
+    }
+
     fn count(&mut self, body: &ResponseBody, content: u64) {
+        self.note_link(body);
         let all = self.earlier_bytes + body.origin_bytes();
         let metrics = &self.worker.metrics;
         metrics.fetched_rest(&mut self.counted, all, content);
     }
 
     /// Whether a reader, or the store, needs the rest.
-    fn is_wanted(&self, writer: &Writer) -> bool {
-        if self.spec.background || writer.stream().followers() > 0 {
+    fn is_wanted(&self, writer: &ContentWriter) -> bool {
+        let is_wanted_anyway = match self.spec.cause {
+            Cause::Request | Cause::RequestByHint => false,
+            Cause::Revalidation => true,
+            // It is short.
+            Cause::Hint => writer.is_stored(),
+        };
+        if is_wanted_anyway || writer.followers() > 0 {
             return true;
         }
         let Some(length) = self.length else {
@@ -165,7 +208,7 @@ impl Transfer {
     }
 
     /// Resumes a broken transfer if the origin confirms that the content is the same.
-    async fn resume(&mut self, writer: &Writer, bytes: u64) -> Option<ResponseBody> {
+    async fn resume(&mut self, writer: &ContentWriter, bytes: u64) -> Option<ResponseBody> {
         let etag = self.etag.clone()?;
         self.earlier_bytes += bytes;
         while self.resumes_left > 0 {
@@ -201,6 +244,7 @@ impl Transfer {
         let request = request(&spec.target, fields)?;
         let options = SendOptions {
             client: Some(spec.share.clone()),
+            link: self.link.clone(),
             ..SendOptions::default()
         };
         let sent = ask(

@@ -39,6 +39,7 @@ use super::spec::is_withdrawn;
 use super::variant::change;
 use crate::failure::Failure;
 use crate::in_flight_ranges::{RangeClaim, RangeGuard, WholeOnly};
+use crate::link::coding::{LinkCoding, StoredHere};
 use crate::metrics::CountedBytes;
 use crate::route::Route;
 use crate::share::Share;
@@ -89,6 +90,7 @@ pub(crate) async fn fetch_range(
     let asked = worker.common.now();
     let options = SendOptions {
         client: Some(spec.share.clone()),
+        link: LinkCoding::of(&spec.fields, StoredHere::Yes),
         ..SendOptions::default()
     };
     let route = match spec.route.clone() {
@@ -295,6 +297,7 @@ pub(super) async fn pump(
         let content = writer.written() - guard.start();
         worker.metrics.fetching(&mut in_metrics, received, content);
     }
+    byte_count.note_link(body.link_usage());
     let content = writer.written() - guard.start();
     let metrics = &worker.metrics;
     metrics.fetched_rest(&mut in_metrics, body.origin_bytes(), content);

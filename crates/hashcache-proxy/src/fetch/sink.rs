@@ -8,6 +8,7 @@ use std::time::Duration;
 use hashcache::{PutError, Writer};
 use tokio::time::{Instant, timeout};
 
+use crate::store::put::{ContentWriter, IsEnd, PageWriter};
 use crate::worker::Worker;
 
 /// How long a fetch waits for the disk before its object bypasses the store.
@@ -16,6 +17,55 @@ const STORE_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) const BYPASS_AHEAD: u64 = 256 << 10;
 /// A fetch without readers is finished if at most this much remains.
 pub(super) const NEARLY_DONE: u64 = 1 << 20;
+
+/// Writes `data`, in the form in which the content is stored; false if the fetch must end.
+pub(super) async fn take_content(
+    worker: &Worker,
+    writer: &mut ContentWriter,
+    mut data: &[u8],
+) -> bool {
+    let pages = match writer {
+        ContentWriter::Plain(writer) => return take(worker, writer, data).await,
+        ContentWriter::Pages(pages) => pages,
+    };
+    while !data.is_empty() {
+        data = &data[pages.fill(data)..];
+        if !take_page(worker, pages, IsEnd::No).await {
+            return false;
+        }
+    }
+    true
+}
+
+/// Writes what is not written yet at the end of the content; false if the fetch must end.
+pub(super) async fn take_end(worker: &Worker, writer: &mut ContentWriter) -> bool {
+    match writer {
+        ContentWriter::Plain(_) => true,
+        ContentWriter::Pages(pages) => take_page(worker, pages, IsEnd::Yes).await,
+    }
+}
+
+async fn take_page(worker: &Worker, pages: &mut PageWriter, end: IsEnd) -> bool {
+    let packed = match worker.packer.borrow_mut().as_mut() {
+        Some((packer, _)) => pages.pack(packer, end),
+        None => Err("there is no packer"),
+    };
+    match packed {
+        Ok(false) => true,
+        Ok(true) => {
+            let (writer, stored) = pages.parts();
+            let is_taken = take(worker, writer, stored).await;
+            if is_taken {
+                pages.note_stored();
+            }
+            is_taken
+        }
+        Err(reason) => {
+            tracing::debug!(reason, "a page could not be packed");
+            false
+        }
+    }
+}
 
 /// Writes `data`; false if the fetch must end.
 pub(super) async fn take(worker: &Worker, writer: &mut Writer, data: &[u8]) -> bool {

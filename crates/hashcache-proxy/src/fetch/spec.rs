@@ -4,10 +4,13 @@
 
 use std::net::IpAddr;
 
-use hashcache::{Follower, Hit};
+use bytes::Bytes;
+use hashcache::Hit;
 use hashcache_http::{
-    ByteRange, NotStored, OnError, Space, StoredFacts, Target, Variant, VariantTable,
+    ByteRange, HintUse, NotStored, OnError, Space, StoredFacts, Target, Variant, VariantTable,
+    origin_key,
 };
+use http::header::RANGE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::sync::oneshot;
 
@@ -15,10 +18,15 @@ use super::ask::AskFailure;
 use super::counters::Trailers;
 use crate::failure::Failure;
 use crate::in_flight_ranges::AwaitedRange;
+use crate::link::coding::{LinkCoding, StoredHere};
+use crate::link::dictionary::StoredContent;
+use crate::link::named::NamedLookup;
 use crate::route::{NextHop, Route, Siblings};
 use crate::share::Share;
+use crate::store::follow::ContentFollower;
 use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::{Informational, ResponseBody};
+use crate::worker::Worker;
 
 /// The resource to fetch, and the client that pays for the fetch.
 pub(crate) struct FetchSpec {
@@ -47,8 +55,84 @@ pub(crate) struct FetchSpec {
     pub(crate) replaces: Option<Hit>,
     pub(crate) extent: Extent,
     pub(crate) informational: Option<Informational>,
-    /// The fetch has no client.
-    pub(crate) background: bool,
+    pub(crate) cause: Cause,
+}
+
+/// Why a fetch is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A client asked.
+    Request,
+    /// A child asked because this box had named the resource.
+    RequestByHint,
+    /// A stored response is validated while it is served. No client waits.
+    Revalidation,
+    /// A parent named the resource as one that the client of a page will need. No client waits yet.
+    Hint,
+}
+
+impl FetchSpec {
+    /// How the request uses the link to a parent.
+    pub(super) fn link(&self) -> LinkCoding {
+        let is_stored =
+            self.selected.is_some() || self.replaces.is_some() || self.choices.is_some();
+        let stored = match is_stored {
+            true => StoredHere::Yes,
+            false => StoredHere::No,
+        };
+        LinkCoding::of(&self.fields, stored)
+    }
+
+    /// What the request has to do with hints of a parent.
+    pub(super) fn hints(&self, worker: &Worker) -> HintUse {
+        let is_page = self.space == Space::Own && self.is_whole();
+        match self.cause {
+            Cause::Request if is_page && worker.common.live().follows_hints => HintUse::Wanted,
+            Cause::Request | Cause::Revalidation => HintUse::None,
+            Cause::RequestByHint | Cause::Hint => HintUse::Followed,
+        }
+    }
+
+    /// The metadata of the stored response that the new one replaces.
+    pub(super) fn replaced(&self) -> Option<&Bytes> {
+        self.stored().map(Hit::metadata)
+    }
+
+    fn stored(&self) -> Option<&Hit> {
+        let selected = self.selected.as_ref().map(|selected| &selected.hit);
+        selected.or(self.replaces.as_ref())
+    }
+
+    /// Finds what a parent names, among stored responses of the same origin.
+    pub(super) fn named(&self, worker: &Worker) -> Option<NamedLookup> {
+        if !self.is_whole() {
+            return None;
+        }
+        let cache = worker.cache.clone();
+        // The parent names responses as it stores them itself.
+        let theirs = origin_key(Space::Own, &self.target);
+        let ours = origin_key(self.space, &self.target);
+        Some(NamedLookup::new(move |key, digest| {
+            let path = key.strip_prefix(&theirs[..]);
+            let name = path.map(|path| [&ours[..], path].concat());
+            let cache = cache.clone();
+            Box::pin(async move { StoredContent::find(&cache, &name?, digest).await })
+        }))
+    }
+
+    fn is_whole(&self) -> bool {
+        match self.extent {
+            Extent::AsAsked => !self.fields.contains_key(RANGE),
+            Extent::Around(_) => false,
+            Extent::Whole => true,
+        }
+    }
+
+    /// The stored response that the new one replaces, as a dictionary for the whole of it.
+    pub(super) fn offered(&self) -> Option<StoredContent> {
+        let hit = self.stored().filter(|_| self.is_whole())?;
+        StoredContent::of(hit, &StoredResponse::decode(hit.metadata())?)
+    }
 }
 
 /// The part of the content that is requested.
@@ -80,7 +164,7 @@ pub(crate) enum Fetched {
         response: Response<()>,
         facts: StoredFacts,
         is_stored: bool,
-        follower: Follower,
+        follower: ContentFollower,
         length: Option<u64>,
         /// The range that the client wants, at which the follower begins; `None`: all of it.
         part: Option<ByteRange>,

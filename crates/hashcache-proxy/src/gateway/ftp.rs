@@ -278,7 +278,12 @@ impl Dialogue<'_> {
                 let range = format!("bytes {first}-{last}/{size}");
                 (head.field("Content-Range", &range), Some(part.length()))
             }
-            None => (self.head(StatusCode::OK, named, facts), facts.size),
+            // With a length of 0 the response would be complete before the transfer has begun; a
+            // file that is being written, and files that are made when they are read, say 0 too.
+            None => {
+                let length = facts.size.filter(|size| *size > 0);
+                (self.head(StatusCode::OK, named, facts), length)
+            }
         };
         out.begin(head, length).await?;
         if request.is_head {
@@ -544,7 +549,8 @@ fn sets_time(path: &[u8]) -> bool {
     path.len() > 14 && path[..8].iter().all(u8::is_ascii_digit) && path.contains(&b' ')
 }
 
-/// Whether the client, or the cache, has the file as it is now.
+/// Whether the client, or the cache, has the file as it is now: with this very time, because a file
+/// may be replaced by an older one.
 fn is_unchanged(request: &GatewayRequest, facts: FileFacts, now: UnixTime) -> bool {
     let fields = &request.fields;
     if fields.contains_key(IF_NONE_MATCH) {
@@ -554,7 +560,7 @@ fn is_unchanged(request: &GatewayRequest, facts: FileFacts, now: UnixTime) -> bo
     let since = since.and_then(|since| parse_http_date(since.as_bytes(), now));
     since
         .zip(facts.modified)
-        .is_some_and(|(since, modified)| modified <= since)
+        .is_some_and(|(since, modified)| modified == since)
 }
 
 enum Wanted {

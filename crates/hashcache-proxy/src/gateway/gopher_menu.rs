@@ -34,7 +34,7 @@ pub(crate) fn read(text: &[u8]) -> Menu<'_> {
         if line == b"." {
             break;
         }
-        let Some(item) = item(line) else {
+        let Some(item) = item(line).filter(|_| line.len() <= LINE_MAX) else {
             continue;
         };
         if menu.items.len() == ITEMS_MAX {
@@ -158,6 +158,9 @@ pub(crate) fn decode(text: &str) -> Vec<u8> {
 
 /// Maximum number of items that are shown.
 pub(crate) const ITEMS_MAX: usize = 10_000;
+/// Maximum length of a line, bytes; longer ones are left out. As HTML it is made as a whole, and
+/// escaping makes it longer.
+const LINE_MAX: usize = 4096;
 /// Maximum length of a selector (RFC 1436, section 3.8), with the words of a search.
 const SELECTOR_MAX: usize = 255;
 
@@ -178,6 +181,8 @@ mod tests {
         let long = b"1\n".repeat(ITEMS_MAX + 1);
         assert!(read(&long).is_cut);
         assert!(!read(&long[2..]).is_cut);
+        let long = format!("i{}\r\niB\r\n", "a".repeat(LINE_MAX));
+        assert_eq!(read(long.as_bytes()).items.len(), 1);
     }
 
     #[test]

@@ -85,6 +85,7 @@ fn entry<'a>(entry: Entry<'a>) -> Line<'a> {
     match name {
         b"." | b".." => Line::Nothing,
         [] => Line::Unread,
+        _ if name.len() > NAME_MAX => Line::Unread,
         _ if name.iter().any(is_control) => Line::Unread,
         _ => Line::Entry(entry),
     }
@@ -281,6 +282,8 @@ fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
 
 /// Maximum number of names that are shown.
 pub(crate) const NAMES_MAX: usize = 10_000;
+/// Maximum length of a name, bytes: its row is made as a whole, and escaping makes it longer.
+const NAME_MAX: usize = 4096;
 /// Words of a line among which size and date are looked for.
 const WORDS_READ: usize = 12;
 
@@ -319,6 +322,15 @@ mod tests {
             ]
         );
         assert_eq!(unread, 2);
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_for_a_row_is_counted_alone() {
+        let [fits, long] = [NAME_MAX, NAME_MAX + 1].map(|length| "\"".repeat(length));
+        let text = format!("type=file; {fits}\r\ntype=file; {long}\r\n");
+        let (rows, unread) = rows(ListingForm::Mlsd, &text);
+        assert_eq!((rows.len(), unread), (1, 1));
+        assert_eq!(rows[0].1, fits);
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl GatewayRequest {
     /// User name and password of Basic authentication (RFC 7617); `Ok(None)`: none are given.
     ///
     /// # Errors
-    /// The field is not Basic, or a control character would end a command.
+    /// The field is not Basic, or a control character, also Telnet's 255, would end a command.
     pub(super) fn login(&self) -> Result<Option<Login>, Failure> {
         let Some(value) = self.fields.get(AUTHORIZATION) else {
             return Ok(None);
@@ -56,7 +56,7 @@ impl GatewayRequest {
         let decoded = value.as_bytes().split_at_checked(6);
         let decoded = decoded.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"basic "));
         let decoded = decoded.and_then(|(_, text)| BASE64.decode(text.trim_ascii()).ok());
-        let decoded = decoded.filter(|text| !text.iter().any(u8::is_ascii_control));
+        let decoded = decoded.filter(|text| !text.iter().any(is_control));
         let Some(decoded) = decoded else {
             return Err(refused("the user name or password cannot be used"));
         };
@@ -65,6 +65,10 @@ impl GatewayRequest {
         let password = decoded.get(user_end + 1..).unwrap_or_default();
         Ok(Some((decoded[..user_end].to_vec(), password.to_vec())))
     }
+}
+
+fn is_control(byte: &u8) -> bool {
+    byte.is_ascii_control() || *byte == 0xff
 }
 
 fn parse(read: &[u8]) -> Result<Option<GatewayRequest>, Failure> {

@@ -36,7 +36,6 @@ use rcgen::{
 use rustls::RootCertStore;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier as _;
-use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::crypto::ring::sign::any_ecdsa_type;
 use rustls::pki_types::{
     CertificateDer, DnsName, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime,
@@ -47,7 +46,7 @@ use super::hosts::SELF_TEST_HOST;
 use super::leaf_cache::{Leaf, LeafCache};
 use super::pem::pem;
 use crate::tls::certificate::Certificate;
-use crate::tls::provider;
+use crate::tls::{provider, sha256};
 
 /// Properties of a new authority.
 #[derive(Clone, Debug)]
@@ -483,14 +482,6 @@ fn params(
     params.not_before = epoch + Duration::from_secs(not_before.min(LAST_SECOND));
     params.not_after = epoch + Duration::from_secs(not_after.min(LAST_SECOND));
     Ok(params)
-}
-
-/// SHA-256, from the cipher suites' provider.
-pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
-    let suite = TLS13_AES_128_GCM_SHA256.tls13();
-    let hash = suite.expect("a suite of TLS 1.3").common.hash_provider;
-    let hash = hash.hash(bytes);
-    hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
 fn common_name(name: &str) -> DistinguishedName {

@@ -18,6 +18,7 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::links::{self, LinkView};
 use super::{CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, origins};
 use crate::access_log::AccessLogger;
 use crate::clock::Clock;
@@ -32,6 +33,9 @@ type AskEngine = dyn Fn() -> EngineFigures + Send + Sync;
 /// Reads the numbers of connections to origins; called at every scrape.
 type AskUpstream = dyn Fn() -> UpstreamFigures + Send + Sync;
 
+/// The links; read at every scrape.
+type AskLinks = dyn Fn() -> LinkView + Send + Sync;
+
 /// The sites in effect; read at every scrape.
 type AskSites = dyn Fn() -> Arc<LiveSites> + Send + Sync;
 
@@ -45,6 +49,7 @@ pub(crate) struct Exposition {
     upstream: Arc<AskUpstream>,
     intercept_state: Arc<InterceptState>,
     sites: Option<Arc<AskSites>>,
+    links: Option<Arc<AskLinks>>,
     start_seconds: u64,
 }
 
@@ -66,6 +71,7 @@ impl Exposition {
             upstream: Arc::new(upstream),
             intercept_state: Arc::default(),
             sites: None,
+            links: None,
             start_seconds,
         }
     }
@@ -87,6 +93,20 @@ impl Exposition {
             sites: Some(Arc::new(sites)),
             ..self
         }
+    }
+
+    /// The same with links.
+    pub(crate) fn with_links(self, links: impl Fn() -> LinkView + Send + Sync + 'static) -> Self {
+        Self {
+            links: Some(Arc::new(links)),
+            ..self
+        }
+    }
+
+    /// The object of `/-/links`.
+    pub(crate) fn links(&self) -> Value {
+        let links = self.links.as_ref();
+        links.map_or(Value::Null, |links| links().status)
     }
 
     /// The text of `/metrics`.
@@ -138,6 +158,7 @@ impl Exposition {
             "upstream_connections": { "busy": upstream.busy, "idle": upstream.idle },
             "tunnels_open": self.open(|worker| &worker.tunnels),
             "intercept": self.intercept(),
+            "links": self.links(),
             "access_log_dropped": self.log.figures().dropped,
             "clock_suspect": self.clock.suspect(),
             "resident_bytes": resident_bytes(),
@@ -244,6 +265,11 @@ impl Collector for Exposition {
         let names = CLASSES.iter().map(|(_, name)| (*name, self.class(name)));
         page.family("hashcache_requests", "Requests by result", "result", names)?;
         page.counter(
+            "hashcache_plain_hits",
+            "Hits of plain requests that memory answered on the shortest way",
+            metrics.sum(|worker| &worker.plain_hits),
+        )?;
+        page.counter(
             "hashcache_client_bytes",
             "Bytes sent to clients, without tunnels",
             metrics.sum(|worker| &worker.client_bytes),
@@ -335,6 +361,9 @@ impl Collector for Exposition {
         }
         self.encode_htcp(&mut page)?;
         self.encode_summaries(&mut page)?;
+        if let Some(view) = &self.links {
+            links::encode(&mut page.0, &view().figures)?;
+        }
 
         page.gauge("hashcache_objects", "Stored objects", engine.objects)?;
         page.gauge(

@@ -25,6 +25,7 @@ fn entry(outcome: Outcome, duration: Duration) -> LogEntry<'static> {
         aborted: false,
         client_bytes: 100,
         origin_bytes: 0,
+        link: None,
         next_hop: None,
         error: None,
         request_id: RequestId(1),

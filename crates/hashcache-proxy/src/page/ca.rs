@@ -20,7 +20,8 @@ use qrcodegen::{QrCode, QrCodeEcc};
 use super::{PageReader, page, printable};
 use crate::frame::{Escaped, document};
 use crate::intercept::SELF_TEST_HOST;
-use crate::intercept::authority::{CertificateAuthority, sha256};
+use crate::intercept::authority::CertificateAuthority;
+use crate::tls::sha256;
 
 /// The content of the page.
 #[derive(Clone, Copy, Debug)]

@@ -37,6 +37,8 @@ struct State {
     due: Option<Instant>,
     /// Failed fetches in a row.
     failures: u32,
+    /// Of those, refusals in a row: the peer answers, and has no digest that can be used.
+    refusals: u32,
     /// The digest is due because of a missing update.
     has_gap: bool,
     /// Fetches in a row that missing updates caused, without an update in between that fitted.
@@ -77,6 +79,8 @@ pub(crate) struct LearnedCounts {
 pub(crate) enum Verdict {
     /// There is no digest.
     Unknown,
+    /// There is none, but the peer may be making its first one.
+    BeingMade,
     /// There is none, and nobody has tried to fetch it.
     NeverTried,
     /// The peer has the response, or a false positive.
@@ -129,6 +133,7 @@ impl Learned {
             _ if state.paused.is_some() => Verdict::Paused,
             Some(copy) if copy.filter.contains(key) => Verdict::Yes,
             Some(_) => Verdict::No,
+            None if (1..=BEING_MADE_MAX).contains(&state.refusals) => Verdict::BeingMade,
             None if state.was_tried => Verdict::Unknown,
             None => Verdict::NeverTried,
         }
@@ -159,7 +164,7 @@ impl Learned {
         state.has_gap = false;
         let pause = match learning {
             Learning::New(received, fresh) => {
-                state.failures = 0;
+                (state.failures, state.refusals) = (0, 0);
                 state.copy = Some(DigestCopy {
                     filter: received.filter,
                     _memory: received.memory,
@@ -170,7 +175,7 @@ impl Learned {
                 fresh + AFTER_EXPIRY
             }
             Learning::Same(fresh) => {
-                state.failures = 0;
+                (state.failures, state.refusals) = (0, 0);
                 if let Some(copy) = &mut state.copy {
                     copy.fetched = now;
                 }
@@ -179,6 +184,7 @@ impl Learned {
             Learning::Failed => state.back_off(),
             Learning::Refused => {
                 state.copy = None;
+                state.refusals = state.refusals.saturating_add(1);
                 state.back_off()
             }
         };
@@ -325,7 +331,11 @@ fn with_jitter(pause: Duration) -> Duration {
 
 /// Added to the lifetime of a digest, as Squid does: it makes its next one only after that.
 const AFTER_EXPIRY: Duration = Duration::from_secs(5 * 60);
-const BACK_OFF_MIN: Duration = Duration::from_secs(5 * 60);
+/// A peer that refuses so often, in the first 16 seconds, may still be making its first digest.
+const BEING_MADE_MAX: u32 = 6;
+/// Pause after the first failure, doubled after each further one: a peer that has just started has
+/// no digest yet.
+const BACK_OFF_MIN: Duration = Duration::from_millis(250);
 const BACK_OFF_MAX: Duration = Duration::from_secs(2 * 60 * 60);
 /// Pause before the second fetch in a row that missing updates cause; doubled for each further one,
 /// up to [`GAPS_MAX`] times.
@@ -419,18 +429,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_are_repeated_after_five_minutes_up_to_two_hours() {
+    async fn a_peer_that_refuses_six_times_may_be_making_its_digest_and_then_not() {
         let learned = Learned::default();
-        for (failure, minutes) in [5.0, 10.0, 20.0, 40.0, 80.0, 120.0, 120.0]
-            .iter()
-            .enumerate()
-        {
+        for _ in 0..6 {
+            learned.begin().unwrap();
+            learned.end(Learning::Refused, Instant::now());
+            assert_eq!(learned.verdict(&key(1)), Verdict::BeingMade);
+        }
+        learned.begin().unwrap();
+        learned.end(Learning::Refused, Instant::now());
+        assert_eq!(learned.verdict(&key(1)), Verdict::Unknown);
+        // One that does not answer is not at work.
+        let silent = Learned::default();
+        silent.begin().unwrap();
+        silent.end(Learning::Failed, Instant::now());
+        assert_eq!(silent.verdict(&key(1)), Verdict::Unknown);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_repeated_after_a_quarter_of_a_second_up_to_two_hours() {
+        let learned = Learned::default();
+        let doubled = (0..15).map(|failure| 0.25 * f64::from(1 << failure));
+        for (failure, seconds) in doubled.chain([7200.0, 7200.0]).enumerate() {
             learned.begin().unwrap();
             learned.end(Learning::Failed, Instant::now());
             assert_eq!(learned.verdict(&key(1)), Verdict::Unknown);
-            tokio::time::advance(Duration::from_secs_f64(minutes * 60.0 * 0.89)).await;
+            tokio::time::advance(Duration::from_secs_f64(seconds * 0.89)).await;
             assert!(!learned.is_due(Instant::now()), "{failure}");
-            tokio::time::advance(Duration::from_secs_f64(minutes * 60.0 * 0.22)).await;
+            tokio::time::advance(Duration::from_secs_f64(seconds * 0.22)).await;
             assert!(learned.is_due(Instant::now()), "{failure}");
         }
     }
@@ -443,7 +469,7 @@ mod tests {
         assert_eq!(learned.verdict(&key(1)), Verdict::Yes);
         learned.begin().unwrap();
         learned.end(Learning::Refused, Instant::now());
-        assert_eq!(learned.verdict(&key(1)), Verdict::Unknown);
+        assert_eq!(learned.verdict(&key(1)), Verdict::BeingMade);
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,8 +15,10 @@ use std::thread;
 use std::time::Duration;
 
 use hashcache::{Cache, Observation, Reservation};
-use hashcache_peers::filter::{BITS_PER_ENTRY, Filter, SQUID_BITS_PER_ENTRY, Size};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use hashcache_peers::filter::{
+    BITS_PER_ENTRY, Filter, SMALL_FILTER_BITS_PER_ENTRY, SQUID_BITS_PER_ENTRY, Size,
+};
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::peer::{Peer, PeerSummary};
@@ -35,11 +37,9 @@ pub(crate) async fn keep(common: Arc<Common>, cache: Cache, is_ending: impl Fn()
         updates: Updates::NotSent,
         has_complained: false,
     };
-    let mut tick = interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !is_ending() {
-        tick.tick().await;
         keeper.step();
+        sleep(keeper.pause()).await;
     }
 }
 
@@ -79,6 +79,15 @@ enum Built {
 }
 
 impl Keeper {
+    /// The time until the next step.
+    fn pause(&self) -> Duration {
+        match self.build {
+            // Peers that start at the same time ask for the first summary at once.
+            Some(_) => TICK_BUILDING,
+            None => TICK,
+        }
+    }
+
     fn step(&mut self) {
         let peers = self.common.live().routes.peers().to_vec();
         let wants = |wanted: fn(PeerSummary) -> bool| {
@@ -271,10 +280,16 @@ impl Scanning {
 
     /// A filter for all that is stored, with as many bits an entry as there is memory for.
     fn filter(&self, summary: &Summary) -> Option<(Filter, Reservation)> {
-        let capacity = summary.capacity_for(self.cache.stats().live_entries);
-        let bits = (SQUID_BITS_PER_ENTRY..=BITS_PER_ENTRY).rev();
+        let stats = self.cache.stats();
+        let capacity = summary.capacity_for(stats.live_entries);
+        let small_max = SMALL_FILTER_MAX.min(stats.memory_limit_bytes / SMALL_FILTER_PART);
+        let small = std::iter::once(SMALL_FILTER_BITS_PER_ENTRY);
+        let bits = small.chain((SQUID_BITS_PER_ENTRY..=BITS_PER_ENTRY).rev());
         bits.filter_map(|bits| {
             let size = Size::new(capacity, bits).ok()?;
+            if bits == SMALL_FILTER_BITS_PER_ENTRY && u64::from(size.octets()) > small_max {
+                return None;
+            }
             let memory = self.cache.reserve_bulk(memory_bytes(size.octets()))?;
             Some((Filter::empty(size).ok()?, memory))
         })
@@ -300,7 +315,11 @@ fn pause_after(time: Duration) -> Duration {
     time * 19
 }
 
+/// A filter is small up to this part of the memory, and up to so many octets.
+const SMALL_FILTER_PART: u64 = 64;
+const SMALL_FILTER_MAX: u64 = 16 << 20;
 const TICK: Duration = Duration::from_millis(250);
+const TICK_BUILDING: Duration = Duration::from_millis(50);
 /// Updates of 1,428 octets, with the headers of IP and UDP: 1 Mbit/s are 21 in a tick.
 const UPDATES_PER_TICK: u32 = 21;
 /// Between two builds, as long as the store is written to quickly.

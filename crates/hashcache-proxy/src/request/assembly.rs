@@ -19,12 +19,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hashcache::{Follower, Hit, Payer, ReadError, Reader};
+use hashcache::{Follower, Hit, ReadError};
 
 use crate::failure::Failure;
 use crate::fetch::counters::ByteCount;
 use crate::fetch::range_fetch::{RangeFetchSpec, fetch_range};
 use crate::in_flight_ranges::{AwaitedRange, ClaimOutcome, RangeStage, claim_end};
+use crate::store::content::{ContentReader, Payers};
 use crate::worker::Worker;
 
 /// A part of a response's content.
@@ -43,8 +44,8 @@ pub(crate) struct Assembly {
     byte_count: ByteCount,
     parts: VecDeque<BodyPart>,
     now: CurrentSource,
-    /// Sets memory aside for content that is read from disk.
-    payer: Option<Payer>,
+    /// They set memory aside for content that is read.
+    payers: Option<Payers>,
     /// The fetch that began before the response did, and the offset where it begins.
     ready: Option<(u64, Follower)>,
     /// The next byte could not be read although the index listed it.
@@ -55,7 +56,7 @@ pub(crate) struct Assembly {
 
 enum CurrentSource {
     Nothing,
-    Reading(Reader),
+    Reading(Box<ContentReader>),
     Following(Follower),
 }
 
@@ -93,33 +94,34 @@ impl Assembly {
             byte_count,
             parts,
             now: CurrentSource::Nothing,
-            payer: None,
+            payers: None,
             ready: None,
             lost: false,
             failures: 0,
         }
     }
 
-    /// Makes `payer` set memory aside before content is read from disk, as in [`Reader::paid_by`].
-    pub(super) fn pay_by(&mut self, payer: Payer) {
-        self.payer = Some(payer);
+    /// Makes `payers` set memory aside before content is read, as in [`ContentReader::paid_by`].
+    pub(super) fn pay_by(&mut self, payers: Payers) {
+        self.payers = Some(payers);
         match std::mem::replace(&mut self.now, CurrentSource::Nothing) {
             CurrentSource::Nothing => {}
-            CurrentSource::Reading(reader) => self.read(reader),
+            CurrentSource::Reading(reader) => self.read(*reader),
             CurrentSource::Following(follower) => self.follow(follower),
         }
     }
 
-    fn read(&mut self, reader: Reader) {
-        self.now = CurrentSource::Reading(match &self.payer {
-            Some(payer) => reader.paid_by(Arc::clone(payer)),
+    fn read(&mut self, reader: ContentReader) {
+        let reader = match &self.payers {
+            Some(payers) => reader.paid_by(payers),
             None => reader,
-        });
+        };
+        self.now = CurrentSource::Reading(Box::new(reader));
     }
 
     fn follow(&mut self, follower: Follower) {
-        self.now = CurrentSource::Following(match &self.payer {
-            Some(payer) => follower.paid_by(Arc::clone(payer)),
+        self.now = CurrentSource::Following(match &self.payers {
+            Some(payers) => follower.paid_by(Arc::clone(&payers.stored)),
             None => follower,
         });
     }
@@ -148,6 +150,10 @@ impl Assembly {
     }
 
     fn first_missing(&self) -> Option<(u64, u64)> {
+        if self.spec.stored.pages.is_some() {
+            // `hit` has looked.
+            return None;
+        }
         self.parts.iter().find_map(|part| {
             let BodyPart::Content(range) = part else {
                 return None;
@@ -247,6 +253,14 @@ impl Assembly {
     /// Decides where the next bytes of `range` are read from.
     async fn turn(&mut self, range: Range<u64>) {
         let at = range.start;
+        if let Some(pages) = &self.spec.stored.pages {
+            // The origin has no part of what is stored.
+            match self.lost {
+                true => self.failures = FAILURES_MAX + 1,
+                false => self.read(ContentReader::new(&self.hit, Some(pages), range)),
+            }
+            return;
+        }
         if self.ready.as_ref().is_some_and(|(start, _)| *start == at)
             && let Some((_, follower)) = self.ready.take()
         {
@@ -267,7 +281,7 @@ impl Assembly {
         let hole = holes.first().map(|hole| hole.start);
         if !self.lost && hole.is_none_or(|hole| hole > at) {
             let end = hole.map_or(end, |hole| hole.min(end));
-            self.read(self.hit.reader(at..end));
+            self.read(ContentReader::Plain(self.hit.reader(at..end)));
             return;
         }
         let lost = std::mem::take(&mut self.lost);

@@ -12,17 +12,21 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hashcache::{Follower, Paid, Payer, ReadError, Reader, Reservation};
+use hashcache::{Paid, ReadError, Reservation};
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::assembly::Assembly;
+use super::framed::{Begun, Framed};
+use super::named::Search;
 use crate::failure::Failure;
 use crate::fetch::counters::{ByteCount, Trailers};
 use crate::metrics::{CountedBytes, STEP_BYTES, WorkerMetrics};
 use crate::mirror::Rewriting;
-use crate::share::{Network, Share, ShareReservation};
+use crate::share::{Allowance, Network, ShareReservation};
 use crate::site::encode::{Encoder, Verdict};
+use crate::store::content::{ContentReader, Payers};
+use crate::store::follow::ContentFollower;
 use crate::summary::DigestReader;
 use crate::upstream::ResponseBody;
 use crate::worker::Worker;
@@ -36,7 +40,8 @@ pub(crate) struct Body {
     payment: Option<Payment>,
 }
 
-/// Charges content read from disk to the share of its client.
+/// Charges content that is read to the share of its client: what is read from disk, and content of
+/// pages.
 struct Payment {
     /// The share had no room for the last read.
     refused: Arc<AtomicBool>,
@@ -44,19 +49,31 @@ struct Payment {
 }
 
 impl Payment {
-    /// The payment, and the callback that the engine calls before each read.
-    fn of(share: Share) -> (Self, Payer) {
+    /// The payment, and the callbacks that are called before each read.
+    fn of(allowance: &Allowance) -> (Self, Payers) {
         let refused = Arc::<AtomicBool>::default();
         let payment = Self {
             refused: Arc::clone(&refused),
             retry: None,
         };
-        let payer = move |bytes| {
+        let (share, is_refused) = (allowance.share().clone(), Arc::clone(&refused));
+        let stored = move |bytes| {
             let taken = share.take_for_reading(bytes);
+            is_refused.store(taken.is_none(), Ordering::Relaxed);
+            taken.map(|taken| Arc::new(taken) as Paid)
+        };
+        // What the engine reads is of its budget already.
+        let allowance = allowance.clone();
+        let pages = move |bytes| {
+            let taken = allowance.reserve(bytes);
             refused.store(taken.is_none(), Ordering::Relaxed);
             taken.map(|taken| Arc::new(taken) as Paid)
         };
-        (payment, Arc::new(payer))
+        let payers = Payers {
+            stored: Arc::new(stored),
+            pages: Arc::new(pages),
+        };
+        (payment, payers)
     }
 
     /// Ready when it is time to try the share again; pending while nothing was refused.
@@ -91,13 +108,14 @@ struct SentCounter {
 
 enum BodySource {
     Memory(Option<Bytes>),
-    Stored(Box<Reader>),
-    Following(Box<Follower>, Option<Trailers>),
+    Stored(Box<ContentReader>),
+    Following(Box<ContentFollower>, Option<Trailers>),
     Passed(Box<ForwardedBody>),
     Assembled(Assembled),
     Rewritten(Box<Rewritten>),
     Encoded(Box<Encoded>),
     Digest(Box<DigestBody>),
+    Framed(Box<Framed<Body>>),
 }
 
 /// An assembly, and the future that is polled for its next bytes.
@@ -290,7 +308,7 @@ impl Body {
     }
 
     /// `length` bytes from the store.
-    pub(crate) fn stored(reader: Reader, length: u64) -> Self {
+    pub(crate) fn stored(reader: ContentReader, length: u64) -> Self {
         Self::of(BodySource::Stored(Box::new(reader)), Some(length))
     }
 
@@ -342,8 +360,14 @@ impl Body {
         Self::of(BodySource::Encoded(Box::new(encoded)), None)
     }
 
+    /// The same content in frames, for a child; `search` looks for a dictionary.
+    pub(super) fn framed(self, begun: Begun, search: Option<Search>) -> Self {
+        let framed = Framed::new(self, begun, search);
+        Self::of(BodySource::Framed(Box::new(framed)), None)
+    }
+
     /// A response that is being fetched and stored: `length` bytes from the follower's offset.
-    pub(crate) fn following(follower: Follower, length: Option<u64>) -> Self {
+    pub(crate) fn following(follower: ContentFollower, length: Option<u64>) -> Self {
         Self::of(BodySource::Following(Box::new(follower), None), length)
     }
 
@@ -377,29 +401,34 @@ impl Body {
         }
     }
 
-    /// The same, with disk reads charged to the client's share.
-    pub(super) fn paid_by(mut self, share: &Share) -> Self {
-        let (payment, payer) = Payment::of(share.clone());
+    /// The same, with what is read charged to the client.
+    pub(super) fn paid_by(mut self, allowance: &Allowance) -> Self {
+        let (payment, payers) = Payment::of(allowance);
         self.source = match self.source {
-            BodySource::Stored(reader) => BodySource::Stored(Box::new(reader.paid_by(payer))),
+            BodySource::Stored(reader) => BodySource::Stored(Box::new(reader.paid_by(&payers))),
             BodySource::Following(follower, trailers) => {
-                BodySource::Following(Box::new(follower.paid_by(payer)), trailers)
+                BodySource::Following(Box::new(follower.paid_by(&payers)), trailers)
             }
             BodySource::Assembled(Assembled::Idle(mut assembly)) => {
-                assembly.pay_by(payer);
+                assembly.pay_by(payers);
                 BodySource::Assembled(Assembled::Idle(assembly))
             }
             BodySource::Rewritten(mut rewritten) => {
                 // The inner body retries by itself when its client's share has no room.
                 let body = std::mem::replace(&mut rewritten.body, Self::empty());
-                rewritten.body = body.paid_by(share);
+                rewritten.body = body.paid_by(allowance);
                 self.source = BodySource::Rewritten(rewritten);
                 return self;
             }
             BodySource::Encoded(mut encoded) => {
                 let body = std::mem::replace(&mut encoded.body, Self::empty());
-                encoded.body = body.paid_by(share);
+                encoded.body = body.paid_by(allowance);
                 self.source = BodySource::Encoded(encoded);
+                return self;
+            }
+            BodySource::Framed(framed) => {
+                let framed = framed.with_body(|body| body.paid_by(allowance));
+                self.source = BodySource::Framed(Box::new(framed));
                 return self;
             }
             other @ (BodySource::Memory(_)
@@ -412,6 +441,27 @@ impl Body {
         };
         self.payment = Some(payment);
         self
+    }
+
+    /// Waits until the first bytes can be sent, if they are read from pages: an error here can
+    /// still become another response.
+    pub(super) async fn begin(&mut self) -> Result<(), ReadError> {
+        poll_fn(|context| {
+            let BodySource::Stored(reader) = &mut self.source else {
+                return Poll::Ready(Ok(()));
+            };
+            loop {
+                if let Some(payment) = &self.payment {
+                    payment.refused.store(false, Ordering::Relaxed);
+                }
+                let polled = reader.poll_begin(context);
+                let retry = |payment: &mut Payment| payment.poll_retry(context).is_ready();
+                if polled.is_ready() || !self.payment.as_mut().is_some_and(retry) {
+                    return polled;
+                }
+            }
+        })
+        .await
     }
 
     /// A response that is forwarded without being stored.
@@ -436,6 +486,7 @@ impl Drop for ForwardedBody {
     fn drop(&mut self) {
         let all = self.body.origin_bytes();
         self.byte_count.set(all);
+        self.byte_count.note_link(self.body.link_usage());
         let content = self.content;
         self.metrics.fetched_rest(&mut self.counted, all, content);
     }
@@ -477,6 +528,7 @@ impl Body {
                 let piece = encoded.poll_next(context);
                 return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));
             }
+            BodySource::Framed(framed) => return framed.poll_next(context),
             BodySource::Digest(digest) => {
                 let piece = digest.poll_next(context);
                 return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));
@@ -557,6 +609,7 @@ impl http_body::Body for Body {
             BodySource::Passed(passed) => passed.body.is_end_stream(),
             // A rewriter may still add bytes at the end.
             BodySource::Rewritten(_) | BodySource::Encoded(_) | BodySource::Digest(_) => false,
+            BodySource::Framed(framed) => framed.has_given_all(),
             BodySource::Stored(_) | BodySource::Following(..) | BodySource::Assembled(_) => {
                 self.left == Some(0)
             }

@@ -34,8 +34,7 @@ pub(super) fn answer(
     if !target.path().starts_with(INTERNAL) {
         return None;
     }
-    let live = connection.worker.common.live();
-    live.routes.peer_at(connection.client.ip())?;
+    connection.peer()?;
     log_entry.set_outcome(Outcome::Own);
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     Some(match target.path() {

@@ -5,7 +5,6 @@
 //! Invariant: a follower could have had the response from the store: the vary row matches the
 //! request, and the response is fresh.
 
-use hashcache::Follower;
 use hashcache_http::{
     ByteRange, CacheStatus, ContentRange, Forward, Handling, RangeAnswer, Reuse, answer_range,
     reuse,
@@ -15,9 +14,11 @@ use http::{HeaderValue, Response, StatusCode};
 
 use super::body::Body;
 use super::own_fields::add_own;
+use super::stored_form::note_pages;
 use super::transaction::Transaction;
 use crate::access_log::Outcome;
 use crate::collapse::SharedResponse;
+use crate::store::follow::ContentFollower;
 
 /// A range request follows a fetch only if its range begins at most this far ahead of the fetched
 /// bytes.
@@ -75,6 +76,9 @@ pub(super) fn follow(
         collapsed: true,
         ..CacheStatus::of(Handling::Forwarded(Forward::UriMiss))
     };
+    if shared.stream.is_in_pages() {
+        note_pages(connection, request, fields);
+    }
     add_own(connection, fields, status);
     Some(following(response, part, shared.length))
 }
@@ -82,7 +86,7 @@ pub(super) fn follow(
 /// A response of `length` bytes that is being stored, or the range of it at which the follower
 /// begins.
 pub(super) fn following(
-    response: Response<Follower>,
+    response: Response<ContentFollower>,
     part: Option<ByteRange>,
     length: Option<u64>,
 ) -> Response<Body> {

@@ -16,23 +16,27 @@ use std::ops::Range;
 
 use hashcache::{Hit, Storage};
 use hashcache_http::{
-    ByteRange, ConditionOutcome, ContentRange, FactFlags, Forward, Handling, MethodKind, OnError,
-    RangeAnswer, RequestFacts, Reuse, UnixTime, answer_range, evaluate_conditions, if_range_value,
-    not_modified_fields, reuse,
+    ByteRange, ConditionOutcome, ContentRange, EntityTag, FactFlags, Forward, Handling, MethodKind,
+    OnError, RangeAnswer, RequestFacts, Reuse, Space, StoredFacts, Target, UnixTime, answer_range,
+    evaluate_conditions, if_range_value, not_modified_fields, reuse,
 };
-use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE};
+use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_RANGE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::time::Instant;
 
 use super::assembly::{Assembly, BodyPart, Prepared};
 use super::body::Body;
+use super::stored_form::StoredForm;
 use super::transaction::{ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::range_fetch::RangeFetchSpec;
 use crate::members::COPY_TIME;
-use crate::store::{HitSource, ObjectPlace, StoredResponse};
+use crate::site::spec::Grace;
+use crate::store::content::ContentReader;
+use crate::store::{HitSource, ObjectPlace, PageTable, StoredResponse};
+use crate::worker::Worker;
 
 /// Answers the request from a stored response that satisfies it.
 pub(super) async fn answer(
@@ -48,11 +52,23 @@ pub(super) async fn answer(
     let connection = transaction.connection;
     let worker = &connection.worker;
     let (request, facts) = (&transaction.request, &transaction.facts);
-    let length = hit.content_len().unwrap_or(0);
-    let mut draft = draft(worker.common.now(), request, facts, length, &stored);
-    let lacks = draft.ranges().any(|range| !hit.holes(range).is_empty());
+    let form = StoredForm::of(connection, (request, facts), &stored);
+    let length = match form {
+        StoredForm::Zstd => hit.content_len(),
+        StoredForm::AsItCame | StoredForm::Content => stored.content_len(&hit),
+    };
+    let length = length.unwrap_or(0);
+    let mut draft = draft(worker.common.now(), request, facts, (length, form), &stored);
+    let pages = stored.pages.clone();
+    // The pages that are decoded, unless the client gets them as they are.
+    let decoded = pages.as_ref().filter(|_| form != StoredForm::Zstd);
+    let lacks = draft.ranges().any(|range| {
+        let stored = decoded.map_or(range.clone(), |pages| pages.stored_range(&range));
+        !hit.holes(stored).is_empty()
+    });
     let in_one_piece = draft.parts.is_empty() || hit.whole_content().is_some();
-    let validator = match in_one_piece && !lacks {
+    // The origin has no part of what is stored in pages.
+    let validator = match (in_one_piece && !lacks) || pages.is_some() {
         true => None,
         false => if_range_value(&stored.facts, &stored.fields),
     };
@@ -63,8 +79,16 @@ pub(super) async fn answer(
     if !lacks
         && !mends
         && (hit.is_complete() || draft.parts.is_empty())
-        && let Some(body) = body(&draft, &hit)
+        && let Some(body) = body(&draft, &hit, decoded)
     {
+        let mut body = body;
+        // While another response is possible.
+        if decoded.is_some() && !in_one_piece {
+            body = body.paid_by(&connection.allowance);
+            if body.begin().await.is_err() {
+                return Ok(anew_whole(transaction, (hit, place)));
+            }
+        }
         return Ok(Next::Answer(draft.with(
             connection,
             stored.fields,
@@ -74,6 +98,9 @@ pub(super) async fn answer(
     }
     if lacks && facts.directives.only_if_cached {
         return Err(Failure::NotCached);
+    }
+    if lacks && pages.is_some() {
+        return Ok(anew_whole(transaction, (hit, place)));
     }
     let ranges = &worker.common.collapse.ranges;
     if lacks && transaction.tries == 0 && ranges.is_whole_only(&place.name, Instant::now()) {
@@ -115,6 +142,20 @@ pub(super) async fn answer(
     Ok(Next::Answer(draft.with(connection, fields, body, served)))
 }
 
+/// What is stored in pages cannot be read, and cannot be completed. Fetches the whole content; the
+/// last attempt forwards the request unchanged.
+fn anew_whole(transaction: &mut Transaction<'_>, (hit, place): (Hit, ObjectPlace)) -> Next {
+    transaction.tries += 1;
+    if transaction.tries >= TRIES_MAX {
+        return Next::Pass(Forward::Partial);
+    }
+    let reason = ForwardReason {
+        replaces: Some(hit),
+        ..ForwardReason::of(Forward::Partial)
+    };
+    Next::Miss(place, reason)
+}
+
 /// The stored version cannot be completed. Looks up what is stored now; the last attempt forwards
 /// the request unchanged.
 fn anew(transaction: &mut Transaction<'_>, place: ObjectPlace) -> Next {
@@ -133,18 +174,33 @@ pub(super) fn reuse_hit(
     hit: &Hit,
     stored: &StoredResponse,
 ) -> Reuse {
-    let (common, facts) = (&transaction.connection.worker.common, &transaction.facts);
+    let (worker, request) = (&transaction.connection.worker, &transaction.request);
+    let grace = request.site.as_ref().map(|it| it.site.spec.grace);
+    let asked = (&transaction.facts, grace);
+    let place = (request.space, &request.target);
+    reuse_stored(worker, place, asked, (hit, &stored.facts))
+}
+
+/// The same; `grace` is that of the site, if the resource is one of a site.
+pub(super) fn reuse_stored(
+    worker: &Worker,
+    (space, target): (Space, &Target),
+    (facts, grace): (&RequestFacts, Option<Grace>),
+    (hit, stored): (&Hit, &StoredFacts),
+) -> Reuse {
+    let common = &worker.common;
     let mut options = common.live().reuse;
-    if let Some(site) = &transaction.request.site {
-        let grace = site.site.spec.grace;
+    if let Some(grace) = grace {
         options.stale_if_error = grace.stale_if_error;
         options.stale_while_revalidate = grace.stale_while_revalidate;
     }
     let now = common.now();
-    let decision = reuse(facts, &stored.facts, now, &options);
-    // The member that stores it may have been told that it is out of date.
-    let is_old_copy = hit.storage() == Storage::Memory
-        && u64::from(now.since(stored.facts.response_time).get()) >= COPY_TIME.as_secs();
+    let decision = reuse(facts, stored, now, &options);
+    // The member that stores it may have been told that it is out of date. A response on our own
+    // disk may be such a copy too: from a time when we stood in for that member.
+    let is_copy = || hit.storage() == Storage::Memory || worker.is_of_member(space, target);
+    let is_old_copy =
+        u64::from(now.since(stored.response_time).get()) >= COPY_TIME.as_secs() && is_copy();
     match decision {
         Reuse::Fresh { .. } | Reuse::Stale { .. } if is_old_copy || hit.is_made_stale() => {
             if facts.directives.only_if_cached {
@@ -154,7 +210,7 @@ pub(super) fn reuse_hit(
                 forward: Forward::Stale,
                 // As for a response that became stale by age: serve it on error, unless the origin
                 // forbids that.
-                on_error: match stored.facts.flags.has(FactFlags::NEVER_STALE) {
+                on_error: match stored.flags.has(FactFlags::NEVER_STALE) {
                     true => OnError::Fail,
                     false => OnError::ServeIfError,
                 },
@@ -196,6 +252,7 @@ struct Draft {
     parts: VecDeque<BodyPart>,
     /// The length of the content, bytes.
     length: u64,
+    form: StoredForm,
 }
 
 impl Draft {
@@ -215,6 +272,7 @@ impl Draft {
             fields,
             parts: VecDeque::new(),
             length: 0,
+            form: StoredForm::AsItCame,
         }
     }
 
@@ -249,6 +307,7 @@ impl Draft {
         let fields = response.headers_mut();
         if self.has_stored_fields {
             *fields = stored;
+            self.form.apply(fields);
         }
         fields.extend(self.fields);
         add_own(connection, fields, served);
@@ -256,8 +315,27 @@ impl Draft {
     }
 }
 
-/// The response to a request that a stored response of `length` bytes satisfies.
+/// The response to a request that a stored response satisfies; in this form it has `length` bytes.
 fn draft(
+    now: UnixTime,
+    request: &ClientRequest,
+    facts: &RequestFacts,
+    (length, form): (u64, StoredForm),
+    stored: &StoredResponse,
+) -> Draft {
+    let mut draft = plain_draft(now, request, facts, length, stored);
+    match draft.has_stored_fields {
+        true => draft.form = form,
+        false if draft.status == StatusCode::NOT_MODIFIED => {
+            form.apply_to_not_modified(&mut draft.fields);
+        }
+        false => {}
+    }
+    draft
+}
+
+/// The same without a look at the form.
+fn plain_draft(
     now: UnixTime,
     request: &ClientRequest,
     facts: &RequestFacts,
@@ -275,7 +353,10 @@ fn draft(
     {
         return Draft::with_fields(StatusCode::NOT_MODIFIED, not_modified_fields(fields));
     }
-    let range = match facts.has_range && facts.method == MethodKind::Get {
+    let is_range = facts.has_range
+        && facts.method == MethodKind::Get
+        && !(is_one_page(stored) && has_if_range_date(&request.fields));
+    let range = match is_range {
         true => answer_range(&request.fields, stored_facts, fields, length, now),
         false => RangeAnswer::Whole,
     };
@@ -308,6 +389,17 @@ fn draft(
             draft
         }
     }
+}
+
+fn is_one_page(stored: &StoredResponse) -> bool {
+    stored.pages.as_ref().is_some_and(PageTable::is_one_page)
+}
+
+/// Whether a range is asked for by a date. Where clients may have the coded form, a date does not
+/// say of which form they have a part.
+fn has_if_range_date(request: &HeaderMap) -> bool {
+    let value = request.get(IF_RANGE);
+    value.is_some_and(|value| !EntityTag::parse(value.as_bytes()).is_well_formed())
 }
 
 /// Whether several ranges are sent as `multipart/byteranges`. Overlapping ranges, and ranges that
@@ -348,13 +440,15 @@ fn several(ranges: &[ByteRange], length: u64, fields: &HeaderMap) -> Draft {
 }
 
 /// The content as one contiguous range that the hit has completely, as far as the index knows.
-fn body(draft: &Draft, hit: &Hit) -> Option<Body> {
+fn body(draft: &Draft, hit: &Hit, pages: Option<&PageTable>) -> Option<Body> {
     let mut ranges = draft.ranges();
     let body = match (ranges.next(), draft.parts.len()) {
         (None, 0) => Body::empty(),
         (Some(range), 1) => match hit.whole_content() {
-            Some(content) if range.end - range.start == content.len() as u64 => Body::full(content),
-            _ => Body::stored(hit.reader(range), draft.length),
+            Some(content) if pages.is_none() && range.end - range.start == content.len() as u64 => {
+                Body::full(content)
+            }
+            _ => Body::stored(ContentReader::new(hit, pages, range), draft.length),
         },
         _ => return None,
     };

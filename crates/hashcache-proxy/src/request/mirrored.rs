@@ -131,7 +131,7 @@ pub(super) async fn rewrite_response(
     let rewriting = Rewriting::new(links.clone(), coding, &head.headers);
     rewrite_fields(&links, dressing, &mut head.headers);
     // The first bytes are read here already.
-    let body = body.paid_by(connection.allowance.share());
+    let body = body.paid_by(&connection.allowance);
     let body = Body::rewritten(body, rewriting, memory).await?;
     Ok(Response::from_parts(head, body))
 }

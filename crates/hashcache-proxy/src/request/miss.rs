@@ -16,12 +16,14 @@ use super::body::Body;
 use super::follow::{follow, following};
 use super::hit::{found, reuse_hit};
 use super::own_fields::{add_own, outcome_of};
+use super::page_object::note_object;
 use super::range_miss;
+use super::stored_form::note_pages;
 use super::transaction::{Fetch, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
 use crate::collapse::{CollapseMsg, Leader, Role, wait_for_message};
 use crate::failure::Failure;
-use crate::fetch::{self, Extent, Fetched, SelectedResponse};
+use crate::fetch::{self, Cause, Extent, Fetched, SelectedResponse};
 use crate::metrics::Limit;
 use crate::share;
 use crate::store::{ObjectPlace, StoreLookup, look_up};
@@ -146,7 +148,10 @@ pub(super) fn fetch_spec(
         replaces,
         extent: range.map_or(Extent::AsAsked, Extent::Around),
         informational: Some(transaction.informational()),
-        background: false,
+        cause: match &request.linked {
+            Some(linked) if linked.follows_hint() => Cause::RequestByHint,
+            _ => Cause::Request,
+        },
     }
 }
 
@@ -214,6 +219,14 @@ pub(super) fn fetched(
             status.stored = is_stored;
             status.ttl = Some(facts.ttl(now));
             let (mut head, ()) = response.into_parts();
+            let request = &transaction.request;
+            if is_stored && request.linked.is_none() && head.status == StatusCode::OK {
+                let (of, stored) = ((request.space, &request.target), (&head.headers, length));
+                note_object(connection, of, &request.fields, stored);
+            }
+            if follower.is_in_pages() {
+                note_pages(connection, &transaction.request, &mut head.headers);
+            }
             add_own(connection, &mut head.headers, status);
             let answer = following(Response::from_parts(head, follower), part, length);
             Next::Answer(answer.map(|body| match part {

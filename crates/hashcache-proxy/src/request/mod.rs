@@ -6,7 +6,8 @@
 //!                                                   └──▶ miss ─▶ join or begin a fetch ─▶ follow
 //! ```
 //!
-//! Called by `server` through hyper, once a request. A hit is answered in [`hit`].
+//! Called by `server` through hyper, once a request. A hit is answered in [`hit`]; a hit in memory
+//! for a plain request is answered in [`memory_hit`] before hyper gets the request.
 //!
 //! Invariant: every request ends in exactly one answer and one log entry.
 
@@ -14,16 +15,22 @@ pub(crate) mod assembly;
 pub(crate) mod body;
 mod digest;
 mod follow;
+mod framed;
 mod hit;
+mod linked;
+pub(crate) mod memory_hit;
 mod mirrored;
 mod miss;
+mod named;
 mod own;
 mod own_fields;
+mod page_object;
 mod pass;
 mod purge;
 mod purge_members;
 mod range_miss;
 mod site;
+mod stored_form;
 mod target;
 mod transaction;
 mod validate;
@@ -39,6 +46,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::body::Body;
+use self::linked::LinkedRequest;
 use self::target::{max_forwards, may_use_gateway, not_admin, parse, strip};
 use self::transaction::{Answer, ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
@@ -60,11 +68,12 @@ use crate::wire::{ClientBody, HeadInfo, RequestForm, RequestHead};
 /// Answers one request.
 pub(crate) async fn handle(
     connection: Rc<Connection>,
-    request: Request<ClientBody>,
+    mut request: Request<ClientBody>,
 ) -> Result<Response<Body>, Infallible> {
     let head = connection.cell.next_head();
     let mut log_entry = LogEntryBuilder::new(&connection, &request, &head);
     let reader = PageReader::of(request.headers());
+    let linked = LinkedRequest::take(&connection, &mut request);
     let answer = match head {
         RequestHead::Refused(failure) => Err(failure),
         RequestHead::Accepted(info) => serve(&connection, request, &info, &mut log_entry).await,
@@ -81,11 +90,18 @@ pub(crate) async fn handle(
         connection.worker.metrics.limit(Limit::Memory);
         failed(&connection, &NO_MEMORY, reader, &mut log_entry)
     };
+    let response = match linked {
+        Some(linked) => {
+            let received = log_entry.byte_count();
+            Box::pin(linked.respond(&connection, response, received)).await
+        }
+        None => response,
+    };
     let counted = ByteCount::default();
-    let share = connection.allowance.share();
+    let allowance = &connection.allowance;
     let response = response.map(|body| {
         body.counted(&connection.worker.metrics, &counted)
-            .paid_by(share)
+            .paid_by(allowance)
     });
     log_entry.finish(&connection, &response, counted);
     Ok(response)
@@ -122,8 +138,8 @@ async fn serve(
     info: &HeadInfo,
     log_entry: &mut LogEntryBuilder,
 ) -> Answer {
-    if let Some(failure) = &connection.denied {
-        return Err(failure.clone());
+    if let Some(failure) = connection.denied() {
+        return Err(failure);
     }
     strip(&mut request)?;
     let common = &connection.worker.common;
@@ -147,8 +163,10 @@ async fn serve(
             }
             not_admin(connection, &authority)?;
             let head = (request.headers(), info.version);
-            connect::tunnel(connection, authority, head, log_entry).await?;
-            return Ok(Response::new(Body::empty()));
+            let fields = connect::tunnel(connection, authority, head, log_entry).await?;
+            let mut response = Response::new(Body::empty());
+            *response.headers_mut() = fields;
+            return Ok(response);
         }
         RequestTarget::Server(authority) => {
             log_entry.set_authority(authority.display(Scheme::Http).to_string());
@@ -235,6 +253,9 @@ async fn answer(
     request: ClientRequest,
     log_entry: &mut LogEntryBuilder,
 ) -> Answer {
+    if let Some(linked) = &request.linked {
+        linked.note(request.space, &request.target, &request.fields);
+    }
     let mut transaction = Transaction::new(connection, request, log_entry);
     let mut next = first(&transaction)?;
     loop {
@@ -292,6 +313,11 @@ fn is_of_member(transaction: &Transaction<'_>) -> bool {
 
 /// The next step after a lookup.
 fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<Next, Failure> {
+    if let (Some(linked), StoreLookup::Found { hit, stored, .. }) =
+        (&transaction.request.linked, &looked_up)
+    {
+        linked.note_stored(hit, stored);
+    }
     let (hit, stored, place, from) = match looked_up {
         StoreLookup::Found {
             hit,

@@ -21,6 +21,7 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::confirm::{self, Times};
 use crate::fetch::{self, AskFailure, SelectedResponse};
+use crate::link::coding::{LinkCoding, StoredHere};
 use crate::log_entry::LogEntryBuilder;
 use crate::store::{StoreLookup, look_up};
 use crate::upstream::{RequestBody, SendOptions};
@@ -72,9 +73,15 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     };
     *request.uri_mut() = http::Uri::try_from(&*target.path_and_query).map_err(refused)?;
     *request.headers_mut() = fields;
+    // Its response is compared with the stored one, which was fetched in this way.
+    let link = match &wanted {
+        Some(fields) => LinkCoding::of(fields, StoredHere::No).in_plain(),
+        None => LinkCoding::Unchanged,
+    };
     let options = SendOptions {
         informational: Some(informational),
         client: Some(connection.allowance.share().clone()),
+        link,
         ..SendOptions::default()
     };
     let request_time = worker.common.now();

@@ -15,7 +15,7 @@
 //! purge that is forbidden here. It affects only the origin of its URL. It is refused if a page in
 //! a browser sent it, even the operator's browser. In front of a site no client may purge by
 //! default, not even this machine: behind a TLS terminator every request of the Internet has the
-//! address of this machine.
+//! address of this machine. A child may purge nothing over its link, whatever its address is.
 
 use hashcache_http::{CACHE_GROUPS, LABEL_FIELDS, Space, Target, cache_groups, words};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
@@ -55,42 +55,57 @@ pub(super) async fn answer(
         let reason = "a page in a browser may not purge: this request has Origin or Sec-Fetch-*";
         return Err(refused(StatusCode::FORBIDDEN, reason));
     }
-    if !common.may_purge(connection.client.ip(), space) {
+    if !connection.may_purge(space) {
         log_entry.set_outcome(Outcome::Denied);
-        return Err(refused(
-            StatusCode::FORBIDDEN,
-            "this client may not purge: name its network with --allow-purge",
-        ));
+        let reason = match &connection.child {
+            Some(_) => "a child may not purge at its parent: use a client of the parent",
+            None => "this client may not purge: name its network with --allow-purge",
+        };
+        return Err(refused(StatusCode::FORBIDDEN, reason));
     }
     let (what, effect) = asked(request.headers(), target)?;
     log_entry.set_outcome(Outcome::Purge);
     let purger = common.purger.within(space);
-    match purger.purge(&what, effect, BanQuota::Client).await {
-        Ok(()) if matches!(space, Space::Mirror(_)) => {
-            Ok(done(StatusCode::OK, report(&what, effect, &[])))
+    let purge = || async {
+        let purged = purger.purge(&what, effect, BanQuota::Client).await;
+        purged.map_err(failure)
+    };
+    purge().await?;
+    if matches!(space, Space::Mirror(_)) {
+        return Ok(done(StatusCode::OK, report(&what, effect, &[])));
+    }
+    clear_at_peers(common, &what);
+    let fields = named();
+    let at_members = || purge_at_members(connection, request.headers(), target, &fields);
+    let mut members = at_members().await;
+    if !members.is_empty() {
+        // A box that had purged may have fetched a copy from one that had not. Now all have.
+        purge().await?;
+        for (first, second) in members.iter_mut().zip(at_members().await) {
+            first.fault = first.fault.take().or(second.fault);
         }
-        Ok(()) => {
-            clear_at_peers(common, &what);
-            let members = purge_at_members(connection, request.headers(), target, &named()).await;
-            let status = match members.iter().all(|member| member.fault.is_none()) {
-                true => StatusCode::OK,
-                false => StatusCode::BAD_GATEWAY,
-            };
-            Ok(done(status, report(&what, effect, &members)))
-        }
-        Err(PurgeError::TooManyRules) => Err(refused(
+    }
+    let status = match members.iter().all(|member| member.fault.is_none()) {
+        true => StatusCode::OK,
+        false => StatusCode::BAD_GATEWAY,
+    };
+    Ok(done(status, report(&what, effect, &members)))
+}
+
+fn failure(error: PurgeError) -> Failure {
+    match error {
+        PurgeError::TooManyRules => refused(
             StatusCode::TOO_MANY_REQUESTS,
             "not purged: too many purges by label or prefix are in force; purge URLs, or ask the \
              operator to purge everything",
-        )),
-        Err(PurgeError::TooLong) => Err(refused(
-            StatusCode::URI_TOO_LONG,
-            "the URL is too long to be stored",
-        )),
-        Err(PurgeError::NotDurable) => Err(refused(
+        ),
+        PurgeError::TooLong => {
+            refused(StatusCode::URI_TOO_LONG, "the URL is too long to be stored")
+        }
+        PurgeError::NotDurable => refused(
             StatusCode::SERVICE_UNAVAILABLE,
             "purged, but the cache disk failed: the objects may be back after a restart",
-        )),
+        ),
     }
 }
 

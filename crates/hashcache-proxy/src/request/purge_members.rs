@@ -5,7 +5,8 @@
 //!
 //! Invariants: a PURGE that came from a member is not sent on, so each member gets it once. The
 //! other members check it by their own `allow_purge`. Its response says of each member whether it
-//! has purged.
+//! has purged. `purge` does this twice: in the first round a member may fetch the old response from
+//! one that has not purged yet.
 //! Cost: one request to each member, at the same time, and [`ANSWER_TIME`] at the most.
 
 use std::rc::Rc;
@@ -14,7 +15,6 @@ use std::time::Duration;
 
 use hashcache_http::{Origin, Target};
 use http::{HeaderMap, HeaderName, Request, StatusCode, Version};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::connection::Connection;
@@ -23,7 +23,8 @@ use crate::purge::MemberPurge;
 use crate::upstream::{AbsoluteForm, Endpoint, RequestBody, SendOptions, Wanted};
 use crate::worker::Worker;
 
-/// Sends a PURGE on to the other members. `named` are the fields that say what is purged.
+/// Sends a PURGE on to the other members; what they said is in the order of their list. `named` are
+/// the fields that say what is purged.
 pub(super) async fn purge_at_members(
     connection: &Connection,
     request: &HeaderMap,
@@ -45,28 +46,29 @@ pub(super) async fn purge_at_members(
         }
     }
     worker.common.via.append_via(&mut fields, Version::HTTP_11);
-    let mut asking = JoinSet::new();
+    let mut asking = Vec::new();
     for member in others {
         let (worker, target, fields) = (Rc::clone(worker), target.clone(), fields.clone());
-        asking.spawn_local(async move {
+        let name = member.name().to_owned();
+        let asked = tokio::task::spawn_local(async move {
             let sent = send(&worker, &member, &target, fields);
             let sent = timeout(ANSWER_TIME, sent).await;
-            let fault = match sent {
+            match sent {
                 Ok(Ok(StatusCode::OK)) => None,
                 Ok(Ok(status)) => Some(format!("status {}", status.as_u16())),
                 Ok(Err(fault)) => Some(fault),
                 Err(_) => Some("no answer in time".to_owned()),
-            };
-            let name = member.name().to_owned();
-            MemberPurge { name, fault }
+            }
         });
+        asking.push((name, asked));
     }
     let mut said = Vec::new();
-    // A task that panicked has said nothing; its member is then missing in the report.
-    while let Some(one) = asking.join_next().await {
-        said.extend(one);
+    for (name, asked) in asking {
+        let fault = asked
+            .await
+            .unwrap_or_else(|_| Some("internal error".to_owned()));
+        said.push(MemberPurge { name, fault });
     }
-    said.sort_by(|one, other| one.name.cmp(&other.name));
     said
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hashcache_http::{Authority, RequestTarget, Scheme, Target, TargetError, parse_target};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, VARY};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use tokio::time::Instant;
 
@@ -124,8 +124,8 @@ fn enter(
     let peer = connection.client.ip();
     let live = connection.worker.common.live();
     let fields = request.headers_mut();
-    // Any client can write Via, but only the operator says whom to trust.
-    let is_member = |it: &MemberList| is_trusted(peer) && it.are_in_via(fields);
+    let is_member =
+        |it: &MemberList| is_trusted(peer) && it.have_address(peer) && it.are_in_via(fields);
     let sender = match live.routes.members().is_some_and(is_member) {
         true => Sender::Member,
         false => Sender::Client,
@@ -171,7 +171,7 @@ fn hex(byte: &u8) -> String {
 }
 
 /// The authority of a URL with the scheme `from`, if its scheme is `to`: a default port stays one.
-fn with_scheme(authority: Authority, from: Scheme, to: Scheme) -> Authority {
+pub(super) fn with_scheme(authority: Authority, from: Scheme, to: Scheme) -> Authority {
     let Authority { host, port } = authority;
     let port = match port == from.default_port() {
         true => to.default_port(),
@@ -272,9 +272,15 @@ fn encoded(
 ) -> Response<Body> {
     let coding = accepted.choose(&site_request.site.spec.compress);
     let (mut head, body) = response.into_parts();
-    if head.status == StatusCode::NOT_MODIFIED && coding.is_some() {
+    if head.status == StatusCode::NOT_MODIFIED {
         // The client may have the encoded form.
-        encode::weaken_tag(&mut head.headers);
+        if coding.is_some() {
+            encode::weaken_tag(&mut head.headers);
+        }
+        // Its `Vary` replaces the one that a cache has stored.
+        if head.headers.contains_key(VARY) {
+            encode::add_vary(&mut head.headers);
+        }
     }
     if !encode::is_encodable(head.status, &head.headers) {
         return Response::from_parts(head, body);
@@ -291,7 +297,7 @@ fn encoded(
     let Some(memory) = memory.filter(|_| has_time) else {
         return Response::from_parts(head, body);
     };
-    encode::encoded_fields(coding, &mut head.headers);
+    encode::encoded_fields(coding.name(), &mut head.headers);
     let body = body.encoded(Encoder::new(coding), (Rc::clone(worker), client), memory);
     Response::from_parts(head, body)
 }

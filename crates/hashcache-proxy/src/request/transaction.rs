@@ -20,6 +20,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 
 use super::body::Body;
+use super::linked::LinkedRequest;
 use crate::collapse::Leader;
 use crate::connection::Connection;
 use crate::failure::Failure;
@@ -196,8 +197,12 @@ impl<'a> Transaction<'a> {
             || directives.no_store
             || directives.only_if_cached
             || directives.max_age.is_some_and(|age| age == Seconds::ZERO);
+        // A sibling cannot keep what one client demands beyond that, and would count as wrong.
+        let is_demanding =
+            directives.max_age.is_some() || directives.min_fresh.is_some() || self.facts.has_range;
         let may_ask = self.facts.method == MethodKind::Get
             && !wants_origin
+            && !is_demanding
             && !self.facts.has_origin_condition
             && !self.request.fields.contains_key(AUTHORIZATION)
             && !self.connection.is_sibling();
@@ -231,6 +236,8 @@ pub(super) struct ClientRequest {
     pub(super) site: Option<Arc<SiteRequest>>,
     /// The store must not be used.
     pub(super) is_bypass: bool,
+    /// What a child says about its link.
+    pub(super) linked: Option<Arc<LinkedRequest>>,
     /// Whether there is content: the framing fields are no longer in `fields`.
     pub(super) has_content: bool,
 }
@@ -242,8 +249,10 @@ impl ClientRequest {
         request: Request<ClientBody>,
         info: &HeadInfo,
     ) -> Self {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
+        let linked = head.extensions.remove::<Arc<LinkedRequest>>();
         Self {
+            linked,
             space,
             target,
             method: head.method,
@@ -276,6 +285,7 @@ impl ClientRequest {
             body: None,
             site: self.site.clone(),
             is_bypass: self.is_bypass,
+            linked: self.linked.clone(),
             has_content: self.has_content,
         }
     }

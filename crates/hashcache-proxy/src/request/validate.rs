@@ -22,7 +22,7 @@ use crate::access_log::Outcome;
 use crate::collapse::{CollapseMsg, Role, wait_for_message};
 use crate::failure::Failure;
 use crate::fetch::background::revalidate_in_background;
-use crate::fetch::{self, Fetched, SelectedResponse, is_error};
+use crate::fetch::{self, Cause, Fetched, SelectedResponse, is_error};
 use crate::store::{ObjectPlace, StoredResponse};
 
 /// Asks upstream whether a stored response is still valid.
@@ -127,7 +127,7 @@ pub(super) fn revalidate(
     let replaces = Some(hit.clone());
     let spec = fetch::FetchSpec {
         informational: None,
-        background: true,
+        cause: Cause::Revalidation,
         selected: Some(selected),
         // A response that may be served stale is worth more than an error.
         on_error: OnError::ServeIfError,

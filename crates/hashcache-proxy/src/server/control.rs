@@ -15,17 +15,21 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use super::cores::ConnectionCounts;
+use super::connection_counts::ConnectionCounts;
+use super::links::Links;
 use super::stage::{DRAIN_STEP, OVER_TIME, Stage};
 use super::udp_sockets::UdpSockets;
 use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::intercept::Interceptor;
+use crate::link;
+use crate::link::children::LinkServer;
+use crate::link::identity::{LinkIdentity, LinkIdentityError};
 use crate::metrics::{Metrics, Reload};
 use crate::peer::{CredentialsError, Peer};
 use crate::route::Routes;
-use crate::settings::Settings;
+use crate::settings::{LinkSettings, Settings};
 use crate::site::live::LiveSites;
 use crate::tls::identity::{Identity, IdentityError};
 use crate::upstream;
@@ -44,6 +48,7 @@ pub(super) struct Control {
     pub(super) admin: Arc<Admin>,
     pub(super) cache: Cache,
     pub(super) udp: UdpSockets,
+    pub(super) links: Links,
     pub(super) stopping: watch::Receiver<Stage>,
 }
 
@@ -105,11 +110,13 @@ impl Control {
             let trust = Trust::load(&settings.upstream_ca, Arc::clone(clock));
             let trust = trust.map_err(|error| one_line(&error))?;
             let known = self.common.live.load();
-            let routes = load_routes(&settings, known.routes.peers());
+            let link = link_identity(&settings).map_err(|error| one_line(&error))?;
+            let routes = load_routes(&settings, known.routes.peers(), link.as_ref());
             let routes = routes.map_err(|error| one_line(&error))?;
-            Ok((identity, interceptor, trust, routes))
+            let link = link_server(&settings, link.as_ref(), clock);
+            Ok(((identity, interceptor, link), trust, routes))
         };
-        let (mut identity, interceptor, trust, routes) = match read() {
+        let ((mut identity, interceptor, link), trust, routes) = match read() {
             Ok(read) => read,
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
@@ -132,12 +139,20 @@ impl Control {
         };
         let own = &self.common.own;
         account(interceptor.as_deref(), &self.cache, &self.metrics);
-        let shown = (identity, interceptor);
+        let shown = (identity, interceptor, link);
         let sites = LiveSites::new(&settings.sites, Some(&old.sites));
         let hops = (routes, Arc::new(sites));
         let live = LiveSettings::new(&settings, old.generation + 1, own, upstream, hops, shown);
         self.metrics.set_peers(live.routes.peers());
+        if let Err(error) = self.links.keep(live.routes.peers()) {
+            error!(%error, "no thread for links");
+        }
+        let children = live.link.as_ref().map(|link| link.children.clone());
         self.common.live.store(Arc::new(live));
+        // After that: a child that is being accepted now looks at the new pins.
+        let children = children.unwrap_or_default();
+        self.common.children.keep_only(&children);
+        self.common.chunks.keep_only(&self.common.live().pins());
         let mut restart = needs_restart(&self.settings, &settings);
         let shared = (&self.common, &self.cache, &self.stopping);
         restart.extend(self.udp.reload(&settings, shared));
@@ -182,6 +197,11 @@ impl Control {
             peers: settings.peers,
             summary_permille: settings.summary_permille,
             routes: settings.routes,
+            link: LinkSettings {
+                listen: self.settings.link.listen,
+                forward: self.settings.link.forward.clone(),
+                ..settings.link
+            },
             ..self.settings.clone()
         };
         self.metrics.config_reloaded(Reload::Taken);
@@ -227,6 +247,8 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
             old.admin_token_file != new.admin_token_file,
         ),
         ("tls_cert", old.tls.is_empty() != new.tls.is_empty()),
+        ("link_listen", old.link.listen != new.link.listen),
+        ("link_forward", old.link.forward != new.link.forward),
         ("name", old.name != new.name),
         ("access_log", old.access_log != new.access_log),
         ("log_format", old.log_format != new.log_format),
@@ -270,9 +292,10 @@ impl UnixSignals {
 pub(super) fn load_routes(
     settings: &Settings,
     known: &[Arc<Peer>],
+    link: Option<&LinkIdentity>,
 ) -> Result<Routes, CredentialsError> {
     let peers = settings.peers.iter().map(|settings| {
-        let peer = settings.load()?;
+        let peer = settings.load(link)?;
         let same = known.iter().find(|known| ***known == peer).cloned();
         Ok(same.unwrap_or_else(|| Arc::new(peer)))
     });
@@ -281,6 +304,31 @@ pub(super) fn load_routes(
         &settings.routes,
         &settings.name,
     ))
+}
+
+/// The key of this box for links, if it has one side of a link.
+pub(super) fn link_identity(
+    settings: &Settings,
+) -> Result<Option<LinkIdentity>, LinkIdentityError> {
+    let has_parent = settings.peers.iter().any(|peer| peer.pin.is_some());
+    if settings.link.listen.is_none() && !has_parent {
+        return Ok(None);
+    }
+    LinkIdentity::find(settings.link.directory.as_deref()).map(Some)
+}
+
+/// The listener for children in `settings`, if there is one.
+pub(super) fn link_server(
+    settings: &Settings,
+    identity: Option<&LinkIdentity>,
+    clock: &Arc<Clock>,
+) -> Option<Arc<LinkServer>> {
+    let identity = identity.filter(|_| settings.link.listen.is_some())?;
+    Some(Arc::new(LinkServer {
+        config: link::tls::of_parent(&identity.key, &settings.link.children, clock),
+        children: settings.link.children.clone(),
+        names: identity.names.clone(),
+    }))
 }
 
 /// The interceptor for the hosts in `settings`, if interception is on.

@@ -6,12 +6,10 @@
 //! it or its tunnel ends. A connection beyond a limit gets an error page at most and uses no
 //! further resources.
 
-use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use hashcache::Cache;
@@ -22,27 +20,27 @@ use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
-use tracing::{debug, error, warn};
+use tracing::{debug, error};
 
+use super::connection_counts::ConnectionCounts;
+use super::forward_listener::ForwardListener;
+use super::link_listener::LinkListener;
 use super::probes::probe_peers;
 use super::protocol::{NotServed, detect_protocol};
 use super::site_checks::check_origins;
-use super::stage::{DRAIN_STEP, RunError, Stage};
+use super::stage::{DRAIN_STEP, RunError, Stage, accept_while_serving};
 use crate::access_log::{RequestId, WorkerLog};
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::limits::Limits;
+use crate::link::forward::LinkForward;
 use crate::metrics::{Limit, WorkerMetrics};
 use crate::page::{self, PageContext, PageReader};
 use crate::request;
+use crate::request::memory_hit::MemoryHits;
 use crate::settings::{Settings, Speaks};
-use crate::share::{Allowance, Network, ShareReservation};
-use crate::wire::{self, ClientBody, Ending, HTTP_2_BYTES, Protocol, Socket, TLS_BYTES};
+use crate::share::Allowance;
+use crate::wire::{self, ClientBody, Ending, Http2Kind, Protocol, Socket};
 use crate::worker::{Common, Worker};
-
-/// Memory of an idle client connection: its task (2 KiB), its state, up to 4 KiB of read-ahead.
-/// `wire` reserves what a request needs beyond that.
-const CONNECTION_BYTES: u64 = 8 << 10;
 
 /// Input of a core's thread.
 pub(super) struct Core {
@@ -59,7 +57,7 @@ impl Core {
     pub(super) fn start(
         self,
         number: usize,
-        sockets: Vec<ListeningSocket>,
+        sockets: CoreSockets,
     ) -> Result<JoinHandle<()>, RunError> {
         std::thread::Builder::new()
             .name(format!("hc-core-{number}"))
@@ -78,7 +76,12 @@ impl Core {
             })
     }
 
-    async fn serve(self, number: usize, sockets: Vec<ListeningSocket>) {
+    async fn serve(self, number: usize, sockets: CoreSockets) {
+        let CoreSockets {
+            clients,
+            link,
+            forwards,
+        } = sockets;
         let worker = Worker::new(
             Arc::clone(&self.common),
             self.cache.clone(),
@@ -93,7 +96,7 @@ impl Core {
         let core = Rc::new(self);
         // Connections and listeners hold a sender each; when the last is dropped, the core can end.
         let (alive, mut done) = tokio::sync::mpsc::channel::<()>(1);
-        for ListeningSocket { listener, speaks } in sockets {
+        for ListeningSocket { listener, speaks } in clients {
             match TcpListener::from_std(listener) {
                 Ok(listener) => {
                     let (core, worker, alive) =
@@ -101,6 +104,35 @@ impl Core {
                     tokio::task::spawn_local(core.accept(listener, speaks, worker, alive));
                 }
                 Err(error) => error!(%error, "listener not opened"),
+            }
+        }
+        if let Some(listener) = link {
+            let children = LinkListener {
+                worker: Rc::clone(&worker),
+                cache: core.cache.clone(),
+                stopping: core.stopping.clone(),
+                serve_inside,
+            };
+            match TcpListener::from_std(listener) {
+                Ok(listener) => {
+                    tokio::task::spawn_local(children.accept(listener, alive.clone()));
+                }
+                Err(error) => error!(%error, "link listener not opened"),
+            }
+        }
+        for (listener, forward) in forwards {
+            let forwarding = ForwardListener {
+                worker: Rc::clone(&worker),
+                cache: core.cache.clone(),
+                counts: Arc::clone(&core.counts),
+                stopping: core.stopping.clone(),
+                forward: Rc::new(forward),
+            };
+            match TcpListener::from_std(listener) {
+                Ok(listener) => {
+                    tokio::task::spawn_local(forwarding.accept(listener, alive.clone()));
+                }
+                Err(error) => error!(%error, "forwarded port not opened"),
             }
         }
         drop(alive);
@@ -121,30 +153,15 @@ impl Core {
         worker: Rc<Worker>,
         alive: tokio::sync::mpsc::Sender<()>,
     ) {
-        let mut stopping = self.stopping.clone();
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                _ = stopping.wait_for(|stage| *stage != Stage::Serving) => return,
-            };
-            match accepted {
-                Ok((socket, client)) => {
-                    // Not an async block: it would add the size of the connection's future once
-                    // more.
-                    let core = Rc::clone(&self);
-                    let addr = ClientAddr { client, speaks };
-                    let connection =
-                        core.connection(socket, addr, Rc::clone(&worker), alive.clone());
-                    tokio::task::spawn_local(connection);
-                }
-                // Out of descriptors, or a client that has already left: retrying at once would
-                // spin.
-                Err(error) => {
-                    warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(DRAIN_STEP).await;
-                }
-            }
-        }
+        let stopping = self.stopping.clone();
+        let serve = |socket, client| {
+            // Not an async block: it would add the size of the connection's future once more.
+            let core = Rc::clone(&self);
+            let addr = ClientAddr { client, speaks };
+            let connection = core.connection(socket, addr, Rc::clone(&worker), alive.clone());
+            tokio::task::spawn_local(connection);
+        };
+        accept_while_serving(listener, stopping, "a client", serve).await;
     }
 
     async fn connection(
@@ -213,6 +230,7 @@ impl Core {
             client,
             local,
             intercepted: None,
+            child: None,
             stopping: stopping.clone(),
             drained,
             serve_inside,
@@ -286,18 +304,24 @@ async fn serve(
         Protocol::Http1 => {
             let cell = Rc::clone(&connection.cell);
             let connection = Rc::new(connection);
+            let memory_hits = MemoryHits::of(&connection);
             let service = service_fn(move |request: Request<Incoming>| {
                 request::handle(Rc::clone(&connection), request.map(ClientBody::plain))
             });
             let limits = &worker.limits;
             // On the heap, because each enclosing future would contain its size again.
             Box::pin(wire::serve_connection(
-                socket, limits, &cell, service, stopping,
+                socket,
+                limits,
+                &cell,
+                memory_hits,
+                service,
+                stopping,
             ))
             .await
         }
         Protocol::Http2 => {
-            let allowance = connection.allowance.clone();
+            let (allowance, child) = (connection.allowance.clone(), connection.child.clone());
             // HTTP/2 registers its heads itself.
             connection.cell.leave_heads();
             let service = move |cell, request| {
@@ -307,9 +331,17 @@ async fn serve(
                 };
                 request::handle(Rc::new(stream), request)
             };
-            let (limits, allowance) = (&worker.limits, Some(&allowance));
+            let allowance = Some(&allowance);
+            let (limits, kind) = match &child {
+                Some(child) => (&child.limits, &child.kind),
+                None => (&worker.limits, &Http2Kind::Client),
+            };
             Box::pin(wire::serve_http2(
-                socket, limits, allowance, service, stopping,
+                socket,
+                (limits, kind),
+                allowance,
+                service,
+                stopping,
             ))
             .await
         }
@@ -326,6 +358,14 @@ fn serve_inside(
     Box::pin(serve(socket, protocol, inside, stopping))
 }
 
+/// The listening sockets of one core.
+pub(super) struct CoreSockets {
+    pub(super) clients: Vec<ListeningSocket>,
+    /// For children.
+    pub(super) link: Option<StdListener>,
+    pub(super) forwards: Vec<(StdListener, LinkForward)>,
+}
+
 /// A listening socket and its protocol.
 pub(super) struct ListeningSocket {
     pub(super) listener: StdListener,
@@ -336,84 +376,6 @@ pub(super) struct ListeningSocket {
 struct ClientAddr {
     client: SocketAddr,
     speaks: Speaks,
-}
-
-/// Number of connections, in all and by client.
-#[derive(Default)]
-pub(super) struct ConnectionCounts {
-    pub(super) all: AtomicUsize,
-    by_client: Mutex<HashMap<Network, usize>>,
-}
-
-/// One counted connection; the count ends when it is dropped.
-struct CountedConnection {
-    counts: Arc<ConnectionCounts>,
-    client: Network,
-    bytes: u64,
-    _memory: ShareReservation,
-}
-
-impl ConnectionCounts {
-    /// Counts a connection, unless a limit forbids it.
-    fn admit(
-        self: &Arc<Self>,
-        allowance: &Allowance,
-        speaks: Speaks,
-        limits: &Limits,
-    ) -> Result<CountedConnection, Limit> {
-        let bytes = match speaks {
-            Speaks::Http => CONNECTION_BYTES,
-            Speaks::H2c => CONNECTION_BYTES + HTTP_2_BYTES,
-            Speaks::Tls => CONNECTION_BYTES + TLS_BYTES + HTTP_2_BYTES,
-        };
-        let memory =
-            allowance
-                .reserve(bytes)
-                .ok_or_else(|| match allowance.share().take(bytes) {
-                    Some(_) => Limit::Memory,
-                    None => Limit::ClientShare,
-                })?;
-        let client = allowance.share().network();
-        let mut by_client = self
-            .by_client
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        // The connection with a slow head ends soon; until then there is one connection more than
-        // the limit.
-        let full = self.all.load(Ordering::Relaxed) >= limits.clients;
-        if full && !allowance.share().give_up_head() {
-            return Err(Limit::Clients);
-        }
-        let count = by_client.entry(client).or_insert(0);
-        if *count >= limits.clients_per_address {
-            return Err(Limit::ClientsPerAddress);
-        }
-        *count += 1;
-        self.all.fetch_add(1, Ordering::Relaxed);
-        Ok(CountedConnection {
-            counts: Arc::clone(self),
-            client,
-            bytes,
-            _memory: memory,
-        })
-    }
-}
-
-impl Drop for CountedConnection {
-    fn drop(&mut self) {
-        let counts = &self.counts;
-        counts.all.fetch_sub(1, Ordering::Relaxed);
-        let mut by_client = counts
-            .by_client
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = by_client.get_mut(&self.client) {
-            *count -= 1;
-            if *count == 0 {
-                by_client.remove(&self.client);
-            }
-        }
-    }
 }
 
 /// The error page for clients beyond a limit.

@@ -14,8 +14,12 @@
 //! of silently taking half of the connections.
 
 mod authority_expiry;
+mod connection_counts;
 mod control;
 mod cores;
+mod forward_listener;
+mod link_listener;
+mod links;
 mod preflight;
 mod probes;
 mod protocol;
@@ -38,8 +42,12 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tracing::warn;
 
-use self::control::{Control, UnixSignals, account, interceptor, load_routes};
-use self::cores::{ConnectionCounts, Core, ListeningSocket};
+use self::connection_counts::ConnectionCounts;
+use self::control::{
+    Control, UnixSignals, account, interceptor, link_identity, link_server, load_routes,
+};
+use self::cores::{Core, CoreSockets, ListeningSocket};
+use self::links::Links;
 use self::stage::Stage;
 use self::udp_sockets::UdpSockets;
 use crate::access_log::AccessLogger;
@@ -47,6 +55,7 @@ use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::intercept::InterceptState;
+use crate::link::chunk_tables::ChunkTables;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
 use crate::page_groups::PageGroups;
 use crate::peers;
@@ -64,15 +73,28 @@ use crate::upstream::verified_hosts::VerifiedHosts;
 use crate::upstream::{self, Destinations};
 use crate::worker::{Common, LiveSettings};
 
-/// Serves until a signal stops it. `listening` is called once with the bound addresses (and that of
-/// the admin listener); `reload` returns the settings anew on SIGHUP.
+/// The addresses that [`run`] has bound.
+#[derive(Clone, Debug)]
+pub struct Listening {
+    /// For clients.
+    pub clients: Vec<SocketAddr>,
+    /// For monitors and purges.
+    pub admin: Option<SocketAddr>,
+    /// For the links of children.
+    pub link: Option<SocketAddr>,
+    /// Forwarded ports, in the order of the settings.
+    pub forwards: Vec<SocketAddr>,
+}
+
+/// Serves until a signal stops it. `listening` is called once with the bound addresses; `reload`
+/// returns the settings anew on SIGHUP.
 ///
 /// # Errors See [`RunError`]; no client was served then.
 pub fn run<E: std::fmt::Display>(
     settings: Settings,
     cache: Cache,
     state: StateFiles,
-    listening: impl FnOnce(&[SocketAddr], Option<SocketAddr>),
+    listening: impl FnOnce(&Listening),
     reload: impl Fn() -> Result<Settings, E>,
 ) -> Result<(), RunError> {
     let system = |what| move |source| RunError::System { what, source };
@@ -83,6 +105,13 @@ pub fn run<E: std::fmt::Display>(
         .map(|listen| bind(listen.address))
         .collect::<Result<_, _>>()?;
     let admin_listener = settings.admin.map(bind).transpose()?;
+    let link_listener = settings.link.listen.map(bind).transpose()?;
+    let forwards = settings.link.forward.iter();
+    let forwards = forwards.map(|forward| bind(forward.listen));
+    let forwards: Vec<StdListener> = forwards.collect::<Result<_, _>>()?;
+    let forwarding = forwards.iter().filter_map(|it| it.local_addr().ok());
+    let forwarding: Vec<SocketAddr> = forwarding.collect();
+    let link_address = link_listener.as_ref().and_then(|it| it.local_addr().ok());
     let mut udp = UdpSockets::bind(&settings)?;
     let admin_address = admin_listener.as_ref().and_then(|it| it.local_addr().ok());
     let listen = listeners
@@ -123,11 +152,14 @@ pub fn run<E: std::fmt::Display>(
     };
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);
     let exposition = exposition.with_intercept_state(Arc::clone(&intercept_state));
-    let routes = load_routes(&settings, &[])?;
+    let link_identity = link_identity(&settings)?;
+    let routes = load_routes(&settings, &[], link_identity.as_ref())?;
+    let link = link_server(&settings, link_identity.as_ref(), &clock);
     let sites = Arc::new(LiveSites::new(&settings.sites, None));
     metrics.set_peers(routes.peers());
     let hops = (routes, sites);
-    let live = LiveSettings::new(&settings, 0, &own, shared, hops, (identity, interceptor));
+    let shown = (identity, interceptor, link);
+    let live = LiveSettings::new(&settings, 0, &own, shared, hops, shown);
     // Pages of a site that any host leads to carry other names in Referer.
     let site = settings
         .sites
@@ -145,8 +177,13 @@ pub fn run<E: std::fmt::Display>(
         page_groups: PageGroups::new(settings.group_by, site),
         name,
         via,
-        listen: listen.clone(),
+        listen: (listen.iter().copied())
+            .chain(link_address)
+            .chain(forwarding.iter().copied())
+            .collect(),
         admin: admin_address,
+        children: Arc::default(),
+        chunks: Arc::new(ChunkTables::load(state.chunks, &live.pins(), &cache)),
         clock: Arc::clone(&clock),
         intercept: intercept_state,
         shares: Shares::new(
@@ -189,15 +226,35 @@ pub fn run<E: std::fmt::Display>(
                     Ok(ListeningSocket { listener, speaks })
                 });
             let sockets = sockets.collect::<Result<_, _>>();
-            core.start(number, sockets.map_err(system("a listener's copy"))?)
+            let sockets = sockets.map_err(system("a listener's copy"))?;
+            let link = link_listener.as_ref().map(StdListener::try_clone);
+            let link = link.transpose().map_err(system("a listener's copy"))?;
+            let copies = forwards.iter().zip(&settings.link.forward);
+            let forwards =
+                copies.map(|(listener, forward)| Ok((listener.try_clone()?, forward.clone())));
+            let forwards = forwards.collect::<Result<_, _>>();
+            let sockets = CoreSockets {
+                clients: sockets,
+                link,
+                forwards: forwards.map_err(system("a listener's copy"))?,
+            };
+            core.start(number, sockets)
         })
         .collect::<Result<Vec<_>, RunError>>()?;
     // The cores have copies, which they close when a drain begins. With this copy open, clients
     // would wait in its queue then instead of being refused.
-    drop(listeners);
+    drop((listeners, link_listener, forwards));
+    let mut links = Links::new(&common, &cache);
+    links
+        .keep(common.live().routes.peers())
+        .map_err(system("a thread"))?;
     let exposition = exposition.with_sites({
         let common = Arc::clone(&common);
         move || Arc::clone(&common.live().sites)
+    });
+    let exposition = exposition.with_links({
+        let common = Arc::clone(&common);
+        move || links::view(&common)
     });
     let admin = Admin::new(
         exposition,
@@ -225,7 +282,14 @@ pub fn run<E: std::fmt::Display>(
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
     runtime.spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));
-    listening(&listen, admin_address);
+    listening(&Listening {
+        clients: listen,
+        admin: admin_address,
+        link: link_address,
+        forwards: forwarding,
+    });
+    let chunks = Arc::clone(&common.chunks);
+    runtime.spawn(Arc::clone(&chunks).keep());
     let control = Control {
         common,
         metrics,
@@ -236,6 +300,7 @@ pub fn run<E: std::fmt::Display>(
         admin,
         cache,
         udp,
+        links,
         stopping,
     };
     runtime.block_on(control.run(signals, reload, threads));
@@ -244,6 +309,9 @@ pub fn run<E: std::fmt::Display>(
     }
     if let Err(error) = verified.persist() {
         warn!(%error, "verified hosts not saved");
+    }
+    if let Err(error) = chunks.persist() {
+        warn!(%error, "tables of chunks not saved");
     }
     log.stop();
     Ok(())

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::control::interceptor;
+use super::control::{interceptor, link_identity};
 use super::stage::RunError;
 use super::udp_sockets::Protocol;
 use super::{pseudonyms, socket};
@@ -27,7 +27,8 @@ use crate::upstream::tls::read_authorities;
 /// be restarted with these settings.
 pub fn preflight(settings: &Settings) -> Vec<RunError> {
     let listen = settings.listen.iter().map(|listen| listen.address);
-    let listeners = listen.chain(settings.admin).map(can_bind);
+    let listeners = listen.chain(settings.admin).chain(settings.link.listen);
+    let listeners = listeners.map(can_bind);
     let udp = Protocol::ALL.map(|protocol| protocol.address(settings));
     let udp = udp.into_iter().flatten();
     let udp = udp.map(|address| match peers::bind(address) {
@@ -49,8 +50,14 @@ pub fn preflight(settings: &Settings) -> Vec<RunError> {
             RunError::Token { path, source }
         })
     });
+    let identity = link_identity(settings);
+    let link = identity.as_ref().ok().and_then(Option::as_ref);
+    // Without a key for links, that is the fault, and not each parent with a pin.
+    let without = identity.is_err();
     let peers = settings.peers.iter();
-    let peers = peers.map(|peer| Ok(peer.load().map(drop)?));
+    let peers = peers.filter(|peer| peer.pin.is_none() || !without);
+    let peers: Vec<Result<(), RunError>> =
+        peers.map(|peer| Ok(peer.load(link).map(drop)?)).collect();
     [pseudonyms(&settings.name).map(drop)]
         .into_iter()
         .chain(listeners)
@@ -60,6 +67,7 @@ pub fn preflight(settings: &Settings) -> Vec<RunError> {
         .chain([intercept.map(drop).map_err(IdentityError::into)])
         .chain(authorities)
         .chain(peers)
+        .chain([identity.map(drop).map_err(RunError::from)])
         .chain(token)
         .filter_map(Result::err)
         .collect()

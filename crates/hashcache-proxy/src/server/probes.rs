@@ -51,10 +51,13 @@ pub(super) async fn probe_peers(worker: Rc<Worker>) {
     }
 }
 
-/// Looks up the addresses of peers that are recognised by them.
+/// Looks up the addresses of peers that are recognised by them, as members are in front of a site.
 fn look_up_addresses(worker: &Rc<Worker>) {
     let peers = worker.common.live().routes.peers().to_vec();
-    for peer in peers.into_iter().filter(|peer| peer.is_recognised()) {
+    for peer in peers
+        .into_iter()
+        .filter(|peer| peer.is_recognised() || peer.is_member())
+    {
         let worker = Rc::clone(worker);
         tokio::task::spawn_local(async move {
             match worker.upstream().addresses(&peer).await {

@@ -5,6 +5,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tracing::warn;
+
+use crate::link::identity::LinkIdentityError;
 use crate::peer::CredentialsError;
 use crate::tls::identity::IdentityError;
 use crate::upstream::tls::AuthoritiesError;
@@ -24,6 +29,29 @@ pub(super) const OVER_TIME: Duration = Duration::from_secs(2);
 
 /// How often the state of the cores is checked while draining.
 pub(super) const DRAIN_STEP: Duration = Duration::from_millis(50);
+
+/// Accepts connections of `what` until the process stops, and gives each to `serve`.
+pub(super) async fn accept_while_serving(
+    listener: TcpListener,
+    mut stopping: watch::Receiver<Stage>,
+    what: &str,
+    mut serve: impl FnMut(TcpStream, SocketAddr),
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopping.wait_for(|stage| *stage != Stage::Serving) => return,
+        };
+        match accepted {
+            Ok((socket, client)) => serve(socket, client),
+            // Out of descriptors, or a client that has already left: retrying at once would spin.
+            Err(error) => {
+                warn!(%error, what, "cannot accept a connection");
+                tokio::time::sleep(DRAIN_STEP).await;
+            }
+        }
+    }
+}
 
 /// Why the proxy could not start, or stopped unexpectedly.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +85,9 @@ pub enum RunError {
     /// Certificates of trusted authorities could not be read.
     #[error(transparent)]
     Authorities(#[from] AuthoritiesError),
+    /// The key for links could not be read.
+    #[error(transparent)]
+    Link(#[from] LinkIdentityError),
     /// The credentials for a peer could not be read.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),

@@ -11,10 +11,13 @@
 //! of an encoder is bounded ([`Coding::memory`]) and charged to the client; `budget` bounds the
 //! processor time.
 //!
-//! zstd is missing. Of the encoders without C, `ruzstd` compresses worse than gzip at its fastest,
-//! takes a content only as a whole and has one level (numbers in `encoder`); `structured-zstd` has
-//! 1,289 lines with `unsafe` and a new release every few days, and would read the content of
-//! origins.
+//! Text that a box with a link has stored in pages is given in zstd without an encoder
+//! (`request/hit`), with the fields that are made here.
+//!
+//! zstd is missing among the codings of sites. Of the encoders without C, `ruzstd` compresses worse
+//! than gzip at its fastest, takes a content only as a whole and has one level (numbers in
+//! `encoder`); `structured-zstd` has 1,289 lines with `unsafe` and a new release every few days,
+//! and would read the content of origins.
 
 mod budget;
 mod encoder;
@@ -127,18 +130,44 @@ pub(crate) fn is_encodable(status: StatusCode, fields: &HeaderMap) -> bool {
         None => true,
         Some(length) => length.is_some_and(|length| length >= LENGTH_MIN),
     };
+    is_long && is_plain_text(status, fields) && !forbids_changes(fields)
+}
+
+/// Whether the content of a response is all of a text, without a coding.
+pub(crate) fn is_plain_text(status: StatusCode, fields: &HeaderMap) -> bool {
     let has_content = matches!(status.as_u16(), 200 | 203 | 404 | 410);
     has_content
-        && is_long
         && !fields.contains_key(CONTENT_RANGE)
         && !fields.contains_key(CONTENT_ENCODING)
-        && !forbids_changes(fields)
         && fields.get(CONTENT_TYPE).is_some_and(is_text)
 }
 
-fn forbids_changes(fields: &HeaderMap) -> bool {
-    let lines = fields.get_all(CACHE_CONTROL).iter();
-    let mut members = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
+/// Whether values of Accept-Encoding ask for content in zstd rather than without a coding. Only a
+/// client that names zstd gets it.
+pub(crate) fn prefers_zstd<'a>(values: impl Iterator<Item = &'a [u8]>) -> bool {
+    let (mut zstd, mut identity) = (0, 0);
+    for member in values.flat_map(|value| value.split(|&byte| byte == b',')) {
+        let mut parts = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+        let name = parts.next().unwrap_or_default();
+        let weight = parts.find_map(weight).unwrap_or(1000);
+        if name.eq_ignore_ascii_case(b"zstd") {
+            zstd = weight;
+        } else if name.eq_ignore_ascii_case(b"identity") {
+            identity = weight;
+        }
+    }
+    zstd > 0 && zstd >= identity
+}
+
+/// Whether Cache-Control has `no-transform`.
+pub(crate) fn forbids_changes(fields: &HeaderMap) -> bool {
+    let mut lines = fields.get_all(CACHE_CONTROL).iter();
+    lines.any(|line| has_no_transform(line.as_bytes()))
+}
+
+/// Whether a value of Cache-Control has `no-transform`.
+pub(crate) fn has_no_transform(value: &[u8]) -> bool {
+    let mut members = value.split(|&byte| byte == b',');
     members.any(|member| member.trim_ascii().eq_ignore_ascii_case(b"no-transform"))
 }
 
@@ -182,8 +211,8 @@ pub(crate) fn weaken_tag(fields: &mut HeaderMap) {
 }
 
 /// Changes the fields of a response into those of its encoded form.
-pub(crate) fn encoded_fields(coding: Coding, fields: &mut HeaderMap) {
-    fields.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+pub(crate) fn encoded_fields(coding: &'static str, fields: &mut HeaderMap) {
+    fields.insert(CONTENT_ENCODING, HeaderValue::from_static(coding));
     weaken_tag(fields);
     for name in ABOUT_IDENTITY {
         fields.remove(name);
@@ -191,7 +220,7 @@ pub(crate) fn encoded_fields(coding: Coding, fields: &mut HeaderMap) {
 }
 
 /// Fields that describe the bytes of the identity form.
-const ABOUT_IDENTITY: [HeaderName; 6] = [
+pub(crate) const ABOUT_IDENTITY: [HeaderName; 6] = [
     CONTENT_LENGTH,
     ACCEPT_RANGES,
     HeaderName::from_static("content-md5"),
@@ -201,7 +230,7 @@ const ABOUT_IDENTITY: [HeaderName; 6] = [
 ];
 
 /// Shorter content fits one packet anyway.
-const LENGTH_MIN: u64 = 1024;
+pub(crate) const LENGTH_MIN: u64 = 1024;
 
 /// Types that are text although their names do not say so.
 const TEXT_TYPES: [&str; 12] = [

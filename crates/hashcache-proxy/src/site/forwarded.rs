@@ -11,7 +11,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use hashcache_http::{Authority, Scheme};
+use hashcache_http::{Authority, Host, Scheme};
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -111,29 +111,35 @@ impl Forwarding {
     }
 
     fn write_fields(&self, host: Option<&str>, fields: &mut HeaderMap) {
-        let mut older = self.client.to_string();
-        let mut newer = format!("for={}", Node(self.client));
-        let _ = match host {
-            None => Ok(()),
-            Some(host) if is_token(host.as_bytes()) => write!(newer, ";host={host}"),
+        // Pieces are put together by hand: this is done for each request to an origin.
+        let (mut older, mut newer) = (String::with_capacity(64), String::with_capacity(128));
+        push_address(&mut older, self.client);
+        newer.push_str("for=");
+        push_node(&mut newer, self.client);
+        if let Some(host) = host {
             // An authority has neither quotes nor backslashes.
-            Some(host) => write!(newer, ";host=\"{host}\""),
-        };
-        let _ = write!(newer, ";proto={}", self.scheme);
-        for proxy in &self.proxies {
-            let _ = write!(older, ", {proxy}");
-            let _ = write!(newer, ", for={}", Node(*proxy));
+            let quote = if is_token(host.as_bytes()) { "" } else { "\"" };
+            for part in [";host=", quote, host, quote] {
+                newer.push_str(part);
+            }
         }
-        let scheme = self.scheme.as_str().to_owned();
+        newer.push_str(";proto=");
+        newer.push_str(self.scheme.as_str());
+        for proxy in &self.proxies {
+            older.push_str(", ");
+            push_address(&mut older, *proxy);
+            newer.push_str(", for=");
+            push_node(&mut newer, *proxy);
+        }
         let written = [
-            (FOR, older),
-            (PROTO, scheme),
-            (HOST, host.unwrap_or_default().to_owned()),
-            (FORWARDED, newer),
+            (FOR, &older[..]),
+            (PROTO, self.scheme.as_str()),
+            (HOST, host.unwrap_or_default()),
+            (FORWARDED, &newer),
         ];
         let written = written.into_iter().filter(|(_, value)| !value.is_empty());
         for (name, value) in written {
-            if let Ok(value) = HeaderValue::try_from(value) {
+            if let Ok(value) = HeaderValue::from_str(value) {
                 fields.insert(name, value);
             }
         }
@@ -141,13 +147,20 @@ impl Forwarding {
 }
 
 /// Removes the fields that say where a request came from: those that this proxy writes anew, and
-/// from untrusted clients all of their kind.
+/// from untrusted clients all of their kind. Names with `_` in place of `-` are removed too: CGI,
+/// WSGI and Rack give both spellings to the application as one. `Proxy` would set its proxy
+/// (CVE-2016-5385).
 pub(crate) fn strip_forwarded(fields: &mut HeaderMap, speaker: Speaker) {
     let says_origin = |name: &&HeaderName| {
         let name = name.as_str();
+        if name.contains('_') {
+            let name = name.replace('_', "-");
+            return name.starts_with("x-forwarded-") || ALIKE.contains(&name.as_str());
+        }
         let is_rewritten = || [FOR, PROTO, HOST].iter().any(|it| it.as_str() == name);
         match name.as_bytes().first() {
             Some(b'f') => name == FORWARDED.as_str(),
+            Some(b'p') => name == "proxy",
             Some(b'x' | b't') if speaker == Speaker::Trusted => is_rewritten(),
             Some(b'x' | b't') => name.starts_with("x-forwarded-") || ALIKE.contains(&name),
             _ => false,
@@ -312,15 +325,20 @@ fn is_token_byte(byte: u8) -> bool {
 }
 
 /// An address as `Forwarded` spells it.
-struct Node(IpAddr);
-
-impl std::fmt::Display for Node {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            IpAddr::V4(address) => address.fmt(f),
-            IpAddr::V6(address) => write!(f, "\"[{address}]\""),
+fn push_node(out: &mut String, address: IpAddr) {
+    match address {
+        IpAddr::V4(_) => push_address(out, address),
+        IpAddr::V6(address) => {
+            let _ = write!(out, "\"[{address}]\"");
         }
     }
+}
+
+fn push_address(out: &mut String, address: IpAddr) {
+    let _ = match address {
+        IpAddr::V4(address) => write!(out, "{}", Host::V4(address)),
+        IpAddr::V6(address) => write!(out, "{address}"),
+    };
 }
 
 pub(super) const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -380,6 +398,22 @@ mod tests {
             (read.scheme, read.host, read.proxies.len()),
             (Scheme::Http, None, 0)
         );
+    }
+
+    #[test]
+    fn other_spellings_of_these_fields_are_removed_too() {
+        for speaker in [Speaker::Trusted, Speaker::Untrusted] {
+            let mut fields = fields(&[
+                ("x_forwarded_for", "127.0.0.1"),
+                ("x-forwarded_host", "evil.test"),
+                ("x_real_ip", "127.0.0.1"),
+                ("proxy", "http://evil.test"),
+                ("x_other", "stays"),
+            ]);
+            strip_forwarded(&mut fields, speaker);
+            let names: Vec<_> = fields.keys().map(HeaderName::as_str).collect();
+            assert_eq!(names, ["x_other"]);
+        }
     }
 
     #[test]

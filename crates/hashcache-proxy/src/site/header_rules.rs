@@ -99,9 +99,24 @@ impl HeaderRules {
         Ok(())
     }
 
-    /// Removes the fields that the rules set or remove. The cache must not see values that the
-    /// origin will not see.
+    /// Removes the fields that the rules set or remove, also those with `_` in place of `-`, which
+    /// many origins do not distinguish. The cache must not see values that the origin will not see.
     pub(crate) fn hide(&self, fields: &mut HeaderMap) {
+        if self.0.is_empty() {
+            return;
+        }
+        let is_hidden = |dashed: &str| {
+            self.0.iter().any(|rule| match rule {
+                HeaderRule::Set(name, _) | HeaderRule::Remove(name) => name.as_str() == dashed,
+                HeaderRule::Add(..) => false,
+            })
+        };
+        let alike = fields.keys().filter(|name| {
+            name.as_str().contains('_') && is_hidden(&name.as_str().replace('_', "-"))
+        });
+        for name in alike.cloned().collect::<Vec<_>>() {
+            fields.remove(name);
+        }
         for rule in &self.0 {
             if let HeaderRule::Set(name, _) | HeaderRule::Remove(name) = rule {
                 fields.remove(name);
@@ -222,6 +237,19 @@ mod tests {
         let all = |name| fields.get_all(name).iter().collect::<Vec<_>>();
         assert_eq!(all("x-frame-options"), ["DENY"]);
         assert_eq!(all("link"), ["</0>", "</a>", "</b>"]);
+    }
+
+    #[test]
+    fn a_field_is_hidden_in_either_spelling() {
+        let mut rules = HeaderRules::default();
+        rules.push_removal(Message::Request, "X-User-Id").unwrap();
+        let mut fields = HeaderMap::new();
+        for name in ["x-user-id", "x_user_id", "x-user_id", "x_user"] {
+            fields.insert(name, HeaderValue::from_static("1"));
+        }
+        rules.hide(&mut fields);
+        let names: Vec<_> = fields.keys().map(HeaderName::as_str).collect();
+        assert_eq!(names, ["x_user"]);
     }
 
     #[test]

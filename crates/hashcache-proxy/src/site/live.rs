@@ -18,14 +18,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use hashcache_http::{Authority, Origin, Target};
 use http::header::{COOKIE, HOST, VARY};
-use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::balance::{Balancer, Load};
 use super::counters::{OriginCounters, OriginFigures};
 use super::forwarded::Forwarding;
+use super::header_rules::HeaderRules;
 use super::health::{Change, Health, Outcome};
+use super::key_rules::KeyRules;
 use super::spec::{SentHost, Site, Sites};
 use crate::failure::Failure;
 use crate::upstream::Endpoint;
@@ -41,6 +43,9 @@ pub(crate) const ORIGIN: HeaderName = HeaderName::from_static("hashcache-origin"
 pub(crate) struct LiveSite {
     pub(crate) spec: Site,
     pub(crate) error_page: Option<Bytes>,
+    /// Stored responses are served to plain requests as they are stored: no rule of the site looks
+    /// at other fields or changes the response.
+    pub(crate) is_plain: bool,
     state: Mutex<State>,
     /// Unfinished requests of each origin.
     busy: Vec<AtomicU32>,
@@ -133,6 +138,11 @@ impl LiveSite {
         Self {
             counters: counters.collect(),
             error_page: spec.error_page.clone().map(Bytes::from),
+            is_plain: spec.key == KeyRules::default()
+                && spec.request_headers == HeaderRules::default()
+                && spec.response_headers == HeaderRules::default()
+                && spec.compress.is_empty()
+                && !spec.redirect_to_https,
             state: Mutex::new(State {
                 balancer: Balancer::new(spec.balance, origins),
                 health: Health::new(origins),
@@ -374,20 +384,17 @@ impl SiteRequest {
 
     /// Adds our own fields to a response that is about to be judged and stored. The only origin of
     /// a site needs no field.
-    ///
-    /// Where the lifetime will be the site's default, the response may have been made for one user:
-    /// `Vary` then says that it is for requests without cookies.
     pub(crate) fn mark<B>(
         &self,
         to: &Endpoint,
         (path, response): (&str, &mut Response<B>),
         targets: &[HeaderName],
     ) {
-        let (status, response) = (response.status(), response.headers_mut());
-        let lifetimes = &self.site.spec.lifetimes;
-        if lifetimes.limits_cookies(path, (status, response), targets) {
-            response.append(VARY, HeaderValue::from_static("cookie"));
-        }
+        self.mark_cookies((path, response), targets);
+        // The fields of a 304 replace the stored ones; without `Vary` those stay.
+        let keeps_vary =
+            response.status() == StatusCode::NOT_MODIFIED && !response.headers().contains_key(VARY);
+        let response = response.headers_mut();
         if self.site.spec.origins.len() > 1 {
             let Endpoint {
                 scheme, authority, ..
@@ -397,8 +404,23 @@ impl SiteRequest {
                 response.insert(ORIGIN, origin);
             }
         }
-        if self.site.spec.key.has_parts() {
+        if self.site.spec.key.has_parts() && !keeps_vary {
             response.append(VARY, HeaderValue::from_static("hashcache-key"));
+        }
+    }
+
+    /// Where the lifetime will be the site's default, the response may have been made for one user:
+    /// `Vary` then says that it is for requests without cookies. For a response of a member too:
+    /// its configuration may be an older one.
+    pub(crate) fn mark_cookies<B>(
+        &self,
+        (path, response): (&str, &mut Response<B>),
+        targets: &[HeaderName],
+    ) {
+        let (status, response) = (response.status(), response.headers_mut());
+        let lifetimes = &self.site.spec.lifetimes;
+        if lifetimes.limits_cookies(path, (status, response), targets) {
+            response.append(VARY, HeaderValue::from_static("cookie"));
         }
     }
 

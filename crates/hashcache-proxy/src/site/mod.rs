@@ -4,7 +4,7 @@
 //! below.
 //!
 //! Invariant: no module here does I/O or reads a clock. What a client says about itself counts only
-//! as far as the operator trusts the network that it comes from.
+//! as far as the operator trusts the network of its sender.
 
 pub(crate) mod balance;
 pub(crate) mod counters;

@@ -109,12 +109,12 @@ fn answers(row: &Variant, hit: &Hit, stored: &StoredResponse, fields: &HeaderMap
 }
 
 /// The stored response, unless content is missing that cannot be added: adding needs a strong
-/// validator.
+/// validator, and content that is stored as it came.
 fn usable(hit: Hit, stored: StoredResponse, place: ObjectPlace, from: HitSource) -> StoreLookup {
     let length = hit.content_len().unwrap_or(0);
-    if if_range_value(&stored.facts, &stored.fields).is_none()
-        && !(hit.is_complete() && hit.holes(0..length).is_empty())
-    {
+    let is_fixed =
+        stored.pages.is_some() || if_range_value(&stored.facts, &stored.fields).is_none();
+    if is_fixed && !(hit.is_complete() && hit.holes(0..length).is_empty()) {
         return StoreLookup::Nothing(place);
     }
     StoreLookup::Found {

@@ -4,11 +4,17 @@
 //! reads numbers instead of parsing fields:
 //!
 //! ```text
-//! layout 1 | facts 48 | row length 2 | vary row | table length 2 | variant table | fields
+//! layout 1 | facts 48 | digest 32 | page table | row length 2 | vary row | table length 2 |
+//! variant table | fields
+//!
 //! field: name length 2 | name | value length 2 | value
 //! ```
 //!
-//! The numbers are lengths in bytes; the layout byte is [`LAYOUT`].
+//! The numbers are lengths in bytes. The layout byte is [`WITH_PAGES`]; or [`WITH_DIGEST`]: then
+//! there is no page table ([`PageTable`]); or [`PLAIN`]: then there is no digest either. The digest
+//! is the SHA-256 of the content, which boxes with a link store; it is zero until the content is
+//! complete, and if it is not known. With a page table, the object's content is the stored form of
+//! pages, and [`StoredResponse::content_len`] is the length of the response's content.
 //!
 //! The first response of a URL with Vary is stored under the cache key and holds the variant table;
 //! the others are stored under names derived from the key ([`ObjectPlace`]).
@@ -18,22 +24,109 @@
 //! Invariant: metadata that does not decode is a miss; it never becomes a response. Cost: one pass
 //! over the fields; values are slices of the metadata, not copies.
 
+pub(crate) mod content;
+pub(crate) mod follow;
 mod look_up;
+mod pages;
 mod place;
+pub(crate) mod put;
+mod unpack;
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use hashcache::{Cache, Hit, Lookup};
 use hashcache_http::{FACTS_BYTES, StoredFacts, VariantTable, VaryRow};
+use hashcache_wan::digest::Digest;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub(crate) use self::look_up::{HitSource, StoreLookup, first_variant, look_up};
+pub(crate) use self::pages::{PACKED_BYTES_MAX, PageTable};
 pub(crate) use self::place::ObjectPlace;
 
-/// The metadata layout of this build, the only one that it reads.
-const LAYOUT: u8 = 2;
+/// The metadata layouts of this build, the only ones that it reads.
+const PLAIN: u8 = 2;
+const WITH_DIGEST: u8 = 3;
+const WITH_PAGES: u8 = 4;
+
+/// Where the digest lies in metadata.
+const DIGEST: Range<usize> = 1 + FACTS_BYTES..1 + FACTS_BYTES + 32;
+
+/// The digest of content that is not complete.
+pub(crate) const UNKNOWN_DIGEST: Digest = Digest([0; 32]);
+
+/// Metadata as it was put, with what is known when the content is complete: its digest, and the
+/// page table if it was announced. `None`: there is nothing to add, or no place for it.
+pub(crate) fn finished(
+    metadata: &[u8],
+    digest: Option<Digest>,
+    pages: Option<&PageTable>,
+) -> Option<Bytes> {
+    let announced = Sections::of(metadata)?;
+    let has_pages = announced.pages.is_some();
+    if has_pages != pages.is_some() || (digest.is_none() && !has_pages) {
+        return None;
+    }
+    let place = announced.digest?;
+    let mut out = metadata[..place.end].to_vec();
+    out[place].copy_from_slice(&digest.unwrap_or(UNKNOWN_DIGEST).0);
+    pages.into_iter().for_each(|pages| pages.encode(&mut out));
+    out.extend_from_slice(&metadata[announced.rest..]);
+    (out.len() <= hashcache::MAX_METADATA).then(|| out.into())
+}
+
+/// The name under which a parent keeps content of an origin ([`origin_key`]) that another version
+/// has replaced: a child finds it by its digest, but not that of another origin. No cache key
+/// begins in this way.
+///
+/// [`origin_key`]: hashcache_http::origin_key
+pub(crate) fn kept_name(origin: &[u8], digest: Digest) -> Vec<u8> {
+    [b"\0v", &digest.0[..], origin].concat()
+}
+
+/// Whether metadata has a place for a digest.
+pub(crate) fn announces_digest(metadata: &[u8]) -> bool {
+    matches!(metadata.first(), Some(&(WITH_DIGEST | WITH_PAGES)))
+}
+
+/// Where the parts of metadata lie.
+struct Sections {
+    digest: Option<Range<usize>>,
+    pages: Option<Range<usize>>,
+    /// Where the vary row begins.
+    rest: usize,
+}
+
+impl Sections {
+    /// `None` if the layout is unknown.
+    fn of(metadata: &[u8]) -> Option<Self> {
+        let mut sections = Self {
+            digest: None,
+            pages: None,
+            rest: DIGEST.start,
+        };
+        let layout = *metadata.first()?;
+        if !matches!(layout, PLAIN | WITH_DIGEST | WITH_PAGES) {
+            return None;
+        }
+        if layout != PLAIN {
+            (sections.digest, sections.rest) = (Some(DIGEST), DIGEST.end);
+        }
+        if layout == WITH_PAGES {
+            let bytes = PageTable::bytes(metadata.get(DIGEST.end..)?)?;
+            sections.rest = DIGEST.end + bytes;
+            sections.pages = Some(DIGEST.end..sections.rest);
+        }
+        (sections.rest <= metadata.len()).then_some(sections)
+    }
+
+    /// The digest, if it is known.
+    fn digest(&self, metadata: &[u8]) -> Option<Digest> {
+        let digest = metadata.get(self.digest.clone()?)?.try_into().ok()?;
+        Some(Digest(digest)).filter(|digest| *digest != UNKNOWN_DIGEST)
+    }
+}
 
 /// The object of this name, from memory or from the disk.
 pub(crate) async fn find(cache: &Cache, name: &[u8]) -> Option<Hit> {
@@ -55,14 +148,33 @@ pub(crate) struct StoredResponse {
     pub(crate) table: Option<VariantTable>,
     /// Its fields, without the hop-by-hop fields.
     pub(crate) fields: HeaderMap,
+    /// SHA-256 of its content.
+    pub(crate) digest: Option<Digest>,
+    /// Where the pages of its content lie; `None`: it is stored as it came.
+    pub(crate) pages: Option<PageTable>,
 }
 
 impl StoredResponse {
+    /// Length of the content, bytes, if known; `hit` is where it is stored.
+    pub(crate) fn content_len(&self, hit: &Hit) -> Option<u64> {
+        match &self.pages {
+            Some(pages) => Some(pages.content_len()),
+            None => hit.content_len(),
+        }
+    }
+
     /// The metadata; `None` if it is larger than the engine accepts.
     pub(crate) fn encode(&self) -> Option<Bytes> {
         let mut out = Vec::with_capacity(512);
-        out.push(LAYOUT);
+        let (layout, digest) = match (&self.pages, self.digest) {
+            (Some(_), digest) => (WITH_PAGES, digest.or(Some(UNKNOWN_DIGEST))),
+            (None, Some(digest)) => (WITH_DIGEST, Some(digest)),
+            (None, None) => (PLAIN, None),
+        };
+        out.push(layout);
         out.extend_from_slice(&self.facts.to_bytes());
+        out.extend(digest.iter().flat_map(|digest| digest.0));
+        self.pages.iter().for_each(|pages| pages.encode(&mut out));
         push(&mut out, self.row.as_ref().map_or(&[], VaryRow::as_bytes))?;
         let table = self.table.as_ref().map(VariantTable::to_bytes);
         push(&mut out, table.as_deref().unwrap_or_default())?;
@@ -80,11 +192,14 @@ impl StoredResponse {
 
     /// Decodes metadata; `None` if it is not of this layout.
     pub(crate) fn decode(metadata: &Bytes) -> Option<Self> {
-        if metadata.first() != Some(&LAYOUT) {
-            return None;
-        }
+        let sections = Sections::of(metadata)?;
+        let digest = sections.digest(metadata);
+        let pages = match &sections.pages {
+            Some(pages) => Some(PageTable::decode(&metadata.slice(pages.clone()))?.0),
+            None => None,
+        };
+        let mut rest = sections.rest..metadata.len();
         let facts = StoredFacts::from_bytes(metadata.get(1..1 + FACTS_BYTES)?)?;
-        let mut rest = 1 + FACTS_BYTES..metadata.len();
         let row = match &metadata[take(metadata, &mut rest)?] {
             [] => None,
             row => Some(VaryRow::from_bytes(row)?),
@@ -106,9 +221,65 @@ impl StoredResponse {
             row,
             table,
             fields,
+            digest,
+            pages,
         })
     }
 }
+
+/// A stored response that does not vary, as it lies in metadata: nothing is copied.
+pub(crate) struct StoredView<'a> {
+    pub(crate) facts: StoredFacts,
+    /// Whether its content lies in pages.
+    pub(crate) is_in_pages: bool,
+    /// Whether it lies in one page.
+    pub(crate) is_one_page: bool,
+    metadata: &'a [u8],
+    fields: Range<usize>,
+}
+
+impl<'a> StoredView<'a> {
+    /// Reads metadata; `None` if it is not of this layout, or if the response is one of several
+    /// variants.
+    pub(crate) fn of(metadata: &'a [u8]) -> Option<Self> {
+        let sections = Sections::of(metadata)?;
+        let mut fields = sections.rest..metadata.len();
+        let facts = StoredFacts::from_bytes(metadata.get(1..1 + FACTS_BYTES)?)?;
+        let (row, table) = (take(metadata, &mut fields)?, take(metadata, &mut fields)?);
+        let varies = !row.is_empty() || !table.is_empty();
+        (!varies).then_some(Self {
+            facts,
+            is_in_pages: sections.pages.is_some(),
+            is_one_page: sections
+                .pages
+                .is_some_and(|table| PageTable::is_of_one_page(table.len())),
+            metadata,
+            fields,
+        })
+    }
+
+    /// The next field in the order of [`StoredResponse::fields`]. `Ok(None)`: there are no more.
+    ///
+    /// # Errors
+    /// The metadata is damaged.
+    pub(crate) fn next_field(&mut self) -> Result<Option<FieldView<'a>>, Damaged> {
+        if self.fields.is_empty() {
+            return Ok(None);
+        }
+        let mut next = || Some(&self.metadata[take(self.metadata, &mut self.fields)?]);
+        match (next(), next()) {
+            (Some(name), Some(value)) if !name.is_empty() => Ok(Some((name, value))),
+            _ => Err(Damaged),
+        }
+    }
+}
+
+/// Name and value of a stored field.
+pub(crate) type FieldView<'a> = (&'a [u8], &'a [u8]);
+
+/// Metadata that does not decode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Damaged;
 
 fn push(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
     out.extend_from_slice(&u16::try_from(bytes.len()).ok()?.to_le_bytes());
@@ -130,87 +301,6 @@ fn take(metadata: &[u8], rest: &mut Range<usize>) -> Option<Range<usize>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use hashcache_http::{
-        Exchange, Storable, StoreOptions, Target, UnixTime, Variant, VariantPlace, storable,
-    };
-    use http::{Method, StatusCode};
-
-    use super::*;
-
-    fn sample() -> StoredResponse {
-        let mut fields = HeaderMap::new();
-        for (name, value) in [
-            ("cache-control", "max-age=60"),
-            ("vary", "accept-language"),
-            ("x-two", "1"),
-            ("x-two", "2"),
-            ("etag", "\"a\""),
-        ] {
-            fields.append(name, HeaderValue::from_static(value));
-        }
-        let mut request = HeaderMap::new();
-        request.insert("accept-language", HeaderValue::from_static("sw, fr"));
-        let exchange = Exchange {
-            target: &Target::parse_url("http://h/").unwrap(),
-            method: &Method::GET,
-            request: &request,
-            status: StatusCode::OK,
-            response: &fields,
-            request_time: UnixTime(1),
-            response_time: UnixTime(2),
-        };
-        let Storable::Whole { facts, row } = storable(&exchange, &StoreOptions::default()) else {
-            panic!("it is storable")
-        };
-        let mut table = VariantTable::new(7, &[http::header::ACCEPT_LANGUAGE]);
-        table.set(Variant {
-            values: 1,
-            place: VariantPlace::Here,
-            version: 2,
-            alias: false,
-            client: 0,
-            etag: Some((*b"\"a\"").into()),
-        });
-        StoredResponse {
-            facts,
-            row,
-            table: Some(table),
-            fields,
-        }
-    }
-
-    #[test]
-    fn a_response_comes_back_as_it_was_stored() {
-        let response = sample();
-        let back = StoredResponse::decode(&response.encode().unwrap()).unwrap();
-        assert_eq!(back.facts, response.facts);
-        assert_eq!(back.row, response.row);
-        assert_eq!(back.table, response.table);
-        assert_eq!(back.fields, response.fields);
-        assert!(back.row.is_some());
-    }
-
-    #[test]
-    fn metadata_that_was_cut_or_altered_never_panics() {
-        let whole = sample().encode().unwrap();
-        for length in 0..whole.len() {
-            let _ = StoredResponse::decode(&whole.slice(..length));
-        }
-        for at in 0..whole.len() {
-            let mut bad = whole.to_vec();
-            bad[at] ^= 0xff;
-            let _ = StoredResponse::decode(&bad.into());
-        }
-        assert!(StoredResponse::decode(&Bytes::new()).is_none());
-    }
-
-    #[test]
-    fn a_head_too_large_for_the_engine_is_not_stored() {
-        let mut response = sample();
-        response
-            .fields
-            .insert("x", HeaderValue::from_str(&"v".repeat(66_000)).unwrap());
-        assert!(response.encode().is_none());
-    }
-}
+mod metadata_tests;
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
@@ -20,6 +21,14 @@ use crate::clock::Clock;
 /// The algorithms of both sides of the proxy.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(default_provider())
+}
+
+/// SHA-256, from the cipher suites' provider.
+pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let suite = TLS13_AES_128_GCM_SHA256.tls13();
+    let hash = suite.expect("a suite of TLS 1.3").common.hash_provider;
+    let hash = hash.hash(bytes);
+    hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
 /// The time of handshakes; origins' certificates use [`Clock::certificate_time`].

@@ -37,6 +37,11 @@ impl ConnectPort {
         Self(ports)
     }
 
+    /// Whether `port` is the only one.
+    pub fn is_only(&self, port: u16) -> bool {
+        (*self.0.start(), *self.0.end()) == (port, port)
+    }
+
     /// Whether `port` is among them.
     pub fn contains(&self, port: u16) -> bool {
         self.0.contains(&port)
@@ -195,8 +200,11 @@ pub(crate) fn check_port(ports: &[ConnectPort], scheme: Scheme, port: u16) -> Re
     let is_allowed = match scheme {
         Scheme::Http | Scheme::Https => is_listed,
         // Lower ports have services that read what a client sends as commands of their own.
-        Scheme::Ftp | Scheme::Gopher => {
-            port == scheme.default_port() || (is_listed && port >= FREE_PORT_MIN)
+        Scheme::Ftp => port == scheme.default_port() || (is_listed && port >= FREE_PORT_MIN),
+        // A Gopher request is a line that the client chose, so a range is not enough.
+        Scheme::Gopher => {
+            let is_named = || ports.iter().any(|p| p.is_only(port));
+            port == scheme.default_port() || (port >= FREE_PORT_MIN && is_named())
         }
     };
     if is_allowed {

@@ -1,4 +1,4 @@
-//! The byte stream to a server: a socket, a tunnel through a peer, or a gateway.
+//! The byte stream to a server: a socket, a tunnel through a peer or over a link, or a gateway.
 //!
 //! Made by `Upstream::connect`; `transport` puts TLS on it, `connect` makes tunnels of it.
 //!
@@ -7,20 +7,28 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use hashcache::Reservation;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::permits::Permit;
 use super::transport::Transport;
 use crate::gateway::{GatewayFailure, GatewayStream};
+use crate::link::counters::{IN, LinkCounters, OUT};
+use crate::link::parent::StreamPlace;
+use crate::link::pieces::Pieces;
 
 /// The byte stream to a server.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    link: Link,
+    end: FarEnd,
     /// Bytes of the server that were read with the peer's answer.
     begun: Bytes,
     /// Memory for TLS to the peer.
@@ -28,9 +36,44 @@ pub(crate) struct Channel {
 }
 
 #[derive(Debug)]
-enum Link {
+enum FarEnd {
     Socket(PeerSocket),
     Gateway(GatewayStream),
+    Linked(Box<LinkTunnel>),
+}
+
+/// A tunnel over the link to a parent.
+#[derive(Debug)]
+pub(super) struct LinkTunnel {
+    stream: Pieces<TokioIo<Upgraded>>,
+    /// Where its bytes are counted, if they pass unchanged.
+    opaque: Option<Arc<LinkCounters>>,
+    _held: (StreamPlace, Permit),
+}
+
+impl LinkTunnel {
+    /// `held` is given back when the tunnel ends.
+    pub(super) fn new(stream: TokioIo<Upgraded>, held: (StreamPlace, Permit)) -> Self {
+        Self {
+            stream: Pieces::new(stream),
+            opaque: None,
+            _held: held,
+        }
+    }
+
+    /// The same, whose bytes pass unchanged and are counted in `counters`.
+    pub(super) fn counted_in(self, counters: &Arc<LinkCounters>) -> Self {
+        Self {
+            opaque: Some(Arc::clone(counters)),
+            ..self
+        }
+    }
+
+    fn note(&self, direction: usize, bytes: usize) {
+        if let Some(counters) = &self.opaque {
+            counters.note_opaque(direction, bytes);
+        }
+    }
 }
 
 /// The connection to the server itself, or to a peer.
@@ -40,7 +83,7 @@ impl Channel {
     /// A tunnel through a peer, whose first bytes were read already.
     pub(super) fn tunnel(socket: PeerSocket, begun: Bytes) -> Self {
         Self {
-            link: Link::Socket(socket),
+            end: FarEnd::Socket(socket),
             begun,
             _memory: None,
         }
@@ -48,9 +91,9 @@ impl Channel {
 
     /// Why the session of a gateway ended, once it has; `None`: this is no gateway.
     pub(super) fn gateway_failure(&self) -> Option<GatewayFailure> {
-        match &self.link {
-            Link::Socket(_) => None,
-            Link::Gateway(stream) => Some(stream.failure()),
+        match &self.end {
+            FarEnd::Socket(_) | FarEnd::Linked(_) => None,
+            FarEnd::Gateway(stream) => Some(stream.failure()),
         }
     }
 
@@ -62,19 +105,35 @@ impl Channel {
         }
     }
 
-    /// The address of the server; `None` if a peer is between.
-    pub(super) fn server_address(&self) -> Option<SocketAddr> {
-        match &self.link {
-            Link::Socket(PeerSocket::Plain(socket)) => socket.peer_addr().ok(),
-            Link::Socket(PeerSocket::Tls(_)) | Link::Gateway(_) => None,
+    /// Closes it so that the server does not take the bytes so far for all: with a reset of the
+    /// socket, or without the end of TLS or of the tunnel.
+    pub(crate) fn reset(self) {
+        match &self.end {
+            FarEnd::Socket(socket) => reset_on_drop(socket.socket()),
+            // Dropped without their end.
+            FarEnd::Gateway(_) | FarEnd::Linked(_) => {}
         }
     }
+
+    /// The address of the server; `None` if a peer is between.
+    pub(super) fn server_address(&self) -> Option<SocketAddr> {
+        match &self.end {
+            FarEnd::Socket(PeerSocket::Plain(socket)) => socket.peer_addr().ok(),
+            FarEnd::Socket(PeerSocket::Tls(_)) | FarEnd::Gateway(_) | FarEnd::Linked(_) => None,
+        }
+    }
+}
+
+/// Dropping the socket sends a RST.
+fn reset_on_drop(socket: &TcpStream) {
+    // Fails only on a broken socket, which the server notices as well.
+    drop(socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO)));
 }
 
 impl From<TcpStream> for Channel {
     fn from(socket: TcpStream) -> Self {
         Self {
-            link: Link::Socket(PeerSocket::Plain(socket)),
+            end: FarEnd::Socket(PeerSocket::Plain(socket)),
             begun: Bytes::new(),
             _memory: None,
         }
@@ -84,7 +143,17 @@ impl From<TcpStream> for Channel {
 impl From<GatewayStream> for Channel {
     fn from(stream: GatewayStream) -> Self {
         Self {
-            link: Link::Gateway(stream),
+            end: FarEnd::Gateway(stream),
+            begun: Bytes::new(),
+            _memory: None,
+        }
+    }
+}
+
+impl From<LinkTunnel> for Channel {
+    fn from(tunnel: LinkTunnel) -> Self {
+        Self {
+            end: FarEnd::Linked(Box::new(tunnel)),
             begun: Bytes::new(),
             _memory: None,
         }
@@ -104,9 +173,15 @@ impl AsyncRead for Channel {
             this.begun.advance(taken);
             return Poll::Ready(Ok(()));
         }
-        match &mut this.link {
-            Link::Socket(socket) => Pin::new(socket).poll_read(cx, buffer),
-            Link::Gateway(stream) => Pin::new(stream).poll_read(cx, buffer),
+        match &mut this.end {
+            FarEnd::Socket(socket) => Pin::new(socket).poll_read(cx, buffer),
+            FarEnd::Gateway(stream) => Pin::new(stream).poll_read(cx, buffer),
+            FarEnd::Linked(tunnel) => {
+                let before = buffer.filled().len();
+                let read = Pin::new(&mut tunnel.stream).poll_read(cx, buffer);
+                tunnel.note(IN, buffer.filled().len() - before);
+                read
+            }
         }
     }
 }
@@ -117,9 +192,16 @@ impl AsyncWrite for Channel {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().link {
-            Link::Socket(socket) => Pin::new(socket).poll_write(cx, bytes),
-            Link::Gateway(stream) => Pin::new(stream).poll_write(cx, bytes),
+        match &mut self.get_mut().end {
+            FarEnd::Socket(socket) => Pin::new(socket).poll_write(cx, bytes),
+            FarEnd::Gateway(stream) => Pin::new(stream).poll_write(cx, bytes),
+            FarEnd::Linked(tunnel) => {
+                let written = Pin::new(&mut tunnel.stream).poll_write(cx, bytes);
+                if let Poll::Ready(Ok(bytes)) = written {
+                    tunnel.note(OUT, bytes);
+                }
+                written
+            }
         }
     }
 
@@ -128,30 +210,34 @@ impl AsyncWrite for Channel {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().link {
-            Link::Socket(socket) => Pin::new(socket).poll_write_vectored(cx, parts),
-            Link::Gateway(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+        match &mut self.get_mut().end {
+            FarEnd::Socket(socket) => Pin::new(socket).poll_write_vectored(cx, parts),
+            FarEnd::Gateway(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+            FarEnd::Linked(tunnel) => Pin::new(&mut tunnel.stream).poll_write_vectored(cx, parts),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.link {
-            Link::Socket(socket) => socket.is_write_vectored(),
-            Link::Gateway(stream) => stream.is_write_vectored(),
+        match &self.end {
+            FarEnd::Socket(socket) => socket.is_write_vectored(),
+            FarEnd::Gateway(stream) => stream.is_write_vectored(),
+            FarEnd::Linked(_) => false,
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().link {
-            Link::Socket(socket) => Pin::new(socket).poll_flush(cx),
-            Link::Gateway(stream) => Pin::new(stream).poll_flush(cx),
+        match &mut self.get_mut().end {
+            FarEnd::Socket(socket) => Pin::new(socket).poll_flush(cx),
+            FarEnd::Gateway(stream) => Pin::new(stream).poll_flush(cx),
+            FarEnd::Linked(tunnel) => Pin::new(&mut tunnel.stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().link {
-            Link::Socket(socket) => Pin::new(socket).poll_shutdown(cx),
-            Link::Gateway(stream) => Pin::new(stream).poll_shutdown(cx),
+        match &mut self.get_mut().end {
+            FarEnd::Socket(socket) => Pin::new(socket).poll_shutdown(cx),
+            FarEnd::Gateway(stream) => Pin::new(stream).poll_shutdown(cx),
+            FarEnd::Linked(tunnel) => Pin::new(&mut tunnel.stream).poll_shutdown(cx),
         }
     }
 }

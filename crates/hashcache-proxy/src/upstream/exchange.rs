@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hashcache_http::strip_interim;
+use hashcache_http::{Related, strip_interim, take_frames};
 use http::header::{self, HeaderMap};
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
@@ -26,6 +26,7 @@ use super::endpoint::Endpoint;
 use super::flood::INTERIM_MAX;
 use super::framing::{self, Framing};
 use super::http2::{self, Refused};
+use super::linked::NotSent;
 use super::permits::Permit;
 use super::pool::{RequestSender, UpstreamConn};
 use super::request_body::{BodyProgress, RequestBody};
@@ -41,6 +42,8 @@ pub(super) struct FailedExchange {
     pub(super) unsent: Option<Box<Request<RequestBody>>>,
     /// What the origin did with the request.
     pub(super) refused: Refused,
+    /// Whether the connection takes no more requests.
+    pub(super) connection_broke: bool,
     pub(super) permit: Permit,
 }
 
@@ -65,7 +68,13 @@ impl Upstream {
         conn.meter.head_begins();
         let response = match &mut conn.sender {
             RequestSender::Http1(sender) => {
-                let sending = sender.try_send_request(request);
+                let sending = unsent(sender.try_send_request(request));
+                let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
+                head(sending, &interim, timeout, options).await
+            }
+            RequestSender::Linked(linked) => {
+                progress.let_go();
+                let sending = linked.send(request);
                 let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
                 head(sending, &interim, timeout, options).await
             }
@@ -73,7 +82,7 @@ impl Upstream {
                 // hyper cannot report a 100 in HTTP/2.
                 progress.let_go();
                 http2::convert(&mut request, to);
-                let sending = stream.sender.try_send_request(request);
+                let sending = unsent(stream.sender.try_send_request(request));
                 let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
                 head(sending, &interim, timeout, options).await
             }
@@ -86,21 +95,27 @@ impl Upstream {
                 let failure = Failure::ResponseMalformed("protocol switch that was not requested");
                 return Err(failure.into());
             }
+            let is_framed = take_frames(&mut head.headers);
+            if let Some(related) = Related::take(&mut head.headers) {
+                head.extensions.insert(related);
+            }
             let mut judged = framing::judge(&mut head, &method)?;
             if head.version == Version::HTTP_2 && judged.framing == Framing::UntilClose {
                 // An HTTP/2 stream has an end of its own.
                 judged.framing = Framing::Chunked;
             }
-            Ok((head, incoming, stream, judged))
+            Ok((head, incoming, stream, judged, is_framed))
         });
         let peer = conn.peer;
-        let (head, incoming, stream, judged) = match judged {
+        let (head, incoming, stream, judged, is_framed) = match judged {
             Ok(judged) => judged,
             Err(NoHead {
                 failure,
                 unsent,
                 refused,
+                is_of_connection,
             }) => {
+                let connection_broke = is_of_connection || conn.is_closed();
                 let failure = conn.gateway_failure().unwrap_or(failure);
                 let origin_bytes = conn.meter.received() - received_before;
                 let failed = SendFailure {
@@ -112,13 +127,15 @@ impl Upstream {
                     failed,
                     unsent,
                     refused,
+                    connection_broke,
                     permit,
                 });
             }
         };
-        let reused = match conn.stream() {
-            Some(stream) => stream.answered(),
-            None => received_before > 0,
+        let reused = match &conn.sender {
+            RequestSender::Http1(_) => received_before > 0,
+            RequestSender::Http2(stream) => stream.answered(),
+            RequestSender::Linked(_) => true,
         };
         conn.note_content(head_size(&head.headers));
         let head_time = begun.elapsed();
@@ -135,7 +152,9 @@ impl Upstream {
             )
         } else {
             let trusted = judged.trusted;
+            let limit = self.limits.between_bytes_time + conn.turn_time();
             let (to, pool) = (to.clone(), Rc::clone(&self.pool));
+            let is_framed = is_framed && matches!(conn.sender, RequestSender::Linked(_));
             let busy = BusyConn {
                 conn,
                 to,
@@ -145,11 +164,8 @@ impl Upstream {
                 progress,
                 trusted,
             };
-            let limit = self.limits.between_bytes_time;
-            (
-                ResponseBody::new(incoming, judged.framing, busy, limit),
-                None,
-            )
+            let body = ResponseBody::new(incoming, judged.framing, busy, limit);
+            (body.framed(is_framed), None)
         };
         Ok(UpstreamExchange {
             response: Response::from_parts(head, body),
@@ -161,13 +177,25 @@ impl Upstream {
     }
 }
 
-type SendResult = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
+type SendResult = Result<Response<Incoming>, NotSent>;
+
+/// The result of hyper, in the form that links have too.
+async fn unsent(
+    sending: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>>,
+) -> SendResult {
+    sending.await.map_err(|mut error| NotSent {
+        unsent: error.take_message(),
+        error: error.into_error(),
+    })
+}
 
 /// The exchange ended without a head.
 struct NoHead {
     failure: Failure,
     unsent: Option<Box<Request<RequestBody>>>,
     refused: Refused,
+    /// Whether the failure is that of the connection, and not of one stream alone.
+    is_of_connection: bool,
 }
 
 impl From<Failure> for NoHead {
@@ -176,6 +204,7 @@ impl From<Failure> for NoHead {
             failure,
             unsent: None,
             refused: Refused::No,
+            is_of_connection: false,
         }
     }
 }
@@ -203,10 +232,11 @@ async fn head(
                 // Interim responses may have arrived in one packet with the final head; forward
                 // them first.
                 interim.pass_on(&mut timeout, options)?;
-                return sent.map_err(|mut error| NoHead {
-                    failure: failure_of(error.error()),
-                    refused: Refused::of(error.error()),
-                    unsent: error.take_message().map(Box::new),
+                return sent.map_err(|NotSent { error, unsent }| NoHead {
+                    failure: failure_of(&error),
+                    refused: Refused::of(&error),
+                    is_of_connection: http2::is_of_connection(&error),
+                    unsent: unsent.map(Box::new),
                 });
             }
             () = interim.arrived.notified() => {
@@ -215,7 +245,7 @@ async fn head(
             () = sleep_until(let_go_at), if timeout.progress.is_held() => timeout.progress.let_go(),
             () = sleep_until(timeout.ends_at()) => {
                 if timeout.is_over() {
-                    let failure = Failure::FirstByteTimeout(timeout.limits.first_byte_time);
+                    let failure = Failure::FirstByteTimeout(timeout.first_byte_time());
                     return Err(failure.into());
                 }
             }
@@ -254,16 +284,20 @@ impl<'a> HeadTimeout<'a> {
     }
 
     fn ends_at(&self) -> Instant {
-        let mut ends_at = self.since.max(self.conn.last_sent()) + self.limits.first_byte_time;
+        let mut ends_at = self.since.max(self.conn.last_sent()) + self.first_byte_time();
         if self.progress.is_starved() {
             // The client is silent, not the origin. The client has a limit of its own, which ends
             // first.
             ends_at += self.limits.progress_time;
         }
         if self.extended {
-            ends_at += self.limits.between_bytes_time;
+            ends_at += self.limits.between_bytes_time + self.conn.turn_time();
         }
         ends_at
+    }
+
+    fn first_byte_time(&self) -> Duration {
+        self.limits.first_byte_time + self.conn.turn_time()
     }
 
     /// Called when the timeout has passed; an incomplete head gets extra time, once.
@@ -348,6 +382,8 @@ fn failure_of(error: &hyper::Error) -> Failure {
             status: StatusCode::BAD_REQUEST,
             reason: "the request content ended early",
         }
+    } else if http2::is_invalid(error) {
+        Failure::ResponseMalformed("head is too large, or not HTTP/2")
     } else {
         Failure::ConnectionTerminated
     }

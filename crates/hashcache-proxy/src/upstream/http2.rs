@@ -12,13 +12,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
 use http::header::{
-    CONNECTION, EXPECT, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::{Scheme, Uri};
 use http::{Request, Version};
@@ -259,7 +260,11 @@ pub(super) fn convert(request: &mut Request<RequestBody>, to: &Endpoint) {
         *request.uri_mut() = url;
     }
     *request.version_mut() = Version::HTTP_2;
-    let fields = request.headers_mut();
+    strip_for_http2(request.headers_mut());
+}
+
+/// Removes the fields of a connection, which HTTP/2 does not allow (RFC 9113, section 8.2.2).
+pub(super) fn strip_for_http2(fields: &mut HeaderMap) {
     let trailers = HeaderValue::from_static("trailers");
     let te_trailers = fields.get_all(TE).iter().all(|value| value == trailers);
     for name in [CONNECTION, TRANSFER_ENCODING, UPGRADE, EXPECT] {
@@ -275,7 +280,7 @@ pub(super) fn convert(request: &mut Request<RequestBody>, to: &Endpoint) {
 
 /// Runs hyper's tasks on this core.
 #[derive(Clone)]
-struct LocalTasks;
+pub(super) struct LocalTasks;
 
 impl<T: Future<Output = ()> + 'static> Executor<T> for LocalTasks {
     fn execute(&self, task: T) {
@@ -297,8 +302,7 @@ pub(super) enum Refused {
 impl Refused {
     /// The meaning of `error` (RFC 9113, sections 6.8 and 8.7).
     pub(super) fn of(error: &hyper::Error) -> Self {
-        let cause = std::error::Error::source(error);
-        let Some(error) = cause.and_then(|cause| cause.downcast_ref::<h2::Error>()) else {
+        let Some(error) = h2_error(error) else {
             return Self::No;
         };
         match error.reason() {
@@ -308,6 +312,24 @@ impl Refused {
             _ => Self::No,
         }
     }
+}
+
+/// Whether `error` is that of the connection, and not of one stream alone.
+pub(super) fn is_of_connection(error: &hyper::Error) -> bool {
+    match h2_error(error) {
+        Some(error) => error.is_go_away() || error.is_io(),
+        // hyper unwraps errors of the socket.
+        None => std::error::Error::source(error).is_some_and(|cause| cause.is::<io::Error>()),
+    }
+}
+
+/// Whether h2 has found the response invalid, or its head larger than the limit.
+pub(super) fn is_invalid(error: &hyper::Error) -> bool {
+    h2_error(error).is_some_and(|error| error.is_reset() && error.is_library())
+}
+
+fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
+    std::error::Error::source(error).and_then(|cause| cause.downcast_ref())
 }
 
 const STREAM_WINDOW: u32 = 256 << 10;

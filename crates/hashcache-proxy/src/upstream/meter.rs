@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
 use hashcache_http::Scheme;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::channel::Channel;
@@ -41,8 +41,8 @@ struct MeterState {
     opened: Instant,
     received: AtomicU64,
     last_sent_ms: AtomicU64,
-    /// Whether the connection holds more memory than a new one.
-    wide: AtomicBool,
+    /// How much more memory the connection holds than a new one, bytes.
+    extra_bytes: AtomicU64,
     /// Heads that were awaited, including the current one.
     heads: AtomicU64,
     /// A head is incomplete.
@@ -55,7 +55,7 @@ impl Meter {
             opened: Instant::now(),
             received: AtomicU64::new(0),
             last_sent_ms: AtomicU64::new(0),
-            wide: AtomicBool::new(false),
+            extra_bytes: AtomicU64::new(0),
             heads: AtomicU64::new(0),
             in_head: AtomicBool::new(false),
         }))
@@ -71,9 +71,9 @@ impl Meter {
         self.0.opened + Duration::from_millis(self.0.last_sent_ms.load(Ordering::Relaxed))
     }
 
-    /// Whether the connection holds more memory than a new one.
-    pub(super) fn is_wide(&self) -> bool {
-        self.0.wide.load(Ordering::Relaxed)
+    /// How much more memory the connection holds than a new one, bytes.
+    pub(super) fn extra_bytes(&self) -> u64 {
+        self.0.extra_bytes.load(Ordering::Relaxed)
     }
 
     /// The bytes from now on belong to a head.
@@ -103,6 +103,8 @@ impl Meter {
 pub(super) struct ReadMemory {
     cache: Cache,
     held: Reservation,
+    /// What of that is for larger reads than those of a new connection.
+    widened: u64,
     /// What the last head took beyond the amount that every connection has for heads.
     head: Option<Reservation>,
     /// Its size so far, and its number.
@@ -123,10 +125,17 @@ impl ReadMemory {
         Some(Self {
             cache: cache.clone(),
             held,
+            widened: 0,
             head: None,
             head_bytes: 0,
             head_number: 0,
         })
+    }
+
+    /// What is held beyond the memory of a new connection, bytes.
+    fn extra_bytes(&self) -> u64 {
+        let head = self.head.as_ref().map_or(0, Reservation::bytes);
+        self.widened + head
     }
 
     /// Reserves memory for a head of which `read` more bytes have arrived. They are in hyper's
@@ -161,6 +170,7 @@ impl ReadMemory {
         let more = self.cache.reserve_spare(buffered(to) - buffered(from));
         match more {
             Some(more) => {
+                self.widened += more.bytes();
                 self.held.join(more);
                 true
             }
@@ -171,7 +181,7 @@ impl ReadMemory {
 
 /// Buffers that hyper keeps of reads of this size: one for reading, one on the way to the reader,
 /// and one that the reader still holds.
-fn buffered(read: usize) -> u64 {
+pub(super) const fn buffered(read: usize) -> u64 {
     3 * read as u64
 }
 
@@ -211,6 +221,11 @@ impl MeteredIo {
         self
     }
 
+    /// Closes the connection so that the server does not take the bytes so far for all.
+    pub(super) fn reset(self) {
+        self.stream.into_socket().reset();
+    }
+
     /// Whether these bytes may be passed on.
     fn judge(&mut self, read: &[u8]) -> io::Result<()> {
         if let Some(flood) = &mut self.flood
@@ -228,9 +243,9 @@ impl MeteredIo {
             if !memory.head_grows(counts.heads.load(Ordering::Relaxed), read.len()) {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
-            if memory.head.is_some() {
-                counts.wide.store(true, Ordering::Relaxed);
-            }
+            counts
+                .extra_bytes
+                .store(memory.extra_bytes(), Ordering::Relaxed);
         }
         Ok(())
     }
@@ -248,7 +263,8 @@ impl MeteredIo {
             && memory.widen(self.read_max, wider)
         {
             self.read_max = wider;
-            self.meter.0.wide.store(true, Ordering::Relaxed);
+            let extra = memory.extra_bytes();
+            self.meter.0.extra_bytes.store(extra, Ordering::Relaxed);
         }
     }
 
@@ -289,12 +305,17 @@ impl AsyncRead for MeteredIo {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let room = buffer.remaining().min(self.read_max);
-        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(room));
-        std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, &mut part))?;
-        let read = part.filled().len();
-        self.judge(part.filled())?;
-        buffer.advance(read);
+        let room = buffer.remaining().min(self.read_max) as u64;
+        let before = buffer.filled().len();
+        // Unlike a buffer that is cut to this room, `Take` does not fill it with zeros first.
+        let mut stream = (&mut self.stream).take(room);
+        std::task::ready!(Pin::new(&mut stream).poll_read(cx, buffer))?;
+        let read = &buffer.filled()[before..];
+        if let Err(error) = self.judge(read) {
+            buffer.set_filled(before);
+            return Poll::Ready(Err(error));
+        }
+        let read = read.len();
         self.meter.note_received(read);
         self.grow(read);
         Poll::Ready(Ok(()))
@@ -344,7 +365,7 @@ impl AsyncWrite for MeteredIo {
 /// derived from it: when a read fills its buffer, hyper doubles the buffer.
 const READ_MIN: usize = (8 << 10) - 1;
 /// Maximum size of a read.
-const READ_MAX: usize = (64 << 10) - 1;
+pub(super) const READ_MAX: usize = (64 << 10) - 1;
 /// Other memory of a connection: hyper's state, a task, the head of the response.
 const BESIDE_BYTES: u64 = 8 << 10;
 /// Memory of a head, as a multiple of its size: see `head_grows`, and holes that growing buffers
@@ -393,7 +414,7 @@ mod tests {
             largest = largest.max(read);
         }
         sending.await.unwrap().unwrap();
-        assert_eq!(metered.meter.is_wide(), largest > READ_MIN);
+        assert_eq!(metered.meter.extra_bytes() > 0, largest > READ_MIN);
         largest
     }
 
@@ -457,7 +478,7 @@ mod tests {
         let (held, outcome, mut metered, meter) = reading_a_head(&cache, 57 << 10).await;
         outcome.unwrap();
         assert!(held >= HEAD_COPIES * (49 << 10), "{held}");
-        assert!(meter.is_wide(), "few such connections lie idle");
+        assert!(meter.extra_bytes() > 0, "few such connections lie idle");
         meter.head_ends();
         let before = cache.stats().memory_used_bytes;
         meter.head_begins();

@@ -6,7 +6,8 @@
 //! own; for https `tls` does the handshake; `proxied` asks a peer for a tunnel, `gateway` speaks
 //! other protocols than HTTP, and `channel` is a socket, such a tunnel or a gateway). hyper writes
 //! the request (`request_body`) and reads the head (`meter` counts below it), `framing` checks it,
-//! and `response_body` is the content. `http2` keeps HTTP/2 connections.
+//! and `response_body` is the content (`unframe` reads that of links). `http2` keeps HTTP/2
+//! connections.
 //!
 //! There is one `Upstream` per core; connections stay on the core that opened them. DNS cache,
 //! permits and access rules are shared through [`UpstreamShared`].
@@ -25,6 +26,7 @@ mod flood;
 pub(crate) mod framing;
 mod http2;
 pub(crate) mod interfaces;
+pub(crate) mod linked;
 mod meter;
 pub(crate) mod nat64;
 pub(crate) mod permits;
@@ -35,6 +37,7 @@ pub(crate) mod request_body;
 pub(crate) mod response_body;
 pub(crate) mod tls;
 mod transport;
+mod unframe;
 pub(crate) mod unreachable;
 pub(crate) mod verified_hosts;
 
@@ -45,12 +48,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
-use hashcache_http::{Authority, Host, Origin, Scheme, UnixTime};
+use hashcache_http::{Authority, HintUse, Host, Origin, Scheme, UnixTime};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::client::conn::http1::Builder;
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, timeout};
 
 use self::address::Purpose;
@@ -60,7 +64,7 @@ use self::dns::{DnsCache, Resolver};
 use self::exchange::FailedExchange;
 use self::http2::{Http2Conn, Http2Conns, Refused};
 use self::interfaces::OwnAddresses;
-use self::meter::ReadMemory;
+use self::meter::{MeteredIo, ReadMemory};
 use self::permits::{Permit, Permits};
 use self::pool::{Pool, UpstreamConn};
 use self::tls::{AlpnOffer, Trust};
@@ -70,6 +74,8 @@ use self::verified_hosts::VerifiedHosts;
 use crate::failure::Failure;
 use crate::gateway::{self, Session};
 use crate::limits::Limits;
+use crate::link;
+use crate::link::coding::LinkCoding;
 use crate::peer::Peer;
 use crate::share::{self, Share};
 use crate::wire::TLS_BYTES;
@@ -98,6 +104,8 @@ pub(crate) struct UpstreamShared {
     pub(crate) verified: Arc<VerifiedHosts>,
     /// Permits for busy connections.
     pub(crate) permits: Permits,
+    /// Permits for tunnels over links, by the parent's authority.
+    pub(crate) link_tunnels: Permits,
     /// Limits on time and memory.
     pub(crate) limits: Arc<Limits>,
     /// Our member of Via in requests for tunnels.
@@ -110,6 +118,7 @@ pub(crate) struct Upstream {
     trust: Trust,
     verified: Arc<VerifiedHosts>,
     permits: Permits,
+    link_tunnels: Permits,
     pool: Rc<Pool>,
     http2_conns: Rc<Http2Conns>,
     limits: Arc<Limits>,
@@ -143,6 +152,14 @@ pub(crate) struct Upgrade {
     pub(crate) permit: Permit,
 }
 
+/// Closes an upgraded connection so that the server does not take the bytes so far for all.
+pub(crate) fn reset(upgraded: Upgraded) {
+    // Another kind of connection cannot be upgraded here, and would only be closed.
+    if let Ok(parts) = upgraded.downcast::<TokioIo<MeteredIo>>() {
+        parts.io.into_inner().reset();
+    }
+}
+
 /// A failed attempt to get a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SendFailure {
@@ -170,6 +187,10 @@ pub(crate) struct SendOptions {
     pub(crate) connect_time: Option<Duration>,
     /// Limit on waiting for a permit, if it is shorter than the usual one.
     pub(crate) permit_time: Option<Duration>,
+    /// How the request uses a link, if it is sent on one.
+    pub(crate) link: LinkCoding,
+    /// What it has to do with hints there.
+    pub(crate) hints: HintUse,
 }
 
 /// A request to a peer with the whole URL of a resource (RFC 9112, section 3.2.2).
@@ -212,6 +233,7 @@ impl UpstreamShared {
             limits.upstream,
             limits.client_share,
         );
+        let link_tunnels = Permits::new(link::TUNNELS, usize::MAX, limits.client_share);
         Self {
             names,
             destinations,
@@ -220,6 +242,7 @@ impl UpstreamShared {
             trust,
             verified: Arc::default(),
             permits,
+            link_tunnels,
             limits,
             via,
         }
@@ -238,6 +261,7 @@ impl Upstream {
             trust,
             verified,
             permits,
+            link_tunnels,
             limits,
             via,
         } = shared.clone();
@@ -262,6 +286,7 @@ impl Upstream {
             trust,
             verified,
             permits,
+            link_tunnels,
             pool,
             http2_conns: Rc::default(),
             limits,
@@ -292,24 +317,19 @@ impl Upstream {
             return Ok((socket.into(), address));
         };
         let via = via.unwrap_or(&self.via);
+        if let Some(link) = &peer.link {
+            let tunnel = self.connect_linked((peer, link), &to.authority, via, (limit, client));
+            let tunnel = tunnel.await;
+            note_tunnel(peer, &tunnel);
+            return tunnel;
+        }
         let memory = match peer.settings.url.scheme {
             Scheme::Https => self.reserve_tls(client)?,
             Scheme::Http | Scheme::Ftp | Scheme::Gopher => None,
         };
         let tunnel = self.connect_through(peer, &to.authority, via, limit);
         let tunnel = tunnel.await;
-        match &tunnel {
-            Err(Failure::PeerStatus { status: 407 }) => {
-                tracing::warn!(
-                    peer = peer.name(),
-                    "the peer does not accept our credentials"
-                );
-                peer.note_success();
-            }
-            // Any answer shows that the peer is there; the rest is between it and the origin.
-            Ok(_) | Err(Failure::PeerStatus { .. }) => peer.note_success(),
-            Err(failure) => peer.note_failure(failure),
-        }
+        note_tunnel(peer, &tunnel);
         let (channel, address) = tunnel?;
         Ok((channel.holding(memory), address))
     }
@@ -350,6 +370,11 @@ impl Upstream {
         peer: &Peer,
         limit: Option<Duration>,
     ) -> Result<(PeerSocket, SocketAddr), Failure> {
+        if peer.link.is_some() {
+            return Err(Failure::Internal(
+                "a parent with a pin is used by its link alone",
+            ));
+        }
         let to = Endpoint::of_peer(peer);
         let begun = Instant::now();
         let (socket, address) = self.connector.connect(&to, limit).await?;
@@ -373,6 +398,14 @@ impl Upstream {
 
     /// Asks `peer` for its options, and notes in its health whether it answers, whatever it says.
     pub(crate) async fn probe(&self, peer: &Peer) {
+        if let Some(link) = &peer.link {
+            // Its PINGs find out whether the parent answers.
+            match link.is_up() {
+                true => peer.note_success(),
+                false => peer.note_failed_probe(&Failure::ConnectionTerminated),
+            }
+            return;
+        }
         let asking = async {
             let (mut socket, _) = self.connect_peer(peer, Some(PROBE_TIME)).await?;
             proxied::ask_options(&mut socket, peer, &self.via).await
@@ -409,7 +442,11 @@ impl Upstream {
             Ok(permit) => permit,
             Err(failure) => return Err(Unanswered::unsent(failure.into(), request)),
         };
-        let repeatable = request.body().is_empty() && request.method().is_idempotent();
+        let link = options.absolute.as_ref();
+        if let Some(link) = link.and_then(|form| form.peer.link.as_ref()) {
+            return self.send_linked(link, to, (request, permit), options).await;
+        }
+        let repeatable = is_repeatable(&request);
         // A request that cannot be repeated takes a recently used connection or a new one: the
         // longer a connection was idle, the more likely the origin is about to close it.
         let max_idle = if repeatable {
@@ -432,12 +469,13 @@ impl Upstream {
         loop {
             tries += 1;
             let is_used = used.is_some();
-            let conn = match used.take() {
-                Some(conn) => conn,
-                None => match self.open(to, version(&request), options).await {
-                    Ok(conn) => conn,
-                    Err(failed) => return Err(Unanswered::unsent(failed, request)),
-                },
+            let opening = match used.take() {
+                Some(conn) => Ok(conn),
+                None => self.open(to, version(&request), options).await,
+            };
+            let conn = match opening {
+                Ok(conn) => conn,
+                Err(failed) => return Err(Unanswered::unsent(failed, request)),
             };
             let copy = repeatable.then(|| copy_of(&request));
             let sent = self.exchange(conn, to, request, permit, options).await;
@@ -445,21 +483,23 @@ impl Upstream {
                 return sent.map_err(Unanswered::from);
             }
             (request, permit) = match sent {
-                Ok(exchange) => match copy.filter(|_| is_used && exchange.is_misdirected()) {
-                    // On a connection of its own, it may reach the right server (RFC 9110,
-                    // 15.5.20).
-                    Some(copy) => {
-                        self.http2_conns.forget(to);
-                        drop(exchange);
-                        (
-                            copy,
-                            self.permit(to, client, options.permit_time)
-                                .await
-                                .map_err(SendFailure::from)?,
-                        )
+                Ok(exchange) => {
+                    match copy.filter(|_| is_used && exchange.is_misdirected()) {
+                        // On a connection of its own, it may reach the right server (RFC 9110,
+                        // 15.5.20).
+                        Some(copy) => {
+                            self.http2_conns.forget(to);
+                            drop(exchange);
+                            (
+                                copy,
+                                self.permit(to, client, options.permit_time)
+                                    .await
+                                    .map_err(SendFailure::from)?,
+                            )
+                        }
+                        None => return Ok(exchange),
                     }
-                    None => return Ok(exchange),
-                },
+                }
                 Err(failed_exchange) => {
                     let unseen = failed_exchange.refused != Refused::No;
                     let stale = is_used && failed_exchange.failed.is_stale_connection();
@@ -683,6 +723,22 @@ impl UpstreamExchange {
     }
 }
 
+/// Notes in the health of `peer` what became of a tunnel.
+fn note_tunnel<T>(peer: &Peer, tunnel: &Result<T, Failure>) {
+    match tunnel {
+        Err(Failure::PeerStatus { status: 407 }) => {
+            tracing::warn!(
+                peer = peer.name(),
+                "the peer does not accept our credentials"
+            );
+            peer.note_success();
+        }
+        // Any answer shows that the peer is there; the rest is between it and the origin.
+        Ok(_) | Err(Failure::PeerStatus { .. }) => peer.note_success(),
+        Err(failure) => peer.note_failure(failure),
+    }
+}
+
 /// Prepares a request for upstream: HTTP/1.1, the right form of the target, a Host, the credentials
 /// of this hop, and framed content. A request that was prepared for another hop may be prepared
 /// again.
@@ -763,6 +819,11 @@ fn whole_url(scheme: Scheme, host: &str, target: PathAndQuery) -> Uri {
     // Host names are checked when a target is parsed; a name that `http` refuses is sent in
     // origin-form, with Host, which every proxy has to understand.
     url.build().unwrap_or_else(|_| Uri::from(target))
+}
+
+/// Whether a request may be sent again although the server may have seen it.
+fn is_repeatable(request: &Request<RequestBody>) -> bool {
+    request.body().is_empty() && request.method().is_idempotent()
 }
 
 /// A copy of a request without content.

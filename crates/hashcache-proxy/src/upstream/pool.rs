@@ -23,12 +23,14 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::channel::Channel;
 use super::endpoint::Endpoint;
 use super::http2::Http2Stream;
-use super::meter::{Meter, MeteredIo, ReadMemory};
+use super::linked::LinkedStream;
+use super::meter::{Meter, MeteredIo, READ_MAX, ReadMemory, buffered};
 use super::permits::{CountedIdle, Permits};
 use super::request_body::RequestBody;
 use super::transport::Transport;
 use crate::failure::Failure;
 use crate::gateway::GatewayFailure;
+use crate::link::TURN_TIME;
 
 /// One HTTP/1.1 connection, driven by a task of its own on this core, or one stream of an HTTP/2
 /// connection.
@@ -45,6 +47,7 @@ pub(super) struct UpstreamConn {
 pub(super) enum RequestSender {
     Http1(SendRequest<RequestBody>),
     Http2(Http2Stream),
+    Linked(LinkedStream),
 }
 
 impl UpstreamConn {
@@ -90,37 +93,66 @@ impl UpstreamConn {
         }
     }
 
+    /// One request on the link to a parent.
+    pub(super) fn linked(linked: LinkedStream) -> Self {
+        let peer = linked.stream.address;
+        Self {
+            sender: RequestSender::Linked(linked),
+            meter: Meter::new(),
+            peer,
+            gateway: None,
+            task: None,
+        }
+    }
+
     /// Why the gateway gave no response, if this is one.
     pub(super) fn gateway_failure(&self) -> Option<Failure> {
         self.gateway.as_ref().and_then(GatewayFailure::get)
     }
 
-    /// The HTTP/2 stream, if it is one.
-    pub(super) fn stream(&self) -> Option<&Http2Stream> {
-        match &self.sender {
-            RequestSender::Http1(_) => None,
-            RequestSender::Http2(stream) => Some(stream),
-        }
-    }
-
     /// The last time at which bytes were sent.
     pub(super) fn last_sent(&self) -> Instant {
         let own = self.meter.last_sent();
-        self.stream()
-            .map_or(own, |stream| stream.last_sent().max(own))
+        match &self.sender {
+            RequestSender::Http1(_) => own,
+            RequestSender::Http2(stream) => stream.last_sent().max(own),
+            RequestSender::Linked(linked) => linked.last_sent(),
+        }
     }
 
     /// Counts content in HTTP/2, where the bytes below belong to many requests.
     pub(super) fn note_content(&self, bytes: usize) {
-        if self.stream().is_some() {
+        if !matches!(self.sender, RequestSender::Http1(_)) {
             self.meter.note_received(bytes);
+        }
+    }
+
+    pub(super) fn is_http_1(&self) -> bool {
+        matches!(self.sender, RequestSender::Http1(_))
+    }
+
+    /// How much longer than by the limits the server may take: on a link, its bytes wait for their
+    /// turn.
+    pub(super) fn turn_time(&self) -> Duration {
+        match &self.sender {
+            RequestSender::Http1(_) | RequestSender::Http2(_) => Duration::ZERO,
+            RequestSender::Linked(_) => TURN_TIME,
+        }
+    }
+
+    /// Whether it certainly takes no more requests.
+    pub(super) fn is_closed(&self) -> bool {
+        match &self.sender {
+            RequestSender::Http1(sender) => sender.is_closed(),
+            RequestSender::Http2(stream) => stream.sender.is_closed(),
+            RequestSender::Linked(linked) => linked.stream.sender.is_closed(),
         }
     }
 
     fn is_ready(&self) -> bool {
         match &self.sender {
             RequestSender::Http1(sender) => sender.is_ready(),
-            RequestSender::Http2(_) => false,
+            RequestSender::Http2(_) | RequestSender::Linked(_) => false,
         }
     }
 
@@ -216,12 +248,16 @@ impl Pool {
 
     fn keep(self: &Rc<Self>, to: Endpoint, conn: UpstreamConn) {
         let mut idle = self.idle.borrow_mut();
+        let extra = conn.meter.extra_bytes();
+        if extra > 0 {
+            let idle = idle.values().flatten();
+            let held: u64 = idle.map(|idle| idle.conn.meter.extra_bytes()).sum();
+            if held + extra > IDLE_EXTRA_BYTES {
+                return;
+            }
+        }
         if idle.values().map(Vec::len).sum::<usize>() >= IDLE_MAX {
             drop_oldest(&mut idle);
-        }
-        let wide = |idle: &&IdleConn| idle.conn.meter.is_wide();
-        if conn.meter.is_wide() && idle.values().flatten().filter(wide).count() >= IDLE_WIDE_MAX {
-            return;
         }
         idle.entry(to).or_default().push(IdleConn {
             conn,
@@ -284,8 +320,8 @@ async fn sweep(pool: Weak<Pool>, idle_time: Duration) {
 
 /// Maximum number of idle connections per core.
 const IDLE_MAX: usize = 256;
-/// Of these, the maximum number with grown buffers. For as much content as that, a new connection
-/// costs almost nothing.
-const IDLE_WIDE_MAX: usize = 8;
+/// Most memory that grown buffers of idle connections hold per core: eight connections with the
+/// largest reads.
+const IDLE_EXTRA_BYTES: u64 = 8 * buffered(READ_MAX);
 /// How long a connection may take to become idle after its response.
 const SETTLE: Duration = Duration::from_secs(1);

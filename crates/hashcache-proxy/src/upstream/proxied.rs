@@ -135,8 +135,9 @@ mod tests {
             summary: PeerSummary::None,
             misses: PeerMisses::Fetched,
             weight: 1,
+            pin: None,
         };
-        settings.load().unwrap()
+        settings.load(None).unwrap()
     }
 
     /// What the peer received, and the outcome, for a peer that answers with `answer`, cut after

@@ -4,7 +4,8 @@
 //! connection and its permit until the last byte, then returns both.
 //!
 //! Invariant: incomplete content ends with a `Failure`, never with a clean end. If the content is
-//! delimited by the end of the connection, a clean end means a clean FIN.
+//! delimited by the end of the connection, a clean end means a clean FIN; in HTTP/2 it means
+//! END_STREAM.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -12,6 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashcache_wan::digest::Digest;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
@@ -21,22 +23,29 @@ use super::framing::{Framing, filter_trailers};
 use super::permits::Permit;
 use super::pool::{Pool, UpstreamConn};
 use super::request_body::BodyProgress;
+use super::unframe::Unframing;
 use crate::failure::Failure;
+use crate::link::usage::LinkUsage;
 
 /// The content of a response.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
     incoming: Incoming,
-    #[cfg_attr(not(test), expect(dead_code, reason = "tests look at it"))]
     framing: Framing,
     busy: Option<BusyConn>,
     between_bytes_time: Duration,
     /// Runs while waiting for the origin; kept from one wait to the next.
     timer: Option<Pin<Box<Sleep>>>,
     waiting: bool,
+    /// Bytes of content so far.
+    content: u64,
     /// Bytes received for this response, set when the connection was returned.
     received: u64,
     failure: Option<Failure>,
+    /// The content arrives in frames.
+    is_framed: bool,
+    /// Reads them.
+    frames: Option<Box<Unframing>>,
     /// Dropped with the content.
     held: Option<Box<dyn std::fmt::Debug>>,
 }
@@ -76,8 +85,11 @@ impl ResponseBody {
             between_bytes_time,
             timer: None,
             waiting: false,
+            content: 0,
             received: 0,
             failure: None,
+            is_framed: false,
+            frames: None,
             held: None,
         };
         if body.incoming.is_end_stream() {
@@ -95,10 +107,39 @@ impl ResponseBody {
             between_bytes_time: Duration::ZERO,
             timer: None,
             waiting: false,
+            content: 0,
             received: 0,
             failure: None,
+            is_framed: false,
+            frames: None,
             held: None,
         }
+    }
+
+    /// The same; `is_framed`: the response says that its content is frames.
+    pub(super) fn framed(mut self, is_framed: bool) -> Self {
+        self.is_framed = is_framed;
+        self
+    }
+
+    /// Whether the content arrives in frames.
+    pub(crate) fn is_framed(&self) -> bool {
+        self.is_framed
+    }
+
+    /// The digest of the content, if it came in frames and is complete.
+    pub(crate) fn content_digest(&self) -> Option<Digest> {
+        self.frames.as_ref().and_then(|frames| frames.digest())
+    }
+
+    /// The frames of a link so far, if the content arrives in them.
+    pub(crate) fn link_usage(&self) -> Option<LinkUsage> {
+        self.frames.as_ref().map(|frames| frames.usage())
+    }
+
+    /// From now on the content is what `frames` reads.
+    pub(super) fn read_frames(&mut self, frames: Unframing) {
+        self.frames = Some(Box::new(frames));
     }
 
     /// Keeps `value` until the content is dropped.
@@ -120,7 +161,10 @@ impl ResponseBody {
     /// Whether the content is complete. If it is delimited by the end of the connection, the origin
     /// has closed it cleanly.
     pub(crate) fn is_complete(&self) -> bool {
-        self.busy.is_none() && self.failure.is_none()
+        let is_checked = |frames: &Unframing| frames.digest().is_some();
+        self.busy.is_none()
+            && self.failure.is_none()
+            && self.frames.as_deref().is_none_or(is_checked)
     }
 
     /// The next frame; `None` after the last frame of complete content.
@@ -140,6 +184,20 @@ impl ResponseBody {
         // was held for a 100 must not follow a final response: such a connection is closed.
         if busy.trusted && busy.progress.is_ended() {
             busy.pool.put(busy.to, busy.conn);
+        }
+    }
+
+    /// Whether hyper tells of an end that the server has not sent. In HTTP/2 hyper takes a reset
+    /// with NO_ERROR for one: such a reset ends the content of a request after a complete response
+    /// (RFC 9113, section 8.1), so END_STREAM precedes it. Without that, only content of an
+    /// announced length is known to be whole.
+    fn lacks_its_end(&self) -> bool {
+        let is_http_1 = self.busy.as_ref().is_some_and(|busy| busy.conn.is_http_1());
+        match self.framing {
+            Framing::Empty => false,
+            Framing::Length(length) => self.content < length,
+            // hyper itself has seen the last chunk, or the end of the connection.
+            Framing::Chunked | Framing::UntilClose => !is_http_1 && !self.incoming.is_end_stream(),
         }
     }
 
@@ -163,15 +221,13 @@ impl ResponseBody {
     }
 }
 
-impl Body for ResponseBody {
-    type Data = Bytes;
-    type Error = Failure;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
+impl ResponseBody {
+    /// What arrives on the connection: the content, or its frames.
+    pub(super) fn poll_wire(
+        &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
-        let this = self.get_mut();
+        let this = self;
         if this.busy.is_none() {
             // Polled again after its end; a failure is returned again.
             return Poll::Ready(this.failure.clone().map(Err));
@@ -184,6 +240,7 @@ impl Body for ResponseBody {
             }
             Poll::Ready(Some(Ok(mut frame))) => {
                 this.waiting = false;
+                this.content += frame.data_ref().map_or(0, |data| data.len() as u64);
                 if let Some((busy, data)) = this.busy.as_ref().zip(frame.data_ref()) {
                     busy.conn.note_content(data.len());
                 }
@@ -196,10 +253,35 @@ impl Body for ResponseBody {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => this.fail(broken(&error)),
+            Poll::Ready(None) if this.lacks_its_end() => this.fail(Failure::ResponseIncomplete),
             Poll::Ready(None) => {
                 this.complete();
                 Poll::Ready(None)
             }
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        let this = self.get_mut();
+        let Some(mut frames) = this.frames.take() else {
+            return this.poll_wire(cx);
+        };
+        let polled = match &this.failure {
+            Some(failure) => Poll::Ready(Some(Err(failure.clone()))),
+            None => frames.poll_content(cx, |cx| this.poll_wire(cx)),
+        };
+        this.frames = Some(frames);
+        match polled {
+            Poll::Ready(Some(Err(failure))) => this.fail(failure),
+            polled => polled,
         }
     }
 
@@ -208,7 +290,12 @@ impl Body for ResponseBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        match &self.frames {
+            Some(frames) => frames
+                .left()
+                .map_or_else(SizeHint::default, SizeHint::with_exact),
+            None => self.incoming.size_hint(),
+        }
     }
 }
 

@@ -135,7 +135,7 @@ fn is_whole(text: &str, head_only: bool) -> bool {
     }
 }
 
-fn upstream_with(limits: Limits) -> Upstream {
+pub(super) fn upstream_with(limits: Limits) -> Upstream {
     let own = OwnAddresses::fixed(&[], &[]);
     let allow = ["127.0.0.0/8".parse().unwrap()];
     let destinations = Destinations::new(&allow, &[], own.clone());
@@ -151,11 +151,11 @@ fn upstream_with(limits: Limits) -> Upstream {
     ))
 }
 
-fn upstream() -> Upstream {
+pub(super) fn upstream() -> Upstream {
     upstream_with(Limits::default())
 }
 
-async fn locally<T>(test: impl Future<Output = T>) -> T {
+pub(super) async fn locally<T>(test: impl Future<Output = T>) -> T {
     LocalSet::new().run_until(test).await
 }
 
@@ -893,7 +893,7 @@ async fn a_change_of_protocol_keeps_its_place() {
             stream,
             permit: _place,
         } = exchange.upgrade.take().unwrap();
-        let mut stream = hyper_util::rt::TokioIo::new(stream.await.unwrap());
+        let mut stream = TokioIo::new(stream.await.unwrap());
         let mut hello = [0; 5];
         stream.read_exact(&mut hello).await.unwrap();
         assert_eq!(&hello, b"hello");

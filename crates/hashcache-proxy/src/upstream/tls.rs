@@ -271,7 +271,7 @@ pub(crate) fn read_authorities(path: &Path) -> Result<RootCertStore, Authorities
 
 /// The name for SNI and for the certificate: DNS allows a final dot, certificates do not (RFC 6066,
 /// section 3).
-fn server_name(host: &Host) -> Result<ServerName<'static>, Failure> {
+pub(super) fn server_name(host: &Host) -> Result<ServerName<'static>, Failure> {
     match host {
         Host::Name(name) => {
             let name = name.strip_suffix('.').unwrap_or(name).to_owned();

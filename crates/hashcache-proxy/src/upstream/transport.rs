@@ -20,6 +20,22 @@ pub(super) enum Transport<S> {
 }
 
 impl<S> Transport<S> {
+    /// What is below TLS, if there is TLS.
+    pub(super) fn socket(&self) -> &S {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
+    /// The same, without the end of TLS.
+    pub(super) fn into_socket(self) -> S {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.into_inner().0,
+        }
+    }
+
     /// Whether ALPN chose HTTP/2.
     pub(super) fn is_http_2(&self) -> bool {
         match self {

@@ -10,6 +10,8 @@
 //!                                   │ send_interim           │ Body ended: Flushing
 //! ```
 //!
+//! A response from memory is `Flushing` from its beginning.
+//!
 //! Invariant: in `Asked`, the socket has accepted every byte of the previous response, so a 1xx
 //! written then stands between two messages.
 
@@ -96,7 +98,8 @@ pub(crate) struct Cell {
     pub(super) signals: CellSignals,
 }
 
-type OnSent = Box<dyn FnOnce(ExchangeEnd)>;
+/// Called at the end of an exchange.
+pub(crate) type OnSent = Box<dyn FnOnce(ExchangeEnd)>;
 
 /// State of the exchange; see the diagram in the module's head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,6 +157,10 @@ pub(super) struct CellSignals {
     pub(super) short: cell::Cell<bool>,
     /// hyper waits for a head of which no byte has arrived.
     pub(super) at_rest: cell::Cell<bool>,
+    /// A response is being written without hyper.
+    pub(super) from_memory: cell::Cell<bool>,
+    /// The connection ends after the current response.
+    pub(super) stopping: cell::Cell<bool>,
     /// The next head has more fields than this hyper was built for.
     pub(super) too_wide: cell::Cell<bool>,
     /// What the connection waits for from the client, and until when.
@@ -198,6 +205,15 @@ impl Cell {
         Rc::new(Self {
             allowance: Some(allowance.clone()),
             unfinished: cell::RefCell::new(Some(unfinished)),
+            ..Self::default()
+        })
+    }
+
+    /// State of a child's connection: it has no head of its own, and its streams have cells of
+    /// their own.
+    pub(crate) fn of_link(allowance: &Allowance) -> Rc<Self> {
+        Rc::new(Self {
+            allowance: Some(allowance.clone()),
             ..Self::default()
         })
     }
@@ -344,6 +360,18 @@ impl Cell {
         self.signals.unparkable.set(false);
     }
 
+    /// A response from memory is about to be written, without hyper.
+    pub(super) fn answer_from_memory(&self, on_sent: OnSent) {
+        debug_assert_eq!(self.exchange.get(), ExchangeState::Resting);
+        *self.on_sent.borrow_mut() = Some(on_sent);
+        self.exchange.set(ExchangeState::Flushing);
+        *self.unfinished.borrow_mut() = None;
+        self.signals.reading.set(None);
+        self.signals.at_rest.set(false);
+        self.signals.unparkable.set(false);
+        self.signals.from_memory.set(true);
+    }
+
     /// The service has answered.
     pub(super) fn answer(&self) -> RequestTraits {
         self.exchange.set(ExchangeState::Answering);
@@ -367,6 +395,7 @@ impl Cell {
             return false;
         }
         self.exchange.set(ExchangeState::Resting);
+        self.signals.from_memory.set(false);
         *self.sending.borrow_mut() = None;
         self.signals.close_delimited.set(false);
         self.tell_sent(true);
@@ -480,20 +509,31 @@ fn write_interim(out: &mut BytesMut, status: StatusCode, fields: &HeaderMap) {
     out.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
     out.extend_from_slice(b"\r\n");
     for (name, value) in fields {
-        let mut upper = true;
-        for byte in name.as_str().bytes() {
-            out.extend_from_slice(&[if upper {
-                byte.to_ascii_uppercase()
-            } else {
-                byte
-            }]);
-            upper = byte == b'-';
-        }
+        let start = out.len();
+        out.extend_from_slice(name.as_str().as_bytes());
+        title_case(&mut out[start..]);
         out.extend_from_slice(b": ");
         out.extend_from_slice(value.as_bytes());
         out.extend_from_slice(b"\r\n");
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a field name as hyper writes it.
+pub(crate) fn push_title_case(out: &mut Vec<u8>, name: &[u8]) {
+    let start = out.len();
+    out.extend_from_slice(name);
+    title_case(&mut out[start..]);
+}
+
+fn title_case(name: &mut [u8]) {
+    let mut is_first = true;
+    for byte in name {
+        if is_first {
+            byte.make_ascii_uppercase();
+        }
+        is_first = *byte == b'-';
+    }
 }
 
 /// The memory budget is spent.

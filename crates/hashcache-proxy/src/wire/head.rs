@@ -477,7 +477,7 @@ fn is_authority(text: &[u8], port: Port) -> bool {
 }
 
 /// Removes spaces and tabs at both ends (`OWS`).
-fn trim(mut value: &[u8]) -> &[u8] {
+pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
     }

@@ -9,7 +9,8 @@
 //! ```text
 //!   socket ──▶ stream ──▶ inbound ──▶ head ──────▶ Cell::next_head ──▶ service
 //!                 │           └─────▶ chunked         ▲    │
-//!                 └──▶ hyper ─────────────────────────┘    └── send_interim, abort, upgraded
+//!                 ├──▶ hyper ─────────────────────────┘    └── send_interim, abort, upgraded
+//!                 └──▶ memory_hit (plain requests that memory answers)
 //! ```
 //!
 //! Invariants: hyper gets only bytes that were checked here, and never a request target: it gets
@@ -25,6 +26,7 @@ mod chunked;
 mod inbound;
 
 mod cell;
+mod memory_hit;
 mod socket;
 mod stream;
 
@@ -39,10 +41,15 @@ mod cuts;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cell::{Cell, ExchangeEnd, HeadInfo, RequestHead, Upgraded};
+pub(crate) use cell::{
+    Cell, ExchangeEnd, HeadInfo, OnSent, RequestHead, Upgraded, push_title_case,
+};
 pub(crate) use ending::Ending;
 pub(crate) use head::{ContentFraming, RequestForm};
-pub(crate) use http2::{ClientBody, PREFACE, frames, serve_http2};
-pub(crate) use protocol::{HTTP_2_BYTES, INTERCEPTED_BYTES, Protocol, TLS_BYTES, handshake};
+pub(crate) use http2::{ClientBody, Http2Kind, PREFACE, Pings, frames, link_bytes, serve_http2};
+pub(crate) use memory_hit::{MemoryHits, MemoryResponse, PIECES_MAX, PlainRequest};
+pub(crate) use protocol::{
+    HTTP_2_BYTES, INTERCEPTED_BYTES, Protocol, TLS_BYTES, handshake, link_handshake,
+};
 pub(crate) use serve::serve_connection;
 pub(crate) use socket::Socket;

@@ -1,10 +1,15 @@
 //! The two protocols of a client's connection, and the TLS handshake that chooses one.
 
 use std::io;
+use std::sync::Arc;
 
+use rustls::pki_types::CertificateDer;
 use tokio_rustls::TlsAcceptor;
 
+use super::serve::{LINGER, linger};
 use super::socket::Socket;
+use super::stream::ClientSide;
+use crate::link::counters::LinkCounters;
 use crate::tls::HTTP_2;
 
 /// How requests are framed.
@@ -27,6 +32,35 @@ pub(crate) async fn handshake(
         _ => Protocol::Http1,
     };
     Ok((stream.into(), protocol))
+}
+
+/// Accepts a TLS handshake of a child. `counters` finds the counters of its link by the certificate
+/// that it has shown.
+pub(crate) async fn link_handshake<T>(
+    socket: Socket,
+    acceptor: TlsAcceptor,
+    counters: impl FnOnce(&CertificateDer<'static>) -> io::Result<(T, Arc<LinkCounters>)>,
+) -> io::Result<(Socket, T, Arc<LinkCounters>)> {
+    let mut stream = match acceptor.accept(socket).into_fallible().await {
+        Ok(stream) => stream,
+        Err((error, socket)) => {
+            // It has sent more by now, and a reset would take the alert from it, which tells why.
+            linger(socket, ClientSide::MaySend, &LINGER).await;
+            return Err(error);
+        }
+    };
+    let (socket, connection) = stream.get_mut();
+    connection.set_buffer_limit(Some(RECORD_BYTES));
+    let certificates = connection.peer_certificates().unwrap_or_default();
+    let certificate = certificates
+        .first()
+        .ok_or(io::ErrorKind::PermissionDenied)?;
+    let (child, counters) = counters(certificate)?;
+    if connection.alpn_protocol() != Some(HTTP_2) {
+        return Err(io::Error::other("the child does not offer HTTP/2"));
+    }
+    socket.count_in(&counters);
+    Ok((stream.into(), child, counters))
 }
 
 /// The largest content of one record (RFC 8446, section 5.1).

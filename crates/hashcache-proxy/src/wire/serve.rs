@@ -28,18 +28,21 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::cell::{Cell, WaitFor};
 use super::ending::Ending;
+use super::memory_hit::MemoryHits;
 use super::socket::Socket;
 use super::stream::{ClientSide, ClientStream, NARROW};
 use crate::limits::Limits;
 use crate::share::ShareReservation;
 
-/// Serves `socket` until one side ends it. `service` is called once per request and must take the
-/// head from `cell`. When `stopping` becomes true (or its sender is dropped), the current response
-/// is completed and the connection closed. Dropping the future aborts the connection.
+/// Serves `socket` until one side ends it. `service` is called once per request that `memory_hits`
+/// does not answer, and must take the head from `cell`. When `stopping` becomes true (or its sender
+/// is dropped), the current response is completed and the connection closed. Dropping the future
+/// aborts the connection.
 pub(crate) async fn serve_connection<S, B>(
     socket: impl Into<Socket>,
     limits: &Rc<Limits>,
     cell: &Rc<Cell>,
+    memory_hits: Option<Rc<dyn MemoryHits>>,
     service: S,
     mut stopping: watch::Receiver<bool>,
 ) -> Ending
@@ -51,7 +54,7 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let _told = EndNotifier(cell);
-    let mut stream = ClientStream::new(socket.into(), limits.clone(), cell.clone());
+    let mut stream = ClientStream::new(socket.into(), limits.clone(), cell.clone(), memory_hits);
     let glance = stopping.clone();
     let stop = pin!(async move {
         // An error means that the sender was dropped, so the server has ended.
@@ -68,14 +71,17 @@ where
     };
     let ending = loop {
         let waited = poll_fn(|cx| {
-            if driver.must_stop(cx) {
+            if driver.must_stop(cx) && !cell.signals.from_memory.get() {
                 return Poll::Ready(Some(Ending::Closed));
             }
             match stream.poll_needs_hyper(cx) {
-                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Ready(Ok(())) => Poll::Ready(None),
+                Poll::Ready(Err(_)) => Poll::Ready(Some(Ending::Broken)),
                 Poll::Pending => driver.poll_deadlines(cx, ParkState::Parked).map(|late| {
-                    debug_assert_eq!(late, PassedDeadline::Read(WaitFor::Request));
-                    Some(Ending::Idle)
+                    Some(match late {
+                        PassedDeadline::Write => Ending::SlowWrite,
+                        PassedDeadline::Read(_) | PassedDeadline::Park => Ending::Idle,
+                    })
                 }),
             }
         });
@@ -96,7 +102,8 @@ where
         let mut connection = Box::new(builder(limits, width).serve_connection(stream, service));
         let mut draining = false;
         let stretch = poll_fn(|cx| {
-            if driver.must_stop(cx) && !draining {
+            // hyper would end a connection between two of its own exchanges at once.
+            if driver.must_stop(cx) && !draining && !cell.signals.from_memory.get() {
                 draining = true;
                 Pin::new(&mut *connection).graceful_shutdown();
             }
@@ -267,6 +274,7 @@ impl<Stop: Future> Driver<'_, Stop> {
         if !self.stopped && (moved || self.glance.has_changed().unwrap_or(true)) {
             self.glance.mark_unchanged();
             self.stopped = self.stop.as_mut().poll(cx).is_ready();
+            self.cell.signals.stopping.set(self.stopped);
         }
         self.stopped
     }

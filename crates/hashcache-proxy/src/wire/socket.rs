@@ -4,6 +4,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,7 +14,10 @@ use hashcache::Reservation;
 use tokio::io::DuplexStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
+
+use crate::link::counters::LinkCounters;
 
 /// A connection from a client.
 #[derive(Debug)]
@@ -23,7 +27,14 @@ pub(crate) struct Socket {
     /// Memory reserved for them.
     begun_memory: Option<Reservation>,
     channel: SocketIo,
+    /// Where its bytes are counted, if they are those of a link.
+    counters: Option<Arc<LinkCounters>>,
 }
+
+/// Bytes in both directions.
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin + std::fmt::Debug {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + std::fmt::Debug> ByteStream for T {}
 
 #[derive(Debug)]
 enum SocketIo {
@@ -31,6 +42,8 @@ enum SocketIo {
     Tcp(TcpStream),
     /// TLS, possibly on a socket from which bytes were read before.
     Tls(Box<TlsStream<Socket>>),
+    /// A stream inside an HTTP/2 connection.
+    Stream(Box<dyn ByteStream>),
     /// A pipe in memory, for tests.
     #[cfg(test)]
     Memory(DuplexStream),
@@ -53,9 +66,19 @@ impl Socket {
         self
     }
 
+    /// A stream inside another connection.
+    pub(super) fn of_stream(stream: impl ByteStream + 'static) -> Self {
+        SocketIo::Stream(Box::new(stream)).into()
+    }
+
+    /// From now on counts its bytes.
+    pub(super) fn count_in(&mut self, counters: &Arc<LinkCounters>) {
+        self.counters = Some(Arc::clone(counters));
+    }
+
     /// Whether dropping the socket sends a RST, so that a truncated response cannot pass for a
     /// complete one.
-    pub(super) fn reset_on_drop(&self, reset: bool) {
+    pub(crate) fn reset_on_drop(&self, reset: bool) {
         match &self.channel {
             // Fails only on a broken socket, which the client notices as well.
             SocketIo::Tcp(socket) => {
@@ -63,6 +86,7 @@ impl Socket {
                 drop(socket2::SockRef::from(socket).set_linger(linger));
             }
             SocketIo::Tls(stream) => stream.get_ref().0.reset_on_drop(reset),
+            SocketIo::Stream(_) => {}
             #[cfg(test)]
             SocketIo::Memory(_) => {}
         }
@@ -74,6 +98,7 @@ impl Socket {
         match &self.channel {
             SocketIo::Tcp(socket) => drop(socket.set_nodelay(true)),
             SocketIo::Tls(stream) => stream.get_ref().0.prepare(),
+            SocketIo::Stream(_) => {}
             #[cfg(test)]
             SocketIo::Memory(_) => {}
         }
@@ -86,6 +111,7 @@ impl From<SocketIo> for Socket {
             begun: Bytes::new(),
             begun_memory: None,
             channel,
+            counters: None,
         }
     }
 }
@@ -126,12 +152,18 @@ impl AsyncRead for Socket {
             }
             return Poll::Ready(Ok(()));
         }
-        match &mut this.channel {
+        let before = buf.filled().len();
+        let read = match &mut this.channel {
             SocketIo::Tcp(socket) => Pin::new(socket).poll_read(cx, buf),
             SocketIo::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            SocketIo::Stream(stream) => Pin::new(stream).poll_read(cx, buf),
             #[cfg(test)]
             SocketIo::Memory(pipe) => Pin::new(pipe).poll_read(cx, buf),
+        };
+        if let Some(counters) = &this.counters {
+            counters.received(buf.filled().len() - before);
         }
+        read
     }
 }
 
@@ -141,12 +173,21 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().channel {
+        let this = self.get_mut();
+        let written = match &mut this.channel {
             SocketIo::Tcp(socket) => Pin::new(socket).poll_write(cx, buf),
             SocketIo::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            SocketIo::Stream(stream) => Pin::new(stream).poll_write(cx, buf),
             #[cfg(test)]
             SocketIo::Memory(pipe) => Pin::new(pipe).poll_write(cx, buf),
+        };
+        if let (Some(counters), Poll::Ready(Ok(written))) = (&this.counters, &written) {
+            counters.sent(*written);
+            counters
+                .load
+                .note_moved(*written, Instant::now().into_std());
         }
+        written
     }
 
     fn poll_write_vectored(
@@ -154,18 +195,28 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().channel {
+        let this = self.get_mut();
+        let written = match &mut this.channel {
             SocketIo::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
             SocketIo::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            SocketIo::Stream(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             #[cfg(test)]
             SocketIo::Memory(pipe) => Pin::new(pipe).poll_write_vectored(cx, bufs),
+        };
+        if let (Some(counters), Poll::Ready(Ok(written))) = (&this.counters, &written) {
+            counters.sent(*written);
+            counters
+                .load
+                .note_moved(*written, Instant::now().into_std());
         }
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
         match &self.channel {
             SocketIo::Tcp(socket) => socket.is_write_vectored(),
             SocketIo::Tls(stream) => stream.is_write_vectored(),
+            SocketIo::Stream(stream) => stream.is_write_vectored(),
             #[cfg(test)]
             SocketIo::Memory(pipe) => pipe.is_write_vectored(),
         }
@@ -175,6 +226,7 @@ impl AsyncWrite for Socket {
         match &mut self.get_mut().channel {
             SocketIo::Tcp(socket) => Pin::new(socket).poll_flush(cx),
             SocketIo::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            SocketIo::Stream(stream) => Pin::new(stream).poll_flush(cx),
             #[cfg(test)]
             SocketIo::Memory(pipe) => Pin::new(pipe).poll_flush(cx),
         }
@@ -184,6 +236,7 @@ impl AsyncWrite for Socket {
         match &mut self.get_mut().channel {
             SocketIo::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
             SocketIo::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            SocketIo::Stream(stream) => Pin::new(stream).poll_shutdown(cx),
             #[cfg(test)]
             SocketIo::Memory(pipe) => Pin::new(pipe).poll_shutdown(cx),
         }

@@ -1,7 +1,8 @@
 //! The stream that hyper reads from and writes to.
 //!
-//! Made and taken back by `serve`; called by hyper. Input passes from the socket through `inbound`
-//! to hyper; output passes straight through, after any waiting 1xx of the `Cell`.
+//! Made and taken back by `serve`; called by hyper, and by `serve` while there is no hyper. Input
+//! passes from the socket through `inbound` to hyper; hyper's output passes straight through, after
+//! any waiting 1xx of the `Cell`. Responses from memory are written here.
 //!
 //! Invariant: hyper gets the next head only after the previous response was sent (`Resting` in the
 //! `Cell`). Until then at most one read is buffered here, and nothing more is read. Cost: input is
@@ -21,8 +22,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::cell::{Cell, HeadInfo, NoMemory, RequestHead, RequestTraits, Upgraded, Wait, WaitFor};
-use super::head::{CheckedHead, HeadLimits, Refusal, RequestForm, refuse};
+use super::head::{CheckedHead, ContentFraming, HeadLimits, Refusal, RequestForm, refuse};
 use super::inbound::{HeadStep, Inbound};
+use super::memory_hit::{self, MemoryHits, PlainRequest, Sending};
 use super::socket::Socket;
 use crate::limits::Limits;
 use crate::share::ShareReservation;
@@ -33,6 +35,10 @@ pub(super) struct ClientStream {
     cell: Rc<Cell>,
     limits: Rc<Limits>,
     inbound: Inbound,
+    /// Answers requests without hyper, if it can.
+    memory_hits: Option<Rc<dyn MemoryHits>>,
+    /// The response that is being written without hyper.
+    sending: Option<Sending>,
     /// Input that hyper does not have yet.
     held: BytesMut,
     /// The reservation for `held`.
@@ -56,7 +62,12 @@ pub(super) struct ClientStream {
 }
 
 impl ClientStream {
-    pub(super) fn new(socket: Socket, limits: Rc<Limits>, cell: Rc<Cell>) -> Self {
+    pub(super) fn new(
+        socket: Socket,
+        limits: Rc<Limits>,
+        cell: Rc<Cell>,
+        memory_hits: Option<Rc<dyn MemoryHits>>,
+    ) -> Self {
         let head = HeadLimits {
             bytes: limits.head_bytes,
             fields: limits.head_fields.min(WIDE),
@@ -68,6 +79,8 @@ impl ClientStream {
             cell,
             inbound: Inbound::new(head, limits.chunk_extension_bytes),
             limits,
+            memory_hits,
+            sending: None,
             held: BytesMut::new(),
             held_memory: None,
             head_memory: None,
@@ -89,18 +102,131 @@ impl ClientStream {
         self.width
     }
 
-    /// Ready when hyper is needed: there is input for it, or the input has ended.
-    pub(super) fn poll_needs_hyper(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while self.held.is_empty() && !self.eof {
+    /// Answers what memory can answer. Ready when hyper is needed: there is input for it, or the
+    /// input has ended.
+    ///
+    /// # Errors
+    /// The response that was being written failed.
+    pub(super) fn poll_needs_hyper(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.poll_send(cx))?;
+            if !self.held.is_empty() {
+                let mut held = std::mem::take(&mut self.held);
+                let taken = self.answer_from_memory(&held);
+                held.advance(taken);
+                release(&mut held);
+                self.held = held;
+                if taken > 0 {
+                    continue;
+                }
+                return Poll::Ready(Ok(()));
+            }
+            self.held_memory = None;
+            if self.eof {
+                return Poll::Ready(Ok(()));
+            }
             self.wait_for(WaitFor::Request);
-            match self.poll_ahead(cx) {
+            match self.poll_first(cx) {
                 Poll::Ready(Ok(())) => {}
                 // hyper gets the same error, and ends.
                 Poll::Ready(Err(_)) => self.eof = true,
                 Poll::Pending => return Poll::Pending,
             }
         }
-        Poll::Ready(())
+    }
+
+    /// Begins the response to the head at the start of `input` if memory has it. Returns the length
+    /// of that head; 0 if hyper is to have it.
+    fn answer_from_memory(&mut self, input: &[u8]) -> usize {
+        let before = self.inbound.clone();
+        if let HeadStep::Accepted {
+            start,
+            taken,
+            checked,
+        } = self.inbound.head(input)
+            && self.begin_response(&input[start..taken], &checked)
+        {
+            return taken;
+        }
+        self.inbound = before;
+        0
+    }
+
+    /// Begins the response to this request if memory has it.
+    fn begin_response(&mut self, head: &[u8], checked: &CheckedHead) -> bool {
+        let Some(memory_hits) = &self.memory_hits else {
+            return false;
+        };
+        if head.len() > HELD_FREE {
+            // The log would keep copies of its fields, for which no memory was reserved.
+            return false;
+        }
+        let is_plain = checked.version == Version::HTTP_11
+            && checked.content == ContentFraming::None
+            && &head[checked.method.clone()] == b"GET"
+            && !self.cell.signals.stopping.get();
+        let lines = head.get(checked.target.end + VERSION_BYTES..);
+        let target = std::str::from_utf8(&head[checked.target.clone()]);
+        let (true, Some(lines), Ok(target)) = (is_plain, lines, target) else {
+            return false;
+        };
+        let request = PlainRequest {
+            target,
+            form: checked.form,
+            lines,
+            received: *self.received.get_or_insert_with(Instant::now),
+        };
+        let mut buffer = memory_hit::take_buffer();
+        let Some(response) = memory_hits.answer(&request, &mut buffer) else {
+            memory_hit::put_back(buffer);
+            return false;
+        };
+        self.received = None;
+        self.cell.answer_from_memory(response.on_sent);
+        self.sending = Some(Sending::new(buffer, response.content));
+        true
+    }
+
+    /// Writes what is left of a response from memory, if there is one. If the connection is to stop
+    /// after it, the driver gets its turn before anything else is read.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(mut sending) = self.sending.take() else {
+            return Poll::Ready(Ok(()));
+        };
+        let polled = self.poll_send_rest(cx, &mut sending);
+        if polled.is_pending() {
+            if let Some(left) = sending.begin_to_wait() {
+                // A slow client pays for what it keeps from being evicted, if its share allows.
+                self.cell.hold_until_sent(left);
+            }
+            self.sending = Some(sending);
+            return Poll::Pending;
+        }
+        ready!(polled)?;
+        self.cell.flushed();
+        if self.cell.signals.stopping.get() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_send_rest(
+        &mut self,
+        cx: &mut Context<'_>,
+        sending: &mut Sending,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let socket = Pin::new(&mut self.socket);
+            let written = sending.write(|slices| socket.poll_write_vectored(cx, slices));
+            let Some(written) = written else {
+                return self.poll_flush_socket(cx);
+            };
+            match ready!(self.wrote(written))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => sending.advance(written),
+            }
+        }
     }
 
     /// The socket, and the input that hyper does not have yet.
@@ -152,7 +278,20 @@ impl ClientStream {
             };
         }
         let before = self.inbound.clone();
-        match self.inbound.head(input) {
+        let step = self.inbound.head(input);
+        if let HeadStep::Accepted {
+            start,
+            taken,
+            checked,
+        } = &step
+            && self.begin_response(&input[*start..*taken], checked)
+        {
+            return Ok(FedBytes {
+                taken: *taken,
+                any: false,
+            });
+        }
+        match step {
             HeadStep::Partial => {
                 self.starved = true;
                 Ok(FedBytes {
@@ -354,6 +493,18 @@ impl ClientStream {
         })
     }
 
+    /// Reads once while there is no input; what memory does not answer is held.
+    fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_page(cx, HELD_FREE, |this, read| {
+            let taken = match read {
+                [] => 0,
+                read => this.answer_from_memory(read),
+            };
+            let held = this.hold(&read[taken..]);
+            held.map_err(|NoMemory| io::ErrorKind::OutOfMemory.into())
+        })
+    }
+
     /// Reads once, into the held input.
     fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_page(cx, HELD_FREE, |this, read| {
@@ -460,6 +611,14 @@ impl ClientStream {
         result
     }
 
+    /// Flushes the socket. TLS takes up to 64 KiB before the client does, so this has a deadline as
+    /// a write has. Progress within it is not seen: the client must take all of that in time.
+    fn poll_flush_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.socket).poll_flush(cx);
+        ready!(self.wrote(flushed.map_ok(|()| 0)))?;
+        Poll::Ready(Ok(()))
+    }
+
     /// Steps before every write of hyper's.
     fn poll_before_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.cell.signals.aborted.get() {
@@ -488,6 +647,7 @@ impl Read for ClientStream {
                 this.put_given(&mut out);
                 return Poll::Ready(Ok(()));
             }
+            ready!(this.poll_send(cx))?;
             if this.inbound.is_stopped() || this.cell.signals.tunnel.get() {
                 // Either the page for a refused request is being sent and the connection closes
                 // after it, or the next bytes are for the tunnel.
@@ -599,7 +759,11 @@ impl Write for ClientStream {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_interim(cx))?;
-        ready!(Pin::new(&mut this.socket).poll_flush(cx))?;
+        if this.cell.signals.from_memory.get() {
+            // This response is not hyper's: `poll_send` completes it, or it has failed.
+            return Poll::Ready(Ok(()));
+        }
+        ready!(this.poll_flush_socket(cx))?;
         if this.cell.flushed() {
             this.head_memory = None;
             if std::mem::take(&mut this.armed) {
@@ -661,6 +825,9 @@ const NO_MEMORY: Refusal = Refusal {
     status: StatusCode::SERVICE_UNAVAILABLE,
     reason: "no memory for the request head",
 };
+
+/// Length of ` HTTP/1.1` and the line's end, behind a request target.
+const VERSION_BYTES: usize = 11;
 
 /// Up to this number of fields hyper's arrays are on its stack, above on the heap.
 pub(super) const NARROW: usize = 100;

@@ -21,6 +21,7 @@ use crate::limits::Limits;
 
 mod closing;
 mod exchange;
+mod from_memory;
 mod memory;
 mod refused;
 mod smuggling;
@@ -56,7 +57,7 @@ where
         let answer = service(request, cell.clone());
         async { Ok::<_, Infallible>(answer.await) }
     });
-    serve_connection(socket, &Rc::new(limits), &cell, service, stopping).await
+    serve_connection(socket, &Rc::new(limits), &cell, None, service, stopping).await
 }
 
 /// The response to `input`, up to the close of the connection.

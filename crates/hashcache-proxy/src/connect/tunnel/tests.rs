@@ -10,6 +10,59 @@ use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use super::*;
 
+impl Side for DuplexStream {
+    fn reset(self) {}
+}
+
+impl Side for TcpStream {
+    fn reset(self) {
+        Socket::from(self).reset();
+    }
+}
+
+/// Broken from its first write on, and silent.
+struct BrokenSide;
+
+impl AsyncRead for BrokenSide {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        _: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+impl AsyncWrite for BrokenSide {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Side for BrokenSide {
+    fn reset(self) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_side_that_breaks_in_silence_ends_the_tunnel_long_before_the_idle_time() {
+    let begun = Instant::now();
+    let (_upstream, inner_upstream) = duplex(64);
+    let (_, ended) = run(BrokenSide, inner_upstream, IDLE, pending(), |_| {}).await;
+    assert_eq!(ended, Ended::ClientBroke);
+    assert!(begun.elapsed() <= 2 * CHECK_EVERY);
+    let (_client, inner_client) = duplex(64);
+    let (_, ended) = run(inner_client, BrokenSide, IDLE, pending(), |_| {}).await;
+    assert_eq!(ended, Ended::UpstreamBroke);
+}
+
 const IDLE: Duration = Duration::from_mins(10);
 
 /// The far ends of a running tunnel, whose inner pipes hold 64 bytes.
@@ -156,19 +209,52 @@ async fn a_reader_that_never_reads_holds_little_memory_and_ends_idle() {
     .await;
 }
 
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap());
+    let near = near.await.unwrap();
+    (near, listener.accept().await.unwrap().0)
+}
+
 #[tokio::test]
-async fn a_reset_is_told_from_an_end() {
-    async fn pair() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap())
-            .await
-            .unwrap();
-        (near, listener.accept().await.unwrap().0)
+async fn the_end_of_the_process_or_of_the_link_is_no_end_of_the_content() {
+    let (mut client, inner_client) = pair().await;
+    let (mut upstream, inner_upstream) = pair().await;
+    client.write_all(b"half").await.unwrap();
+    let drained = async move {
+        let mut half = [0; 4];
+        upstream.read_exact(&mut half).await.unwrap();
+        upstream
+    };
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let running = run(
+        inner_client,
+        inner_upstream,
+        IDLE,
+        async { drop(stopped.await) },
+        |_| {},
+    );
+    let (mut upstream, (_, ended)) = tokio::join!(
+        async {
+            let upstream = drained.await;
+            stop.send(()).unwrap();
+            upstream
+        },
+        running
+    );
+    assert_eq!(ended, Ended::Drained);
+    for side in [&mut client, &mut upstream] {
+        let error = side.read(&mut [0]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
+}
+
+#[tokio::test]
+async fn a_reset_is_told_from_an_end_and_passed_on() {
     for (client_resets, expected) in [(true, Ended::ClientBroke), (false, Ended::UpstreamBroke)] {
         let (client, inner_client) = pair().await;
         let (upstream, inner_upstream) = pair().await;
-        let (broken, _whole) = if client_resets {
+        let (broken, mut whole) = if client_resets {
             (client, upstream)
         } else {
             (upstream, client)
@@ -179,5 +265,7 @@ async fn a_reset_is_told_from_an_end() {
         drop(broken);
         let (_, ended) = run(inner_client, inner_upstream, IDLE, pending(), |_| {}).await;
         assert_eq!(ended, expected);
+        let error = whole.read(&mut [0]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
 }

@@ -82,11 +82,11 @@ fn the_encoded_form_has_a_weak_tag_and_no_fields_about_other_bytes() {
         ("repr-digest", "sha-256=:AA==:"),
         ("content-type", "text/plain"),
     ]);
-    encoded_fields(Coding::Gzip, &mut response);
+    encoded_fields(Coding::Gzip.name(), &mut response);
     assert_eq!(response["etag"], "W/\"v1\"");
     assert_eq!(response["content-encoding"], "gzip");
     assert_eq!(response.len(), 3);
-    encoded_fields(Coding::Gzip, &mut response);
+    encoded_fields(Coding::Gzip.name(), &mut response);
     assert_eq!(response["etag"], "W/\"v1\"");
 }
 
@@ -108,5 +108,25 @@ fn vary_names_accept_encoding_once() {
         add_vary(&mut response);
         let lines: Vec<_> = response.get_all(VARY).iter().collect();
         assert_eq!(lines, after);
+    }
+}
+
+#[test]
+fn only_a_client_that_names_zstd_gets_it() {
+    for (accepted, expected) in [
+        (&["gzip, deflate, br, zstd"][..], true),
+        (&["gzip", "ZSTD;q=0.1"], true),
+        (&["zstd;q=0.5, gzip"], true),
+        (&["zstd;q=0"], false),
+        (&["zstd;q=0.5, identity"], false),
+        (&["zstd;q=0.5, identity;q=0.5"], true),
+        (&["identity;q=0"], false),
+        (&["*"], false),
+        (&["gzip, br"], false),
+        (&[""], false),
+        (&[], false),
+    ] {
+        let values = accepted.iter().map(|value| value.as_bytes());
+        assert_eq!(prefers_zstd(values), expected, "{accepted:?}");
     }
 }

@@ -25,8 +25,8 @@ enum Treat {
     Reset(Reason),
     /// Answers, and says that it takes no more.
     GoAway,
-    /// Sends half of the content it announced and resets.
-    Break,
+    /// Sends five bytes of content, of which it may have announced another length, and resets.
+    Break(Option<u64>, Reason),
 }
 
 struct Origin {
@@ -105,20 +105,22 @@ fn answer(treat: Treat, mut reply: SendResponse<Bytes>) {
     match treat {
         Treat::Reset(reason) => return reply.send_reset(reason),
         Treat::Misdirected => *response.status_mut() = StatusCode::MISDIRECTED_REQUEST,
-        Treat::Break => {
-            response.headers_mut().insert("content-length", 10.into());
+        Treat::Break(Some(length), _) => {
+            response
+                .headers_mut()
+                .insert("content-length", length.into());
         }
-        Treat::Answer | Treat::GoAway => {}
+        Treat::Break(None, _) | Treat::Answer | Treat::GoAway => {}
     }
     let mut content = reply.send_response(response, false).unwrap();
-    let broken = matches!(treat, Treat::Break);
+    let is_whole = !matches!(treat, Treat::Break(..));
     content
-        .send_data(Bytes::from_static(b"hello"), !broken)
+        .send_data(Bytes::from_static(b"hello"), is_whole)
         .unwrap();
-    if broken {
+    if let Treat::Break(_, reason) = treat {
         spawn_local(async move {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            content.send_reset(Reason::INTERNAL_ERROR);
+            content.send_reset(reason);
         });
     }
 }
@@ -288,9 +290,20 @@ async fn a_misdirected_request_is_tried_once_on_a_connection_of_its_own() {
 #[tokio::test]
 async fn a_stream_that_breaks_ends_its_content_in_a_failure() {
     locally(async {
-        let origin = origin(&[&[Treat::Break]], BOTH).await;
-        let (_, _, content) = fetched(&origin).await;
-        assert_eq!(content, Err(Failure::ResponseIncomplete));
+        let breaks = [
+            (Some(10), Reason::INTERNAL_ERROR),
+            (Some(10), Reason::NO_ERROR),
+            (None, Reason::INTERNAL_ERROR),
+            (None, Reason::NO_ERROR),
+        ];
+        let plan = breaks.map(|(length, reason)| Treat::Break(length, reason));
+        let whole = Treat::Break(Some(5), Reason::NO_ERROR);
+        let origin = origin(&[&[&plan[..], &[whole]].concat()], BOTH).await;
+        for broken in breaks {
+            let (_, _, content) = fetched(&origin).await;
+            assert_eq!(content, Err(Failure::ResponseIncomplete), "{broken:?}");
+        }
+        assert_eq!(fetched(&origin).await.2.unwrap(), "hello", "by its length");
         assert_eq!(fetched(&origin).await.2.unwrap(), "hello");
         assert_eq!(origin.heard.borrow().len(), 1, "the connection goes on");
     })

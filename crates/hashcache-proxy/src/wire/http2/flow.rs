@@ -5,6 +5,10 @@
 //! Invariant: a frame that costs its sender almost nothing (PING, SETTINGS, PRIORITY, RST_STREAM,
 //! WINDOW_UPDATE, CONTINUATION, empty DATA) is paid for from [`Budget`], which grows with time and
 //! with the bytes sent to the client. Cost: nine bytes examined per frame, one copy of the input.
+//!
+//! A child's link must not end because its share is full: it has the requests of many users. What
+//! its frames can make us hold is therefore bounded and reserved before it is served
+//! ([`link_bytes`]), and its heads are not registered as unfinished ones, which may be given up.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -21,8 +25,12 @@ use tokio::time::Instant;
 use super::super::ending::Ending;
 use super::super::socket::Socket;
 use super::super::stream::ClientSide;
+use super::Http2Kind;
 use super::frames::{Budget, Frames, Seen};
+use super::pings::Pings;
 use crate::limits::Limits;
+use crate::link::counters::{self, LinkCounters, OpenTunnel};
+use crate::link::{TUNNELS, Windows};
 use crate::share::{Allowance, ShareReservation, UnfinishedHead};
 
 /// The state of one connection.
@@ -48,6 +56,14 @@ pub(super) struct Flow {
     progress: RefCell<Option<Rc<StreamProgress>>>,
     /// Set while the preface or a head is incomplete.
     unfinished: RefCell<Option<UnfinishedHead>>,
+    /// Set if it is a child's link.
+    link: Option<LinkFlow>,
+}
+
+/// What is counted of a link.
+struct LinkFlow {
+    counters: Arc<LinkCounters>,
+    pings: RefCell<Pings>,
 }
 
 /// State shared by the task of a stream and the body that it sends.
@@ -95,10 +111,22 @@ struct UnreadContent {
 }
 
 impl Flow {
-    pub(super) fn new(limits: Rc<Limits>, allowance: Option<Allowance>) -> Rc<Self> {
+    pub(super) fn new(
+        limits: Rc<Limits>,
+        allowance: Option<Allowance>,
+        kind: &Http2Kind,
+    ) -> Rc<Self> {
         let now = Instant::now();
         let most = limits.frames as u64;
-        let unfinished = allowance.as_ref().map(|it| it.begin_head(HEAD_BESIDE));
+        let link = match kind {
+            Http2Kind::Client => None,
+            Http2Kind::Link { counters, .. } => Some(LinkFlow {
+                counters: Arc::clone(counters),
+                pings: RefCell::new(Pings::of_server()),
+            }),
+        };
+        let unfinished = allowance.as_ref().filter(|_| link.is_none());
+        let unfinished = unfinished.map(|it| it.begin_head(HEAD_BESIDE));
         Rc::new(Self {
             limits,
             allowance,
@@ -116,6 +144,7 @@ impl Flow {
             unread: RefCell::default(),
             progress: RefCell::default(),
             unfinished: RefCell::new(unfinished),
+            link,
         })
     }
 
@@ -169,6 +198,10 @@ impl Flow {
     fn pay_for_tables(&self, heads: usize) -> bool {
         let tables = &self.tables;
         tables.coming.set(tables.coming.get() + heads);
+        if self.link.is_some() {
+            // See `link_bytes`.
+            return true;
+        }
         // h2 itself refuses streams beyond that.
         let most = self.limits.streams.saturating_add(RESETS_KEPT);
         let entries = (tables.used.get() + tables.coming.get()).min(most);
@@ -217,10 +250,26 @@ impl Flow {
         }
     }
 
+    /// Whether streams may be tunnels.
+    pub(super) fn has_tunnels(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Counts a tunnel of the child until the result is dropped; `None` if it has as many as it may
+    /// have. h2 does not count a stream that its child has reset, and its tunnel may still be
+    /// there.
+    pub(super) fn begin_tunnel(&self) -> Option<OpenTunnel> {
+        self.link.as_ref()?.counters.begin_tunnel(TUNNELS)
+    }
+
     /// Counts a stream as open until the guard is dropped.
     pub(super) fn open(self: &Rc<Self>) -> OpenStream {
         self.open.set(self.open.get() + 1);
-        OpenStream(Rc::clone(self))
+        let link = self.link.as_ref();
+        OpenStream {
+            flow: Rc::clone(self),
+            _counted: link.map(|link| link.counters.begin_stream()),
+        }
     }
 
     pub(super) fn is_resting(&self) -> bool {
@@ -282,15 +331,38 @@ impl Flow {
         ContentReader(Rc::clone(self))
     }
 
-    fn note_read(&self, bytes: &[u8]) {
+    /// Whether hyper must first process heads that it has got.
+    fn has_heads_waiting(&self) -> bool {
+        self.link.is_some() && self.tables.coming.get() >= HEADS_WAITING
+    }
+
+    /// Notes bytes that were read. Returns how many of them hyper may have now.
+    fn note_read(&self, bytes: &[u8]) -> usize {
         let now = Instant::now();
         let mut frames = self.frames.borrow_mut();
         let mut seen = Seen::default();
-        frames.advance(bytes, |frame| seen.add(frame));
+        let most = match self.link {
+            Some(_) => HEADS_WAITING as u64,
+            None => u64::MAX,
+        };
+        let read = frames.advance_while(bytes, |frame| {
+            seen.add(frame);
+            seen.heads < most
+        });
+        if let Some(link) = &self.link
+            && let Some(round_trip) = link
+                .pings
+                .borrow_mut()
+                .note_received(&bytes[..read])
+                .round_trip
+        {
+            link.counters.note_round_trip(round_trip);
+        }
         if frames.is_in_head() {
             self.head_since.set(self.head_since.get().or(Some(now)));
             let mut unfinished = self.unfinished.borrow_mut();
-            if let (None, Some(allowance)) = (&*unfinished, &self.allowance) {
+            let allowance = self.allowance.as_ref().filter(|_| self.link.is_none());
+            if let (None, Some(allowance)) = (&*unfinished, allowance) {
                 *unfinished = Some(allowance.begin_head(HEAD_BESIDE));
             }
         } else {
@@ -305,10 +377,15 @@ impl Flow {
         {
             self.failed.set(Some(Ending::NoMemory));
         }
+        read
     }
 
     /// Reserves memory for received content.
     fn hold(&self, bytes: u64) -> bool {
+        if self.link.is_some() {
+            // See `link_bytes`.
+            return true;
+        }
         let mut unread = self.unread.borrow_mut();
         if unread.readers == 0 {
             // No request reads content, so hyper drops it.
@@ -338,11 +415,14 @@ fn join(held: &mut Option<ShareReservation>, more: Option<ShareReservation>) {
 }
 
 /// One open stream in the count.
-pub(super) struct OpenStream(Rc<Flow>);
+pub(super) struct OpenStream {
+    flow: Rc<Flow>,
+    _counted: Option<counters::OpenStream>,
+}
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        let flow = &self.0;
+        let flow = &self.flow;
         flow.open.set(flow.open.get() - 1);
         flow.rests_since.set(Instant::now());
         flow.wake();
@@ -381,15 +461,39 @@ impl UnreadContent {
     }
 }
 
+/// Memory of what the frames of a child can make us hold beside its streams: content that was
+/// received and not read yet, the tables of h2 with all streams in use, and heads that hyper has
+/// not processed yet.
+pub(crate) fn link_bytes(limits: &Limits, windows: Windows) -> u64 {
+    let entries = limits.streams + RESETS_KEPT + HEADS_WAITING;
+    let entries = entries.next_power_of_two() as u64;
+    let heads = (HEADS_WAITING * limits.head_bytes) as u64;
+    u64::from(windows.connection) + entries * ENTRY_BYTES + heads
+}
+
 /// The socket as hyper sees it. `http2` closes it.
 pub(super) struct Framed {
     socket: Rc<RefCell<Socket>>,
     flow: Rc<Flow>,
+    /// Bytes that were read and that hyper has not got: it has heads to process first.
+    rest: Vec<u8>,
 }
 
 impl Framed {
     pub(super) fn new(socket: Rc<RefCell<Socket>>, flow: Rc<Flow>) -> Self {
-        Self { socket, flow }
+        Self {
+            socket,
+            flow,
+            rest: Vec::new(),
+        }
+    }
+
+    /// Gives hyper what it may have of `rest`.
+    fn give_rest(&mut self, out: &mut ReadBufCursor<'_>) {
+        let room = out.remaining().min(self.rest.len());
+        let given = self.flow.note_read(&self.rest[..room]);
+        out.put_slice(&self.rest[..given]);
+        self.rest.drain(..given);
     }
 
     /// Accounts for one write.
@@ -413,23 +517,36 @@ impl Read for Framed {
         cx: &mut Context<'_>,
         mut out: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.flow.failed.get().is_some() {
+        let this = self.get_mut();
+        if this.flow.failed.get().is_some() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        let mut page = PAGE.take();
-        page.resize(PAGE_BYTES, 0);
-        let room = out.remaining().min(PAGE_BYTES);
-        let mut buffer = ReadBuf::new(&mut page[..room]);
-        let result = Pin::new(&mut *self.socket.borrow_mut())
-            .poll_read(cx, &mut buffer)
-            .map_ok(|()| {
-                let read = buffer.filled();
-                self.flow.eof.set(read.is_empty());
-                self.flow.note_read(read);
-                out.put_slice(read);
-            });
-        PAGE.set(page);
-        if self.flow.failed.get().is_some() {
+        if this.flow.has_heads_waiting() {
+            // hyper processes them as soon as there is nothing to read.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let result = if this.rest.is_empty() {
+            let mut page = PAGE.take();
+            page.resize(PAGE_BYTES, 0);
+            let room = out.remaining().min(PAGE_BYTES);
+            let mut buffer = ReadBuf::new(&mut page[..room]);
+            let result = Pin::new(&mut *this.socket.borrow_mut())
+                .poll_read(cx, &mut buffer)
+                .map_ok(|()| {
+                    let read = buffer.filled();
+                    this.flow.eof.set(read.is_empty());
+                    let given = this.flow.note_read(read);
+                    out.put_slice(&read[..given]);
+                    this.rest.extend_from_slice(&read[given..]);
+                });
+            PAGE.set(page);
+            result
+        } else {
+            this.give_rest(&mut out);
+            Poll::Ready(Ok(()))
+        };
+        if this.flow.failed.get().is_some() {
             // Before h2 processes these bytes.
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
@@ -444,6 +561,9 @@ impl Write for Framed {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut *self.socket.borrow_mut()).poll_write(cx, bytes);
+        if let (Some(link), Poll::Ready(Ok(written))) = (&self.flow.link, &result) {
+            link.pings.borrow_mut().note_sent(&bytes[..*written]);
+        }
         self.wrote(result)
     }
 
@@ -453,6 +573,14 @@ impl Write for Framed {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut *self.socket.borrow_mut()).poll_write_vectored(cx, parts);
+        if let (Some(link), Poll::Ready(Ok(written))) = (&self.flow.link, &result) {
+            let mut left = *written;
+            for part in parts {
+                let taken = left.min(part.len());
+                link.pings.borrow_mut().note_sent(&part[..taken]);
+                left -= taken;
+            }
+        }
         self.wrote(result)
     }
 
@@ -481,6 +609,12 @@ const PAGE_BYTES: usize = 16 << 10;
 
 /// What an HTTP/2 connection with an unfinished head holds, including h2's copy of the head.
 const HEAD_BESIDE: u64 = 64 << 10;
+
+/// Heads that hyper gets of a link before it has processed the earlier ones: 16 KiB may hold a
+/// thousand, each of which h2 decodes to as much as `head_bytes`. So there are also no more streams
+/// that were reset before we have seen them: users who cancel their requests at once do not end the
+/// link, and the frame budget alone bounds them.
+const HEADS_WAITING: usize = 4;
 
 /// Streams that h2 remembers for a second after a reset.
 const RESETS_KEPT: usize = 50;

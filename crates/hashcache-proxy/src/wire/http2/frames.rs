@@ -98,7 +98,21 @@ impl Seen {
 
 impl Frames {
     /// Continues with these bytes; calls `begun` for each frame whose head is complete with them.
-    pub(crate) fn advance(&mut self, mut bytes: &[u8], mut begun: impl FnMut(FrameHead)) {
+    pub(crate) fn advance(&mut self, bytes: &[u8], mut begun: impl FnMut(FrameHead)) {
+        self.advance_while(bytes, |frame| {
+            begun(frame);
+            true
+        });
+    }
+
+    /// The same up to the first head of a frame for which `goes_on` returns false. Returns the
+    /// number of bytes up to there.
+    pub(super) fn advance_while(
+        &mut self,
+        mut bytes: &[u8],
+        mut goes_on: impl FnMut(FrameHead) -> bool,
+    ) -> usize {
+        let all = bytes.len();
         let preface = self.preface.min(bytes.len());
         self.preface -= preface;
         bytes = &bytes[preface..];
@@ -118,9 +132,12 @@ impl Frames {
             bytes = &bytes[head..];
             if self.have == FRAME_HEAD {
                 self.have = 0;
-                begun(self.begin());
+                if !goes_on(self.begin()) {
+                    break;
+                }
             }
         }
+        all - bytes.len()
     }
 
     /// The head of a frame is complete.
@@ -251,6 +268,27 @@ mod tests {
             assert_eq!(all, expected, "cut every {step} bytes");
             assert!(!frames.is_in_head());
         }
+    }
+
+    #[test]
+    fn reading_may_stop_behind_the_head_of_any_frame() {
+        let bytes = [
+            frame(20, HEADERS, 4),
+            frame(5, DATA, 0),
+            frame(20, HEADERS, 4),
+        ]
+        .concat();
+        let mut frames = Frames::of_server();
+        let first = frames.advance_while(&bytes, |_| false);
+        assert_eq!(first, FRAME_HEAD);
+        assert!(frames.is_in_head());
+        let mut kinds = Vec::new();
+        let rest = frames.advance_while(&bytes[first..], |frame| {
+            kinds.push(frame.kind);
+            true
+        });
+        assert_eq!((first + rest, kinds), (bytes.len(), vec![DATA, HEADERS]));
+        assert!(!frames.is_in_head());
     }
 
     #[test]

@@ -35,6 +35,40 @@ pub(super) fn judge(parts: &mut Parts, content: &impl Body, limits: &Limits) -> 
     StreamHead { head, asked, size }
 }
 
+/// The same for CONNECT on a connection that may have tunnels.
+pub(super) fn judge_tunnel(parts: &mut Parts, limits: &Limits) -> StreamHead {
+    let asked = RequestTraits {
+        http_2: true,
+        connect: true,
+        ..RequestTraits::default()
+    };
+    let size = fields_size(&parts.headers);
+    let head = match check_tunnel(parts, limits) {
+        Ok(info) => RequestHead::Accepted(info),
+        Err(refusal) => RequestHead::Refused(refusal.into()),
+    };
+    StreamHead { head, asked, size }
+}
+
+fn check_tunnel(parts: &mut Parts, limits: &Limits) -> Result<HeadInfo, Refusal> {
+    if parts.headers.len() > limits.head_fields {
+        let reason = "too many fields";
+        return Err(refuse(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, reason));
+    }
+    let authority = authority(parts)?;
+    let malformed = |reason| refuse(StatusCode::BAD_REQUEST, reason);
+    let host = HeaderValue::try_from(&*authority);
+    let host = host.map_err(|_| malformed("Host is no authority"))?;
+    parts.headers.insert(HOST, host);
+    Ok(HeadInfo {
+        target: Bytes::from(authority),
+        form: RequestForm::Authority,
+        version: Version::HTTP_2,
+        content: ContentFraming::None,
+        received: Instant::now(),
+    })
+}
+
 /// The uncompressed size of the fields as RFC 9113 counts it (section 6.5.2).
 pub(super) fn fields_size(fields: &HeaderMap) -> u64 {
     let sizes = fields

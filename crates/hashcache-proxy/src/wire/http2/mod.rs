@@ -14,6 +14,8 @@ mod body;
 mod flow;
 pub(crate) mod frames;
 mod head;
+mod pings;
+mod tunnel;
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -21,40 +23,60 @@ use std::error::Error;
 use std::future::{poll_fn, ready};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::Reason;
 use http::header::EXPECT;
-use http::{Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::watch;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
 use self::body::OutgoingBody;
 use self::flow::{Flow, Framed, OpenStream, StreamProgress};
-use super::cell::{Cell, RequestHead};
+use self::tunnel::{StreamTunnel, TunnelContent};
+use super::cell::{Cell, RequestHead, Upgraded};
 use super::ending::Ending;
+use super::head::{Refusal, refuse};
 use super::serve::{LINGER, LINGER_TIME, linger};
 use super::socket::Socket;
 use crate::limits::Limits;
+use crate::link::counters::LinkCounters;
+use crate::link::pieces::Pieces;
+use crate::link::{self, PING_AFTER, PING_TIMEOUT, TUNNEL_BYTES, Windows};
 use crate::share::{Allowance, ShareReservation};
 
 pub(crate) use self::body::ClientBody;
+pub(crate) use self::flow::link_bytes;
 pub(crate) use self::frames::PREFACE;
+pub(crate) use self::pings::Pings;
+
+/// Whose connection it is.
+#[derive(Clone, Debug)]
+pub(crate) enum Http2Kind {
+    Client,
+    /// A child's link: its streams may be tunnels, and PINGs keep it open.
+    Link {
+        windows: Windows,
+        counters: Arc<LinkCounters>,
+    },
+}
 
 /// Serves `socket` until one side ends it. `service` is called once per request with the stream's
 /// cell. When `stopping` becomes true (or its sender is dropped), the connection accepts no more
 /// requests and ends with those in progress. Dropping the future aborts the connection.
 pub(crate) async fn serve_http2<S, F, B>(
     socket: impl Into<Socket>,
-    limits: &Rc<Limits>,
+    (limits, kind): (&Rc<Limits>, &Http2Kind),
     allowance: Option<&Allowance>,
     service: S,
     mut stopping: watch::Receiver<bool>,
@@ -68,14 +90,18 @@ where
     let socket = socket.into();
     socket.prepare();
     let socket = Rc::new(RefCell::new(socket));
-    let flow = Flow::new(Rc::clone(limits), allowance.cloned());
+    let flow = Flow::new(Rc::clone(limits), allowance.cloned(), kind);
     let service = Rc::new(service);
     let answer = {
         let flow = Rc::clone(&flow);
         move |request: Request<Incoming>| -> Answering<B> {
             // Reserve first, so that a refused stream costs nothing. On the heap, so that a
             // response that waits for its client no longer holds the future.
-            match flow.pay(STREAM_BYTES + head::fields_size(request.headers())) {
+            let bytes = match flow.has_tunnels() && request.method() == Method::CONNECT {
+                true => TUNNEL_BYTES.max(STREAM_BYTES),
+                false => STREAM_BYTES,
+            };
+            match flow.pay(bytes + head::fields_size(request.headers())) {
                 Some(memory) => {
                     let (flow, service) = (Rc::clone(&flow), Rc::clone(&service));
                     Box::pin(exchange(flow, service, request, memory))
@@ -86,7 +112,7 @@ where
     };
     let framed = Framed::new(Rc::clone(&socket), Rc::clone(&flow));
     let mut connection = Box::new(
-        builder(limits, StreamExecutor(Rc::clone(&flow)))
+        builder(limits, kind, StreamExecutor(Rc::clone(&flow)))
             .serve_connection(framed, service_fn(answer)),
     );
     let mut stop = pin!(async move {
@@ -147,12 +173,26 @@ where
     ending
 }
 
-fn builder(limits: &Limits, streams: StreamExecutor) -> http2::Builder<StreamExecutor> {
+fn builder(
+    limits: &Limits,
+    kind: &Http2Kind,
+    streams: StreamExecutor,
+) -> http2::Builder<StreamExecutor> {
     let mut builder = http2::Builder::new(streams);
+    let (windows, send_buffer) = match kind {
+        Http2Kind::Client => (CLIENT_WINDOWS, SEND_BUFFER),
+        Http2Kind::Link { windows, .. } => {
+            builder
+                .timer(TokioTimer::new())
+                .keep_alive_interval(PING_AFTER)
+                .keep_alive_timeout(PING_TIMEOUT);
+            (*windows, link::SEND_BUFFER)
+        }
+    };
     builder
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buf_size(SEND_BUFFER)
+        .initial_stream_window_size(windows.stream)
+        .initial_connection_window_size(windows.connection)
+        .max_send_buf_size(send_buffer)
         .max_concurrent_streams(u32::try_from(limits.streams).unwrap_or(u32::MAX))
         .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(RESETS_UNSEEN)
@@ -167,7 +207,7 @@ type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<OutgoingBody<B>>
 async fn exchange<S, F, B>(
     flow: Rc<Flow>,
     service: Rc<S>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     memory: Option<ShareReservation>,
 ) -> Result<Response<OutgoingBody<B>>, h2::Error>
 where
@@ -175,6 +215,8 @@ where
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: Body<Data = Bytes> + Unpin,
 {
+    let is_tunnel = flow.has_tunnels() && request.method() == Method::CONNECT;
+    let upgrade = is_tunnel.then(|| hyper::upgrade::on(&mut request));
     let (mut parts, content) = request.into_parts();
     let progress = flow.progress();
     let mut content = ClientBody::counted(content, Rc::clone(&flow));
@@ -182,7 +224,14 @@ where
     // content is then found while an error response is still possible.
     let waits = parts.method.is_safe() && !parts.headers.contains_key(EXPECT);
     let stopped = waits && content.gather().await.is_err();
-    let mut judged = head::judge(&mut parts, &content, flow.limits());
+    let mut judged = match is_tunnel {
+        true => head::judge_tunnel(&mut parts, flow.limits()),
+        false => head::judge(&mut parts, &content, flow.limits()),
+    };
+    let counted = is_tunnel.then(|| flow.begin_tunnel()).flatten();
+    if is_tunnel && counted.is_none() {
+        judged.head = RequestHead::Refused(TOO_MANY_TUNNELS.into());
+    }
     if stopped {
         judged.head = RequestHead::Refused(body::STOPPED.into());
     }
@@ -191,8 +240,35 @@ where
     let cell = Cell::of_stream(allowance, judged);
     content.tell(&cell);
     let Ok(response) = service(Rc::clone(&cell), Request::from_parts(parts, content)).await;
+    let mut memory = memory;
+    let upgrade = upgrade.zip(counted).zip(cell.take_tunnel());
+    let content = TunnelContent::of(response.headers());
+    if let Some(((upgrade, counted), tunnel)) = upgrade {
+        let (reader, open, memory) = (flow.want_content(), flow.open(), memory.take());
+        spawn_local(async move {
+            let Ok(upgraded) = upgrade.await else { return };
+            let stream = StreamTunnel {
+                io: Pieces::new(TokioIo::new(upgraded)),
+                reader,
+                content,
+                _open: open,
+                counted,
+                _memory: memory,
+            };
+            // An error means that the tunnel was given up.
+            let _ = tunnel.send(Upgraded {
+                socket: Socket::of_stream(stream),
+                read: Bytes::new(),
+            });
+        });
+    }
     Ok(OutgoingBody::begin(response, cell, progress, memory, share))
 }
+
+const TOO_MANY_TUNNELS: Refusal = refuse(
+    StatusCode::SERVICE_UNAVAILABLE,
+    "the child has too many tunnels",
+);
 
 /// Runs streams as tasks, each with its own deadline.
 #[derive(Clone)]
@@ -263,10 +339,11 @@ fn poll_stalled(
     sleep.poll(cx)
 }
 
-/// Unread content of one stream that a client may send.
-const STREAM_WINDOW: u32 = 256 << 10;
-/// The same for all streams of a connection. Memory for it is reserved while it is used.
-const CONNECTION_WINDOW: u32 = 1 << 20;
+/// Unread content that a client may send. Memory for it is reserved while it is used.
+const CLIENT_WINDOWS: Windows = Windows {
+    stream: 256 << 10,
+    connection: 1 << 20,
+};
 /// How much of one response hyper buffers ahead of the client.
 const SEND_BUFFER: usize = 64 << 10;
 /// Streams that a client may reset before we have seen them (CVE-2023-44487).

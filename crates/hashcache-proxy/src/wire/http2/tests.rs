@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderValue};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2::SendRequest;
@@ -116,6 +116,28 @@ fn serve(limits: Limits) -> (DuplexStream, Served) {
 }
 
 fn serve_within(limits: Limits, allowance: Option<Allowance>) -> (DuplexStream, Served) {
+    serve_as(Http2Kind::Client, limits, allowance)
+}
+
+/// The link of a child with as many streams as children have.
+fn serve_link(allowance: Option<Allowance>) -> (DuplexStream, Served) {
+    let limits = Limits {
+        streams: link::STREAMS,
+        frames: 16 * Limits::default().frames,
+        ..Limits::default()
+    };
+    let kind = Http2Kind::Link {
+        windows: Windows::within(0),
+        counters: Arc::default(),
+    };
+    serve_as(kind, limits, allowance)
+}
+
+fn serve_as(
+    kind: Http2Kind,
+    limits: Limits,
+    allowance: Option<Allowance>,
+) -> (DuplexStream, Served) {
     let (client, server) = tokio::io::duplex(64 << 10);
     let (stop, stopping) = watch::channel(false);
     let told = Rc::new(RefCell::new(Vec::new()));
@@ -123,7 +145,14 @@ fn serve_within(limits: Limits, allowance: Option<Allowance>) -> (DuplexStream, 
     let service = move |cell, request| service(cell, request, Rc::clone(&all));
     let ending = spawn_local(async move {
         let limits = Rc::new(limits);
-        serve_http2(server, &limits, allowance.as_ref(), service, stopping).await
+        serve_http2(
+            server,
+            (&limits, &kind),
+            allowance.as_ref(),
+            service,
+            stopping,
+        )
+        .await
     });
     (client, Served { ending, stop, told })
 }
@@ -518,7 +547,7 @@ fn gets(count: u32, path: &str) -> Vec<u8> {
 fn allowance(bytes: u64) -> (Cache, Allowance) {
     let config = Config {
         memory_bytes: 16 << 20,
-        ..Config::on_device(std::sync::Arc::new(MemoryDevice::new(16 << 20)))
+        ..Config::on_device(Arc::new(MemoryDevice::new(16 << 20)))
     };
     let cache = Cache::open(config).unwrap();
     let share = Shares::new(bytes, 100).of([192, 0, 2, 1].into());
@@ -627,7 +656,7 @@ async fn a_refused_stream_is_reset_before_any_task_runs() {
         let limits = Rc::new(Limits::default());
         let mut serving = pin!(serve_http2(
             server,
-            &limits,
+            (&limits, &Http2Kind::Client),
             Some(&allowance),
             service,
             stopping
@@ -722,6 +751,89 @@ async fn a_piece_stays_in_the_share_until_h2_has_sent_it() {
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(share.take(all).is_some());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_goes_on_while_the_share_of_its_child_is_full() {
+    locally(async {
+        let (_cache, allowance) = allowance(1 << 20);
+        let (mut pipe, served) = serve_link(Some(allowance.clone()));
+        pipe.write_all(&opening()).await.unwrap();
+        let upload = frame(1, 4, 1, &fields("POST", "/echo"));
+        pipe.write_all(&upload).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let full: Vec<_> = std::iter::from_fn(|| allowance.reserve(4 << 10)).collect();
+        // Content, and more streams than there is free room for in the tables.
+        for _ in 0..3 {
+            let content = frame(0, 0, 1, &[b'x'; 16 << 10]);
+            pipe.write_all(&content).await.unwrap();
+        }
+        for stream in 1..40 {
+            let request = frame(1, 5, 2 * stream + 1, &fields("GET", "/hello"));
+            pipe.write_all(&request).await.unwrap();
+        }
+        for _ in 1..40 {
+            let reset = next_of(&mut pipe, 3).await.expect("RST_STREAM");
+            assert_eq!(reset.payload, [0, 0, 0, 7], "REFUSED_STREAM");
+        }
+        assert!(!served.ending.is_finished());
+        drop(full);
+        pipe.write_all(&frame(0, 1, 1, b"")).await.unwrap();
+        assert_eq!(first_status(&mut pipe).await, Some(StatusCode::OK));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_users_of_a_link_may_cancel_all_their_requests_at_once() {
+    locally(async {
+        let (mut pipe, _served) = serve_link(None);
+        let mut sent = opening();
+        let cancelled = 800;
+        for stream in 0..cancelled {
+            sent.extend(frame(1, 5, 2 * stream + 1, &fields("GET", "/slow")));
+            sent.extend(frame(3, 0, 2 * stream + 1, &[0, 0, 0, 8]));
+        }
+        sent.extend(frame(1, 5, 2 * cancelled + 1, &fields("GET", "/hello")));
+        assert!(sent.len() < 64 << 10, "what a pipe takes at once");
+        pipe.write_all(&sent).await.unwrap();
+        assert_eq!(first_status(&mut pipe).await, Some(StatusCode::OK));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_requests_that_arrive_together_on_a_link_are_answered() {
+    locally(async {
+        let (mut pipe, _served) = serve_link(None);
+        // Hyper gets their heads a few at a time.
+        let sent = [opening(), gets(300, "/hello")].concat();
+        pipe.write_all(&sent).await.unwrap();
+        for _ in 0..300 {
+            assert_eq!(first_status(&mut pipe).await, Some(StatusCode::OK));
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unfinished_head_of_a_link_is_not_given_up_for_others() {
+    locally(async {
+        for (is_link, has_head) in [(false, true), (true, false)] {
+            let (_cache, allowance) = allowance(1 << 20);
+            let (mut pipe, _served) = match is_link {
+                true => serve_link(Some(allowance.clone())),
+                false => serve_within(Limits::default(), Some(allowance.clone())),
+            };
+            let half = frame(1, 0, 1, &fields("GET", "/hello"));
+            for sent in [vec![], [opening(), half].concat()] {
+                pipe.write_all(&sent).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                assert_eq!(allowance.share().give_up_head(), has_head);
+            }
+        }
     })
     .await;
 }

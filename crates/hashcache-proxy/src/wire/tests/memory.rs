@@ -44,7 +44,7 @@ async fn talk_within<CF: Future>(
         async { Ok::<_, Infallible>(answer.await) }
     });
     let limits = Rc::new(Limits::default());
-    let serving = serve_connection(far, &limits, &cell, service, stopping);
+    let serving = serve_connection(far, &limits, &cell, None, service, stopping);
     tokio::join!(serving, client(near))
 }
 

@@ -1,0 +1,170 @@
+//! Fetches that a parent's hints cause: objects of a page that are not here, or not fresh.
+//!
+//! Called by `fetch` for each response of a parent that names other objects.
+//!
+//! Invariants: a hint causes nothing that the client of the page could not cause: its target is of
+//! the page's origin, and its request has no cookies. None is begun while the client of the page
+//! has used its share of memory, and at most [`HINTED_MAX`] run at once. Content that is long, or
+//! of unknown length, is given up.
+//! Cost: one task with one lookup in the store, and the memory of a fetch, per hint.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use hashcache_http::{HintUse, OnError, RequestFacts, Reuse, Space, cache_key, reuse};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue,
+    REFERER, USER_AGENT,
+};
+use http::{Method, Response, StatusCode};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::counters::ByteCount;
+use super::{Cause, Extent, FetchSpec, SelectedResponse, fetch};
+use crate::collapse::{Background, Role};
+use crate::link::counters::LinkCounters;
+use crate::link::hints::Hints;
+use crate::route::Siblings;
+use crate::share;
+use crate::store::{ObjectPlace, StoreLookup, look_up};
+use crate::worker::Worker;
+
+/// Fetches what the hints name for the page of `spec`, each object in a task of its own.
+pub(super) fn follow(worker: &Rc<Worker>, spec: &FetchSpec, hints: &Hints) {
+    // A parent may answer with names that nobody asked for.
+    if spec.hints(worker) != HintUse::Wanted || worker.common.is_reverse() {
+        return;
+    }
+    for target in hints.related.targets(&spec.target) {
+        let key = cache_key(Space::Own, &target);
+        // So a parent names nothing that the client of the page could not ask for, and the checks
+        // of its request hold for this one.
+        let Some(key) = key.filter(|_| target.same_origin(&spec.target)) else {
+            continue;
+        };
+        let collapse = &worker.common.collapse;
+        let Some(counted) = collapse.in_background(Background::Hint, HINTED_MAX) else {
+            return;
+        };
+        let Some(memory) = share::reserve_for(Some(&spec.share), &worker.cache, FETCH_BYTES) else {
+            return;
+        };
+        let fetching = FetchSpec {
+            client: spec.client,
+            share: spec.share.clone(),
+            space: Space::Own,
+            place: ObjectPlace::of(key.clone()),
+            route: Ok(None),
+            siblings: Siblings::NotAsked,
+            fields: fields_for(spec),
+            target,
+            version: spec.version,
+            selected: None,
+            choices: None,
+            on_error: OnError::Fail,
+            replaces: None,
+            extent: Extent::AsAsked,
+            informational: None,
+            cause: Cause::Hint,
+        };
+        let (worker, counters) = (Rc::clone(worker), Arc::clone(&hints.counters));
+        tokio::task::spawn_local(async move {
+            if let Some(fetching) = lacking(&worker, &key, fetching).await {
+                run(worker, fetching, &counters).await;
+            }
+            drop((counted, memory));
+        });
+    }
+}
+
+/// Whether the response to a hinted request is one that is worth its bytes.
+pub(super) fn is_wanted<B>(response: &Response<B>) -> bool {
+    let length = response.headers().get(CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    response.status() == StatusCode::NOT_MODIFIED
+        || length.is_some_and(|length| length <= HINTED_BYTES_MAX)
+}
+
+/// The fields of a request for an object of the page, as a browser would send them without cookies.
+fn fields_for(spec: &FetchSpec) -> HeaderMap {
+    let mut fields = HeaderMap::new();
+    for name in HINTED_FIELDS {
+        if let Some(value) = spec.fields.get(&name) {
+            fields.insert(name, value.clone());
+        }
+    }
+    fields.insert(ACCEPT, HeaderValue::from_static("*/*"));
+    if let Ok(page) = HeaderValue::try_from(spec.target.to_string()) {
+        fields.insert(REFERER, page);
+    }
+    fields
+}
+
+/// The fetch that is needed for a request with the fields of `spec`; `None` if a stored response
+/// answers it.
+async fn lacking(worker: &Worker, key: &[u8], spec: FetchSpec) -> Option<FetchSpec> {
+    match look_up(&worker.cache, key, &spec.fields).await {
+        StoreLookup::Nothing(place) | StoreLookup::VaryMiss { place, .. } => {
+            Some(FetchSpec { place, ..spec })
+        }
+        StoreLookup::Found {
+            hit, stored, place, ..
+        } => {
+            let facts = RequestFacts::of(&Method::GET, &spec.fields);
+            let options = worker.common.live().reuse;
+            let reuse = reuse(&facts, &stored.facts, worker.common.now(), &options);
+            match reuse {
+                Reuse::Fresh { .. } | Reuse::Stale { .. } if !hit.is_made_stale() => None,
+                Reuse::Unsatisfiable => None,
+                Reuse::Miss { .. } => Some(FetchSpec {
+                    place,
+                    replaces: Some(hit),
+                    ..spec
+                }),
+                _ => Some(FetchSpec {
+                    place: place.clone(),
+                    replaces: Some(hit.clone()),
+                    selected: Some(SelectedResponse {
+                        hit,
+                        stored,
+                        place,
+                        alias: None,
+                    }),
+                    on_error: OnError::ServeIfError,
+                    ..spec
+                }),
+            }
+        }
+    }
+}
+
+/// Runs the fetch, unless another request fetches the resource already.
+async fn run(worker: Rc<Worker>, spec: FetchSpec, counters: &LinkCounters) {
+    let (now, collapse) = (Instant::now(), &worker.common.collapse);
+    if collapse.failed_lately(&spec.place.name, now) {
+        return;
+    }
+    let Role::Leader(leader) = collapse.join(&spec.place.name, now) else {
+        return;
+    };
+    counters.coding.hint_followed();
+    let (reply, _) = oneshot::channel();
+    Box::pin(fetch(
+        worker,
+        spec,
+        Some(leader),
+        reply,
+        ByteCount::default(),
+    ))
+    .await;
+}
+
+/// The fields of the request for a page that a request for its objects has too.
+pub(crate) const HINTED_FIELDS: [HeaderName; 3] = [ACCEPT_ENCODING, ACCEPT_LANGUAGE, USER_AGENT];
+/// The longest object that is named and fetched, bytes: a parent names more than a client may need.
+pub(crate) const HINTED_BYTES_MAX: u64 = 1 << 20;
+/// Fetches because of hints, on all cores.
+const HINTED_MAX: usize = 64;
+/// Memory of a fetch without its connection and its content.
+const FETCH_BYTES: u64 = 24 << 10;

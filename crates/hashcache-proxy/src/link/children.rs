@@ -1,0 +1,335 @@
+//! The children that are connected to this parent, and the connections that have not shown yet
+//! whose they are.
+//!
+//! `server/link_listener` enters both; `status` shows the children.
+//!
+//! Invariants: at most [`STRANGERS_MAX`] connections are in their handshake. When they are full,
+//! the network with the most of them loses its oldest, so strangers that connect and stay silent do
+//! not keep a child out. One key has at most [`CONNECTIONS_MAX`] connections: a child whose line
+//! broke connects again before this side has noticed the break, and the oldest one gives way. After
+//! a reload no child stays whose pin was removed.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use hashcache::Cache;
+use hashcache_http::UnixTime;
+use rustls::ServerConfig;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use super::counters::LinkCounters;
+use super::hints::PageObjects;
+use super::identity::NameSecret;
+use super::pin::Pin;
+use super::sent_to::SentTo;
+use crate::share::Network;
+
+/// The link listener of the configuration in effect.
+#[derive(Debug)]
+pub(crate) struct LinkServer {
+    pub(crate) config: Arc<ServerConfig>,
+    pub(crate) children: Vec<Pin>,
+    pub(crate) names: NameSecret,
+}
+
+/// All connections of the link listener.
+#[derive(Debug, Default)]
+pub(crate) struct Children {
+    connections: Mutex<Connections>,
+    pages: OnceLock<PageObjects>,
+}
+
+#[derive(Debug, Default)]
+struct Connections {
+    /// Counts entries, so that each has a number of its own and the oldest has the smallest.
+    entered: u64,
+    strangers: Vec<Stranger>,
+    children: Vec<Child>,
+    /// Counters go on when a child returns.
+    counters: HashMap<Pin, Arc<LinkCounters>>,
+    /// So does what was sent to it.
+    sent: HashMap<Pin, Arc<SentTo>>,
+}
+
+#[derive(Debug)]
+struct Stranger {
+    number: u64,
+    network: Network,
+    displaced: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct Child {
+    number: u64,
+    pin: Pin,
+    address: SocketAddr,
+    since: UnixTime,
+    displaced: Arc<Notify>,
+}
+
+/// An entry of a connection; removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    list: Arc<Children>,
+    number: u64,
+    displaced: Arc<Notify>,
+}
+
+impl Children {
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters a connection from `address` that has not shown a key yet.
+    pub(crate) fn enter_stranger(self: &Arc<Self>, address: IpAddr) -> Entered {
+        let mut connections = self.connections();
+        while connections.strangers.len() >= STRANGERS_MAX {
+            connections.displace_stranger();
+        }
+        let entered = self.entered(&mut connections);
+        connections.strangers.push(Stranger {
+            number: entered.number,
+            network: Network::of(address),
+            displaced: Arc::clone(&entered.displaced),
+        });
+        entered
+    }
+
+    /// Enters the connection of a child, and returns its counters.
+    pub(crate) fn enter_child(
+        self: &Arc<Self>,
+        pin: Pin,
+        address: SocketAddr,
+        since: UnixTime,
+    ) -> (Entered, Arc<LinkCounters>) {
+        let mut connections = self.connections();
+        let of_pin = |child: &&Child| child.pin == pin;
+        if connections.children.iter().filter(of_pin).count() >= CONNECTIONS_MAX
+            && let Some(oldest) = connections
+                .children
+                .iter()
+                .position(|child| child.pin == pin)
+        {
+            connections.children.remove(oldest).displaced.notify_one();
+        }
+        let entered = self.entered(&mut connections);
+        connections.children.push(Child {
+            number: entered.number,
+            pin,
+            address,
+            since,
+            displaced: Arc::clone(&entered.displaced),
+        });
+        let counters = Arc::clone(connections.counters.entry(pin).or_default());
+        drop(connections);
+        counters.connected();
+        (entered, counters)
+    }
+
+    /// What was sent to the child with the key `pin`, one of `children`; `None` without memory for
+    /// that.
+    pub(crate) fn sent_to(&self, pin: Pin, cache: &Cache, children: usize) -> Option<Arc<SentTo>> {
+        let mut connections = self.connections();
+        if let Some(sent) = connections.sent.get(&pin) {
+            return Some(Arc::clone(sent));
+        }
+        let sent = Arc::new(SentTo::within(cache, children)?);
+        connections.sent.insert(pin, Arc::clone(&sent));
+        Some(sent)
+    }
+
+    /// Which objects the pages have that were asked for here; `None` without memory for that.
+    pub(crate) fn pages(&self, cache: &Cache) -> Option<&PageObjects> {
+        if let Some(pages) = self.pages.get() {
+            return Some(pages);
+        }
+        let pages = PageObjects::new(cache)?;
+        Some(self.pages.get_or_init(|| pages))
+    }
+
+    fn entered(self: &Arc<Self>, connections: &mut Connections) -> Entered {
+        connections.entered += 1;
+        Entered {
+            list: Arc::clone(self),
+            number: connections.entered,
+            displaced: Arc::default(),
+        }
+    }
+
+    /// Ends the connections of children whose pins are not among `pins`.
+    pub(crate) fn keep_only(&self, pins: &[Pin]) {
+        let mut connections = self.connections();
+        connections.sent.retain(|pin, _| pins.contains(pin));
+        let removed = |child: &mut Child| !pins.contains(&child.pin);
+        for child in connections.children.extract_if(.., removed) {
+            child.displaced.notify_one();
+        }
+    }
+
+    /// The children that were seen since the start, by pin: whether one is connected, and counters.
+    pub(crate) fn seen(&self) -> Vec<(Pin, bool, Arc<LinkCounters>)> {
+        let connections = self.connections();
+        let is_up = |pin: &Pin| connections.children.iter().any(|child| child.pin == *pin);
+        let mut seen: Vec<_> = connections
+            .counters
+            .iter()
+            .map(|(pin, counters)| (*pin, is_up(pin), Arc::clone(counters)))
+            .collect();
+        seen.sort_by_key(|(pin, ..)| *pin);
+        seen
+    }
+
+    /// What operators see of each of `pins`; times are seconds since 1970.
+    pub(crate) fn to_json(&self, pins: &[Pin]) -> Value {
+        let connections = self.connections();
+        let shown = pins.iter().map(|pin| {
+            let counters = connections.counters.get(pin);
+            let mut shown = counters.map_or_else(|| json!({}), |counters| counters.to_json());
+            // The last one is the one in use.
+            let child = connections.children.iter().rfind(|child| child.pin == *pin);
+            shown["pin"] = json!(pin.to_string());
+            shown["up"] = json!(child.is_some());
+            shown["address"] = json!(child.map(|child| child.address.to_string()));
+            shown["since"] = json!(child.map(|child| child.since.0));
+            shown
+        });
+        shown.collect()
+    }
+}
+
+impl Connections {
+    fn displace_stranger(&mut self) {
+        let mut counts: HashMap<Network, usize> = HashMap::new();
+        for stranger in &self.strangers {
+            *counts.entry(stranger.network).or_default() += 1;
+        }
+        let most = counts.values().max().copied();
+        // They are in the order in which they came.
+        let oldest = self
+            .strangers
+            .iter()
+            .position(|stranger| counts.get(&stranger.network).copied() == most);
+        if let Some(oldest) = oldest {
+            self.strangers.remove(oldest).displaced.notify_one();
+        }
+    }
+}
+
+impl Entered {
+    /// Resolves when the connection must end to make room for another one.
+    pub(crate) async fn displaced(&self) {
+        self.displaced.notified().await;
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut connections = self.list.connections();
+        let number = self.number;
+        connections.strangers.retain(|it| it.number != number);
+        connections.children.retain(|it| it.number != number);
+    }
+}
+
+/// Connections in their handshake.
+const STRANGERS_MAX: usize = 64;
+/// Connections with one key.
+const CONNECTIONS_MAX: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+    use std::net::Ipv6Addr;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    fn is_displaced(entered: &Entered) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        pin!(entered.displaced()).poll(&mut context).is_ready()
+    }
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    #[test]
+    fn silent_strangers_make_room_for_a_child_of_another_address() {
+        let children = Arc::new(Children::default());
+        let child = children.enter_stranger(address(1));
+        let strangers: Vec<_> = (0..200)
+            .map(|_| children.enter_stranger(address(2)))
+            .collect();
+        assert!(!is_displaced(&child));
+        let displaced = strangers.iter().filter(|it| is_displaced(it)).count();
+        assert_eq!(displaced, 200 + 1 - STRANGERS_MAX);
+        let again = children.enter_stranger(address(1));
+        assert!(!is_displaced(&again) && !is_displaced(&child));
+        drop((strangers, child, again));
+        assert!(children.connections().strangers.is_empty());
+    }
+
+    #[test]
+    fn strangers_with_many_addresses_of_one_network_are_counted_as_one() {
+        let children = Arc::new(Children::default());
+        let child = children.enter_stranger(address(1));
+        let strangers: Vec<_> = (0..200_u128)
+            .map(|host| {
+                let address = Ipv6Addr::from_bits(0x2001_0db8 << 96 | host);
+                children.enter_stranger(address.into())
+            })
+            .collect();
+        assert!(!is_displaced(&child));
+        drop(strangers);
+    }
+
+    #[test]
+    fn a_child_whose_pin_is_removed_has_to_go() {
+        let children = Arc::new(Children::default());
+        let pins = pins();
+        let at = SocketAddr::new(address(1), 1);
+        let [first, second] = pins.map(|pin| children.enter_child(pin, at, UnixTime(1)).0);
+        children.keep_only(&pins);
+        children.keep_only(&pins[1..]);
+        assert!(is_displaced(&first) && !is_displaced(&second));
+        children.keep_only(&[]);
+        assert!(is_displaced(&second));
+    }
+
+    fn pins() -> [Pin; 2] {
+        [b'A', b'B'].map(|byte| {
+            let text = String::from_utf8(vec![byte; 42]).unwrap();
+            format!("sha256:{text}A=").parse::<Pin>().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_child_that_comes_back_takes_the_place_of_its_oldest_connection() {
+        let children = Arc::new(Children::default());
+        let pins = pins();
+        let at = |last| SocketAddr::new(address(last), 1);
+        let (other, _) = children.enter_child(pins[1], at(9), UnixTime(1));
+        let (first, counters) = children.enter_child(pins[0], at(1), UnixTime(1));
+        counters.received(7);
+        let (second, _) = children.enter_child(pins[0], at(2), UnixTime(2));
+        assert!(!is_displaced(&first));
+        let (third, counters) = children.enter_child(pins[0], at(3), UnixTime(3));
+        assert!(is_displaced(&first) && !is_displaced(&second) && !is_displaced(&third));
+        assert!(!is_displaced(&other));
+        drop(first);
+        let shown = children.to_json(&pins[..1]);
+        assert_eq!(
+            (&shown[0]["since"], &shown[0]["connections"]),
+            (&json!(3), &json!(3))
+        );
+        assert_eq!(counters.bytes(), [7, 0]);
+        drop((second, third, other));
+        let up = children.seen().into_iter().filter(|(_, up, _)| *up).count();
+        assert_eq!((up, children.seen().len()), (0, 2));
+    }
+}

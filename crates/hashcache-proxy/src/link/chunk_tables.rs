@@ -1,0 +1,274 @@
+//! What the other box of each pair has of chunks: a table for each parent and each child.
+//!
+//! `connect/chunked` and `server/forward_listener` take a table for each stream; `server` reads
+//! them from a file at the start and writes them at the end. A table that is lost or wrong costs
+//! bytes on the link and nothing else, so the file has no check.
+//!
+//! Invariants: memory of a table is reserved as long as it exists. A table is used with one key
+//! only: a parent with another key has other names.
+//! Cost: a thirty-second of the budget for each pair, 64 MiB at the most, and an eighth for all;
+//! 1 MiB remembers 100 MiB.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hashcache::{Cache, Reservation};
+use hashcache_wan::chunk::{Key, Known};
+use tracing::warn;
+
+use super::pin::Pin;
+use crate::state_file::{Link, open_regular, replace_with};
+
+/// The tables of all pairs, by the pin of the other box.
+#[derive(Debug, Default)]
+pub(crate) struct ChunkTables {
+    pairs: Mutex<HashMap<Pin, Pair>>,
+    path: Option<PathBuf>,
+    /// What the tables had entered when they were written last. One writer at a time.
+    written: Mutex<u64>,
+}
+
+#[derive(Debug)]
+struct Pair {
+    key: Key,
+    known: Arc<Known>,
+    /// Memory of the table, bytes.
+    bytes: usize,
+    _memory: Reservation,
+}
+
+impl ChunkTables {
+    /// The tables of `pins` in the file at `path`. What cannot be read, or has no room in the
+    /// budget, is empty.
+    pub(crate) fn load(path: Option<PathBuf>, pins: &[Pin], cache: &Cache) -> Self {
+        let mut pairs = HashMap::new();
+        if let Some(path) = &path {
+            // A missing file is the usual case, and a damaged one costs bytes on the link.
+            let _ = read(path, pins, cache, &mut pairs);
+        }
+        Self {
+            pairs: Mutex::new(pairs),
+            path,
+            written: Mutex::default(),
+        }
+    }
+
+    fn pairs(&self) -> MutexGuard<'_, HashMap<Pin, Pair>> {
+        self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The table of the pair with the box `pin` under `key`. Without memory, one that remembers
+    /// nothing.
+    pub(crate) fn of(&self, pin: Pin, key: Key, cache: &Cache) -> Arc<Known> {
+        let mut pairs = self.pairs();
+        if let Some(pair) = pairs.get_mut(&pin) {
+            if pair.key != key {
+                // Streams with the old key keep the old table.
+                pair.known = Arc::new(Known::new(pair.bytes));
+                pair.key = key;
+            }
+            return Arc::clone(&pair.known);
+        }
+        let Some((bytes, memory)) = room(cache, &pairs) else {
+            return Arc::new(Known::new(0));
+        };
+        let known = Arc::new(Known::new(bytes));
+        let pair = Pair {
+            key,
+            known: Arc::clone(&known),
+            bytes,
+            _memory: memory,
+        };
+        pairs.insert(pin, pair);
+        known
+    }
+
+    /// Forgets the boxes that are not among `pins`.
+    pub(crate) fn keep_only(&self, pins: &[Pin]) {
+        self.pairs().retain(|pin, _| pins.contains(pin));
+    }
+
+    /// Writes the tables from time to time, so that a power cut does not lose all of them.
+    pub(crate) async fn keep(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(KEEP_EVERY).await;
+            let tables = Arc::clone(&self);
+            // A join error would be a panic, which its thread has reported.
+            let written = tokio::task::spawn_blocking(move || tables.persist()).await;
+            if let Ok(Err(error)) = written {
+                warn!(%error, "tables of chunks not saved");
+            }
+        }
+    }
+
+    /// Writes the tables for the next start, if anything was entered since they were written last.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub(crate) fn persist(&self) -> io::Result<()> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        // Streams that begin meanwhile do not wait for the disk.
+        let pairs: Vec<_> = self
+            .pairs()
+            .iter()
+            .map(|(pin, pair)| (*pin, pair.key, Arc::clone(&pair.known)))
+            .collect();
+        let entered = pairs.iter().map(|(.., known)| known.entered()).sum();
+        match &self.path {
+            Some(path) if entered != *written => replace_with(path, |file| {
+                let mut out = BufWriter::new(file);
+                out.write_all(MAGIC)?;
+                for (pin, key, known) in &pairs {
+                    out.write_all(&pin.bytes())?;
+                    out.write_all(&key.0)?;
+                    known.write_to(&mut out)?;
+                }
+                out.flush()
+            })?,
+            Some(_) | None => {}
+        }
+        *written = entered;
+        Ok(())
+    }
+}
+
+/// Memory for one more table: as much as a pair may have, and all together.
+fn room(cache: &Cache, pairs: &HashMap<Pin, Pair>) -> Option<(usize, Reservation)> {
+    let budget = cache.stats().memory_limit_bytes;
+    let taken: u64 = pairs.values().map(|pair| pair.bytes as u64).sum();
+    let left = (budget / ALL_PART).saturating_sub(taken);
+    let mut bytes = (budget / BUDGET_PART).clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX);
+    while bytes >= TABLE_BYTES_MIN {
+        if bytes <= left
+            && let Some(memory) = cache.reserve_spare(bytes)
+        {
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            return Some((bytes, memory));
+        }
+        bytes /= 2;
+    }
+    None
+}
+
+fn read(
+    path: &Path,
+    pins: &[Pin],
+    cache: &Cache,
+    pairs: &mut HashMap<Pin, Pair>,
+) -> io::Result<()> {
+    let file: File = open_regular(path, Link::Refused)?;
+    let mut input = BufReader::new(file);
+    let mut magic = [0; MAGIC.len()];
+    input.read_exact(&mut magic)?;
+    if &magic != MAGIC {
+        return Ok(());
+    }
+    for _ in 0..PAIRS_MAX {
+        let (mut pin, mut key) = ([0; 32], [0; 16]);
+        input.read_exact(&mut pin)?;
+        input.read_exact(&mut key)?;
+        let pin = Pin::from_bytes(pin);
+        if !pins.contains(&pin) || pairs.contains_key(&pin) {
+            // It is read to its end and dropped.
+            Known::read_from(&mut input, 0)?;
+            continue;
+        }
+        let Some((bytes, memory)) = room(cache, pairs) else {
+            return Ok(());
+        };
+        let pair = Pair {
+            key: Key(key),
+            known: Arc::new(Known::read_from(&mut input, bytes)?),
+            bytes,
+            _memory: memory,
+        };
+        pairs.insert(pin, pair);
+    }
+    Ok(())
+}
+
+const MAGIC: &[u8; 8] = b"hcchunk1";
+/// One pair gets this part of the budget.
+const BUDGET_PART: u64 = 32;
+/// All pairs together get this part.
+const ALL_PART: u64 = 8;
+const TABLE_BYTES_MAX: u64 = 64 << 20;
+const TABLE_BYTES_MIN: u64 = 128 << 10;
+/// A write of all tables takes less than a second on most disks.
+const KEEP_EVERY: Duration = Duration::from_mins(10);
+/// Pairs that are read from a file.
+const PAIRS_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use hashcache::Config;
+    use hashcache::device::MemoryDevice;
+    use hashcache_wan::chunk::{Stream, Windows};
+
+    use super::*;
+
+    const KEY: Key = Key([1; 16]);
+
+    fn cache() -> Cache {
+        let config = Config {
+            memory_bytes: 16 << 20,
+            ..Config::on_device(Arc::new(MemoryDevice::new(16 << 20)))
+        };
+        Cache::open(config).unwrap()
+    }
+
+    fn sent(known: &Known) -> usize {
+        let content: Vec<u8> = (0..50_000_u32)
+            .flat_map(|n| (n * n).to_le_bytes())
+            .collect();
+        let mut stream = Stream::new(KEY, Windows::both(u64::MAX));
+        let mut out = Vec::new();
+        stream.push(&content, known, &mut out).unwrap();
+        stream.finish(known, &mut out).unwrap();
+        out.len()
+    }
+
+    #[test]
+    fn a_table_outlives_a_restart_unless_the_key_is_another() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("c.chunks");
+        let cache = cache();
+        let pin = Pin::from_bytes([7; 32]);
+        let tables = ChunkTables::load(Some(path.clone()), &[pin], &cache);
+        tables.persist().unwrap();
+        assert!(!path.exists(), "no pair");
+        let first = sent(&tables.of(pin, KEY, &cache));
+        tables.persist().unwrap();
+        let again = ChunkTables::load(Some(path.clone()), &[pin], &cache);
+        let second = sent(&again.of(pin, KEY, &cache));
+        assert!(second * 20 < first, "{second} of {first} bytes");
+        again.of(pin, Key([2; 16]), &cache);
+        assert!(sent(&again.of(pin, KEY, &cache)) * 2 > first);
+        again.keep_only(&[]);
+        assert!(again.pairs().is_empty());
+        // A file that was cut: what is left of it is used or not, and nothing fails.
+        let whole = std::fs::read(&path).unwrap();
+        for length in [0, 3, 8, 40, 60, 70, whole.len() - 1] {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            let cut = ChunkTables::load(Some(path.clone()), &[pin], &cache);
+            sent(&cut.of(pin, KEY, &cache));
+        }
+    }
+
+    #[test]
+    fn a_table_takes_less_where_memory_is_short() {
+        let cache = cache();
+        let free = std::iter::from_fn(|| cache.reserve_bulk(64 << 10));
+        let mut held: Vec<_> = free.collect();
+        let tables = ChunkTables::default();
+        let known = tables.of(Pin::from_bytes([1; 32]), KEY, &cache);
+        assert!(known.memory_bytes() < 1000 && tables.pairs().is_empty());
+        held.truncate(held.len() / 2);
+        let known = tables.of(Pin::from_bytes([1; 32]), KEY, &cache);
+        assert!((50_000..=512 << 10).contains(&known.memory_bytes()));
+    }
+}

@@ -1,0 +1,104 @@
+//! Dictionaries that a parent names: what the child looks up, and how often it finds them.
+//!
+//! `fetch` makes the lookup, which knows the store; `upstream/linked` carries it out when a
+//! response names a dictionary, and notes the result in the link.
+//!
+//! Invariant: a parent that names what is not there costs one round trip for at most one in
+//! [`WINDOW`] / [`MISSED_MAX`] responses; beyond that it may name none for [`PAUSE`].
+//! Cost: one lock per named dictionary.
+
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hashcache_wan::digest::Digest;
+use tokio::time::Instant;
+
+use super::dictionary::StoredContent;
+
+/// Finds stored content by the key and the digest that a parent names.
+#[derive(Clone)]
+pub(crate) struct NamedLookup(Rc<dyn Fn(Box<[u8]>, Digest) -> Finding>);
+
+type Finding = Pin<Box<dyn Future<Output = Option<StoredContent>>>>;
+
+impl NamedLookup {
+    pub(crate) fn new(find: impl Fn(Box<[u8]>, Digest) -> Finding + 'static) -> Self {
+        Self(Rc::new(find))
+    }
+
+    /// The content, if it is stored here with this digest.
+    pub(crate) async fn find(&self, key: Box<[u8]>, digest: Digest) -> Option<StoredContent> {
+        (self.0)(key, digest).await
+    }
+}
+
+impl fmt::Debug for NamedLookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NamedLookup").finish_non_exhaustive()
+    }
+}
+
+/// How often the dictionaries that one parent has named were found.
+#[derive(Debug, Default)]
+pub(crate) struct NamedResults(Mutex<Results>);
+
+#[derive(Debug, Default)]
+struct Results {
+    named: u32,
+    missed: u32,
+    paused_until: Option<Instant>,
+}
+
+impl NamedResults {
+    fn results(&self) -> MutexGuard<'_, Results> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the parent may name dictionaries.
+    pub(crate) fn may_name(&self, now: Instant) -> bool {
+        self.results().paused_until.is_none_or(|until| until <= now)
+    }
+
+    /// Notes whether a named dictionary was found.
+    pub(crate) fn note(&self, was_found: bool, now: Instant) {
+        let mut results = self.results();
+        results.named += 1;
+        results.missed += u32::from(!was_found);
+        if results.missed > MISSED_MAX {
+            tracing::info!("dictionaries that the parent names are not here; it may name none now");
+            results.paused_until = Some(now + PAUSE);
+        }
+        if results.missed > MISSED_MAX || results.named == WINDOW {
+            (results.named, results.missed) = (0, 0);
+        }
+    }
+}
+
+/// Results that are looked at together.
+const WINDOW: u32 = 256;
+/// Misses among them that are accepted: one in sixteen.
+const MISSED_MAX: u32 = WINDOW / 16;
+const PAUSE: Duration = Duration::from_mins(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parent_that_is_wrong_too_often_may_name_nothing_for_a_while() {
+        let (results, now) = (NamedResults::default(), Instant::now());
+        // One miss in sixteen, for ever.
+        for number in 0..4 * WINDOW {
+            results.note(number % 16 != 0, now);
+            assert!(results.may_name(now));
+        }
+        for _ in 0..=MISSED_MAX {
+            assert!(results.may_name(now));
+            results.note(false, now);
+        }
+        assert!(!results.may_name(now) && results.may_name(now + PAUSE));
+    }
+}

@@ -1,0 +1,407 @@
+//! The child's handle of its link to one parent.
+//!
+//! A part of `Peer`, so all cores share it. The thread of `server/links` puts the open connection
+//! in ([`ParentLink::opened`]); requests and tunnels take a stream of it ([`ParentLink::stream`]).
+//!
+//! Invariants: a stream is given out only on a connection that the parent has accepted. A caller
+//! waits for the attempt that is being made, never for a later one, so it hears of a failure at
+//! once and can try another hop. A connection that takes no more streams is replaced while its
+//! streams go on ([`ParentLink::retired`]). A connection has no more streams than the parent
+//! allows, so none waits in hyper, where its time would count as that of the parent. Cost: one lock
+//! a stream.
+
+use std::future::ready;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hashcache_http::UnixTime;
+use hyper::client::conn::http2::SendRequest;
+use rustls::ClientConfig;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, timeout};
+
+use super::content::LinkContent;
+use super::counters::{LinkCounters, OpenStream};
+use super::identity::LinkIdentity;
+use super::named::NamedResults;
+use super::pin::Pin;
+use super::{STREAMS, tls, tunnels_of};
+use crate::failure::Failure;
+
+/// The link to one parent.
+#[derive(Debug)]
+pub(crate) struct ParentLink {
+    pub(crate) config: Arc<ClientConfig>,
+    pub(crate) counters: Arc<LinkCounters>,
+    /// What became of the dictionaries that the parent has named.
+    pub(crate) named: NamedResults,
+    /// The pins of both sides: a link with another one is another link.
+    pins: [Pin; 2],
+    state: Mutex<State>,
+    changes: watch::Sender<()>,
+    /// The number of the last connection that takes no more streams.
+    retired: watch::Sender<u64>,
+    wanted: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: Option<OpenLink>,
+    /// Connections that were made.
+    number: u64,
+    /// Why the last attempt failed, or the last connection ended.
+    failed: Option<(Failure, Instant)>,
+}
+
+#[derive(Clone, Debug)]
+struct OpenLink {
+    number: u64,
+    sender: SendRequest<LinkContent>,
+    address: SocketAddr,
+    since: UnixTime,
+    places: Arc<Semaphore>,
+    /// Those of them that tunnels may have.
+    for_tunnels: Arc<Semaphore>,
+}
+
+/// A connection that the parent has accepted.
+#[derive(Debug)]
+pub(crate) struct NewConnection {
+    pub(crate) sender: SendRequest<LinkContent>,
+    pub(crate) address: SocketAddr,
+    /// How many streams the parent allows.
+    pub(crate) streams: usize,
+}
+
+/// What a stream is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamUse {
+    Request,
+    Tunnel,
+}
+
+/// One request or tunnel on the connection.
+#[derive(Debug)]
+pub(crate) struct LinkStream {
+    pub(crate) sender: SendRequest<LinkContent>,
+    pub(crate) address: SocketAddr,
+    /// The connection, for [`ParentLink::retire`].
+    pub(crate) number: u64,
+    pub(crate) place: StreamPlace,
+}
+
+/// The place of a stream on the connection; free again when dropped.
+#[derive(Debug)]
+pub(crate) struct StreamPlace {
+    _counted: OpenStream,
+    _place: OwnedSemaphorePermit,
+    _for_tunnel: Option<OwnedSemaphorePermit>,
+}
+
+impl PartialEq for ParentLink {
+    fn eq(&self, other: &Self) -> bool {
+        self.pins == other.pins
+    }
+}
+
+impl ParentLink {
+    /// The link of the box with the key of `identity` to the parent with the key `pin`.
+    pub(crate) fn new(identity: &LinkIdentity, pin: Pin) -> Self {
+        Self {
+            config: tls::of_child(&identity.key, pin),
+            counters: Arc::default(),
+            named: NamedResults::default(),
+            pins: [identity.pin(), pin],
+            state: Mutex::default(),
+            changes: watch::Sender::default(),
+            retired: watch::Sender::default(),
+            wanted: Notify::new(),
+        }
+    }
+
+    /// The pin of the parent.
+    pub(crate) fn pin(&self) -> Pin {
+        self.pins[1]
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the connection is open.
+    pub(crate) fn is_up(&self) -> bool {
+        self.state().is_open()
+    }
+
+    /// A stream on the connection. If there is no connection, or none of its places is free, it
+    /// waits up to `limit`.
+    ///
+    /// # Errors
+    /// The attempt to connect has failed, or the time is over.
+    pub(crate) async fn stream(
+        &self,
+        what: StreamUse,
+        limit: Duration,
+    ) -> Result<LinkStream, Failure> {
+        let mut changes = self.changes.subscribe();
+        let mut late = Failure::ConnectTimeout(limit);
+        let waiting = async {
+            loop {
+                changes.borrow_and_update();
+                match self.connection() {
+                    Some(Err(failure)) => return Err(failure),
+                    Some(Ok(open)) => {
+                        // Other streams have the places. The parent is not at fault.
+                        late = Failure::UpstreamLimit;
+                        tokio::select! {
+                            biased;
+                            begun = self.begin(what, open) => return begun,
+                            _ = changes.changed() => {}
+                        }
+                    }
+                    None => {
+                        late = Failure::ConnectTimeout(limit);
+                        self.wanted.notify_one();
+                        if changes.changed().await.is_err() {
+                            return Err(Failure::Internal("the link has ended"));
+                        }
+                    }
+                }
+            }
+        };
+        let begun = timeout(limit, waiting).await;
+        begun.unwrap_or(Err(late))
+    }
+
+    /// Waits for a place on `open`.
+    async fn begin(&self, what: StreamUse, open: OpenLink) -> Result<LinkStream, Failure> {
+        let closed = |_| Failure::Internal("places are closed");
+        // First, so that a waiting tunnel holds no place.
+        let for_tunnel = match what {
+            StreamUse::Request => None,
+            StreamUse::Tunnel => Some(open.for_tunnels.acquire_owned().await.map_err(closed)?),
+        };
+        let place = open.places.acquire_owned().await.map_err(closed)?;
+        Ok(LinkStream {
+            sender: open.sender,
+            address: open.address,
+            number: open.number,
+            place: StreamPlace {
+                _counted: self.counters.begin_stream(),
+                _place: place,
+                _for_tunnel: for_tunnel,
+            },
+        })
+    }
+
+    /// The connection, or the failure of an attempt that has just ended; `None`: wait.
+    fn connection(&self) -> Option<Result<OpenLink, Failure>> {
+        let state = self.state();
+        if let Some(open) = state.open.as_ref().filter(|open| !open.sender.is_closed()) {
+            return Some(Ok(open.clone()));
+        }
+        match &state.failed {
+            Some((failure, at)) if at.elapsed() < ATTEMPT_PAUSE => Some(Err(failure.clone())),
+            _ => None,
+        }
+    }
+
+    /// Uses the connection `number` for no more streams; those that have begun go on.
+    pub(crate) fn retire(&self, number: u64) {
+        let mut state = self.state();
+        if state.number == number {
+            state.open = None;
+            drop(state);
+            self.retired.send_replace(number);
+            // Streams that wait for a place on it wait for the next connection then.
+            self.changes.send_replace(());
+        }
+    }
+
+    /// Resolves when the connection `number` is retired. It may stay open for long then: its last
+    /// stream may be a large transfer.
+    pub(crate) async fn retired(&self, number: u64) {
+        let mut retired = self.retired.subscribe();
+        // The sender is a part of this link, so it cannot be gone.
+        let _ = retired.wait_for(|retired| *retired >= number).await;
+    }
+
+    /// From now on streams are on this connection. Returns its number.
+    pub(crate) fn opened(&self, connection: NewConnection, since: UnixTime) -> u64 {
+        let NewConnection {
+            sender,
+            address,
+            streams,
+        } = connection;
+        let streams = streams.min(STREAMS);
+        let mut state = self.state();
+        state.number += 1;
+        state.failed = None;
+        let number = state.number;
+        state.open = Some(OpenLink {
+            number,
+            sender,
+            address,
+            since,
+            places: Arc::new(Semaphore::new(streams)),
+            for_tunnels: Arc::new(Semaphore::new(tunnels_of(streams))),
+        });
+        drop(state);
+        self.counters.connected();
+        self.changes.send_replace(());
+        number
+    }
+
+    /// Notes that an attempt to connect has failed.
+    pub(crate) fn failed(&self, failure: Failure) {
+        let mut state = self.state();
+        state.open = None;
+        state.failed = Some((failure, Instant::now()));
+        drop(state);
+        self.changes.send_replace(());
+    }
+
+    /// Resolves when it is time for the next attempt to connect: after `pause`, or when a request
+    /// needs the link.
+    pub(crate) async fn pause(&self, pause: Duration) {
+        // Requests that came before have heard of the failure: they are no reason to hurry.
+        tokio::select! {
+            biased;
+            () = self.wanted.notified() => {}
+            () = ready(()) => {}
+        }
+        let least = Instant::now() + ATTEMPT_PAUSE.min(pause);
+        let wanted = timeout(pause, self.wanted.notified()).await.is_ok();
+        if wanted {
+            tokio::time::sleep_until(least).await;
+        }
+    }
+
+    /// What operators see; times are seconds since 1970.
+    pub(crate) fn to_json(&self) -> Value {
+        let mut shown = self.counters.to_json();
+        let state = self.state();
+        let open = state.open.as_ref().filter(|_| state.is_open());
+        let failed = state.failed.as_ref().filter(|_| open.is_none());
+        let failure = failed.map(|(failure, _)| failure);
+        shown["up"] = json!(open.is_some());
+        shown["address"] = json!(open.map(|open| open.address.to_string()));
+        shown["since"] = json!(open.map(|open| open.since.0));
+        shown["pin"] = json!(self.pins[1].to_string());
+        shown["failure"] = json!(failure.map(ToString::to_string));
+        shown["advice"] = json!(failure.map(advice));
+        shown
+    }
+}
+
+impl State {
+    fn is_open(&self) -> bool {
+        self.open.as_ref().is_some_and(|it| !it.sender.is_closed())
+    }
+}
+
+/// What an operator can do about a failure to connect.
+pub(crate) fn advice(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Link(fault) => fault.advice(),
+        Failure::NameNotFound | Failure::NameError | Failure::NameTimeout(_) => {
+            "check the host name in the URL of the parent, and the name server of this box"
+        }
+        Failure::ConnectionRefused => {
+            "nothing listens there: start the parent with `link_listen`, and check the port"
+        }
+        Failure::Unreachable | Failure::ConnectTimeout(_) => {
+            "the line may be down, or a firewall before the parent closed; it is tried again"
+        }
+        Failure::TlsProtocol(_) | Failure::TlsAlert(_) => {
+            "the URL of the parent must have the port of its `link_listen`, not that of `listen`"
+        }
+        _ => "it is tried again; see the logs of both boxes",
+    }
+}
+
+/// The least time between two attempts to connect.
+const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::LinkFault;
+
+    fn link() -> Arc<ParentLink> {
+        let home = tempfile::tempdir().unwrap();
+        let identity = LinkIdentity::make(home.path()).unwrap();
+        Arc::new(ParentLink::new(&identity, identity.pin()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiting_request_hears_of_the_failure_of_the_attempt_that_is_made() {
+        let link = link();
+        let waiting = link.stream(StreamUse::Request, Duration::from_secs(10));
+        let failing = async {
+            link.pause(Duration::from_mins(1)).await;
+            link.failed(Failure::Link(LinkFault::OtherKey));
+        };
+        let begun = Instant::now();
+        let ((), failed) = tokio::join!(failing, waiting);
+        assert_eq!(failed.unwrap_err(), Failure::Link(LinkFault::OtherKey));
+        assert_eq!(
+            begun.elapsed(),
+            ATTEMPT_PAUSE,
+            "the request ended the pause"
+        );
+        let again = link
+            .stream(StreamUse::Request, Duration::from_secs(10))
+            .await;
+        assert_eq!(again.unwrap_err(), Failure::Link(LinkFault::OtherKey));
+        assert_eq!(begun.elapsed(), ATTEMPT_PAUSE, "it has just been tried");
+        let shown = link.to_json();
+        assert_eq!(shown["up"], false);
+        assert!(shown["advice"].as_str().unwrap().contains("link pin"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_heard_of_a_failure_does_not_shorten_the_pause_after_it() {
+        let link = link();
+        let failing = async {
+            tokio::task::yield_now().await;
+            link.failed(Failure::ConnectionRefused);
+        };
+        let (failed, ()) = tokio::join!(
+            link.stream(StreamUse::Request, Duration::from_secs(10)),
+            failing
+        );
+        assert_eq!(failed.unwrap_err(), Failure::ConnectionRefused);
+        let (begun, pause) = (Instant::now(), Duration::from_secs(20));
+        link.pause(pause).await;
+        assert_eq!(begun.elapsed(), pause);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_link_that_is_never_made_is_waited_for_no_longer_than_the_limit() {
+        let limit = Duration::from_secs(3);
+        let failed = link().stream(StreamUse::Request, limit).await;
+        assert_eq!(failed.unwrap_err(), Failure::ConnectTimeout(limit));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_may_be_retired_before_it_ends() {
+        let link = link();
+        let is_retired = |number| {
+            let link = Arc::clone(&link);
+            async move {
+                timeout(Duration::from_secs(1), link.retired(number))
+                    .await
+                    .is_ok()
+            }
+        };
+        link.state().number = 2;
+        link.retire(1);
+        assert!(!is_retired(2).await, "an older one");
+        link.retire(2);
+        assert!(is_retired(2).await && is_retired(1).await);
+        assert!(!is_retired(3).await, "its successor");
+    }
+}

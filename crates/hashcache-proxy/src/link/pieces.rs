@@ -1,0 +1,227 @@
+//! The bytes of a tunnel in a stream of a link: pieces with their length before each, and a mark at
+//! the end of each direction.
+//!
+//! Used at both ends, above hyper: by `wire/http2/tunnel` on the parent and `upstream/channel` on
+//! the child. hyper ends the stream of a tunnel in the same way when its owner has finished and
+//! when its owner is gone, and takes a reset by the other side (CANCEL) for an end. So the end of
+//! the stream alone says nothing.
+//!
+//! | bytes | meaning |
+//! |---|---|
+//! | 2 | length of the piece, most significant byte first; 0: the direction has ended |
+//! | 1 to 65,535 | the piece |
+//!
+//! Invariant: a direction has ended cleanly only if the mark was received; without it, reading
+//! fails with `ConnectionReset`. Cost: a copy of what is sent, two bytes a piece.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A byte stream with an end of its own, inside of `S`. Dropped before it is shut down, it is
+/// broken for the other side.
+#[derive(Debug)]
+pub(crate) struct Pieces<S> {
+    stream: S,
+    incoming: Incoming,
+    /// What is to be sent before all else, from `sent` on.
+    unsent: Vec<u8>,
+    sent: usize,
+    /// The mark is in `unsent`, or was sent.
+    is_marked: bool,
+}
+
+#[derive(Debug)]
+enum Incoming {
+    /// Bytes of a length, and how many of them have arrived.
+    Length([u8; LENGTH_BYTES], usize),
+    /// Missing bytes of a piece.
+    Piece(usize),
+    Ended,
+}
+
+impl<S> Pieces<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self {
+            stream,
+            incoming: Incoming::Length([0; LENGTH_BYTES], 0),
+            unsent: Vec::new(),
+            sent: 0,
+            is_marked: false,
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Pieces<S> {
+    fn poll_unsent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.unsent.get(self.sent..).filter(|it| !it.is_empty()) {
+            let sent = ready!(Pin::new(&mut self.stream).poll_write(cx, rest))?;
+            if sent == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent += sent;
+        }
+        if self.sent > 0 {
+            // A silent tunnel holds no buffer.
+            self.unsent = Vec::new();
+            self.sent = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Pieces<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            match &mut this.incoming {
+                Incoming::Ended => return Poll::Ready(Ok(())),
+                Incoming::Length(length, have) => {
+                    let mut missing = ReadBuf::new(&mut length[*have..]);
+                    ready!(Pin::new(&mut this.stream).poll_read(cx, &mut missing))?;
+                    let read = missing.filled().len();
+                    if read == 0 {
+                        return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+                    }
+                    *have += read;
+                    if *have == LENGTH_BYTES {
+                        this.incoming = match u16::from_be_bytes(*length) {
+                            0 => Incoming::Ended,
+                            length => Incoming::Piece(length.into()),
+                        };
+                    }
+                }
+                Incoming::Piece(missing) => {
+                    let room = buffer.remaining().min(*missing);
+                    if room == 0 {
+                        return Poll::Ready(Ok(()));
+                    }
+                    let mut piece = ReadBuf::new(buffer.initialize_unfilled_to(room));
+                    ready!(Pin::new(&mut this.stream).poll_read(cx, &mut piece))?;
+                    let read = piece.filled().len();
+                    if read == 0 {
+                        return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+                    }
+                    buffer.advance(read);
+                    *missing -= read;
+                    if *missing == 0 {
+                        this.incoming = Incoming::Length([0; LENGTH_BYTES], 0);
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Pieces<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.is_marked {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        ready!(this.poll_unsent(cx))?;
+        let bytes = &bytes[..bytes.len().min(PIECE_BYTES)];
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let length = u16::try_from(bytes.len()).expect("a piece is shorter than 64 KiB");
+        let mut piece = Vec::with_capacity(LENGTH_BYTES + bytes.len());
+        piece.extend(length.to_be_bytes());
+        piece.extend_from_slice(bytes);
+        let sent = ready!(Pin::new(&mut this.stream).poll_write(cx, &piece))?;
+        if sent == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        if sent < piece.len() {
+            (this.unsent, this.sent) = (piece, sent);
+        }
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_unsent(cx))?;
+        Pin::new(&mut this.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_unsent(cx))?;
+        if !this.is_marked {
+            this.is_marked = true;
+            this.unsent = vec![0; LENGTH_BYTES];
+            ready!(this.poll_unsent(cx))?;
+        }
+        Pin::new(&mut this.stream).poll_shutdown(cx)
+    }
+}
+
+const LENGTH_BYTES: usize = 2;
+/// The longest piece that is sent. hyper holds up to three of a tunnel, beside what waits in h2.
+pub(crate) const PIECE_BYTES: usize = 4 << 10;
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn every_byte_arrives_however_it_is_cut_and_the_end_after_them() {
+        for room in [1, 2, 3, 100, 64 << 10] {
+            let (near, far) = duplex(room);
+            let (mut near, mut far) = (Pieces::new(near), Pieces::new(far));
+            let sent: Vec<u8> = (0..20_000_u32).map(|n| (n % 251) as u8).collect();
+            let sending = async {
+                near.write_all(&sent).await.unwrap();
+                near.shutdown().await.unwrap();
+            };
+            let mut received = Vec::new();
+            let (read, ()) = tokio::join!(far.read_to_end(&mut received), sending);
+            read.unwrap();
+            assert!(received == sent, "room for {room}");
+            assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
+            // The other direction is open.
+            let sending = async {
+                far.write_all(b"x").await.unwrap();
+                far.flush().await.unwrap();
+            };
+            let (byte, ()) = tokio::join!(near.read_u8(), sending);
+            assert_eq!(byte.unwrap(), b'x');
+        }
+    }
+
+    #[tokio::test]
+    async fn an_end_without_its_mark_is_a_reset_wherever_it_comes() {
+        for sent in [
+            &[][..],
+            &[0],
+            &[0, 5],
+            &[0, 5, b'h', b'a', b'l'],
+            &[0, 1, b'x'],
+        ] {
+            let (mut near, far) = duplex(64);
+            near.write_all(sent).await.unwrap();
+            drop(near);
+            let mut received = Vec::new();
+            let read = Pieces::new(far).read_to_end(&mut received).await;
+            let kind = read.unwrap_err().kind();
+            assert_eq!(kind, io::ErrorKind::ConnectionReset, "{sent:?}");
+        }
+        let (near, far) = duplex(64);
+        drop(Pieces::new(near));
+        let read = Pieces::new(far).read(&mut [0]).await;
+        assert!(read.is_err(), "dropped without a shutdown");
+    }
+}

@@ -1,0 +1,68 @@
+//! What a parent has sent to one child, found by its content.
+//!
+//! `children` keeps one table per pin; `request/framed` asks it for a dictionary when it has seen
+//! the beginning of a response, and enters a response when it has sent all of it.
+//!
+//! Invariants: only responses that a shared cache may store are entered, and a response finds those
+//! of its own origin only. The table is lost at a restart, which costs bytes alone.
+//! Cost: the bytes of the table, reserved in the budget; one lock for each question.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hashcache::{Cache, Reservation};
+use hashcache_wan::sent::{Sent, SentObject, Wanted};
+use hashcache_wan::sketch::Sketch;
+
+/// The objects that were sent to one child last.
+pub(crate) struct SentTo {
+    sent: Mutex<Sent>,
+    _memory: Reservation,
+}
+
+impl SentTo {
+    /// A table for one of `children` children; `None` without memory for it.
+    pub(crate) fn within(cache: &Cache, children: usize) -> Option<Self> {
+        let budget = cache.stats().memory_limit_bytes;
+        let bytes = (budget / BUDGET_PART).min(budget / ALL_PART / children.max(1) as u64);
+        let memory = cache.reserve(bytes)?;
+        let sent = Sent::new(usize::try_from(bytes).ok()?, fastrand::u64(..));
+        Some(Self {
+            sent: Mutex::new(sent),
+            _memory: memory,
+        })
+    }
+
+    fn sent(&self) -> MutexGuard<'_, Sent> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The object that is probably most similar to the `wanted` one.
+    pub(crate) fn find(&self, sketch: &Sketch, wanted: &Wanted<'_>) -> Option<SentObject> {
+        self.sent().find(sketch, wanted).cloned()
+    }
+
+    /// Enters an object that was sent.
+    pub(crate) fn enter(&self, object: SentObject, sketch: &Sketch) {
+        if object.length >= ENTERED_MIN {
+            self.sent().insert(object, sketch);
+        }
+    }
+
+    /// Forgets an object that is not stored here any more.
+    pub(crate) fn forget(&self, key: &[u8]) {
+        self.sent().forget(key);
+    }
+}
+
+impl std::fmt::Debug for SentTo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SentTo({} objects)", self.sent().len())
+    }
+}
+
+/// One table takes at most this part of the budget: 1 MiB of 64, for 4,600 objects.
+const BUDGET_PART: u64 = 64;
+/// All tables together.
+const ALL_PART: u64 = 32;
+/// Shorter objects are not entered, bytes.
+const ENTERED_MIN: u64 = 4 << 10;

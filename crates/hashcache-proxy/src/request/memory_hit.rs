@@ -1,0 +1,368 @@
+//! Plain requests that memory answers, without hyper and without a map of fields.
+//!
+//! Called by `wire` for each head of a plain GET, before hyper would get it. It knows a few request
+//! fields that change nothing here ([`FieldKind`]); a request with any other field takes the usual
+//! way. So does everything but a fresh response that does not vary and whose content is all in
+//! memory. Text that is stored in pages is given as it is, in zstd; clients that do not accept that
+//! take the usual way.
+//!
+//! Invariant: the response has the fields and the content that the usual way gives to the same
+//! request; the order of fields may differ between names. `tests/it/proxy_memory_hits.rs` of the
+//! command line compares both ways. What the usual way does beside answering happens here too: the
+//! log, metrics, page groups, notes about an intercepted client.
+//! Cost: the target, the cache key and the entry for the log are allocated; fields are copied once,
+//! from the metadata to the head.
+
+use std::rc::Rc;
+
+use hashcache_http::{RequestFacts, RequestTarget, Reuse, Scheme, Target, cache_key, parse_target};
+use http::{Method, StatusCode, Version};
+use tokio::time::Instant;
+
+use super::hit::reuse_stored;
+use super::site::with_scheme;
+use super::stored_form::ZSTD;
+use super::transaction::Served;
+use super::{HEAD_FREE, own};
+use crate::connect::intercepted::refusal;
+use crate::connection::{Connection, InterceptedFor};
+use crate::log_entry::MemoryHitEntry;
+use crate::site::encode::{ABOUT_IDENTITY, has_no_transform, prefers_zstd};
+use crate::site::live::ORIGIN;
+use crate::site::spec::Grace;
+use crate::store::StoredView;
+use crate::upstream::address::check_port;
+use crate::wire::{self, MemoryResponse, PIECES_MAX, PlainRequest, RequestForm, push_title_case};
+
+/// Answers the plain requests of one connection.
+pub(crate) struct MemoryHits {
+    connection: Rc<Connection>,
+}
+
+impl MemoryHits {
+    /// `None`: nothing on this connection may be answered in this way.
+    pub(crate) fn of(connection: &Rc<Connection>) -> Option<Rc<dyn wire::MemoryHits>> {
+        let is_self_test = |it: &Rc<InterceptedFor>| it.is_self_test();
+        let is_own = connection.intercepted.as_ref().is_some_and(is_self_test);
+        // A child speaks HTTP/2, and a reload may take its rights.
+        if connection.denied().is_some() || connection.child.is_some() || is_own {
+            return None;
+        }
+        let connection = Rc::clone(connection);
+        Some(Rc::new(Self { connection }))
+    }
+}
+
+/// How a field of a plain request matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FieldKind {
+    Host,
+    UserAgent,
+    Referer,
+    Accept,
+    SecFetchDest,
+    AcceptEncoding,
+    /// It selects variants at most, and a response with variants is not served here.
+    Selects,
+    /// `keep-alive` changes nothing.
+    Connection,
+    /// The usual way may look at it.
+    Other,
+}
+
+impl FieldKind {
+    fn of(name: &[u8]) -> Self {
+        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        let any = |others: &[&str]| others.iter().any(|other| is(other));
+        match name.len() {
+            3 if is("dnt") => Self::Selects,
+            4 if is("host") => Self::Host,
+            6 if is("accept") => Self::Accept,
+            6 if any(&["cookie", "origin"]) => Self::Selects,
+            7 if is("referer") => Self::Referer,
+            8 if is("priority") => Self::Selects,
+            9 if is("save-data") => Self::Selects,
+            10 if is("user-agent") => Self::UserAgent,
+            10 if is("connection") => Self::Connection,
+            14 if is("sec-fetch-dest") => Self::SecFetchDest,
+            14 if any(&[
+                "accept-charset",
+                "sec-fetch-mode",
+                "sec-fetch-site",
+                "sec-fetch-user",
+            ]) =>
+            {
+                Self::Selects
+            }
+            15 if is("accept-encoding") => Self::AcceptEncoding,
+            15 if is("accept-language") => Self::Selects,
+            16 if any(&["x-requested-with", "sec-ch-ua-mobile"]) => Self::Selects,
+            9 if is("sec-ch-ua") => Self::Selects,
+            18 if is("sec-ch-ua-platform") => Self::Selects,
+            25 if is("upgrade-insecure-requests") => Self::Selects,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The fields of a plain request that are needed; of several lines of a name the first one.
+#[derive(Clone, Copy, Default)]
+struct PlainFields<'a> {
+    host: Option<&'a str>,
+    user_agent: Option<&'a [u8]>,
+    referer: Option<&'a [u8]>,
+    accept: Option<&'a [u8]>,
+    destination: Option<&'a [u8]>,
+    codings: Option<&'a [u8]>,
+}
+
+impl<'a> PlainFields<'a> {
+    /// `None` if there is a field that is not known here.
+    fn of(request: &PlainRequest<'a>) -> Option<Self> {
+        let mut fields = Self::default();
+        for (name, value) in request.fields() {
+            match FieldKind::of(name) {
+                FieldKind::Host => {
+                    let is_text = value.iter().all(|byte| (b' '..=b'~').contains(byte));
+                    let host = std::str::from_utf8(value).ok().filter(|_| is_text);
+                    fields.host = Some(host?);
+                }
+                FieldKind::UserAgent => fields.user_agent = fields.user_agent.or(Some(value)),
+                FieldKind::Referer => fields.referer = fields.referer.or(Some(value)),
+                FieldKind::Accept => fields.accept = fields.accept.or(Some(value)),
+                FieldKind::SecFetchDest => fields.destination = fields.destination.or(Some(value)),
+                // The usual way looks at all lines of it.
+                FieldKind::AcceptEncoding if fields.codings.is_some() => return None,
+                FieldKind::AcceptEncoding => fields.codings = Some(value),
+                FieldKind::Selects => {}
+                FieldKind::Connection if value.eq_ignore_ascii_case(b"keep-alive") => {}
+                FieldKind::Connection | FieldKind::Other => return None,
+            }
+        }
+        Some(fields)
+    }
+}
+
+impl wire::MemoryHits for MemoryHits {
+    fn answer(&self, request: &PlainRequest<'_>, head: &mut Vec<u8>) -> Option<MemoryResponse> {
+        let connection = &self.connection;
+        let worker = &connection.worker;
+        let common = &worker.common;
+        let fields = PlainFields::of(request)?;
+        let (target, grace) = target(connection, request, fields.host)?;
+        let key = cache_key(common.space(), &target)?;
+        let hit = worker.cache.get_hot(&key)?;
+        let mut stored = StoredView::of(hit.metadata())?;
+        if stored.facts.status != StatusCode::OK || !hit.is_complete() {
+            return None;
+        }
+        // As `stored_form` decides.
+        let is_zstd = stored.is_one_page && prefers_zstd(fields.codings.into_iter());
+        if stored.is_in_pages && !is_zstd {
+            return None;
+        }
+        let place = (common.space(), &target);
+        let reuse = reuse_stored(
+            worker,
+            place,
+            (&RequestFacts::PLAIN_GET, grace),
+            (&hit, &stored.facts),
+        );
+        let Reuse::Fresh { age, ttl } = reuse else {
+            return None;
+        };
+        let content = hit.content_in_memory(PIECES_MAX)?;
+        let length = hit.content_len()?;
+        let content_type = write_head(
+            connection,
+            &mut stored,
+            (Served::fresh(age, ttl), length),
+            head,
+        )?;
+        worker.metrics.plain_hit();
+        if let Some(intercepted) = &connection.intercepted {
+            intercepted.note_request(worker);
+        }
+        let (client, about) = (connection.client.ip(), (fields.destination, fields.accept));
+        let now = Instant::now();
+        common
+            .page_groups
+            .note_plain_request((client, &target), about, now);
+        let entry = MemoryHitEntry {
+            received: request.received,
+            target: &target,
+            status: StatusCode::OK.as_u16(),
+            user_agent: fields.user_agent,
+            referer: fields.referer,
+            content_type,
+        };
+        let on_sent = entry.on_sent(connection);
+        Some(MemoryResponse { content, on_sent })
+    }
+}
+
+/// The resource that is asked for, and the grace of its site; `None` if it is not one that this way
+/// answers. The checks are those of the usual way (`serve`, `first` and `site::serve`).
+fn target(
+    connection: &Connection,
+    request: &PlainRequest<'_>,
+    host: Option<&str>,
+) -> Option<(Target, Option<Grace>)> {
+    let common = &connection.worker.common;
+    let scheme = match connection.intercepted {
+        Some(_) => Scheme::Https,
+        None => connection.scheme,
+    };
+    let named = parse_target(&Method::GET, request.target, host, scheme).ok()?;
+    if let Some(intercepted) = &connection.intercepted {
+        let is_for_it = refusal(intercepted, &named).is_none();
+        let RequestTarget::Resource(target) = named else {
+            return None;
+        };
+        return is_for_it.then_some((target, None));
+    }
+    let RequestTarget::Resource(target) = named else {
+        return None;
+    };
+    if target.scheme.needs_gateway() {
+        return None;
+    }
+    let live = common.live();
+    if common.is_reverse() {
+        let site = live
+            .sites
+            .find(&target.authority)
+            .filter(|it| it.is_plain)?;
+        // Without fields that say otherwise the client is the peer.
+        let authority = match site.spec.any_host_authority() {
+            Some(authority) => authority.clone(),
+            None => with_scheme(target.authority, target.scheme, connection.scheme),
+        };
+        let target = Target {
+            scheme: connection.scheme,
+            authority,
+            path_and_query: target.path_and_query,
+        };
+        return Some((target, Some(site.spec.grace)));
+    }
+    let is_usual = request.form == RequestForm::Absolute
+        && !common.is_admin(&target.authority)
+        && !common.is_us(&target.authority)
+        && !own::is_self_test(connection, &target.authority)
+        && check_port(&live.ports, target.scheme, target.authority.port).is_ok();
+    is_usual.then_some((target, None))
+}
+
+/// Writes the head of the response; `None` if it is one for the usual way. Returns the stored
+/// Content-Type.
+fn write_head<'a>(
+    connection: &Connection,
+    stored: &mut StoredView<'a>,
+    (served, length): (Served, u64),
+    head: &mut Vec<u8>,
+) -> Option<Option<&'a [u8]>> {
+    let common = &connection.worker.common;
+    let (mut has_date, mut content_type) = (false, None);
+    let is_zstd = stored.is_in_pages;
+    head.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+    let mut line = |name: &[u8], value: &[u8]| {
+        push_title_case(head, name);
+        head.extend_from_slice(b": ");
+        head.extend_from_slice(value);
+        head.extend_from_slice(b"\r\n");
+        head.len() <= HEAD_FREE
+    };
+    while let Some((name, value)) = stored.next_field().ok()? {
+        match name {
+            b"age" => continue,
+            b"content-type" if content_type.is_none() => content_type = Some(value),
+            b"date" => has_date = true,
+            // In zstd it has another tag, and what describes the content is about another form.
+            b"etag" if is_zstd && value.starts_with(b"\"") => {
+                if !line(name, &[b"W/", value].concat()) {
+                    return None;
+                }
+                continue;
+            }
+            b"vary" if is_zstd => return None,
+            b"cache-control" if is_zstd && has_no_transform(value) => return None,
+            // hyper and the steps behind it do more about these than to write them.
+            b"connection" | b"content-length" | b"transfer-encoding" | b"te" | b"trailer"
+            | b"upgrade" => return None,
+            _ if is_zstd
+                && ABOUT_IDENTITY
+                    .iter()
+                    .any(|it| it.as_str().as_bytes() == name) =>
+            {
+                continue;
+            }
+            // `site::finish` takes it out; of an origin of the Web it is a field like others.
+            _ if name == ORIGIN.as_str().as_bytes() => match common.is_reverse() {
+                true => continue,
+                false => return None,
+            },
+            _ => {}
+        }
+        if !line(name, value) {
+            return None;
+        }
+    }
+    if !has_date {
+        return None;
+    }
+    if is_zstd {
+        line(b"vary", b"accept-encoding");
+        line(b"content-encoding", ZSTD.as_bytes());
+    }
+    let mut number = itoa::Buffer::new();
+    line(b"age", number.format(served.age.get()).as_bytes());
+    line(b"via", common.via.via_value(Version::HTTP_11).as_bytes());
+    line(
+        b"cache-status",
+        served.status().to_value(&common.name).as_bytes(),
+    );
+    let fits = line(b"content-length", number.format(length).as_bytes());
+    head.extend_from_slice(b"\r\n");
+    fits.then_some(content_type)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_the_usual_way_looks_at_are_not_known_here() {
+        for name in [
+            "Authorization",
+            "Cache-Control",
+            "CDN-Loop",
+            "Content-Length",
+            "Expect",
+            "Forwarded",
+            "Hashcache-Key",
+            "If-Match",
+            "If-Modified-Since",
+            "If-None-Match",
+            "If-Range",
+            "If-Unmodified-Since",
+            "Max-Forwards",
+            "Pragma",
+            "Proxy",
+            "Proxy-Authorization",
+            "Range",
+            "TE",
+            "Trailer",
+            "Transfer-Encoding",
+            "Upgrade",
+            "Via",
+            "Want-Repr-Digest",
+            "X-Forwarded-For",
+            "X-Forwarded-Host",
+            "X-Forwarded-Proto",
+            "X-Real-IP",
+            "X_Forwarded_For",
+        ] {
+            assert_eq!(FieldKind::of(name.as_bytes()), FieldKind::Other, "{name}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The parent's search for a dictionary by content.
+//!
+//! A part of `framed`, before the first frame is written: the beginning of the content is collected
+//! and sketched, then the table of what was sent to the child is asked, then the store.
+//!
+//! Invariants: a dictionary is of the same origin as the response, and its stored digest is the one
+//! that the child was sent. Content waits at most [`SEARCH_TIME`] for what follows it,
+//! and [`FIND_TIME`] for the store.
+//! Cost: 0.8 ms a MB for the sketch; the collected content, at most 2 MiB, is reserved.
+
+use std::future::Future as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use hashcache::Cache;
+use hashcache_wan::digest::Digest;
+use hashcache_wan::sent::{SentObject, Wanted};
+use hashcache_wan::sketch::Sketcher;
+use tokio::time::{Sleep, sleep, timeout};
+
+use crate::link::dictionary::StoredContent;
+use crate::link::sent_to::SentTo;
+use crate::store::{self, kept_name};
+
+/// A response that may be a dictionary later, and may find one now.
+pub(super) struct Resemblance {
+    pub(super) sent: Arc<SentTo>,
+    pub(super) cache: Cache,
+    /// The cache key of the response; as much of it as `origin_bytes` names the origin.
+    pub(super) key: Box<[u8]>,
+    pub(super) origin_bytes: usize,
+    pub(super) sketcher: Sketcher,
+}
+
+/// A search in progress.
+pub(super) struct Search {
+    /// The longest dictionary that the child accepts, bytes.
+    named_max: u64,
+    length: Option<u64>,
+    /// Runs while more content is waited for.
+    wait: Option<Pin<Box<Sleep>>>,
+    looking: Option<Looking>,
+}
+
+type Looking = Pin<Box<dyn Future<Output = Option<Named>>>>;
+
+/// A dictionary that was found.
+pub(super) struct Named {
+    pub(super) key: Box<[u8]>,
+    pub(super) content: StoredContent,
+}
+
+impl Search {
+    pub(super) fn new(named_max: u64, length: Option<u64>) -> Self {
+        Self {
+            named_max,
+            length,
+            wait: None,
+            looking: None,
+        }
+    }
+
+    /// Ready when no more content should be waited for.
+    pub(super) fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let wait = self
+            .wait
+            .get_or_insert_with(|| Box::pin(sleep(SEARCH_TIME)));
+        wait.as_mut().poll(context)
+    }
+
+    /// The dictionary, if there is one.
+    pub(super) fn poll_find(
+        &mut self,
+        resemblance: &Resemblance,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Named>> {
+        let looking = match &mut self.looking {
+            Some(looking) => looking,
+            None => {
+                let wanted = Wanted {
+                    key: &resemblance.key,
+                    origin_bytes: resemblance.origin_bytes,
+                    length: self.length,
+                };
+                let sketch = resemblance.sketcher.sketch();
+                let found = resemblance.sent.find(&sketch, &wanted);
+                // The child would have offered an older version of the same URL.
+                let found = found.filter(|object| {
+                    object.key != resemblance.key && object.length <= self.named_max
+                });
+                let Some(object) = found else {
+                    return Poll::Ready(None);
+                };
+                let (cache, sent) = (resemblance.cache.clone(), Arc::clone(&resemblance.sent));
+                let origin = resemblance.key[..resemblance.origin_bytes].into();
+                let looking = look_up(cache, sent, origin, object);
+                let looking = async { timeout(FIND_TIME, looking).await.ok().flatten() };
+                self.looking.insert(Box::pin(looking))
+            }
+        };
+        let named = ready!(looking.as_mut().poll(context));
+        self.looking = None;
+        Poll::Ready(named)
+    }
+}
+
+/// The object in the store: under its key, or kept when another version replaced it.
+async fn look_up(
+    cache: Cache,
+    sent: Arc<SentTo>,
+    origin: Box<[u8]>,
+    object: SentObject,
+) -> Option<Named> {
+    let SentObject { key, digest, .. } = object;
+    let content = match StoredContent::find(&cache, &key, digest).await {
+        Some(content) => Some(content),
+        None => kept(&cache, &origin, digest).await,
+    };
+    if content.is_none() {
+        sent.forget(&key);
+    }
+    content.map(|content| Named { key, content })
+}
+
+/// Content of an origin that was kept when another version replaced it.
+pub(super) async fn kept(cache: &Cache, origin: &[u8], digest: Digest) -> Option<StoredContent> {
+    let hit = store::find(cache, &kept_name(origin, digest)).await?;
+    StoredContent::kept(&hit, digest)
+}
+
+/// How long a lookup may take: a busy disk must not keep the response.
+pub(super) const FIND_TIME: Duration = Duration::from_millis(200);
+/// How long a search waits for more content.
+const SEARCH_TIME: Duration = Duration::from_millis(200);

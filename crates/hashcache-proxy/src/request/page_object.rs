@@ -1,0 +1,187 @@
+//! Which responses are objects of a page, so that a parent names them to its children.
+//!
+//! Called by `linked` for responses to children, and by `miss` for those that are stored for other
+//! clients.
+//!
+//! Invariants: an object is of the origin of its page, and a shared cache may store it. Its URL is
+//! nobody's own, as far as that can be told: one with a query counts only if the client sent no
+//! cookie. A request without cookies, with the few fields that a child copies from the request for
+//! the page, gets the same response.
+
+use hashcache_http::{ResponseDirectives, Space, Target};
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, ORIGIN, REFERER, VARY};
+use tokio::time::Instant;
+
+use crate::connection::Connection;
+use crate::fetch::{HINTED_BYTES_MAX, HINTED_FIELDS};
+use crate::page_groups::wants_page;
+
+/// Notes the object that a client, which is no child, has asked for. Its response, which has status
+/// 200, is stored now.
+pub(super) fn note_object(
+    connection: &Connection,
+    (space, target): (Space, &Target),
+    request: &HeaderMap,
+    stored: (&HeaderMap, Option<u64>),
+) {
+    let worker = &connection.worker;
+    if space != Space::Own
+        || request.contains_key(AUTHORIZATION)
+        || worker.common.live().link.is_none()
+    {
+        return;
+    }
+    if let Some(page) = page_of(target, request, stored)
+        && let Some(pages) = worker.common.children.pages(&worker.cache)
+    {
+        pages.note(&page, target, Instant::now());
+    }
+}
+
+/// The page for which an object was asked for, if it is worth naming; the response is given by its
+/// fields and the length of its content.
+pub(super) fn page_of(
+    target: &Target,
+    request: &HeaderMap,
+    (response, length): (&HeaderMap, Option<u64>),
+) -> Option<Target> {
+    let referer = request.get(REFERER)?.to_str().ok()?;
+    let referer = Target::parse_url(referer.split('#').next()?).ok()?;
+    let is_page = wants_page(request) == Some(true) || is_html(response);
+    let may_be_of_user = target.query().is_some() && request.contains_key(COOKIE);
+    // An origin may answer a script's request in another way, without saying so in Vary.
+    let is_alike = !request.contains_key(ORIGIN) && varies_by_known_fields(response);
+    let is_short = length.is_some_and(|length| length <= HINTED_BYTES_MAX);
+    let is_named = referer.same_origin(target)
+        && !is_page
+        && !may_be_of_user
+        && is_alike
+        && is_short
+        && !is_stale_at_once(response);
+    is_named.then_some(referer)
+}
+
+/// Whether a response varies at most by fields that a child copies into its request.
+fn varies_by_known_fields(response: &HeaderMap) -> bool {
+    let lines = response.get_all(VARY).iter().map(|value| value.as_bytes());
+    let mut names = lines.flat_map(|line| line.split(|octet| *octet == b','));
+    names.all(|name| {
+        let name = name.trim_ascii();
+        let is_it = |known: &http::HeaderName| name.eq_ignore_ascii_case(known.as_str().as_bytes());
+        name.is_empty() || HINTED_FIELDS.iter().any(is_it)
+    })
+}
+
+/// Whether each request for the response has to validate it: then it is of no use to have it before
+/// the client asks.
+fn is_stale_at_once(response: &HeaderMap) -> bool {
+    let directives = ResponseDirectives::parse(response);
+    let lifetime = directives.s_maxage.or(directives.max_age);
+    directives.no_cache.is_response() || lifetime.is_some_and(|lifetime| lifetime.get() == 0)
+}
+
+fn is_html(fields: &HeaderMap) -> bool {
+    let kind = fields.get(CONTENT_TYPE).map(|kind| kind.as_bytes());
+    let is = |name: &[u8]| kind.is_some_and(|kind| kind.to_ascii_lowercase().starts_with(name));
+    is(b"text/html") || is(b"application/xhtml+xml")
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn fields(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let fields = fields.iter().map(|(name, value)| {
+            let name = HeaderName::from_static(name);
+            (name, HeaderValue::from_static(value))
+        });
+        fields.collect()
+    }
+
+    #[test]
+    fn only_what_any_client_of_the_page_gets_is_an_object_of_it() {
+        let of_page = ("referer", "http://a/p#x");
+        let (css, fresh) = (("content-type", "text/css"), ("cache-control", "max-age=9"));
+        let stale = ("cache-control", "max-age=0");
+        let cookie = ("cookie", "a=b");
+        for (url, request, response, length, expected) in [
+            (
+                "http://a/s",
+                &[of_page][..],
+                &[css, fresh][..],
+                Some(9),
+                true,
+            ),
+            ("http://a/s", &[of_page, cookie], &[css], Some(9), true),
+            ("http://a/s?v=1", &[of_page], &[css], Some(9), true),
+            ("http://a/s?v=1", &[of_page, cookie], &[css], Some(9), false),
+            ("http://b/s", &[of_page], &[css], Some(9), false),
+            ("https://a/s", &[of_page], &[css], Some(9), false),
+            ("http://a/s", &[], &[css], Some(9), false),
+            ("http://a/s", &[of_page], &[css, stale], Some(9), false),
+            ("http://a/s", &[of_page], &[css], Some(2 << 20), false),
+            ("http://a/s", &[of_page], &[css], None, false),
+            (
+                "http://a/s",
+                &[of_page, ("origin", "http://a")],
+                &[css],
+                Some(9),
+                false,
+            ),
+            (
+                "http://a/s",
+                &[of_page],
+                &[css, ("vary", "Accept")],
+                Some(9),
+                false,
+            ),
+            (
+                "http://a/s",
+                &[of_page],
+                &[css, ("vary", "accept-Encoding, User-Agent")],
+                Some(9),
+                true,
+            ),
+            (
+                "http://a/s",
+                &[of_page],
+                &[css, ("vary", "*")],
+                Some(9),
+                false,
+            ),
+            // A script may ask for a page as for anything else.
+            (
+                "http://a/q",
+                &[of_page, ("sec-fetch-dest", "image")],
+                &[("content-type", "text/html")],
+                Some(9),
+                false,
+            ),
+            (
+                "http://a/q",
+                &[of_page, ("sec-fetch-dest", "iframe")],
+                &[css],
+                Some(9),
+                false,
+            ),
+        ] {
+            let (request, response) = (fields(request), fields(response));
+            let page = page_of(
+                &Target::parse_url(url).unwrap(),
+                &request,
+                (&response, length),
+            );
+            assert_eq!(
+                page.is_some(),
+                expected,
+                "{url} {request:?} {response:?} {length:?}"
+            );
+            if let Some(page) = page {
+                assert_eq!(page.to_string(), "http://a/p");
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! How many connections clients have, in all and by client, and the limits on them.
+//!
+//! `cores` and `forward_listener` count each connection from its acceptance until it or its tunnel
+//! ends; `control` shows the number at a stop.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::limits::Limits;
+use crate::metrics::Limit;
+use crate::settings::Speaks;
+use crate::share::{Allowance, Network, ShareReservation};
+use crate::wire::{HTTP_2_BYTES, TLS_BYTES};
+
+/// Number of connections, in all and by client.
+#[derive(Default)]
+pub(super) struct ConnectionCounts {
+    pub(super) all: AtomicUsize,
+    by_client: Mutex<HashMap<Network, usize>>,
+}
+
+/// One counted connection; the count ends when it is dropped.
+pub(super) struct CountedConnection {
+    counts: Arc<ConnectionCounts>,
+    client: Network,
+    pub(super) bytes: u64,
+    _memory: ShareReservation,
+}
+
+impl ConnectionCounts {
+    /// Counts a connection, unless a limit forbids it.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        allowance: &Allowance,
+        speaks: Speaks,
+        limits: &Limits,
+    ) -> Result<CountedConnection, Limit> {
+        let bytes = match speaks {
+            Speaks::Http => CONNECTION_BYTES,
+            Speaks::H2c => CONNECTION_BYTES + HTTP_2_BYTES,
+            Speaks::Tls => CONNECTION_BYTES + TLS_BYTES + HTTP_2_BYTES,
+        };
+        let memory =
+            allowance
+                .reserve(bytes)
+                .ok_or_else(|| match allowance.share().take(bytes) {
+                    Some(_) => Limit::Memory,
+                    None => Limit::ClientShare,
+                })?;
+        let client = allowance.share().network();
+        let mut by_client = self
+            .by_client
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // The connection with a slow head ends soon; until then there is one connection more than
+        // the limit.
+        let full = self.all.load(Ordering::Relaxed) >= limits.clients;
+        if full && !allowance.share().give_up_head() {
+            return Err(Limit::Clients);
+        }
+        let count = by_client.entry(client).or_insert(0);
+        if *count >= limits.clients_per_address {
+            return Err(Limit::ClientsPerAddress);
+        }
+        *count += 1;
+        self.all.fetch_add(1, Ordering::Relaxed);
+        Ok(CountedConnection {
+            counts: Arc::clone(self),
+            client,
+            bytes,
+            _memory: memory,
+        })
+    }
+}
+
+impl Drop for CountedConnection {
+    fn drop(&mut self) {
+        let counts = &self.counts;
+        counts.all.fetch_sub(1, Ordering::Relaxed);
+        let mut by_client = counts
+            .by_client
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = by_client.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                by_client.remove(&self.client);
+            }
+        }
+    }
+}
+
+/// Memory of an idle client connection: its task (2 KiB), its state, up to 4 KiB of read-ahead.
+/// `wire` reserves what a request needs beyond that.
+const CONNECTION_BYTES: u64 = 8 << 10;

@@ -1,0 +1,245 @@
+//! Keeps the links to parents open: one thread, one connection per parent.
+//!
+//! Started by `server` if the configuration has a parent with a pin, told of reloads by `control`.
+//! Requests of all cores use the connection (`upstream/linked`).
+//!
+//! Invariants: the thread ends after the cores, so a core that stops does not take the link from
+//! the others. After a failed attempt it waits, longer each time, and less while requests need the
+//! link. A connection that takes no more requests is replaced at once; its requests go on.
+//! Cost: a thread; nothing without such parents.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashcache::Cache;
+use serde_json::{Value, json};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+use crate::failure::Failure;
+use crate::link::parent::{ParentLink, advice};
+use crate::link::{SLOW_START_ADVICE, slow_start_after_idle};
+use crate::metrics::links::{LinkFigure, LinkView};
+use crate::peer::{Peer, PeerKind};
+use crate::upstream::Upstream;
+use crate::upstream::linked::{LinkEnd, OpenedLink};
+use crate::worker::Common;
+
+/// The thread that keeps links open, once there is one.
+pub(super) struct Links {
+    common: Arc<Common>,
+    cache: Cache,
+    peers: Option<watch::Sender<Vec<Arc<Peer>>>>,
+}
+
+impl Links {
+    pub(super) fn new(common: &Arc<Common>, cache: &Cache) -> Self {
+        Self {
+            common: Arc::clone(common),
+            cache: cache.clone(),
+            peers: None,
+        }
+    }
+
+    /// From now on keeps the links to those of `peers` that have one, and no other.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(super) fn keep(&mut self, peers: &[Arc<Peer>]) -> std::io::Result<()> {
+        let linked = peers.iter().filter(|peer| peer.link.is_some());
+        let linked: Vec<_> = linked.cloned().collect();
+        if let Some(peers) = &self.peers {
+            peers.send_replace(linked);
+            return Ok(());
+        }
+        if linked.is_empty() {
+            return Ok(());
+        }
+        if slow_start_after_idle() {
+            warn!("{SLOW_START_ADVICE}");
+        }
+        let (sender, peers) = watch::channel(linked);
+        let (common, cache) = (Arc::clone(&self.common), self.cache.clone());
+        std::thread::Builder::new()
+            .name("hc-link".to_owned())
+            .spawn(move || {
+                let runtime = Builder::new_current_thread()
+                    .enable_all()
+                    .build_local(LocalOptions::default());
+                match runtime {
+                    Ok(runtime) => runtime.block_on(supervise(common, cache, peers)),
+                    Err(error) => error!(%error, "links not started"),
+                }
+            })?;
+        self.peers = Some(sender);
+        Ok(())
+    }
+}
+
+/// The links for operators and their monitoring.
+pub(super) fn view(common: &Common) -> LinkView {
+    let live = common.live();
+    let linked = || {
+        let peers = live.routes.peers().iter();
+        peers.filter_map(|peer| Some((peer, peer.link.as_ref()?)))
+    };
+    let parents = linked().map(|(peer, link)| {
+        let mut shown = link.to_json();
+        shown["name"] = json!(peer.name());
+        shown["url"] = json!(peer.settings.url.to_string());
+        shown
+    });
+    let parents: Value = parents.collect();
+    let unlinked = live
+        .routes
+        .peers()
+        .iter()
+        .filter(|peer| peer.link.is_none() && peer.settings.kind == PeerKind::Parent);
+    let unlinked =
+        unlinked.map(|peer| json!({ "name": peer.name(), "url": peer.settings.url.to_string() }));
+    let unlinked: Value = unlinked.collect();
+    let pins = live.link.as_ref().map_or(&[][..], |link| &link.children);
+    let has_links = linked().next().is_some() || !pins.is_empty();
+    let is_slow = has_links && slow_start_after_idle();
+    let of_parents = linked().map(|(peer, link)| LinkFigure {
+        name: peer.name().to_owned(),
+        is_up: link.is_up(),
+        round_trip: link.counters.round_trip(),
+        bytes: link.counters.bytes(),
+        contents: link.counters.contents(),
+        coding: link.counters.coding.figures(),
+    });
+    let children = common.children.seen().into_iter();
+    let of_children = children.map(|(pin, is_up, counters)| LinkFigure {
+        name: pin.to_string(),
+        is_up,
+        round_trip: counters.round_trip(),
+        bytes: counters.bytes(),
+        contents: counters.contents(),
+        coding: counters.coding.figures(),
+    });
+    LinkView {
+        figures: of_parents.chain(of_children).collect(),
+        status: json!({
+            "parents": parents,
+            "unlinked_parents": unlinked,
+            "children": common.children.to_json(pins),
+            "warning": is_slow.then_some(SLOW_START_ADVICE),
+        }),
+    }
+}
+
+/// Keeps a task for each link, until the sender is dropped.
+async fn supervise(common: Arc<Common>, cache: Cache, mut peers: watch::Receiver<Vec<Arc<Peer>>>) {
+    let mut kept: HashMap<*const Peer, AbortHandle> = HashMap::new();
+    loop {
+        let wanted = peers.borrow_and_update().clone();
+        let is_wanted = |kept: &*const Peer| wanted.iter().any(|it| Arc::as_ptr(it) == *kept);
+        kept.retain(|peer, task| {
+            let stays = is_wanted(peer);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        for peer in wanted {
+            let Some(link) = peer.link.clone() else {
+                continue;
+            };
+            kept.entry(Arc::as_ptr(&peer)).or_insert_with(|| {
+                let keeping = keep(Arc::clone(&common), cache.clone(), peer, link);
+                spawn_local(keeping).abort_handle()
+            });
+        }
+        if peers.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Keeps one link open.
+async fn keep(common: Arc<Common>, cache: Cache, peer: Arc<Peer>, link: Arc<ParentLink>) {
+    let mut failures = 0_usize;
+    loop {
+        let upstream = Upstream::new(&common.live().upstream).within(&cache);
+        let opened = match upstream.open_link(&peer, &link).await {
+            Ok(opened) => opened,
+            Err(failure) => {
+                note_failure(&peer, &link, failure, failures);
+                failures += 1;
+                link.pause(pause(failures)).await;
+                continue;
+            }
+        };
+        let OpenedLink {
+            connection,
+            mut line,
+        } = opened;
+        let address = connection.address;
+        let number = link.opened(connection, common.now());
+        let begun = Instant::now();
+        info!(peer = peer.name(), %address, "link is up");
+        // Two successes end a state of being down.
+        peer.note_success();
+        peer.note_success();
+        let end = tokio::select! {
+            end = line.ended() => end,
+            // A request has found it broken, before its last stream has ended.
+            () = link.retired(number) => LinkEnd::Broken(Failure::ConnectionTerminated),
+        };
+        link.retire(number);
+        match &end {
+            LinkEnd::GoesAway => info!(peer = peer.name(), "the parent ends the connection"),
+            LinkEnd::Broken(failure) => {
+                warn!(peer = peer.name(), %failure, "link is down");
+            }
+        }
+        // A line that breaks is tried again at once. A parent that accepts and hangs up must not be
+        // called without a pause for ever.
+        failures = match begun.elapsed() < SHORT_LIVED {
+            true => failures + 1,
+            false => 0,
+        };
+        if failures > RECONNECTS_AT_ONCE {
+            let failure = match end {
+                LinkEnd::GoesAway => Failure::ConnectionTerminated,
+                LinkEnd::Broken(failure) => failure,
+            };
+            link.failed(failure);
+            link.pause(pause(failures)).await;
+        }
+    }
+}
+
+fn note_failure(peer: &Peer, link: &ParentLink, failure: Failure, failures: usize) {
+    // The first of a row only: a line may be down for days.
+    if failures == 0 {
+        let advice = advice(&failure);
+        warn!(peer = peer.name(), %failure, advice, "no link to the parent");
+    }
+    peer.note_failure(&failure);
+    link.failed(failure);
+}
+
+/// The pause after so many failures in a row.
+fn pause(failures: usize) -> Duration {
+    let pause = PAUSES[failures.saturating_sub(1).min(PAUSES.len() - 1)];
+    // Boxes that lost their parent at the same moment must not all return together.
+    pause.mul_f64(0.8 + 0.4 * fastrand::f64())
+}
+
+const PAUSES: [Duration; 5] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(20),
+];
+/// Connections in a row that may end soon without a pause before the next.
+const RECONNECTS_AT_ONCE: usize = 3;
+/// A connection that lasted less counts as a failed attempt.
+const SHORT_LIVED: Duration = Duration::from_secs(10);

@@ -1,0 +1,174 @@
+//! The content of a stored response: as it came, also where it is stored in pages.
+//!
+//! Called by `request` and `link`, which see content and offsets of content alone.
+//!
+//! Invariants: a page that does not decode is content that is not there, never other bytes; the
+//! object is removed then. Memory: one page of content and its stored form, charged to the payer.
+//! Cost: a page decodes in 0.1 ms or less. A range decodes the pages that it touches.
+
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hashcache::{Hit, Paid, Payer, ReadError, Reader};
+
+use super::pages::{Page, PageTable};
+use super::unpack::{StoredPage, paid};
+
+/// Who pays for the memory of content that is read.
+#[derive(Clone)]
+pub(crate) struct Payers {
+    /// For what is read from disk.
+    pub(crate) stored: Payer,
+    /// For content of pages.
+    pub(crate) pages: Payer,
+}
+
+/// Memory of a reader of pages without a payer, bytes.
+pub(crate) const PAGE_READER_BYTES: u64 = 128 << 10;
+
+/// Reads the content of a stored response.
+pub(crate) enum ContentReader {
+    /// As it is stored.
+    Plain(Reader),
+    /// From pages.
+    Pages(Box<PageReader>),
+}
+
+/// Reads content from pages.
+pub(crate) struct PageReader {
+    hit: Hit,
+    table: PageTable,
+    reader: Reader,
+    page: Option<Page>,
+    stored: StoredPage,
+    at: u64,
+    end: u64,
+    payer: Option<Payer>,
+    /// Set aside for the next page.
+    paid: Option<Paid>,
+}
+
+impl ContentReader {
+    /// Reads `range` of the content of `hit`; `pages` are those of its metadata.
+    pub(crate) fn new(hit: &Hit, pages: Option<&PageTable>, range: Range<u64>) -> Self {
+        let Some(table) = pages else {
+            return Self::Plain(hit.reader(range));
+        };
+        let end = range.end.min(table.content_len());
+        let range = range.start.min(end)..end;
+        Self::Pages(Box::new(PageReader {
+            hit: hit.clone(),
+            table: table.clone(),
+            reader: hit.reader(table.stored_range(&range)),
+            page: table.page_at(range.start).filter(|_| !range.is_empty()),
+            stored: StoredPage::default(),
+            at: range.start,
+            end,
+            payer: None,
+            paid: None,
+        }))
+    }
+
+    /// As [`Reader::paid_by`].
+    #[must_use]
+    pub(crate) fn paid_by(self, payers: &Payers) -> Self {
+        let stored = Arc::clone(&payers.stored);
+        match self {
+            Self::Plain(reader) => Self::Plain(reader.paid_by(stored)),
+            Self::Pages(mut pages) => {
+                pages.reader = pages.reader.paid_by(stored);
+                pages.payer = Some(Arc::clone(&payers.pages));
+                Self::Pages(pages)
+            }
+        }
+    }
+
+    /// As [`Reader::offset`].
+    pub(crate) fn offset(&self) -> u64 {
+        match self {
+            Self::Plain(reader) => reader.offset(),
+            Self::Pages(pages) => pages.at,
+        }
+    }
+
+    /// As [`Reader::poll_next`], with offsets of the content in errors too.
+    pub(crate) fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, ReadError>>> {
+        match self {
+            Self::Plain(reader) => reader.poll_next(context),
+            Self::Pages(pages) => pages.poll_next(context),
+        }
+    }
+
+    /// Ready when the first bytes can be given out. Pending without a waker when the payer refuses.
+    ///
+    /// # Errors
+    /// As [`Self::poll_next`].
+    pub(crate) fn poll_begin(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
+        match self {
+            Self::Plain(_) => Poll::Ready(Ok(())),
+            Self::Pages(pages) => pages.poll_stored(context).map_ok(drop),
+        }
+    }
+
+    /// The next piece, without a payer.
+    pub(crate) async fn next(&mut self) -> Option<Result<Bytes, ReadError>> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+}
+
+impl PageReader {
+    /// Collects the stored form of the next page; `None` at the end.
+    fn poll_stored(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Page>, ReadError>> {
+        let offset = self.at;
+        let Some(page) = self.page.filter(|_| self.at < self.end) else {
+            return Poll::Ready(Ok(None));
+        };
+        let bytes = usize::try_from(page.stored_bytes).unwrap_or(usize::MAX);
+        let collected = self
+            .stored
+            .poll_collect(bytes, || self.reader.poll_next(context));
+        Poll::Ready(match ready!(collected) {
+            Ok(true) => Ok(Some(page)),
+            Ok(false) | Err(_) => Err(ReadError::Missing { offset }),
+        })
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, ReadError>>> {
+        let page = match ready!(self.poll_stored(context)) {
+            Ok(Some(page)) => page,
+            Ok(None) => return Poll::Ready(None),
+            Err(error) => return Poll::Ready(Some(Err(error))),
+        };
+        if let Some(payer) = self.payer.as_ref().filter(|_| self.paid.is_none()) {
+            self.paid = payer(page.bytes as u64);
+            if self.paid.is_none() {
+                return Poll::Pending;
+            }
+        }
+        let stored = usize::try_from(page.stored_bytes).unwrap_or(usize::MAX);
+        let Some(content) = self.stored.take(stored, page.bytes) else {
+            tracing::warn!(
+                offset = self.at,
+                "a stored page is damaged; the object is removed"
+            );
+            self.hit.invalidate();
+            // Nothing behind it is read either.
+            self.end = self.at;
+            let offset = self.at;
+            return Poll::Ready(Some(Err(ReadError::Missing { offset })));
+        };
+        let whole = paid(content.into(), self.paid.take());
+        let from = usize::try_from(self.at - page.start()).unwrap_or(usize::MAX);
+        let to = usize::try_from(self.end - page.start()).unwrap_or(usize::MAX);
+        let piece = whole.slice(from..to.min(whole.len()));
+        self.at += piece.len() as u64;
+        self.page = self.table.after(&page);
+        Poll::Ready(Some(Ok(piece)))
+    }
+}

@@ -1,0 +1,105 @@
+//! A tunnel inside an HTTP/2 connection (RFC 9113, section 8.5): CONNECT of a child on its link.
+//!
+//! Begun by `http2` when the service has answered 200; the tunnel gets it as a `Socket`.
+//!
+//! Invariants: a child has at most [`TUNNELS`] of them, over all of its connections. The connection
+//! counts the stream as open until the tunnel is dropped, and received bytes as unread until the
+//! tunnel has read them.
+//!
+//! [`TUNNELS`]: crate::link::TUNNELS
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hashcache_http::HASHCACHE_LINK;
+use http::HeaderMap;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::flow::{ContentReader, OpenStream};
+use crate::link::counters::{IN, OUT, OpenTunnel};
+use crate::link::pieces::Pieces;
+use crate::share::ShareReservation;
+
+/// How the bytes of a tunnel are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TunnelContent {
+    /// They pass unchanged.
+    Opaque,
+    /// `connect/chunked` codes and counts them.
+    Chunks,
+}
+
+impl TunnelContent {
+    /// That of a tunnel whose response has these fields.
+    pub(super) fn of(fields: &HeaderMap) -> Self {
+        match fields.contains_key(HASHCACHE_LINK) {
+            true => Self::Chunks,
+            false => Self::Opaque,
+        }
+    }
+}
+
+/// The bytes of one stream.
+pub(super) struct StreamTunnel {
+    pub(super) io: Pieces<TokioIo<Upgraded>>,
+    pub(super) reader: ContentReader,
+    pub(super) content: TunnelContent,
+    pub(super) _open: OpenStream,
+    pub(super) counted: OpenTunnel,
+    pub(super) _memory: Option<ShareReservation>,
+}
+
+impl StreamTunnel {
+    fn note(&self, direction: usize, bytes: usize) {
+        if self.content == TunnelContent::Opaque {
+            self.counted.note_opaque(direction, bytes);
+        }
+    }
+}
+
+impl AsyncRead for StreamTunnel {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buffer);
+        let bytes = buffer.filled().len() - before;
+        self.reader.read(bytes);
+        self.note(IN, bytes);
+        read
+    }
+}
+
+impl AsyncWrite for StreamTunnel {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.note(OUT, bytes);
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+impl fmt::Debug for StreamTunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamTunnel").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,197 @@
+//! Responses to plain requests from memory, written without hyper.
+//!
+//! `stream` asks a connection's [`MemoryHits`] about each head that was checked. If that has the
+//! response, `stream` writes it, and hyper never sees the request. Otherwise hyper gets the head as
+//! if nothing had been asked. A hit costs about half the processor time of one through hyper.
+//!
+//! Invariants: only requests with one meaning reach it: they were checked like those for hyper. The
+//! response has the same bytes as the one that hyper would write. The exchange runs through the
+//! states of the `Cell`, so its end is reported like any other.
+//! Cost: one system call for a response of up to [`PIECES_MAX`] pieces. The head is built in a
+//! buffer of the thread.
+
+use std::cell::RefCell;
+use std::io::IoSlice;
+
+use bytes::{Buf, Bytes};
+use tokio::time::Instant;
+
+use super::cell::OnSent;
+use super::head::{RequestForm, trim};
+
+/// Answers requests from memory.
+pub(crate) trait MemoryHits {
+    /// The response to `request`, whose head is appended to `head`; `None`: this request is not for
+    /// this way, and nothing has happened.
+    fn answer(&self, request: &PlainRequest<'_>, head: &mut Vec<u8>) -> Option<MemoryResponse>;
+}
+
+/// A GET request of HTTP/1.1 without content.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainRequest<'a> {
+    /// The request target as the client sent it.
+    pub(crate) target: &'a str,
+    pub(crate) form: RequestForm,
+    /// The field lines, with the empty line behind them.
+    pub(super) lines: &'a [u8],
+    /// The time at which the first byte of the head was read.
+    pub(crate) received: Instant,
+}
+
+impl<'a> PlainRequest<'a> {
+    /// Names, in the client's spelling, and values of the fields.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let lines = self.lines.split(|&byte| byte == b'\n');
+        lines.filter_map(|line| {
+            let colon = line.iter().position(|&byte| byte == b':')?;
+            let value = line[colon + 1..].strip_suffix(b"\r")?;
+            Some((&line[..colon], trim(value)))
+        })
+    }
+}
+
+/// The rest of a response whose head is written already.
+pub(crate) struct MemoryResponse {
+    /// At most [`PIECES_MAX`] pieces.
+    pub(crate) content: Vec<Bytes>,
+    /// Called when the response was sent or can never be.
+    pub(crate) on_sent: OnSent,
+}
+
+/// Most pieces of content.
+pub(crate) const PIECES_MAX: usize = 15;
+
+/// What is left to send of a response.
+pub(super) struct Sending {
+    head: Vec<u8>,
+    head_sent: usize,
+    content: Vec<Bytes>,
+    /// The first piece that is not sent completely.
+    first: usize,
+    /// The client has not taken all at once.
+    has_waited: bool,
+}
+
+impl Sending {
+    pub(super) fn new(head: Vec<u8>, content: Vec<Bytes>) -> Self {
+        Self {
+            head,
+            head_sent: 0,
+            content,
+            first: 0,
+            has_waited: false,
+        }
+    }
+
+    /// Calls `write` with what is left; `None` when nothing is.
+    pub(super) fn write<T>(&self, write: impl FnOnce(&[IoSlice<'_>]) -> T) -> Option<T> {
+        let mut slices = [IoSlice::new(&[]); 1 + PIECES_MAX];
+        let head = &self.head[self.head_sent..];
+        let pieces = self.content[self.first..].iter().map(|piece| &piece[..]);
+        let left = std::iter::once(head).chain(pieces);
+        let mut count = 0;
+        for bytes in left.filter(|bytes| !bytes.is_empty()).take(slices.len()) {
+            slices[count] = IoSlice::new(bytes);
+            count += 1;
+        }
+        (count > 0).then(|| write(&slices[..count]))
+    }
+
+    /// The client does not take the rest now. When that happens first: the bytes of content that
+    /// are left, if they are more than every client may have.
+    pub(super) fn begin_to_wait(&mut self) -> Option<usize> {
+        if std::mem::replace(&mut self.has_waited, true) {
+            return None;
+        }
+        let left: usize = self.content[self.first..].iter().map(Bytes::len).sum();
+        Some(left).filter(|left| *left > FREE_BYTES)
+    }
+
+    /// `written` more bytes were sent.
+    pub(super) fn advance(&mut self, written: usize) {
+        let of_head = written.min(self.head.len() - self.head_sent);
+        self.head_sent += of_head;
+        let mut left = written - of_head;
+        while left > 0
+            && let Some(piece) = self.content.get_mut(self.first)
+        {
+            let of_piece = left.min(piece.len());
+            piece.advance(of_piece);
+            left -= of_piece;
+            if piece.is_empty() {
+                // It keeps a slab.
+                *piece = Bytes::new();
+                self.first += 1;
+            }
+        }
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        put_back(std::mem::take(&mut self.head));
+    }
+}
+
+/// The thread's buffer for a head, empty.
+pub(super) fn take_buffer() -> Vec<u8> {
+    let mut buffer = BUFFER.take();
+    buffer.clear();
+    buffer
+}
+
+/// Returns a buffer to the thread.
+pub(super) fn put_back(buffer: Vec<u8>) {
+    if buffer.capacity() <= BUFFER_MAX {
+        // At the end of the thread there is no place to return it to.
+        let _ = BUFFER.try_with(|it| it.replace(buffer));
+    }
+}
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Content that a slow client may keep in memory without paying for it: a slab.
+const FREE_BYTES: usize = 64 << 10;
+/// The largest buffer that is kept.
+const BUFFER_MAX: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(sending: &Sending) -> Vec<u8> {
+        let all = |slices: &[IoSlice<'_>]| slices.iter().flat_map(|it| it.to_vec()).collect();
+        sending.write(all).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_response_is_whole_however_it_is_cut() {
+        let pieces: Vec<Bytes> = ["", "cd", "", "efg", "h"].map(Bytes::from).into();
+        for step in 1..10 {
+            let mut sending = Sending::new(b"ab".to_vec(), pieces.clone());
+            let mut sent = 0;
+            while sent < 8 {
+                assert_eq!(left(&sending), b"abcdefgh"[sent..], "{step} {sent}");
+                let now = step.min(8 - sent);
+                sending.advance(now);
+                sent += now;
+            }
+            assert_eq!(left(&sending), b"");
+        }
+    }
+
+    #[test]
+    fn fields_are_read_as_they_were_checked() {
+        let request = PlainRequest {
+            target: "/",
+            form: RequestForm::Origin,
+            lines: b"Host: a:80\r\nX-Empty:\r\nY:\t z\t \r\n\r\n",
+            received: Instant::now(),
+        };
+        let fields: Vec<_> = request.fields().collect();
+        let expected: [(&[u8], &[u8]); 3] = [(b"Host", b"a:80"), (b"X-Empty", b""), (b"Y", b"z")];
+        assert_eq!(fields, expected);
+    }
+}
