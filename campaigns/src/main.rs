@@ -29,6 +29,7 @@ mod real_clients;
 mod report;
 mod smuggling;
 mod squid;
+mod wan;
 
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
@@ -79,6 +80,8 @@ enum Command {
     Failures(failures::Args),
     /// Kill one of three boxes behind HAProxy under load and start it again
     Members(members::Args),
+    /// Measure a child and its parent over a slow link: bytes, time, kills, damage
+    Wan(wan::Args),
     /// Run the public suite of HTTP caching tests in both modes
     Conformance(conformance::Args),
     /// Hold random operations on every policy against a map
@@ -160,6 +163,7 @@ impl Command {
             Self::Application(args) => application::run(args, campaign).await,
             Self::Failures(args) => failures::run(args, campaign).await,
             Self::Members(args) => members::run(args, campaign).await,
+            Self::Wan(args) => wan::run(args, campaign).await,
             Self::Conformance(args) => conformance::run(args, campaign),
             Self::Models(args) => models::models(args, campaign),
             Self::Stress(args) => models::stress(args, campaign),

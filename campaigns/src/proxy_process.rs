@@ -112,15 +112,14 @@ impl ProxyCommand {
         let mut process = ProxyProcess {
             child,
             said,
-            addresses: vec![],
-            admin: None,
+            places: Places::default(),
             _home: self.home.clone(),
         };
         let greeting = greetings.recv_timeout(self.wait).map_err(|_| {
             let said = process.said();
             anyhow!("the proxy did not say where it listens; it said: {said:?}")
         })?;
-        (process.addresses, process.admin) = read_greeting(&greeting)?;
+        process.places = read_greeting(&greeting)?;
         Ok(process)
     }
 
@@ -170,8 +169,7 @@ impl ProxyCommand {
 pub struct ProxyProcess {
     child: Child,
     said: Said,
-    addresses: Vec<SocketAddr>,
-    admin: Option<SocketAddr>,
+    places: Places,
     /// Removed after `drop` has ended the process.
     _home: Option<Arc<TempDir>>,
 }
@@ -179,17 +177,27 @@ pub struct ProxyProcess {
 impl ProxyProcess {
     /// The address of its first listener.
     pub fn address(&self) -> SocketAddr {
-        self.addresses[0]
+        self.places.listeners[0]
     }
 
     /// The addresses of all listeners, in the order of the flags.
     pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+        &self.places.listeners
     }
 
     /// The address of its admin listener, if it has one.
     pub fn admin(&self) -> Option<SocketAddr> {
-        self.admin
+        self.places.admin
+    }
+
+    /// The listener for children, if the flags ask for one.
+    pub fn link_address(&self) -> Option<SocketAddr> {
+        self.places.link
+    }
+
+    /// The first forwarded port, if the flags ask for one.
+    pub fn forward_address(&self) -> Option<SocketAddr> {
+        self.places.forward
     }
 
     /// `http://address`, the form that clients expect in `http_proxy`.
@@ -210,7 +218,7 @@ impl ProxyProcess {
 
     /// A page of the admin listener.
     pub fn admin_page(&self, path: &str) -> anyhow::Result<String> {
-        let admin = self.admin.context("this proxy has no admin listener")?;
+        let admin = self.admin().context("this proxy has no admin listener")?;
         let mut stream =
             TcpStream::connect(admin).with_context(|| format!("cannot connect to {admin}"))?;
         stream.set_read_timeout(Some(ADMIN_TIME))?;
@@ -351,21 +359,29 @@ fn listen_to(source: impl Read + Send + 'static, said: Said, greetings: mpsc::Se
     });
 }
 
-/// The listeners and the admin listener that a greeting names.
+/// Where a proxy listens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Places {
+    listeners: Vec<SocketAddr>,
+    admin: Option<SocketAddr>,
+    link: Option<SocketAddr>,
+    forward: Option<SocketAddr>,
+}
+
+/// The listeners that a greeting names.
 ///
-/// `hashcache: proxy on http://A http://B, admin on http://C; cache …`
-fn read_greeting(greeting: &str) -> anyhow::Result<(Vec<SocketAddr>, Option<SocketAddr>)> {
+/// `hashcache: proxy on http://A http://B, link on https://C, D leads to E, admin on http://F; …`
+fn read_greeting(greeting: &str) -> anyhow::Result<Places> {
     let (places, _) = greeting.split_once(';').context("a greeting without `;`")?;
-    let (listeners, admin) = places
-        .rsplit_once(", ")
-        .with_context(|| format!("not a greeting: {greeting:?}"))?;
-    let (_, listeners) = listeners
-        .rsplit_once(" on ")
+    let mut parts = places.split(", ");
+    let (_, listeners) = parts
+        .next()
+        .and_then(|first| first.rsplit_once(" on "))
         .with_context(|| format!("no listeners in {greeting:?}"))?;
     let address = |url: &str| {
-        url.strip_prefix("http://")
-            .or(url.strip_prefix("https://"))
-            .and_then(|address| address.parse().ok())
+        url.trim_start_matches("https://")
+            .trim_start_matches("http://")
+            .parse()
             .with_context(|| format!("`{url}` is no address in {greeting:?}"))
     };
     let listeners: Vec<SocketAddr> = listeners
@@ -373,8 +389,22 @@ fn read_greeting(greeting: &str) -> anyhow::Result<(Vec<SocketAddr>, Option<Sock
         .map(address)
         .collect::<anyhow::Result<_>>()?;
     ensure!(!listeners.is_empty(), "no listeners in {greeting:?}");
-    let admin = admin.strip_prefix("admin on ").map(address).transpose()?;
-    Ok((listeners, admin))
+    let mut found = Places {
+        listeners,
+        ..Places::default()
+    };
+    for part in parts {
+        if let Some(url) = part.strip_prefix("admin on ") {
+            found.admin = Some(address(url)?);
+        } else if let Some(url) = part.strip_prefix("link on ") {
+            found.link = Some(address(url)?);
+        } else if let Some((at, _)) = part.split_once(" leads to ") {
+            found.forward.get_or_insert(address(at)?);
+        } else {
+            ensure!(part == "no admin", "not a greeting: {greeting:?}");
+        }
+    }
+    Ok(found)
 }
 
 /// Builds the binary for release; returns its path as cargo reports it.
@@ -481,24 +511,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_greeting_tells_listeners_and_admin() {
+    fn a_greeting_tells_where_a_proxy_listens() {
+        let at = |address: &str| address.parse().unwrap();
         let greeting = "hashcache: proxy on http://127.0.0.1:1 http://[::1]:2, admin on \
                         http://127.0.0.1:3; cache /c.img (1GiB, policy log), memory 64MiB\n";
-        let (listen, admin) = read_greeting(greeting).unwrap();
-        assert_eq!(
-            listen,
-            ["127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap()]
-        );
-        assert_eq!(admin, Some("127.0.0.1:3".parse().unwrap()));
+        let places = read_greeting(greeting).unwrap();
+        assert_eq!(places.listeners, [at("127.0.0.1:1"), at("[::1]:2")]);
+        assert_eq!(places.admin, Some(at("127.0.0.1:3")));
         let greeting = "hashcache: in front of http://192.0.2.1 on http://127.0.0.1:1, no admin; \
                         cache";
-        let (listen, admin) = read_greeting(greeting).unwrap();
-        assert_eq!(listen, ["127.0.0.1:1".parse().unwrap()]);
-        assert_eq!(admin, None);
+        let places = read_greeting(greeting).unwrap();
+        assert_eq!(places.listeners, [at("127.0.0.1:1")]);
+        assert_eq!(places.admin, None);
         let greeting = "hashcache: in front of https://a on https://127.0.0.1:1, no admin; cache";
-        let (listen, _) = read_greeting(greeting).unwrap();
-        assert_eq!(listen, ["127.0.0.1:1".parse().unwrap()]);
+        let places = read_greeting(greeting).unwrap();
+        assert_eq!(places.listeners, [at("127.0.0.1:1")]);
+        let greeting = "hashcache: proxy on http://127.0.0.1:1, link on https://127.0.0.1:2, \
+                        127.0.0.1:3 leads to db.example:5432, admin on http://127.0.0.1:4; cache";
+        let places = read_greeting(greeting).unwrap();
+        assert_eq!(places.link, Some(at("127.0.0.1:2")));
+        assert_eq!(places.forward, Some(at("127.0.0.1:3")));
+        assert_eq!(places.admin, Some(at("127.0.0.1:4")));
         assert!(read_greeting("hashcache: cannot open\n").is_err());
+        assert!(read_greeting("hashcache: proxy on http://127.0.0.1:1, what; cache").is_err());
     }
 
     #[test]

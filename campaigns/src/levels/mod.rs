@@ -173,7 +173,7 @@ fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Who has the objects.
+/// Where the objects are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
     /// Only the origin.

@@ -56,7 +56,7 @@ impl Boxes {
                 "[[site]]\nhosts = [\"{HOST}\"]\norigins = [\"http://{origin}\"]\n\
                  trust_forwarded = [\"127.0.0.1/32\"]\n"
             );
-            // All requests come from one address, that of the balancer.
+            // All requests are from one address, that of the balancer.
             let limits = "[limits]\nclient_share = 100\n\n";
             fs::write(&file, format!("name = \"box{n}\"\n\n{limits}{list}{site}"))?;
             let command = campaign

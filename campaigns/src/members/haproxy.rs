@@ -132,7 +132,8 @@ impl Drop for Balancer {
     }
 }
 
-/// The configuration that docs/OPERATING.md recommends, at this address.
+/// The configuration that docs/OPERATING.md recommends, at this address; responses also say which
+/// box HAProxy got them from.
 fn configuration(address: SocketAddr, balance: Balance, boxes: &[SocketAddr]) -> String {
     let balance = match balance {
         Balance::ByUrl => "balance uri\n    hash-type consistent",
@@ -155,12 +156,15 @@ frontend site
     default_backend boxes
 backend boxes
     {balance}
+    http-response set-header {BOX_FIELD} %s
     option httpchk GET /proxy.pac
     http-check expect status 100-499
 {servers}"
     )
 }
 
+/// Names the box that HAProxy has chosen, `box` and its number.
+pub const BOX_FIELD: &str = "X-Box";
 const CHECK: &str = "inter 1s fall 1 rise 2";
 const MISSING: &str = "HAProxy is missing: apt-get install haproxy, or name it with --haproxy";
 const START_LOOKS: u32 = 200;

@@ -13,6 +13,8 @@ use hashcache_testkit::{BodyEnd, Client, Response, Script, content};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use super::haproxy::BOX_FIELD;
+
 /// A part of the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -60,6 +62,8 @@ pub struct Sent {
     pub requests: usize,
     pub repeated: usize,
     pub errors: Vec<String>,
+    /// Which box the responses came from that were cut.
+    pub cut: Vec<String>,
 }
 
 impl Load {
@@ -117,6 +121,7 @@ impl Load {
                     all.requests += sent.requests;
                     all.repeated += sent.repeated;
                     all.errors.extend(sent.errors);
+                    all.cut.extend(sent.cut);
                 }
                 Err(error) => all.errors.push(error.to_string()),
             }
@@ -166,6 +171,11 @@ impl User {
             asked = self.ask(rank).await;
         }
         let fault = match asked {
+            Ok(response) if response.end != BodyEnd::Complete => {
+                let from = response.field(BOX_FIELD).unwrap_or("no box");
+                self.sent.cut.push(from.to_owned());
+                return;
+            }
             Ok(response) => wrong(rank, &response),
             Err(error) => Some(error.to_string()),
         };
@@ -189,9 +199,6 @@ impl User {
 fn wrong(rank: usize, response: &Response) -> Option<String> {
     if response.status != 200 {
         return Some(format!("status {}", response.status));
-    }
-    if response.end != BodyEnd::Complete {
-        return Some(format!("the content ends with {:?}", response.end));
     }
     (response.body != body(&path(rank))).then(|| "wrong content".to_owned())
 }

@@ -93,6 +93,9 @@ struct Played {
     ended_after: Vec<Duration>,
     requests: usize,
     errors: Vec<String>,
+    /// Responses of the killed box itself that were on their way when it was killed: HAProxy has
+    /// passed the beginning on and cannot take it back.
+    cut: usize,
     /// Requests sent again because a kept connection was closed before a response began.
     repeated: usize,
 }
@@ -108,6 +111,9 @@ impl Played {
         format!("{count} in {requests} requests, {repeated} sent again {first}")
     }
 }
+
+/// Name and number of the box that is killed.
+const KILLED: &str = "box1";
 
 async fn play(
     campaign: &mut Campaign,
@@ -158,6 +164,13 @@ async fn play(
             played.requests += sent.requests;
             played.repeated += sent.repeated;
             played.errors.extend(sent.errors);
+            let is_killed = part == Part::Outage && window == 0 && count > 1;
+            for from in sent.cut {
+                match is_killed && from == KILLED {
+                    true => played.cut += 1,
+                    false => played.errors.push(format!("a response of {from} was cut")),
+                }
+            }
             if part == Part::Return {
                 played.ended_after.push(returned.elapsed());
             }
@@ -181,6 +194,14 @@ fn judge(campaign: &mut Campaign, (kind, load): (Kind, &Load), one: &Played, thr
         format!("{name}: no client error"),
         three.errors.is_empty(),
         three.shown_errors(),
+    );
+    report.check(
+        format!("{name}: responses that the kill itself cut"),
+        three.cut <= load.clients,
+        format!(
+            "{}, at most one for each of {} clients",
+            three.cut, load.clients
+        ),
     );
     for part in Part::ALL {
         let (of_one, of_three) = (one.of_part(part), three.of_part(part));

@@ -26,7 +26,7 @@ use crate::proxy_process::{MemoryCgroup, ProxyProcess};
 use crate::report::{Report, show_bytes};
 use hostile::Hostile;
 pub use hostile::allow_many_files;
-use sampler::Sampler;
+pub use sampler::Sampler;
 
 /// Arguments of `memory-limit`.
 #[derive(clap::Args, Clone)]

@@ -1,7 +1,9 @@
-//! One run: four proxies of one variant, their clients, what was counted.
+//! One run: four proxies of each of some variants, their clients, what was counted.
 //!
-//! Called by `mod` for each variant in turn. Processor time is that of the proxies alone, by the
-//! kernel's account; datagrams are those of their namespaces; hits are counted in the access logs.
+//! Called by `mod`. Variants of one run serve the same requests at the same time, each on its own
+//! ports, so that what slows the processor down slows both. Processor time is that of the proxies
+//! alone, by the kernel's account; datagrams are those of their namespaces; hits are counted in the
+//! access logs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,17 +42,26 @@ impl Variant {
         }
     }
 
+    /// Where its proxies listen. Each proxy of a variant is in a namespace of its own.
+    fn http_port(self) -> u16 {
+        match self {
+            Self::NoPeers => 3129,
+            Self::Icp | Self::Summaries => 3128,
+        }
+    }
+
     /// The configuration of a proxy about the others.
     fn configuration(self, own: usize) -> String {
         if self == Self::NoPeers {
             return String::new();
         }
         let mut text = format!("icp = \"{}:{ICP_PORT}\"\n", proxy_address(own));
+        let http_port = self.http_port();
         for other in (0..PROXIES).filter(|other| *other != own) {
             let address = proxy_address(other);
             text += &format!(
                 "[[peer]]\nname = \"proxy{other}\"\nkind = \"sibling\"\n\
-                 url = \"http://{address}:{HTTP_PORT}\"\nicp = {ICP_PORT}\n"
+                 url = \"http://{address}:{http_port}\"\nicp = {ICP_PORT}\n"
             );
             if self == Self::Summaries {
                 text += "summary = true\n";
@@ -93,69 +104,97 @@ pub struct Bench<'a> {
     pub origin: &'a ContentOrigin,
     /// Of each proxy.
     pub clients: usize,
+    /// That of the proxies.
+    pub processor: usize,
 }
 
 impl Bench<'_> {
-    /// Runs one variant with empty caches.
-    pub async fn run(
+    /// Runs these variants at the same time, with empty caches. At most one of them has peers: its
+    /// datagrams are all those of the namespaces.
+    pub async fn run<const N: usize>(
         &self,
         campaign: &Campaign,
-        variant: Variant,
+        variants: [Variant; N],
         workload: &Workload,
-    ) -> anyhow::Result<Outcome> {
-        let mut proxies = vec![];
+    ) -> anyhow::Result<[Outcome; N]> {
+        let mut groups: [Vec<Proxy>; N] = std::array::from_fn(|_| vec![]);
         for number in 0..PROXIES {
-            proxies.push(self.start(campaign, variant, number)?);
+            for (group, variant) in groups.iter_mut().zip(variants) {
+                group.push(self.start(campaign, variant, number)?);
+            }
         }
-        let pids: Vec<u32> = proxies.iter().map(|proxy| proxy.process.pid()).collect();
-        let sent = || {
-            pids.iter()
-                .map(|pid| datagrams(*pid))
-                .sum::<anyhow::Result<u64>>()
-        };
-        let (datagrams_before, cpu_before) = (sent()?, cpu_ns(&pids)?);
-        let begun = Instant::now();
-        let times = self.load(&proxies, workload).await?;
-        let took = begun.elapsed();
-        let mut outcome = Outcome {
-            requests: times.count() as u64,
-            cpu_ns: cpu_ns(&pids)? - cpu_before,
-            datagrams: sent()? - datagrams_before,
-            times,
-            took,
-            ..Outcome::default()
-        };
-        for mut proxy in proxies {
-            let ended = proxy.process.ended()?;
-            let said = proxy.process.said();
-            ensure!(
-                ended.is_none() && !said.contains("panicked"),
-                "a proxy ended ({ended:?}) or panicked: {said}"
-            );
-            // The log is complete when the proxy has ended.
-            proxy.process.terminate()?;
-            outcome.count(&proxy.log)?;
+        let before = self.counts(&groups)?;
+        let mut loads = JoinSet::new();
+        for (at, group) in groups.iter().enumerate() {
+            let load = self.load(group, workload);
+            loads.spawn(async move { (at, load.await) });
         }
-        Ok(outcome)
+        let mut outcomes: [Outcome; N] = std::array::from_fn(|_| Outcome::default());
+        while let Some(load) = loads.join_next().await {
+            let (at, load) = load.context("the load panicked")?;
+            (outcomes[at].times, outcomes[at].took) = load?;
+        }
+        let after = self.counts(&groups)?;
+        for (at, group) in groups.into_iter().enumerate() {
+            let outcome = &mut outcomes[at];
+            outcome.requests = outcome.times.count() as u64;
+            outcome.cpu_ns = after.cpu_ns[at] - before.cpu_ns[at];
+            if variants[at] != Variant::NoPeers {
+                outcome.datagrams = after.datagrams - before.datagrams;
+            }
+            for mut proxy in group {
+                let ended = proxy.process.ended()?;
+                let said = proxy.process.said();
+                ensure!(
+                    ended.is_none() && !said.contains("panicked"),
+                    "a proxy ended ({ended:?}) or panicked: {said}"
+                );
+                // The log is complete when the proxy has ended.
+                proxy.process.terminate()?;
+                outcome.count(&proxy.log)?;
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// What is counted before and after the load.
+    fn counts<const N: usize>(&self, groups: &[Vec<Proxy>; N]) -> anyhow::Result<Counts<N>> {
+        let mut counts = Counts {
+            cpu_ns: [0; N],
+            datagrams: 0,
+        };
+        for (cpu, group) in counts.cpu_ns.iter_mut().zip(groups) {
+            let pids: Vec<u32> = group.iter().map(|proxy| proxy.process.pid()).collect();
+            *cpu = cpu_ns(&pids)?;
+        }
+        // All groups are in the same namespaces.
+        for proxy in &groups[0] {
+            counts.datagrams += datagrams(proxy.process.pid())?;
+        }
+        Ok(counts)
     }
 
     fn start(&self, campaign: &Campaign, variant: Variant, number: usize) -> anyhow::Result<Proxy> {
-        let configuration = campaign.folder().join(format!("proxy{number}.toml"));
-        let log = campaign.folder().join(format!("proxy{number}.log"));
+        let name = format!("{variant:?}{number}");
+        let configuration = campaign.folder().join(format!("{name}.toml"));
+        let log = campaign.folder().join(format!("{name}.log"));
         fs::write(&configuration, variant.configuration(number))?;
         match fs::remove_file(&log) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
         let command = campaign.proxy()?.network(&self.network.proxy(number));
+        let http_port = variant.http_port();
         let process = command
             .flag("config", configuration.display())
             .flag("name", format!("proxy{number}"))
-            .flag("listen", format!("{}:{HTTP_PORT}", proxy_address(number)))
+            .flag("listen", format!("{}:{http_port}", proxy_address(number)))
             .flag("allow-client", network::NETWORK)
             .flag("allow-destination", network::NETWORK)
             .flag("cache-size", CACHE_SIZE)
             .flag("memory", MEMORY)
+            .flag("workers", 1)
+            .processors(&self.processor.to_string())
             .without("access-log")
             .flag("access-log", log.display())
             .flag("log-format", "squid")
@@ -163,15 +202,19 @@ impl Bench<'_> {
         Ok(Proxy { process, log })
     }
 
-    /// All requests of all clients; returns how long each took.
-    async fn load(&self, proxies: &[Proxy], workload: &Workload) -> anyhow::Result<Durations> {
-        let mut clients = JoinSet::new();
+    /// All requests of all clients of a group; returns how long each took, and all of them.
+    fn load(
+        &self,
+        proxies: &[Proxy],
+        workload: &Workload,
+    ) -> impl Future<Output = anyhow::Result<(Durations, Duration)>> + Send + 'static {
+        let mut all_clients = vec![];
         for (number, proxy) in proxies.iter().enumerate() {
             for client in 0..self.clients {
                 let paths = workload.paths(number, client);
                 let urls: Vec<String> = paths.iter().map(|path| self.origin.url(path)).collect();
                 let address = proxy.process.address();
-                clients.spawn(async move {
+                all_clients.push(async move {
                     let mut connection = Client::connect(address).await?;
                     let mut times = Vec::with_capacity(urls.len());
                     for url in &urls {
@@ -193,12 +236,22 @@ impl Bench<'_> {
                 });
             }
         }
-        let mut all = vec![];
-        while let Some(times) = clients.join_next().await {
-            all.extend(times.context("a client panicked")??);
+        async move {
+            let begun = Instant::now();
+            let mut clients: JoinSet<_> = all_clients.into_iter().collect();
+            let mut all = vec![];
+            while let Some(times) = clients.join_next().await {
+                all.extend(times.context("a client panicked")??);
+            }
+            Ok((Durations::new(all), begun.elapsed()))
         }
-        Ok(Durations::new(all))
     }
+}
+
+struct Counts<const N: usize> {
+    /// Of each group of proxies.
+    cpu_ns: [u64; N],
+    datagrams: u64,
 }
 
 struct Proxy {
@@ -233,8 +286,7 @@ impl Outcome {
 pub const PROXIES: usize = 4;
 const CACHE_SIZE: &str = "75MB";
 const MEMORY: &str = "64MiB";
-/// Each proxy is alone in its namespace, so that no port can be taken.
-const HTTP_PORT: u16 = 3128;
+/// Only one proxy of a namespace has peers, so that the port cannot be taken.
 const ICP_PORT: u16 = 3130;
 /// Much longer than an answer takes, so that a proxy that hangs does not hang the campaign.
 const ANSWER_TIME: Duration = Duration::from_secs(30);

@@ -24,7 +24,7 @@ struct Case {
     options: &'static str,
     /// What our proxy is to Squid.
     kind: Kind,
-    /// Who answers Squid's queries.
+    /// What answers Squid's queries.
     queries: Queries,
     /// Codes in Squid's log for what our proxy knows and for what nobody knows.
     known: &'static str,
@@ -261,7 +261,7 @@ impl Pair {
             site.expect_requests(url, 1)?;
         }
         for url in &urls {
-            let [line] = self.squid.log.about(url).await?;
+            let [line] = self.squid.log.served(url).await?;
             line.expect(200, "TCP_MISS", case.known)?;
             // Our log has the lines of two threads in any order.
             let lines: [Line; 2] = self.ours.log.about(url).await?;
@@ -296,7 +296,7 @@ impl Pair {
         let url = bench.site.url(case.name, UNKNOWN);
         bench.site.fetch(self.squid.http, &url, &[]).await?;
         bench.site.expect_requests(&url, 1)?;
-        let [line] = self.squid.log.about(&url).await?;
+        let [line] = self.squid.log.served(&url).await?;
         line.expect(200, "TCP_MISS", case.unknown)?;
         let request = bench.site.requests(&url).remove(0);
         let via = request

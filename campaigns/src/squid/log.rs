@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail, ensure};
 /// One request or tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Who asked.
+    /// The address of the client.
     pub client: String,
     /// `TCP_MISS` and the like.
     pub code: String,
@@ -79,10 +79,25 @@ impl Log {
     /// The lines about requests for this URL, without queries, which must be so many. Waits for
     /// them: a line is written a moment after its client has the response.
     pub async fn about<const COUNT: usize>(&self, url: &str) -> anyhow::Result<[Line; COUNT]> {
+        self.lines_that(url, |_| true).await
+    }
+
+    /// The same without requests for what is stored that found nothing. A digest of a few bits an
+    /// object says yes to some URLs that it does not have, so a sibling may ask in vain.
+    pub async fn served<const COUNT: usize>(&self, url: &str) -> anyhow::Result<[Line; COUNT]> {
+        let in_vain = |line: &Line| line.status == 504 && line.hierarchy == "HIER_NONE";
+        self.lines_that(url, |line| !in_vain(line)).await
+    }
+
+    async fn lines_that<const COUNT: usize>(
+        &self,
+        url: &str,
+        counts: impl Fn(&Line) -> bool,
+    ) -> anyhow::Result<[Line; COUNT]> {
         let mut lines = vec![];
         for _ in 0..LOOKS {
             lines = self.lines()?;
-            lines.retain(|line| line.url == url && !line.is_query());
+            lines.retain(|line| line.url == url && !line.is_query() && counts(line));
             if lines.len() >= COUNT {
                 break;
             }

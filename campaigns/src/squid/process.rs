@@ -242,8 +242,8 @@ fn command(installed: &Installed, folder: &Path, name: &str) -> Command {
     command
 }
 
-/// Who may use it. Debian's helpers want files of hashed passwords, and a script of five lines
-/// speaks the same protocol.
+/// Which users may use it. Debian's helpers want files of hashed passwords, and a script of five
+/// lines speaks the same protocol.
 fn access(folder: &Path, credentials: Option<(&str, &str)>) -> anyhow::Result<String> {
     let Some((user, password)) = credentials else {
         return Ok("http_access allow all".to_owned());

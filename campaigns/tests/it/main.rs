@@ -3,6 +3,7 @@
 mod failures;
 mod members;
 mod squid;
+mod wan;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -17,8 +17,9 @@ const HTTP: &str = "hashcache-http";
 const PEERS: &str = "hashcache-peers";
 const PROXY: &str = "hashcache-proxy";
 const TESTKIT: &str = "hashcache-testkit";
+const WAN: &str = "hashcache-wan";
 
-const ARROWS: [Row; 8] = [
+const ARROWS: [Row; 9] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -40,9 +41,15 @@ const ARROWS: [Row; 8] = [
         uses: &[],
         tests_use: &[],
     },
+    // A codec: bytes in, bytes out. What it reads and stores lies in the engine, as tests show.
+    Row {
+        name: WAN,
+        uses: &[],
+        tests_use: &[ENGINE],
+    },
     Row {
         name: PROXY,
-        uses: &[ENGINE, HTTP, PEERS],
+        uses: &[ENGINE, HTTP, PEERS, WAN],
         tests_use: &[TESTKIT],
     },
     // To `http` as well: the proxy's settings carry its origin and its freshness rules.
@@ -55,7 +62,7 @@ const ARROWS: [Row; 8] = [
     // Nothing depends on the campaigns and they are not published: they may measure anything.
     Row {
         name: "campaigns",
-        uses: &[ENGINE, HTTP, PEERS, PROXY, TESTKIT],
+        uses: &[ENGINE, HTTP, PEERS, PROXY, TESTKIT, WAN],
         tests_use: &[],
     },
     // The checks must be built in seconds.
