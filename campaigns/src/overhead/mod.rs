@@ -2,8 +2,9 @@
 //!
 //! Four proxies with 30 clients each; 200 requests a client, one after another; sizes by a Pareto
 //! distribution; an origin that waits 100 ms before each response (the paper: 1 s). Without peers,
-//! with ICP, with summaries, in turn, several times; medians count. The first table is without overlap: no proxy can help another, so that all is overhead. In the second one,
-//! all clients draw from one catalogue.
+//! with ICP, with summaries, several times; medians count. The first table is without overlap: no
+//! proxy can help another, so that all is overhead. In the second one, all clients draw from one
+//! catalogue.
 //!
 //! Each proxy is in a network namespace of its own (see `network`). All proxies run on one
 //! processor and have one worker each, clients and origin run on another one: on two processors,

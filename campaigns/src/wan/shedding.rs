@@ -144,8 +144,10 @@ impl Simulation {
                 let nanos = piece * 1_000_000_000 / self.bytes_per_second;
                 self.link_free = self.link_free.max(client.at) + Duration::from_nanos(nanos);
                 client.at = self.link_free;
-                let bytes = usize::try_from(piece).unwrap_or(usize::MAX);
-                self.load.note_moved(bytes, self.begun + client.at);
+                self.load
+                    .note_moved(usize::try_from(piece).unwrap_or(usize::MAX));
+                // The receiver has taken all that has arrived.
+                self.load.note_waits(self.begun + client.at);
                 client.step = match left - piece {
                     0 => Step::Ask,
                     left => Step::Send(left),
@@ -165,7 +167,8 @@ const OBJECT_BYTES: u64 = 1_000_000;
 const READS: u64 = 4;
 /// A changed release takes two in a hundred.
 const DELTA_BYTES: u64 = 20_000;
-const PIECE_BYTES: u64 = 16 << 10;
+/// A segment of TCP on Ethernet.
+const PIECE_BYTES: u64 = 1448;
 const TIMES_MIN: f64 = 0.95;
 
 #[cfg(test)]

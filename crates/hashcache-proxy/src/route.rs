@@ -774,8 +774,8 @@ impl Rule {
     /// The siblings that have the resource by their digests, and the peers that are asked by UDP:
     /// siblings of which that is not known, and parents of which one is to be chosen.
     ///
-    /// A sibling that may not see https URLs is not asked for them. Only http URLs are sent in clear
-    /// by UDP, and only peers that answer are waited for.
+    /// A sibling that may not see https URLs is not asked for them. Only http URLs are sent in
+    /// clear by UDP, and only peers that answer are waited for.
     fn lookups(&self, request: RouteRequest<'_>, parents: &[Hop]) -> Lookups {
         let mut lookups = Lookups::default();
         if !self.asks_siblings(request) {

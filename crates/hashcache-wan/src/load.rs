@@ -1,10 +1,16 @@
-//! How busy a link is, and how long its dictionaries wait for the disk.
+//! What a link carries, and how much time of the disk its dictionaries take.
 //!
-//! One for each link. Sockets note what they move, readers of dictionaries how long they waited;
-//! both ends ask [`LinkLoad::is_worth_reading`] before they use a dictionary.
+//! One for each link. Sockets note what they move and when they have to wait, readers of
+//! dictionaries how long a read took; both ends ask [`LinkLoad::is_worth_reading`] before they use
+//! a dictionary.
 //!
-//! Invariant: without a second of measured traffic, and without waits, every dictionary is worth
-//! reading: links for which this is built are slow.
+//! Both are service times: how long the link or the disk is occupied, without the queue in front of
+//! it. The queues are there with and without dictionaries, only at the other of the two; compared
+//! with its queue, a disk that could serve four times as much seems to be too slow as soon as many
+//! clients use it.
+//!
+//! Invariant: without measured traffic, and without reads, every dictionary is worth reading: links
+//! for which this is built are slow.
 //! Cost: one lock per read or write of a socket.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,83 +23,146 @@ use crate::stretch::bytes_read;
 #[derive(Debug, Default)]
 pub struct LinkLoad {
     rate: Mutex<Rate>,
-    wait: Mutex<Wait>,
+    disk: Mutex<Disk>,
 }
 
 /// What the link carries while it is busy.
+///
+/// Between two moments in which a socket has to wait, it moves what the link carries: a receiver
+/// waits when it has taken all that has arrived, a sender when its buffer is full. If one of them
+/// had nothing to move for a part of that time, the rate of the interval is too low, so intervals
+/// with much less than the usual rate do not count.
 #[derive(Debug, Default)]
 struct Rate {
-    last: Option<Instant>,
+    /// When the socket had to wait last.
+    waited: Option<Instant>,
+    /// Bytes since then.
+    moved: u64,
+    /// The sums over the intervals that count.
     bytes: u64,
     busy: Duration,
+    /// Bytes of intervals that do not count, since the last one that did.
+    slow_bytes: u64,
 }
 
-/// Mean time of a read.
+/// The time that a read occupies the disk.
 #[derive(Debug, Default)]
-struct Wait {
+struct Disk {
     mean: Duration,
+    /// When the last read ended.
     last: Option<Instant>,
+    /// When a dictionary was read last only to find out how busy the disk is.
+    tried: Option<Instant>,
 }
 
 impl LinkLoad {
     /// Notes bytes that a socket has moved in the direction of content.
-    pub fn note_moved(&self, bytes: usize, now: Instant) {
-        let mut rate = lock(&self.rate);
-        let gap = rate.last.map(|last| now.saturating_duration_since(last));
-        rate.last = Some(now);
-        if let Some(gap) = gap.filter(|gap| *gap <= PAUSE) {
-            rate.bytes += bytes as u64;
-            rate.busy += gap;
-        }
-        if rate.busy >= WINDOW {
-            rate.bytes /= 2;
-            rate.busy /= 2;
-        }
+    pub fn note_moved(&self, bytes: usize) {
+        lock(&self.rate).moved += bytes as u64;
     }
 
-    /// Notes how long one read of a dictionary took.
+    /// Notes that the socket has to wait before it can move more in the direction of content.
+    pub fn note_waits(&self, now: Instant) {
+        lock(&self.rate).end_interval(now);
+    }
+
+    /// Notes that a read of a dictionary has ended, which took so long.
     pub fn note_read(&self, took: Duration, now: Instant) {
-        let mut wait = lock(&self.wait);
-        wait.mean = (wait.mean_at(now) * 7 + took) / 8;
-        wait.last = Some(now);
+        lock(&self.disk).note(took, now);
     }
 
     /// Whether a dictionary of so many bytes takes less time on the disk than it saves on the link,
-    /// for content of `length` bytes, if known.
+    /// for content of `length` bytes, if known. Now and then it is read in any case: the disk may
+    /// be less busy than it was.
     pub fn is_worth_reading(&self, dictionary: u64, length: Option<u64>, now: Instant) -> bool {
         let length = length.unwrap_or(dictionary);
         if dictionary / LONGER_MAX > length {
             return false;
         }
+        let rate = lock(&self.rate).bytes_per_second();
+        let mut disk = lock(&self.disk);
         let load = Load {
-            read_wait: lock(&self.wait).mean_at(now),
-            link_bytes_per_second: lock(&self.rate).bytes_per_second(),
+            read_time: disk.mean,
+            link_bytes_per_second: rate,
         };
         let reads = reads(bytes_read(dictionary, length));
         is_worth_reading(load, reads, expected_saving(dictionary.min(length)))
+            || disk.is_to_be_tried(now)
     }
 }
 
 impl Rate {
+    fn end_interval(&mut self, now: Instant) {
+        if self.moved == 0 {
+            // The interval goes on, unless it has not begun yet.
+            self.waited.get_or_insert(now);
+            return;
+        }
+        let bytes = std::mem::take(&mut self.moved);
+        let Some(begun) = self.waited.replace(now) else {
+            return;
+        };
+        let took = now.saturating_duration_since(begun);
+        let counts = match self.bytes_per_second() {
+            0 => took <= PAUSE,
+            usual => per_second(bytes, took) >= usual / SLOWER_MAX,
+        };
+        if !counts {
+            self.slow_bytes += bytes;
+            if self.slow_bytes >= SLOW_BYTES_MAX {
+                // The link itself has become slower.
+                *self = Self {
+                    waited: self.waited,
+                    ..Self::default()
+                };
+            }
+            return;
+        }
+        self.slow_bytes = 0;
+        self.bytes += bytes;
+        self.busy += took;
+        if self.busy >= WINDOW {
+            self.bytes /= 2;
+            self.busy /= 2;
+        }
+    }
+
     /// 0: not known.
     fn bytes_per_second(&self) -> u64 {
-        let busy = u64::try_from(self.busy.as_millis()).unwrap_or(u64::MAX);
         match self.busy < MEASURED_MIN {
             true => 0,
-            false => self.bytes.saturating_mul(1000) / busy,
+            false => per_second(self.bytes, self.busy),
         }
     }
 }
 
-impl Wait {
-    /// The mean falls while nothing is read: whether the disk still is busy must be tried.
-    fn mean_at(&self, now: Instant) -> Duration {
-        let Some(last) = self.last else {
-            return Duration::ZERO;
+fn per_second(bytes: u64, time: Duration) -> u64 {
+    let nanos = time.as_nanos().max(1);
+    let rate = u128::from(bytes) * 1_000_000_000 / nanos;
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+impl Disk {
+    fn note(&mut self, took: Duration, now: Instant) {
+        let since_last = self.last.map(|last| now.saturating_duration_since(last));
+        // While another read was served, this one was in the queue.
+        let served = since_last.map_or(took, |since| took.min(since));
+        self.mean = match since_last.is_none_or(|since| since >= TRIED_AGAIN) {
+            true => (self.mean + served) / 2,
+            false => (self.mean * 7 + served) / 8,
         };
-        let halvings = now.saturating_duration_since(last).as_secs() / HALVED_SECONDS;
-        let halvings = u32::try_from(halvings).unwrap_or(u32::MAX);
-        self.mean / 2_u32.checked_pow(halvings).unwrap_or(u32::MAX)
+        self.last = Some(now);
+    }
+
+    /// Whether it is time to read one dictionary, whatever the reads took before.
+    fn is_to_be_tried(&mut self, now: Instant) -> bool {
+        let latest = self.last.max(self.tried);
+        let is_due =
+            latest.is_none_or(|latest| now.saturating_duration_since(latest) >= TRIED_AGAIN);
+        if is_due {
+            self.tried = Some(now);
+        }
+        is_due
     }
 }
 
@@ -103,14 +172,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A dictionary that is so many times as long as the content costs more than it saves.
 const LONGER_MAX: u64 = 16;
-/// A link that moves nothing for longer is idle.
+/// A longer interval has a pause in it, as long as the usual rate is not known.
 const PAUSE: Duration = Duration::from_millis(50);
+/// An interval with less than the usual rate divided by this has a pause in it.
+const SLOWER_MAX: u64 = 4;
+/// After so many bytes in slow intervals alone, the link has another rate.
+const SLOW_BYTES_MAX: u64 = 1 << 20;
 /// Busy time that is looked at.
 const WINDOW: Duration = Duration::from_secs(30);
 /// Busy time without which the rate is not known.
-const MEASURED_MIN: Duration = Duration::from_secs(1);
-/// The mean of waits is halved in this time without a read.
-const HALVED_SECONDS: u64 = 10;
+const MEASURED_MIN: Duration = Duration::from_millis(250);
+/// Time without reads after which one dictionary is read to find out how busy the disk is.
+const TRIED_AGAIN: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -124,33 +197,87 @@ mod tests {
         Instant::now()
     }
 
-    /// A link that moves `rate` bytes a second for two seconds, over a disk with this wait.
-    fn load(rate: usize, wait: Duration) -> (LinkLoad, Instant) {
-        let (load, mut now) = (LinkLoad::default(), now());
-        for _ in 0..200 {
-            now += Duration::from_millis(10);
-            load.note_moved(rate / 100, now);
-            load.note_read(wait, now);
+    /// Moves `rate` bytes a second for two seconds, without a pause.
+    fn play(load: &LinkLoad, rate: usize, now: &mut Instant) {
+        for _ in 0..2_000 {
+            *now += Duration::from_millis(1);
+            load.note_moved(rate / 1_000);
+            load.note_waits(*now);
         }
-        (load, now)
+    }
+
+    fn rate(load: &LinkLoad) -> u64 {
+        lock(&load.rate).bytes_per_second()
     }
 
     #[test]
     fn a_slow_disk_is_spared_on_a_fast_link_only() {
-        let wait = Duration::from_millis(100);
-        for (rate, worth) in [(125_000, true), (1_250_000, false), (12_500_000, false)] {
-            let (load, now) = load(rate, wait);
-            assert_eq!(load.is_worth_reading(1 << 20, None, now), worth, "{rate}");
-            // Later the disk may be less busy.
+        for (megabits, worth) in [(1, true), (10, true), (100, false)] {
+            let (load, mut now) = (LinkLoad::default(), now());
+            play(&load, megabits * 125_000, &mut now);
+            // Eight wait at a time: each read takes 80 ms, 70 of them in the queue.
+            for _ in 0..100 {
+                now += Duration::from_millis(10);
+                load.note_read(Duration::from_millis(80), now);
+            }
+            let is_worth = |at| load.is_worth_reading(1 << 20, None, at);
+            assert_eq!(is_worth(now), worth, "{megabits}");
+            // Later the disk may be less busy: one dictionary finds it out.
             let later = now + Duration::from_mins(5);
-            assert!(load.is_worth_reading(1 << 20, None, later));
+            assert!(is_worth(later));
+            assert_eq!(is_worth(later), worth, "{megabits}");
         }
-        let (idle, now) = load(12_500_000, Duration::ZERO);
+        let (idle, mut now) = (LinkLoad::default(), now());
+        play(&idle, 12_500_000, &mut now);
+        idle.note_read(Duration::ZERO, now);
         assert!(idle.is_worth_reading(1 << 20, None, now));
         assert!(LinkLoad::default().is_worth_reading(1 << 20, None, now));
         assert!(
             !idle.is_worth_reading(1 << 20, Some(600), now),
             "short content"
         );
+    }
+
+    #[test]
+    fn a_disk_that_was_busy_is_used_again_after_some_tries() {
+        let (load, mut now) = (LinkLoad::default(), now());
+        play(&load, 12_500_000, &mut now);
+        load.note_read(Duration::from_secs(1), now);
+        let mut tries = 0;
+        while !load.is_worth_reading(1 << 20, None, now) || tries == 0 {
+            now += TRIED_AGAIN;
+            assert!(load.is_worth_reading(1 << 20, None, now), "a try");
+            now += Duration::from_millis(1);
+            load.note_read(Duration::from_millis(1), now);
+            tries += 1;
+        }
+        assert!(tries <= 8, "{tries}");
+    }
+
+    #[test]
+    fn pauses_do_not_make_a_link_slow() {
+        let (load, mut now) = (LinkLoad::default(), now());
+        // 20 kB at 100 Mbit/s, in packets of 1,250 bytes, every 40 ms.
+        for _ in 0..1_000 {
+            now += Duration::from_millis(40);
+            for _ in 0..16 {
+                now += Duration::from_micros(100);
+                load.note_moved(1_250);
+                load.note_waits(now);
+            }
+        }
+        assert!(rate(&load) > 10_000_000, "{}", rate(&load));
+    }
+
+    #[test]
+    fn a_link_that_becomes_slower_is_measured_again() {
+        let (load, mut now) = (LinkLoad::default(), now());
+        for bytes_per_second in [12_500_000, 1_000_000, 12_500_000] {
+            for _ in 0..20 {
+                play(&load, bytes_per_second, &mut now);
+            }
+            let is = rate(&load) as f64 / bytes_per_second as f64;
+            assert!((0.5..1.5).contains(&is), "{is} of {bytes_per_second}");
+        }
     }
 }

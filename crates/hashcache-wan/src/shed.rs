@@ -12,9 +12,9 @@ use std::time::Duration;
 /// What the caller measured of its disk and of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Mean time that a read takes now, queue included.
-    pub read_wait: Duration,
-    /// What the link carries: acknowledged bytes by busy time, over the last 30 s.
+    /// Mean time that a read occupies the disk.
+    pub read_time: Duration,
+    /// What the link carries while it is busy.
     pub link_bytes_per_second: u64,
 }
 
@@ -28,7 +28,7 @@ pub fn is_worth_reading(load: Load, reads: u64, saved_bytes: u64) -> bool {
         // Nothing measured yet: links for which this is built are slow.
         return true;
     }
-    let on_disk = load.read_wait.as_nanos().saturating_mul(u128::from(reads));
+    let on_disk = load.read_time.as_nanos().saturating_mul(u128::from(reads));
     let on_link = u128::from(saved_bytes) * 1_000_000_000 / u128::from(rate);
     on_disk <= on_link
 }
@@ -54,7 +54,7 @@ mod tests {
 
     fn load(milliseconds: u64, megabits: u64) -> Load {
         Load {
-            read_wait: Duration::from_millis(milliseconds),
+            read_time: Duration::from_millis(milliseconds),
             link_bytes_per_second: megabits * MB / 8,
         }
     }
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longer_the_queue_the_slower_the_link_has_to_be() {
+    fn the_slower_the_disk_the_slower_the_link_has_to_be() {
         assert!(is_read(load(100, 3)) && !is_read(load(100, 4)));
         assert!(is_read(load(1_000, 0)), "nothing is known of the link");
     }
@@ -79,12 +79,12 @@ mod tests {
     #[test]
     fn no_number_overflows() {
         let most = Load {
-            read_wait: Duration::MAX,
+            read_time: Duration::MAX,
             link_bytes_per_second: u64::MAX,
         };
         assert!(!is_worth_reading(most, u64::MAX, u64::MAX));
         let least = Load {
-            read_wait: Duration::ZERO,
+            read_time: Duration::ZERO,
             link_bytes_per_second: 1,
         };
         assert!(is_worth_reading(least, u64::MAX, 0));

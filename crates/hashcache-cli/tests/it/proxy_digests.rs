@@ -391,11 +391,21 @@ async fn updates_tell_a_sibling_what_is_new_and_a_restart_makes_it_fetch_the_dig
     asks.wait_for_metric(&received, 1).await;
     assert!(has.metric(&of_peer("hashcache_peer_updates_sent_total", near)) >= 1);
     let before = asks.metric(&missed);
-    assert_eq!(asks.get(&urls[0]).await.status, 200);
-    let line = line_about(&asks, &urls[0]).await;
-    assert!(line.contains(" CD_SIBLING_HIT/127.0.0.2"), "{line}");
+    // The first update need not have all of them, if the requests took more than a second.
+    let mut too_early = 0;
+    loop {
+        let url = &urls[too_early];
+        assert_eq!(asks.get(url).await.status, 200);
+        let line = line_about(&asks, url).await;
+        if line.contains(" CD_SIBLING_HIT/127.0.0.2") {
+            break;
+        }
+        too_early += 1;
+        assert!(too_early < 40, "{line}");
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
     assert_eq!(digest_requests(&has).await, fetched);
-    assert_eq!(origin.request_count(), 201);
+    assert_eq!(origin.request_count(), 201 + too_early);
     // No query by ICP was needed: only probes.
     assert_eq!(asks.metric("hashcache_icp_replies_total{reply=\"hit\"}"), 0);
 
@@ -408,7 +418,7 @@ async fn updates_tell_a_sibling_what_is_new_and_a_restart_makes_it_fetch_the_dig
     assert_eq!(asks.get(&urls[199]).await.status, 200);
     let line = line_about(&asks, &urls[199]).await;
     assert!(line.contains(" CD_SIBLING_HIT/127.0.0.2"), "{line}");
-    assert_eq!(origin.request_count(), 201);
+    assert_eq!(origin.request_count(), 201 + too_early);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -546,10 +546,10 @@ impl AsyncRead for CountedSocket {
         let read = Pin::new(&mut self.socket).poll_read(cx, buffer);
         let received = buffer.filled().len() - before;
         self.counters.received(received);
-        if received > 0 {
-            self.counters
-                .load
-                .note_moved(received, Instant::now().into_std());
+        let load = &self.counters.load;
+        match read.is_pending() {
+            true => load.note_waits(Instant::now().into_std()),
+            false => load.note_moved(received),
         }
         read
     }

@@ -135,6 +135,23 @@ impl From<DuplexStream> for Socket {
     }
 }
 
+impl Socket {
+    /// Counts what was written, and what the link carries.
+    fn note_written(&self, written: &Poll<io::Result<usize>>) {
+        let Some(counters) = &self.counters else {
+            return;
+        };
+        match written {
+            Poll::Ready(Ok(written)) => {
+                counters.sent(*written);
+                counters.load.note_moved(*written);
+            }
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => counters.load.note_waits(Instant::now().into_std()),
+        }
+    }
+}
+
 impl AsyncRead for Socket {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -181,12 +198,7 @@ impl AsyncWrite for Socket {
             #[cfg(test)]
             SocketIo::Memory(pipe) => Pin::new(pipe).poll_write(cx, buf),
         };
-        if let (Some(counters), Poll::Ready(Ok(written))) = (&this.counters, &written) {
-            counters.sent(*written);
-            counters
-                .load
-                .note_moved(*written, Instant::now().into_std());
-        }
+        this.note_written(&written);
         written
     }
 
@@ -203,12 +215,7 @@ impl AsyncWrite for Socket {
             #[cfg(test)]
             SocketIo::Memory(pipe) => Pin::new(pipe).poll_write_vectored(cx, bufs),
         };
-        if let (Some(counters), Poll::Ready(Ok(written))) = (&this.counters, &written) {
-            counters.sent(*written);
-            counters
-                .load
-                .note_moved(*written, Instant::now().into_std());
-        }
+        this.note_written(&written);
         written
     }
 
