@@ -211,6 +211,7 @@ async fn serve(
             )
             .await;
         }
+        let is_head = request.method() == "HEAD";
         let script = answer(&request);
         let mut unread = framing;
         if !script
@@ -223,6 +224,8 @@ async fn serve(
         for step in &script.steps {
             match step {
                 Step::Bytes(bytes) => write(&mut io, record, bytes).await?,
+                Step::Content(_) if is_head => {}
+                Step::Content(bytes) => write(&mut io, record, bytes).await?,
                 Step::ReadBody => {
                     receive(&mut io, record, place, connection, unread.take()).await?;
                 }

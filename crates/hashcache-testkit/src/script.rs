@@ -14,6 +14,8 @@ pub struct Script {
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Bytes(Arc<[u8]>),
+    /// Left out in the response to HEAD.
+    Content(Arc<[u8]>),
     ReadBody,
     Wait(Gate),
     Open(Gate),
@@ -28,7 +30,8 @@ impl Script {
         Self::default()
     }
 
-    /// A whole response with Content-Length (none for 204 and 304, which have no content).
+    /// A whole response with Content-Length (none for 204 and 304, which have no content). The
+    /// response to HEAD is its head: content would be taken for the next response.
     #[must_use]
     pub fn response(status: u16, fields: &[(&str, &str)], body: impl AsRef<[u8]>) -> Self {
         let body = body.as_ref();
@@ -37,7 +40,8 @@ impl Script {
         if !matches!(status, 204 | 304) {
             fields.push(("Content-Length", &length));
         }
-        Self::new().head(status, &fields).bytes(body)
+        let head = Self::new().head(status, &fields);
+        head.step(Step::Content(body.into()))
     }
 
     /// A head and nothing more: framing and content are the caller's.

@@ -63,11 +63,6 @@ fn script(request: &RawRequest) -> Script {
     {
         return Script::new().head(304, &fields).close();
     }
-    let length = content.len().to_string();
-    if request.method() == "HEAD" {
-        fields.push(("Content-Length", &length));
-        return Script::new().head(200, &fields);
-    }
     if has("chunked") {
         fields.push(("Transfer-Encoding", "chunked"));
         let (first, second) = content.split_at(content.len() / 3);
