@@ -35,6 +35,8 @@ pub struct Settings {
     pub forward: Option<SocketAddr>,
     /// The authority of origins with TLS, PEM; the parent alone knows it.
     pub upstream_ca: Option<PathBuf>,
+    /// Both boxes write and read what belongs together in one piece.
+    pub grouped: bool,
     /// Cgroups of child and parent.
     pub cgroups: [Option<PathBuf>; 2],
 }
@@ -47,6 +49,7 @@ impl Settings {
             cache: 1024,
             forward: None,
             upstream_ca: None,
+            grouped: false,
             cgroups: [None, None],
         }
     }
@@ -144,6 +147,9 @@ impl Pair {
                 .flag("memory", format!("{}MiB", settings.memory))
                 .flag("cache-size", format!("{}MiB", settings.cache))
                 .flag("allow-purge", "127.0.0.1");
+            if settings.grouped {
+                command = command.flag("grouped", true);
+            }
             if let Some(group) = &settings.cgroups[side as usize] {
                 command = command.cgroup(group);
             }

@@ -55,7 +55,8 @@ pub struct ResponseDirectives {
     pub stale_while_revalidate: Option<Seconds>,
     /// How long past its lifetime it may stand in for an error (RFC 5861).
     pub stale_if_error: Option<Seconds>,
-    /// They are from a field that speaks to this kind of cache (RFC 9213): Expires does not count.
+    /// They are from a targeted field (RFC 9213), for example CDN-Cache-Control: Expires does not
+    /// count.
     pub targeted: bool,
 }
 

@@ -102,7 +102,7 @@ impl Encoder {
         self.held.give(bytes);
     }
 
-    /// Goes on without the dictionary, which cannot be read.
+    /// Continues without the dictionary, which cannot be read.
     pub fn give_up_dictionary(&mut self) {
         self.dictionary = None;
         self.held = Held::default();

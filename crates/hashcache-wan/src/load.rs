@@ -94,7 +94,7 @@ impl LinkLoad {
 impl Rate {
     fn end_interval(&mut self, now: Instant) {
         if self.moved == 0 {
-            // The interval goes on, unless it has not begun yet.
+            // The interval continues, unless it has not begun yet.
             self.waited.get_or_insert(now);
             return;
         }

@@ -1,7 +1,7 @@
 //! Load shedding: when a dictionary costs more time on the disk than it saves on the link.
 //!
 //! Both sides ask before they read a dictionary: the child before it offers one, the parent before
-//! it names one. The side that is short of disk goes without, so no message is needed (Wanax,
+//! it names one. The side that is short of disk uses none, so no message is needed (Wanax,
 //! section 3.4).
 //!
 //! Invariant: pure functions; measuring is the caller's business.

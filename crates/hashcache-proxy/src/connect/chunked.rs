@@ -197,6 +197,8 @@ struct Carrier {
     lookup: Option<Lookup>,
     /// Sends what was collected when the near end pauses.
     flush: Option<FlushTimer>,
+    /// What had been read from the near end when it paused last, bytes.
+    read_at_pause: u64,
     /// Extents of this stream that were stored, for their groups.
     extents: u64,
     group: u64,
@@ -242,6 +244,7 @@ impl Carrier {
             to_near_end: ToNearEnd::Open,
             lookup: None,
             flush: None,
+            read_at_pause: 0,
             extents: 0,
             // Any number that other streams do not use; 0 would be no group.
             group: fastrand::u64(..) | 1,
@@ -383,8 +386,11 @@ impl Carrier {
         {
             let room = self.stream.room();
             if room == 0 {
-                // What is collected has to leave before the window opens again.
-                self.send_collected()?;
+                // What is collected waits for the acknowledgement that opens the window: a flush
+                // would cut a chunk at each of them. If none is to come, it has to be sent.
+                if !self.stream.awaits_acknowledgement() {
+                    self.send_collected()?;
+                }
                 return Ok(has_read);
             }
             let read = SCRATCH.with_borrow_mut(|scratch| {
@@ -425,15 +431,20 @@ impl Carrier {
             return Ok(());
         }
         let now = Instant::now();
+        let pause = match self.moved.from_near - self.read_at_pause >= BULK_BYTES {
+            true => BULK_PAUSE,
+            false => PAUSE,
+        };
         let timer = self.flush.get_or_insert_with(|| FlushTimer {
-            sleep: Box::pin(sleep(PAUSE)),
+            sleep: Box::pin(sleep(pause)),
             since: now,
         });
         if has_read {
-            let at = (now + PAUSE).min(timer.since + COLLECT_TIME);
+            let at = (now + pause).min(timer.since + COLLECT_TIME);
             timer.sleep.as_mut().reset(at);
         }
         if timer.sleep.as_mut().poll(cx).is_ready() {
+            self.read_at_pause = self.moved.from_near;
             self.send_collected()?;
         }
         Ok(())
@@ -585,6 +596,10 @@ const TURNS: usize = 16;
 /// A near end that sends nothing for so long has paused. Shorter, and a bulk transfer is cut where
 /// its sender waits for a moment; longer, and answers of a database wait.
 const PAUSE: Duration = Duration::from_millis(2);
+/// A near end that has sent so much without a pause makes a bulk transfer.
+const BULK_BYTES: u64 = 256 << 10;
+/// The pause that counts in a bulk transfer: nobody waits for a part of it.
+const BULK_PAUSE: Duration = Duration::from_millis(10);
 /// No byte waits longer to be sent while others keep coming.
 const COLLECT_TIME: Duration = Duration::from_millis(100);
 /// Time for the end of a stream to return over a slow line.

@@ -1,7 +1,7 @@
 //! Boundaries of chunks that depend on the content alone.
 //!
-//! A gear hash over the last 64 bytes; a boundary is where its upper 10 bits are 0, a coarse one
-//! where 13 are. So an insertion moves the boundaries behind it and changes only those near it.
+//! A gear hash over the last 64 bytes; a boundary is where its upper 10 bits are 0. So an insertion
+//! moves the boundaries behind it and changes only those near it.
 //!
 //! A chunk has 2 KiB in the mean: 1 KiB at the least, and 1 KiB more. With 512 bytes at the least
 //! and 2 KiB more, the chunk around an edit had 4.2 KiB instead of 2.6, and a tenth to a third more
@@ -17,17 +17,9 @@ pub(crate) const CHUNK_BYTES_MIN: usize = 1 << 10;
 /// A chunk ends after so many bytes at the most.
 pub(crate) const CHUNK_BYTES_MAX: usize = 8 << 10;
 
-const FINE_BITS: u32 = 10;
-const COARSE_BITS: u32 = 13;
+const BITS: u32 = 10;
 /// Bytes on which the hash depends.
 const HASHED: usize = 64;
-
-/// A boundary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Boundary {
-    Fine,
-    Coarse,
-}
 
 /// Cuts one stream.
 #[derive(Clone, Debug, Default)]
@@ -38,8 +30,8 @@ pub(crate) struct Cutter {
 }
 
 impl Cutter {
-    /// How much of `content` belongs to the chunk, and its boundary if it ends there.
-    pub(crate) fn next(&mut self, content: &[u8]) -> (usize, Option<Boundary>) {
+    /// How much of `content` belongs to the chunk, and whether it ends there.
+    pub(crate) fn next(&mut self, content: &[u8]) -> (usize, bool) {
         // Bytes that no boundary depends on need not be hashed.
         let skipped = (CHUNK_BYTES_MIN - HASHED).saturating_sub(self.length);
         let mut at = skipped.min(content.len());
@@ -52,20 +44,13 @@ impl Cutter {
             if length < CHUNK_BYTES_MIN {
                 continue;
             }
-            let is_end = gear >> (64 - FINE_BITS) == 0;
-            if is_end || length == CHUNK_BYTES_MAX {
+            if gear >> (64 - BITS) == 0 || length == CHUNK_BYTES_MAX {
                 *self = Self::default();
-                let is_coarse = is_end && gear >> (64 - COARSE_BITS) == 0;
-                let boundary = if is_coarse {
-                    Boundary::Coarse
-                } else {
-                    Boundary::Fine
-                };
-                return (at, Some(boundary));
+                return (at, true);
             }
         }
         (self.gear, self.length) = (gear, length);
-        (at, None)
+        (at, false)
     }
 }
 
@@ -77,10 +62,10 @@ mod tests {
         let (mut cutter, mut lengths, mut length) = (Cutter::default(), Vec::new(), 0);
         for mut piece in content.chunks(piece) {
             while !piece.is_empty() {
-                let (taken, boundary) = cutter.next(piece);
+                let (taken, is_end) = cutter.next(piece);
                 length += taken;
                 piece = &piece[taken..];
-                if boundary.is_some() {
+                if is_end {
                     lengths.push(std::mem::take(&mut length));
                 }
             }

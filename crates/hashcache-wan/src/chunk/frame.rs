@@ -3,6 +3,7 @@
 //! | type | layout behind the type | to the |
 //! |---|---|---|
 //! | `11` BLOCK | lengths: content u24, steps u16, data u24; check 8 B; steps; data | receiver |
+//! | `17` BLOCK without literals | lengths: content u24, steps u16; check 8 B; steps | receiver |
 //! | `12` FINISH | content length u64 | receiver |
 //! | `13` RESET | reason u8 | both |
 //! | `14` ASK | offset u64, length u24 | sender |
@@ -39,6 +40,7 @@ const RESET: u8 = 0x13;
 const ASK: u8 = 0x14;
 const ANSWER: u8 = 0x15;
 const ACK: u8 = 0x16;
+const BLOCK_WITHOUT_LITERALS: u8 = 0x17;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
@@ -69,10 +71,16 @@ impl Frame<'_> {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Block(block) => {
-                out.push(BLOCK);
+                let has_data = !block.data.is_empty();
+                out.push(match has_data {
+                    true => BLOCK,
+                    false => BLOCK_WITHOUT_LITERALS,
+                });
                 out.extend(u24(block.length));
                 out.extend(&u24(block.steps.len())[..2]);
-                out.extend(u24(block.data.len()));
+                if has_data {
+                    out.extend(u24(block.data.len()));
+                }
                 out.extend(block.check);
                 out.extend(block.steps);
                 out.extend(block.data);
@@ -112,13 +120,14 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Reason> 
         return Ok(None);
     };
     match kind {
-        BLOCK => {
-            let Some((fixed, rest)) = rest.split_first_chunk::<16>() else {
+        BLOCK | BLOCK_WITHOUT_LITERALS => {
+            let lengths = if kind == BLOCK { 8 } else { 5 };
+            let Some((fixed, rest)) = rest.split_at_checked(lengths + 8) else {
                 return Ok(None);
             };
             let length = limited(number(&fixed[..3]), BLOCK_BYTES_MAX, "block")?;
             let steps = number(&fixed[3..5]);
-            let data = number(&fixed[5..8]);
+            let data = number(&fixed[5..lengths]);
             if steps == 0 {
                 return Err(Reason::Malformed("BLOCK"));
             }
@@ -129,8 +138,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Reason> 
                 return Ok(None);
             };
             let (steps, data) = both.split_at(steps);
-            let check = fixed[8..].try_into().expect("8 of 16 bytes");
-            let used = 17 + both.len();
+            let check = fixed[lengths..].try_into().expect("8 bytes are left");
+            let used = 1 + fixed.len() + both.len();
             let block = Block {
                 length,
                 check,
@@ -358,7 +367,7 @@ mod tests {
             &[&[ANSWER][..], &[0; 8], &[1, 0, 0, 0, 0, 5]].concat()
         ));
         assert_eq!(parse(&[1]), Err(Reason::UnknownType(1)));
-        assert_eq!(parse(&[0x17]), Err(Reason::UnknownType(0x17)));
+        assert_eq!(parse(&[0x18]), Err(Reason::UnknownType(0x18)));
     }
 
     #[test]

@@ -13,16 +13,17 @@
 //! - The receiver asks for what a reference names and it has not, and gets a literal. The sender
 //!   holds what is not acknowledged, so it can always answer.
 //!
-//! The policy `log` suits extents: they are read in the order in which they were written. An index
-//! of extents is a thirtieth of an index of chunks: 1 TB are 20 million objects.
+//! The policy `log` suits extents, and with groups a run of 1 MiB is one read. An index of extents
+//! is a thirtieth of an index of chunks: 1 TB are 17 million objects.
 //!
 //! Names: SipHash-2-4 with 128 bits, under a key that only this pair of stores has. Without the key
 //! nobody can make two extents of one name. It takes 1 ms a MB on every machine, HMAC-SHA-256 five
 //! on those without SHA instructions. Names need not be proof against the other end: each block
 //! has a check of its content by SHA-256 as well.
 //!
-//! Boundaries are nested in two levels: an extent ends at a coarse boundary, which is one of chunks
-//! too. A level of 128 KiB was left out, because a reference to a range already names a long run.
+//! Boundaries have one level: an extent ends where it is full. Nested levels of 16 and 128 KiB were
+//! left out: a reference to a range already names a long run, and extents that end at a coarse
+//! boundary are smaller, so that a run of them took 2 % more on the link.
 //!
 //! Invariant: content is given only after the check of its block was compared. Both windows are
 //! bounded: a sender never holds more than its window that is not acknowledged, a receiver refuses
@@ -252,6 +253,11 @@ impl Stream {
     /// Whether content was taken that no block has yet: [`Stream::flush`] would send it.
     pub fn has_unsent(&self) -> bool {
         self.sender.has_unsent()
+    }
+
+    /// Whether an acknowledgement is to come. Without room it opens the window again.
+    pub fn awaits_acknowledgement(&self) -> bool {
+        self.sender.awaits_acknowledgement()
     }
 
     /// Whether content has arrived that was not given yet.

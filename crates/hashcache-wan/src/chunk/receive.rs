@@ -168,7 +168,7 @@ impl Receiver {
         }
     }
 
-    /// Goes on until something is to be said. Questions and acknowledgements go to `out`.
+    /// Continues until something is to be sent. Questions and acknowledgements go to `out`.
     pub(super) fn advance(
         &mut self,
         known: &Known,

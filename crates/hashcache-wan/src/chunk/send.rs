@@ -10,7 +10,7 @@ use std::hash::Hasher as _;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
-use super::cut::{Boundary, CHUNK_BYTES_MAX, Cutter};
+use super::cut::{CHUNK_BYTES_MAX, Cutter};
 use super::frame::{self, Block, EXTENT_BYTES_MAX, Frame, LITERAL_BYTES_MAX, Step};
 use super::known::{Chunk, Known, Place};
 use super::recent::Recent;
@@ -145,6 +145,11 @@ impl Sender {
         self.collected() > 0
     }
 
+    /// Whether an acknowledgement is to come, which opens the window.
+    pub(super) fn awaits_acknowledgement(&self) -> bool {
+        self.sent > self.acknowledged
+    }
+
     pub(super) fn is_done(&self) -> bool {
         self.finished && self.acknowledged == self.sent && self.to_store.is_empty()
     }
@@ -176,11 +181,11 @@ impl Sender {
         let taken = content.len().min(self.room());
         let mut rest = &content[..taken];
         while !rest.is_empty() {
-            let (length, boundary) = self.cutter.next(rest);
+            let (length, is_end) = self.cutter.next(rest);
             self.chunk.extend_from_slice(&rest[..length]);
             rest = &rest[length..];
-            if let Some(boundary) = boundary {
-                self.end_chunk(Some(boundary), known, out)?;
+            if is_end {
+                self.end_chunk(known, out)?;
             }
         }
         Ok(taken)
@@ -201,7 +206,7 @@ impl Sender {
             return Ok(());
         }
         if !self.chunk.is_empty() {
-            self.end_chunk(None, known, out)?;
+            self.end_chunk(known, out)?;
         }
         if !self.extent.content.is_empty() {
             self.end_extent(known);
@@ -302,12 +307,7 @@ impl Sender {
         zstd + chunks + block + buffers + extents + self.held_bytes
     }
 
-    fn end_chunk(
-        &mut self,
-        boundary: Option<Boundary>,
-        known: &Known,
-        out: &mut Vec<u8>,
-    ) -> Result<(), Reason> {
+    fn end_chunk(&mut self, known: &Known, out: &mut Vec<u8>) -> Result<(), Reason> {
         let chunk = std::mem::take(&mut self.chunk);
         let early = std::mem::take(&mut self.early);
         let hash = self.key.hash(&chunk);
@@ -319,19 +319,24 @@ impl Sender {
             }
             Open::None | Open::Literal(_) => None,
         };
-        let found = known.find(hash, next).filter(|_| early == 0);
+        let found = known.find(hash, next).filter(|_| early < chunk.len());
+        // What a flush has sent of it is a literal; the rest is referred to.
+        let found = found.and_then(|(place, name)| {
+            let offset = place.offset.checked_add(u16::try_from(early).ok()?)?;
+            Some((Place { offset, ..place }, name))
+        });
         if let Some((place, name)) = found {
-            self.reference(&chunk, place, name, next);
+            self.reference(&chunk[early..], place, name, next);
         } else {
             let offset = self.extent.content.len() - early;
             let offset = u16::try_from(offset).expect("an extent has 64 KiB at the most");
             self.literal(&chunk[early..]);
             self.extent.chunks.push(Chunk { hash, offset });
-            let is_full = self.extent.content.len() + CHUNK_BYTES_MAX > EXTENT_BYTES_MAX;
-            let is_coarse = boundary == Some(Boundary::Coarse);
-            if is_full || (is_coarse && self.extent.content.len() >= EXTENT_BYTES_MIN) {
-                self.end_extent(known);
-            }
+        }
+        // The next chunk may have no room. Extents that end earlier, where the content says so, are
+        // smaller, and a run of them takes more names: 2 % more bytes.
+        if self.extent.content.len() + CHUNK_BYTES_MAX > EXTENT_BYTES_MAX {
+            self.end_extent(known);
         }
         self.chunk = chunk;
         self.chunk.clear();
@@ -465,6 +470,3 @@ fn held(held: &mut VecDeque<Held>, offset: u64) -> Option<&mut Held> {
     let at = held.partition_point(|block| block.offset <= offset);
     held.get_mut(at.checked_sub(1)?)
 }
-
-/// An extent ends at the first coarse boundary behind so many bytes.
-const EXTENT_BYTES_MIN: usize = 44 << 10;

@@ -178,6 +178,28 @@ fn content_that_pauses_everywhere_is_still_found_later() {
 }
 
 #[test]
+fn a_pause_in_known_content_costs_what_was_sent_of_the_chunk_and_not_the_rest_of_it() {
+    let (known, mut store) = (Known::new(MIB), Memory::new());
+    let content = noise(1, 1_000_000);
+    send(&content, 64_000, &known, &mut store);
+    let (mut near, mut far) = (End::new(), End::new());
+    for piece in content.chunks(10_000) {
+        let mut link = Vec::new();
+        near.stream.push(piece, &known, &mut link).unwrap();
+        near.stream.flush(&mut link).unwrap();
+        let back = far.take(&link, &Known::new(0), &mut store).unwrap();
+        near.take(&back, &known, &mut Memory::new()).unwrap();
+    }
+    let mut link = Vec::new();
+    near.stream.finish(&known, &mut link).unwrap();
+    far.take(&link, &Known::new(0), &mut store).unwrap();
+    assert!(far.received == content);
+    // A hundred times half a chunk of 2.5 KiB, as long ones are met more often.
+    let literal = near.stream.carried()[1].literal;
+    assert!(literal < 160_000, "{literal} bytes");
+}
+
+#[test]
 fn a_receiver_that_has_lost_extents_asks_for_them_and_no_one_relies_on_them_again() {
     let content = [text(1, 2 * MIB), noise(2, 2 * MIB)].concat();
     for keeps in [0, 2, 7] {

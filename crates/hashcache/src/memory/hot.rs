@@ -471,7 +471,8 @@ impl Hot {
             let victim = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
             // What others are using is skipped: there are enough.
             if let Some(mut shard) = self.try_write_at(victim) {
-                // Where all was asked for, looking for more that was not would keep the caller.
+                // In the second half of the rounds, slabs that were asked for are evicted too: the
+                // caller waits for memory.
                 self.evict_oldest(&mut shard, round < rounds / 2);
             }
         }
