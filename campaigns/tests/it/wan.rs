@@ -4,8 +4,8 @@ use serde_json::Value;
 
 #[test]
 fn a_link_saves_bytes_survives_kills_and_damage_and_keeps_what_is_private() {
-    // Without `cpu`, which needs an optimised build and a cgroup, and without `pages`, which measures
-    // seconds.
+    // Without `cpu`, which needs an optimised build and a cgroup, and without `pages`, which
+    // measures seconds.
     let sections = "content,chunks,damage,kills,privacy,parents,shedding";
     let output = super::campaign("wan")
         .args(["--short", "--json", "--only", sections])
