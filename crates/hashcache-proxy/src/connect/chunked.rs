@@ -309,7 +309,8 @@ impl Carrier {
     /// Whether nothing waits for either side.
     fn is_at_rest(&self) -> bool {
         let is_silent = self.to_near.is_empty() && self.to_link.is_empty();
-        is_silent && self.lookup.is_none() && !self.stream.has_waiting()
+        let is_sent = !self.stream.has_unsent() && !self.stream.has_waiting();
+        is_silent && is_sent && self.lookup.is_none()
     }
 
     /// Whether the link has ended before both directions have. The other end closes the stream when
@@ -379,15 +380,16 @@ impl Carrier {
     {
         let mut has_read = false;
         let begun = self.moved.from_near;
-        // What is stored of it is held until the next turn.
+        // What is stored of it is held until the next turn, and until a lookup has ended.
         while self.from_near == Reading::Open
+            && self.lookup.is_none()
             && self.to_link.bytes.len() < OUTPUT_BYTES
             && self.moved.from_near - begun < READ_BYTES_MAX
         {
             let room = self.stream.room();
             if room == 0 {
                 // What is collected waits for the acknowledgement that opens the window: a flush
-                // would cut a chunk at each of them. If none is to come, it has to be sent.
+                // would cut a chunk at each of them. If none is sure to come, it has to be sent.
                 if !self.stream.awaits_acknowledgement() {
                     self.send_collected()?;
                 }

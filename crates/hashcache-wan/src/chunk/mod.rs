@@ -111,7 +111,9 @@ const BESIDE_BYTES: u64 = 3 << 20;
 const BLOCKS_MAX: usize = 1024;
 /// Blocks that a receiver accepts: a sender may end several at once.
 const BLOCKS_ACCEPTED: usize = BLOCKS_MAX + 512;
-/// Acknowledged at once, blocks.
+/// A receiver acknowledges what it has passed on once it is so much, bytes or blocks. A sender may
+/// rely on it.
+const ACKNOWLEDGED_BYTES: u64 = BLOCK_BYTES_MAX as u64 / 2;
 const BLOCKS_ACKNOWLEDGED: usize = 64;
 /// Questions of a receiver that wait for an answer at the most: one for each chunk of the largest
 /// window, and one for each block.
@@ -255,7 +257,8 @@ impl Stream {
         self.sender.has_unsent()
     }
 
-    /// Whether an acknowledgement is to come. Without room it opens the window again.
+    /// Whether an acknowledgement is sure to come. Without room it opens the window again; if none
+    /// is sure, what was taken has to be flushed.
     pub fn awaits_acknowledgement(&self) -> bool {
         self.sender.awaits_acknowledgement()
     }

@@ -10,16 +10,15 @@
 
 use std::collections::VecDeque;
 
-use super::cut::Cutter;
+use super::cut::{CHUNK_BYTES_MIN, Cutter};
 use super::frame::{Block, EXTENT_BYTES_MAX, Extent, Frame, Step};
 use super::known::{Chunk, Known};
 use super::recent::Recent;
 use super::{
-    BLOCKS_ACCEPTED, BLOCKS_ACKNOWLEDGED, Carried, Key, Name, Near, QUESTIONS_MAX, ZSTD_WINDOW_LOG,
-    check,
+    ACKNOWLEDGED_BYTES, BLOCKS_ACCEPTED, BLOCKS_ACKNOWLEDGED, Carried, Key, Name, Near,
+    QUESTIONS_MAX, ZSTD_WINDOW_LOG, check,
 };
 use crate::error::Reason;
-use crate::limits::BLOCK_BYTES_MAX;
 use crate::zstd::{Decompressor, Last};
 
 pub(super) struct Receiver {
@@ -234,6 +233,11 @@ impl Receiver {
         if waiting > self.window || blocks >= BLOCKS_ACCEPTED {
             return Err(Reason::Limit("window"));
         }
+        // Each step may cost a read or a put, so there are no more than chunks, and some for chunks
+        // that are cut.
+        if block.steps.len() > STEP_BYTES_MAX * (block.length / CHUNK_BYTES_MIN + 4) {
+            return Err(Reason::Limit("steps"));
+        }
         let mut literals = Vec::new();
         if !block.data.is_empty() {
             let mut zstd = match self.decompressor.take() {
@@ -394,7 +398,7 @@ impl Receiver {
         let hole = block
             .holes
             .iter()
-            .position(|hole| *hole == (from..from + length));
+            .position(|hole| hole.start == from && hole.len() == length);
         let hole = block.holes.swap_remove(hole.ok_or(order)?);
         self.questions = self.questions.saturating_sub(1);
         let mut content = Vec::new();
@@ -427,7 +431,8 @@ fn decompressor() -> Result<Decompressor, Reason> {
     Decompressor::new(Vec::new(), ZSTD_WINDOW_LOG).map_err(Reason::Zstd)
 }
 
-/// The chunks of an extent: it was made of whole ones, so they are those that its sender cut.
+/// The chunks of an extent. It was made of whole ones, so they are those that its sender cut, except
+/// behind a chunk of which a pause had cut off the beginning.
 fn chunks(key: Key, extent: &[u8]) -> Vec<Chunk> {
     let mut chunks = Vec::new();
     let mut cutter = Cutter::default();
@@ -463,10 +468,10 @@ fn verify(block: &mut Pending, out: &mut Vec<u8>) -> Result<(), Reason> {
     Ok(())
 }
 
+/// A step for a chunk, and the end of an extent behind it, bytes.
+const STEP_BYTES_MAX: usize = 32;
+
 /// Extents whose content is held, so that references in turns read each once.
 const EXTENTS_HELD: usize = 8;
-
-/// Acknowledged at once, bytes.
-const ACKNOWLEDGED_BYTES: u64 = BLOCK_BYTES_MAX as u64 / 2;
 
 const MALFORMED: Reason = Reason::Malformed("BLOCK");

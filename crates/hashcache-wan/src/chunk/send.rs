@@ -14,7 +14,10 @@ use super::cut::{CHUNK_BYTES_MAX, Cutter};
 use super::frame::{self, Block, EXTENT_BYTES_MAX, Frame, LITERAL_BYTES_MAX, Step};
 use super::known::{Chunk, Known, Place};
 use super::recent::Recent;
-use super::{BLOCKS_MAX, Carried, Key, Name, OUTPUT_BYTES, check, zstd_window_log};
+use super::{
+    ACKNOWLEDGED_BYTES, BLOCKS_ACKNOWLEDGED, BLOCKS_MAX, Carried, Key, Name, OUTPUT_BYTES, check,
+    zstd_window_log,
+};
 use crate::error::Reason;
 use crate::limits::BLOCK_BYTES_MAX;
 use crate::zstd::{Compressor, Last};
@@ -145,9 +148,11 @@ impl Sender {
         self.collected() > 0
     }
 
-    /// Whether an acknowledgement is to come, which opens the window.
+    /// Whether an acknowledgement is sure to come, which opens the window: the receiver does not
+    /// acknowledge less than this.
     pub(super) fn awaits_acknowledgement(&self) -> bool {
-        self.sent > self.acknowledged
+        self.sent - self.acknowledged >= ACKNOWLEDGED_BYTES
+            || self.held.len() >= BLOCKS_ACKNOWLEDGED
     }
 
     pub(super) fn is_done(&self) -> bool {

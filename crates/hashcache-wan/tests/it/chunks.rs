@@ -517,6 +517,52 @@ fn the_smallest_windows_carry_everything_in_little_memory() {
 }
 
 #[test]
+fn no_window_is_so_small_that_both_ends_wait_for_each_other() {
+    let (known, mut store) = (Known::new(MIB), Memory::new());
+    let old = noise(7, 2 * MIB);
+    send(&old, 64_000, &known, &mut store);
+    for window in [0, 300_000, 360_000, 500_000, 1 << 20] {
+        for new in [0, 3_000, 60_000, 130_000] {
+            let windows = Windows::both(window);
+            let (mut near, mut far) = (End::with(windows), End::with(windows));
+            // A block of literals, then known content without a pause.
+            let content = [noise(8 + new as u64, new), old.clone()].concat();
+            let mut at = 0;
+            while at < content.len() {
+                let mut link = Vec::new();
+                let push = near.stream.push(&content[at..], &known, &mut link);
+                let taken = push.unwrap();
+                at += taken;
+                // As the caller does when there is no room.
+                let is_flushed = taken == 0 && !near.stream.awaits_acknowledgement();
+                if is_flushed {
+                    near.stream.flush(&mut link).unwrap();
+                }
+                assert!(taken > 0 || is_flushed, "{window}, {new}: stuck at {at}");
+                let back = far.take(&link, &Known::new(0), &mut store).unwrap();
+                near.take(&back, &known, &mut Memory::new()).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_block_with_more_steps_than_chunks_is_refused() {
+    let mut stream = Stream::new(KEY, Windows::both(0));
+    // A literal of two bytes and the end of an extent, again and again.
+    let steps = [0x08, 0x03].repeat(200);
+    let mut block = vec![0x11, 144, 1, 0];
+    block.extend((steps.len() as u16).to_le_bytes());
+    block.extend([1, 0, 0]);
+    block.extend([0; 8]);
+    block.extend(steps);
+    block.push(0);
+    stream.push_link(&block);
+    let event = stream.next(&Known::new(0), &mut Vec::new());
+    assert!(matches!(event, Err(Reason::Limit("steps"))));
+}
+
+#[test]
 fn a_run_of_chunks_costs_at_most_a_seek_for_sixteen_of_them() {
     for (policy, grouped, hot_bytes_max) in [
         (PolicyKind::Log, false, 0),
