@@ -42,7 +42,7 @@ use hashcache_http::{
     ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Scheme, UnixTime,
     Upgrading, VariantTable, answer_range, not_modified_confirms, parse_http_date, set_validators,
 };
-use http::header::{AGE, DATE, ETAG, IF_RANGE, RANGE};
+use http::header::{AGE, CONTENT_ENCODING, DATE, ETAG, IF_RANGE, RANGE};
 use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
@@ -405,6 +405,7 @@ async fn store(
         passed_on(answered.exchange.response, response_time, Upgrading::No).into_parts();
     let facts = stored.facts;
     let etag = stored.fields.get(ETAG).cloned();
+    let coding = stored.fields.get(CONTENT_ENCODING).cloned();
     let digest = ContentDigest::promised(&stored.fields).filter(|_| facts.status == StatusCode::OK);
     let can_resume = facts.flags.has(FactFlags::STRONG_ETAG) && facts.status == StatusCode::OK;
     if let Some(leader) = &leader {
@@ -438,6 +439,7 @@ async fn store(
     let hash = ContentHash::of(&metadata, &body);
     let mut transfer = Transfer {
         etag: etag.filter(|_| can_resume),
+        coding,
         resumes_left: RESUMES_MAX,
         skip: 0,
         link,

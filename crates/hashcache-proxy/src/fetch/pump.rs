@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hashcache_http::{ContentDigest, EntityTag, parse_content_range};
-use http::header::{ETAG, IF_RANGE, RANGE};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, ETAG, IF_RANGE, RANGE};
 use http::{HeaderValue, StatusCode};
 
 use super::ask::ask;
@@ -44,6 +44,9 @@ pub(super) struct Transfer {
     pub(super) length: Option<u64>,
     /// The strong entity tag, with which a broken transfer can be resumed.
     pub(super) etag: Option<HeaderValue>,
+    /// Content-Encoding. Some origins give all codings of a resource one entity tag, and another
+    /// hop is asked for another coding than a link.
+    pub(super) coding: Option<HeaderValue>,
     pub(super) resumes_left: u32,
     /// Bytes that are received twice after resuming.
     pub(super) skip: u64,
@@ -241,6 +244,10 @@ impl Transfer {
         let range = HeaderValue::try_from(format!("bytes={first}-"));
         fields.insert(RANGE, range.ok()?);
         fields.insert(IF_RANGE, etag.clone());
+        if self.coding.is_none() && !matches!(self.link, LinkCoding::Unchanged) {
+            // A link was asked for content without a coding; so is a hop without one.
+            fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
         let request = request(&spec.target, fields)?;
         let options = SendOptions {
             client: Some(spec.share.clone()),
@@ -259,11 +266,14 @@ impl Transfer {
         let (range, length) = (content_range.range?, content_range.complete?);
         let strong = |value: &HeaderValue| EntityTag::parse(value.as_bytes()).is_strong();
         let tag = response.headers().get(ETAG);
+        // A 206 to If-Range may leave it out (RFC 9110, section 15.3.7).
+        let coding = response.headers().get(CONTENT_ENCODING);
         let same = response.status() == StatusCode::PARTIAL_CONTENT
             && range.first == first
             && range.last + 1 == length
             && self.length.is_none_or(|known| known == length)
-            && tag.is_none_or(|found| found == etag && strong(found));
+            && tag.is_none_or(|found| found == etag && strong(found))
+            && coding.is_none_or(|found| self.coding.as_ref() == Some(found));
         same.then(|| (response.into_body(), length))
     }
 }

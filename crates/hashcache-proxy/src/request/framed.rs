@@ -230,7 +230,8 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Framed<B> {
                     Ok(data) => {
                         resemblance.sketcher.push(&data);
                         self.collected_bytes += data.len();
-                        self.collected.push_back(data);
+                        // A copy, for which `begun.memory` pays: the piece itself may keep a page.
+                        self.collected.push_back(Bytes::copy_from_slice(&data));
                     }
                     Err(trailers) => self.rest = Some(Ok(trailers)),
                 },

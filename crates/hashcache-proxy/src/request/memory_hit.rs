@@ -32,7 +32,9 @@ use crate::site::live::ORIGIN;
 use crate::site::spec::Grace;
 use crate::store::StoredView;
 use crate::upstream::address::check_port;
-use crate::wire::{self, MemoryResponse, PIECES_MAX, PlainRequest, RequestForm, push_title_case};
+use crate::wire::{
+    self, FREE_BYTES, MemoryResponse, PIECES_MAX, PlainRequest, RequestForm, push_title_case,
+};
 
 /// Answers the plain requests of one connection.
 pub(crate) struct MemoryHits {
@@ -171,8 +173,14 @@ impl wire::MemoryHits for MemoryHits {
         let Reuse::Fresh { age, ttl } = reuse else {
             return None;
         };
-        let content = hit.content_in_memory(PIECES_MAX)?;
         let length = hit.content_len()?;
+        // A client that does not read keeps the content from being evicted. The usual way holds
+        // less of it.
+        let share = connection.allowance.share();
+        if length > FREE_BYTES as u64 && share.take(length).is_none() {
+            return None;
+        }
+        let content = hit.content_in_memory(PIECES_MAX)?;
         let content_type = write_head(
             connection,
             &mut stored,

@@ -153,7 +153,7 @@ thread_local! {
 }
 
 /// Content that a slow client may keep in memory without paying for it: a slab.
-const FREE_BYTES: usize = 64 << 10;
+pub(crate) const FREE_BYTES: usize = 64 << 10;
 /// The largest buffer that is kept.
 const BUFFER_MAX: usize = 16 << 10;
 

@@ -47,7 +47,7 @@ pub(crate) use cell::{
 pub(crate) use ending::Ending;
 pub(crate) use head::{ContentFraming, RequestForm};
 pub(crate) use http2::{ClientBody, Http2Kind, PREFACE, Pings, frames, link_bytes, serve_http2};
-pub(crate) use memory_hit::{MemoryHits, MemoryResponse, PIECES_MAX, PlainRequest};
+pub(crate) use memory_hit::{FREE_BYTES, MemoryHits, MemoryResponse, PIECES_MAX, PlainRequest};
 pub(crate) use protocol::{
     HTTP_2_BYTES, INTERCEPTED_BYTES, Protocol, TLS_BYTES, handshake, link_handshake,
 };

@@ -431,8 +431,8 @@ fn decompressor() -> Result<Decompressor, Reason> {
     Decompressor::new(Vec::new(), ZSTD_WINDOW_LOG).map_err(Reason::Zstd)
 }
 
-/// The chunks of an extent. It was made of whole ones, so they are those that its sender cut, except
-/// behind a chunk of which a pause had cut off the beginning.
+/// The chunks of an extent. It was made of whole ones, so they are those that its sender cut,
+/// except behind a chunk of which a pause had cut off the beginning.
 fn chunks(key: Key, extent: &[u8]) -> Vec<Chunk> {
     let mut chunks = Vec::new();
     let mut cutter = Cutter::default();
