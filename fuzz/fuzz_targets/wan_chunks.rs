@@ -74,7 +74,7 @@ fn read(link: &[u8], known: &Known, store: &mut Store) -> (Vec<u8>, bool) {
                     content.extend_from_slice(bytes);
                 }
                 Ok(Event::Finished) => is_finished = true,
-                Ok(Event::Reset(_)) | Err(_) => return (content, is_finished),
+                Err(_) => return (content, is_finished),
             }
         }
     }

@@ -248,7 +248,7 @@ impl Pair {
     }
 
     /// Returns when the child says that the link is up.
-    pub async fn wait_until_up(&self) -> anyhow::Result<()> {
+    async fn wait_until_up(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
             if self.status(Side::Child)?["up"] == true {

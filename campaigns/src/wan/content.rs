@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::boxes::{Pair, Settings, Side, Used};
 use super::made;
-use super::packages::{COMPRESSED, File, NEW_URL, Releases, SAME_PATH, WHEELS};
+use super::packages::{self, COMPRESSED, File, NEW_URL, Releases, SAME_PATH, WHEELS};
 use super::site::{Served, Site};
 use super::warc;
 use super::{Args, Progress};
@@ -199,14 +199,10 @@ pub async fn measure(
         *codings.entry(coding.to_owned()).or_default() += 1;
     }
     Ok(Measured {
-        plain: releases.new_bytes(),
+        plain: packages::bytes(&releases.new),
         responses: releases.new.len() as u64,
         used: after.since(before),
-        first_plain: releases
-            .old
-            .iter()
-            .map(|file| file.content.len() as u64)
-            .sum(),
+        first_plain: packages::bytes(&releases.old),
         first: before.since(begun),
         codings,
     })
@@ -328,7 +324,7 @@ async fn nothing_saved(campaign: &mut Campaign, files: &[File]) -> anyhow::Resul
         ensure!(answer.body == *file.content, "{}: wrong bytes", file.path);
     }
     let uncoded = pair.used().await?.since(plain_before).down;
-    let plain: u64 = files.iter().map(|file| file.content.len() as u64).sum();
+    let plain = packages::bytes(files);
     let times = percent(coded, uncoded);
     campaign.report.figures(
         format!("nothing saved, {name}"),

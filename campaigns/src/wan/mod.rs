@@ -118,7 +118,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
             Section::Kills => kills::run(args, campaign, &progress).await,
             Section::Chunks => chunks::run(args, campaign, &progress).await,
             Section::Cpu => cost::run(args, campaign, &progress).await,
-            Section::Privacy => privacy::run(args, campaign, &progress).await,
+            Section::Privacy => privacy::run(campaign, &progress).await,
             Section::Parents => parents::run(args, campaign, &progress).await,
             Section::Shedding => {
                 shedding::run(campaign, &progress);

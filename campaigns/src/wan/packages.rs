@@ -28,11 +28,9 @@ pub struct Releases {
     pub new: Vec<File>,
 }
 
-impl Releases {
-    /// Content of the newer release, bytes.
-    pub fn new_bytes(&self) -> u64 {
-        self.new.iter().map(|file| file.content.len() as u64).sum()
-    }
+/// Content of these files, bytes.
+pub fn bytes(files: &[File]) -> u64 {
+    files.iter().map(|file| file.content.len() as u64).sum()
 }
 
 /// What fetches a package.

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail, ensure};
 use hashcache_testkit::Client;
 
+use super::Progress;
 use super::boxes::{Pair, Settings, Side};
 use super::made;
 use super::site::{Served, Site};
 use super::tls::TlsSite;
-use super::{Args, Progress};
 use crate::campaign::Campaign;
 
 /// One case of the matrix.
@@ -44,7 +44,7 @@ const CREDENTIALS: (&str, &str) = ("Authorization", "Basic eDp5");
 const COOKIE: (&str, &str) = ("Cookie", "session=1");
 
 /// Plays the section.
-pub async fn run(_: &Args, campaign: &mut Campaign, progress: &Progress) -> anyhow::Result<()> {
+pub async fn run(campaign: &mut Campaign, progress: &Progress) -> anyhow::Result<()> {
     progress.expect(CASES.len() as u64 + 2);
     let tls = TlsSite::start(campaign.folder()).await?;
     let mut settings = Settings::new("privacy");
@@ -126,10 +126,7 @@ impl Bench {
 
     async fn case(&self, case: &Case, number: u64) -> anyhow::Result<String> {
         let serve = |path: &str, content: &[u8]| {
-            let served = Served {
-                content: Arc::new(content.to_vec()),
-                cache_control: case.cache_control.to_owned(),
-            };
+            let served = Served::with(&Arc::new(content.to_vec()), case.cache_control);
             self.site.set(path, served);
             self.site.url(path)
         };
@@ -161,10 +158,7 @@ impl Bench {
         ];
         for ((field, cache_control), number) in fields.into_iter().zip(100..) {
             let versions = versions(number);
-            let own = Served {
-                content: Arc::new(versions[0].clone()),
-                cache_control: cache_control.to_owned(),
-            };
+            let own = Served::with(&Arc::new(versions[0].clone()), cache_control);
             self.site.set(&format!("/{number}/own.js"), own);
             let public = Served::fresh(&Arc::new(versions[1].clone()));
             self.site.set(&format!("/{number}/public.js"), public);

@@ -16,42 +16,37 @@ use hashcache_testkit::{Origin, RawRequest, Script};
 /// What is served at one path.
 #[derive(Clone, Debug)]
 pub struct Served {
-    pub content: Arc<Vec<u8>>,
-    pub cache_control: String,
+    content: Arc<Vec<u8>>,
+    cache_control: String,
 }
 
 impl Served {
+    pub fn with(content: &Arc<Vec<u8>>, cache_control: &str) -> Self {
+        Self {
+            content: Arc::clone(content),
+            cache_control: cache_control.to_owned(),
+        }
+    }
+
     /// Content that is stale at once, so that a cache asks for a newer version, and never serves
     /// the older one in its place.
     pub fn stale(content: &Arc<Vec<u8>>) -> Self {
-        Self {
-            content: Arc::clone(content),
-            cache_control: "public, max-age=0, must-revalidate".to_owned(),
-        }
+        Self::with(content, "public, max-age=0, must-revalidate")
     }
 
     /// Content that is fresh for so long, in whole seconds.
     pub fn fresh_for(content: &Arc<Vec<u8>>, lifetime: Duration) -> Self {
-        Self {
-            content: Arc::clone(content),
-            cache_control: format!("public, max-age={}", lifetime.as_secs()),
-        }
+        Self::with(content, &format!("public, max-age={}", lifetime.as_secs()))
     }
 
     /// Content that no cache stores.
     pub fn no_store(content: &Arc<Vec<u8>>) -> Self {
-        Self {
-            content: Arc::clone(content),
-            cache_control: "no-store".to_owned(),
-        }
+        Self::with(content, "no-store")
     }
 
     /// Content that stays fresh.
     pub fn fresh(content: &Arc<Vec<u8>>) -> Self {
-        Self {
-            content: Arc::clone(content),
-            cache_control: "public, max-age=86400".to_owned(),
-        }
+        Self::with(content, "public, max-age=86400")
     }
 }
 

@@ -9,11 +9,40 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
+
 /// A command that runs a campaign.
 fn campaign(name: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_campaigns"));
     command.arg(name).arg("--binary").arg(proxy());
     command
+}
+
+/// Runs the short form of a campaign; the rows that passed. It has to succeed with `least` of them:
+/// a campaign that ends early is no success.
+fn passed(campaign: &mut Command, least: usize) -> Vec<Value> {
+    let output = campaign.args(["--short", "--json"]).output();
+    let output = output.expect("the campaigns can be run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report in JSON");
+    let rows = report["rows"].as_array().expect("rows").iter();
+    let passed: Vec<Value> = rows
+        .filter(|row| row["verdict"] == "passed")
+        .cloned()
+        .collect();
+    let count = passed.len();
+    assert!(count >= least, "only {count} rows passed:\n{said}");
+    passed
+}
+
+/// Runs a campaign that lacks a program. It has to fail and say `advice`.
+fn fails(campaign: &mut Command, advice: &str) {
+    let output = campaign.output().expect("the campaigns can be run");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(!output.status.success());
+    assert!(said.contains(advice), "{said}");
 }
 
 /// The proxy that cargo has built beside the campaigns, for the tests of its own crate.

@@ -17,7 +17,7 @@
 use std::ops::Range;
 
 use crate::digest::{Check, Digest, HeadMark, Running};
-use crate::error::{Broken, Reason};
+use crate::error::Reason;
 use crate::frame::{self, Dictionary, Frame, Head};
 use crate::limits::{SEGMENT_BYTES_MAX, WINDOW_LOG, WINDOW_LOG_MIN};
 use crate::stats::Totals;
@@ -121,22 +121,21 @@ impl Decoder {
 
     /// Gives bytes of the dictionary: those at the beginning of what is wanted.
     pub fn give(&mut self, bytes: &[u8]) {
-        self.totals.dictionary_bytes += bytes.len() as u64;
         self.held.give(bytes);
     }
 
     /// The next step.
     ///
     /// # Errors
-    /// [`Broken`] when a frame is damaged, out of order or beyond a limit.
+    /// When a frame is damaged, out of order or beyond a limit.
     #[expect(
         clippy::should_implement_trait,
         reason = "an event borrows from the decoder"
     )]
-    pub fn next(&mut self) -> Result<Event<'_>, Broken> {
+    pub fn next(&mut self) -> Result<Event<'_>, Reason> {
         loop {
             if let Some(reason) = self.broken {
-                return Err(self.break_off(reason));
+                return Err(reason);
             }
             if let Some(missing) = self.held.missing() {
                 return Ok(Event::Wants(missing));
@@ -150,20 +149,14 @@ impl Decoder {
                 Ok(Step::Head) => Ok(Event::Head(self.head.as_ref().expect("just read"))),
                 Ok(Step::Content) => Ok(Event::Content(&self.content)),
                 Ok(Step::End(digest)) => Ok(Event::End(digest)),
-                Err(reason) => Err(self.break_off(reason)),
+                Err(reason) => {
+                    self.broken = Some(reason);
+                    self.state = State::Ended;
+                    self.input = Vec::new();
+                    self.used = 0;
+                    Err(reason)
+                }
             };
-        }
-    }
-
-    /// The link has ended. Right if END was read, otherwise an error.
-    ///
-    /// # Errors
-    /// [`Broken`] when the content is not complete.
-    pub fn end_of_link(&mut self) -> Result<(), Broken> {
-        match self.broken {
-            Some(reason) => Err(self.break_off(reason)),
-            None if matches!(self.state, State::Ended) => Ok(()),
-            None => Err(self.break_off(Reason::Cut)),
         }
     }
 
@@ -179,18 +172,6 @@ impl Decoder {
             _ => 0,
         };
         open + self.held.memory_bytes() + self.content.capacity() + self.input.capacity()
-    }
-
-    fn break_off(&mut self, reason: Reason) -> Broken {
-        self.broken = Some(reason);
-        self.state = State::Ended;
-        self.input = Vec::new();
-        self.used = 0;
-        Broken {
-            good_until: self.digest.length(),
-            reason,
-            digest: Box::new(self.digest.clone()),
-        }
     }
 
     fn step(&mut self, input: &[u8]) -> Result<Step, Reason> {
@@ -211,7 +192,6 @@ impl Decoder {
                     return Err(Reason::Limit("stretch"));
                 }
                 self.close();
-                self.totals.stretches += 1;
                 self.held.want(range);
                 self.state = State::Stretched;
                 Ok(Step::Again)
@@ -252,25 +232,20 @@ impl Decoder {
     }
 
     fn read_zstd(&mut self, data: &[u8], check: Check) -> Result<Step, Reason> {
-        let (mut open, has_prefix) = match std::mem::replace(&mut self.state, State::Between) {
-            State::Open(open) => {
-                let has_prefix = open.has_prefix();
-                (open, has_prefix)
-            }
-            State::Stretched => {
-                self.segment_left = SEGMENT_BYTES_MAX;
-                let prefix = self.held.take();
-                let open = Decompressor::new(prefix, self.window_log()).map_err(Reason::Zstd)?;
-                (Box::new(open), true)
-            }
-            _ => {
-                let open =
-                    Decompressor::new(Vec::new(), self.window_log()).map_err(Reason::Zstd)?;
-                (Box::new(open), false)
+        let mut open = match std::mem::replace(&mut self.state, State::Between) {
+            State::Open(open) => open,
+            state => {
+                let mut prefix = Vec::new();
+                if matches!(state, State::Stretched) {
+                    self.segment_left = SEGMENT_BYTES_MAX;
+                    prefix = self.held.take();
+                }
+                let open = Decompressor::new(prefix, self.window_log());
+                Box::new(open.map_err(Reason::Zstd)?)
             }
         };
         let last = open.block(data, &mut self.content)?;
-        if has_prefix {
+        if open.has_prefix() {
             let left = self.segment_left.checked_sub(self.content.len() as u64);
             self.segment_left = left.ok_or(Reason::Limit("segment"))?;
         }

@@ -98,7 +98,6 @@ impl Encoder {
 
     /// Gives bytes of the dictionary: those at the beginning of what is wanted.
     pub fn give(&mut self, bytes: &[u8]) {
-        self.totals.dictionary_bytes += bytes.len() as u64;
         self.held.give(bytes);
     }
 
@@ -292,7 +291,6 @@ impl Encoder {
         };
         let (prefix, length) = if self.dictionary.is_some() {
             self.write(&Frame::Stretch(self.held.range()), out);
-            self.totals.stretches += 1;
             let length = left.map(|left| left.min(SEGMENT_BYTES_MAX));
             (self.held.take(), length)
         } else {

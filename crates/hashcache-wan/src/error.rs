@@ -1,27 +1,6 @@
 //! What can go wrong in a transfer, one type for each end.
 
-use crate::digest::Running;
-
-/// Why a [`Decoder`](crate::decode::Decoder) gives up. What it gave before stays right.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("transfer broken behind {good_until} bytes")]
-pub struct Broken {
-    /// Bytes of content that were checked and given. A resumed transfer begins here.
-    pub good_until: u64,
-    /// What was wrong.
-    #[source]
-    pub reason: Reason,
-    /// The digest of the content so far, to go on with in a resumed transfer.
-    pub digest: Box<Running>,
-}
-
-impl std::fmt::Debug for Running {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Running({} bytes)", self.length())
-    }
-}
-
-/// What was wrong with a sequence of frames.
+/// What was wrong with a sequence of frames. What was given before stays right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {

@@ -43,7 +43,7 @@
 //! ```
 //!
 //! - One transfer: [`encode`] and [`decode`], with the frames of [`frame`] and the checks of
-//!   [`digest`]; which part of a dictionary they read is decided by [`stretch`].
+//!   [`digest`]; which part of a dictionary they read is decided by `stretch`.
 //! - Which dictionary: the receiver offers one, or the sender finds one in [`sent`] by its
 //!   [`sketch`]. Whether reading it is worth it: [`shed`], by
 //!   what [`load`] measures.
@@ -69,6 +69,5 @@ pub mod sent;
 pub mod shed;
 pub mod sketch;
 pub mod stats;
-pub mod stretch;
-
+mod stretch;
 mod zstd;

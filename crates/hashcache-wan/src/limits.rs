@@ -9,28 +9,28 @@
 pub const BLOCK_BYTES_MAX: usize = 256 << 10;
 
 /// Coded form of one block, bytes. Content that cannot be compressed grows by 3 bytes in 128 KiB.
-pub const CODED_BYTES_MAX: usize = BLOCK_BYTES_MAX + 1024;
+pub(crate) const CODED_BYTES_MAX: usize = BLOCK_BYTES_MAX + 1024;
 
 /// Content coded with one stretch of the dictionary, bytes.
 ///
 /// zstd may refer to all of a prefix as long as the content so far is within the window
 /// ([`WINDOW_LOG`]), however long the prefix is.
-pub const SEGMENT_BYTES_MAX: u64 = 1 << WINDOW_LOG;
+pub(crate) const SEGMENT_BYTES_MAX: u64 = 1 << WINDOW_LOG;
 
 /// One stretch of the dictionary, bytes.
-pub const STRETCH_BYTES_MAX: u64 = 4 << 20;
+pub(crate) const STRETCH_BYTES_MAX: u64 = 4 << 20;
 
 /// A whole dictionary, bytes. Longer objects are no dictionaries.
 pub const DICTIONARY_BYTES_MAX: u64 = 64 << 20;
 
 /// Key of a dictionary that the sender names, bytes: the longest key of the proxy.
-pub const KEY_BYTES_MAX: usize = 4096;
+pub(crate) const KEY_BYTES_MAX: usize = 4096;
 
 /// zstd's window, as a power of two: that of its level 3. Decoders refuse larger ones.
-pub const WINDOW_LOG: u32 = 21;
+pub(crate) const WINDOW_LOG: u32 = 21;
 
 /// The smallest window of zstd, as a power of two.
-pub const WINDOW_LOG_MIN: u32 = 10;
+pub(crate) const WINDOW_LOG_MIN: u32 = 10;
 
 /// Memory of one transfer at either end, bytes: stretch, zstd's context, block and frames.
 pub const TRANSFER_BYTES_MAX: usize = 12 << 20;

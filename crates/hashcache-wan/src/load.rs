@@ -28,8 +28,9 @@ pub struct LinkLoad {
 
 /// What the link carries while it is busy.
 ///
-/// Between two moments in which a socket has to wait, it moves what the link carries: a receiver
-/// waits when it has taken all that has arrived, a sender when its buffer is full. If one of them
+/// A socket is busy between two waits: a receiver waits when it has taken all that has arrived, a
+/// sender when its buffer is full. The bytes that it moves in that interval, divided by its length,
+/// are the rate of the link. If one of them
 /// had nothing to move for a part of that time, the rate of the interval is too low, so intervals
 /// with much less than the usual rate do not count.
 #[derive(Debug, Default)]

@@ -159,12 +159,6 @@ impl Sent {
         self.objects.is_empty()
     }
 
-    /// Memory that the table takes now, bytes.
-    pub fn memory_bytes(&self) -> usize {
-        let list = self.objects.capacity() * OBJECT_BYTES;
-        size_of_val(&*self.index) + list + self.key_bytes
-    }
-
     fn drop_first(&mut self) {
         if let Some(first) = self.objects.pop_front() {
             self.first = self.first.wrapping_add(1);

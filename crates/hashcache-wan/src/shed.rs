@@ -11,18 +11,18 @@ use std::time::Duration;
 
 /// What the caller measured of its disk and of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
+pub(crate) struct Load {
     /// Mean time that a read occupies the disk.
-    pub read_time: Duration,
+    pub(crate) read_time: Duration,
     /// What the link carries while it is busy.
-    pub link_bytes_per_second: u64,
+    pub(crate) link_bytes_per_second: u64,
 }
 
 /// Whether reading a dictionary takes less time than the bytes that it saves would take.
 ///
 /// `reads` are those of the dictionary ([`reads`]), `saved_bytes` what it is expected to save
 /// against zstd without it ([`expected_saving`]).
-pub fn is_worth_reading(load: Load, reads: u64, saved_bytes: u64) -> bool {
+pub(crate) fn is_worth_reading(load: Load, reads: u64, saved_bytes: u64) -> bool {
     let rate = load.link_bytes_per_second;
     if rate == 0 {
         // Nothing measured yet: links for which this is built are slow.
@@ -34,7 +34,7 @@ pub fn is_worth_reading(load: Load, reads: u64, saved_bytes: u64) -> bool {
 }
 
 /// Reads of the engine for so many bytes of an object: one per span of 256 KiB.
-pub fn reads(dictionary_bytes: u64) -> u64 {
+pub(crate) fn reads(dictionary_bytes: u64) -> u64 {
     dictionary_bytes.div_ceil(SPAN_BYTES)
 }
 

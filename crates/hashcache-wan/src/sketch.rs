@@ -21,10 +21,10 @@
 pub const ASKED_BYTES: usize = 2 << 20;
 
 /// Fingerprints of an object, at the least, if it is long enough to have them.
-pub const FINGERPRINTS_MIN: usize = 8;
+pub(crate) const FINGERPRINTS_MIN: usize = 8;
 
 /// Fingerprints of an object, at the most.
-pub const FINGERPRINTS_MAX: usize = 64;
+pub(crate) const FINGERPRINTS_MAX: usize = 64;
 
 /// The fingerprints of an object, in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Sketch {
 
 impl Sketch {
     /// The fingerprints.
-    pub fn fingerprints(&self) -> &[u64] {
+    pub(crate) fn fingerprints(&self) -> &[u64] {
         &self.fingerprints
     }
 }

@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::limits::{SEGMENT_BYTES_MAX, STRETCH_BYTES_MAX};
 
 /// The stretch of a dictionary of `length` bytes for the segment that begins at `at`.
-pub fn for_segment(length: u64, at: u64) -> Range<u64> {
+pub(crate) fn for_segment(length: u64, at: u64) -> Range<u64> {
     let margin = (STRETCH_BYTES_MAX - SEGMENT_BYTES_MAX) / 2;
     let last = length.saturating_sub(STRETCH_BYTES_MAX);
     let start = at.saturating_sub(margin).min(last);
@@ -23,7 +23,7 @@ pub fn for_segment(length: u64, at: u64) -> Range<u64> {
 }
 
 /// Bytes of a dictionary that are read for content of `content` bytes.
-pub fn bytes_read(length: u64, content: u64) -> u64 {
+pub(crate) fn bytes_read(length: u64, content: u64) -> u64 {
     let last = content.saturating_sub(1) / SEGMENT_BYTES_MAX * SEGMENT_BYTES_MAX;
     for_segment(length, last).end
 }

@@ -15,15 +15,16 @@ use std::time::Duration;
 use hashcache_testkit::relay::{Fault, Relay};
 use hashcache_testkit::{Client, Gate, Origin, Response, Script};
 use rustix::process::{Pid, Signal, kill_process};
+use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::Home;
 use crate::proxy_intercept::{Clients, Program, Site, authority, pair, pem};
@@ -585,32 +586,31 @@ async fn without_a_matching_pin_nothing_of_a_request_leaves_the_child() {
 async fn served(
     at: SocketAddr,
     versions: &[&'static rustls::SupportedProtocolVersion],
-    root: &CertificateDer<'static>,
 ) -> io::Result<Vec<u8>> {
-    let mut roots = RootCertStore::empty();
-    roots.add(root.clone()).unwrap();
-    let mut config = ClientConfig::builder_with_protocol_versions(versions)
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    // The certificate has no name, so this client has to be told to take any.
-    config
+    let config = ClientConfig::builder_with_protocol_versions(versions)
         .dangerous()
-        .set_certificate_verifier(Arc::new(Anyone));
-    let name = "a.localhost".try_into().unwrap();
-    let socket = TcpStream::connect(at).await?;
-    let mut stream = TlsConnector::from(Arc::new(config))
-        .connect(name, socket)
-        .await?;
-    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
-    stream.write_all(preface).await?;
+        .with_custom_certificate_verifier(Arc::new(Anyone))
+        .with_no_client_auth();
+    let mut stream = connected(at, config).await?;
     stream.flush().await?;
     let mut read = Vec::new();
     stream.read_to_end(&mut read).await?;
     Ok(read)
 }
 
-/// Accepts every certificate.
+/// A connection to the link listener on which HTTP/2 has begun.
+async fn connected(at: SocketAddr, mut config: ClientConfig) -> io::Result<TlsStream<TcpStream>> {
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let name = "a.localhost".try_into().unwrap();
+    let socket = TcpStream::connect(at).await?;
+    let connector = TlsConnector::from(Arc::new(config));
+    let mut stream = connector.connect(name, socket).await?;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+    stream.write_all(preface).await?;
+    Ok(stream)
+}
+
+/// Accepts every certificate: that of a link has no name.
 #[derive(Debug)]
 struct Anyone;
 
@@ -660,16 +660,12 @@ async fn answer_to_child(
     let file = home.path().join(key).join("link.pem");
     let certificate = CertificateDer::from_pem_file(&file).unwrap();
     let key = PrivateKeyDer::from_pem_file(&file).unwrap();
-    let mut config = ClientConfig::builder_with_protocol_versions(&[&TLS13])
+    let config = ClientConfig::builder_with_protocol_versions(&[&TLS13])
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Anyone))
         .with_client_auth_cert(vec![certificate], key)
         .unwrap();
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    let name = "a.localhost".try_into().unwrap();
-    let socket = TcpStream::connect(at).await.unwrap();
-    let connector = TlsConnector::from(Arc::new(config));
-    let mut stream = connector.connect(name, socket).await.unwrap();
+    let mut stream = connected(at, config).await.unwrap();
     let (host, path) = url
         .strip_prefix("http://")
         .unwrap()
@@ -681,10 +677,8 @@ async fn answer_to_child(
         fields.extend([name, u8::try_from(value.len()).unwrap()]);
         fields.extend(value.as_bytes());
     }
-    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
     let length = u8::try_from(fields.len()).unwrap();
     let head = [&[0, 0, length, 1, 5, 0, 0, 0, 1], &fields[..]].concat();
-    stream.write_all(preface).await.unwrap();
     stream.write_all(&head).await.unwrap();
     stream.flush().await.unwrap();
     loop {
@@ -724,10 +718,8 @@ async fn the_address_of_a_child_gives_it_no_right_to_purge() {
 async fn a_client_that_is_no_child_gets_nothing_from_the_link_listener() {
     let pair = Pair::start(&[], &[]).await;
     let at = pair.parent.proxy.link_address().unwrap();
-    let root = crate::proxy_intercept::pair("a.localhost");
-    let root = root.cert.der();
     for versions in [&[&TLS13][..], &[&TLS12]] {
-        let served = served(at, versions, root).await;
+        let served = served(at, versions).await;
         let error = served.unwrap_err().to_string();
         assert!(
             error.contains("alert") || error.contains("reset"),

@@ -367,7 +367,6 @@ impl Carrier {
                     self.to_near.bytes.extend_from_slice(content);
                 }
                 Event::Finished => self.to_near_end = ToNearEnd::Ending,
-                Event::Reset(_) => return Err(Broken::Link),
             }
         }
         Ok(())
@@ -564,7 +563,7 @@ fn look_up(pair: &ChunkPair, name: Name) -> Lookup {
         let hit = lookup.await?;
         let length = hit
             .content_len()
-            .filter(|bytes| *bytes <= EXTENT_BYTES_MAX)?;
+            .filter(|bytes| *bytes <= chunk::EXTENT_BYTES_MAX as u64)?;
         let mut reader = hit.reader(0..length);
         let mut extent = Vec::new();
         while let Some(piece) = poll_fn(|cx| reader.poll_next(cx)).await {
@@ -606,8 +605,6 @@ const BULK_PAUSE: Duration = Duration::from_millis(10);
 const COLLECT_TIME: Duration = Duration::from_millis(100);
 /// Time for the end of a stream to return over a slow line.
 const LINK_CLOSE_TIME: Duration = Duration::from_secs(10);
-/// An extent is no larger, bytes.
-const EXTENT_BYTES_MAX: u64 = 64 << 10;
 /// Extents of a group: about 1 MiB, so that a run of them is one read.
 const GROUP_EXTENTS: u64 = 16;
 /// No metadata of a stored response begins with this byte.

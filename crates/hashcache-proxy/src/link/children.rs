@@ -1,5 +1,5 @@
-//! The children that are connected to this parent, and the connections that have not shown yet
-//! whose they are.
+//! The children that are connected to this parent, and the connections whose key is not known yet,
+//! because they are in their handshake.
 //!
 //! `server/link_listener` enters both; `status` shows the children.
 //!

@@ -5,7 +5,7 @@
 //! it, and the stream is a tunnel that passes unchanged. `connect` reads the offer,
 //! `upstream/linked` sends it. The form is a dictionary of RFC 8941.
 //!
-//! Invariant: a field that says anything else than these words means is no offer and no answer.
+//! Invariant: a field in any other form counts as no offer and no answer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -2,7 +2,8 @@
 //!
 //! Sockets and streams count here, on whatever thread they are; `status` and `/metrics` read.
 //!
-//! Cost: one atomic operation per read or write of the socket, two per stream.
+//! Cost: one atomic operation and one lock per read or write of the socket, two atomic operations
+//! per stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -25,7 +26,7 @@ pub(crate) struct LinkCounters {
     streams_ended: AtomicU64,
     /// Tunnels that this side carries for the other.
     tunnels: AtomicUsize,
-    /// What coding came to.
+    /// Counters of coding: bytes, time, dictionaries.
     pub(crate) coding: CodingCounters,
     /// What it saved, by host.
     pub(crate) sites: SiteSavings,

@@ -72,10 +72,10 @@ pub(crate) const PING_AFTER: Duration = Duration::from_secs(15);
 /// [`UNACKNOWLEDGED_MAX`]: a PING may wait behind minutes of content.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long sent bytes may stay unacknowledged before the kernel ends the connection.
-pub(crate) const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 /// Bytes that the kernel accepts ahead of what it can send. The rest waits where HTTP/2 can still
 /// order it, so a small response does not wait for a large one.
-pub(crate) const UNSENT_BYTES: u32 = 128 << 10;
+const UNSENT_BYTES: u32 = 128 << 10;
 /// How long a request, a response or its next bytes may wait for their turn: many transfers share a
 /// slow line. It is added to what a server may take, at both ends; a dead line is found earlier.
 pub(crate) const TURN_TIME: Duration = Duration::from_mins(10);

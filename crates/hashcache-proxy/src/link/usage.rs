@@ -42,7 +42,7 @@ pub(crate) struct CodingCounters {
     dictionaries: [[AtomicU64; 2]; 2],
     resumed: [AtomicU64; 3],
     shed: AtomicU64,
-    /// At a child fetched, at a parent named.
+    /// Objects fetched because of hints (child), or named in hints (parent).
     hints: [AtomicU64; 2],
 }
 

@@ -210,7 +210,8 @@ fn encode_coding(encoder: &mut DescriptorEncoder<'_>, links: &[LinkFigure]) -> f
                 .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
     }
-    let what = "Dictionaries that were not used because the disk is busier than the link";
+    let what = "Requests and responses without a dictionary, because the disk is busier than the \
+                link or the dictionary is much longer than the content";
     let mut family = encoder.encode_descriptor("hashcache_link_shed", what, None, counter)?;
     for link in links {
         family

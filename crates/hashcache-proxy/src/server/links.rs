@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use crate::failure::Failure;
+use crate::link::counters::LinkCounters;
 use crate::link::parent::{ParentLink, advice};
 use crate::link::{SLOW_START_ADVICE, slow_start_after_idle};
 use crate::metrics::links::{LinkFigure, LinkView};
@@ -105,23 +106,19 @@ pub(super) fn view(common: &Common) -> LinkView {
     let pins = live.link.as_ref().map_or(&[][..], |link| &link.children);
     let has_links = linked().next().is_some() || !pins.is_empty();
     let is_slow = has_links && slow_start_after_idle();
-    let of_parents = linked().map(|(peer, link)| LinkFigure {
-        name: peer.name().to_owned(),
-        is_up: link.is_up(),
-        round_trip: link.counters.round_trip(),
-        bytes: link.counters.bytes(),
-        contents: link.counters.contents(),
-        coding: link.counters.coding.figures(),
-    });
-    let children = common.children.seen().into_iter();
-    let of_children = children.map(|(pin, is_up, counters)| LinkFigure {
-        name: pin.to_string(),
+    let figure = |name, is_up, counters: &LinkCounters| LinkFigure {
+        name,
         is_up,
         round_trip: counters.round_trip(),
         bytes: counters.bytes(),
         contents: counters.contents(),
         coding: counters.coding.figures(),
-    });
+    };
+    let of_parents =
+        linked().map(|(peer, link)| figure(peer.name().to_owned(), link.is_up(), &link.counters));
+    let children = common.children.seen().into_iter();
+    let of_children =
+        children.map(|(pin, is_up, counters)| figure(pin.to_string(), is_up, &counters));
     LinkView {
         figures: of_parents.chain(of_children).collect(),
         status: json!({

@@ -1,6 +1,6 @@
 //! The page table: how long the stored form of each page of a packed content is.
 //!
-//! A part of the metadata of a stored response whose content lies in pages
+//! The page table is part of the metadata of each response that is stored in pages
 //! ([`hashcache_wan::pages`]):
 //!
 //! ```text

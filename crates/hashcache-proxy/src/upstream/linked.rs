@@ -56,7 +56,7 @@ use crate::link::parent::{LinkStream, NewConnection, ParentLink, StreamUse};
 use crate::link::tls::{is_not_pinned, is_refused};
 use crate::link::{self, PING_AFTER, PING_TIMEOUT, TURN_TIME, Windows};
 use crate::peer::Peer;
-use crate::share::{self, PIECE_BYTES, Share};
+use crate::share::{PIECE_BYTES, Share};
 use crate::tls::HTTP_2;
 use crate::wire::Pings;
 
@@ -131,14 +131,8 @@ impl Upstream {
             None => u64::MAX,
         };
         let windows = Windows::within(windows);
-        let memory = match &self.memory {
-            Some(cache) => {
-                let bytes = u64::from(windows.connection) + BESIDE_BYTES;
-                let memory = share::reserve_for(None, cache, bytes);
-                Some(memory.ok_or(Failure::Link(LinkFault::Memory))?)
-            }
-            None => None,
-        };
+        let memory = self.reserve(None, u64::from(windows.connection) + BESIDE_BYTES);
+        let memory = memory.map_err(|_| Failure::Link(LinkFault::Memory))?;
         let begun = Instant::now();
         let (socket, address) = self.connector.connect(&to, None).await?;
         peer.health.note_connect_time(begun.elapsed());
@@ -239,13 +233,7 @@ impl Upstream {
         to: TunnelTo<'_>,
         (limit, client): (Option<Duration>, Option<&Share>),
     ) -> Result<(Channel, SocketAddr, Option<ChunkField>), Failure> {
-        let memory = match &self.memory {
-            Some(cache) => {
-                let memory = share::reserve_for(client, cache, link::TUNNEL_BYTES);
-                Some(memory.ok_or(Failure::UpstreamLimit)?)
-            }
-            None => None,
-        };
+        let memory = self.reserve(client, link::TUNNEL_BYTES)?;
         let permit = self.tunnel_permit(peer, limit, client).await?;
         let wait = limit.unwrap_or(self.limits.connect_time);
         // As through other parents: the parent connects within `connect_time` itself. While no
@@ -302,12 +290,9 @@ impl Upstream {
         request: &Request<RequestBody>,
         client: Option<&Share>,
     ) -> Result<Option<Reservation>, Failure> {
-        match &self.memory {
-            Some(cache) if !request.body().is_empty() => {
-                let memory = share::reserve_for(client, cache, UPLOAD_BYTES);
-                memory.map(Some).ok_or(Failure::UpstreamLimit)
-            }
-            _ => Ok(None),
+        match request.body().is_empty() {
+            true => Ok(None),
+            false => self.reserve(client, UPLOAD_BYTES),
         }
     }
 

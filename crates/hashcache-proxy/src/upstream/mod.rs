@@ -324,7 +324,7 @@ impl Upstream {
             return tunnel;
         }
         let memory = match peer.settings.url.scheme {
-            Scheme::Https => self.reserve_tls(client)?,
+            Scheme::Https => self.reserve(client, TLS_BYTES)?,
             Scheme::Http | Scheme::Ftp | Scheme::Gopher => None,
         };
         let tunnel = self.connect_through(peer, &to.authority, via, limit);
@@ -334,12 +334,12 @@ impl Upstream {
         Ok((channel.holding(memory), address))
     }
 
-    /// Memory for TLS to a peer.
-    fn reserve_tls(&self, client: Option<&Share>) -> Result<Option<Reservation>, Failure> {
+    /// Memory for what `client` begins; `None` without accounting.
+    fn reserve(&self, client: Option<&Share>, bytes: u64) -> Result<Option<Reservation>, Failure> {
         let Some(cache) = &self.memory else {
             return Ok(None);
         };
-        let held = share::reserve_for(client, cache, TLS_BYTES);
+        let held = share::reserve_for(client, cache, bytes);
         held.map(Some).ok_or(Failure::UpstreamLimit)
     }
 

@@ -176,7 +176,7 @@ impl Unframing {
             let begun = Instant::now();
             let event = self.decoder.next();
             self.counters.coding.worked(IN, begun.elapsed());
-            return Poll::Ready(match event.map_err(|broken| broken.reason) {
+            return Poll::Ready(match event {
                 Err(reason) => Err(Fault::Frames(reason)),
                 Ok(Event::Head(head)) => Ok(Some(Step::Head(head.clone()))),
                 Ok(Event::Content(content)) => {

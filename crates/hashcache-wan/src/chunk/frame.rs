@@ -5,7 +5,7 @@
 //! | `11` BLOCK | lengths: content u24, steps u16, data u24; check 8 B; steps; data | receiver |
 //! | `17` BLOCK without literals | lengths: content u24, steps u16; check 8 B; steps | receiver |
 //! | `12` FINISH | content length u64 | receiver |
-//! | `13` RESET | reason u8 | both |
+//! | `13` | reserved | |
 //! | `14` ASK | offset u64, length u24 | sender |
 //! | `15` ANSWER | offset u64, content length u24, data length u24; data | receiver |
 //! | `16` ACK | offset u64 | sender |
@@ -30,13 +30,12 @@ use crate::limits::BLOCK_BYTES_MAX;
 /// Literals in a block, bytes.
 pub(crate) const LITERAL_BYTES_MAX: usize = 64 << 10;
 /// An extent, bytes: a page of the engine, read at once.
-pub(crate) const EXTENT_BYTES_MAX: usize = 64 << 10;
+pub const EXTENT_BYTES_MAX: usize = 64 << 10;
 /// Coded literals of a block; an answer, which may be a whole block.
 const DATA_BYTES_MAX: usize = BLOCK_BYTES_MAX + 1024;
 
 const BLOCK: u8 = 0x11;
 const FINISH: u8 = 0x12;
-const RESET: u8 = 0x13;
 const ASK: u8 = 0x14;
 const ANSWER: u8 = 0x15;
 const ACK: u8 = 0x16;
@@ -46,7 +45,6 @@ const BLOCK_WITHOUT_LITERALS: u8 = 0x17;
 pub(crate) enum Frame<'a> {
     Block(Block<'a>),
     Finish(u64),
-    Reset(u8),
     Ask {
         offset: u64,
         length: usize,
@@ -89,7 +87,6 @@ impl Frame<'_> {
                 out.push(FINISH);
                 out.extend(length.to_le_bytes());
             }
-            Self::Reset(reason) => out.extend([RESET, *reason]),
             Self::Ask { offset, length } => {
                 out.push(ASK);
                 out.extend(offset.to_le_bytes());
@@ -149,7 +146,6 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Reason> 
             Ok(Some((Frame::Block(block), used)))
         }
         FINISH => Ok(word(rest).map(|length| (Frame::Finish(length), 9))),
-        RESET => Ok(rest.first().map(|&reason| (Frame::Reset(reason), 2))),
         ASK => {
             let Some(fixed) = rest.first_chunk::<11>() else {
                 return Ok(None);
@@ -313,7 +309,7 @@ mod tests {
         out
     }
 
-    fn all() -> [Frame<'static>; 7] {
+    fn all() -> [Frame<'static>; 6] {
         let block = |length, data| {
             Frame::Block(Block {
                 length,
@@ -326,7 +322,6 @@ mod tests {
             block(0, &[]),
             block(BLOCK_BYTES_MAX, &[9; 70]),
             Frame::Finish(u64::MAX),
-            Frame::Reset(3),
             Frame::Ask {
                 offset: 5,
                 length: BLOCK_BYTES_MAX,

@@ -8,10 +8,10 @@
 //!   chunk that is known becomes a reference, another one a literal, compressed with zstd.
 //! - Literals that follow each other make an **extent** of 64 KiB at the most. Both ends compute
 //!   its [`Name`], and both store it as one object of the engine: so either end may refer to it
-//!   later. A reference names an extent and a range in it, so a run of 25 chunks costs 20 bytes on
+//!   later. A reference names an extent and a range in it, so a run of 28 chunks costs 20 bytes on
 //!   the link and one read.
-//! - The receiver asks for what a reference names and it has not, and gets a literal. The sender
-//!   holds what is not acknowledged, so it can always answer.
+//! - If the receiver lacks an extent that is referred to, it asks for that content and gets it as a
+//!   literal. The sender holds what is not acknowledged, so it can always answer.
 //!
 //! The policy `log` suits extents, and with groups a run of 1 MiB is one read. An index of extents
 //! is a thirtieth of an index of chunks: 1 TB are 17 million objects.
@@ -33,7 +33,7 @@
 //! [`Windows::memory_bytes`] at the most, of a stream that has sent nothing, none.
 
 mod cut;
-pub(crate) mod frame;
+mod frame;
 mod known;
 mod receive;
 mod recent;
@@ -46,6 +46,7 @@ use siphasher::sip128::{Hasher128 as _, SipHasher24};
 use crate::digest::Running;
 use crate::error::Reason;
 use crate::limits::BLOCK_BYTES_MAX;
+pub use frame::EXTENT_BYTES_MAX;
 use frame::Frame;
 pub use known::Known;
 use receive::Receiver;
@@ -188,8 +189,6 @@ pub enum Event<'a> {
     Content(&'a [u8]),
     /// The far end has sent all: half-close.
     Finished,
-    /// The far end's connection was reset.
-    Reset(u8),
 }
 
 /// Whether the near end of a connection takes content.
@@ -304,11 +303,6 @@ impl Stream {
         self.sender.finish(known, out)
     }
 
-    /// The connection of the near end was reset.
-    pub fn reset(&self, reason: u8, out: &mut Vec<u8>) {
-        Frame::Reset(reason).write(out);
-    }
-
     /// Bytes that [`Stream::push`] would take now.
     pub fn room(&self) -> usize {
         self.sender.room()
@@ -341,7 +335,6 @@ impl Stream {
             Ok(Step::StoreSent(name)) => Ok(Event::Store(name, self.sender.stored())),
             Ok(Step::Received(step)) => Ok(self.receiver.event(step)),
             Ok(Step::Nothing) => Ok(Event::More),
-            Ok(Step::Reset(reason)) => Ok(Event::Reset(reason)),
             Err(reason) => {
                 self.broken = Some(reason);
                 self.input = Vec::new();
@@ -375,10 +368,6 @@ impl Stream {
                     self.sender.answer_questions(known, out)?;
                 }
                 Frame::Ack(offset) => self.sender.acknowledge(offset)?,
-                Frame::Reset(reason) => {
-                    self.used += used;
-                    return Ok(Step::Reset(reason));
-                }
                 frame => self.receiver.take(frame, out)?,
             }
             self.used += used;
@@ -393,5 +382,4 @@ enum Step {
     /// An extent that was sent is to be stored.
     StoreSent(Name),
     Received(receive::Next),
-    Reset(u8),
 }

@@ -153,13 +153,8 @@ impl Receiver {
 
     /// What [`Event::Wants`](super::Event::Wants) asked for.
     pub(super) fn give(&mut self, extent: Option<&[u8]>) {
-        let Some(reading) = &self.reading else {
-            return;
-        };
-        let Some(wants) = &reading.wants else {
-            return;
-        };
-        if let Some(extent) = extent {
+        let wants = self.reading.as_ref().and_then(|it| it.wants.as_ref());
+        if let (Some(wants), Some(extent)) = (wants, extent) {
             if self.extents.len() == EXTENTS_HELD {
                 self.extents.remove(0);
             }

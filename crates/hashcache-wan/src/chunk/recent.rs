@@ -10,7 +10,7 @@
 use super::Name;
 
 /// Names in the list.
-pub(super) const RECENT: usize = 64;
+const RECENT: usize = 64;
 
 /// The list, the last one first.
 #[derive(Debug, Default)]

@@ -83,7 +83,6 @@ impl End {
                 }
                 Event::Content(content) => self.received.extend_from_slice(content),
                 Event::Finished => self.is_finished = true,
-                Event::Reset(reason) => return Err(Reason::Aborted(reason)),
             }
             self.check_memory();
         }
@@ -234,7 +233,7 @@ fn a_store_that_gives_something_else_changes_no_byte() {
 }
 
 #[test]
-fn each_direction_ends_by_itself_and_a_reset_is_told() {
+fn each_direction_ends_by_itself() {
     let (mut near, mut far) = (End::new(), End::new());
     let (known, mut store) = (Known::new(MIB), Memory::new());
     let mut link = Vec::new();
@@ -249,10 +248,6 @@ fn each_direction_ends_by_itself_and_a_reset_is_told() {
     assert!(!near.is_finished && near.received == b"an answer");
     let after_end = near.stream.push(b"more", &known, &mut Vec::new());
     assert!(after_end.is_err());
-    let mut link = Vec::new();
-    far.stream.reset(9, &mut link);
-    let ended = near.take(&link, &known, &mut store);
-    assert_eq!(ended.unwrap_err(), Reason::Aborted(9));
 }
 
 #[test]

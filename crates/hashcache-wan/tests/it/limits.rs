@@ -39,10 +39,10 @@ fn refusal(frames: &[u8]) -> Reason {
                 decoder.give(&vec![0; (range.end - range.start) as usize]);
             }
             Ok(event) => panic!("given: {event:?}"),
-            Err(broken) => {
+            Err(reason) => {
                 assert!(decoder.memory_bytes() <= TRANSFER_BYTES_MAX);
-                assert_eq!(decoder.next().unwrap_err().reason, broken.reason);
-                return broken.reason;
+                assert_eq!(decoder.next(), Err(reason));
+                return reason;
             }
         }
     }
@@ -128,7 +128,7 @@ fn stretches_without_blocks_and_beyond_the_dictionary_are_refused() {
         match decoder.next() {
             Ok(Event::Wants(range)) => decoder.give(&slice(&old, &range)),
             Ok(event) => assert!(event != Event::More),
-            Err(broken) => break broken.reason,
+            Err(reason) => break reason,
         }
     };
     assert_eq!(reason, Reason::Limit("stretch"));
@@ -157,6 +157,5 @@ fn a_dictionary_that_nobody_offered_is_refused() {
     frames[18] = 1;
     let mut decoder = Decoder::new(Offer::default());
     decoder.push(&frames);
-    let reason = decoder.next().unwrap_err().reason;
-    assert_eq!(reason, Reason::Order("dictionary"));
+    assert_eq!(decoder.next(), Err(Reason::Order("dictionary")));
 }

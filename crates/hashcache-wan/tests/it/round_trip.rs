@@ -251,8 +251,7 @@ fn a_named_dictionary_is_learned_from_the_head_and_used() {
         });
         decoder.push(&frames);
         if !is_taken {
-            let reason = decoder.next().unwrap_err().reason;
-            assert_eq!(reason, Reason::Limit("dictionary"));
+            assert_eq!(decoder.next(), Err(Reason::Limit("dictionary")));
             continue;
         }
         assert_eq!(decoder.next().unwrap(), Event::Head(&sent));
@@ -302,7 +301,7 @@ fn a_source_that_fails_is_no_end() {
     encoder.flush(&mut frames).unwrap();
     encoder.abort(5, &mut frames);
     let received = decode(&frames, None, 100_000);
-    assert_eq!(received.end.unwrap_err().reason, Reason::Aborted(5));
+    assert_eq!(received.end, Err(Reason::Aborted(5)));
     assert_eq!(received.content, content[..90_000]);
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use hashcache_wan::decode::{Decoder, Event, Offer};
 use hashcache_wan::digest::Digest;
 use hashcache_wan::encode::Encoder;
-use hashcache_wan::error::Broken;
+use hashcache_wan::error::Reason;
 use hashcache_wan::frame::{Dictionary, Head};
 
 /// Lines of text with numbers in them: zstd saves about three quarters.
@@ -68,7 +68,7 @@ pub fn encode(head: Head, content: &[u8], old: Option<&[u8]>, piece: usize) -> V
 /// What a receiver was given, and how it ended.
 pub struct Received {
     pub content: Vec<u8>,
-    pub end: Result<(), Broken>,
+    pub end: Result<(), Reason>,
 }
 
 pub fn decode(frames: &[u8], old: Option<&[u8]>, piece: usize) -> Received {
@@ -76,7 +76,7 @@ pub fn decode(frames: &[u8], old: Option<&[u8]>, piece: usize) -> Received {
         offered: old.map(|old| old.len() as u64),
         named_max: 0,
     });
-    let mut content = Vec::new();
+    let (mut content, mut end) = (Vec::new(), Err(Reason::Cut));
     for piece in frames.chunks(piece) {
         decoder.push(piece);
         loop {
@@ -85,17 +85,19 @@ pub fn decode(frames: &[u8], old: Option<&[u8]>, piece: usize) -> Received {
                 Ok(Event::Head(_)) => {}
                 Ok(Event::Wants(range)) => decoder.give(&slice(old.unwrap(), &range)),
                 Ok(Event::Content(bytes)) => content.extend_from_slice(bytes),
-                Ok(Event::End(digest)) => assert_eq!(digest, Digest::of(&content)),
-                Err(broken) => {
-                    assert_eq!(broken.good_until, content.len() as u64);
-                    assert_eq!(broken.digest.digest(), Digest::of(&content));
-                    let end = Err(broken);
-                    return Received { content, end };
+                Ok(Event::End(digest)) => {
+                    assert_eq!(digest, Digest::of(&content));
+                    end = Ok(());
+                }
+                Err(reason) => {
+                    return Received {
+                        content,
+                        end: Err(reason),
+                    };
                 }
             }
         }
     }
-    let end = decoder.end_of_link();
     Received { content, end }
 }
 

@@ -22,7 +22,7 @@ use crate::link::coding::{Dictionaries, LinkCoding};
 use crate::link::dictionary::StoredContent;
 use crate::link::parent::ParentLink;
 use crate::link::usage::{DictionaryKind, ResumeReason};
-use crate::share::{self, Share};
+use crate::share::Share;
 
 /// A response that cannot be used.
 pub(super) enum Unusable {
@@ -38,10 +38,9 @@ impl Upstream {
         (coding, link): (LinkCoding, &ParentLink),
         client: Option<&Share>,
     ) -> LinkCoding {
-        let has_memory = |cache| share::reserve_for(client, cache, FRAMES_BYTES_MIN).is_some();
-        match &self.memory {
-            Some(cache) if !has_memory(cache) => coding.in_plain(),
-            _ => spare(coding, link),
+        match self.reserve(client, FRAMES_BYTES_MIN).is_ok() {
+            true => spare(coding, link),
+            false => coding.in_plain(),
         }
     }
 
@@ -91,15 +90,9 @@ impl Upstream {
                     let length = dictionary.as_ref().map_or(0, |content| content.length);
                     let reading = dictionary.as_ref().map_or(0, StoredContent::reading_bytes);
                     let bytes = decoder_bytes(begun.length, length) + reading;
-                    let memory = match &self.memory {
-                        Some(cache) => match share::reserve_for(client, cache, bytes) {
-                            Some(memory) => Some(memory),
-                            None => {
-                                counters.resumed(ResumeReason::Memory);
-                                return Err(Unusable::Again(coding.in_plain()));
-                            }
-                        },
-                        None => None,
+                    let Ok(memory) = self.reserve(client, bytes) else {
+                        counters.resumed(ResumeReason::Memory);
+                        return Err(Unusable::Again(coding.in_plain()));
                     };
                     frames.begin(&begun, dictionary, memory);
                 }

@@ -151,24 +151,20 @@ impl http_body::Body for Unending {
     }
 }
 
-/// A parent that refuses the first `refusals` requests.
-async fn refusing_parent(
+/// A child's link to a parent that refuses the first `refusals` requests, and ends each connection
+/// by GOAWAY after `requests`.
+async fn linked(requests: usize, refusals: usize) -> (Arc<Peer>, Arc<ParentLink>) {
+    let (own, other) = (identity(), identity());
+    let peer = peer(parent(&other, &own, requests, refusals).await, &own, &other);
+    let link = peer.link.clone().unwrap();
+    (peer, link)
+}
+
+async fn parent(
     identity: &LinkIdentity,
     child: &LinkIdentity,
+    requests: usize,
     refusals: usize,
-) -> SocketAddr {
-    parent_with(identity, child, (usize::MAX, refusals)).await
-}
-
-/// A parent that ends each connection by GOAWAY after `requests` requests.
-async fn parent(identity: &LinkIdentity, child: &LinkIdentity, requests: usize) -> SocketAddr {
-    parent_with(identity, child, (requests, 0)).await
-}
-
-async fn parent_with(
-    identity: &LinkIdentity,
-    child: &LinkIdentity,
-    (requests, refusals): (usize, usize),
 ) -> SocketAddr {
     let clock = Arc::new(Clock::start(None));
     let config = of_parent(&identity.key, &[child.pin()], &clock);
@@ -293,9 +289,7 @@ async fn open(upstream: &Upstream, peer: &Peer, link: &ParentLink) -> LinkLine {
 #[tokio::test]
 async fn the_windows_of_a_link_are_on_the_books_as_long_as_it_is_open() {
     locally(async {
-        let (own, other) = (identity(), identity());
-        let peer = peer(parent(&other, &own, 100).await, &own, &other);
-        let link = peer.link.clone().unwrap();
+        let (peer, link) = linked(100, 0).await;
         let cache = cache(64 << 20);
         let upstream = upstream().within(&cache);
         let used = || cache.stats().memory_used_bytes;
@@ -349,9 +343,7 @@ async fn freed(used: impl Fn() -> u64, before: u64) {
 #[tokio::test]
 async fn a_tunnel_and_content_are_on_the_books_while_they_last() {
     locally(async {
-        let (own, other) = (identity(), identity());
-        let peer = peer(parent(&other, &own, usize::MAX).await, &own, &other);
-        let link = peer.link.clone().unwrap();
+        let (peer, link) = linked(usize::MAX, 0).await;
         let cache = cache(64 << 20);
         let upstream = upstream().within(&cache);
         let used = || cache.stats().memory_used_bytes;
@@ -376,9 +368,7 @@ async fn a_tunnel_and_content_are_on_the_books_while_they_last() {
 #[tokio::test]
 async fn the_windows_stay_on_the_books_until_the_last_stream_after_goaway_ends() {
     locally(async {
-        let (own, other) = (identity(), identity());
-        let peer = peer(parent(&other, &own, 1).await, &own, &other);
-        let link = peer.link.clone().unwrap();
+        let (peer, link) = linked(1, 0).await;
         let cache = cache(64 << 20);
         let upstream = upstream().within(&cache);
         let used = || cache.stats().memory_used_bytes;
@@ -407,9 +397,7 @@ async fn the_windows_stay_on_the_books_until_the_last_stream_after_goaway_ends()
 #[tokio::test]
 async fn a_stream_that_fails_costs_the_others_nothing() {
     locally(async {
-        let (own, other) = (identity(), identity());
-        let peer = peer(refusing_parent(&other, &own, 0).await, &own, &other);
-        let link = peer.link.clone().unwrap();
+        let (peer, link) = linked(usize::MAX, 0).await;
         let upstream = upstream();
         let mut line = open(&upstream, &peer, &link).await;
         // Nobody makes another connection here, so all requests need this one.
@@ -435,9 +423,7 @@ async fn a_stream_that_fails_costs_the_others_nothing() {
 #[tokio::test]
 async fn a_refused_request_or_tunnel_is_sent_again_on_the_same_connection() {
     locally(async {
-        let (own, other) = (identity(), identity());
-        let peer = peer(refusing_parent(&other, &own, 2).await, &own, &other);
-        let link = peer.link.clone().unwrap();
+        let (peer, link) = linked(usize::MAX, 2).await;
         let upstream = upstream();
         let _line = open(&upstream, &peer, &link).await;
         assert_eq!(get(&upstream, &peer).await.unwrap(), "from the parent");
@@ -450,9 +436,7 @@ async fn a_refused_request_or_tunnel_is_sent_again_on_the_same_connection() {
 #[tokio::test]
 async fn the_tunnels_of_one_client_leave_places_to_others_and_to_requests() {
     locally(async {
-        let (own, other) = (identity(), identity());
-        let peer = peer(parent(&other, &own, usize::MAX).await, &own, &other);
-        let link = peer.link.clone().unwrap();
+        let (peer, link) = linked(usize::MAX, 0).await;
         let upstream = upstream();
         let _line = open(&upstream, &peer, &link).await;
         let shares = Shares::new(1 << 30, 100);
@@ -484,9 +468,7 @@ async fn the_tunnels_of_one_client_leave_places_to_others_and_to_requests() {
 #[tokio::test]
 async fn a_stream_waits_for_a_place_and_not_for_the_parent() {
     locally(async {
-        let (own, other) = (identity(), identity());
-        let peer = peer(parent(&other, &own, usize::MAX).await, &own, &other);
-        let link = peer.link.clone().unwrap();
+        let (peer, link) = linked(usize::MAX, 0).await;
         let upstream = upstream();
         let _line = open(&upstream, &peer, &link).await;
         let soon = Duration::from_millis(100);
@@ -513,9 +495,7 @@ async fn a_stream_waits_for_a_place_and_not_for_the_parent() {
 #[tokio::test]
 async fn a_response_may_wait_for_its_turn_on_the_line() {
     locally(async {
-        let (own, other) = (identity(), identity());
-        let peer = peer(parent(&other, &own, usize::MAX).await, &own, &other);
-        let link = peer.link.clone().unwrap();
+        let (peer, link) = linked(usize::MAX, 0).await;
         let short = Duration::from_millis(20);
         let upstream = upstream_with(Limits {
             first_byte_time: short,
@@ -537,9 +517,7 @@ async fn a_response_may_wait_for_its_turn_on_the_line() {
 #[tokio::test]
 async fn a_request_after_goaway_waits_for_the_next_connection() {
     locally(async {
-        let (own, other) = (identity(), identity());
-        let peer = peer(parent(&other, &own, 1).await, &own, &other);
-        let link = peer.link.clone().unwrap();
+        let (peer, link) = linked(1, 0).await;
         let upstream = upstream();
         let keeping = async {
             loop {
@@ -575,7 +553,7 @@ async fn a_request_after_goaway_waits_for_the_next_connection() {
 async fn each_side_refuses_a_key_that_is_not_pinned() {
     locally(async {
         let (own, other, third) = (identity(), identity(), identity());
-        let at = parent(&other, &own, 100).await;
+        let at = parent(&other, &own, 100, 0).await;
         let upstream = upstream();
         for (own, pinned, fault) in [
             (&own, &third, LinkFault::OtherKey),
@@ -628,9 +606,7 @@ async fn framed(
 #[tokio::test]
 async fn damaged_frames_are_never_given_and_cost_one_more_request_at_the_most() {
     locally(async {
-        let (own, other) = (identity(), identity());
-        let peer = peer(parent(&other, &own, 100).await, &own, &other);
-        let link = peer.link.clone().unwrap();
+        let (peer, link) = linked(100, 0).await;
         let cache = cache(64 << 20);
         let upstream = upstream().within(&cache);
         let _line = open(&upstream, &peer, &link).await;
