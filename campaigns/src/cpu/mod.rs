@@ -14,13 +14,16 @@ mod nginx;
 mod paired;
 mod sites;
 
-use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use hashcache_testkit::{BodyEnd, Client, ContentOptions, ContentOrigin, content};
+use nix::errno::Errno;
+use nix::time::ClockId;
+use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::campaign::Campaign;
@@ -289,27 +292,23 @@ fn ours(args: &Args, campaign: &Campaign, origin: &ContentOrigin) -> anyhow::Res
         .start()
 }
 
-/// Processor time of these processes so far, in nanoseconds: the sum of their threads, as the
-/// scheduler counts it. A thread or process that has ended since counts nothing.
+/// Processor time of these processes so far, in nanoseconds, as the scheduler counts it, with that
+/// of threads that have ended. A process that has ended counts nothing.
 pub fn cpu_ns(pids: &[u32]) -> anyhow::Result<u64> {
-    let mut ns = 0;
+    let mut time = Duration::ZERO;
     for pid in pids {
-        // nginx's cache loader ends after a minute.
-        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-            continue;
+        let of_process = || {
+            let pid = Pid::from_raw(i32::try_from(*pid).map_err(|_| Errno::ESRCH)?);
+            ClockId::pid_cpu_clock_id(pid)?.now()
         };
-        for thread in threads.flatten() {
-            if let Ok(stat) = fs::read_to_string(thread.path().join("schedstat")) {
-                ns += on_processor(&stat).with_context(|| format!("process {pid}: {stat}"))?;
-            }
+        // nginx's cache loader ends after a minute.
+        match of_process() {
+            Ok(taken) => time += Duration::from(taken),
+            Err(Errno::ESRCH | Errno::EINVAL) => {}
+            Err(error) => bail!("no processor time of process {pid}: {error}"),
         }
     }
-    Ok(ns)
-}
-
-/// Time on a processor in a `schedstat` of `/proc`.
-fn on_processor(stat: &str) -> Option<u64> {
-    stat.split_whitespace().next()?.parse().ok()
+    Ok(u64::try_from(time.as_nanos())?)
 }
 
 fn median(rounds: &[Round], figure: impl Fn(&Round) -> u64) -> u64 {
@@ -331,9 +330,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_figure_is_the_time_on_a_processor() {
-        assert_eq!(on_processor("42 7 3\n"), Some(42));
-        assert_eq!(on_processor(""), None);
+    fn processor_time_has_that_of_threads_that_have_ended() {
+        let own = [std::process::id()];
+        let before = cpu_ns(&own).unwrap();
+        let busy = std::thread::spawn(|| {
+            let begun = tokio::time::Instant::now();
+            while begun.elapsed() < Duration::from_millis(20) {}
+        });
+        busy.join().unwrap();
+        assert!(cpu_ns(&own).unwrap() > before);
+        // No process has this number.
+        assert_eq!(cpu_ns(&[1 << 22]).unwrap(), 0);
     }
 
     #[test]
