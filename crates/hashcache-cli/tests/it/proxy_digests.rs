@@ -133,7 +133,7 @@ async fn an_object_in_a_siblings_digest_is_fetched_from_it_without_a_query() {
         (answer.status, answer.body),
         (200, b"the origin's /a?b=c".to_vec())
     );
-    let line = asks.line(1).await;
+    let line = line_about(&asks, &url).await;
     assert!(line.contains(" CD_SIBLING_HIT/127.0.0.2"), "{line}");
     assert_eq!(origin.request_count(), 1);
     let name = format!("{{peer=\"s{}\"}}", other.http);
@@ -142,8 +142,9 @@ async fn an_object_in_a_siblings_digest_is_fetched_from_it_without_a_query() {
         1
     );
     // What it does not have is not asked for.
-    assert_eq!(asks.get(&origin.url("/new")).await.status, 200);
-    let line = asks.line(2).await;
+    let new = origin.url("/new");
+    assert_eq!(asks.get(&new).await.status, 200);
+    let line = line_about(&asks, &new).await;
     assert!(line.contains(" HIER_DIRECT/127.0.0.1"), "{line}");
     let log = fs::read_to_string(&has.log).unwrap();
     assert!(!log.contains("/new"), "{log}");
