@@ -4,7 +4,7 @@
 //! intercepted one; read by `request`.
 
 use std::cell::Cell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::intercept::refusals::ClientProgram;
 use crate::limits::Limits;
 use crate::link::pin::Pin as KeyPin;
 use crate::link::sent_to::SentTo;
-use crate::peer::{Peer, PeerKind, PeerMisses, PeerSettings};
+use crate::peer::{Peer, PeerMisses};
 use crate::share::{Allowance, ShareReservation};
 use crate::wire::{self, Ending, Http2Kind, Protocol, Socket};
 use crate::worker::Worker;
@@ -103,37 +103,28 @@ impl Connection {
         (!self.worker.common.is_child(&child.pin)).then(removed)
     }
 
-    /// Whether the client is a sibling: its requests are not sent to other siblings.
-    pub(crate) fn is_sibling(&self) -> bool {
-        self.is_peer(|peer| peer.kind == PeerKind::Sibling)
-    }
-
     /// Whether the client is a peer for which nothing is fetched.
     pub(crate) fn gets_stored_only(&self) -> bool {
-        self.is_peer(|peer| peer.misses == PeerMisses::Refused)
-    }
-
-    fn is_peer(&self, test: impl Fn(&PeerSettings) -> bool) -> bool {
-        if self.child.is_some() {
+        let live = self.worker.common.live();
+        // Most requests end here: few sites have such a peer.
+        if !live.routes.has_stored_only_peer() {
             return false;
         }
-        let live = self.worker.common.live();
-        // Most requests end here: few sites have a peer of the kind in question.
-        live.routes.peers().iter().any(|it| test(&it.settings))
-            && live
-                .routes
-                .peer_at(self.client.ip())
-                .is_some_and(|peer| test(&peer.settings))
+        let peer = self.peer_address().and_then(|at| live.routes.peer_at(at));
+        peer.is_some_and(|peer| peer.settings.misses == PeerMisses::Refused)
     }
 
-    /// The peer at the client's address. A child has shown its key, and its address says nothing:
-    /// it may share it with others, and a line between may rewrite it.
+    /// The address by which the client is recognised if it is a peer. A child has shown its key,
+    /// and its address says nothing: it may share it with others, and a line between may rewrite
+    /// it.
+    pub(crate) fn peer_address(&self) -> Option<IpAddr> {
+        self.child.is_none().then(|| self.client.ip())
+    }
+
+    /// The peer at the client's address.
     pub(crate) fn peer(&self) -> Option<Arc<Peer>> {
-        if self.child.is_some() {
-            return None;
-        }
         let live = self.worker.common.live();
-        live.routes.peer_at(self.client.ip()).cloned()
+        live.routes.peer_at(self.peer_address()?).cloned()
     }
 
     /// Whether this client may purge in `space`. A child has no right by its address.

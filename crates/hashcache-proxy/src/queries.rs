@@ -482,8 +482,8 @@ fn note(heard: &mut Replies, waiting: &mut Vec<usize>, (place, replied): (usize,
 
 /// Maximum number of queries that are remembered: about 1 MiB.
 const OUTSTANDING_MAX: usize = 4096;
-/// How long a query is remembered at least.
-const REMEMBERED: Duration = Duration::from_secs(4);
+/// How long a query is remembered at least, and at most twice as long.
+pub(crate) const REMEMBERED: Duration = Duration::from_secs(4);
 /// How long the reply to a probe is waited for.
 const PROBE_TIME: Duration = Duration::from_secs(2);
 /// How often a peer is asked to forget a URL until it answers.
@@ -593,7 +593,7 @@ mod tests {
                 purpose: Purpose::Forward,
                 is_tunnel: false,
                 via_members: 0,
-                siblings: Siblings::Asked,
+                siblings: Siblings::Asked(None),
             });
             queries
                 .ask(&target, &HeaderMap::new(), route.unwrap())

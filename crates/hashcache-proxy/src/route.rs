@@ -30,7 +30,7 @@ use crate::failure::Failure;
 use crate::intercept::hosts::HostPattern;
 use crate::members::MemberList;
 use crate::peer::learned::Verdict;
-use crate::peer::{Peer, PeerKind, PeerSummary};
+use crate::peer::{Peer, PeerKind, PeerMisses, PeerSummary};
 use crate::site::live::SiteRequest;
 use crate::upstream::address::{ConnectPort, Purpose};
 use crate::upstream::prefix::Prefix;
@@ -115,6 +115,7 @@ pub(crate) struct Routes {
     peers: Vec<Arc<Peer>>,
     members: Option<MemberList>,
     rules: Vec<Rule>,
+    has_stored_only_peer: bool,
     turn: AtomicUsize,
 }
 
@@ -175,9 +176,10 @@ pub(crate) struct RouteRequest<'a> {
 /// Whether siblings may answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Siblings {
-    /// They are asked, if they have the resource by their digest or by UDP.
-    Asked,
-    /// The request is not one that a sibling's store may answer, or a sibling sent it.
+    /// They are asked, if they have the resource by their digest or by UDP, unless the client at
+    /// this address is a sibling.
+    Asked(Option<IpAddr>),
+    /// The request is not one that a sibling's store may answer.
     NotAsked,
 }
 
@@ -193,6 +195,8 @@ pub(crate) struct Route {
     queries: Vec<Hop>,
     /// Siblings whose digest may tell, once it was fetched for the first time.
     unlearned: Vec<Arc<Peer>>,
+    /// The key of the URL, if it was looked up in a digest.
+    key: Option<Key>,
 }
 
 /// The replies to the queries of a route.
@@ -373,7 +377,13 @@ impl Route {
             site: None,
             queries: Vec::new(),
             unlearned: Vec::new(),
+            key: None,
         }
+    }
+
+    /// The key of the URL, if it was looked up in a digest of a peer.
+    pub(crate) fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
     }
 
     /// Siblings whose digest was never fetched, nor tried to be: a short wait may spare a fetch
@@ -424,6 +434,7 @@ impl Route {
             site: self.site,
             queries: Vec::new(),
             unlearned: Vec::new(),
+            key: self.key,
         }
     }
 
@@ -446,6 +457,7 @@ impl Route {
             site: Some(site),
             queries: Vec::new(),
             unlearned: Vec::new(),
+            key: None,
         })
     }
 
@@ -462,6 +474,7 @@ impl Route {
             site: self.site,
             queries: Vec::new(),
             unlearned: Vec::new(),
+            key: self.key,
         }
     }
 
@@ -539,7 +552,9 @@ impl Routes {
             }
         });
         let rules = rules.collect();
+        let is_refused = |peer: &Arc<Peer>| peer.settings.misses == PeerMisses::Refused;
         Self {
+            has_stored_only_peer: peers.iter().any(is_refused),
             peers,
             members,
             rules,
@@ -551,6 +566,20 @@ impl Routes {
     pub(crate) fn peer_at(&self, address: IpAddr) -> Option<&Arc<Peer>> {
         let mut recognised = self.peers.iter().filter(|peer| peer.is_recognised());
         recognised.find(|peer| peer.has_address(address))
+    }
+
+    /// Whether the client for which siblings would be asked is a sibling.
+    fn is_from_sibling(&self, request: RouteRequest<'_>) -> bool {
+        let Siblings::Asked(Some(client)) = request.siblings else {
+            return false;
+        };
+        let peer = self.peer_at(client);
+        peer.is_some_and(|peer| peer.settings.kind == PeerKind::Sibling)
+    }
+
+    /// Whether some peer gets only what is stored.
+    pub(crate) fn has_stored_only_peer(&self) -> bool {
+        self.has_stored_only_peer
     }
 
     /// The boxes of this site, if there are others.
@@ -631,7 +660,11 @@ impl Routes {
             .partition(|hop| hop.peer().is_some_and(|peer| peer.health.is_up()));
         // A direct hop must not be cut off.
         up.truncate(HOPS_MAX - 1);
-        let lookups = rule.lookups(request, &up);
+        let mut lookups = rule.lookups(request, &up);
+        // Few requests get here with anything, and the addresses of peers are far apart in memory.
+        if !lookups.is_empty() && self.is_from_sibling(request) {
+            lookups = Lookups::default();
+        }
         let is_direct_alone = up.is_empty()
             && down.is_empty()
             && lookups.hits.is_empty()
@@ -641,6 +674,7 @@ impl Routes {
             return Ok(Route {
                 queries: lookups.queries,
                 unlearned: lookups.unlearned,
+                key: lookups.key,
                 ..direct
             });
         }
@@ -662,6 +696,7 @@ impl Routes {
             site: None,
             queries: lookups.queries,
             unlearned: lookups.unlearned,
+            key: lookups.key,
         })
     }
 
@@ -765,7 +800,7 @@ impl Rule {
 
     /// Whether the store of a sibling may answer a request.
     fn asks_siblings(&self, request: RouteRequest<'_>) -> bool {
-        request.siblings == Siblings::Asked
+        matches!(request.siblings, Siblings::Asked(_))
             && request.purpose == Purpose::Forward
             && !request.is_tunnel
             && self.settings.direct != Direct::Prefer
@@ -786,24 +821,25 @@ impl Rule {
         };
         // Most requests of a group of siblings are in none of their digests: nothing is allocated
         // for them but the URL.
-        let mut key = None;
         let mut hits = Vec::new();
         let mut queried = Vec::new();
         for peer in &self.siblings {
-            let has_digest = peer.settings.summary != PeerSummary::None
-                && peer.health.is_up()
-                && peer.takes_url(request.scheme);
+            let has_digest =
+                peer.settings.summary != PeerSummary::None && peer.takes_url(request.scheme);
             let is_settled = has_digest && {
-                let key = key.get_or_insert_with(|| Key::of_get(request.url().as_bytes()));
+                let key = lookups
+                    .key
+                    .get_or_insert_with(|| Key::of_get(request.url().as_bytes()));
                 // A sibling that sends updates of its summary is not asked in another way either.
                 let sends_updates = peer.settings.summary == PeerSummary::Updates;
                 match peer.learned.verdict(key) {
+                    // It was asked in this way, and is not asked in another.
+                    Verdict::No | Verdict::Paused => true,
+                    _ if !peer.health.is_up() => false,
                     Verdict::Yes => {
                         hits.push(peer);
                         true
                     }
-                    // It was asked in this way, and is not asked in another.
-                    Verdict::No | Verdict::Paused => true,
                     Verdict::NeverTried => {
                         lookups.unlearned.push(Arc::clone(peer));
                         sends_updates
@@ -872,6 +908,14 @@ struct Lookups {
     /// The hops whose peers are asked by UDP.
     queries: Vec<Hop>,
     unlearned: Vec<Arc<Peer>>,
+    /// The key of the URL, if a digest was asked.
+    key: Option<Key>,
+}
+
+impl Lookups {
+    fn is_empty(&self) -> bool {
+        self.hits.is_empty() && self.queries.is_empty() && self.unlearned.is_empty()
+    }
 }
 
 /// The hop by which a sibling is asked for what it has stored.
@@ -948,7 +992,7 @@ mod tests {
             purpose: Purpose::Forward,
             is_tunnel: false,
             via_members,
-            siblings: Siblings::Asked,
+            siblings: Siblings::Asked(None),
         })?;
         let shown = route.hops().map(|hop| match (&hop.absolute, hop.peer()) {
             (Some(_), Some(peer)) => format!("url:{}", peer.name()),
@@ -1096,7 +1140,7 @@ mod tests {
                 purpose: Purpose::Forward,
                 is_tunnel: false,
                 via_members: 0,
-                siblings: Siblings::Asked,
+                siblings: Siblings::Asked(None),
             })
         };
         for number in 0..5 {
@@ -1143,9 +1187,13 @@ mod tests {
         ]
     }
 
+    const FIRST_SIBLING: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
     fn planned(direct: Direct, url: &str, siblings: Siblings) -> Route {
         let origin: Origin = url.parse().unwrap();
-        let routes = Routes::new(family(), &[with(direct)], "us");
+        let peers = family();
+        peers[0].set_addresses(&[FIRST_SIBLING]);
+        let routes = Routes::new(peers, &[with(direct)], "us");
         let request = RouteRequest {
             scheme: origin.scheme,
             authority: &origin.authority,
@@ -1175,12 +1223,21 @@ mod tests {
             names.collect::<Vec<_>>()
         };
         let all = ["s1", "s2", "s3", "p1", "p2"];
-        assert_eq!(asked(Direct::Allow, "http://x.test", Siblings::Asked), all);
-        assert_eq!(asked(Direct::Never, "http://x.test", Siblings::Asked), all);
+        let other = Siblings::Asked(Some(IpAddr::from([192, 0, 2, 9])));
+        assert_eq!(asked(Direct::Allow, "http://x.test", other), all);
+        assert_eq!(
+            asked(Direct::Never, "http://x.test", Siblings::Asked(None)),
+            all
+        );
         for (direct, url, siblings) in [
-            (Direct::Prefer, "http://x.test", Siblings::Asked),
-            (Direct::Allow, "https://x.test", Siblings::Asked),
+            (Direct::Prefer, "http://x.test", Siblings::Asked(None)),
+            (Direct::Allow, "https://x.test", Siblings::Asked(None)),
             (Direct::Allow, "http://x.test", Siblings::NotAsked),
+            (
+                Direct::Allow,
+                "http://x.test",
+                Siblings::Asked(Some(FIRST_SIBLING)),
+            ),
         ] {
             assert!(asked(direct, url, siblings).is_empty(), "{direct:?} {url}");
         }
@@ -1189,7 +1246,7 @@ mod tests {
     #[test]
     fn replies_put_at_most_two_siblings_and_one_parent_first() {
         let after = |hits: &[usize], misses: &[usize], timed_out| {
-            let route = planned(Direct::Allow, "http://x.test", Siblings::Asked);
+            let route = planned(Direct::Allow, "http://x.test", Siblings::Asked(None));
             shown(&route.after(&Replies {
                 hits: hits.to_vec(),
                 misses: misses.to_vec(),
@@ -1238,7 +1295,7 @@ mod tests {
             purpose: Purpose::Forward,
             is_tunnel: false,
             via_members: 0,
-            siblings: Siblings::Asked,
+            siblings: Siblings::Asked(None),
         });
         let route = route.unwrap();
         let names: Vec<_> = route.queries().map(|peer| peer.name()).collect();
@@ -1298,7 +1355,7 @@ mod tests {
             };
             routes.plan(request).unwrap()
         };
-        let route = plan("http://x.test", "/", Siblings::Asked);
+        let route = plan("http://x.test", "/", Siblings::Asked(None));
         assert_eq!(
             shown(&route)[..3],
             [
@@ -1309,13 +1366,13 @@ mod tests {
         );
         assert_eq!(route.queries().count(), 0);
         // Nobody has it: only the sibling without a digest is asked by ICP.
-        let route = plan("http://x.test", "/other", Siblings::Asked);
+        let route = plan("http://x.test", "/other", Siblings::Asked(None));
         let names: Vec<_> = route.queries().map(|peer| peer.name()).collect();
         assert_eq!(names, ["s1"]);
         assert_eq!(shown(&route)[0], "p1:FIRSTUP_PARENT");
         // Not to be seen by others on the line to that sibling, nor asked for a sibling.
         for (url, siblings) in [
-            ("https://x.test", Siblings::Asked),
+            ("https://x.test", Siblings::Asked(None)),
             ("http://x.test", Siblings::NotAsked),
         ] {
             let route = plan(url, "/", siblings);

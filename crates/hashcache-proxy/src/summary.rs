@@ -12,6 +12,7 @@
 //! Cost: of a written object, one push; of a piece of the digest, one lock and a copy of 16 KiB.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ use tokio::time::Instant;
 pub(crate) struct Summary {
     queue: Mutex<Queue>,
     state: Mutex<State>,
+    /// Times that updates were made since a peer asked for a stored response.
+    unused: AtomicU32,
 }
 
 /// What the engine has reported.
@@ -129,13 +132,17 @@ impl Summary {
         }
     }
 
-    /// Whether so much has changed that the filter must be built anew: 1/16 of the logs, or more
-    /// objects than it was made for, or reports were lost.
+    /// Whether so much has changed that the filter must be built anew: 1/16 of the logs (1/4 while
+    /// peers make no use of it), or more objects than it was made for, or reports were lost.
     pub(crate) fn is_outdated(&self) -> bool {
         let queue = self.queue();
         let log_bytes: u64 = queue.logs.iter().map(|(_, bytes)| bytes).sum();
+        let builds_per_lap = match self.is_used() {
+            true => BUILDS_PER_LAP,
+            false => BUILDS_PER_LAP_UNUSED,
+        };
         let is_rewritten =
-            queue.reclaimed_bytes > 0 && queue.reclaimed_bytes >= log_bytes / BUILDS_PER_LAP;
+            queue.reclaimed_bytes > 0 && queue.reclaimed_bytes >= log_bytes / builds_per_lap;
         let is_outdated = queue.has_overflowed || is_rewritten;
         drop(queue);
         let state = self.state();
@@ -200,6 +207,7 @@ impl Summary {
     pub(crate) fn turn_off(&self) {
         *self.state() = State::default();
         *self.queue() = Queue::default();
+        self.note_use();
     }
 
     /// Entries and bits of the filter.
@@ -237,9 +245,10 @@ impl Summary {
         }
     }
 
-    /// Puts what the engine has reported into the filters.
-    pub(crate) fn absorb(&self, updates: Updates, now: UnixTime) {
+    /// Puts what the engine has reported into the filters; returns the number of reports.
+    pub(crate) fn absorb(&self, updates: Updates, now: UnixTime) -> usize {
         let marks = std::mem::take(&mut self.queue().marks);
+        let count = marks.len();
         for marks in marks.chunks(INSERTS_MAX) {
             let mut state = self.state();
             let State { live, building } = &mut *state;
@@ -258,10 +267,23 @@ impl Summary {
                 live.begin_epoch(now);
             }
         }
+        count
+    }
+
+    /// Notes that a peer asked for a stored response, so that our summary is of use to it.
+    pub(crate) fn note_use(&self) {
+        self.unused.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether peers make use of the summary: since one of them asked for a stored response,
+    /// updates were made a few times only.
+    pub(crate) fn is_used(&self) -> bool {
+        self.unused.load(Ordering::Relaxed) < UNUSED_MAX
     }
 
     /// Makes updates of the pending bits when there are enough of them, or when they have waited
-    /// long enough.
+    /// long enough. Each datagram wakes its receiver, and several in a row cost little more than
+    /// one, so bits wait for longer while peers make no use of the summary.
     pub(crate) fn make_updates(&self, threshold: Threshold, now: (Instant, UnixTime)) {
         let mut state = self.state();
         let Some(live) = &mut state.live else { return };
@@ -271,14 +293,31 @@ impl Summary {
         let entries = u64::from(live.filter.entries());
         let are_many =
             u64::from(live.pending_objects) * 1000 >= entries * u64::from(threshold.permille);
-        let is_full = live.pending.len() >= FLIPS_MAX;
         let waited = now.0.saturating_duration_since(since);
-        let is_worth_it = are_many && (is_full || waited >= UPDATE_TIME_MANY);
+        let is_used = self.is_used();
+        let is_time = match is_used {
+            true => live.pending.len() >= FLIPS_MAX || waited >= UPDATE_TIME_MANY,
+            false => waited >= UPDATE_TIME_UNUSED,
+        };
         let is_late = waited >= UPDATE_TIME;
         let has_no_room = live.pending.len() >= FLIPS_QUEUED_MAX / 2;
-        if is_worth_it || is_late || has_no_room {
-            live.cut(now.1);
+        if !(are_many && is_time || is_late || has_no_room) {
+            return;
         }
+        // Above the limit it does not matter by how much.
+        if is_used {
+            self.unused.fetch_add(1, Ordering::Relaxed);
+        }
+        live.cut(now.1);
+    }
+
+    /// Whether updates wait to be sent.
+    pub(crate) fn has_updates(&self) -> bool {
+        let state = self.state();
+        state
+            .live
+            .as_ref()
+            .is_some_and(|live| !live.outgoing.is_empty())
     }
 
     /// The next update that is to be sent to the peers.
@@ -490,7 +529,7 @@ pub(crate) fn memory_bytes(octets: u32) -> u64 {
     u64::from(octets) + 2 * (reports + flips) as u64
 }
 
-/// Maximum number of reports that wait, of a quarter of a second.
+/// Maximum number of reports that wait, of a quarter of a second, or of a second with few reports.
 const QUEUE_MAX: usize = 1 << 14;
 /// Insertions under one lock.
 const INSERTS_MAX: usize = 1024;
@@ -501,13 +540,21 @@ const COMPARED_MAX: usize = 4 << 20;
 /// How long a bit waits for its update.
 const UPDATE_TIME: Duration = Duration::from_secs(60);
 /// The same for as many changes as the threshold says.
-const UPDATE_TIME_MANY: Duration = Duration::from_secs(1);
+const UPDATE_TIME_MANY: Duration = Duration::from_millis(500);
+/// The same while peers make no use of the summary.
+const UPDATE_TIME_UNUSED: Duration = Duration::from_secs(5);
+/// Peers make no use of the summary if none has asked for a stored response since updates were made
+/// so many times.
+const UNUSED_MAX: u32 = 8;
 /// The filter is built anew so often each time the log is overwritten once.
 const BUILDS_PER_LAP: u64 = 16;
+/// The same while peers make no use of it.
+const BUILDS_PER_LAP_UNUSED: u64 = 4;
 /// Remaining lifetime of an object that is announced, seconds.
 const FRESH_MIN: u64 = 600;
-/// Fewest entries that a filter has room for.
-const CAPACITY_MIN: u32 = 4096;
+/// Fewest entries that a filter has room for: 32 KiB with the most bits for each. A larger filter
+/// is built anew less often while a store fills, and each time every peer fetches it.
+const CAPACITY_MIN: u32 = 1 << 14;
 /// Maximum size of a piece of the body.
 const PIECE_BYTES: usize = 16 << 10;
 

@@ -24,6 +24,7 @@ use crate::in_flight_ranges::{AwaitedRange, RangeClaim, WholeOnly};
 use crate::metrics::Limit;
 use crate::page_groups::PageRequest;
 use crate::purge::labels_of;
+use crate::route::Route;
 use crate::share::reserve_for;
 use crate::site::encode::{LENGTH_MIN, is_plain_text};
 use crate::store::put::{ContentWriter, page_memory};
@@ -185,7 +186,9 @@ pub(super) fn judge(
     let group = page_groups.group(&asked, response.headers(), Instant::now());
     let announced = (&facts, response.headers());
     let place = (spec.space, &spec.target);
-    let mark = mark(place, &spec.fields, announced, response_time);
+    let route = spec.route.as_ref().ok().and_then(Option::as_ref);
+    let known = (route.and_then(Route::key), response_time);
+    let mark = mark(place, &spec.fields, announced, known);
     let metadata = stored.encode();
     stored.pages = None;
     let put = metadata.clone().map(|metadata| Put {

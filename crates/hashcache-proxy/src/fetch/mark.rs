@@ -4,20 +4,19 @@
 //! announced: a sibling asks for a resource and gets what it would have got from the origin, so the
 //! response must be the same for all clients, and fresh for long enough that a summary is of use.
 
-use std::fmt::Write as _;
-
 use hashcache::Hour;
 use hashcache_http::{Space, StoredFacts, Target, UnixTime};
 use hashcache_peers::key::Key;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, VARY};
 use http::{HeaderMap, HeaderValue};
 
-/// The mark of a response with these facts and fields; 0: it is not announced.
+/// The mark of a response with these facts and fields; 0: it is not announced. `known` is the key
+/// of the URL if it was computed before.
 pub(super) fn mark(
     (space, target): (Space, &Target),
     request: &HeaderMap,
     (facts, response): (&StoredFacts, &HeaderMap),
-    now: UnixTime,
+    (known, now): (Option<&Key>, UnixTime),
 ) -> u128 {
     let is_announced = space == Space::Own
         && !request.contains_key(AUTHORIZATION)
@@ -27,12 +26,9 @@ pub(super) fn mark(
     if !is_announced {
         return 0;
     }
-    let mut url = String::new();
-    let authority = target.authority.display(target.scheme);
-    let scheme = target.scheme.as_str();
-    // Writing to a string cannot fail.
-    let _ = write!(url, "{scheme}://{authority}{}", target.path_and_query);
-    u128::from_be_bytes(Key::of_get(url.as_bytes()).octets())
+    let compute = || Key::of_get(target.to_string().as_bytes());
+    let key = known.copied().unwrap_or_else(compute);
+    u128::from_be_bytes(key.octets())
 }
 
 /// The hour until which a response with these facts is fresh, for the lists of the engine.
@@ -82,7 +78,12 @@ mod tests {
         let Storable::Whole { facts, .. } = storable(&exchange, &StoreOptions::default()) else {
             panic!("{url} is not stored");
         };
-        mark((Space::Own, &target), &request, (&facts, &response), NOW)
+        mark(
+            (Space::Own, &target),
+            &request,
+            (&facts, &response),
+            (None, NOW),
+        )
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //!
 //! Invariants: there is a summary only while a peer wants it. At most one build at a time, at most
 //! 1/20 of the time of a disk. No peer gets more than 1 Mbit/s of updates.
-//! Cost: four wake-ups a second with such peers; a build reads the lists of the log, 56 bytes an
-//! object, and needs the memory of a second filter meanwhile.
+//! Cost: four wake-ups a second with such peers, one while they make no use of it; a build reads
+//! the lists of the log, 56 bytes an object, and needs the memory of a second filter meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +35,7 @@ pub(crate) async fn keep(common: Arc<Common>, cache: Cache, is_ending: impl Fn()
         build: None,
         built: None,
         updates: Updates::NotSent,
+        reports: 0,
         has_complained: false,
     };
     while !is_ending() {
@@ -52,6 +53,8 @@ struct Keeper {
     /// When the last build ended, well or not.
     built: Option<(Instant, Built)>,
     updates: Updates,
+    /// Reports of the last step.
+    reports: usize,
     /// The log has said why there is no summary.
     has_complained: bool,
 }
@@ -84,7 +87,9 @@ impl Keeper {
         match self.build {
             // Peers that start at the same time ask for the first summary at once.
             Some(_) => TICK_BUILDING,
-            None => TICK,
+            None if self.reports > REPORTS_MANY => TICK,
+            None if self.common.summary.is_used() || self.common.summary.has_updates() => TICK,
+            None => TICK_QUIET,
         }
     }
 
@@ -115,7 +120,7 @@ impl Keeper {
                 None => return,
             }
         }
-        summary.absorb(updates, now);
+        self.reports = summary.absorb(updates, now);
         self.build_if_due();
         let threshold = Threshold {
             permille: common.live().summary_permille,
@@ -227,15 +232,18 @@ impl Keeper {
 
     /// Sends updates that wait, as many as a peer may get in one tick.
     fn send(&self, peers: &[Arc<Peer>]) {
-        for _ in 0..UPDATES_PER_TICK {
-            let Some(datagram) = self.common.summary.next_update() else {
-                return;
-            };
-            let queries = &self.common.queries;
-            for peer in peers {
-                if peer.settings.summary == PeerSummary::Updates
-                    && queries.send_update(peer, &datagram)
-                {
+        let next = || self.common.summary.next_update();
+        let datagrams: Vec<_> = std::iter::from_fn(next).take(UPDATES_PER_TICK).collect();
+        if datagrams.is_empty() {
+            return;
+        }
+        for peer in peers {
+            if peer.settings.summary != PeerSummary::Updates {
+                continue;
+            }
+            // In a row: the peer then wakes once.
+            for datagram in &datagrams {
+                if self.common.queries.send_update(peer, datagram) {
                     peer.learned.count_sent();
                 }
             }
@@ -263,13 +271,17 @@ impl Scanning {
         let Ok(mut scan) = self.cache.scan() else {
             return Built::NoStore;
         };
+        let mut owed = Duration::ZERO;
         loop {
             let begun = Instant::now();
             let Some(step) = scan.next() else {
                 return Built::Done;
             };
             summary.add_scanned(&step.objects, self.common.now());
-            if step.read_bytes > 0 && !self.pause(pause_after(begun.elapsed())) {
+            if step.read_bytes > 0 {
+                owed += pause_after(begun.elapsed());
+            }
+            if owed >= PAUSE_MIN && !self.pause(std::mem::take(&mut owed)) {
                 return Built::NoStore;
             }
             if self.is_given_up.load(Ordering::Relaxed) {
@@ -320,8 +332,15 @@ const SMALL_FILTER_PART: u64 = 64;
 const SMALL_FILTER_MAX: u64 = 16 << 20;
 const TICK: Duration = Duration::from_millis(250);
 const TICK_BUILDING: Duration = Duration::from_millis(50);
+/// While peers make no use of the summary, with few reports and nothing to send.
+const TICK_QUIET: Duration = Duration::from_secs(1);
+/// Shortest pause of a scan: small reads take less time than to wait after each.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// More reports in a step than this call for the next one soon: a queue of reports has room for
+/// eight times as many.
+const REPORTS_MANY: usize = 2048;
 /// Updates of 1,428 octets, with the headers of IP and UDP: 1 Mbit/s are 21 in a tick.
-const UPDATES_PER_TICK: u32 = 21;
+const UPDATES_PER_TICK: usize = 21;
 /// Between two builds, as long as the store is written to quickly.
 const BUILD_PAUSE_MIN: Duration = Duration::from_secs(5);
 /// A filter is never older: what was removed or has become stale is still in it.
@@ -346,7 +365,7 @@ mod tests {
 
     #[test]
     fn updates_take_at_most_a_megabit_a_second() {
-        let octets = f64::from(UPDATES_PER_TICK) * 1428.0;
+        let octets = UPDATES_PER_TICK as f64 * 1428.0;
         assert!(octets * 8.0 / TICK.as_secs_f64() <= 1e6);
     }
 }

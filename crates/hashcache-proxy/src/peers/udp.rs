@@ -20,7 +20,7 @@ use tracing::{debug, warn};
 use super::answer::{Answerer, Begun};
 use crate::metrics::Unanswered;
 use crate::peer::{Peer, PeerMisses, PeerSummary};
-use crate::queries::Queries;
+use crate::queries::{Queries, REMEMBERED};
 use crate::worker::Common;
 
 /// The socket at `address`.
@@ -52,12 +52,12 @@ pub(crate) async fn serve(
     let answerer = Answerer::new(Arc::clone(&common), cache);
     let mut rates = Rates::new(RATE_MAX);
     let mut buffer = vec![0; icp::DATAGRAM_BYTES_MAX + 1].into_boxed_slice();
-    let mut second = interval(Duration::from_secs(1));
-    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut forgetting = interval(REMEMBERED);
+    forgetting.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let received = tokio::select! {
             received = socket.recv_from(&mut buffer) => received,
-            _ = second.tick() => {
+            _ = forgetting.tick() => {
                 queries.forget_old();
                 continue;
             }

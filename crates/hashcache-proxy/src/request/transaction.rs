@@ -143,6 +143,10 @@ impl<'a> Transaction<'a> {
     ) -> Self {
         let mut facts = request.facts();
         facts.directives.only_if_cached |= connection.gets_stored_only();
+        if facts.directives.only_if_cached {
+            // Most likely a sibling, which knows the resource by our summary.
+            connection.worker.common.summary.note_use();
+        }
         Self {
             connection,
             request,
@@ -204,10 +208,9 @@ impl<'a> Transaction<'a> {
             && !wants_origin
             && !is_demanding
             && !self.facts.has_origin_condition
-            && !self.request.fields.contains_key(AUTHORIZATION)
-            && !self.connection.is_sibling();
+            && !self.request.fields.contains_key(AUTHORIZATION);
         match may_ask {
-            true => Siblings::Asked,
+            true => Siblings::Asked(self.connection.peer_address()),
             false => Siblings::NotAsked,
         }
     }

@@ -126,6 +126,39 @@ async fn updates_wait_for_the_threshold_and_a_full_datagram_or_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn peers_that_make_no_use_of_the_summary_get_updates_in_a_row() {
+    let first: Vec<u32> = (0..1000).collect();
+    let summary = built(1 << 14, &first, Updates::Sent);
+    let mut copy = served(&summary);
+    // A hundred new objects in each step; how many steps made updates.
+    let mut run = |steps: std::ops::Range<u32>| {
+        let mut made = 0;
+        for n in steps {
+            let from = 1000 + n * 100;
+            report(
+                &summary,
+                &(from..from + 100).map(object).collect::<Vec<_>>(),
+            );
+            summary.absorb(Updates::Sent, NOW);
+            summary.make_updates(ALWAYS, (Instant::now(), NOW));
+            made += u32::from(summary.has_updates());
+            apply(&summary, &mut copy);
+        }
+        made
+    };
+    assert_eq!(run(0..8), 8);
+    assert!(!summary.is_used());
+    assert_eq!(run(8..20), 0);
+    summary.note_use();
+    assert_eq!(run(20..22), 2);
+    // What fills no datagram is sent in the end.
+    tokio::time::advance(UPDATE_TIME).await;
+    summary.make_updates(ALWAYS, (Instant::now(), NOW));
+    apply(&summary, &mut copy);
+    assert_eq!(copy.1.octets(), served(&summary).1.octets());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_entity_tag_stands_for_one_content() {
     let summary = built(4096, &[1], Updates::NotSent);
     let first = summary.edition(NOW).unwrap();
