@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use hashcache_testkit::{BodyEnd, Client, ContentOrigin};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::network::{self, Network, datagrams, proxy_address};
 use super::workload::Workload;
@@ -104,6 +104,8 @@ pub struct Bench<'a> {
     pub origin: &'a ContentOrigin,
     /// Of each proxy.
     pub clients: usize,
+    /// Before each response of the origin.
+    pub origin_wait: Duration,
     /// That of the proxies.
     pub processor: usize,
 }
@@ -203,6 +205,11 @@ impl Bench<'_> {
     }
 
     /// All requests of all clients of a group; returns how long each took, and all of them.
+    ///
+    /// The clients of a proxy begin at different times, spread over a wait of the origin. Those
+    /// that begin together stay together, and are served in one turn of the proxy's loop, which is
+    /// cheaper. For the same reason each proxy gets one request before, by which it fetches the
+    /// digests of its siblings: all clients would wait for that.
     fn load(
         &self,
         proxies: &[Proxy],
@@ -214,7 +221,11 @@ impl Bench<'_> {
                 let paths = workload.paths(number, client);
                 let urls: Vec<String> = paths.iter().map(|path| self.origin.url(path)).collect();
                 let address = proxy.process.address();
+                let begins = self
+                    .origin_wait
+                    .mul_f64(client as f64 / self.clients as f64);
                 all_clients.push(async move {
+                    sleep(begins).await;
                     let mut connection = Client::connect(address).await?;
                     let mut times = Vec::with_capacity(urls.len());
                     for url in &urls {
@@ -236,7 +247,16 @@ impl Bench<'_> {
                 });
             }
         }
+        let first = proxies.iter().enumerate().map(|(number, proxy)| {
+            let url = self.origin.url(&format!("/first/{number}?size=1"));
+            (proxy.process.address(), url)
+        });
+        let first: Vec<_> = first.collect();
         async move {
+            for (address, url) in first {
+                Client::connect(address).await?.get(&url, &[]).await?;
+            }
+            sleep(LEARNING_TIME).await;
             let begun = Instant::now();
             let mut clients: JoinSet<_> = all_clients.into_iter().collect();
             let mut all = vec![];
@@ -288,5 +308,7 @@ const CACHE_SIZE: &str = "75MB";
 const MEMORY: &str = "64MiB";
 /// Only one proxy of a namespace has peers, so that the port cannot be taken.
 const ICP_PORT: u16 = 3130;
+/// Between the first request and the others; more than it takes to fetch all digests.
+const LEARNING_TIME: Duration = Duration::from_secs(1);
 /// Much longer than an answer takes, so that a proxy that hangs does not hang the campaign.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
