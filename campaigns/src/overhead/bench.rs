@@ -87,7 +87,7 @@ pub struct Outcome {
     pub cpu_ns: u64,
     /// How long clients waited.
     pub times: Durations,
-    /// From the first request to the last response.
+    /// From the first request that is timed to the last response.
     pub took: Duration,
 }
 
@@ -254,7 +254,10 @@ impl Bench<'_> {
         let first: Vec<_> = first.collect();
         async move {
             for (address, url) in first {
-                Client::connect(address).await?.get(&url, &[]).await?;
+                let mut connection = Client::connect(address).await?;
+                let asked = tokio::time::timeout(ANSWER_TIME, connection.get(&url, &[]));
+                let status = asked.await.context("no answer")??.status;
+                ensure!(status == 200, "{url}: status {status}");
             }
             sleep(LEARNING_TIME).await;
             let begun = Instant::now();

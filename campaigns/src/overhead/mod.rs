@@ -305,8 +305,8 @@ impl Results<'_> {
         );
     }
 
-    /// Few requests say nothing about time. At first, until a digest is known, siblings are asked
-    /// by ICP, and a few requests are all sent then.
+    /// Few requests say nothing about time, and the first fetches of digests are a large part of
+    /// their cost.
     fn unless_short(&self, held: bool) -> Verdict {
         match self.is_short {
             true => Verdict::Told,

@@ -10,8 +10,8 @@
 //! Invariants: a reply counts only if its number, its sender and its URL (HTCP: its signature, if
 //! the peer has a key) are those of a query that is remembered, and it counts once. Numbers cannot
 //! be predicted from earlier ones. At most [`OUTSTANDING_MAX`] queries are remembered, each for
-//! [`REMEMBERED`]: longer than they are waited for, so that late replies of a distant peer teach
-//! its round trip and do not look like a death. No https URL is ever sent.
+//! [`REMEMBERED`] at least: longer than they are waited for, so that late replies of a distant peer
+//! teach its round trip and do not look like a death. No https URL is ever sent.
 //! Cost: one lock for a query and one for its reply.
 
 mod htcp;
@@ -482,7 +482,7 @@ fn note(heard: &mut Replies, waiting: &mut Vec<usize>, (place, replied): (usize,
 
 /// Maximum number of queries that are remembered: about 1 MiB.
 const OUTSTANDING_MAX: usize = 4096;
-/// How long a query is remembered at least, and at most twice as long.
+/// How long a query is remembered at least; at most half as long again.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(4);
 /// How long the reply to a probe is waited for.
 const PROBE_TIME: Duration = Duration::from_secs(2);

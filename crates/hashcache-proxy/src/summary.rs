@@ -30,8 +30,9 @@ use tokio::time::Instant;
 pub(crate) struct Summary {
     queue: Mutex<Queue>,
     state: Mutex<State>,
-    /// Times that updates were made since a peer asked for a stored response.
-    unused: AtomicU32,
+    /// Times that updates were made since somebody, most likely a peer, asked for a stored response
+    /// only.
+    updates_since_use: AtomicU32,
 }
 
 /// What the engine has reported.
@@ -272,13 +273,13 @@ impl Summary {
 
     /// Notes that a peer asked for a stored response, so that our summary is of use to it.
     pub(crate) fn note_use(&self) {
-        self.unused.store(0, Ordering::Relaxed);
+        self.updates_since_use.store(0, Ordering::Relaxed);
     }
 
     /// Whether peers make use of the summary: since one of them asked for a stored response,
     /// updates were made a few times only.
     pub(crate) fn is_used(&self) -> bool {
-        self.unused.load(Ordering::Relaxed) < UNUSED_MAX
+        self.updates_since_use.load(Ordering::Relaxed) < UNUSED_MAX
     }
 
     /// Makes updates of the pending bits when there are enough of them, or when they have waited
@@ -306,7 +307,7 @@ impl Summary {
         }
         // Above the limit it does not matter by how much.
         if is_used {
-            self.unused.fetch_add(1, Ordering::Relaxed);
+            self.updates_since_use.fetch_add(1, Ordering::Relaxed);
         }
         live.cut(now.1);
     }

@@ -392,7 +392,7 @@ async fn updates_tell_a_sibling_what_is_new_and_a_restart_makes_it_fetch_the_dig
     asks.wait_for_metric(&received, 1).await;
     assert!(has.metric(&of_peer("hashcache_peer_updates_sent_total", near)) >= 1);
     let before = asks.metric(&missed);
-    // The first update need not have all of them, if the requests took more than a second.
+    // The first update need not have all of them, if the requests took more than half a second.
     let mut too_early = 0;
     loop {
         let url = &urls[too_early];

@@ -4,7 +4,7 @@
 //! hands updates over.
 //!
 //! Invariants: a wrong digest costs a hop and never a wrong response. The copy's memory is
-//! reserved. One fetch of a digest at a time, and none without a request that needed it.
+//! reserved. One fetch of a digest at a time, and none without a request that was looked up.
 //! Cost: of a lookup, one lock and four octets of the copy.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -11,7 +11,6 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::time::Duration;
 
 use hashcache::Cache;
 use hashcache_http::{Scheme, Target, cache_key};
@@ -29,7 +28,7 @@ use super::answer::{Answerer, Begun};
 use super::udp::{RATE_MAX, Rates};
 use crate::metrics::{ClearResult, HtcpAnswer, HtcpIgnored};
 use crate::peer::Peer;
-use crate::queries::{Queries, check, message};
+use crate::queries::{Queries, REMEMBERED, check, message};
 use crate::settings::Mode;
 use crate::worker::Common;
 
@@ -54,12 +53,12 @@ pub(crate) async fn serve(
         clears: Rates::new(CLEARS_MAX),
     };
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX + 1].into_boxed_slice();
-    let mut second = interval(Duration::from_secs(1));
-    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut forgetting = interval(REMEMBERED / 2);
+    forgetting.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let received = tokio::select! {
             received = socket.recv_from(&mut buffer) => received,
-            _ = second.tick() => {
+            _ = forgetting.tick() => {
                 receiver.common.queries.forget_old();
                 continue;
             }

@@ -5,7 +5,8 @@
 //!
 //! Invariants: there is a summary only while a peer wants it. At most one build at a time, at most
 //! 1/20 of the time of a disk. No peer gets more than 1 Mbit/s of updates.
-//! Cost: four wake-ups a second with such peers, one while they make no use of it; a build reads
+//! Cost: four wake-ups a second with such peers, one while they get updates that they make no use
+//! of; a build reads
 //! the lists of the log, 56 bytes an object, and needs the memory of a second filter meanwhile.
 
 use std::sync::Arc;
@@ -233,7 +234,8 @@ impl Keeper {
     /// Sends updates that wait, as many as a peer may get in one tick.
     fn send(&self, peers: &[Arc<Peer>]) {
         let next = || self.common.summary.next_update();
-        let datagrams: Vec<_> = std::iter::from_fn(next).take(UPDATES_PER_TICK).collect();
+        let room = updates_in(self.pause());
+        let datagrams: Vec<_> = std::iter::from_fn(next).take(room).collect();
         if datagrams.is_empty() {
             return;
         }
@@ -322,6 +324,12 @@ impl Scanning {
     }
 }
 
+/// How many updates a peer may get until the next step, after `pause`.
+fn updates_in(pause: Duration) -> usize {
+    let pause = pause.min(TICK).as_millis();
+    usize::try_from(UPDATES_PER_SECOND * pause / 1000).unwrap_or(usize::MAX)
+}
+
 /// How long a scan leaves the disk alone after it was busy for `time`: it takes 1/20 of the time.
 fn pause_after(time: Duration) -> Duration {
     time * 19
@@ -339,8 +347,11 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// More reports in a step than this call for the next one soon: a queue of reports has room for
 /// eight times as many.
 const REPORTS_MANY: usize = 2048;
-/// Updates of 1,428 octets, with the headers of IP and UDP: 1 Mbit/s are 21 in a tick.
-const UPDATES_PER_TICK: usize = 21;
+/// Updates that a peer gets in a second: 1 Mbit.
+const UPDATES_PER_SECOND: u128 = 87;
+/// Octets of an update with the headers of IP and UDP.
+#[cfg(test)]
+const UPDATE_OCTETS: usize = 1428;
 /// Between two builds, as long as the store is written to quickly.
 const BUILD_PAUSE_MIN: Duration = Duration::from_secs(5);
 /// A filter is never older: what was removed or has become stale is still in it.
@@ -365,7 +376,10 @@ mod tests {
 
     #[test]
     fn updates_take_at_most_a_megabit_a_second() {
-        let octets = UPDATES_PER_TICK as f64 * 1428.0;
-        assert!(octets * 8.0 / TICK.as_secs_f64() <= 1e6);
+        for pause in [TICK, TICK_BUILDING, TICK_QUIET] {
+            let octets = (updates_in(pause) * UPDATE_OCTETS) as f64;
+            let rate = octets * 8.0 / pause.as_secs_f64();
+            assert!(octets > 0.0 && rate <= 1e6, "{pause:?}: {rate}");
+        }
     }
 }

@@ -52,7 +52,7 @@ pub(crate) async fn serve(
     let answerer = Answerer::new(Arc::clone(&common), cache);
     let mut rates = Rates::new(RATE_MAX);
     let mut buffer = vec![0; icp::DATAGRAM_BYTES_MAX + 1].into_boxed_slice();
-    let mut forgetting = interval(REMEMBERED);
+    let mut forgetting = interval(REMEMBERED / 2);
     forgetting.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let received = tokio::select! {

@@ -131,7 +131,7 @@ async fn peers_that_make_no_use_of_the_summary_get_updates_in_a_row() {
     let summary = built(1 << 14, &first, Updates::Sent);
     let mut copy = served(&summary);
     // A hundred new objects in each step; how many steps made updates.
-    let mut run = |steps: std::ops::Range<u32>| {
+    let run = |copy: &mut (Position, Filter), steps: std::ops::Range<u32>| {
         let mut made = 0;
         for n in steps {
             let from = 1000 + n * 100;
@@ -142,20 +142,41 @@ async fn peers_that_make_no_use_of_the_summary_get_updates_in_a_row() {
             summary.absorb(Updates::Sent, NOW);
             summary.make_updates(ALWAYS, (Instant::now(), NOW));
             made += u32::from(summary.has_updates());
-            apply(&summary, &mut copy);
+            apply(&summary, copy);
         }
         made
     };
-    assert_eq!(run(0..8), 8);
+    assert_eq!(run(&mut copy, 0..8), 8);
     assert!(!summary.is_used());
-    assert_eq!(run(8..20), 0);
+    assert_eq!(run(&mut copy, 8..20), 0);
+    assert!(!copy.1.contains(&key(mark(2900))));
+    tokio::time::advance(UPDATE_TIME_UNUSED).await;
+    assert_eq!(run(&mut copy, 20..21), 1);
+    assert!((1000..3100).all(|n| copy.1.contains(&key(mark(n)))));
+    assert_eq!(run(&mut copy, 21..22), 0);
     summary.note_use();
-    assert_eq!(run(20..22), 2);
-    // What fills no datagram is sent in the end.
-    tokio::time::advance(UPDATE_TIME).await;
-    summary.make_updates(ALWAYS, (Instant::now(), NOW));
-    apply(&summary, &mut copy);
+    assert_eq!(run(&mut copy, 22..24), 2);
     assert_eq!(copy.1.octets(), served(&summary).1.octets());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_filter_that_is_of_no_use_is_built_anew_less_often() {
+    let summary = built(4096, &[1], Updates::Sent);
+    summary
+        .updates_since_use
+        .store(UNUSED_MAX, Ordering::Relaxed);
+    for _ in 0..6 {
+        let event = Event::Reclaimed {
+            device: 0,
+            segment_bytes: 10,
+            log_bytes: 400,
+        };
+        summary.note(event, NOW);
+    }
+    // 60 bytes: more than 1/16, less than 1/4.
+    assert!(!summary.is_outdated());
+    summary.note_use();
+    assert!(summary.is_outdated());
 }
 
 #[tokio::test(start_paused = true)]
