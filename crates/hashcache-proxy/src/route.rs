@@ -661,8 +661,8 @@ impl Routes {
         // A direct hop must not be cut off.
         up.truncate(HOPS_MAX - 1);
         let mut lookups = rule.lookups(request, &up);
-        // Most misses that are looked up in digests alone are in none, and to compare the client's
-        // address with those of all peers takes longer than that.
+        // The client is checked after the digests, because most misses are in no digest, and to
+        // compare its address with those of all peers takes longer than that.
         if !lookups.is_empty() && self.is_from_sibling(request) {
             lookups = Lookups::default();
         }

@@ -423,6 +423,34 @@ async fn updates_tell_a_sibling_what_is_new_and_a_restart_makes_it_fetch_the_dig
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn updates_of_no_use_wait_for_seconds_until_a_stored_response_is_asked_for() {
+    let (home, origin) = (Home::new(), origin().await);
+    let (near, other) = (Place::at(1), Place::at(2));
+    let has = CacheBox::start(&home, other, &near.sibling("summary = true"));
+    let _asks = CacheBox::start(&home, near, &other.sibling("summary = true"));
+    let sent = format!(
+        "hashcache_peer_updates_sent_total{{peer=\"s{}\"}}",
+        near.http
+    );
+    let first = origin.url("/first");
+    assert_eq!(has.get(&first).await.status, 200);
+    wait_for_digest(&has, std::slice::from_ref(&first)).await;
+    // Of so few objects, one is more than the threshold.
+    for n in 0..9 {
+        let before = has.metric(&sent);
+        assert_eq!(has.get(&origin.url(&format!("/{n}"))).await.status, 200);
+        has.wait_for_metric(&sent, before + 1).await;
+    }
+    let before = has.metric(&sent);
+    assert_eq!(has.get(&origin.url("/new")).await.status, 200);
+    let only = [("Cache-Control", "only-if-cached")];
+    assert_eq!(has.get_with(&first, &only).await.status, 200);
+    let sent_soon = has.wait_for_metric(&sent, before + 1);
+    let sent_soon = timeout(Duration::from_secs(4), sent_soon).await;
+    sent_soon.expect("it waited as if nobody had asked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reload_begins_and_ends_the_exchange_of_digests() {
     let (home, origin) = (Home::new(), origin().await);
     let (near, other) = (Place::at(1), Place::at(2));

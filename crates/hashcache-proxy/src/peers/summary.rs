@@ -5,9 +5,9 @@
 //!
 //! Invariants: there is a summary only while a peer wants it. At most one build at a time, at most
 //! 1/20 of the time of a disk. No peer gets more than 1 Mbit/s of updates.
-//! Cost: four wake-ups a second with such peers, one while they get updates that they make no use
-//! of; a build reads
-//! the lists of the log, 56 bytes an object, and needs the memory of a second filter meanwhile.
+//! Cost: four wake-ups a second with such peers, one while their updates are of no use; a build
+//! reads the lists of the log, 56 bytes an object, and needs the memory of a second filter
+//! meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -342,12 +342,13 @@ const TICK: Duration = Duration::from_millis(250);
 const TICK_BUILDING: Duration = Duration::from_millis(50);
 /// While peers make no use of the summary, with few reports and nothing to send.
 const TICK_QUIET: Duration = Duration::from_secs(1);
-/// Shortest pause of a scan: small reads take less time than to wait after each.
+/// Shortest pause of a scan: on a fast disk, to sleep and wake up after each read would cost about
+/// as much processor time as the read.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// More reports in a step than this call for the next one soon: a queue of reports has room for
 /// eight times as many.
 const REPORTS_MANY: usize = 2048;
-/// Updates that a peer gets in a second: 1 Mbit.
+/// Most updates that a peer gets in a second: 1 Mbit.
 const UPDATES_PER_SECOND: u128 = 87;
 /// Octets of an update with the headers of IP and UDP.
 #[cfg(test)]
