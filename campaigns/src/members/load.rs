@@ -51,7 +51,7 @@ impl Part {
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub clients: usize,
-    /// Requests of a part; warming up takes four times as many, and the return of a box three
+    /// Requests of a part; warming up takes four times as many, and the return of a box six
     /// times.
     pub part: usize,
 }
@@ -68,18 +68,21 @@ pub struct Sent {
 
 impl Load {
     /// Windows of a part, for each of which origin requests are counted.
-    pub fn windows(&self) -> usize {
-        WINDOWS
+    pub fn windows(&self, part: Part) -> usize {
+        match part {
+            Part::Return => 2 * WINDOWS,
+            Part::Warm | Part::Before | Part::Outage | Part::After => WINDOWS,
+        }
     }
 
     /// Requests of a window.
     pub fn window(&self, part: Part) -> usize {
         let requests = match part {
             Part::Warm => 4 * self.part,
-            Part::Return => 3 * self.part,
+            Part::Return => 6 * self.part,
             Part::Before | Part::Outage | Part::After => self.part,
         };
-        requests / WINDOWS
+        requests / self.windows(part)
     }
 
     /// Sends the requests of a window and waits for all responses. Says so when half of the

@@ -142,8 +142,8 @@ async fn play(
             returned = Instant::now();
         }
         let mut windows = Vec::new();
-        for (window, pace) in (0..load.windows()).zip(0_u32..) {
-            if part == Part::Return {
+        for (window, pace) in (0..load.windows(part)).zip(0_u32..) {
+            if part == Part::Return && count > 1 {
                 // A steady load: the boxes need seconds to notice that one is back.
                 let begin = returned + PACE * pace;
                 tokio::time::sleep_until(begin).await;
@@ -216,23 +216,28 @@ fn judge(campaign: &mut Campaign, (kind, load): (Kind, &Load), one: &Played, thr
         report.figures(what, verdict, detail, figures);
     }
     let windows = |played: &Played| played.origin_requests[Part::Return as usize].clone();
-    let misses = |count: usize| count as f64 / load.window(Part::Return).max(1) as f64;
-    let is_back = |(three, one): &(usize, usize)| misses(*three) <= misses(*one) + HIT_MARGIN;
     let pairs: Vec<_> = windows(three).into_iter().zip(windows(one)).collect();
-    // Back for good: no later window falls behind again.
-    let behind = pairs.iter().rposition(|pair| !is_back(pair));
-    let time = match behind {
-        None => three.ended_after.first(),
-        Some(last) => three.ended_after.get(last + 1),
+    // Windows in groups: one window is too small a sample for the margin.
+    let is_back = |group: &[(usize, usize)]| {
+        let more = group.iter().map(|(three, one)| *three as f64 - *one as f64);
+        more.sum::<f64>() <= HIT_MARGIN * (group.len() * load.window(Part::Return)) as f64
     };
+    // Back for good: no later group falls behind again.
+    let behind = pairs.windows(GROUP).rposition(|group| !is_back(group));
+    let good = behind.map_or(0, |last| last + 1);
+    let time = three.ended_after.get(good + GROUP - 1);
     let shown = time.map(|time| format!("within {:.1} s", time.as_secs_f64()));
     report.check(
         format!("{name}: hit ratio is back"),
         time.is_some_and(|time| *time <= BACK_MAX),
-        shown.unwrap_or_else(|| "not at the end of the part".to_owned()),
+        shown.unwrap_or_else(|| {
+            format!("not at the end of the part; origin requests of three and one: {pairs:?}")
+        }),
     );
 }
 
+/// Windows behind the return that are compared with one box together.
+const GROUP: usize = 5;
 /// Time between the beginnings of two windows behind the return.
 const PACE: Duration = Duration::from_secs(2);
 /// Most origin requests of three boxes, as a multiple of those of one box.
