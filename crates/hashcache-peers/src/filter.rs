@@ -14,8 +14,8 @@ use std::collections::TryReserveError;
 
 use crate::key::{HASHES, Key};
 
-/// Most bits of a filter: an update has 31 bits to name one. 256 MiB, for 214 million entries of 10
-/// bits.
+/// Most bits of a filter, so that their number fits into 32 bits: 256 MiB, for 214 million entries
+/// of 10 bits.
 pub const BITS_MAX: u64 = 1 << 31;
 
 /// Bits of an entry that Squid takes unless it is configured otherwise: 9.2 % false positives.

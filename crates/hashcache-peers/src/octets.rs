@@ -6,7 +6,7 @@
 //! Cost: nothing is copied or allocated.
 
 /// The octets that were not read yet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Octets<'a>(&'a [u8]);
 
 impl<'a> Octets<'a> {

@@ -10,8 +10,13 @@
 //! epoch (the lifetime of one filter at its sender) and the request number is the serial number in
 //! the epoch. The hash is that of the digests: unlike the paper's it has Squid's method octet.
 //!
+//! The paper's messages list each bit in four octets. Here the bits are sorted, and each is coded
+//! as its distance from the one before, in one or two octets mostly: if one of a hundred objects is
+//! new, an update says more than twice as much.
+//!
 //! Invariant: every bit of a parsed update exists in a filter of the size that the update says.
-//! Cost: parsing copies nothing; 16 octets for an object whose four bits are new.
+//! Cost: parsing copies nothing, and decodes twice; 4 to 8 octets for an object whose four bits are
+//! new, with hundreds of others.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -19,28 +24,36 @@
 //! | 20 | 2 | hash functions: 4 |
 //! | 22 | 2 | bits of each: 32 |
 //! | 24 | 4 | bits of the filter |
-//! | 28 | 4 | number of words |
-//! | 32 | 4 each | top bit: the new value; others: the number of the bit |
+//! | 28 | 2 | number of bits that are set |
+//! | 30 | 2 | number of bits that are clear |
+//! | 32 | … | the set bits, then the clear ones, both in ascending order |
+//!
+//! The first bit of either kind is its number, each other one the distance from the one before, at
+//! least 1: seven bits to an octet, the least significant first, with the top bit set in all octets
+//! but the last, in as few octets as possible. If a bit is of both kinds, it is clear.
+
+use std::cmp::Reverse;
 
 use crate::filter::{BITS_MAX, Bit, Filter, Size};
-use crate::icp::{Header, Ignored};
+use crate::icp::{HEADER_BYTES, Header, Ignored};
 use crate::key::HASHES;
 use crate::octets::Octets;
 
 /// ICP's opcode of an update: DIRUPDATE.
 pub const OPCODE: u8 = 20;
 
-/// Most bits in a datagram: with its headers it fits into a frame of Ethernet (1,400 octets and 28
-/// of IP and UDP).
-pub const FLIPS_MAX: usize = 342;
+/// Octets of the largest datagram: with 28 of IP and UDP it fits into a frame of Ethernet.
+pub const DATAGRAM_BYTES_MAX: usize = 1_400;
+
+/// Octets before the coded bits.
+const FIXED_BYTES: usize = HEADER_BYTES + 12;
+/// Most octets of a coded bit.
+const CODED_BYTES_MAX: usize = 5;
 
 const FUNCTION_COUNT: u16 = 4;
 const FUNCTION_BITS: u16 = 32;
 const _: () = assert!(FUNCTION_COUNT as usize == HASHES);
-
-/// The bit of a word that is the new value.
-const VALUE: u32 = 1 << 31;
-const _: () = assert!(BITS_MAX <= VALUE as u64);
+const _: () = assert!(BITS_MAX <= 1 << (7 * CODED_BYTES_MAX));
 
 /// One bit of a filter and its value now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,7 +89,26 @@ pub enum Step {
 pub struct Update<'a> {
     position: Position,
     filter_bits: u32,
-    words: &'a [[u8; 4]],
+    /// Not read yet.
+    coded: Coded<'a>,
+}
+
+/// The bits of an update, decoded from front to back. Ends early where the octets are no code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Coded<'a> {
+    set: u16,
+    clear: u16,
+    /// The bit before of the same kind.
+    before: Option<u32>,
+    octets: Octets<'a>,
+}
+
+/// Changes of a filter that are being put into datagrams.
+#[derive(Clone, Debug)]
+pub struct Changes {
+    size: Size,
+    /// Those that are not in a datagram yet, in the order in which they are sent, from the end.
+    left: Vec<Flip>,
 }
 
 /// Why an update is not used. The caller counts it and says nothing to the sender.
@@ -94,9 +126,14 @@ pub enum Refused {
         /// Bits of each.
         bits: u16,
     },
-    /// More words than [`FLIPS_MAX`], or another number of them than the datagram has.
-    #[error("an update that says {0} words, which the datagram does not have")]
-    Words(u32),
+    /// The datagram does not have as many bits as it says, or more, or not in the only right code.
+    #[error("an update of {set} set and {clear} clear bits, which the datagram does not have")]
+    Coding {
+        /// Number of set bits that it says.
+        set: u16,
+        /// Number of clear bits.
+        clear: u16,
+    },
     /// A bit that a filter of the size in the update does not have.
     #[error("an update of bit {bit} in a filter of {filter_bits} bits")]
     Bit {
@@ -148,6 +185,9 @@ pub fn parse(datagram: &[u8]) -> Result<Update<'_>, Refused> {
     if header.opcode != OPCODE {
         return Err(Ignored::Opcode(header.opcode).into());
     }
+    if datagram.len() > DATAGRAM_BYTES_MAX {
+        return Err(Ignored::TooLong.into());
+    }
     let mut payload = header.payload;
     let fields = Fields::read(&mut payload).ok_or(Ignored::TooShort)?;
     if (fields.count, fields.bits) != (FUNCTION_COUNT, FUNCTION_BITS) {
@@ -156,26 +196,31 @@ pub fn parse(datagram: &[u8]) -> Result<Update<'_>, Refused> {
             bits: fields.bits,
         });
     }
-    let (words, rest) = payload.rest().as_chunks();
-    let fits = rest.is_empty() && words.len() <= FLIPS_MAX;
-    if !fits || u32::try_from(words.len()) != Ok(fields.words) {
-        return Err(Refused::Words(fields.words));
+    let coded = Coded {
+        set: fields.set,
+        clear: fields.clear,
+        before: None,
+        octets: payload,
+    };
+    let filter_bits = fields.filter_bits;
+    let mut checked = coded;
+    if let Some(Flip { bit, .. }) = checked.find(|flip| flip.bit >= filter_bits) {
+        return Err(Refused::Bit { bit, filter_bits });
     }
-    let update = Update {
+    if (checked.set, checked.clear, checked.octets.rest()) != (0, 0, &[]) {
+        return Err(Refused::Coding {
+            set: fields.set,
+            clear: fields.clear,
+        });
+    }
+    Ok(Update {
         position: Position {
             epoch: header.options,
             serial: header.number,
         },
-        filter_bits: fields.filter_bits,
-        words,
-    };
-    match update.flips().find(|flip| flip.bit >= fields.filter_bits) {
-        None => Ok(update),
-        Some(Flip { bit, .. }) => Err(Refused::Bit {
-            bit,
-            filter_bits: fields.filter_bits,
-        }),
-    }
+        filter_bits,
+        coded,
+    })
 }
 
 impl Update<'_> {
@@ -189,9 +234,10 @@ impl Update<'_> {
         self.filter_bits
     }
 
-    /// The bits that it names, in the order in which they changed: the last value of a bit counts.
-    pub fn flips(&self) -> impl ExactSizeIterator<Item = Flip> {
-        self.words.iter().map(|word| Flip::of(*word))
+    /// The bits that it names: those that are set, then those that are clear. If a bit is both, the
+    /// latter counts.
+    pub fn flips(&self) -> impl Iterator<Item = Flip> {
+        self.coded
     }
 
     /// Gives the bits of `filter` their values; returns how many were different. An error if the
@@ -211,31 +257,80 @@ impl Update<'_> {
     }
 }
 
-/// The datagram at `position` that says `flips` about a filter of `size`: at most [`FLIPS_MAX`], or
-/// it is refused, as it is when the filter does not have one of the bits.
-pub fn datagram(position: Position, size: Size, flips: &[Flip]) -> Result<Vec<u8>, Refused> {
-    let count = u32::try_from(flips.len()).unwrap_or(u32::MAX);
-    if flips.len() > FLIPS_MAX {
-        return Err(Refused::Words(count));
+impl Iterator for Coded<'_> {
+    type Item = Flip;
+
+    fn next(&mut self) -> Option<Flip> {
+        let (value, left) = match (self.set, self.clear) {
+            (0, 0) => return None,
+            (0, _) => (Bit::Clear, &mut self.clear),
+            _ => (Bit::Set, &mut self.set),
+        };
+        let distance = read_number(&mut self.octets)?;
+        let bit = match self.before {
+            None => distance,
+            Some(_) if distance == 0 => return None,
+            Some(before) => before.checked_add(distance)?,
+        };
+        *left -= 1;
+        // The clear bits begin anew.
+        self.before = (value == Bit::Clear || self.set > 0).then_some(bit);
+        Some(Flip { bit, value })
     }
-    let filter_bits = size.bits();
-    if let Some(&Flip { bit, .. }) = flips.iter().find(|flip| flip.bit >= filter_bits) {
-        return Err(Refused::Bit { bit, filter_bits });
+}
+
+impl Changes {
+    /// The changes `flips` of a filter of `size`, of which the last of each bit counts. Those of
+    /// bits that the filter does not have are left out.
+    ///
+    /// Cost: two sorts.
+    pub fn new(size: Size, mut flips: Vec<Flip>) -> Changes {
+        flips.retain(|flip| flip.bit < size.bits());
+        flips.reverse();
+        flips.sort_by_key(|flip| flip.bit);
+        flips.dedup_by_key(|flip| flip.bit);
+        // The next one is taken from the end.
+        flips.sort_unstable_by_key(|flip| (flip.value == Bit::Set, Reverse(flip.bit)));
+        Changes { size, left: flips }
     }
-    let words: Vec<u8> = flips.iter().flat_map(|flip| flip.word()).collect();
-    let header = Header {
-        opcode: OPCODE,
-        number: position.serial,
-        options: position.epoch,
-        ..Header::default()
-    };
-    Ok(header.datagram(&[
-        &FUNCTION_COUNT.to_be_bytes(),
-        &FUNCTION_BITS.to_be_bytes(),
-        &filter_bits.to_be_bytes(),
-        &count.to_be_bytes(),
-        &words,
-    ]))
+
+    /// How many bits are in no datagram yet.
+    pub fn left(&self) -> usize {
+        self.left.len()
+    }
+
+    /// The datagram at `position`, with as many of the changes as it has room for. Without changes
+    /// it announces the position alone.
+    pub fn datagram(&mut self, position: Position) -> Vec<u8> {
+        let mut coded = Vec::new();
+        let (mut set, mut clear) = (0_u16, 0_u16);
+        let mut before: Option<Flip> = None;
+        while coded.len() + CODED_BYTES_MAX <= DATAGRAM_BYTES_MAX - FIXED_BYTES
+            && let Some(flip) = self.left.pop()
+        {
+            let same = before.filter(|before| before.value == flip.value);
+            write_number(flip.bit - same.map_or(0, |it| it.bit), &mut coded);
+            match flip.value {
+                Bit::Set => set += 1,
+                Bit::Clear => clear += 1,
+            }
+            before = Some(flip);
+        }
+        let header = Header {
+            opcode: OPCODE,
+            number: position.serial,
+            options: position.epoch,
+            ..Header::default()
+        };
+        header.datagram(&[
+            &FUNCTION_COUNT.to_be_bytes(),
+            &FUNCTION_BITS.to_be_bytes(),
+            &self.size.bits().to_be_bytes(),
+            &set.to_be_bytes(),
+            &clear.to_be_bytes(),
+            &coded,
+        ])
+    }
 }
 
 /// The bits in which two filters of one size differ, with their values in the newer: what updates
@@ -265,33 +360,39 @@ pub fn differences(old: &Filter, new: &Filter) -> Option<impl Iterator<Item = Fl
     (old.size().bits() == new.size().bits()).then_some(flips)
 }
 
-impl Flip {
-    fn of(word: [u8; 4]) -> Flip {
-        let word = u32::from_be_bytes(word);
-        Flip {
-            bit: word & !VALUE,
-            value: match word & VALUE {
-                0 => Bit::Clear,
-                _ => Bit::Set,
-            },
+/// Reads a number in seven bits to an octet; `None` if it is cut off, too large, or longer than it
+/// need be.
+fn read_number(octets: &mut Octets<'_>) -> Option<u32> {
+    let mut number = 0_u64;
+    for n in 0..CODED_BYTES_MAX {
+        let octet = octets.u8()?;
+        number |= u64::from(octet & !MORE) << (7 * n);
+        if octet & MORE == 0 {
+            let is_shortest = octet != 0 || n == 0;
+            return u32::try_from(number).ok().filter(|_| is_shortest);
         }
     }
-
-    fn word(self) -> [u8; 4] {
-        let value = match self.value {
-            Bit::Set => VALUE,
-            Bit::Clear => 0,
-        };
-        (self.bit | value).to_be_bytes()
-    }
+    None
 }
 
-/// The fields between ICP's header and the words, not checked.
+fn write_number(mut number: u32, octets: &mut Vec<u8>) {
+    while number >= MORE.into() {
+        octets.push(number.to_le_bytes()[0] | MORE);
+        number >>= 7;
+    }
+    octets.push(number.to_le_bytes()[0]);
+}
+
+/// In an octet of a number: another one follows.
+const MORE: u8 = 1 << 7;
+
+/// The fields between ICP's header and the coded bits, not checked.
 struct Fields {
     count: u16,
     bits: u16,
     filter_bits: u32,
-    words: u32,
+    set: u16,
+    clear: u16,
 }
 
 impl Fields {
@@ -300,7 +401,8 @@ impl Fields {
             count: payload.u16()?,
             bits: payload.u16()?,
             filter_bits: payload.u32()?,
-            words: payload.u32()?,
+            set: payload.u16()?,
+            clear: payload.u16()?,
         })
     }
 }

@@ -22,7 +22,7 @@ use hashcache_http::UnixTime;
 use hashcache_peers::digest::{BLOCK_BYTES, ControlBlock};
 use hashcache_peers::filter::{Bit, Filter};
 use hashcache_peers::key::Key;
-use hashcache_peers::update::{FLIPS_MAX, Flip, Position, datagram, differences};
+use hashcache_peers::update::{Changes, Flip, Position, differences};
 use tokio::time::Instant;
 
 /// The filter, and what waits to be put into it.
@@ -69,7 +69,8 @@ struct Live {
     pending_since: Option<Instant>,
     /// Objects that they are for.
     pending_objects: u32,
-    outgoing: VecDeque<Vec<u8>>,
+    /// Updates that wait to be sent, each with the number of its bits.
+    outgoing: VecDeque<(usize, Vec<u8>)>,
 }
 
 /// The filter at one moment.
@@ -282,9 +283,9 @@ impl Summary {
         self.updates_since_use.load(Ordering::Relaxed) < UNUSED_MAX
     }
 
-    /// Makes updates of the pending bits when there are enough of them, or when they have waited
-    /// long enough. Each datagram wakes its receiver, and several in a row cost little more than
-    /// one, so bits wait for longer while peers make no use of the summary.
+    /// Makes updates of the pending bits when there are enough of them and peers make use of the
+    /// summary, or when they have waited for a minute. Each datagram wakes its receiver, and
+    /// several in a row cost little more than one.
     pub(crate) fn make_updates(&self, threshold: Threshold, now: (Instant, UnixTime)) {
         let mut state = self.state();
         let Some(live) = &mut state.live else { return };
@@ -296,13 +297,9 @@ impl Summary {
             u64::from(live.pending_objects) * 1000 >= entries * u64::from(threshold.permille);
         let waited = now.0.saturating_duration_since(since);
         let is_used = self.is_used();
-        let is_time = match is_used {
-            true => live.pending.len() >= FLIPS_MAX || waited >= UPDATE_TIME_MANY,
-            false => waited >= UPDATE_TIME_UNUSED,
-        };
         let is_late = waited >= UPDATE_TIME;
-        let has_no_room = live.pending.len() >= FLIPS_QUEUED_MAX / 2;
-        if !(are_many && is_time || is_late || has_no_room) {
+        let has_no_room = live.pending.len() >= FLIPS_QUEUED_MAX / 4;
+        if !(are_many && is_used || is_late || has_no_room) {
             return;
         }
         // Above the limit it does not matter by how much.
@@ -323,7 +320,9 @@ impl Summary {
 
     /// The next update that is to be sent to the peers.
     pub(crate) fn next_update(&self) -> Option<Vec<u8>> {
-        self.state().live.as_mut()?.outgoing.pop_front()
+        let mut state = self.state();
+        let (_, update) = state.live.as_mut()?.outgoing.pop_front()?;
+        Some(update)
     }
 
     /// The filter as it is now, under an entity tag of its own; `None` while it is built.
@@ -384,9 +383,8 @@ impl Live {
         self.pending_objects = 0;
         self.is_dirty = false;
         self.modified = later(self.modified, now);
-        self.outgoing = VecDeque::new();
-        self.outgoing
-            .extend(datagram(self.position, self.filter.size(), &[]).ok());
+        let nothing = Changes::new(self.filter.size(), Vec::new()).datagram(self.position);
+        self.outgoing = VecDeque::from([(0, nothing)]);
     }
 
     /// The same epoch, with all that changes when `new` takes the filter's place; `None` if peers
@@ -431,18 +429,22 @@ impl Live {
 
     /// Bits that were not sent yet.
     fn queued(&self) -> usize {
-        self.pending.len() + self.outgoing.len() * FLIPS_MAX
+        self.pending.len() + self.outgoing.iter().map(|(bits, _)| bits).sum::<usize>()
     }
 
     /// Makes updates of all pending bits, and gives the filter the number of the last one.
     fn cut(&mut self, now: UnixTime) {
         let pending = std::mem::take(&mut self.pending);
-        // Without bits too: peers must not miss the number.
-        let nothing = pending.is_empty().then_some(&[][..]);
-        for flips in pending.chunks(FLIPS_MAX).chain(nothing) {
+        let mut changes = Changes::new(self.filter.size(), pending);
+        // Without changes too: peers must not miss the number.
+        loop {
             self.position = self.position.next();
-            let update = datagram(self.position, self.filter.size(), flips);
-            self.outgoing.extend(update.ok());
+            let before = changes.left();
+            let update = changes.datagram(self.position);
+            self.outgoing.push_back((before - changes.left(), update));
+            if changes.left() == 0 {
+                break;
+            }
         }
         self.pending_since = None;
         self.pending_objects = 0;
@@ -538,12 +540,8 @@ const INSERTS_MAX: usize = 1024;
 const FLIPS_QUEUED_MAX: usize = 1 << 15;
 /// Filters up to this size are compared with their successors, octets.
 const COMPARED_MAX: usize = 4 << 20;
-/// How long a bit waits for its update.
+/// How long a bit waits for its update when few have changed, or peers make no use of the summary.
 const UPDATE_TIME: Duration = Duration::from_secs(60);
-/// The same for as many changes as the threshold says.
-const UPDATE_TIME_MANY: Duration = Duration::from_millis(500);
-/// The same while peers make no use of the summary.
-const UPDATE_TIME_UNUSED: Duration = Duration::from_secs(5);
 /// Peers make no use of the summary if none has asked for a stored response since updates were made
 /// so many times.
 const UNUSED_MAX: u32 = 8;

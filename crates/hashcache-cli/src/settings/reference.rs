@@ -532,10 +532,9 @@ pub static ENTRIES: &[Entry] = &[
         Topic::Peers,
         DefaultValue::Value,
         "New objects that make an update for peers worth sending, in percent of all: 0.1% to 10%",
-        "Peers with `summary = true` get an update when so many objects are new and a datagram is \
-         full, or after half a second (five seconds while no peer asks for anything); when fewer \
-         are new, after a minute. With a larger value, fewer updates are sent and peers find \
-         fewer objects here.",
+        "Peers with `summary = true` get an update within a quarter of a second when so many \
+         objects are new; when fewer are new, or no peer asks for anything, after a minute. With a \
+         larger value, fewer updates are sent and peers find fewer objects here.",
     ),
     entry(
         "access_log",

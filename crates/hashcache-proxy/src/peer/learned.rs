@@ -350,7 +350,7 @@ mod tests {
     use hashcache::device::MemoryDevice;
     use hashcache::{Cache, Config};
     use hashcache_peers::filter::{Bit, Size};
-    use hashcache_peers::update::{Flip, datagram, parse};
+    use hashcache_peers::update::{Changes, Flip, parse};
 
     use super::*;
 
@@ -401,7 +401,7 @@ mod tests {
                 value: Bit::Set,
             })
             .collect();
-        let datagram = datagram(position, size(), &flips).unwrap();
+        let datagram = Changes::new(size(), flips).datagram(position);
         learned.take_update(&parse(&datagram).unwrap(), Instant::now());
     }
 
