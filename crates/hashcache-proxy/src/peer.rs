@@ -122,6 +122,13 @@ pub enum PeerHttps {
     Fetch,
 }
 
+impl PeerHttps {
+    /// Whether the peer is asked for resources of this scheme by their whole URL.
+    pub(crate) fn takes_url(self, scheme: Scheme) -> bool {
+        scheme != Scheme::Https || self == Self::Fetch
+    }
+}
+
 /// User name and password for a peer.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Credentials {
@@ -296,7 +303,7 @@ impl Peer {
 
     /// Whether resources of this scheme are requested from it by their whole URL.
     pub(crate) fn takes_url(&self, scheme: Scheme) -> bool {
-        scheme != Scheme::Https || self.settings.https == PeerHttps::Fetch
+        self.settings.https.takes_url(scheme)
     }
 
     /// Whether its addresses must be known: it is recognised by them as a client, or by UDP.

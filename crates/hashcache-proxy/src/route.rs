@@ -30,7 +30,7 @@ use crate::failure::Failure;
 use crate::intercept::hosts::HostPattern;
 use crate::members::MemberList;
 use crate::peer::learned::Verdict;
-use crate::peer::{Peer, PeerKind, PeerMisses, PeerSummary};
+use crate::peer::{Peer, PeerHttps, PeerKind, PeerMisses, PeerSummary};
 use crate::site::live::SiteRequest;
 use crate::upstream::address::{ConnectPort, Purpose};
 use crate::upstream::prefix::Prefix;
@@ -123,8 +123,32 @@ pub(crate) struct Routes {
 struct Rule {
     settings: RouteSettings,
     parents: Vec<Arc<Peer>>,
-    siblings: Vec<Arc<Peer>>,
+    siblings: Vec<Sibling>,
     order: Order,
+}
+
+/// A sibling, and those of its settings that are needed for each miss: to look at the peer itself
+/// takes time, because it is seldom in the processor's cache.
+#[derive(Debug)]
+struct Sibling {
+    peer: Arc<Peer>,
+    summary: PeerSummary,
+    https: PeerHttps,
+}
+
+impl Sibling {
+    fn new(peer: Arc<Peer>) -> Self {
+        Self {
+            summary: peer.settings.summary,
+            https: peer.settings.https,
+            peer,
+        }
+    }
+
+    /// Whether its digest counts for resources of this scheme.
+    fn has_digest(&self, scheme: Scheme) -> bool {
+        self.summary != PeerSummary::None && self.https.takes_url(scheme)
+    }
 }
 
 /// How a rule orders its peers.
@@ -548,7 +572,7 @@ impl Routes {
                 settings: settings.clone(),
                 order: Order::of(settings.choice, &parents),
                 parents,
-                siblings,
+                siblings: siblings.into_iter().map(Sibling::new).collect(),
             }
         });
         let rules = rules.collect();
@@ -824,15 +848,14 @@ impl Rule {
         // for them but the URL.
         let mut hits = Vec::new();
         let mut queried = Vec::new();
-        for peer in &self.siblings {
-            let has_digest =
-                peer.settings.summary != PeerSummary::None && peer.takes_url(request.scheme);
-            let is_settled = has_digest && {
+        for sibling in &self.siblings {
+            let peer = &sibling.peer;
+            let is_settled = sibling.has_digest(request.scheme) && {
                 let key = lookups
                     .key
                     .get_or_insert_with(|| Key::of_get(request.url().as_bytes()));
                 // A sibling that sends updates of its summary is not asked in another way either.
-                let sends_updates = peer.settings.summary == PeerSummary::Updates;
+                let sends_updates = sibling.summary == PeerSummary::Updates;
                 match peer.learned.verdict(key) {
                     // It was asked in this way, and is not asked in another.
                     Verdict::No | Verdict::Paused => true,
