@@ -9,7 +9,8 @@
 //! a page itself                        the group of its own URL
 //! Referer with a path                  the group of that URL
 //! Referer of an origin only, another's the latest page this client had from there, for 2 s
-//! no Referer                           no group
+//! no Referer                           the group of its own URL: others may name it as a page
+//! no Referer, a browser calls it a part no group
 //! ```
 //!
 //! With grouping by origin, all responses of one server are a group, for all clients: the locality
@@ -107,15 +108,17 @@ impl PageGroups {
             let origin = (request.target.scheme, &request.target.authority);
             return self.hash.hash_one(origin).max(1);
         }
-        let is_page = match wants_page(request.fields) {
-            Some(true) => is_text(response),
-            Some(false) => false,
+        match wants_page(request.fields) {
+            Some(true) => return self.page(request.client, request.target, now),
             // A program that sends a Referer, and no Accept that asks for a page, asks for a part
             // of one.
-            None => is_text(response) && !request.fields.contains_key(REFERER),
-        };
-        if is_page {
-            return self.page(request.client, request.target, now);
+            None if !request.fields.contains_key(REFERER) => {
+                return match is_text(response) {
+                    true => self.page(request.client, request.target, now),
+                    false => self.of_page(request.client, request.target),
+                };
+            }
+            Some(false) | None => {}
         }
         let Some(referer) = self.referer(request.fields) else {
             return 0;
@@ -276,9 +279,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_for_without_a_page_is_one_whatever_its_type() {
+        let browser = Browser::new();
+        let data = browser.group(CLIENT, "http://a/d", "", "application/octet-stream", 0);
+        let image = browser.group(CLIENT, "http://a/i", "http://a/d", "image/png", 0);
+        assert!(data != 0 && image == data);
+        // It does not become the page that other origins' objects belong to.
+        let page = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
+        browser.group(CLIENT, "http://a/e", "", "application/octet-stream", 0);
+        let cross = browser.group(CLIENT, "http://cdn/i", "http://a/", "image/png", 100);
+        assert_eq!(cross, page);
+    }
+
+    #[test]
     fn who_names_no_page_has_no_group() {
         let browser = Browser::new();
-        for referer in ["", "nonsense", "about:blank", "wais://h/x"] {
+        for referer in ["nonsense", "about:blank", "wais://h/x"] {
             assert_eq!(
                 browser.group(CLIENT, "http://a/i", referer, "image/png", 0),
                 0

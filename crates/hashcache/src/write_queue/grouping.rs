@@ -9,6 +9,7 @@
 //! held back for longer than [`HELD_MAX`], nor when memory for it is short.
 //! Place in the paper: section 3.6. Cost: one pass over what waits, a batch.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -102,8 +103,12 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
     let mut open: Vec<usize> = (0..groups.len())
         .filter(|n| groups[*n].closes > now)
         .collect();
-    // Those that stay open longest are held back as long as there is room.
-    open.sort_by_key(|n| std::cmp::Reverse(groups[*n].closes));
+    // Those that stay open longest are held back as long as there is room. One that has a single
+    // member may stay alone, as what programs without a page fetch does: it comes last.
+    open.sort_by_key(|n| {
+        let group = &groups[*n];
+        (group.members.len() == 1, Reverse(group.closes))
+    });
     let mut plan = BatchPlan::default();
     let mut is_held = vec![false; groups.len()];
     for n in open {
@@ -113,7 +118,7 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
             plan.held_records + group.members.len(),
         );
         if bytes > room.bytes || records > room.records {
-            break;
+            continue;
         }
         (plan.held_bytes, plan.held_records) = (bytes, records);
         plan.held_until = Some(group.closes);
@@ -213,6 +218,16 @@ mod tests {
         let little = plan(&waiting, at(100), room);
         assert_eq!(little.due, [vec![0, 2], vec![1]]);
         assert_eq!(little.held_until, Some(at(2_030)));
+    }
+
+    #[test]
+    fn pages_are_held_before_what_is_alone() {
+        let waiting = [waits(7, 0), waits(7, 10), waits(9, 20)];
+        let room = HoldLimit {
+            bytes: 2_000,
+            ..PLENTY
+        };
+        assert_eq!(plan(&waiting, at(100), room).due, [vec![2]]);
     }
 
     #[test]
