@@ -186,7 +186,7 @@ async fn in_http_2_a_client_gets_what_it_would_in_http_1() {
     ];
     let proxy = Running::start(&home, &flags);
     let mut client = http2(&proxy, &pair).await;
-    for expected in ["fwd=uri-miss; ttl=60; stored", "hashcache; hit"] {
+    for expected in ["; fwd=uri-miss; ttl=", "hashcache; hit"] {
         let response = client.send_request(get("/page", &[])).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.version(), Version::HTTP_2);
