@@ -121,13 +121,13 @@ pub async fn measure(
         pair.restart().await?;
     }
     let before = pair.used().await?;
-    let (reads_before, referred_before) = (reads(&pair)?, referred(&pair)?);
+    let (reads_before, referred_before) = (device_reads(&pair)?, referred(&pair)?);
     server.set(Arc::clone(&new));
     receive(pair.forward()?, &new)
         .await
         .context("the second release")?;
     let used = pair.used().await?.since(before);
-    let after = reads(&pair)?;
+    let after = device_reads(&pair)?;
     pair.check()?;
     Ok(Measured {
         plain: new.len() as u64,
@@ -143,7 +143,7 @@ fn joined(files: &[File]) -> Arc<Vec<u8>> {
 }
 
 /// Reads of the device so far, at the child and at the parent.
-fn reads(pair: &Pair) -> anyhow::Result<[u64; 2]> {
+pub fn device_reads(pair: &Pair) -> anyhow::Result<[u64; 2]> {
     let of = |side| pair.metric(side, "hashcache_device_reads_total", "");
     Ok([of(Side::Child)?, of(Side::Parent)?])
 }

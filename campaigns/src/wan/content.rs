@@ -4,7 +4,8 @@
 //! every byte is compared. The relay counts what the parent has sent for the second release.
 //!
 //! The bars: at the same path 1.2 times what a delta alone takes, and 150 bytes a response; at new
-//! URLs 9 % (monaco-editor), 15 % (wheels), 11 % (pages).
+//! URLs 9 % (monaco-editor), 15 % (wheels), 11 % (pages). At the same path, in the long form, also
+//! five reads of each device for a MB of the older release after a restart of both boxes.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +14,14 @@ use hashcache_testkit::{BodyEnd, Client};
 use serde_json::json;
 
 use super::boxes::{Pair, Settings, Side, Used};
+use super::chunks::device_reads;
 use super::made;
 use super::packages::{self, COMPRESSED, File, NEW_URL, Releases, SAME_PATH, WHEELS};
 use super::site::{Served, Site};
 use super::warc;
 use super::{Args, Progress};
 use crate::campaign::Campaign;
-use crate::report::show_bytes;
+use crate::report::{Verdict, show_bytes};
 
 /// Where the newer release is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +97,11 @@ pub async fn run(args: &Args, campaign: &mut Campaign, progress: &Progress) -> a
             Err(error) => Err(error),
         };
         same_path(campaign, set.name, [set.delta, set.zstd], measured);
+        let reads = match set.changed(&directory) {
+            Ok(releases) => dictionary_reads(campaign, &name, &releases).await,
+            Err(error) => Err(error),
+        };
+        reads_row(campaign, set.name, reads);
         progress.step();
     }
     let moved = NEW_URL.iter().zip(NEW_URL_MAX);
@@ -250,6 +257,67 @@ fn same_path(
     row(campaign, format!("same path, {name}"), bar, outcome);
 }
 
+/// Reads of the devices for the older release as the dictionary of the newer one.
+struct DictionaryReads {
+    /// At the child and at the parent.
+    reads: [u64; 2],
+    files: u64,
+    bytes: u64,
+}
+
+/// Sends both releases at the same URLs. Both boxes are restarted in between, so that the older one
+/// is on disk alone.
+async fn dictionary_reads(
+    campaign: &Campaign,
+    name: &str,
+    releases: &Releases,
+) -> anyhow::Result<DictionaryReads> {
+    let site = Site::start().await?;
+    let mut pair = Pair::start(campaign, &Settings::new(&format!("cold-{name}"))).await?;
+    serve(&site, &releases.old, Urls::Same);
+    fetch(&pair, &site, &releases.old).await?;
+    pair.restart().await?;
+    let before = device_reads(&pair)?;
+    serve(&site, &releases.new, Urls::Same);
+    fetch(&pair, &site, &releases.new).await?;
+    let after = device_reads(&pair)?;
+    pair.check()?;
+    Ok(DictionaryReads {
+        reads: [after[0] - before[0], after[1] - before[1]],
+        files: releases.old.len() as u64,
+        bytes: packages::bytes(&releases.old),
+    })
+}
+
+fn reads_row(campaign: &mut Campaign, name: &str, outcome: anyhow::Result<DictionaryReads>) {
+    let what = format!("reads of the dictionary, {name}");
+    let DictionaryReads {
+        reads,
+        files,
+        bytes,
+    } = match outcome {
+        Ok(measured) => measured,
+        Err(error) => return campaign.report.outcome(what, Err(error)),
+    };
+    // Each file lies by itself: a set of small ones cannot take fewer reads than it has files.
+    let verdict = match files * SMALL_FILE_BYTES > bytes {
+        true => Verdict::Told,
+        false => {
+            let bar = DICTIONARY_READS_PER_MB * bytes as f64 / 1e6;
+            reads.iter().all(|&reads| reads as f64 <= bar).into()
+        }
+    };
+    let per_mb = |reads: u64| reads as f64 * 1e6 / bytes.max(1) as f64;
+    let detail = format!(
+        "child {:.2} a MB, parent {:.2}, bar {DICTIONARY_READS_PER_MB:.0}; {} in {files} files",
+        per_mb(reads[0]),
+        per_mb(reads[1]),
+        show_bytes(bytes)
+    );
+    let figures = json!({ "child": reads[0], "parent": reads[1], "bytes": bytes, "files": files });
+    campaign.report.figures(what, verdict, detail, figures);
+}
+
 fn new_urls(campaign: &mut Campaign, name: &str, bar: f64, outcome: anyhow::Result<Measured>) {
     row(campaign, format!("new URLs, {name}"), |_| bar, outcome);
 }
@@ -341,6 +409,10 @@ async fn nothing_saved(campaign: &mut Campaign, files: &[File]) -> anyhow::Resul
     Ok(())
 }
 
+/// Reads of a device for each MB of a dictionary.
+const DICTIONARY_READS_PER_MB: f64 = 5.0;
+/// Mean size of a file below which reads of the device are only told.
+const SMALL_FILE_BYTES: u64 = 200_000;
 /// What the whole may take, in parts of the delta alone.
 const DELTA_TIMES: f64 = 1.2;
 /// For head, checks and end of a response, bytes.
