@@ -121,7 +121,8 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
             continue;
         }
         (plan.held_bytes, plan.held_records) = (bytes, records);
-        plan.held_until = Some(group.closes);
+        let until = plan.held_until.unwrap_or(group.closes);
+        plan.held_until = Some(until.min(group.closes));
         is_held[n] = true;
     }
     let due = groups.into_iter().zip(is_held).filter(|(_, held)| !held);
@@ -228,6 +229,14 @@ mod tests {
             ..PLENTY
         };
         assert_eq!(plan(&waiting, at(100), room).due, [vec![2]]);
+    }
+
+    #[test]
+    fn what_is_held_becomes_due_with_the_first_of_it_in_whatever_order_it_is_held() {
+        // The page closes first, and is held first.
+        let waiting = [waits(7, 0), waits(7, 10), waits(9, 900), waits(5, 300)];
+        let plan = plan(&waiting, at(1_000), PLENTY);
+        assert_eq!((plan.held_records, plan.held_until), (4, Some(at(2_010))));
     }
 
     #[test]
