@@ -113,8 +113,8 @@ pub enum Ignored {
     /// It ends within the header or within a fixed field of its opcode.
     #[error("the datagram is cut off")]
     TooShort,
-    /// It is larger than [`DATAGRAM_BYTES_MAX`], or than an update may be.
-    #[error("the datagram is too long")]
+    /// It is larger than [`DATAGRAM_BYTES_MAX`].
+    #[error("the datagram is longer than {DATAGRAM_BYTES_MAX} octets")]
     TooLong,
     /// Another version than 2.
     #[error("ICP version {0} is not spoken")]

@@ -118,6 +118,9 @@ pub enum Refused {
     /// It is no ICP message, or no update.
     #[error(transparent)]
     Icp(#[from] Ignored),
+    /// It is larger than [`DATAGRAM_BYTES_MAX`].
+    #[error("the update is longer than {DATAGRAM_BYTES_MAX} octets")]
+    TooLong,
     /// It was made for other hash functions than the four of 32 bits.
     #[error("an update for {count} hash functions of {bits} bits")]
     Functions {
@@ -186,7 +189,7 @@ pub fn parse(datagram: &[u8]) -> Result<Update<'_>, Refused> {
         return Err(Ignored::Opcode(header.opcode).into());
     }
     if datagram.len() > DATAGRAM_BYTES_MAX {
-        return Err(Ignored::TooLong.into());
+        return Err(Refused::TooLong);
     }
     let mut payload = header.payload;
     let fields = Fields::read(&mut payload).ok_or(Ignored::TooShort)?;

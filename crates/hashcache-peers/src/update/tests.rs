@@ -217,7 +217,7 @@ fn an_update_that_no_sender_makes_is_too_long() {
     let head = three_bits();
     octets[..32].copy_from_slice(&head[..32]);
     octets[2..4].copy_from_slice(&1_401_u16.to_be_bytes());
-    assert_eq!(parse(&octets), Err(Refused::Icp(Ignored::TooLong)));
+    assert_eq!(parse(&octets), Err(Refused::TooLong));
 }
 
 #[test]

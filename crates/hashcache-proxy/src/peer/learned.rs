@@ -143,8 +143,7 @@ impl Learned {
     }
 
     fn lookup(&self) -> MutexGuard<'_, Lookup> {
-        let Self { lookup, .. } = self;
-        lookup.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lookup.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the digest says of a URL; notes that it is needed.
