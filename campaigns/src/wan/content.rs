@@ -21,7 +21,7 @@ use super::site::{Served, Site};
 use super::warc;
 use super::{Args, Progress};
 use crate::campaign::Campaign;
-use crate::report::{Verdict, show_bytes};
+use crate::report::show_bytes;
 
 /// Where the newer release is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,14 +299,8 @@ fn reads_row(campaign: &mut Campaign, name: &str, outcome: anyhow::Result<Dictio
         Ok(measured) => measured,
         Err(error) => return campaign.report.outcome(what, Err(error)),
     };
-    // Each file lies by itself: a set of small ones cannot take fewer reads than it has files.
-    let verdict = match files * SMALL_FILE_BYTES > bytes {
-        true => Verdict::Told,
-        false => {
-            let bar = DICTIONARY_READS_PER_MB * bytes as f64 / 1e6;
-            reads.iter().all(|&reads| reads as f64 <= bar).into()
-        }
-    };
+    let bar = DICTIONARY_READS_PER_MB * bytes as f64 / 1e6;
+    let is_met = reads.iter().all(|&reads| reads as f64 <= bar);
     let per_mb = |reads: u64| reads as f64 * 1e6 / bytes.max(1) as f64;
     let detail = format!(
         "child {:.2} a MB, parent {:.2}, bar {DICTIONARY_READS_PER_MB:.0}; {} in {files} files",
@@ -315,7 +309,9 @@ fn reads_row(campaign: &mut Campaign, name: &str, outcome: anyhow::Result<Dictio
         show_bytes(bytes)
     );
     let figures = json!({ "child": reads[0], "parent": reads[1], "bytes": bytes, "files": files });
-    campaign.report.figures(what, verdict, detail, figures);
+    campaign
+        .report
+        .figures(what, is_met.into(), detail, figures);
 }
 
 fn new_urls(campaign: &mut Campaign, name: &str, bar: f64, outcome: anyhow::Result<Measured>) {
@@ -411,8 +407,6 @@ async fn nothing_saved(campaign: &mut Campaign, files: &[File]) -> anyhow::Resul
 
 /// Reads of a device for each MB of a dictionary.
 const DICTIONARY_READS_PER_MB: f64 = 5.0;
-/// Mean size of a file below which reads of the device are only told.
-const SMALL_FILE_BYTES: u64 = 200_000;
 /// What the whole may take, in parts of the delta alone.
 const DELTA_TIMES: f64 = 1.2;
 /// For head, checks and end of a response, bytes.
