@@ -35,8 +35,8 @@ pub struct Settings {
     pub forward: Option<SocketAddr>,
     /// The authority of origins with TLS, PEM; the parent alone knows it.
     pub upstream_ca: Option<PathBuf>,
-    /// Both boxes write and read what belongs together in one piece.
-    pub grouped: bool,
+    /// `--group-by` of both boxes, which then write and read what belongs together in one piece.
+    pub group_by: Option<&'static str>,
     /// Cgroups of child and parent.
     pub cgroups: [Option<PathBuf>; 2],
 }
@@ -49,7 +49,7 @@ impl Settings {
             cache: 1024,
             forward: None,
             upstream_ca: None,
-            grouped: false,
+            group_by: None,
             cgroups: [None, None],
         }
     }
@@ -147,8 +147,8 @@ impl Pair {
                 .flag("memory", format!("{}MiB", settings.memory))
                 .flag("cache-size", format!("{}MiB", settings.cache))
                 .flag("allow-purge", "127.0.0.1");
-            if settings.grouped {
-                command = command.flag("grouped", true);
+            if let Some(group_by) = settings.group_by {
+                command = command.flag("grouped", true).flag("group-by", group_by);
             }
             if let Some(group) = &settings.cgroups[side as usize] {
                 command = command.cgroup(group);

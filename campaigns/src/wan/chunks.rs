@@ -110,7 +110,7 @@ pub async fn measure(
     let server = Server::start().await?;
     let mut settings = Settings::new(&format!("chunks-{name}"));
     settings.forward = Some(server.address);
-    settings.grouped = true;
+    settings.group_by = Some("page");
     let mut pair = Pair::start(campaign, &settings).await?;
     let [old, new] = [joined(&releases.old), joined(&releases.new)];
     server.set(Arc::clone(&old));

@@ -124,7 +124,8 @@ pub struct Stats {
     pub misses: u64,
     /// Lookups that shared another's read.
     pub joined_reads: u64,
-    /// Reads of a whole run: the requested object and those written with it.
+    /// Reads of a whole run: the requested object and those written with it, or one object of
+    /// several records.
     pub group_reads: u64,
     /// Objects that such reads made hot without a lookup for them.
     pub prefetched: u64,

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::layout::{covered, record, seal};
 use crate::key::{KeyHash, Secret};
-use crate::object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
+use crate::object::{Cut, MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
 
 /// What a record holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,16 @@ pub(crate) struct Fields {
     /// The caller's hour, as [`crate::Hour`] stores it.
     pub(crate) fresh_until: u16,
     pub(crate) labels: Vec<u64>,
+}
+
+impl Fields {
+    /// Bytes that the content of the object has at the least, as far as this record tells.
+    pub(crate) fn least_bytes(&self) -> u64 {
+        let cut = Cut {
+            span_pages: self.span_pages,
+        };
+        self.total.unwrap_or_else(|| cut.bounds(self.span).start)
+    }
 }
 
 /// Where a record lies; part of what its MAC covers.

@@ -197,14 +197,22 @@ impl Stripe {
             return;
         };
         let (mut from, mut rows) = (step(&own), ROWS_MAX);
+        // A span counts if its head does, which lies before it.
+        let mut versions = vec![first.fields.version];
         while let Some((at, prelude)) = prelude(from) {
             let fields = &prelude.fields;
-            if fields.group != first.fields.group || fields.kind != Kind::Head {
+            if fields.group != first.fields.group {
                 return;
             }
             let next = from + step(&prelude);
-            if let Read::Record(sibling) = self.record(at, prelude, &bytes.slice(from..)) {
-                self.keep_sibling(&sibling, at, &mut rows);
+            let (kind, version) = (fields.kind, fields.version);
+            let may_count = kind == Kind::Head || versions.contains(&version);
+            if may_count
+                && let Read::Record(sibling) = self.record(at, prelude, &bytes.slice(from..))
+                && self.keep_sibling(&sibling, at, &mut rows)
+                && kind == Kind::Head
+            {
+                versions.push(version);
             }
             from = next;
         }
@@ -220,22 +228,24 @@ impl Stripe {
             Located::Displaced(_) => may_read,
             _ => located.newest_in_log() == Some(at),
         };
-        lies_there
-            && !self.shared.hot.contains(key)
-            && !shard.pending.contains_key(&key)
-            && self.is_in_force(record)
+        lies_there && !shard.pending.contains_key(&key) && self.is_in_force(record)
     }
 
     /// Makes `record`, which lies `at`, hot if it is the newest that could be its name; `rows`: as
-    /// many may still be read to know that.
-    fn keep_sibling(&self, record: &Record, at: LogPos, rows: &mut usize) {
-        let key = record.fields.key;
-        if !self.may_be_newest(record, at, *rows > 0) {
-            return;
+    /// many may still be read to know that. Returns whether it is.
+    fn keep_sibling(&self, record: &Record, at: LogPos, rows: &mut usize) -> bool {
+        let fields = &record.fields;
+        let (key, is_head) = (fields.key, fields.kind == Kind::Head);
+        let may_be_hot = is_head || fields.least_bytes() <= self.hot_object_max();
+        if !may_be_hot || !self.may_be_newest(record, at, *rows > 0) {
+            return false;
+        }
+        if self.shared.hot.contains(key) {
+            return true;
         }
         // Before the lock is taken, for making room may take long.
         let Some(copied) = self.shared.hot.copy(record, Some(at)) else {
-            return;
+            return false;
         };
         let mut shard = self.shard(key);
         let mut located = self.locate(&shard, key);
@@ -247,7 +257,7 @@ impl Stripe {
             drop(shard);
             // The run that is being read has memory: this must not wait for more.
             let Some((locked, saved)) = self.saved_row(key, row, Medium::read_bytes_now) else {
-                return;
+                return false;
             };
             shard = locked;
             // Meanwhile it may have been put or removed, or may be in memory again.
@@ -256,15 +266,16 @@ impl Stripe {
                 located = self.locate_in_row(&shard, key, &saved);
             }
         }
-        let wanted = !self.shared.hot.contains(key)
-            && !shard.pending.contains_key(&key)
+        let is_newest = !shard.pending.contains_key(&key)
             && located.newest_in_log() == Some(at)
             && self.is_in_force(record);
+        let wanted = is_newest && !self.shared.hot.contains(key);
         if wanted && self.shared.hot.insert(copied).is_some() {
-            self.medium.counters.prefetched.add(1);
+            self.medium.counters.prefetched.add(u64::from(is_head));
             if self.index.shape.stays_on_disk() {
                 self.touch(&mut shard, key, at, located.run(at));
             }
         }
+        is_newest
     }
 }

@@ -366,11 +366,16 @@ impl Stripe {
 
     /// Whether a record that was read is worth a copy in memory.
     fn may_become_hot(&self, record: &Record, in_flight: &InFlightRead) -> bool {
-        // A span of a large object is not worth the small ones it would push out.
         let whole = record.fields.total.unwrap_or(u64::MAX);
-        whole <= self.medium.budget.limit() / 64
+        whole <= self.hot_object_max()
             && self.health() != Health::OutOfService
             && !in_flight.stale.load(Ordering::Acquire)
+    }
+
+    /// Longest object of which a record that was read becomes hot, bytes of content: a span of a
+    /// larger one is not worth the small objects that it would push out.
+    pub(super) fn hot_object_max(&self) -> u64 {
+        self.medium.budget.limit() / 64
     }
 
     /// Notes that `key` was served from `at`, and that its run reaches `run` times 4 KiB from

@@ -1,19 +1,22 @@
 //! Groups: which of the records that wait go into the next batch, in which order, and how long the
 //! runs become that they make there.
 //!
-//! Called by the queue when a batch is cut and by `writer/batch` when it is laid out. Only heads
-//! are members of a group: a page is made of them, and they hold up to 64 KiB of content
-//! themselves.
+//! Called by the queue when a batch is cut and by `writer/batch` when it is laid out. Heads are
+//! members of a group, and so are the spans of objects of at most [`MEMBER_BYTES_MAX`], so that
+//! such an object comes whole with one read.
 //!
 //! Invariants: a run lies within one batch, and is no longer than an entry can tell. Nothing is
-//! held back for longer than [`HELD_MAX`], nor when memory for it is short.
+//! held back for longer than [`HELD_MAX`], nor when memory for it is short. A span of a member is
+//! in the batch of its head or in an earlier one.
 //! Place in the paper: section 3.6. Cost: one pass over what waits, a batch.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::disk::FIRST_READ;
 use crate::format::{IO_BLOCK, Kind};
+use crate::object::Version;
 use crate::shard::Pending;
 
 /// A group is open for as long as its last member is no older than this: another may follow.
@@ -23,13 +26,16 @@ const HELD_MAX: Duration = Duration::from_secs(10);
 /// Longest run, bytes: 8 bits of 4 KiB.
 const RUN_BYTES_MAX: usize = u8::MAX as usize * IO_BLOCK;
 
+/// Longest object whose spans are in its group, bytes of content: half of the longest run, so that
+/// the run has room for others. Where the length is not known yet, spans that begin there count. A
+/// longer object is read in spans; adjacent spans are read together.
+const MEMBER_BYTES_MAX: u64 = 512 << 10;
+
 /// The group whose run `pending` belongs to; 0: none.
 pub(crate) fn group_of(pending: &Pending) -> u64 {
     let fields = &pending.record.fields;
-    match fields.kind {
-        Kind::Head => fields.group,
-        Kind::Span => 0,
-    }
+    let is_member = fields.kind == Kind::Head || fields.least_bytes() <= MEMBER_BYTES_MAX;
+    if is_member { fields.group } else { 0 }
 }
 
 /// A record that waits.
@@ -37,6 +43,9 @@ pub(crate) fn group_of(pending: &Pending) -> u64 {
 pub(super) struct WaitingRecord {
     /// 0: none.
     pub(super) group: u64,
+    pub(super) kind: Kind,
+    /// Records of one object have the same.
+    pub(super) version: Version,
     pub(super) since: Duration,
     /// Bytes it takes on disk.
     pub(super) bytes: usize,
@@ -70,7 +79,19 @@ pub(super) struct BatchPlan {
 struct HeldGroup {
     members: Vec<usize>,
     bytes: usize,
+    /// Those of `members` that are heads, and their bytes.
+    heads: usize,
+    head_bytes: usize,
     closes: Duration,
+}
+
+/// What of a group is held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    Nothing,
+    /// There is no room for its spans, which may be on disk before their heads.
+    Heads,
+    Everything,
 }
 
 /// Puts members of a group side by side, in the place of the first, and leaves out groups that are
@@ -88,6 +109,8 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
             groups.push(HeldGroup {
                 members: Vec::with_capacity(1),
                 bytes: 0,
+                heads: 0,
+                head_bytes: 0,
                 closes: if waits.group == 0 { now } else { waits.since },
             });
         }
@@ -95,6 +118,10 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
         let group = &mut groups[index];
         group.members.push(n);
         group.bytes += waits.bytes;
+        if waits.kind == Kind::Head {
+            group.heads += 1;
+            group.head_bytes += waits.bytes;
+        }
         if waits.group != 0 {
             let first = first.map_or(waits.since, |first| first.since);
             group.closes = (waits.since + OPEN_FOR).min(first + HELD_MAX);
@@ -104,55 +131,116 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
         .filter(|n| groups[*n].closes > now)
         .collect();
     // Those that stay open longest are held back as long as there is room. One that has a single
-    // member may stay alone, as what programs without a page fetch does: it comes last.
+    // object may stay alone, as what programs without a page fetch does: it comes last.
     open.sort_by_key(|n| {
         let group = &groups[*n];
-        (group.members.len() == 1, Reverse(group.closes))
+        (group.heads <= 1, Reverse(group.closes))
     });
     let mut plan = BatchPlan::default();
-    let mut is_held = vec![false; groups.len()];
+    let mut held = vec![Held::Nothing; groups.len()];
     for n in open {
         let group = &groups[n];
-        let (bytes, records) = (
-            plan.held_bytes + group.bytes,
-            plan.held_records + group.members.len(),
-        );
-        if bytes > room.bytes || records > room.records {
+        let whole = (Held::Everything, group.bytes, group.members.len());
+        let heads = (Held::Heads, group.head_bytes, group.heads);
+        let fits = |&(_, bytes, records): &(Held, usize, usize)| {
+            records > 0
+                && plan.held_bytes + bytes <= room.bytes
+                && plan.held_records + records <= room.records
+        };
+        let Some((what, bytes, records)) = [whole, heads].into_iter().find(fits) else {
             continue;
-        }
-        (plan.held_bytes, plan.held_records) = (bytes, records);
+        };
+        plan.held_bytes += bytes;
+        plan.held_records += records;
         let until = plan.held_until.unwrap_or(group.closes);
         plan.held_until = Some(until.min(group.closes));
-        is_held[n] = true;
+        held[n] = what;
     }
-    let due = groups.into_iter().zip(is_held).filter(|(_, held)| !held);
-    plan.due = due.map(|(group, _)| group.members).collect();
+    let due = groups.into_iter().zip(held).map(|(group, held)| {
+        let mut members = group.members;
+        members.retain(|n| match held {
+            Held::Nothing => true,
+            Held::Heads => waiting[*n].kind == Kind::Span,
+            Held::Everything => false,
+        });
+        members
+    });
+    plan.due = due.filter(|members| !members.is_empty()).collect();
     plan
 }
 
-/// For each record of a batch, given its group and its bytes: the distance from its start to the
-/// end of its run, 4 KiB; 0 for what has no company.
-pub(crate) fn runs(batch: &[(u64, usize)]) -> Vec<u8> {
+/// Puts the records of each object of a group side by side, the head first: a run is read from a
+/// head to its end.
+///
+/// Called with what goes into one batch, after it was cut: a cut in between would leave a head on
+/// disk whose spans are not there yet.
+pub(super) fn heads_first(waiting: &[WaitingRecord], batch: &mut [usize]) {
+    let group = |n: &usize| waiting[*n].group;
+    let mut first: HashMap<Version, usize> = HashMap::new();
+    for members in batch.chunk_by_mut(|one, other| group(one) == group(other)) {
+        if group(&members[0]) == 0 || members.len() == 1 {
+            continue;
+        }
+        first.clear();
+        for n in members.iter() {
+            first.entry(waiting[*n].version).or_insert(*n);
+        }
+        members.sort_by_key(|n| (first[&waiting[*n].version], waiting[*n].kind == Kind::Span));
+    }
+}
+
+/// A record of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchRecord {
+    pub(crate) group: u64,
+    pub(crate) kind: Kind,
+    /// Bytes it takes on disk.
+    pub(crate) bytes: usize,
+}
+
+/// For each record of a batch the distance from its start to the end of its run, 4 KiB. A run that
+/// would be too long ends before an object that does not fit into it. 0 for a span, which is
+/// never looked up with its run, and for a record without company, unless it is too long for the
+/// first read of a record of unknown length.
+pub(crate) fn runs(batch: &[BatchRecord]) -> Vec<u8> {
     let mut runs = vec![0; batch.len()];
     let mut first = 0;
     while first < batch.len() {
-        let group = batch[first].0;
+        let group = batch[first].group;
         let (mut end, mut bytes) = (first, 0);
-        while let Some((_, more)) = batch.get(end).filter(|it| it.0 == group)
-            && (end == first || bytes + more <= RUN_BYTES_MAX)
-        {
-            bytes += more;
-            end += 1;
+        while batch.get(end).is_some_and(|it| it.group == group) {
+            let object = object_at(&batch[end..]);
+            let more: usize = batch[end..end + object].iter().map(|it| it.bytes).sum();
+            if bytes + more <= RUN_BYTES_MAX {
+                (end, bytes) = (end + object, bytes + more);
+            } else if end == first {
+                // Longer than any run.
+                (end, bytes) = (end + 1, batch[end].bytes);
+                break;
+            } else {
+                break;
+            }
         }
-        if group != 0 && end - first > 1 {
+        if group != 0 && (end - first > 1 || bytes > FIRST_READ) {
             for n in first..end {
-                runs[n] = u8::try_from(bytes.div_ceil(IO_BLOCK)).unwrap_or(u8::MAX);
-                bytes -= batch[n].1;
+                if batch[n].kind == Kind::Head {
+                    runs[n] = u8::try_from(bytes.div_ceil(IO_BLOCK)).unwrap_or(u8::MAX);
+                }
+                bytes -= batch[n].bytes;
             }
         }
         first = end;
     }
     runs
+}
+
+/// Records of the object that `batch` begins with: the first, and the spans of its group behind it.
+fn object_at(batch: &[BatchRecord]) -> usize {
+    let group = batch[0].group;
+    let spans = batch[1..].iter();
+    1 + spans
+        .take_while(|it| it.group == group && it.kind == Kind::Span)
+        .count()
 }
 
 #[cfg(test)]
@@ -167,9 +255,29 @@ mod tests {
     fn waits(group: u64, since_ms: u64) -> WaitingRecord {
         WaitingRecord {
             group,
+            kind: Kind::Head,
+            version: Version(since_ms),
             since: Duration::from_millis(since_ms),
             bytes: 1_000,
         }
+    }
+
+    /// A record of object `version` that came at once.
+    fn of(kind: Kind, group: u64, version: u64) -> WaitingRecord {
+        WaitingRecord {
+            kind,
+            version: Version(version),
+            ..waits(group, 0)
+        }
+    }
+
+    fn heads(records: &[(u64, usize)]) -> Vec<BatchRecord> {
+        let head = |&(group, bytes): &(u64, usize)| BatchRecord {
+            group,
+            kind: Kind::Head,
+            bytes,
+        };
+        records.iter().map(head).collect()
     }
 
     fn at(ms: u64) -> Duration {
@@ -240,8 +348,8 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_told_from_each_member_to_its_end_and_none_to_who_is_alone() {
-        let batch = [
+    fn a_run_is_told_from_each_member_to_its_end_and_none_of_a_short_record_alone() {
+        let batch = heads(&[
             (0, 512),
             (7, 4_096),
             (7, 512),
@@ -249,13 +357,72 @@ mod tests {
             (9, 4_096),
             (0, 512),
             (0, 512),
-        ];
+        ]);
         assert_eq!(runs(&batch), [0, 4, 3, 2, 0, 0, 0]);
     }
 
     #[test]
+    fn the_records_of_an_object_come_side_by_side_its_head_first_and_nothing_else_moves() {
+        use Kind::{Head, Span};
+        let waiting = [
+            of(Span, 0, 1),
+            of(Head, 0, 1),
+            of(Span, 7, 2),
+            of(Span, 7, 3),
+            of(Span, 7, 2),
+            of(Head, 7, 3),
+            of(Head, 7, 4),
+            of(Head, 7, 2),
+            of(Span, 9, 5),
+            of(Head, 9, 5),
+        ];
+        let mut batch: Vec<usize> = (0..waiting.len()).collect();
+        heads_first(&waiting, &mut batch);
+        assert_eq!(batch, [0, 1, 7, 2, 4, 5, 3, 6, 9, 8]);
+    }
+
+    #[test]
+    fn without_room_for_the_spans_of_a_page_its_heads_still_wait_for_each_other() {
+        let large = WaitingRecord {
+            bytes: 5_000,
+            ..of(Kind::Span, 7, 0)
+        };
+        let waiting = [waits(7, 0), large, waits(7, 20)];
+        let room = HoldLimit {
+            bytes: 3_000,
+            ..PLENTY
+        };
+        let plan = plan(&waiting, at(100), room);
+        assert_eq!(plan.due, [vec![1]]);
+        assert_eq!((plan.held_records, plan.held_bytes), (2, 2_000));
+    }
+
+    #[test]
+    fn a_run_ends_before_an_object_that_does_not_fit_and_spans_have_none() {
+        let object = [(Kind::Head, 66 << 10), (Kind::Span, 200 << 10)];
+        let batch: Vec<BatchRecord> = object
+            .into_iter()
+            .cycle()
+            .take(10)
+            .map(|(kind, bytes)| BatchRecord {
+                group: 7,
+                kind,
+                bytes,
+            })
+            .collect();
+        // Three objects of 266 KiB fit into 1,020 KiB.
+        assert_eq!(runs(&batch), [200, 0, 133, 0, 67, 0, 133, 0, 67, 0]);
+    }
+
+    #[test]
+    fn a_record_alone_in_its_group_has_a_run_if_the_first_read_is_too_short_for_it() {
+        let batch = heads(&[(7, 16_384), (9, 16_896), (0, 65_536)]);
+        assert_eq!(runs(&batch), [0, 5, 0]);
+    }
+
+    #[test]
     fn a_run_longer_than_an_entry_can_tell_is_cut() {
-        let batch = [(7, 64 << 10); 40];
+        let batch = heads(&[(7, 64 << 10); 40]);
         let runs = runs(&batch);
         // 15 records of 64 KiB are 240 blocks; 16 would be 256.
         assert_eq!([runs[0], runs[14], runs[15], runs[29]], [240, 16, 240, 16]);

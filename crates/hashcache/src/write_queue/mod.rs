@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-pub(crate) use grouping::{group_of, runs};
+pub(crate) use grouping::{BatchRecord, group_of, runs};
 
 use crate::completion::{OutcomePart, Promise};
 use crate::disk::circular_log::LogAlignment;
@@ -383,10 +383,9 @@ impl Queue {
         };
         let waits: Vec<WaitingRecord> = waiting.records.iter().map(|it| self.waits(it)).collect();
         let plan = grouping::plan(&waits, now, room);
-        let (due, taken) = (
-            plan.due.iter().map(Vec::len).sum::<usize>(),
-            self.cut(&waits, &plan.due, welcome),
-        );
+        let due: usize = plan.due.iter().map(Vec::len).sum();
+        let mut taken = self.cut(&waits, &plan.due, welcome);
+        grouping::heads_first(&waits, &mut taken);
         let bytes: usize = taken.iter().map(|n| waits[*n].bytes).sum();
         let batch: Vec<Arc<Pending>> = taken
             .iter()
@@ -470,6 +469,8 @@ impl Queue {
     fn waits(&self, record: &QueuedRecord) -> WaitingRecord {
         WaitingRecord {
             group: group_of(&record.pending),
+            kind: record.pending.record.fields.kind,
+            version: record.pending.record.fields.version,
             since: record.since,
             bytes: self.alignment.record(record.pending.record_bytes),
         }

@@ -24,7 +24,7 @@ use crate::key::SHARDS;
 use crate::memory::{AlignedBuf, Copied};
 use crate::observers::{Event, MarkedObject};
 use crate::shard::{Pending, Shard};
-use crate::write_queue::{group_of, runs};
+use crate::write_queue::{BatchRecord, group_of, runs};
 
 const TABLE_ONLY: &str = "`write_batch` claims and writes slots in the Disk Table only";
 
@@ -257,9 +257,15 @@ impl DeviceWriter {
         if !self.stripe.index.id.policy.grouped {
             return vec![0; batch.len()];
         }
-        let groups = batch.iter().map(|pending| group_of(pending));
-        let members: Vec<_> = groups.zip(sizes.iter().copied()).collect();
-        runs(&members)
+        let records = batch
+            .iter()
+            .zip(sizes)
+            .map(|(pending, &bytes)| BatchRecord {
+                group: group_of(pending),
+                kind: pending.record.fields.kind,
+                bytes,
+            });
+        runs(&records.collect::<Vec<_>>())
     }
 
     /// Copies a record for the hot objects if it was asked for while it was pending, or if memory

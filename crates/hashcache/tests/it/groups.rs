@@ -247,6 +247,65 @@ fn from_a_member_on_the_rest_of_the_run_is_read_and_no_more() {
     assert_eq!(device.take_reads().len(), 1);
 }
 
+/// Puts objects of these sizes, one after another, in one group, with their lengths announced or
+/// not, and opens the store anew. Returns what it then reads to give each, in the order of `asked`.
+fn reads_of(sizes: &[usize], length: Length, asked: &[usize]) -> Vec<usize> {
+    let device = Arc::new(Recorder::new(MemoryDevice::new(64 * MIB)));
+    let cache = open(grouped(device.clone()));
+    let object = |n: usize| (name(0, n as u64), Value::new(n as u64, sizes[n]));
+    for (n, size) in sizes.iter().enumerate() {
+        let (name, value) = object(n);
+        let put = Put {
+            group: 9,
+            length: matches!(length, Length::Announced).then_some(*size as u64),
+            ..Put::metadata(value.metadata())
+        };
+        let mut writer = cache.intend(&name).unwrap().writer(put).unwrap();
+        for piece in value.content(&name).chunks(50_000) {
+            writer.write(piece).unwrap();
+        }
+        writer.commit().unwrap();
+    }
+    assert!(cache.flush().wait());
+    cache.close();
+    let cache = open(grouped(device.clone()));
+    device.take_reads();
+    let mut reads = Vec::new();
+    for n in asked {
+        let (name, value) = object(*n);
+        assert_eq!(get(&cache, &name), Some(value), "{n}");
+        reads.push(device.take_reads().len());
+    }
+    reads
+}
+
+enum Length {
+    Announced,
+    Unknown,
+}
+
+#[test]
+fn an_object_of_up_to_512_kib_comes_whole_with_one_read() {
+    for length in [Length::Announced, Length::Unknown] {
+        assert_eq!(reads_of(&[262_000], length, &[0]), [1]);
+    }
+    assert_eq!(reads_of(&[20 * KIB], Length::Announced, &[0]), [1]);
+    assert_eq!(reads_of(&[512 * KIB], Length::Announced, &[0]), [1]);
+    // A longer one: its head, and the spans read ahead, as without groups.
+    assert_eq!(reads_of(&[600 * KIB], Length::Announced, &[0]), [2]);
+}
+
+#[test]
+fn the_spans_of_its_objects_come_with_a_page() {
+    let sizes = [30 * KIB, 200 * KIB, 5 * KIB, 150 * KIB];
+    for length in [Length::Announced, Length::Unknown] {
+        assert_eq!(reads_of(&sizes, length, &[0, 3, 1, 2]), [1, 0, 0, 0]);
+    }
+    // From a member on the rest of the heads is read, and all spans.
+    let from_the_third = reads_of(&sizes, Length::Announced, &[2, 3, 0, 1]);
+    assert_eq!(from_the_third, [1, 0, 1, 0]);
+}
+
 #[test]
 fn members_asked_for_at_once_share_one_read() {
     let (cache, device) = filled(4, |page, _| page + 1);
