@@ -25,6 +25,7 @@ use base64::engine::general_purpose::STANDARD;
 use hashcache_http::{Host, Origin, Scheme};
 use hashcache_peers::htcp::auth::Key;
 use http::HeaderValue;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -421,6 +422,11 @@ impl Peer {
     }
 }
 
+/// Wakes the task that probes peers (`server/probes`): a peer is in doubt or down, its digest is to
+/// be fetched at once, or there are other peers. Proxies of one process share it, and look at their
+/// peers more often than they need.
+pub(crate) static PROBE_DUE: Notify = Notify::const_new();
+
 /// Whether a peer answers. It is down after one refused connection, after [`FAILURES_DOWN`] other
 /// failures to connect in a row, or after a probe without an answer, and up again after
 /// [`SUCCESSES_UP`] successes in a row.
@@ -513,7 +519,9 @@ impl PeerHealth {
             return HealthChange::None;
         }
         if failure == PeerFailure::Doubt {
-            state.in_doubt = true;
+            if !std::mem::replace(&mut state.in_doubt, true) {
+                PROBE_DUE.notify_waiters();
+            }
             return HealthChange::None;
         }
         state.failures += 1;
@@ -557,6 +565,7 @@ impl HealthState {
             probes: 0,
             probe_at: now + PROBE_PAUSES[0],
         });
+        PROBE_DUE.notify_waiters();
         HealthChange::WentDown
     }
 }

@@ -533,7 +533,7 @@ pub(crate) fn memory_bytes(octets: u32) -> u64 {
 }
 
 /// Maximum number of reports that wait, of a quarter of a second, or of a second with few reports.
-const QUEUE_MAX: usize = 1 << 14;
+const QUEUE_MAX: usize = 1 << 12;
 /// Insertions under one lock.
 const INSERTS_MAX: usize = 1024;
 /// Maximum number of bits that wait to be sent; with more, an epoch begins.

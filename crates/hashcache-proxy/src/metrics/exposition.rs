@@ -418,7 +418,7 @@ impl Collector for Exposition {
         )?;
         page.counter(
             "hashcache_group_reads",
-            "Reads that also loaded other objects of the same page group",
+            "Reads of a whole page group, or of a whole object of several records",
             engine.group_reads,
         )?;
         page.counter(

@@ -19,6 +19,8 @@ use http::HeaderValue;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::peer::PROBE_DUE;
+
 /// What is known about a peer's store. `state` is locked before `lookup`.
 #[derive(Debug, Default)]
 pub(crate) struct Learned {
@@ -176,6 +178,12 @@ impl Learned {
         lookup.is_wanted && !state.is_fetching && state.due.is_none_or(|due| due <= now)
     }
 
+    /// Whether requests need the digest, and there is none or one that missed an update.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let state = self.state();
+        self.lookup().is_wanted && (state.copy.is_none() || state.has_gap)
+    }
+
     /// Begins to fetch the digest, unless another task does.
     pub(crate) fn begin(&self) -> Option<Begun> {
         let mut state = self.state();
@@ -279,6 +287,7 @@ impl Learned {
                 _ => Some(now + with_jitter(pause)),
             };
             state.gaps += 1;
+            PROBE_DUE.notify_waiters();
         }
     }
 
@@ -299,6 +308,7 @@ impl Learned {
                 copy.entity_tag = None;
                 copy.position = None;
             }
+            PROBE_DUE.notify_waiters();
         }
     }
 

@@ -5,9 +5,9 @@
 //!
 //! Invariants: there is a summary only while a peer wants it. At most one build at a time, at most
 //! 1/20 of the time of a disk. No peer gets more than 1 Mbit/s of updates.
-//! Cost: four wake-ups a second with such peers, one while their updates are of no use; a build
-//! reads the lists of the log, 56 bytes an object, and needs the memory of a second filter
-//! meanwhile.
+//! Cost: one wake-up a second; four with such peers while objects are stored and their updates are
+//! of use. A build reads the lists of the log, 56 bytes an object, and needs the memory of a second
+//! filter meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,7 +89,8 @@ impl Keeper {
             // Peers that start at the same time ask for the first summary at once.
             Some(_) => TICK_BUILDING,
             None if self.reports > REPORTS_MANY => TICK,
-            None if self.common.summary.is_used() || self.common.summary.has_updates() => TICK,
+            None if self.reports > 0 && self.common.summary.is_used() => TICK,
+            None if self.common.summary.has_updates() => TICK,
             None => TICK_QUIET,
         }
     }
@@ -131,6 +132,7 @@ impl Keeper {
     }
 
     fn turn_off(&mut self) {
+        self.reports = 0;
         if self.observation.take().is_some() {
             self.build = None;
             self.built = None;
@@ -340,14 +342,14 @@ const SMALL_FILTER_PART: u64 = 64;
 const SMALL_FILTER_MAX: u64 = 16 << 20;
 const TICK: Duration = Duration::from_millis(250);
 const TICK_BUILDING: Duration = Duration::from_millis(50);
-/// While peers make no use of the summary, with few reports and nothing to send.
+/// With nothing to send, while nothing is stored or peers make no use of the summary.
 const TICK_QUIET: Duration = Duration::from_secs(1);
 /// Shortest pause of a scan: on a fast disk, to sleep and wake up after each read would cost about
 /// as much processor time as the read.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// More reports in a step than this call for the next one soon: a queue of reports has room for
 /// eight times as many.
-const REPORTS_MANY: usize = 2048;
+const REPORTS_MANY: usize = 512;
 /// Most updates that a peer gets in a second: 1 Mbit.
 const UPDATES_PER_SECOND: u128 = 87;
 /// Octets of an update with the headers of IP and UDP.

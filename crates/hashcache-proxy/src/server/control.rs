@@ -27,7 +27,7 @@ use crate::link;
 use crate::link::children::LinkServer;
 use crate::link::identity::{LinkIdentity, LinkIdentityError};
 use crate::metrics::{Metrics, Reload};
-use crate::peer::{CredentialsError, Peer};
+use crate::peer::{CredentialsError, PROBE_DUE, Peer};
 use crate::route::Routes;
 use crate::settings::{LinkSettings, Settings};
 use crate::site::live::LiveSites;
@@ -149,6 +149,7 @@ impl Control {
         }
         let children = live.link.as_ref().map(|link| link.children.clone());
         self.common.live.store(Arc::new(live));
+        PROBE_DUE.notify_waiters();
         // After that: a child that is being accepted now looks at the new pins.
         let children = children.unwrap_or_default();
         self.common.children.keep_only(&children);

@@ -2,16 +2,18 @@
 //!
 //! One task, on the first core. A peer that is up is not probed: requests show whether it answers.
 //!
-//! Cost: two wake-ups a second with peers, one every five seconds without.
+//! Cost: two wake-ups a second while a peer is down or its digest is awaited, one in two seconds
+//! with other peers, one in five seconds without.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::debug;
 
 use crate::fetch::learn::learn;
+use crate::peer::{PROBE_DUE, Peer};
 use crate::worker::Worker;
 
 /// Probes peers until the core ends.
@@ -25,11 +27,15 @@ pub(super) async fn probe_peers(worker: Rc<Worker>) {
             look_up_addresses(&worker);
         }
         let peers = worker.common.live().routes.peers().to_vec();
-        let pause = match peers.is_empty() {
-            true => PAUSE_WITHOUT_PEERS,
-            false => PAUSE,
-        };
-        sleep(pause).await;
+        // Before the state is looked at, so that no change after that is missed.
+        let probe_due = PROBE_DUE.notified();
+        tokio::pin!(probe_due);
+        probe_due.as_mut().enable();
+        let soon = Instant::now() + PAUSE;
+        tokio::select! {
+            () = sleep(pause(&worker, &peers)) => {}
+            () = probe_due => sleep_until(soon).await,
+        }
         for peer in peers {
             if peer.health.take_probe(Instant::now()) {
                 let (worker, peer) = (Rc::clone(&worker), Arc::clone(&peer));
@@ -48,6 +54,20 @@ pub(super) async fn probe_peers(worker: Rc<Worker>) {
                 tokio::task::spawn_local(async move { queries.probe(&peer).await });
             }
         }
+    }
+}
+
+/// The time until these peers are looked at again.
+fn pause(worker: &Worker, peers: &[Arc<Peer>]) -> Duration {
+    let queries = &worker.common.queries;
+    let is_settled = |peer: &Arc<Peer>| {
+        let is_heard = peer.round_trip.smoothed().is_some() || !queries.can_ask(peer);
+        peer.health.is_up() && peer.query_health.is_up() && is_heard && !peer.learned.is_awaited()
+    };
+    match peers {
+        [] => PAUSE_WITHOUT_PEERS,
+        _ if peers.iter().all(is_settled) => PAUSE_SETTLED,
+        _ => PAUSE,
     }
 }
 
@@ -72,6 +92,9 @@ fn look_up_addresses(worker: &Rc<Worker>) {
 /// The addresses of peers are looked up again after this time; the DNS cache knows how long they
 /// stay valid.
 const ADDRESSES_TIME: Duration = Duration::from_secs(30);
+/// While a peer is down or its digest is awaited.
 const PAUSE: Duration = Duration::from_millis(500);
+/// With all peers up and their digests there, unless a peer comes in doubt meanwhile.
+const PAUSE_SETTLED: Duration = Duration::from_secs(2);
 /// A reload may bring peers.
 const PAUSE_WITHOUT_PEERS: Duration = Duration::from_secs(5);
