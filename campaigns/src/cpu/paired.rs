@@ -6,7 +6,6 @@
 //!
 //! The bar: no load takes more than [`PER_MILLE_MAX`] thousandths of what it took before.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,7 +13,8 @@ use anyhow::{Context as _, ensure};
 use hashcache_testkit::ContentOrigin;
 use serde_json::json;
 
-use super::{Args, Load, cpu_ns, micros};
+use super::load::{self, Load};
+use super::{Args, cpu_ns, micros};
 use crate::campaign::Campaign;
 use crate::proxy_process::{ProxyCommand, ProxyProcess};
 use crate::report::Report;
@@ -93,9 +93,7 @@ fn measure(
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    MemoryHit(u64),
-    DiskHit,
-    Miss,
+    Requests(load::Kind),
     Download(Http),
 }
 
@@ -107,38 +105,20 @@ enum Http {
 
 impl Kind {
     const ALL: [Self; 6] = [
-        Self::MemoryHit(1 << 10),
-        Self::MemoryHit(100 << 10),
-        Self::DiskHit,
-        Self::Miss,
+        Self::Requests(load::Kind::OneObject(1 << 10)),
+        Self::Requests(load::Kind::OneObject(100 << 10)),
+        Self::Requests(load::Kind::Disk),
+        Self::Requests(load::Kind::Miss),
         Self::Download(Http::One),
         Self::Download(Http::Two),
     ];
 
     fn name(self) -> String {
         match self {
-            Self::MemoryHit(size) => format!("hit in memory, {size} B"),
-            Self::DiskHit => format!("hit on disk, {DISK_HIT_BYTES} B"),
-            Self::Miss => format!("miss, {MISS_BYTES} B"),
+            Self::Requests(kind) => kind.name(),
             Self::Download(Http::One) => "1 MB of a download from disk, HTTP/1.1".into(),
             Self::Download(Http::Two) => "1 MB of a download from disk, HTTP/2".into(),
         }
-    }
-
-    /// A script for wrk that makes the requests of a round.
-    fn script(self, round: usize) -> String {
-        let path = match self {
-            Self::MemoryHit(size) => format!("'/hit?size={size}'"),
-            // Every object in turn: none of them is asked for again while it is in memory.
-            Self::DiskHit => {
-                format!("'/disk/' .. (n % {DISK_OBJECTS}) .. '?size={DISK_HIT_BYTES}'")
-            }
-            Self::Miss => format!("'/miss/{round}/' .. n .. '?size={MISS_BYTES}'"),
-            Self::Download(_) => "'/'".into(),
-        };
-        format!(
-            "n = 0\nrequest = function()\n  n = n + 1\n  return wrk.format('GET', {path})\nend\n"
-        )
     }
 }
 
@@ -185,36 +165,21 @@ impl Build {
         round: usize,
     ) -> anyhow::Result<u64> {
         let proxy = match kind {
-            Kind::MemoryHit(_) | Kind::Miss => &self.roomy,
-            Kind::DiskHit | Kind::Download(_) => &self.tight,
+            Kind::Requests(load::Kind::Disk) | Kind::Download(_) => &self.tight,
+            Kind::Requests(_) => &self.roomy,
         };
         let before = cpu_ns(&[proxy.pid()])?;
         let requests = match kind {
             Kind::Download(http) => download(args, proxy, http)?,
-            _ => {
+            Kind::Requests(kind) => {
                 let script = directory.join("load.lua");
                 std::fs::write(&script, kind.script(round))?;
-                load(args, proxy.address(), &script)?
+                Load::run(args, proxy.address(), &script)?.requests
             }
         };
         let taken = cpu_ns(&[proxy.pid()])?.saturating_sub(before);
         Ok(taken / requests.max(1))
     }
-}
-
-/// Requests that wrk made.
-pub(super) fn load(args: &Args, address: SocketAddr, script: &Path) -> anyhow::Result<u64> {
-    let output = Command::new("taskset")
-        .args(["-c", &args.load_processors, "wrk", "-t1", "-c32", "-s"])
-        .arg(script)
-        .arg(format!("-d{}s", args.seconds))
-        .arg(format!("http://{address}/"))
-        .output()
-        .context("cannot run wrk")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    Ok(Load::read(&said)
-        .with_context(|| said.into_owned())?
-        .requests)
 }
 
 /// Megabytes that curl received.
@@ -246,9 +211,5 @@ fn download(args: &Args, proxy: &ProxyProcess, http: Http) -> anyhow::Result<u64
 }
 
 const PER_MILLE_MAX: u64 = 1020;
-/// 300 MB: five times the memory of the proxy that serves them.
-const DISK_OBJECTS: u64 = 3000;
-const DISK_HIT_BYTES: u64 = 100_000;
-const MISS_BYTES: u64 = 8192;
 const DOWNLOADS: u64 = 10;
 const DOWNLOAD_BYTES: u64 = 50_000_000;

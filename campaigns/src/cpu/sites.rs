@@ -13,7 +13,8 @@ use anyhow::ensure;
 use hashcache_testkit::{Client, ContentOrigin};
 use serde_json::json;
 
-use super::{Args, cpu_ns, micros, paired};
+use super::load::Load;
+use super::{Args, cpu_ns, micros};
 use crate::campaign::Campaign;
 use crate::proxy_process::ProxyProcess;
 
@@ -125,7 +126,7 @@ impl Front {
     /// Processor time of a hit, nanoseconds.
     fn round(&self, args: &Args) -> anyhow::Result<u64> {
         let before = cpu_ns(&[self.proxy.pid()])?;
-        let requests = paired::load(args, self.proxy.address(), &self.script)?;
+        let requests = Load::run(args, self.proxy.address(), &self.script)?.requests;
         let taken = cpu_ns(&[self.proxy.pid()])?.saturating_sub(before);
         Ok(taken / requests.max(1))
     }

@@ -263,7 +263,7 @@ fn access(folder: &Path, credentials: Option<(&str, &str)>) -> anyhow::Result<St
 
 /// Squid gives up root for the user that Debian makes for it, so that user must be able to write
 /// here.
-fn give_to_proxy(within: &Path, folder: &Path) -> anyhow::Result<()> {
+pub fn give_to_proxy(within: &Path, folder: &Path) -> anyhow::Result<()> {
     fs::set_permissions(within, fs::Permissions::from_mode(0o711))?;
     let changed = Command::new("chown")
         .args(["-R", "proxy:proxy"])

@@ -1,0 +1,480 @@
+//! `cargo campaign cpu`: processor time of a request, ours and that of other caches, in one run.
+//!
+//! All stand in front of the same origin with one worker each and answer the same keep-alive
+//! connections: with memory for everything (hits in memory, misses), then with [`Memory::Tight`]
+//! (hits on disk, page mix); without an access log, then with one in the combined format. Rounds
+//! alternate and the median counts, so that other load of the machine affects all. The processor
+//! time is that of the process with all its threads, by the kernel's account, divided by the number
+//! of requests. Disks are as fast as the kernel's page cache, whose size is not limited: this helps
+//! programs that read files through it more than ours, which reads past it where it can. A program
+//! whose hits go to the origin is left out, and the report says so.
+//!
+//! The bars: hits in memory take at most 0.8 times what nginx takes at 1 and 8 KiB and 1.0 times at
+//! 100 KiB, misses 1.2 times, the page mix 0.9 times what the best of nginx and Traffic Server
+//! takes.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::ensure;
+use hashcache_testkit::{BodyEnd, Client, ContentOptions, ContentOrigin, content};
+use serde_json::json;
+
+use super::load::{Kind, Load};
+use super::rivals::{self, Rival};
+use super::{Args, cpu_ns, micros};
+use crate::campaign::Campaign;
+use crate::proxy_process::ProxyProcess;
+use crate::report::{Report, Verdict};
+
+/// The access log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Log {
+    None,
+    /// In the combined format, written at once or as the program's defaults say.
+    Combined,
+}
+
+impl Log {
+    const ALL: [Self; 2] = [Self::None, Self::Combined];
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::None => "no log",
+            Self::Combined => "combined log",
+        }
+    }
+}
+
+/// Memory for objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// All objects fit.
+    Roomy,
+    /// A quarter or a fifth of them does.
+    Tight,
+}
+
+impl Memory {
+    const ALL: [Self; 2] = [Self::Roomy, Self::Tight];
+
+    /// How much.
+    pub fn mebibytes(self) -> u32 {
+        match self {
+            Self::Roomy => 512,
+            Self::Tight => 64,
+        }
+    }
+
+    fn kinds(self) -> &'static [Kind] {
+        match self {
+            Self::Roomy => &[
+                Kind::OneObject(1 << 10),
+                Kind::OneObject(8 << 10),
+                Kind::OneObject(100 << 10),
+                Kind::ManyObjects,
+                Kind::Miss,
+            ],
+            Self::Tight => &[Kind::Disk, Kind::Mix],
+        }
+    }
+}
+
+/// What our time may be, in parts of that of these rivals, the best of them.
+struct Bar {
+    percent: u64,
+    of: &'static [&'static str],
+}
+
+fn bar(kind: Kind) -> Option<Bar> {
+    const NGINX: &[&str] = &["nginx", "nginx, sendfile"];
+    let (percent, of): (u64, &[&str]) = match kind {
+        Kind::OneObject(size) if size > 64 << 10 => (100, NGINX),
+        Kind::OneObject(_) => (80, NGINX),
+        Kind::Miss => (120, NGINX),
+        Kind::Mix => (90, &["nginx", "nginx, sendfile", "Traffic Server"]),
+        Kind::ManyObjects | Kind::Disk => return None,
+    };
+    Some(Bar { percent, of })
+}
+
+/// Measures all kinds, with all programs that are installed.
+pub(super) async fn run(
+    args: &Args,
+    campaign: &mut Campaign,
+    origin: &ContentOrigin,
+) -> anyhow::Result<()> {
+    let word = args.only.as_deref().unwrap_or_default();
+    for log in Log::ALL {
+        for memory in Memory::ALL {
+            let kinds = memory.kinds().iter().copied();
+            let kinds: Vec<Kind> = kinds.filter(|kind| kind.name().contains(word)).collect();
+            if kinds.is_empty() {
+                continue;
+            }
+            let contenders = contenders(args, (memory, log), campaign, origin)?;
+            for kind in kinds {
+                measure(args, &contenders, (kind, log), campaign, origin).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn contenders(
+    args: &Args,
+    (memory, log): (Memory, Log),
+    campaign: &mut Campaign,
+    origin: &ContentOrigin,
+) -> anyhow::Result<Vec<Contender>> {
+    let folder = campaign.folder().join(format!("{memory:?}-{log:?}"));
+    std::fs::create_dir(&folder)?;
+    let access_log = match log {
+        Log::None => "none".to_owned(),
+        Log::Combined => folder.join("hashcache.log").display().to_string(),
+    };
+    let ours = campaign
+        .proxy()?
+        .without("cache")
+        .flag("cache", folder.join("hashcache.img").display())
+        .flag("cache-size", "2GiB")
+        .flag("memory", format!("{}MiB", memory.mebibytes()))
+        .flag("accelerate", format!("http://{}", origin.address()))
+        .flag("workers", 1)
+        .without("access-log")
+        .flag("access-log", access_log)
+        .flag("log-format", "combined")
+        .processors(&args.server_processors)
+        .start()?;
+    let mut all = vec![Contender {
+        name: OURS,
+        server: Server::Ours(ours),
+    }];
+    for kind in rivals::Kind::ALL {
+        if let Some(lack) = kind.lack(memory, log) {
+            let what = format!("{}, {}, {memory:?}", kind.name(), log.words());
+            campaign.report.skip(what, format!("not run: {lack}"));
+            continue;
+        }
+        let directory = folder.join(kind.name().replace([',', ' '], "-"));
+        let rival = Rival::start(
+            kind,
+            (memory, log),
+            &args.server_processors,
+            (campaign.folder(), &directory),
+            origin.address(),
+        )?;
+        all.push(Contender {
+            name: kind.name(),
+            server: Server::Rival(rival),
+        });
+    }
+    Ok(all)
+}
+
+/// Rounds of all contenders with one kind of requests.
+async fn measure(
+    args: &Args,
+    contenders: &[Contender],
+    (kind, log): (Kind, Log),
+    campaign: &mut Campaign,
+    origin: &ContentOrigin,
+) -> anyhow::Result<()> {
+    let what = format!("{}, {}", kind.name(), log.words());
+    let script = campaign.folder().join("load.lua");
+    let mut running = vec![];
+    for contender in contenders {
+        let ready = match contender.check(kind).await {
+            Ok(()) => contender.fill(args, kind, &script, origin),
+            Err(error) => Err(error),
+        };
+        match ready {
+            Ok(()) => running.push((contender, vec![])),
+            Err(error) => contender.leave(&what, error, &mut campaign.report)?,
+        }
+    }
+    for number in 1..=args.rounds {
+        std::fs::write(&script, kind.script(number))?;
+        let mut left = vec![];
+        for (contender, mut done) in running {
+            match contender.round(args, kind, &script, origin) {
+                Ok(round) => done.push(round),
+                Err(error) => {
+                    contender.leave(&what, error, &mut campaign.report)?;
+                    continue;
+                }
+            }
+            left.push((contender, done));
+        }
+        running = left;
+    }
+    let mut medians = vec![];
+    for (contender, done) in &running {
+        let figures = Figures::of(done);
+        tell(&what, contender.name, &figures, &mut campaign.report);
+        medians.push((contender.name, figures));
+    }
+    compare(&what, kind, &medians, &mut campaign.report);
+    Ok(())
+}
+
+/// Whether nothing may come from the origin.
+fn are_hits(kind: Kind) -> bool {
+    matches!(kind, Kind::OneObject(_) | Kind::ManyObjects | Kind::Disk)
+}
+
+fn tell(what: &str, name: &str, figures: &Figures, report: &mut Report) {
+    report.figures(
+        format!("{what}: {name}"),
+        Verdict::Told,
+        format!(
+            "{} µs a request ({} to {}), {} requests/s, {} % from the origin",
+            micros(figures.cpu_ns),
+            micros(figures.all_cpu_ns.iter().copied().min().unwrap_or(0)),
+            micros(figures.all_cpu_ns.iter().copied().max().unwrap_or(0)),
+            figures.per_second,
+            figures.asked_percent,
+        ),
+        json!({
+            "cpu_ns": figures.cpu_ns,
+            "rounds_cpu_ns": figures.all_cpu_ns,
+            "requests_per_second": figures.per_second,
+            "from_origin_percent": figures.asked_percent,
+        }),
+    );
+}
+
+/// Holds our time against the best of those that have the bar.
+fn compare(what: &str, kind: Kind, medians: &[(&str, Figures)], report: &mut Report) {
+    let Some((_, ours)) = medians.iter().find(|(name, _)| *name == OURS) else {
+        return;
+    };
+    let bar = bar(kind);
+    let counts = |name: &str| bar.as_ref().is_none_or(|bar| bar.of.contains(&name));
+    let rivals = medians.iter().filter(|(name, _)| *name != OURS);
+    let best = rivals
+        .filter(|(name, _)| counts(name))
+        .min_by_key(|(_, figures)| figures.cpu_ns);
+    let what = format!("{what}: processor time");
+    let Some((name, best)) = best else {
+        return report.skip(what, "no program to compare with");
+    };
+    let percent = ours.cpu_ns * 100 / best.cpu_ns.max(1);
+    let rate_percent = ours.per_second * 100 / best.per_second.max(1);
+    let shown = |percent: u64| format!("{}.{:02}", percent / 100, percent % 100);
+    let (verdict, bar) = match &bar {
+        Some(bar) => (
+            (percent <= bar.percent).into(),
+            format!(", bar {}", shown(bar.percent)),
+        ),
+        None => (Verdict::Told, String::new()),
+    };
+    report.figures(
+        what,
+        verdict,
+        format!(
+            "{} of {name}{bar}; {} times the requests/s",
+            shown(percent),
+            shown(rate_percent)
+        ),
+        json!({ "percent": percent, "rate_percent": rate_percent, "of": name }),
+    );
+}
+
+/// A server under load.
+#[derive(Debug)]
+struct Contender {
+    name: &'static str,
+    server: Server,
+}
+
+#[derive(Debug)]
+enum Server {
+    Ours(ProxyProcess),
+    Rival(Rival),
+}
+
+/// What one round showed.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    /// Processor time of a request.
+    cpu_ns: u64,
+    load: Load,
+    /// Requests to the origin, of 100.
+    asked_percent: u64,
+}
+
+/// Medians of all rounds.
+#[derive(Debug)]
+struct Figures {
+    cpu_ns: u64,
+    per_second: u64,
+    asked_percent: u64,
+    all_cpu_ns: Vec<u64>,
+}
+
+impl Figures {
+    fn of(rounds: &[Round]) -> Self {
+        let median = |figure: &dyn Fn(&Round) -> u64| {
+            let mut figures: Vec<u64> = rounds.iter().map(figure).collect();
+            figures.sort_unstable();
+            figures.get(figures.len() / 2).copied().unwrap_or(0)
+        };
+        Self {
+            cpu_ns: median(&|round| round.cpu_ns),
+            per_second: median(&|round| round.load.per_second),
+            asked_percent: median(&|round| round.asked_percent),
+            all_cpu_ns: rounds.iter().map(|round| round.cpu_ns).collect(),
+        }
+    }
+}
+
+impl Contender {
+    fn address(&self) -> SocketAddr {
+        match &self.server {
+            Server::Ours(proxy) => proxy.address(),
+            Server::Rival(rival) => rival.address(),
+        }
+    }
+
+    /// Its answers must be right. The object of a kind that has a single one is stored then: Squid
+    /// stores none that all clients ask for at once.
+    async fn check(&self, kind: Kind) -> anyhow::Result<()> {
+        let (target, size) = match kind {
+            Kind::OneObject(size) => (format!("/hit?size={size}"), size),
+            _ => ("/check?size=20000".to_owned(), 20_000),
+        };
+        let target = &*target;
+        let expected = content::body_for(ContentOptions::default().seed, target, 0, size);
+        let mut client = Client::connect(self.address()).await?;
+        for _ in 0..3 {
+            let response = client.get(target, &[]).await?;
+            let right = content::verify(&expected, 0, &response.body).is_ok()
+                && response.body.len() as u64 == size;
+            ensure!(
+                response.status == 200 && response.end == BodyEnd::Complete && right,
+                "{} answers {target} with {} and {} bytes",
+                self.name,
+                response.status,
+                response.body.len()
+            );
+        }
+        Ok(())
+    }
+
+    /// Has it store what is asked for again.
+    fn fill(
+        &self,
+        args: &Args,
+        kind: Kind,
+        script: &Path,
+        origin: &ContentOrigin,
+    ) -> anyhow::Result<()> {
+        std::fs::write(script, kind.filling())?;
+        for _ in 0..FILLS_MAX {
+            let before = origin.counts().requests;
+            let load = Load::run(args, self.address(), script)?;
+            let asked = origin.counts().requests - before;
+            if kind == Kind::Miss || asked <= load.requests / 200 {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// A round without failed requests; an error if requests that must be hits went to the origin.
+    fn round(
+        &self,
+        args: &Args,
+        kind: Kind,
+        script: &Path,
+        origin: &ContentOrigin,
+    ) -> anyhow::Result<Round> {
+        let pids = match &self.server {
+            Server::Ours(proxy) => vec![proxy.pid()],
+            Server::Rival(rival) => rival.pids()?,
+        };
+        let asked_before = origin.counts().requests;
+        let before = cpu_ns(&pids)?;
+        let load = Load::run(args, self.address(), script)?;
+        let taken = cpu_ns(&pids)?.saturating_sub(before);
+        let asked = origin.counts().requests - asked_before;
+        let asked_percent = asked * 100 / load.requests.max(1);
+        ensure!(
+            asked_percent == 0 || !are_hits(kind),
+            "{asked_percent} % of the requests went to the origin: they are no hits"
+        );
+        Ok(Round {
+            cpu_ns: taken / load.requests.max(1),
+            load,
+            asked_percent,
+        })
+    }
+
+    /// It takes no further part; an error if it is ours.
+    fn leave(&self, what: &str, error: anyhow::Error, report: &mut Report) -> anyhow::Result<()> {
+        if self.name == OURS {
+            return Err(error.context(what.to_owned()));
+        }
+        report.skip(
+            format!("{what}: {}", self.name),
+            error.root_cause().to_string(),
+        );
+        Ok(())
+    }
+}
+
+const OURS: &str = "hashcache";
+/// Rounds that may be needed until everything is stored.
+const FILLS_MAX: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(cpu_ns: u64) -> Figures {
+        Figures {
+            cpu_ns,
+            per_second: 1,
+            asked_percent: 0,
+            all_cpu_ns: vec![],
+        }
+    }
+
+    fn holds(kind: Kind, medians: &[(&str, Figures)]) -> bool {
+        let mut report = Report::new("test", false);
+        compare("row", kind, medians, &mut report);
+        report.finish().is_ok()
+    }
+
+    #[test]
+    fn the_bar_is_held_against_the_best_of_those_that_have_it() {
+        for (ours, held) in [(80, true), (81, false)] {
+            let medians = [
+                (OURS, figures(ours)),
+                ("nginx", figures(120)),
+                ("nginx, sendfile", figures(100)),
+                ("Squid", figures(10)),
+            ];
+            assert_eq!(holds(Kind::OneObject(1024), &medians), held, "{ours}");
+        }
+        let mix = [(OURS, figures(91)), ("nginx", figures(200))];
+        assert!(holds(Kind::Mix, &mix));
+        let mix = [(OURS, figures(91)), ("Traffic Server", figures(100))];
+        assert!(!holds(Kind::Mix, &mix));
+    }
+
+    #[test]
+    fn the_median_is_of_each_figure_by_itself() {
+        let round = |cpu_ns, per_second| Round {
+            cpu_ns,
+            load: Load {
+                requests: 1,
+                per_second,
+            },
+            asked_percent: 0,
+        };
+        let figures = Figures::of(&[round(3, 10), round(1, 30), round(2, 20)]);
+        assert_eq!((figures.cpu_ns, figures.per_second), (2, 20));
+    }
+}
