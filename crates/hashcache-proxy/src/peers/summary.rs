@@ -5,9 +5,8 @@
 //!
 //! Invariants: there is a summary only while a peer wants it. At most one build at a time, at most
 //! 1/20 of the time of a disk. No peer gets more than 1 Mbit/s of updates.
-//! Cost: one wake-up a second; four with such peers while objects are stored and their updates are
-//! of use. A build reads the lists of the log, 56 bytes an object, and needs the memory of a second
-//! filter meanwhile.
+//! Cost: one wake-up a second; four with such peers while their updates are of use. A build reads
+//! the lists of the log, 56 bytes an object, and needs the memory of a second filter meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,7 +88,8 @@ impl Keeper {
             // Peers that start at the same time ask for the first summary at once.
             Some(_) => TICK_BUILDING,
             None if self.reports > REPORTS_MANY => TICK,
-            None if self.reports > 0 && self.common.summary.is_used() => TICK,
+            // Without peers that want a summary nothing is observed.
+            None if self.observation.is_some() && self.common.summary.is_used() => TICK,
             None if self.common.summary.has_updates() => TICK,
             None => TICK_QUIET,
         }
@@ -342,7 +342,7 @@ const SMALL_FILTER_PART: u64 = 64;
 const SMALL_FILTER_MAX: u64 = 16 << 20;
 const TICK: Duration = Duration::from_millis(250);
 const TICK_BUILDING: Duration = Duration::from_millis(50);
-/// With nothing to send, while nothing is stored or peers make no use of the summary.
+/// With nothing to send, while no peer wants the summary or none makes use of it.
 const TICK_QUIET: Duration = Duration::from_secs(1);
 /// Shortest pause of a scan: on a fast disk, to sleep and wake up after each read would cost about
 /// as much processor time as the read.
