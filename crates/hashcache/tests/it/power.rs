@@ -134,14 +134,16 @@ fn a_power_cut_loses_what_was_not_synced_and_nothing_is_ever_wrong() {
                 }
             }
         }
-        // The log of 16 MiB does not wrap in 120 steps, so what is lost was evicted by a neighbour
-        // in its row or set, which is rare.
         assert!(durable > 500, "{durable}");
-        // (One place for each object: it is the neighbour itself, and common.)
-        let rare = if policy.policy == PolicyKind::Basic {
-            20
-        } else {
-            200
+        // The log of 16 MiB does not wrap in 120 steps, so what is lost was evicted by a neighbour.
+        // With `basic` that is any name with the same place. `set-mem` takes two names of one set
+        // for each other when 8 bits of their hashes are equal: with 20 names in 64 sets that
+        // happens in 1.2 % of stores, which is 2 or 3 of 200 (up to 9 were seen). The others tell
+        // all names apart.
+        let rare = match policy.policy {
+            PolicyKind::Basic => 20,
+            PolicyKind::SetMem | PolicyKind::SetMemLru => 70,
+            _ => 500,
         };
         assert!(
             lost * rare <= durable,
