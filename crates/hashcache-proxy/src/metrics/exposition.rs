@@ -418,7 +418,7 @@ impl Collector for Exposition {
         )?;
         page.counter(
             "hashcache_group_reads",
-            "Reads of a whole page group, or of a whole object of several records",
+            "Reads of a page group or of an object of more than 16 KiB in one",
             engine.group_reads,
         )?;
         page.counter(

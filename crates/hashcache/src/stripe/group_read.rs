@@ -197,20 +197,26 @@ impl Stripe {
             return;
         };
         let (mut from, mut rows) = (step(&own), ROWS_MAX);
-        // A span counts if its head does, which lies before it.
-        let mut versions = vec![first.fields.version];
+        let is_short = |total: Option<u64>| total.is_some_and(|it| it <= self.hot_object_max());
+        // Those of whose objects the spans are worth a copy: the head, which lies before them, is
+        // the newest and says that the object is short.
+        let mut versions = Vec::new();
+        versions.extend(is_short(first.fields.total).then_some(first.fields.version));
         while let Some((at, prelude)) = prelude(from) {
             let fields = &prelude.fields;
             if fields.group != first.fields.group {
                 return;
             }
             let next = from + step(&prelude);
-            let (kind, version) = (fields.kind, fields.version);
-            let may_count = kind == Kind::Head || versions.contains(&version);
-            if may_count
+            let (is_head, version) = (fields.kind == Kind::Head, fields.version);
+            let has_short_object = is_short(fields.total);
+            // Where a row has to be read to know that it is the newest, a span is left out.
+            let rows = if is_head { &mut rows } else { &mut 0 };
+            if (is_head || versions.contains(&version))
                 && let Read::Record(sibling) = self.record(at, prelude, &bytes.slice(from..))
-                && self.keep_sibling(&sibling, at, &mut rows)
-                && kind == Kind::Head
+                && self.keep_sibling(&sibling, at, rows)
+                && is_head
+                && has_short_object
             {
                 versions.push(version);
             }
@@ -232,12 +238,10 @@ impl Stripe {
     }
 
     /// Makes `record`, which lies `at`, hot if it is the newest that could be its name; `rows`: as
-    /// many may still be read to know that. Returns whether it is.
+    /// many may still be read to know that. Returns whether it is, as far as memory knows.
     fn keep_sibling(&self, record: &Record, at: LogPos, rows: &mut usize) -> bool {
-        let fields = &record.fields;
-        let (key, is_head) = (fields.key, fields.kind == Kind::Head);
-        let may_be_hot = is_head || fields.least_bytes() <= self.hot_object_max();
-        if !may_be_hot || !self.may_be_newest(record, at, *rows > 0) {
+        let key = record.fields.key;
+        if !self.may_be_newest(record, at, *rows > 0) {
             return false;
         }
         if self.shared.hot.contains(key) {
@@ -271,7 +275,10 @@ impl Stripe {
             && self.is_in_force(record);
         let wanted = is_newest && !self.shared.hot.contains(key);
         if wanted && self.shared.hot.insert(copied).is_some() {
-            self.medium.counters.prefetched.add(u64::from(is_head));
+            self.medium
+                .counters
+                .prefetched
+                .add(u64::from(record.fields.kind == Kind::Head));
             if self.index.shape.stays_on_disk() {
                 self.touch(&mut shard, key, at, located.run(at));
             }

@@ -6,12 +6,14 @@
 //! such an object comes whole with one read.
 //!
 //! Invariants: a run lies within one batch, and is no longer than an entry can tell. Nothing is
-//! held back for longer than [`HELD_MAX`], nor when memory for it is short. A span of a member is
-//! in the batch of its head or in an earlier one.
-//! Place in the paper: section 3.6. Cost: one pass over what waits, a batch.
+//! held back for longer than [`HELD_MAX`], and never more than one batch in all. Where a batch ends
+//! is decided before the records of an object are put in order, so no head gets into an earlier
+//! batch than its spans by that. A head of a longer object may, because its group takes the place
+//! of its first member; what a kill in between leaves of the object is found to be incomplete.
+//! Place in the paper: section 3.6. Cost: a few passes over what waits, a batch.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::disk::FIRST_READ;
@@ -27,11 +29,11 @@ const HELD_MAX: Duration = Duration::from_secs(10);
 const RUN_BYTES_MAX: usize = u8::MAX as usize * IO_BLOCK;
 
 /// Longest object whose spans are in its group, bytes of content: half of the longest run, so that
-/// the run has room for others. Where the length is not known yet, spans that begin there count. A
-/// longer object is read in spans; adjacent spans are read together.
+/// the run has room for others. A longer object is read in spans; adjacent spans are read together.
 const MEMBER_BYTES_MAX: u64 = 512 << 10;
 
-/// The group whose run `pending` belongs to; 0: none.
+/// The group that `pending` is put beside; 0: none. Of an object of unknown length, the spans that
+/// begin within [`MEMBER_BYTES_MAX`] are; whether they are in a run is known with its head.
 pub(crate) fn group_of(pending: &Pending) -> u64 {
     let fields = &pending.record.fields;
     let is_member = fields.kind == Kind::Head || fields.least_bytes() <= MEMBER_BYTES_MAX;
@@ -46,6 +48,8 @@ pub(super) struct WaitingRecord {
     pub(super) kind: Kind,
     /// Records of one object have the same.
     pub(super) version: Version,
+    /// Bytes of content of the object, if the record tells.
+    pub(super) total: Option<u64>,
     pub(super) since: Duration,
     /// Bytes it takes on disk.
     pub(super) bytes: usize,
@@ -79,9 +83,11 @@ pub(super) struct BatchPlan {
 struct HeldGroup {
     members: Vec<usize>,
     bytes: usize,
-    /// Those of `members` that are heads, and their bytes.
+    /// Heads among `members`.
     heads: usize,
-    head_bytes: usize,
+    /// Objects of a single record, and their bytes.
+    small: usize,
+    small_bytes: usize,
     closes: Duration,
 }
 
@@ -89,14 +95,20 @@ struct HeldGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
     Nothing,
-    /// There is no room for its spans, which may be on disk before their heads.
-    Heads,
+    /// Objects of a single record: there is no room for the others.
+    Small,
     Everything,
 }
 
 /// Puts members of a group side by side, in the place of the first, and leaves out groups that are
 /// still open, as many as there is `room` for.
 pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) -> BatchPlan {
+    let in_spans: HashSet<Version> = waiting
+        .iter()
+        .filter(|waits| waits.kind == Kind::Span)
+        .map(|waits| waits.version)
+        .collect();
+    let is_small = |waits: &WaitingRecord| !in_spans.contains(&waits.version);
     let mut groups: Vec<HeldGroup> = Vec::with_capacity(waiting.len());
     let mut at: HashMap<u64, usize> = HashMap::new();
     for (n, waits) in waiting.iter().enumerate() {
@@ -110,7 +122,8 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
                 members: Vec::with_capacity(1),
                 bytes: 0,
                 heads: 0,
-                head_bytes: 0,
+                small: 0,
+                small_bytes: 0,
                 closes: if waits.group == 0 { now } else { waits.since },
             });
         }
@@ -118,9 +131,10 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
         let group = &mut groups[index];
         group.members.push(n);
         group.bytes += waits.bytes;
-        if waits.kind == Kind::Head {
-            group.heads += 1;
-            group.head_bytes += waits.bytes;
+        group.heads += usize::from(waits.kind == Kind::Head);
+        if is_small(waits) {
+            group.small += 1;
+            group.small_bytes += waits.bytes;
         }
         if waits.group != 0 {
             let first = first.map_or(waits.since, |first| first.since);
@@ -141,13 +155,13 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
     for n in open {
         let group = &groups[n];
         let whole = (Held::Everything, group.bytes, group.members.len());
-        let heads = (Held::Heads, group.head_bytes, group.heads);
+        let small = (Held::Small, group.small_bytes, group.small);
         let fits = |&(_, bytes, records): &(Held, usize, usize)| {
             records > 0
                 && plan.held_bytes + bytes <= room.bytes
                 && plan.held_records + records <= room.records
         };
-        let Some((what, bytes, records)) = [whole, heads].into_iter().find(fits) else {
+        let Some((what, bytes, records)) = [whole, small].into_iter().find(fits) else {
             continue;
         };
         plan.held_bytes += bytes;
@@ -160,7 +174,7 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
         let mut members = group.members;
         members.retain(|n| match held {
             Held::Nothing => true,
-            Held::Heads => waiting[*n].kind == Kind::Span,
+            Held::Small => !is_small(&waiting[*n]),
             Held::Everything => false,
         });
         members
@@ -170,26 +184,39 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
 }
 
 /// Puts the records of each object of a group side by side, the head first: a run is read from a
-/// head to its end.
+/// head to its end. Spans that no run is to have come before all heads: those without their head,
+/// and those of an object that turned out to be longer than [`MEMBER_BYTES_MAX`].
 ///
 /// Called with what goes into one batch, after it was cut: a cut in between would leave a head on
 /// disk whose spans are not there yet.
-pub(super) fn heads_first(waiting: &[WaitingRecord], batch: &mut [usize]) {
+pub(super) fn order_groups(waiting: &[WaitingRecord], batch: &mut [usize]) {
     let group = |n: &usize| waiting[*n].group;
-    let mut first: HashMap<Version, usize> = HashMap::new();
+    // For each object that is to be in a run whole, its first record.
+    let mut whole: HashMap<Version, usize> = HashMap::new();
     for members in batch.chunk_by_mut(|one, other| group(one) == group(other)) {
         if group(&members[0]) == 0 || members.len() == 1 {
             continue;
         }
-        first.clear();
+        whole.clear();
         for n in members.iter() {
-            first.entry(waiting[*n].version).or_insert(*n);
+            let waits = &waiting[*n];
+            let fits = waits.total.is_some_and(|total| total <= MEMBER_BYTES_MAX);
+            if waits.kind == Kind::Head && fits {
+                whole.insert(waits.version, *n);
+            }
         }
-        members.sort_by_key(|n| (first[&waiting[*n].version], waiting[*n].kind == Kind::Span));
+        members.sort_by_key(|n| {
+            let waits = &waiting[*n];
+            match (waits.kind, whole.get(&waits.version)) {
+                (Kind::Span, None) => (None, false),
+                (Kind::Span, Some(head)) => (Some(*head), true),
+                (Kind::Head, _) => (Some(*n), false),
+            }
+        });
     }
 }
 
-/// A record of a batch.
+/// A record of a batch, as [`order_groups`] has put it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchRecord {
     pub(crate) group: u64,
@@ -198,30 +225,23 @@ pub(crate) struct BatchRecord {
     pub(crate) bytes: usize,
 }
 
-/// For each record of a batch the distance from its start to the end of its run, 4 KiB. A run that
-/// would be too long ends before an object that does not fit into it. 0 for a span, which is
-/// never looked up with its run, and for a record without company, unless it is too long for the
-/// first read of a record of unknown length.
+/// For each record of a batch the distance from its start to the end of its run, 4 KiB. A run is of
+/// one group, and ends before an object that would make it longer than an entry can tell. 0 for a
+/// span, which is never looked up with its run, and for a head without company, unless it is too
+/// long for the first read of a record of unknown length.
 pub(crate) fn runs(batch: &[BatchRecord]) -> Vec<u8> {
     let mut runs = vec![0; batch.len()];
     let mut first = 0;
-    while first < batch.len() {
-        let group = batch[first].group;
+    while let Some(&BatchRecord { group, kind, .. }) = batch.get(first) {
         let (mut end, mut bytes) = (first, 0);
-        while batch.get(end).is_some_and(|it| it.group == group) {
-            let object = object_at(&batch[end..]);
-            let more: usize = batch[end..end + object].iter().map(|it| it.bytes).sum();
-            if bytes + more <= RUN_BYTES_MAX {
-                (end, bytes) = (end + object, bytes + more);
-            } else if end == first {
-                // Longer than any run.
-                (end, bytes) = (end + 1, batch[end].bytes);
-                break;
-            } else {
-                break;
-            }
+        while group != 0
+            && kind == Kind::Head
+            && let Some((records, more)) = object(&batch[end..], group)
+            && bytes + more <= RUN_BYTES_MAX
+        {
+            (end, bytes) = (end + records, bytes + more);
         }
-        if group != 0 && (end - first > 1 || bytes > FIRST_READ) {
+        if end - first > 1 || bytes > FIRST_READ {
             for n in first..end {
                 if batch[n].kind == Kind::Head {
                     runs[n] = u8::try_from(bytes.div_ceil(IO_BLOCK)).unwrap_or(u8::MAX);
@@ -229,18 +249,23 @@ pub(crate) fn runs(batch: &[BatchRecord]) -> Vec<u8> {
                 bytes -= batch[n].bytes;
             }
         }
-        first = end;
+        first = end.max(first + 1);
     }
     runs
 }
 
-/// Records of the object that `batch` begins with: the first, and the spans of its group behind it.
-fn object_at(batch: &[BatchRecord]) -> usize {
-    let group = batch[0].group;
-    let spans = batch[1..].iter();
-    1 + spans
-        .take_while(|it| it.group == group && it.kind == Kind::Span)
-        .count()
+/// Records and bytes of the object of `group` that `batch` begins with: a head, and the spans
+/// behind it.
+fn object(batch: &[BatchRecord], group: u64) -> Option<(usize, usize)> {
+    let (head, rest) = batch.split_first()?;
+    if head.group != group || head.kind == Kind::Span {
+        return None;
+    }
+    let spans = rest
+        .iter()
+        .take_while(|it| it.group == group && it.kind == Kind::Span);
+    let sum = |(records, bytes), it: &BatchRecord| (records + 1, bytes + it.bytes);
+    Some(spans.fold((1, head.bytes), sum))
 }
 
 #[cfg(test)]
@@ -257,6 +282,7 @@ mod tests {
             group,
             kind: Kind::Head,
             version: Version(since_ms),
+            total: Some(1_000),
             since: Duration::from_millis(since_ms),
             bytes: 1_000,
         }
@@ -377,23 +403,51 @@ mod tests {
             of(Head, 9, 5),
         ];
         let mut batch: Vec<usize> = (0..waiting.len()).collect();
-        heads_first(&waiting, &mut batch);
-        assert_eq!(batch, [0, 1, 7, 2, 4, 5, 3, 6, 9, 8]);
+        order_groups(&waiting, &mut batch);
+        assert_eq!(batch, [0, 1, 5, 3, 6, 7, 2, 4, 9, 8]);
     }
 
     #[test]
-    fn without_room_for_the_spans_of_a_page_its_heads_still_wait_for_each_other() {
+    fn spans_without_their_head_or_of_a_long_object_come_before_all_heads() {
+        use Kind::{Head, Span};
+        let long = WaitingRecord {
+            total: Some(MEMBER_BYTES_MAX + 1),
+            ..of(Head, 7, 3)
+        };
+        let waiting = [
+            of(Head, 7, 1),
+            of(Span, 7, 2),
+            of(Span, 7, 3),
+            of(Span, 7, 1),
+            long,
+        ];
+        let mut batch: Vec<usize> = (0..waiting.len()).collect();
+        order_groups(&waiting, &mut batch);
+        assert_eq!(batch, [1, 2, 0, 3, 4]);
+        let records: Vec<BatchRecord> = batch
+            .iter()
+            .map(|n| BatchRecord {
+                group: 7,
+                kind: waiting[*n].kind,
+                bytes: 4_096,
+            })
+            .collect();
+        assert_eq!(runs(&records), [0, 0, 3, 0, 1]);
+    }
+
+    #[test]
+    fn without_room_for_a_page_its_large_objects_go_whole_and_its_small_ones_wait() {
         let large = WaitingRecord {
             bytes: 5_000,
             ..of(Kind::Span, 7, 0)
         };
-        let waiting = [waits(7, 0), large, waits(7, 20)];
+        let waiting = [waits(7, 0), large, waits(7, 20), waits(7, 30)];
         let room = HoldLimit {
             bytes: 3_000,
             ..PLENTY
         };
         let plan = plan(&waiting, at(100), room);
-        assert_eq!(plan.due, [vec![1]]);
+        assert_eq!(plan.due, [vec![0, 1]]);
         assert_eq!((plan.held_records, plan.held_bytes), (2, 2_000));
     }
 

@@ -385,7 +385,7 @@ impl Queue {
         let plan = grouping::plan(&waits, now, room);
         let due: usize = plan.due.iter().map(Vec::len).sum();
         let mut taken = self.cut(&waits, &plan.due, welcome);
-        grouping::heads_first(&waits, &mut taken);
+        grouping::order_groups(&waits, &mut taken);
         let bytes: usize = taken.iter().map(|n| waits[*n].bytes).sum();
         let batch: Vec<Arc<Pending>> = taken
             .iter()
@@ -467,10 +467,12 @@ impl Queue {
     }
 
     fn waits(&self, record: &QueuedRecord) -> WaitingRecord {
+        let fields = &record.pending.record.fields;
         WaitingRecord {
             group: group_of(&record.pending),
-            kind: record.pending.record.fields.kind,
-            version: record.pending.record.fields.version,
+            kind: fields.kind,
+            version: fields.version,
+            total: fields.total,
             since: record.since,
             bytes: self.alignment.record(record.pending.record_bytes),
         }

@@ -301,7 +301,7 @@ fn the_spans_of_its_objects_come_with_a_page() {
     for length in [Length::Announced, Length::Unknown] {
         assert_eq!(reads_of(&sizes, length, &[0, 3, 1, 2]), [1, 0, 0, 0]);
     }
-    // From a member on the rest of the heads is read, and all spans.
+    // From a member on the rest of the run is read, and no more.
     let from_the_third = reads_of(&sizes, Length::Announced, &[2, 3, 0, 1]);
     assert_eq!(from_the_third, [1, 0, 1, 0]);
 }
