@@ -494,6 +494,12 @@ impl PeerHealth {
         self.state().down.is_none()
     }
 
+    /// Whether it is up and no probe is to find out whether it still is.
+    pub(crate) fn is_settled(&self) -> bool {
+        let state = self.state();
+        state.down.is_none() && !state.in_doubt
+    }
+
     /// Notes a response, or a probe that succeeded.
     pub(crate) fn succeeded(&self, now: Instant) -> HealthChange {
         let mut state = self.state();

@@ -655,39 +655,20 @@ impl Routes {
     /// # Errors
     /// The resource may be fetched only through peers, and none may be asked.
     pub(crate) fn plan(&self, request: RouteRequest<'_>) -> Result<Route, Failure> {
-        let direct = || {
-            Route::direct(Endpoint {
-                authority: request.authority.clone(),
-                purpose: request.purpose,
-                scheme: request.scheme,
-                through: None,
-            })
+        let origin = || Endpoint {
+            authority: request.authority.clone(),
+            purpose: request.purpose,
+            scheme: request.scheme,
+            through: None,
         };
         let rule = self.rules.iter().find(|rule| rule.matches(request));
         let Some(rule) = rule.filter(|_| !self.peers.is_empty()) else {
-            return Ok(direct());
+            return Ok(Route::direct(origin()));
         };
+        let direct = Route::direct(origin());
         if request.scheme.needs_gateway() && !rule.settings.may_forward(request.scheme) {
-            return Ok(direct());
+            return Ok(direct);
         }
-        match rule.absent_key(request) {
-            Some(key) => Ok(Route {
-                key: Some(key),
-                ..direct()
-            }),
-            None => self.plan_by(rule, request, direct()),
-        }
-    }
-
-    /// The hops by `rule`. Out of the way of most misses: it is long, and a processor that serves
-    /// other requests in between has to load it anew each time.
-    #[inline(never)]
-    fn plan_by(
-        &self,
-        rule: &Rule,
-        request: RouteRequest<'_>,
-        direct: Route,
-    ) -> Result<Route, Failure> {
         let may_ask = request.via_members < VIA_MEMBERS_MAX;
         let parents = self.in_order(rule, request);
         if !may_ask || (parents.is_empty() && rule.siblings.is_empty()) {
@@ -714,6 +695,7 @@ impl Routes {
             && lookups.hits.is_empty()
             && rule.settings.direct != Direct::Never;
         if is_direct_alone {
+            // A miss that no sibling has: most requests of a group of siblings.
             return Ok(Route {
                 queries: lookups.queries,
                 unlearned: lookups.unlearned,
@@ -849,25 +831,6 @@ impl Rule {
             && self.settings.direct != Direct::Prefer
     }
 
-    /// The key of the URL if the digests of all siblings say that the siblings do not have it, and
-    /// no other peer can be asked: most misses of a group of siblings.
-    fn absent_key(&self, request: RouteRequest<'_>) -> Option<Key> {
-        let has_digest = |sibling: &Sibling| sibling.has_digest(request.scheme);
-        let may_tell = self.parents.is_empty()
-            && !self.siblings.is_empty()
-            && self.siblings.iter().all(has_digest);
-        let may_ask = request.via_members < VIA_MEMBERS_MAX && self.asks_siblings(request);
-        if !may_tell || !may_ask || self.settings.direct == Direct::Never {
-            return None;
-        }
-        let key = Key::of_get(request.url().as_bytes());
-        let is_absent = |sibling: &Sibling| {
-            let verdict = sibling.peer.learned.verdict(&key);
-            matches!(verdict, Verdict::No | Verdict::Paused)
-        };
-        self.siblings.iter().all(is_absent).then_some(key)
-    }
-
     /// The siblings that have the resource by their digests, and the peers that are asked by UDP:
     /// siblings of which that is not known, and parents of which one is to be chosen.
     ///
@@ -881,6 +844,8 @@ impl Rule {
         let answers = |peer: &Arc<Peer>| {
             peer.is_queried() && peer.query_health.is_up() && peer.health.is_up()
         };
+        // Most requests of a group of siblings are in none of their digests: nothing is allocated
+        // for them but the URL.
         let mut hits = Vec::new();
         let mut queried = Vec::new();
         for sibling in &self.siblings {

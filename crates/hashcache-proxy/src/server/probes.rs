@@ -62,7 +62,8 @@ fn pause(worker: &Worker, peers: &[Arc<Peer>]) -> Duration {
     let queries = &worker.common.queries;
     let is_settled = |peer: &Arc<Peer>| {
         let is_heard = peer.round_trip.smoothed().is_some() || !queries.can_ask(peer);
-        peer.health.is_up() && peer.query_health.is_up() && is_heard && !peer.learned.is_awaited()
+        let is_healthy = peer.health.is_settled() && peer.query_health.is_settled();
+        is_healthy && is_heard && !peer.learned.is_awaited()
     };
     match peers {
         [] => PAUSE_WITHOUT_PEERS,
