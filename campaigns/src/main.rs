@@ -90,7 +90,7 @@ enum Command {
     Stress(models::StressArgs),
     /// Measure every policy on a modelled disk; writes a table and a picture to docs/
     PaperFigure(paper_figure::Args),
-    /// Compare processor time of a hit with that of nginx
+    /// Compare processor time of a request with that of other caches
     Cpu(cpu::Args),
     /// Measure what each level of proxies adds to the time of a response
     Levels(levels::Args),

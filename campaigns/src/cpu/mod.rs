@@ -27,7 +27,8 @@ pub struct Args {
     /// Compare with this binary, an earlier build, instead of other caches
     #[arg(long, value_name = "FILE")]
     before: Option<PathBuf>,
-    /// Only the loads with this word in their name: hit, disk, miss, mix, download
+    /// Only the loads with this word in their name: hit, disk, miss; beside other caches mix, with
+    /// --before download
     #[arg(long, value_name = "WORD", conflicts_with = "sites")]
     only: Option<String>,
     /// Compare a proxy with this many sites and one with one site, instead of other caches

@@ -32,10 +32,10 @@ pub(super) fn run(
         Build::start(args, campaign.binary()?, &directory.join("after"), origin)?,
     ];
     let word = args.only.as_deref().unwrap_or_default();
-    for kind in Kind::ALL
-        .into_iter()
-        .filter(|kind| kind.name().contains(word))
-    {
+    let kinds = Kind::ALL.into_iter();
+    let kinds: Vec<Kind> = kinds.filter(|kind| kind.name().contains(word)).collect();
+    ensure!(!kinds.is_empty(), "no load has \"{word}\" in its name");
+    for kind in kinds {
         measure(args, &builds, kind, &directory, &mut campaign.report)?;
     }
     Ok(())

@@ -1,8 +1,9 @@
 //! Caches of others in front of an origin, started for one run and removed after it.
 //!
 //! `cpu` compares the proxy with them. Each has one thread for requests, as far as it can be told
-//! to. Invariant: they read no configuration of the machine and write nothing outside the directory
-//! of the run.
+//! to. Invariant: no other instance of the same program is meant, and what they leave is in the
+//! directory of the run. Of the machine's configuration, Traffic Server reads a copy of the files
+//! that are not written here.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use super::table::{Log, Memory};
 use crate::squid::process::give_to_proxy;
@@ -155,15 +157,24 @@ impl Rival {
 
 impl Drop for Rival {
     fn drop(&mut self) {
-        // The first process ends the others on SIGTERM, which `kill` sends, but not on SIGKILL.
-        let asked = Command::new("kill")
-            .arg(self.child.id().to_string())
-            .status();
-        if !asked.is_ok_and(|status| status.success()) {
-            let _ = self.child.kill();
+        // The first process ends the others on SIGTERM, but not on SIGKILL.
+        let pids = self.pids().unwrap_or_default();
+        signal(self.child.id(), Signal::TERM);
+        for _ in 0..END_LOOKS {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(LOOK_TIME);
         }
+        pids.into_iter().for_each(|pid| signal(pid, Signal::KILL));
         let _ = self.child.wait();
     }
+}
+
+/// Best effort: the process may have ended.
+fn signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let _ = pid.map(|pid| kill_process(pid, signal));
 }
 
 /// What a configuration has to say.
@@ -225,6 +236,7 @@ impl Place<'_> {
         };
         let records = TRAFFIC_SERVER.replace("{LOG}", log);
         self.write("etc/records.config", &records)?;
+        self.write("etc/plugin.config", "")?;
         self.write("etc/remap.config", "map / http://{ORIGIN}/\n")?;
         self.write("etc/logging.yaml", TRAFFIC_SERVER_LOG)?;
         self.write("etc/storage.config", "{DIRECTORY}/cache 2G\n")?;
@@ -258,9 +270,14 @@ impl Place<'_> {
         let text = SQUID.replace("{LOG}", log).replace("{STORE}", store);
         let file = self.write("squid.conf", &text)?;
         fs::create_dir_all(self.directory.join("rock"))?;
-        give_to_proxy(self.run, self.directory)?;
-        let made = Command::new("squid")
-            .args(["-f", &file, "-N", "-z"])
+        if geteuid().is_root() {
+            give_to_proxy(self.run, self.directory)?;
+        }
+        let service = format!("cpu{}", std::process::id());
+        let words = ["squid", "-N", "-n", &service, "-f", &file];
+        let made = Command::new(words[0])
+            .args(&words[1..])
+            .arg("-z")
             .output()?;
         if !made.status.success() {
             bail!(
@@ -268,12 +285,12 @@ impl Place<'_> {
                 String::from_utf8_lossy(&made.stderr)
             );
         }
-        let words = ["squid", "-f", &file, "-N", "-d0"];
         Ok(words.map(str::to_owned).to_vec())
     }
 }
 
 const START_LOOKS: u32 = 500;
+const END_LOOKS: u32 = 500;
 const LOOK_TIME: Duration = Duration::from_millis(20);
 
 /// One worker, and connections that are kept as long as the load wants. `tcp_nopush` stays off:
@@ -364,6 +381,7 @@ maximum_object_size 512 KB
 access_log {LOG}
 cache_log {DIRECTORY}/cache.log
 cache_store_log none
+pinger_enable off
 pid_filename {DIRECTORY}/pid
 coredump_dir {DIRECTORY}
 shutdown_lifetime 1 second

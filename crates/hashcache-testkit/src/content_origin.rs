@@ -8,8 +8,9 @@ use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use httpdate::HttpDate;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -280,10 +281,15 @@ async fn answer(
         Some(Range::Unsatisfiable) => "416 Range Not Satisfiable",
         None => "200 OK",
     };
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an origin must send Date (RFC 9110, section 6.6.1); Squid asks again without it"
+    )]
+    let date = HttpDate::from(SystemTime::now());
     // Writing into memory cannot fail.
     let _ = write!(
         output,
-        "HTTP/1.1 {status}\r\nETag: {etag}\r\nCache-Control: max-age={max_age}\r\n"
+        "HTTP/1.1 {status}\r\nDate: {date}\r\nETag: {etag}\r\nCache-Control: max-age={max_age}\r\n"
     );
     output.extend_from_slice(b"Accept-Ranges: bytes\r\nContent-Type: application/octet-stream\r\n");
     match range {
