@@ -249,13 +249,20 @@ impl Summary {
 
     /// Puts what the engine has reported into the filters; returns the number of reports.
     pub(crate) fn absorb(&self, updates: Updates, now: UnixTime) -> usize {
-        let marks = std::mem::take(&mut self.queue().marks);
-        let count = marks.len();
-        for marks in marks.chunks(INSERTS_MAX) {
+        let mut count = 0;
+        while count < QUEUE_MAX {
+            let marks = {
+                let queued = &mut self.queue().marks;
+                queued.split_off(queued.len().saturating_sub(INSERTS_MAX))
+            };
+            if marks.is_empty() {
+                break;
+            }
+            count += marks.len();
             let mut state = self.state();
             let State { live, building } = &mut *state;
             for mark in marks {
-                let key = key(*mark);
+                let key = key(mark);
                 if let Some((filter, _)) = building {
                     filter.insert(&key);
                 }
@@ -264,7 +271,7 @@ impl Summary {
                 }
             }
             if let Some(live) = live
-                && live.queued() > FLIPS_QUEUED_MAX
+                && live.queued() > live.flips_max()
             {
                 live.begin_epoch(now);
             }
@@ -298,7 +305,7 @@ impl Summary {
         let waited = now.0.saturating_duration_since(since);
         let is_used = self.is_used();
         let is_late = waited >= UPDATE_TIME;
-        let has_no_room = live.pending.len() >= FLIPS_QUEUED_MAX / 4;
+        let has_no_room = live.pending.len() >= live.flips_max() / 2;
         if !(are_many && is_used || is_late || has_no_room) {
             return;
         }
@@ -396,7 +403,7 @@ impl Live {
             // The comparison would hold the lock for too long.
             Updates::Sent if new.octets().len() > COMPARED_MAX => return None,
             Updates::Sent => {
-                let room = FLIPS_QUEUED_MAX.checked_sub(self.queued())?;
+                let room = self.flips_max().checked_sub(self.queued())?;
                 let flips = differences(&self.filter, new)?.take(room + 1);
                 let flips: Vec<Flip> = flips.collect();
                 Some(flips).filter(|flips| flips.len() <= room)?
@@ -425,6 +432,11 @@ impl Live {
         if !self.pending.is_empty() {
             self.pending_since.get_or_insert_with(Instant::now);
         }
+    }
+
+    /// Maximum number of bits that wait to be sent; with more, an epoch begins.
+    fn flips_max(&self) -> usize {
+        flips_max(self.filter.size().octets())
     }
 
     /// Bits that were not sent yet.
@@ -525,19 +537,28 @@ fn fill_max(filter: &Filter) -> f64 {
     1.1 * (1.0 - (-4.0 / bits).exp())
 }
 
+/// Maximum number of bits that wait to be sent, of a filter of so many octets: a fourth as many. An
+/// update takes one to two octets for each, and more of them would hardly be shorter than the
+/// digest.
+fn flips_max(octets: u32) -> usize {
+    (octets as usize / 4).clamp(FLIPS_MIN, FLIPS_MAX)
+}
+
 /// Memory of a filter of so many octets, with reports and updates that wait, bytes.
 pub(crate) fn memory_bytes(octets: u32) -> u64 {
-    let reports = QUEUE_MAX * size_of::<u128>();
-    let flips = FLIPS_QUEUED_MAX * size_of::<Flip>();
-    u64::from(octets) + 2 * (reports + flips) as u64
+    let reports = (QUEUE_MAX + INSERTS_MAX) * size_of::<u128>();
+    // The changes of one round may come on top before the limit is looked at.
+    let flips = 2 * flips_max(octets) * size_of::<Flip>();
+    u64::from(octets) + (reports + flips) as u64
 }
 
 /// Maximum number of reports that wait, of a quarter of a second, or of a second with few reports.
 const QUEUE_MAX: usize = 1 << 12;
 /// Insertions under one lock.
 const INSERTS_MAX: usize = 1024;
-/// Maximum number of bits that wait to be sent; with more, an epoch begins.
-const FLIPS_QUEUED_MAX: usize = 1 << 15;
+/// Limits of [`flips_max`].
+const FLIPS_MIN: usize = 1 << 13;
+const FLIPS_MAX: usize = 1 << 15;
 /// Filters up to this size are compared with their successors, octets.
 const COMPARED_MAX: usize = 4 << 20;
 /// How long a bit waits for its update when few have changed, or peers make no use of the summary.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
 use hashcache::{Cache, Config};
-use hashcache_peers::filter::Size;
+use hashcache_peers::filter::{SMALL_FILTER_BITS_PER_ENTRY, Size};
 use hashcache_peers::{digest, update};
 
 use super::*;
@@ -148,14 +148,15 @@ async fn peers_that_make_no_use_of_the_summary_get_updates_in_a_row() {
     };
     assert_eq!(run(&mut copy, 0..8), 8);
     assert!(!summary.is_used());
-    assert_eq!(run(&mut copy, 8..20), 0);
-    assert!(!copy.1.contains(&key(mark(2900))));
+    assert_eq!(run(&mut copy, 8..17), 0);
+    assert!(!copy.1.contains(&key(mark(2600))));
     tokio::time::advance(UPDATE_TIME).await;
-    assert_eq!(run(&mut copy, 20..21), 1);
-    assert!((1000..3100).all(|n| copy.1.contains(&key(mark(n)))));
-    assert_eq!(run(&mut copy, 21..22), 0);
+    assert_eq!(run(&mut copy, 17..18), 1);
+    assert!((1000..2800).all(|n| copy.1.contains(&key(mark(n)))));
+    // Or when there are many.
+    assert_eq!(run(&mut copy, 18..30), 1);
     summary.note_use();
-    assert_eq!(run(&mut copy, 22..24), 2);
+    assert_eq!(run(&mut copy, 30..32), 2);
     assert_eq!(copy.1.octets(), served(&summary).1.octets());
 }
 
@@ -207,7 +208,9 @@ async fn an_entity_tag_stands_for_one_content() {
 async fn too_many_bits_for_the_queue_begin_an_epoch_whose_digest_has_them() {
     let summary = built(1 << 17, &[], Updates::Sent);
     let before = served(&summary).0;
-    for from in (0..FLIPS_QUEUED_MAX / 2).step_by(1000) {
+    let max = summary.state().live.as_ref().unwrap().flips_max();
+    assert_eq!(max, FLIPS_MAX);
+    for from in (0..max / 2).step_by(1000) {
         let from = u32::try_from(from).unwrap();
         report(
             &summary,
@@ -219,7 +222,17 @@ async fn too_many_bits_for_the_queue_begin_an_epoch_whose_digest_has_them() {
     assert_ne!(position.epoch, before.epoch);
     assert!(filter.contains(&key(mark(1))) && filter.contains(&key(mark(15_000))));
     let queued = summary.state().live.as_ref().unwrap().queued();
-    assert!(queued <= FLIPS_QUEUED_MAX, "{queued}");
+    assert!(queued <= max, "{queued}");
+}
+
+#[test]
+fn what_waits_takes_little_memory_beside_the_smallest_filter() {
+    let filter = Size::new(CAPACITY_MIN, SMALL_FILTER_BITS_PER_ENTRY)
+        .unwrap()
+        .octets();
+    assert_eq!((filter, memory_bytes(filter)), (32 << 10, 240 << 10));
+    // And a bounded amount beside the largest.
+    assert_eq!(memory_bytes(16 << 20), (16 << 20) + (592 << 10));
 }
 
 #[tokio::test(start_paused = true)]
