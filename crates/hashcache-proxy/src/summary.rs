@@ -271,7 +271,7 @@ impl Summary {
                 }
             }
             if let Some(live) = live
-                && live.queued() > live.flips_max()
+                && live.queued() > live.flips_max() / 2 * 3
             {
                 live.begin_epoch(now);
             }
@@ -305,7 +305,7 @@ impl Summary {
         let waited = now.0.saturating_duration_since(since);
         let is_used = self.is_used();
         let is_late = waited >= UPDATE_TIME;
-        let has_no_room = live.pending.len() >= live.flips_max() / 2;
+        let has_no_room = live.pending.len() >= live.flips_max();
         if !(are_many && is_used || is_late || has_no_room) {
             return;
         }
@@ -434,7 +434,7 @@ impl Live {
         }
     }
 
-    /// Maximum number of bits that wait to be sent; with more, an epoch begins.
+    /// With so many pending bits, updates are made; with half as many again, an epoch begins.
     fn flips_max(&self) -> usize {
         flips_max(self.filter.size().octets())
     }
@@ -537,7 +537,7 @@ fn fill_max(filter: &Filter) -> f64 {
     1.1 * (1.0 - (-4.0 / bits).exp())
 }
 
-/// Maximum number of bits that wait to be sent, of a filter of so many octets: a fourth as many. An
+/// With so many pending bits of a filter of so many octets, updates are made: a fourth as many. An
 /// update takes one to two octets for each, and more of them would hardly be shorter than the
 /// digest.
 fn flips_max(octets: u32) -> usize {
@@ -547,7 +547,7 @@ fn flips_max(octets: u32) -> usize {
 /// Memory of a filter of so many octets, with reports and updates that wait, bytes.
 pub(crate) fn memory_bytes(octets: u32) -> u64 {
     let reports = (QUEUE_MAX + INSERTS_MAX) * size_of::<u128>();
-    // The changes of one round may come on top before the limit is looked at.
+    // The list has room for twice as many: it doubles as it grows.
     let flips = 2 * flips_max(octets) * size_of::<Flip>();
     u64::from(octets) + (reports + flips) as u64
 }
@@ -565,7 +565,7 @@ const COMPARED_MAX: usize = 4 << 20;
 const UPDATE_TIME: Duration = Duration::from_secs(60);
 /// Peers make no use of the summary if none has asked for a stored response since updates were made
 /// so many times.
-const UNUSED_MAX: u32 = 8;
+const UNUSED_MAX: u32 = 4;
 /// The filter is built anew so often each time the log is overwritten once.
 const BUILDS_PER_LAP: u64 = 16;
 /// The same while peers make no use of it.

@@ -146,17 +146,17 @@ async fn peers_that_make_no_use_of_the_summary_get_updates_in_a_row() {
         }
         made
     };
-    assert_eq!(run(&mut copy, 0..8), 8);
+    assert_eq!(run(&mut copy, 0..4), 4);
     assert!(!summary.is_used());
-    assert_eq!(run(&mut copy, 8..17), 0);
-    assert!(!copy.1.contains(&key(mark(2600))));
+    assert_eq!(run(&mut copy, 4..20), 0);
+    assert!(!copy.1.contains(&key(mark(2900))));
     tokio::time::advance(UPDATE_TIME).await;
-    assert_eq!(run(&mut copy, 17..18), 1);
-    assert!((1000..2800).all(|n| copy.1.contains(&key(mark(n)))));
+    assert_eq!(run(&mut copy, 20..21), 1);
+    assert!((1000..3100).all(|n| copy.1.contains(&key(mark(n)))));
     // Or when there are many.
-    assert_eq!(run(&mut copy, 18..30), 1);
+    assert_eq!(run(&mut copy, 21..45), 1);
     summary.note_use();
-    assert_eq!(run(&mut copy, 30..32), 2);
+    assert_eq!(run(&mut copy, 45..47), 2);
     assert_eq!(copy.1.octets(), served(&summary).1.octets());
 }
 
@@ -222,7 +222,7 @@ async fn too_many_bits_for_the_queue_begin_an_epoch_whose_digest_has_them() {
     assert_ne!(position.epoch, before.epoch);
     assert!(filter.contains(&key(mark(1))) && filter.contains(&key(mark(15_000))));
     let queued = summary.state().live.as_ref().unwrap().queued();
-    assert!(queued <= max, "{queued}");
+    assert!(queued <= max / 2 * 3, "{queued}");
 }
 
 #[test]
