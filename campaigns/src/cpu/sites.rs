@@ -2,8 +2,9 @@
 //! with one.
 //!
 //! Two proxies of the same build serve the same number of objects: one has all of them in one site,
-//! the other has one in each site. Rounds alternate, and the figure is the median of the rounds'
-//! ratios.
+//! the other has one in each site. Each round starts both anew, because where the memory of a
+//! process lies changes its time by some percent. The figure is the median of the rounds' ratios; on a
+//! shared machine, `--rounds 31 --seconds 1` brings it within about 2 %.
 //!
 //! The bar: many sites take at most [`PER_MILLE_MAX`] thousandths of the time with one.
 
@@ -26,28 +27,31 @@ pub(super) async fn run(
     origin: &ContentOrigin,
 ) -> anyhow::Result<()> {
     ensure!(sites > 0, "at least one site is needed");
-    let folder = campaign.folder().to_owned();
-    let fronts = [
-        Front::start(args, (1, sites), campaign, origin, &folder.join("one")).await?,
-        Front::start(args, (sites, sites), campaign, origin, &folder.join("many")).await?,
-    ];
-    for front in &fronts {
-        front.round(args)?;
-    }
-    let asked = origin.counts().requests;
     let mut rounds = vec![];
     for round in 0..args.rounds {
+        let folder = campaign.folder().join(format!("round-{round}"));
+        std::fs::create_dir(&folder)?;
+        let fronts = [
+            Front::start(args, (1, sites), campaign, origin, &folder.join("one")).await?,
+            Front::start(args, (sites, sites), campaign, origin, &folder.join("many")).await?,
+        ];
+        for front in &fronts {
+            front.round(args)?;
+        }
+        let asked = origin.counts().requests;
         let mut cpu = [0; 2];
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
         for index in order {
             cpu[index] = fronts[index].round(args)?;
         }
         rounds.push(cpu);
+        ensure!(
+            origin.counts().requests == asked,
+            "some requests were no hits"
+        );
+        drop(fronts);
+        std::fs::remove_dir_all(&folder)?;
     }
-    ensure!(
-        origin.counts().requests == asked,
-        "some requests were no hits"
-    );
     let median = |figure: &dyn Fn(&[u64; 2]) -> u64| {
         let mut figures: Vec<u64> = rounds.iter().map(figure).collect();
         figures.sort_unstable();
