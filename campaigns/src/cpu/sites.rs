@@ -3,8 +3,8 @@
 //!
 //! Two proxies of the same build serve the same number of objects: one has all of them in one site,
 //! the other has one in each site. Each round starts both anew, because where the memory of a
-//! process lies changes its time by some percent. The figure is the median of the rounds' ratios; on a
-//! shared machine, `--rounds 31 --seconds 1` brings it within about 2 %.
+//! process lies changes its time by some percent. The figure is the median of the rounds' ratios;
+//! on a shared machine, `--rounds 31 --seconds 1` brings it within about 2 %.
 //!
 //! The bar: many sites take at most [`PER_MILLE_MAX`] thousandths of the time with one.
 
