@@ -1,9 +1,9 @@
 //! Caches of others in front of an origin, started for one run and removed after it.
 //!
 //! `cpu` compares the proxy with them. Each has one thread for requests, as far as it can be told
-//! to. Invariant: no other instance of the same program is meant, and what they leave is in the
-//! directory of the run. Of the machine's configuration, Traffic Server reads a copy of the files
-//! that are not written here.
+//! to. Invariant: signals go only to processes that were started here, and all files that these
+//! leave are in the directory of the run. Of the machine's configuration, Traffic Server reads a
+//! copy of the files that are not written here.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -655,17 +655,16 @@ impl Routes {
     /// # Errors
     /// The resource may be fetched only through peers, and none may be asked.
     pub(crate) fn plan(&self, request: RouteRequest<'_>) -> Result<Route, Failure> {
-        let origin = || Endpoint {
+        let direct = Route::direct(Endpoint {
             authority: request.authority.clone(),
             purpose: request.purpose,
             scheme: request.scheme,
             through: None,
-        };
+        });
         let rule = self.rules.iter().find(|rule| rule.matches(request));
         let Some(rule) = rule.filter(|_| !self.peers.is_empty()) else {
-            return Ok(Route::direct(origin()));
+            return Ok(direct);
         };
-        let direct = Route::direct(origin());
         if request.scheme.needs_gateway() && !rule.settings.may_forward(request.scheme) {
             return Ok(direct);
         }
@@ -695,7 +694,7 @@ impl Routes {
             && lookups.hits.is_empty()
             && rule.settings.direct != Direct::Never;
         if is_direct_alone {
-            // A miss that no sibling has: most requests of a group of siblings.
+            // No hop but the origin is known yet.
             return Ok(Route {
                 queries: lookups.queries,
                 unlearned: lookups.unlearned,
@@ -844,8 +843,7 @@ impl Rule {
         let answers = |peer: &Arc<Peer>| {
             peer.is_queried() && peer.query_health.is_up() && peer.health.is_up()
         };
-        // Most requests of a group of siblings are in none of their digests: nothing is allocated
-        // for them but the URL.
+        // Most URLs are in no digest of a sibling: nothing but the URL is allocated for them.
         let mut hits = Vec::new();
         let mut queried = Vec::new();
         for sibling in &self.siblings {

@@ -253,7 +253,9 @@ impl Summary {
         while count < QUEUE_MAX {
             let marks = {
                 let queued = &mut self.queue().marks;
-                queued.split_off(queued.len().saturating_sub(INSERTS_MAX))
+                let from = queued.len().saturating_sub(INSERTS_MAX);
+                // `split_off` would take as much memory as the whole queue has room for.
+                queued.drain(from..).collect::<Vec<_>>()
             };
             if marks.is_empty() {
                 break;
@@ -537,9 +539,8 @@ fn fill_max(filter: &Filter) -> f64 {
     1.1 * (1.0 - (-4.0 / bits).exp())
 }
 
-/// With so many pending bits of a filter of so many octets, updates are made: a fourth as many. An
-/// update takes one to two octets for each, and more of them would hardly be shorter than the
-/// digest.
+/// With so many pending bits of a filter of so many octets, updates are made: a fourth as many, so
+/// that the memory of the list is in proportion to that of the filter.
 fn flips_max(octets: u32) -> usize {
     (octets as usize / 4).clamp(FLIPS_MIN, FLIPS_MAX)
 }

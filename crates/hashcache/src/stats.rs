@@ -124,8 +124,8 @@ pub struct Stats {
     pub misses: u64,
     /// Lookups that shared another's read.
     pub joined_reads: u64,
-    /// Reads of a whole run: the requested object and those written with it, an object of several
-    /// records, or a record of more than 16 KiB.
+    /// Reads from the requested head to the end of its run: of several records of a group, or of
+    /// one of more than 16 KiB.
     pub group_reads: u64,
     /// Objects that such reads made hot without a lookup for them.
     pub prefetched: u64,

@@ -418,7 +418,7 @@ impl Collector for Exposition {
         )?;
         page.counter(
             "hashcache_group_reads",
-            "Reads of a page group or of an object of more than 16 KiB in one",
+            "Reads of several records of a page group, or of one of more than 16 KiB",
             engine.group_reads,
         )?;
         page.counter(

@@ -2,8 +2,8 @@
 //!
 //! One task, on the first core. A peer that is up is not probed: requests show whether it answers.
 //!
-//! Cost: two wake-ups a second while a peer is down or its digest is awaited, one in two seconds
-//! with other peers, one in five seconds without.
+//! Cost: two wake-ups a second while a peer is down, in doubt or never heard, or its digest is
+//! awaited; one in two seconds with other peers, one in five seconds without.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn pause(worker: &Worker, peers: &[Arc<Peer>]) -> Duration {
     let queries = &worker.common.queries;
     let is_settled = |peer: &Arc<Peer>| {
         let is_heard = peer.round_trip.smoothed().is_some() || !queries.can_ask(peer);
-        let is_healthy = peer.health.is_settled() && peer.query_health.is_settled();
+        let is_healthy = peer.health.is_settled() && peer.query_health.is_up();
         is_healthy && is_heard && !peer.learned.is_awaited()
     };
     match peers {
@@ -93,7 +93,7 @@ fn look_up_addresses(worker: &Rc<Worker>) {
 /// The addresses of peers are looked up again after this time; the DNS cache knows how long they
 /// stay valid.
 const ADDRESSES_TIME: Duration = Duration::from_secs(30);
-/// While a peer is down or its digest is awaited.
+/// While a peer is down, in doubt or was never heard, or its digest is awaited.
 const PAUSE: Duration = Duration::from_millis(500);
 /// With all peers up and their digests there, unless a peer comes in doubt meanwhile.
 const PAUSE_SETTLED: Duration = Duration::from_secs(2);

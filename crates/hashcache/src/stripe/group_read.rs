@@ -4,13 +4,13 @@
 //! Called by `lookup` when a candidate's entry has a run. The other members become hot, so the next
 //! lookups for them are answered from memory. Where an index keeps positions on disk (`log-lru`),
 //! the members count as used: the positions of a page stay in memory together, so that the page
-//! takes one read next time.
+//! takes one read next time. A span whose position is on disk is read when it is asked for.
 //!
 //! Invariants: each member is verified by itself. It becomes hot only if its own header names the
 //! group of the wanted record, and if, under its shard's lock, its entry is the newest that could
 //! be its name, on a device that counts for it and has not failed. While a run is read, a lookup
 //! for another part of it waits for that read instead of making its own.
-//! Cost: one read of at most 1 MiB, a MAC and a copy a member; a read of its row for each member
+//! Cost: one read of at most 1 MiB, a MAC and a copy a member; a read of its row for each head
 //! whose position is on disk, at most [`ROWS_MAX`].
 
 use std::ops::Range;
@@ -28,9 +28,9 @@ use crate::policy::Located;
 use crate::record::Record;
 use crate::shard::{LookupTarget, ReadRequest};
 
-/// Rows read for the members of a run whose positions are on disk. Without its row it is not known
-/// whether a member is the newest of its name; the members beyond are looked up when a caller asks
-/// for them.
+/// Rows read for the heads of a run whose positions are on disk. Without its row it is not known
+/// whether a head is the newest of its name; the heads beyond are looked up when a caller asks for
+/// them.
 const ROWS_MAX: usize = 16;
 
 /// Runs that are being read, and the lookups that wait for them.
@@ -198,10 +198,9 @@ impl Stripe {
         };
         let (mut from, mut rows) = (step(&own), ROWS_MAX);
         let is_short = |total: Option<u64>| total.is_some_and(|it| it <= self.hot_object_max());
-        // Those of whose objects the spans are worth a copy: the head, which lies before them, is
-        // the newest and says that the object is short.
-        let mut versions = Vec::new();
-        versions.extend(is_short(first.fields.total).then_some(first.fields.version));
+        // The version of the last head, if that is the newest of its name and its object is short:
+        // then the spans behind it are copied.
+        let mut short = is_short(first.fields.total).then_some(first.fields.version);
         while let Some((at, prelude)) = prelude(from) {
             let fields = &prelude.fields;
             if fields.group != first.fields.group {
@@ -210,15 +209,19 @@ impl Stripe {
             let next = from + step(&prelude);
             let (is_head, version) = (fields.kind == Kind::Head, fields.version);
             let has_short_object = is_short(fields.total);
-            // Where a row has to be read to know that it is the newest, a span is left out.
-            let rows = if is_head { &mut rows } else { &mut 0 };
-            if (is_head || versions.contains(&version))
-                && let Read::Record(sibling) = self.record(at, prelude, &bytes.slice(from..))
-                && self.keep_sibling(&sibling, at, rows)
-                && is_head
-                && has_short_object
+            let sibling = || match self.record(at, prelude, &bytes.slice(from..)) {
+                Read::Record(record) => Some(record),
+                _ => None,
+            };
+            if is_head {
+                let is_newest = sibling().is_some_and(|it| self.keep_sibling(&it, at, &mut rows));
+                short = (is_newest && has_short_object).then_some(version);
+            } else if short == Some(version)
+                && let Some(span) = sibling()
             {
-                versions.push(version);
+                // Where a row has to be read to know that it is the newest, it is left out.
+                let mut no_rows = 0;
+                self.keep_sibling(&span, at, &mut no_rows);
             }
             from = next;
         }

@@ -85,7 +85,7 @@ struct HeldGroup {
     bytes: usize,
     /// Heads among `members`.
     heads: usize,
-    /// Objects of a single record, and their bytes.
+    /// Heads of which no span waits, and their bytes.
     small: usize,
     small_bytes: usize,
     closes: Duration,
@@ -95,7 +95,7 @@ struct HeldGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
     Nothing,
-    /// Objects of a single record: there is no room for the others.
+    /// Heads of which no span waits: there is no room for the others.
     Small,
     Everything,
 }
@@ -185,13 +185,13 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
 
 /// Puts the records of each object of a group side by side, the head first: a run is read from a
 /// head to its end. Spans that no run is to have come before all heads: those without their head,
-/// and those of an object that turned out to be longer than [`MEMBER_BYTES_MAX`].
+/// and those whose head does not say that the object has at most [`MEMBER_BYTES_MAX`].
 ///
 /// Called with what goes into one batch, after it was cut: a cut in between would leave a head on
 /// disk whose spans are not there yet.
 pub(super) fn order_groups(waiting: &[WaitingRecord], batch: &mut [usize]) {
     let group = |n: &usize| waiting[*n].group;
-    // For each object that is to be in a run whole, its first record.
+    // For each object that is to be in a run whole, its head.
     let mut whole: HashMap<Version, usize> = HashMap::new();
     for members in batch.chunk_by_mut(|one, other| group(one) == group(other)) {
         if group(&members[0]) == 0 || members.len() == 1 {
@@ -205,7 +205,7 @@ pub(super) fn order_groups(waiting: &[WaitingRecord], batch: &mut [usize]) {
                 whole.insert(waits.version, *n);
             }
         }
-        members.sort_by_key(|n| {
+        members.sort_by_cached_key(|n| {
             let waits = &waiting[*n];
             match (waits.kind, whole.get(&waits.version)) {
                 (Kind::Span, None) => (None, false),

@@ -136,13 +136,13 @@ fn a_power_cut_loses_what_was_not_synced_and_nothing_is_ever_wrong() {
         }
         assert!(durable > 500, "{durable}");
         // The log of 16 MiB does not wrap in 120 steps, so what is lost was evicted by a neighbour.
-        // With `basic` that is any name with the same place. `set-mem` takes two names of one set
-        // for each other when 8 bits of their hashes are equal: with 20 names in 64 sets that
-        // happens in 1.2 % of stores, which is 2 or 3 of 200 (up to 9 were seen). The others tell
-        // all names apart.
+        // With `basic` that is any name with the same place. `set-mem` takes two records of one of
+        // the 64 sets for each other when 8 bits of their hashes are equal: heads, and spans, of
+        // which those of older versions stay. That loses two or three objects of about 1,650 in a
+        // run; CI has seen 9. The others tell all names apart.
         let rare = match policy.policy {
             PolicyKind::Basic => 20,
-            PolicyKind::SetMem | PolicyKind::SetMemLru => 70,
+            PolicyKind::SetMem | PolicyKind::SetMemLru => 100,
             _ => 500,
         };
         assert!(
