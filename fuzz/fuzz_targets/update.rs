@@ -22,7 +22,8 @@ fuzz_target!(|data: &[u8]| {
     let before = filter.clone();
     match update.apply(&mut filter) {
         Ok(_) => {
-            let mut changes = Changes::new(size, flips.clone());
+            let bits = flips.iter().map(|it| it.bit).collect();
+            let mut changes = Changes::new(size, bits, |bit| filter.value(bit));
             let is_one = changes.left() == flips.len();
             let rebuilt = changes.datagram(update.position());
             // There is one code, unless a bit is named twice or the datagram is larger than ours.

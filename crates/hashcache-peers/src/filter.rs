@@ -179,6 +179,14 @@ impl Filter {
             .is_some_and(|octet| octet & mask != 0)
     }
 
+    /// The value of a bit; that of one that the filter does not have is clear.
+    pub fn value(&self, bit: u32) -> Bit {
+        match self.is_set(bit) {
+            true => Bit::Set,
+            false => Bit::Clear,
+        }
+    }
+
     /// Gives a bit its value; returns whether that changed it. A bit that the filter does not have
     /// is left alone.
     pub fn put(&mut self, bit: u32, value: Bit) -> bool {

@@ -55,6 +55,10 @@ const FUNCTION_BITS: u16 = 32;
 const _: () = assert!(FUNCTION_COUNT as usize == HASHES);
 const _: () = assert!(BITS_MAX <= 1 << (7 * CODED_BYTES_MAX));
 
+/// Beside the number of a bit: the bit is set.
+const IS_SET: u32 = 1 << 31;
+const _: () = assert!(BITS_MAX <= IS_SET as u64);
+
 /// One bit of a filter and its value now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flip {
@@ -107,8 +111,9 @@ struct Coded<'a> {
 #[derive(Clone, Debug)]
 pub struct Changes {
     size: Size,
-    /// Those that are not in a datagram yet, in the order in which they are sent, from the end.
-    left: Vec<Flip>,
+    /// The bits that are in no datagram yet, in the order in which they are sent, from the end;
+    /// with [`IS_SET`] those that are set.
+    left: Vec<u32>,
 }
 
 /// Why an update is not used. The caller counts it and says nothing to the sender.
@@ -283,18 +288,22 @@ impl Iterator for Coded<'_> {
 }
 
 impl Changes {
-    /// The changes `flips` of a filter of `size`, of which the last of each bit counts. Those of
-    /// bits that the filter does not have are left out.
+    /// Changes of these bits of a filter of `size` to what they are now by `value_of`. Bits that
+    /// the filter does not have are left out, and none is sent twice.
     ///
-    /// Cost: two sorts.
-    pub fn new(size: Size, mut flips: Vec<Flip>) -> Changes {
-        flips.retain(|flip| flip.bit < size.bits());
-        flips.reverse();
-        flips.sort_by_key(|flip| flip.bit);
-        flips.dedup_by_key(|flip| flip.bit);
+    /// Cost: two sorts, and no memory beside that of `bits`.
+    pub fn new(size: Size, mut bits: Vec<u32>, value_of: impl Fn(u32) -> Bit) -> Changes {
+        bits.retain(|bit| *bit < size.bits());
+        bits.sort_unstable();
+        bits.dedup();
+        for bit in &mut bits {
+            if value_of(*bit) == Bit::Set {
+                *bit |= IS_SET;
+            }
+        }
         // The next one is taken from the end.
-        flips.sort_unstable_by_key(|flip| (flip.value == Bit::Set, Reverse(flip.bit)));
-        Changes { size, left: flips }
+        bits.sort_unstable_by_key(|bit| (*bit & IS_SET, Reverse(*bit)));
+        Changes { size, left: bits }
     }
 
     /// How many bits are in no datagram yet.
@@ -307,17 +316,20 @@ impl Changes {
     pub fn datagram(&mut self, position: Position) -> Vec<u8> {
         let mut coded = Vec::new();
         let (mut set, mut clear) = (0_u16, 0_u16);
-        let mut before: Option<Flip> = None;
+        let mut before: Option<u32> = None;
         while coded.len() + CODED_BYTES_MAX <= DATAGRAM_BYTES_MAX - FIXED_BYTES
-            && let Some(flip) = self.left.pop()
+            && let Some(bit) = self.left.pop()
         {
-            let same = before.filter(|before| before.value == flip.value);
-            write_number(flip.bit - same.map_or(0, |it| it.bit), &mut coded);
-            match flip.value {
-                Bit::Set => set += 1,
-                Bit::Clear => clear += 1,
+            let same = before.filter(|before| before & IS_SET == bit & IS_SET);
+            write_number(
+                (bit & !IS_SET) - same.map_or(0, |it| it & !IS_SET),
+                &mut coded,
+            );
+            match bit & IS_SET {
+                0 => clear += 1,
+                _ => set += 1,
             }
-            before = Some(flip);
+            before = Some(bit);
         }
         let header = Header {
             opcode: OPCODE,

@@ -21,8 +21,8 @@ use hashcache::{Event, Hour, MarkedObject, Reservation};
 use hashcache_http::UnixTime;
 use hashcache_peers::digest::{BLOCK_BYTES, ControlBlock};
 use hashcache_peers::filter::{Bit, Filter};
-use hashcache_peers::key::Key;
-use hashcache_peers::update::{Changes, Flip, Position, differences};
+use hashcache_peers::key::{HASHES, Key};
+use hashcache_peers::update::{Changes, Position, differences};
 use tokio::time::Instant;
 
 /// The filter, and what waits to be put into it.
@@ -63,8 +63,8 @@ struct Live {
     /// Bits have changed since then.
     is_dirty: bool,
     modified: UnixTime,
-    /// The same bits, if peers get updates.
-    pending: Vec<Flip>,
+    /// The same bits, if peers get updates. Allocated once for all that it may hold.
+    pending: Vec<u32>,
     /// Since when there are such bits.
     pending_since: Option<Instant>,
     /// Objects that they are for.
@@ -273,7 +273,7 @@ impl Summary {
                 }
             }
             if let Some(live) = live
-                && live.queued() > live.flips_max() / 2 * 3
+                && live.queued() > bits_max(live.octets())
             {
                 live.begin_epoch(now);
             }
@@ -293,8 +293,8 @@ impl Summary {
     }
 
     /// Makes updates of the pending bits when there are enough of them and peers make use of the
-    /// summary, or when they have waited for a minute. Each datagram wakes its receiver, and
-    /// several in a row cost little more than one.
+    /// summary, when they have waited for a minute, or when there are too many. Each datagram wakes
+    /// its receiver, and several in a row cost little more than one.
     pub(crate) fn make_updates(&self, threshold: Threshold, now: (Instant, UnixTime)) {
         let mut state = self.state();
         let Some(live) = &mut state.live else { return };
@@ -307,8 +307,8 @@ impl Summary {
         let waited = now.0.saturating_duration_since(since);
         let is_used = self.is_used();
         let is_late = waited >= UPDATE_TIME;
-        let has_no_room = live.pending.len() >= live.flips_max();
-        if !(are_many && is_used || is_late || has_no_room) {
+        let are_too_many = live.pending.len() >= bits_due(live.octets());
+        if !(are_many && is_used || is_late || are_too_many) {
             return;
         }
         // Above the limit it does not matter by how much.
@@ -392,27 +392,32 @@ impl Live {
         self.pending_objects = 0;
         self.is_dirty = false;
         self.modified = later(self.modified, now);
-        let nothing = Changes::new(self.filter.size(), Vec::new()).datagram(self.position);
+        let mut nothing = Changes::new(self.filter.size(), Vec::new(), |_| Bit::Clear);
+        let nothing = nothing.datagram(self.position);
         self.outgoing = VecDeque::from([(0, nothing)]);
     }
 
     /// The same epoch, with all that changes when `new` takes the filter's place; `None` if peers
     /// cannot be told that.
     fn told_of(mut self, new: &Filter, updates: Updates) -> Option<Self> {
-        let flips = match updates {
-            Updates::NotSent if self.filter.size() == new.size() => Vec::new(),
+        match updates {
+            Updates::NotSent if self.filter.size() == new.size() => {}
             Updates::NotSent => return None,
             // The comparison would hold the lock for too long.
             Updates::Sent if new.octets().len() > COMPARED_MAX => return None,
             Updates::Sent => {
-                let room = self.flips_max().checked_sub(self.queued())?;
-                let flips = differences(&self.filter, new)?.take(room + 1);
-                let flips: Vec<Flip> = flips.collect();
-                Some(flips).filter(|flips| flips.len() <= room)?
+                let room = bits_max(self.octets()).checked_sub(self.queued())?;
+                self.begin_list();
+                let mut changed = differences(&self.filter, new)?.map(|flip| flip.bit);
+                self.pending.extend(changed.by_ref().take(room));
+                if changed.next().is_some() {
+                    return None;
+                }
+                drop(changed);
+                self.note_pending();
             }
-        };
+        }
         self.is_dirty = true;
-        self.push(flips);
         Some(self)
     }
 
@@ -423,22 +428,28 @@ impl Live {
         }
         self.is_dirty = true;
         if updates == Updates::Sent {
-            let value = Bit::Set;
-            self.push(new.as_slice().iter().map(|&bit| Flip { bit, value }));
+            self.begin_list();
+            self.pending.extend_from_slice(new.as_slice());
+            self.note_pending();
             self.pending_objects += 1;
         }
     }
 
-    fn push(&mut self, flips: impl IntoIterator<Item = Flip>) {
-        self.pending.extend(flips);
+    /// Allocates the list of pending bits, if there is none.
+    fn begin_list(&mut self) {
+        if self.pending.capacity() == 0 {
+            self.pending = Vec::with_capacity(list_max(self.octets()));
+        }
+    }
+
+    fn note_pending(&mut self) {
         if !self.pending.is_empty() {
             self.pending_since.get_or_insert_with(Instant::now);
         }
     }
 
-    /// With so many pending bits, updates are made; with half as many again, an epoch begins.
-    fn flips_max(&self) -> usize {
-        flips_max(self.filter.size().octets())
+    fn octets(&self) -> u32 {
+        self.filter.size().octets()
     }
 
     /// Bits that were not sent yet.
@@ -449,7 +460,8 @@ impl Live {
     /// Makes updates of all pending bits, and gives the filter the number of the last one.
     fn cut(&mut self, now: UnixTime) {
         let pending = std::mem::take(&mut self.pending);
-        let mut changes = Changes::new(self.filter.size(), pending);
+        let value_of = |bit| self.filter.value(bit);
+        let mut changes = Changes::new(self.filter.size(), pending, value_of);
         // Without changes too: peers must not miss the number.
         loop {
             self.position = self.position.next();
@@ -539,27 +551,37 @@ fn fill_max(filter: &Filter) -> f64 {
     1.1 * (1.0 - (-4.0 / bits).exp())
 }
 
-/// With so many pending bits of a filter of so many octets, updates are made: a fourth as many, so
-/// that the memory of the list is in proportion to that of the filter.
-fn flips_max(octets: u32) -> usize {
-    (octets as usize / 4).clamp(FLIPS_MIN, FLIPS_MAX)
+/// With so many pending bits of a filter of so many octets, updates are made whether or not peers
+/// make use of them: a fourth as many, so that the list is in proportion to the filter.
+fn bits_due(octets: u32) -> usize {
+    (octets as usize / 4).clamp(BITS_DUE_MIN, BITS_DUE_MAX)
+}
+
+/// With more bits that were not sent, an epoch begins: peers fetch the whole digest.
+fn bits_max(octets: u32) -> usize {
+    bits_due(octets) / 2 * 3
+}
+
+/// Most bits in the list: whether they are too many is looked at after each [`INSERTS_MAX`]
+/// objects.
+fn list_max(octets: u32) -> usize {
+    bits_max(octets) + INSERTS_MAX * HASHES
 }
 
 /// Memory of a filter of so many octets, with reports and updates that wait, bytes.
 pub(crate) fn memory_bytes(octets: u32) -> u64 {
     let reports = (QUEUE_MAX + INSERTS_MAX) * size_of::<u128>();
-    // The list has room for twice as many: it doubles as it grows.
-    let flips = 2 * flips_max(octets) * size_of::<Flip>();
-    u64::from(octets) + (reports + flips) as u64
+    let bits = list_max(octets) * size_of::<u32>();
+    u64::from(octets) + (reports + bits) as u64
 }
 
 /// Maximum number of reports that wait, of a quarter of a second, or of a second with few reports.
 const QUEUE_MAX: usize = 1 << 12;
 /// Insertions under one lock.
 const INSERTS_MAX: usize = 1024;
-/// Limits of [`flips_max`].
-const FLIPS_MIN: usize = 1 << 13;
-const FLIPS_MAX: usize = 1 << 15;
+/// Limits of [`bits_due`].
+const BITS_DUE_MIN: usize = 1 << 13;
+const BITS_DUE_MAX: usize = 1 << 15;
 /// Filters up to this size are compared with their successors, octets.
 const COMPARED_MAX: usize = 4 << 20;
 /// How long a bit waits for its update when few have changed, or peers make no use of the summary.

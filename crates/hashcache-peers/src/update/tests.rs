@@ -1,5 +1,7 @@
 //! Tests of directory updates: the octets, what is refused, and that a copy follows its original.
 
+use std::collections::HashMap;
+
 use super::*;
 use crate::key::Key;
 
@@ -20,9 +22,17 @@ fn flip(bit: u32, value: Bit) -> Flip {
     Flip { bit, value }
 }
 
+/// The changes of a filter of `size` in which `flips` happened one after the other.
+fn changes(size: Size, flips: &[Flip]) -> Changes {
+    let values: HashMap<u32, Bit> = flips.iter().map(|it| (it.bit, it.value)).collect();
+    Changes::new(size, flips.iter().map(|it| it.bit).collect(), |bit| {
+        values[&bit]
+    })
+}
+
 /// The only datagram with `flips` of a filter of 1,000 bits.
 fn datagram(flips: &[Flip]) -> Vec<u8> {
-    let mut changes = Changes::new(size(), flips.to_vec());
+    let mut changes = changes(size(), flips);
     let datagram = changes.datagram(FIRST);
     assert_eq!(changes.left(), 0);
     datagram
@@ -132,7 +142,7 @@ fn more_changes_than_fit_an_ethernet_frame_take_several_datagrams() {
     };
     // Distances of one octet, and of two.
     for (step, datagrams) in [(100, 10_000 / 1_364 + 1), (1_000, 1_000 / 682 + 1)] {
-        let mut changes = Changes::new(size, flips(step));
+        let mut changes = changes(size, &flips(step));
         let mut all = vec![];
         for n in 1.. {
             let octets = changes.datagram(FIRST);
@@ -152,7 +162,7 @@ fn more_changes_than_fit_an_ethernet_frame_take_several_datagrams() {
 fn the_largest_filter_has_its_last_bit() {
     let size = Size::new(1 << 31, 1).unwrap();
     let last = flip((1 << 31) - 1, Bit::Clear);
-    let octets = Changes::new(size, vec![last]).datagram(FIRST);
+    let octets = changes(size, &[last]).datagram(FIRST);
     assert_eq!(octets[32..], [0xff, 0xff, 0xff, 0xff, 0x07]);
     assert!(parse(&octets).unwrap().flips().eq([last]));
 }

@@ -75,8 +75,15 @@ fn update_datagram(rng: &mut Rng) -> (update::Position, Vec<update::Flip>, Vec<u
         value: *rng.choice(&[Bit::Set, Bit::Clear]).unwrap(),
     };
     let flips: Vec<update::Flip> = (0..rng.usize(..=10)).map(|_| flip(rng)).collect();
-    let datagram = update::Changes::new(size, flips.clone()).datagram(position);
+    let datagram = changes(size, &flips).datagram(position);
     (position, flips, datagram)
+}
+
+/// The changes of a filter of `size` in which `flips` happened one after the other.
+fn changes(size: Size, flips: &[update::Flip]) -> update::Changes {
+    let values: HashMap<u32, Bit> = flips.iter().map(|it| (it.bit, it.value)).collect();
+    let bits = flips.iter().map(|it| it.bit).collect();
+    update::Changes::new(size, bits, |bit| values[&bit])
 }
 
 #[test]
@@ -106,7 +113,7 @@ fn a_mutated_update_is_refused_or_names_bits_that_exist() {
                 && size.bits() == update.filter_bits()
             {
                 let flips: Vec<update::Flip> = update.flips().collect();
-                let mut changes = update::Changes::new(size, flips.clone());
+                let mut changes = changes(size, &flips);
                 let is_once = changes.left() == flips.len();
                 let rebuilt = changes.datagram(update.position());
                 // Option data and the sender's address are not read.

@@ -392,7 +392,7 @@ mod tests {
     use hashcache::device::MemoryDevice;
     use hashcache::{Cache, Config};
     use hashcache_peers::filter::{Bit, Size};
-    use hashcache_peers::update::{Changes, Flip, parse};
+    use hashcache_peers::update::{Changes, parse};
 
     use super::*;
 
@@ -436,14 +436,8 @@ mod tests {
     }
 
     fn send(learned: &Learned, position: Position, bits: &[u32]) {
-        let flips: Vec<_> = bits
-            .iter()
-            .map(|bit| Flip {
-                bit: *bit,
-                value: Bit::Set,
-            })
-            .collect();
-        let datagram = Changes::new(size(), flips).datagram(position);
+        let mut changes = Changes::new(size(), bits.to_vec(), |_| Bit::Set);
+        let datagram = changes.datagram(position);
         learned.take_update(&parse(&datagram).unwrap(), Instant::now());
     }
 

@@ -208,9 +208,9 @@ async fn an_entity_tag_stands_for_one_content() {
 async fn too_many_bits_for_the_queue_begin_an_epoch_whose_digest_has_them() {
     let summary = built(1 << 17, &[], Updates::Sent);
     let before = served(&summary).0;
-    let max = summary.state().live.as_ref().unwrap().flips_max();
-    assert_eq!(max, FLIPS_MAX);
-    for from in (0..max / 2).step_by(1000) {
+    let octets = summary.state().live.as_ref().unwrap().octets();
+    assert_eq!(bits_due(octets), BITS_DUE_MAX);
+    for from in (0..BITS_DUE_MAX / 2).step_by(1000) {
         let from = u32::try_from(from).unwrap();
         report(
             &summary,
@@ -222,7 +222,7 @@ async fn too_many_bits_for_the_queue_begin_an_epoch_whose_digest_has_them() {
     assert_ne!(position.epoch, before.epoch);
     assert!(filter.contains(&key(mark(1))) && filter.contains(&key(mark(15_000))));
     let queued = summary.state().live.as_ref().unwrap().queued();
-    assert!(queued <= max / 2 * 3, "{queued}");
+    assert!(queued <= bits_max(octets), "{queued}");
 }
 
 #[test]
@@ -230,9 +230,32 @@ fn what_waits_takes_little_memory_beside_the_smallest_filter() {
     let filter = Size::new(CAPACITY_MIN, SMALL_FILTER_BITS_PER_ENTRY)
         .unwrap()
         .octets();
-    assert_eq!((filter, memory_bytes(filter)), (32 << 10, 240 << 10));
+    assert_eq!((filter, memory_bytes(filter)), (32 << 10, 176 << 10));
     // And a bounded amount beside the largest.
-    assert_eq!(memory_bytes(16 << 20), (16 << 20) + (592 << 10));
+    assert_eq!(memory_bytes(16 << 20), (16 << 20) + (288 << 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_list_of_bits_never_grows_beyond_what_is_reserved() {
+    for capacity in [CAPACITY_MIN, 30_000, 1 << 17] {
+        let first: Vec<u32> = (0..2_000).collect();
+        let summary = built(capacity, &first, Updates::Sent);
+        let octets = summary.state().live.as_ref().unwrap().octets();
+        let capacity_now = || summary.state().live.as_ref().unwrap().pending.capacity();
+        for round in 0..20 {
+            let from = 10_000 + round * 4_000;
+            report(
+                &summary,
+                &(from..from + 4_000).map(object).collect::<Vec<_>>(),
+            );
+            summary.absorb(Updates::Sent, NOW);
+            assert!(capacity_now() <= list_max(octets));
+            if round % 5 == 4 {
+                rebuild(&summary, capacity, &first, Updates::Sent);
+                assert!(capacity_now() <= list_max(octets));
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
