@@ -125,14 +125,14 @@ impl Transfer {
                     }
                     return;
                 }
-                Some(Err(_)) | None => match self.resume(&writer, body.origin_bytes()).await {
-                    Some(rest) => {
-                        self.earlier_link_bytes += body.link_usage().map_or(0, |usage| usage.bytes);
-                        self.hash.note_resumed();
-                        body = rest;
-                    }
-                    None => break,
-                },
+                Some(Err(_)) | None => {
+                    // On the heap: otherwise every transfer would keep room for it until its end.
+                    let resuming = Box::pin(self.resume(&writer, body.origin_bytes()));
+                    let Some(rest) = resuming.await else { break };
+                    self.earlier_link_bytes += body.link_usage().map_or(0, |usage| usage.bytes);
+                    self.hash.note_resumed();
+                    body = rest;
+                }
             }
         }
         self.count(&body, writer.written());

@@ -4,6 +4,7 @@
 //! `ResponseBody` puts it back when the response is complete. All on one core.
 //!
 //! Invariants: a connection in the pool has no request in progress and was open when last checked.
+//! It is taken only when hyper is done with the exchange before.
 //! Dropping a connection closes it, whatever hyper is doing with it.
 //! Cost: an idle connection keeps its socket and the memory reserved by `meter`, 32 KiB or, after
 //! much content, up to 200 KiB; at most `IDLE_MAX` and `IDLE_WIDE_MAX` of them.
@@ -18,7 +19,7 @@ use std::time::Duration;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::task::{AbortHandle, spawn_local};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::channel::Channel;
 use super::endpoint::Endpoint;
@@ -213,8 +214,9 @@ impl Pool {
         let now = Instant::now();
         let mut idle = self.idle.borrow_mut();
         let conns = idle.get_mut(to)?;
-        conns.retain(|idle| idle.is_usable(now, self.idle_time));
-        let last = conns.pop_if(|idle| idle.is_usable(now, max_idle));
+        conns.retain(|idle| idle.is_worth_keeping(now, self.idle_time));
+        let is_usable = |idle: &IdleConn| idle.conn.is_ready() && idle.time(now) < max_idle;
+        let last = conns.iter().rposition(is_usable).map(|n| conns.remove(n));
         if conns.is_empty() {
             idle.remove(to);
         }
@@ -227,22 +229,10 @@ impl Pool {
             // Its connection is shared, and kept by `http2`.
             return;
         };
-        if sender.is_ready() {
+        // hyper may still have to notice that both sides are done, or to write the end of the
+        // request: it is not waited for here.
+        if !sender.is_closed() {
             self.keep(to, conn);
-        } else if !sender.is_closed() {
-            // hyper may still have to notice that both sides are done, or to write the end of the
-            // request.
-            let pool = Rc::downgrade(self);
-            spawn_local(async move {
-                let mut conn = conn;
-                let RequestSender::Http1(sender) = &mut conn.sender else {
-                    return;
-                };
-                let ready = timeout(SETTLE, sender.ready()).await;
-                if let (Ok(Ok(())), Some(pool)) = (ready, pool.upgrade()) {
-                    pool.keep(to, conn);
-                }
-            });
         }
     }
 
@@ -282,8 +272,16 @@ impl Pool {
 }
 
 impl IdleConn {
-    fn is_usable(&self, now: Instant, max_idle: Duration) -> bool {
-        self.conn.is_ready() && now.duration_since(self.since) < max_idle
+    fn time(&self, now: Instant) -> Duration {
+        now.duration_since(self.since)
+    }
+
+    fn is_worth_keeping(&self, now: Instant, idle_time: Duration) -> bool {
+        let limit = match self.conn.is_ready() {
+            true => idle_time,
+            false => SETTLE.min(idle_time),
+        };
+        !self.conn.is_closed() && self.time(now) < limit
     }
 }
 
@@ -309,7 +307,7 @@ async fn sweep(pool: Weak<Pool>, idle_time: Duration) {
         let Some(pool) = pool.upgrade() else { return };
         let now = Instant::now();
         pool.idle.borrow_mut().retain(|_, conns| {
-            conns.retain(|idle| idle.is_usable(now, idle_time));
+            conns.retain(|idle| idle.is_worth_keeping(now, idle_time));
             !conns.is_empty()
         });
     }
@@ -323,5 +321,6 @@ const IDLE_MAX: usize = 256;
 /// Most memory that grown buffers of idle connections hold per core: eight connections with the
 /// largest reads.
 const IDLE_EXTRA_BYTES: u64 = 8 * buffered(READ_MAX);
-/// How long a connection may take to become idle after its response.
+/// How long a connection may take to become ready after its response. One that does not is closed
+/// when the pool is looked at next, after the longest idle time at the latest.
 const SETTLE: Duration = Duration::from_secs(1);
