@@ -370,7 +370,7 @@ pub(super) const READ_MAX: usize = (64 << 10) - 1;
 const BESIDE_BYTES: u64 = 8 << 10;
 /// Memory of a head, as a multiple of its size: see `head_grows`, and holes that growing buffers
 /// leave in the heap.
-const HEAD_COPIES: u64 = 6;
+const HEAD_COPIES: u64 = 8;
 /// The step in which memory for heads grows.
 const HEAD_GRAIN: u64 = 16 << 10;
 /// Memory of TLS below it: its state, one received record and one to send.
