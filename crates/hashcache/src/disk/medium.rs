@@ -26,9 +26,9 @@ use crate::stats::Counters;
 
 /// First read of a record whose length is not known: 86 % of web objects are no longer.
 pub(crate) const FIRST_READ: usize = 16 << 10;
-/// Reads of the records of large objects: a head has a page of content, metadata, and what the
-/// device's alignment adds; what follows it is often shorter.
-const LONG_READS: [usize; 2] = [40 << 10, 80 << 10];
+/// Longer reads: of records that the first read does not hold whole, and of the head of a large
+/// object, which has a page of content, metadata, and what the device's alignment adds.
+const LONG_READS: [usize; 2] = [32 << 10, 80 << 10];
 /// How long a read waits for memory before it gives up and is a miss.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 

@@ -24,7 +24,7 @@ pub(crate) struct BufferPool {
     lengths: Vec<OneLength>,
 }
 
-/// Buffers of one length, for reads of more than half of it.
+/// Buffers of one length, for reads of more than a third of it.
 struct OneLength {
     bytes: usize,
     free: Arc<FreeBuffers>,
@@ -49,7 +49,7 @@ impl BufferPool {
 
     /// The buffers for a read of so many bytes, if that is one of the usual lengths.
     fn fitting(&self, len: usize) -> Option<&OneLength> {
-        let fits = |it: &&OneLength| len <= it.bytes && len > it.bytes / 2;
+        let fits = |it: &&OneLength| len <= it.bytes && len > it.bytes / 3;
         self.lengths.iter().find(fits)
     }
 
@@ -97,7 +97,7 @@ mod tests {
     fn other_lengths_are_not_kept_nor_is_more_than_a_share_of_the_budget() {
         let budget = Budget::new(SHARE * LEN as u64);
         let pool = BufferPool::new([LEN], &budget);
-        for len in [512, LEN / 2, LEN + 1] {
+        for len in [512, LEN / 3, LEN + 1] {
             assert_eq!(pool.bytes_for(len), len as u64);
             let reservation = budget.reserve(len as u64).unwrap();
             drop(pool.make(len, reservation));
@@ -118,7 +118,7 @@ mod tests {
         for (len, bytes) in [
             (LEN, LEN),
             (LEN + 1, LEN + 1),
-            (LONG / 2 + 1, LONG),
+            (LONG / 3 + 1, LONG),
             (LONG, LONG),
         ] {
             assert_eq!(pool.bytes_for(len), bytes as u64);
