@@ -307,8 +307,8 @@ fn closing(plan: &Plan, picked: Option<&Row>) -> String {
     } = plan.wanted;
     let mut text = format!(
         "\nobjects found: how many of the newest {} a lookup finds; that many fill the\n\
-         \x20 disk, and reach is the share. The Disk Table of basic, set, set-mem and\n\
-         \x20 set-mem-lru has half of the disk.\n\
+         \x20 disk, and reach is the share. basic, set, set-mem and set-mem-lru have a slot\n\
+         \x20 for each object and the rest of the larger ones in a log.\n\
          index memory: of a store of this size. Compare this, not bits/slot: in small\n\
          \x20 stores log-lru takes more memory than log.\n\
          largest disk: the index of that store fills all of {}\n",

@@ -64,8 +64,8 @@ const MIN_SEGMENTS: u64 = 4;
 /// Slots for each 100 objects of a full log: 95.7 % of them are found then, at 51.7 bits for each
 /// of those (49.4 for each that the log holds).
 const SLOTS_PER_100_OBJECTS: u64 = 103;
-/// Share of the device, in 1/100, that the Disk Table takes: the rest is for tails.
-const TABLE_SHARE: u64 = 50;
+/// Slots of the Disk Table for each 100 objects of a full store: sets fill unevenly.
+const TABLE_SLOTS_PER_100_OBJECTS: u64 = 110;
 
 impl Geometry {
     /// The layout of a new store of `size_bytes`.
@@ -99,7 +99,10 @@ impl Geometry {
                 ways,
                 match family {
                     Family::Log => rows(size, object_bytes),
-                    Family::Table => size / 100 * TABLE_SHARE / set_bytes / SHARDS as u64,
+                    Family::Table => {
+                        let bytes = table_bytes(size, object_bytes, block_bytes);
+                        (bytes / set_bytes / SHARDS as u64).max(1)
+                    }
                 },
             );
             checkpoint_parts(size / segment, &index) * PART_BYTES as u64
@@ -110,11 +113,7 @@ impl Geometry {
         let needed_bytes = table_offset
             + match family {
                 Family::Log => log_min,
-                // Half of what is left is the Disk Table's, at least a set a shard.
-                Family::Table => {
-                    let table_min = (set_bytes + 1) * SHARDS as u64;
-                    2 * log_min.max(table_min) + IO_BLOCK as u64
-                }
+                Family::Table => log_min + set_bytes * SHARDS as u64,
             };
         let too_small = OpenError::TooSmall {
             size_bytes,
@@ -124,7 +123,12 @@ impl Geometry {
         // Sets of a shard must be its own, so each shard has equally many.
         let sets = match family {
             Family::Log => 0,
-            Family::Table => room / 100 * TABLE_SHARE / set_bytes / SHARDS as u64 * SHARDS as u64,
+            Family::Table => {
+                let most = room.saturating_sub(log_min);
+                let least = set_bytes * SHARDS as u64;
+                let bytes = table_bytes(room, object_bytes, block_bytes).max(least);
+                bytes.min(most) / set_bytes / SHARDS as u64 * SHARDS as u64
+            }
         };
         let log_offset = table_offset + sets * set_bytes;
         let segments = (size - log_offset) / segment;
@@ -339,6 +343,19 @@ pub(crate) fn bans_blocks(geometry: &Geometry) -> usize {
 /// Most bans there is room for.
 pub(crate) fn bans_max(geometry: &Geometry) -> usize {
     MAX_BANS.min(bans_blocks(geometry) * BANS_PER_BLOCK)
+}
+
+/// What the Disk Table takes of `room` bytes, so that it and the log are full at the same number of
+/// objects: each takes a slot, and the log has what does not fit into it.
+///
+/// Sizes are taken to have a Lomax distribution of shape 2 with the mean `object_bytes`: many small
+/// objects and few very large ones. Of that, `mean² / (mean + block)` do not fit into a block.
+fn table_bytes(room: u64, object_bytes: u32, block_bytes: u32) -> u64 {
+    let (mean, block) = (u64::from(object_bytes), u64::from(block_bytes));
+    let slots = block * TABLE_SLOTS_PER_100_OBJECTS / 100;
+    let tail = mean * mean / (mean + block);
+    let share = u128::from(room) * u128::from(slots) / u128::from(slots + tail);
+    u64::try_from(share).expect("no more than the room")
 }
 
 /// A size of slots that can be: a power of two, and most names fit with their header.

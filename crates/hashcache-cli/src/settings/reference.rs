@@ -642,7 +642,7 @@ pub static ENTRIES: &[Entry] = &[
         "object_size",
         Topic::Expert,
         DefaultValue::Value,
-        "Mean object size, which sizes the index of log and log-lru",
+        "Mean object size, which sizes the index of log and log-lru and the Disk Table",
         "Smaller objects need more index. Used only when the cache is made.",
     ),
     entry(

@@ -204,3 +204,27 @@ fn every_size_either_makes_a_store_that_can_be_opened_again_or_is_refused() {
         }
     }
 }
+
+#[test]
+fn the_disk_table_and_the_log_are_full_at_about_as_many_objects() {
+    for (object_bytes, block_bytes) in [
+        (4 << 10, 8 << 10),
+        (8 << 10, 8 << 10),
+        (100 << 10, 8 << 10),
+        (8 << 10, 2 << 10),
+    ] {
+        let config = Config {
+            policy: PolicyKind::Set,
+            object_bytes,
+            block_bytes: Some(block_bytes),
+            ..Config::new("x")
+        };
+        let geometry = Geometry::plan(&config, 100 << 30).unwrap();
+        let (mean, block) = (f64::from(object_bytes), f64::from(block_bytes));
+        let by_table = geometry.slots() as f64 / 1.1;
+        let log_bytes = geometry.segments * u64::from(geometry.segment_bytes);
+        let by_log = log_bytes as f64 / (mean * mean / (mean + block));
+        let ratio = by_table / by_log;
+        assert!((0.98..1.02).contains(&ratio), "{object_bytes}: {ratio}");
+    }
+}

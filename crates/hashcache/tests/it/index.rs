@@ -95,10 +95,11 @@ fn the_index_of_10_million_slots_takes_the_memory_that_stats_tell() {
     drop(cache);
 
     // `set-mem` writes ranks to every set when a store is made.
-    let size = 10_000_000 * 2 * KIB as u64 * 2 + 600 * MIB as u64;
+    let size = 10_000_000 * 2 * KIB as u64 / 2 * 3 + 600 * MIB as u64;
     let config = Config {
         size_bytes: Some(size),
         memory_bytes: 256 * MIB as u64,
+        object_bytes: 2 << 10,
         block_bytes: Some(2 << 10),
         segment_bytes: Some(16 * MIB as u32),
         ..quiet(
