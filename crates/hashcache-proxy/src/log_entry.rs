@@ -200,6 +200,7 @@ impl LogEntryBuilder {
 
 /// What the log says of a plain request that was answered from memory.
 pub(crate) struct MemoryHitEntry<'a> {
+    pub(crate) version: Version,
     pub(crate) received: Instant,
     pub(crate) target: &'a Target,
     pub(crate) status: u16,
@@ -215,6 +216,7 @@ impl MemoryHitEntry<'_> {
         let first_byte = self.received.elapsed();
         let (client, worker) = (connection.client, Rc::clone(&connection.worker));
         let (received, status, scheme) = (self.received, self.status, self.target.scheme);
+        let version = self.version;
         let texts = worker.log.is_written().then(|| {
             let copy = |text: Option<&[u8]>| text.map(Box::<[u8]>::from);
             let path = self.target.path_and_query.clone();
@@ -242,7 +244,7 @@ impl MemoryHitEntry<'_> {
                 scheme: scheme.as_str(),
                 authority,
                 path,
-                version: Version::HTTP_11,
+                version,
                 status,
                 outcome: Outcome::MemoryHit,
                 aborted: !sent.complete,

@@ -33,7 +33,7 @@ use crate::site::spec::Grace;
 use crate::store::StoredView;
 use crate::upstream::address::check_port;
 use crate::wire::{
-    self, FREE_BYTES, MemoryResponse, PIECES_MAX, PlainRequest, RequestForm, push_title_case,
+    self, FREE_BYTES, MemoryResponse, PIECES_MAX, PlainRequest, RequestForm, ResponseHead,
 };
 
 /// Answers the plain requests of one connection.
@@ -121,9 +121,14 @@ struct PlainFields<'a> {
 impl<'a> PlainFields<'a> {
     /// `None` if there is a field that is not known here.
     fn of(request: &PlainRequest<'a>) -> Option<Self> {
-        let mut fields = Self::default();
+        let mut fields = Self {
+            host: request.authority,
+            ..Self::default()
+        };
         for (name, value) in request.fields() {
             match FieldKind::of(name) {
+                // The usual way compares it with the authority of HTTP/2.
+                FieldKind::Host if fields.host.is_some() => return None,
                 FieldKind::Host => {
                     let is_text = value.iter().all(|byte| (b' '..=b'~').contains(byte));
                     let host = std::str::from_utf8(value).ok().filter(|_| is_text);
@@ -146,7 +151,11 @@ impl<'a> PlainFields<'a> {
 }
 
 impl wire::MemoryHits for MemoryHits {
-    fn answer(&self, request: &PlainRequest<'_>, head: &mut Vec<u8>) -> Option<MemoryResponse> {
+    fn answer(
+        &self,
+        request: &PlainRequest<'_>,
+        head: &mut ResponseHead<'_>,
+    ) -> Option<MemoryResponse> {
         let connection = &self.connection;
         let worker = &connection.worker;
         let common = &worker.common;
@@ -197,6 +206,7 @@ impl wire::MemoryHits for MemoryHits {
             .page_groups
             .note_plain_request((client, &target), about, now);
         let entry = MemoryHitEntry {
+            version: request.version(),
             received: request.received,
             target: &target,
             status: StatusCode::OK.as_u16(),
@@ -267,19 +277,14 @@ fn write_head<'a>(
     connection: &Connection,
     stored: &mut StoredView<'a>,
     (served, length): (Served, u64),
-    head: &mut Vec<u8>,
+    head: &mut ResponseHead<'_>,
 ) -> Option<Option<&'a [u8]>> {
     let common = &connection.worker.common;
     let (mut has_date, mut content_type) = (false, None);
     let is_zstd = stored.is_in_pages;
-    head.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
-    let mut line = |name: &[u8], value: &[u8]| {
-        push_title_case(head, name);
-        head.extend_from_slice(b": ");
-        head.extend_from_slice(value);
-        head.extend_from_slice(b"\r\n");
-        head.len() <= HEAD_FREE
-    };
+    head.begin();
+    let fits = |bytes: &usize| *bytes <= HEAD_FREE;
+    let mut line = |name: &[u8], value: &[u8]| head.push(name, value).filter(fits);
     while let Some((name, value)) = stored.next_field().ok()? {
         match name {
             b"age" => continue,
@@ -287,9 +292,7 @@ fn write_head<'a>(
             b"date" => has_date = true,
             // In zstd it has another tag, and what describes the content is about another form.
             b"etag" if is_zstd && value.starts_with(b"\"") => {
-                if !line(name, &[b"W/", value].concat()) {
-                    return None;
-                }
+                line(name, &[b"W/", value].concat())?;
                 continue;
             }
             b"vary" if is_zstd => return None,
@@ -311,27 +314,23 @@ fn write_head<'a>(
             },
             _ => {}
         }
-        if !line(name, value) {
-            return None;
-        }
+        line(name, value)?;
     }
     if !has_date {
         return None;
     }
     if is_zstd {
-        line(b"vary", b"accept-encoding");
-        line(b"content-encoding", ZSTD.as_bytes());
+        line(b"vary", b"accept-encoding")?;
+        line(b"content-encoding", ZSTD.as_bytes())?;
     }
     let mut number = itoa::Buffer::new();
-    line(b"age", number.format(served.age.get()).as_bytes());
-    line(b"via", common.via.via_value(Version::HTTP_11).as_bytes());
-    line(
-        b"cache-status",
-        served.status().to_value(&common.name).as_bytes(),
-    );
-    let fits = line(b"content-length", number.format(length).as_bytes());
-    head.extend_from_slice(b"\r\n");
-    fits.then_some(content_type)
+    line(b"age", number.format(served.age.get()).as_bytes())?;
+    line(b"via", common.via.via_value(Version::HTTP_11).as_bytes())?;
+    let status = served.status().to_value(&common.name);
+    line(b"cache-status", status.as_bytes())?;
+    head.push_length(length).filter(fits)?;
+    head.end();
+    Some(content_type)
 }
 
 #[cfg(test)]

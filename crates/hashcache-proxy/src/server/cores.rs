@@ -324,10 +324,12 @@ async fn serve(
             let (allowance, child) = (connection.allowance.clone(), connection.child.clone());
             // HTTP/2 registers its heads itself.
             connection.cell.leave_heads();
+            let connection = Rc::new(connection);
+            let memory_hits = MemoryHits::of(&connection);
             let service = move |cell, request| {
                 let stream = Connection {
                     cell,
-                    ..connection.clone()
+                    ..Connection::clone(&connection)
                 };
                 request::handle(Rc::new(stream), request)
             };
@@ -340,6 +342,7 @@ async fn serve(
                 socket,
                 (limits, kind),
                 allowance,
+                memory_hits,
                 service,
                 stopping,
             ))

@@ -232,6 +232,24 @@ impl Cell {
         Rc::new(cell)
     }
 
+    /// State of an HTTP/2 stream whose response comes from memory; `size` as in [`StreamHead`].
+    pub(super) fn of_memory_hit(size: u64, on_sent: OnSent) -> Rc<Self> {
+        let cell = Self {
+            on_sent: cell::RefCell::new(Some(on_sent)),
+            ..Self::default()
+        };
+        cell.traffic.set(Traffic {
+            read: size,
+            written: 0,
+        });
+        cell.asked.set(RequestTraits {
+            http_2: true,
+            ..RequestTraits::default()
+        });
+        cell.exchange.set(ExchangeState::Asked);
+        Rc::new(cell)
+    }
+
     /// Reserves memory for the part of a response that waits beside its content, until it is sent;
     /// false if there is none.
     pub(crate) fn hold_until_sent(&self, bytes: usize) -> bool {

@@ -41,13 +41,13 @@ mod cuts;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cell::{
-    Cell, ExchangeEnd, HeadInfo, OnSent, RequestHead, Upgraded, push_title_case,
-};
+pub(crate) use cell::{Cell, ExchangeEnd, HeadInfo, OnSent, RequestHead, Upgraded};
 pub(crate) use ending::Ending;
 pub(crate) use head::{ContentFraming, RequestForm};
 pub(crate) use http2::{ClientBody, Http2Kind, PREFACE, Pings, frames, link_bytes, serve_http2};
-pub(crate) use memory_hit::{FREE_BYTES, MemoryHits, MemoryResponse, PIECES_MAX, PlainRequest};
+pub(crate) use memory_hit::{
+    FREE_BYTES, MemoryHits, MemoryResponse, PIECES_MAX, PlainRequest, ResponseHead,
+};
 pub(crate) use protocol::{
     HTTP_2_BYTES, INTERCEPTED_BYTES, Protocol, TLS_BYTES, handshake, link_handshake,
 };

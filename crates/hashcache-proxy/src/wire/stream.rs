@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::cell::{Cell, HeadInfo, NoMemory, RequestHead, RequestTraits, Upgraded, Wait, WaitFor};
 use super::head::{CheckedHead, ContentFraming, HeadLimits, Refusal, RequestForm, refuse};
 use super::inbound::{HeadStep, Inbound};
-use super::memory_hit::{self, MemoryHits, PlainRequest, Sending};
+use super::memory_hit::{self, MemoryHits, PlainRequest, RequestFields, ResponseHead, Sending};
 use super::socket::Socket;
 use crate::limits::Limits;
 use crate::share::ShareReservation;
@@ -173,11 +173,13 @@ impl ClientStream {
         let request = PlainRequest {
             target,
             form: checked.form,
-            lines,
+            authority: None,
+            fields: RequestFields::Lines(lines),
             received: *self.received.get_or_insert_with(Instant::now),
         };
         let mut buffer = memory_hit::take_buffer();
-        let Some(response) = memory_hits.answer(&request, &mut buffer) else {
+        let head = &mut ResponseHead::Text(&mut buffer);
+        let Some(response) = memory_hits.answer(&request, head) else {
             memory_hit::put_back(buffer);
             return false;
         };

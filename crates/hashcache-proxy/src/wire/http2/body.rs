@@ -6,13 +6,14 @@
 use std::collections::VecDeque;
 use std::error::Error;
 use std::future::poll_fn;
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
@@ -23,6 +24,7 @@ use super::super::cell::Cell;
 use super::super::head::{Refusal, refuse};
 use super::flow::{ContentReader, Flow, StreamEntry, StreamProgress};
 use super::head::fields_size;
+use super::memory_hit::Pieces;
 use crate::share::{PIECE_BYTES, Share, ShareGuard, ShareReservation};
 
 /// The content of a client's request.
@@ -204,7 +206,7 @@ pub(super) struct OutgoingBody<B: Body> {
     pages: NextPiece,
 }
 
-impl<B: Body<Data = Bytes> + Unpin> OutgoingBody<B> {
+impl<B: Body<Data = Pieces> + Unpin> OutgoingBody<B> {
     /// Notes that the response begins.
     pub(super) fn begin(
         mut response: Response<B>,
@@ -239,14 +241,14 @@ impl<B: Body<Data = Bytes> + Unpin> OutgoingBody<B> {
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for OutgoingBody<B> {
-    type Data = Bytes;
+impl<B: Body<Data = Pieces> + Unpin> Body for OutgoingBody<B> {
+    type Data = QueuedData;
     type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<QueuedData>, B::Error>>> {
         let this = self.get_mut();
         if this.bodiless {
             return Poll::Ready(None);
@@ -270,19 +272,17 @@ impl<B: Body<Data = Bytes> + Unpin> Body for OutgoingBody<B> {
         match &polled {
             Poll::Ready(None) => this.complete = true,
             Poll::Ready(Some(Ok(frame))) => {
-                let data = frame.data_ref().map_or(0, Bytes::len);
+                let data = frame.data_ref().map_or(0, Pieces::remaining);
                 this.cell.count_written(FRAME_HEAD + data);
             }
             Poll::Ready(Some(Err(_))) => this.broken = true,
             Poll::Pending => {}
         }
         polled.map_ok(|frame| {
-            frame.map_data(|bytes| {
-                Bytes::from_owner(QueuedData {
-                    bytes,
-                    _taken: this.pages.taken.take(),
-                    _entry: Arc::clone(&this.progress.entry),
-                })
+            frame.map_data(|pieces| QueuedData {
+                pieces,
+                _taken: this.pages.taken.take(),
+                _entry: Arc::clone(&this.progress.entry),
             })
         })
     }
@@ -313,15 +313,27 @@ impl<B: Body> Drop for OutgoingBody<B> {
 
 /// A buffer of response content, charged to the client's share for as long as h2 holds it, even
 /// after the stream's task has ended.
-struct QueuedData {
-    bytes: Bytes,
+pub(super) struct QueuedData {
+    pieces: Pieces,
     _taken: Option<ShareGuard>,
     _entry: Arc<StreamEntry>,
 }
 
-impl AsRef<[u8]> for QueuedData {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
+impl Buf for QueuedData {
+    fn remaining(&self) -> usize {
+        self.pieces.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.pieces.chunk()
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.pieces.chunks_vectored(slices)
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.pieces.advance(count);
     }
 }
 

@@ -41,8 +41,8 @@ pub(super) struct Flow {
     /// Streams without a complete response.
     open: Cell<usize>,
     tables: H2Tables,
-    /// The stream that hyper is about to start is refused.
-    refused: Cell<bool>,
+    /// The stream that hyper is about to start has its reset or its response already.
+    polled_at_once: Cell<bool>,
     rests_since: Cell<Instant>,
     /// Since when the preface or a head is incomplete.
     head_since: Cell<Option<Instant>>,
@@ -133,7 +133,7 @@ impl Flow {
             waker: RefCell::default(),
             open: Cell::new(0),
             tables: H2Tables::default(),
-            refused: Cell::new(false),
+            polled_at_once: Cell::new(false),
             rests_since: Cell::new(now),
             head_since: Cell::new(Some(now)),
             writes_since: Cell::new(None),
@@ -168,7 +168,7 @@ impl Flow {
                 .reserve_bulk(bytes)
                 .or_else(|| allowance.reserve(bytes))
         });
-        self.refused.set(paid.is_none());
+        self.polled_at_once.set(paid.is_none());
         if paid.is_none() && !self.budget.borrow_mut().pay(1, Instant::now()) {
             self.failed.set(Some(Ending::Flood));
             self.wake();
@@ -176,9 +176,15 @@ impl Flow {
         paid.map(Some)
     }
 
-    /// Whether the last stream that asked for memory got none; resets the flag.
-    pub(super) fn take_refused(&self) -> bool {
-        self.refused.take()
+    /// The stream that hyper is about to start has its response already.
+    pub(super) fn poll_next_at_once(&self) {
+        self.polled_at_once.set(true);
+    }
+
+    /// Whether the last stream that asked for memory got none, or has its response; resets the
+    /// flag.
+    pub(super) fn take_polled_at_once(&self) -> bool {
+        self.polled_at_once.take()
     }
 
     /// hyper has started a stream; h2 has an entry for it until the returned guard is dropped.

@@ -8,12 +8,14 @@
 //! Invariants: a failed response ends with RST_STREAM, never with END_STREAM. A stream is reset if
 //! its client takes nothing for `progress_time`, or if its content stops arriving. A connection
 //! without streams lasts `idle_time`. Interim responses are not sent: hyper cannot send them, and
-//! no client may rely on 1xx. Cost: hyper's buffers and one task per stream.
+//! no client may rely on 1xx. Cost: hyper's buffers, and one task per stream that waits; those of
+//! responses from memory ([`memory_hit`]) seldom do.
 
 mod body;
 mod flow;
 pub(crate) mod frames;
 mod head;
+mod memory_hit;
 mod pings;
 mod tunnel;
 
@@ -43,10 +45,12 @@ use tokio::time::{Instant, sleep_until};
 
 use self::body::OutgoingBody;
 use self::flow::{Flow, Framed, OpenStream, StreamProgress};
+use self::memory_hit::Content;
 use self::tunnel::{StreamTunnel, TunnelContent};
 use super::cell::{Cell, RequestHead, Upgraded};
 use super::ending::Ending;
 use super::head::{Refusal, refuse};
+use super::memory_hit::MemoryHits;
 use super::serve::{LINGER, LINGER_TIME, linger};
 use super::socket::Socket;
 use crate::limits::Limits;
@@ -71,13 +75,15 @@ pub(crate) enum Http2Kind {
     },
 }
 
-/// Serves `socket` until one side ends it. `service` is called once per request with the stream's
-/// cell. When `stopping` becomes true (or its sender is dropped), the connection accepts no more
-/// requests and ends with those in progress. Dropping the future aborts the connection.
+/// Serves `socket` until one side ends it. `service` is called with the stream's cell once per
+/// request that `memory_hits` does not answer. When `stopping` becomes true (or its sender is
+/// dropped), the connection accepts no more requests and ends with those in progress. Dropping the
+/// future aborts the connection.
 pub(crate) async fn serve_http2<S, F, B>(
     socket: impl Into<Socket>,
     (limits, kind): (&Rc<Limits>, &Http2Kind),
     allowance: Option<&Allowance>,
+    memory_hits: Option<Rc<dyn MemoryHits>>,
     service: S,
     mut stopping: watch::Receiver<bool>,
 ) -> Ending
@@ -103,8 +109,18 @@ where
             };
             match flow.pay(bytes + head::fields_size(request.headers())) {
                 Some(memory) => {
-                    let (flow, service) = (Rc::clone(&flow), Rc::clone(&service));
-                    Box::pin(exchange(flow, service, request, memory))
+                    let flow = Rc::clone(&flow);
+                    let hit = memory_hits.as_deref().and_then(|memory_hits| {
+                        memory_hit::answer(memory_hits, flow.limits(), &request)
+                    });
+                    match hit {
+                        Some((response, cell)) => {
+                            flow.poll_next_at_once();
+                            let response = response.map(Content::Memory);
+                            Box::pin(begin_hit(flow, response, cell, memory))
+                        }
+                        None => Box::pin(exchange(flow, Rc::clone(&service), request, memory)),
+                    }
                 }
                 None => Box::pin(ready(Err(Reason::REFUSED_STREAM.into()))),
             }
@@ -201,7 +217,9 @@ fn builder(
 }
 
 /// A response in progress, or the reason of a reset.
-type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<OutgoingBody<B>>, h2::Error>>>>;
+type Answering<B> = Pin<Box<dyn Future<Output = Answered<B>>>>;
+
+type Answered<B> = Result<Response<OutgoingBody<Content<B>>>, h2::Error>;
 
 /// One request and its response.
 async fn exchange<S, F, B>(
@@ -209,7 +227,7 @@ async fn exchange<S, F, B>(
     service: Rc<S>,
     mut request: Request<Incoming>,
     memory: Option<ShareReservation>,
-) -> Result<Response<OutgoingBody<B>>, h2::Error>
+) -> Answered<B>
 where
     S: Fn(Rc<Cell>, Request<ClientBody>) -> F,
     F: Future<Output = Result<Response<B>, Infallible>>,
@@ -262,6 +280,19 @@ where
             });
         });
     }
+    let response = response.map(Content::Service);
+    Ok(OutgoingBody::begin(response, cell, progress, memory, share))
+}
+
+/// Begins a response from memory when its stream is polled: only then its progress is known.
+async fn begin_hit<B: Body<Data = Bytes> + Unpin>(
+    flow: Rc<Flow>,
+    response: Response<Content<B>>,
+    cell: Rc<Cell>,
+    memory: Option<ShareReservation>,
+) -> Answered<B> {
+    let share = flow.allowance().map(|it| it.share().clone());
+    let progress = flow.progress();
     Ok(OutgoingBody::begin(response, cell, progress, memory, share))
 }
 
@@ -270,7 +301,8 @@ const TOO_MANY_TUNNELS: Refusal = refuse(
     "the child has too many tunnels",
 );
 
-/// Runs streams as tasks, each with its own deadline.
+/// Runs streams as tasks, each with its own deadline. Streams that need not wait are polled at
+/// once.
 #[derive(Clone)]
 struct StreamExecutor(Rc<Flow>);
 
@@ -285,12 +317,13 @@ where
             entry: flow.enter(),
             ..StreamProgress::default()
         });
-        if flow.take_refused() {
-            // Its reset is ready. As a task it would wait behind those of other connections: 20,000
-            // refused requests at once took 25 MiB in that way.
+        if flow.take_polled_at_once() {
+            // Its reset or its response is ready. As a task it would wait behind those of other
+            // connections: 20,000 refused requests at once took 25 MiB in that way.
             let mut stream = Box::pin(stream);
             let mut cx = Context::from_waker(Waker::noop());
-            if stream.as_mut().poll(&mut cx).is_pending() {
+            let poll = || stream.as_mut().poll(&mut cx);
+            if flow.with_progress(&progress, poll).is_pending() {
                 self.spawn(stream, open, progress);
             }
         } else {

@@ -1,6 +1,8 @@
 //! Both sides of a pipe: hyper as a well-behaved client, and bare frames for a misbehaving one.
 //! Time is paused.
 
+mod from_memory;
+
 use std::collections::VecDeque;
 
 use http::header::CONTENT_LENGTH;
@@ -116,7 +118,7 @@ fn serve(limits: Limits) -> (DuplexStream, Served) {
 }
 
 fn serve_within(limits: Limits, allowance: Option<Allowance>) -> (DuplexStream, Served) {
-    serve_as(Http2Kind::Client, limits, allowance)
+    serve_as(Http2Kind::Client, limits, allowance, None)
 }
 
 /// The link of a child with as many streams as children have.
@@ -130,13 +132,14 @@ fn serve_link(allowance: Option<Allowance>) -> (DuplexStream, Served) {
         windows: Windows::within(0),
         counters: Arc::default(),
     };
-    serve_as(kind, limits, allowance)
+    serve_as(kind, limits, allowance, None)
 }
 
 fn serve_as(
     kind: Http2Kind,
     limits: Limits,
     allowance: Option<Allowance>,
+    memory_hits: Option<Rc<dyn MemoryHits>>,
 ) -> (DuplexStream, Served) {
     let (client, server) = tokio::io::duplex(64 << 10);
     let (stop, stopping) = watch::channel(false);
@@ -149,6 +152,7 @@ fn serve_as(
             server,
             (&limits, &kind),
             allowance.as_ref(),
+            memory_hits,
             service,
             stopping,
         )
@@ -658,6 +662,7 @@ async fn a_refused_stream_is_reset_before_any_task_runs() {
             server,
             (&limits, &Http2Kind::Client),
             Some(&allowance),
+            None,
             service,
             stopping
         ));

@@ -19,12 +19,16 @@ struct Memory {
 }
 
 impl MemoryHits for Memory {
-    fn answer(&self, request: &PlainRequest<'_>, head: &mut Vec<u8>) -> Option<MemoryResponse> {
+    fn answer(
+        &self,
+        request: &PlainRequest<'_>,
+        head: &mut ResponseHead<'_>,
+    ) -> Option<MemoryResponse> {
         let size = request.target.strip_prefix("/m")?.parse().unwrap();
         let content = content(size);
-        head.extend_from_slice(
-            format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n").as_bytes(),
-        );
+        head.begin();
+        head.push_length(size as u64);
+        head.end();
         let ends = Rc::clone(&self.ends);
         let on_sent: OnSent = Box::new(move |end| ends.borrow_mut().push(end));
         let cut = content.len() / 3;

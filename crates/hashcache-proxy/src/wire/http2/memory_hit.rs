@@ -1,0 +1,215 @@
+//! Responses from memory in HTTP/2, which are complete before hyper polls their stream.
+//!
+//! Called by `http2` for each request before the service is. What memory answers has no future of
+//! the service and, if the client has room for the content, no task: `StreamExecutor` polls the
+//! stream at once, and h2 has all of the response then.
+//!
+//! Invariants: as of `wire::memory_hit`. The authority is in one place, `:authority`; requests with
+//! a Host field besides take the usual way, which compares the two. Memory for the stream was
+//! reserved as for every other one; content is charged by [`OutgoingBody`].
+//! Cost: the head is a map of fields, whose values are copied from the metadata.
+//!
+//! [`OutgoingBody`]: super::body::OutgoingBody
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use http::{HeaderMap, Method, Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use super::super::cell::Cell;
+use super::super::head::RequestForm;
+use super::super::memory_hit::{MemoryHits, PlainRequest, RequestFields, ResponseHead};
+use super::head::fields_size;
+use crate::limits::Limits;
+use crate::share::PIECE_BYTES;
+
+/// The response to `request` if memory has it, and the state of its stream.
+pub(super) fn answer(
+    memory_hits: &dyn MemoryHits,
+    limits: &Limits,
+    request: &Request<Incoming>,
+) -> Option<(Response<MemoryContent>, Rc<Cell>)> {
+    let (uri, fields) = (request.uri(), request.headers());
+    let is_plain = request.method() == Method::GET
+        && request.body().is_end_stream()
+        && fields.len() <= limits.head_fields;
+    let authority = uri.authority().filter(|_| is_plain)?.as_str();
+    let path = uri.path_and_query()?.as_str();
+    if path.len() > limits.target_bytes || !path.starts_with('/') {
+        return None;
+    }
+    let scheme = uri.scheme_str()?;
+    let plain = PlainRequest {
+        target: &format!("{scheme}://{authority}{path}"),
+        form: RequestForm::Absolute,
+        authority: Some(authority),
+        fields: RequestFields::Map(fields),
+        received: Instant::now(),
+    };
+    let mut head = HeaderMap::with_capacity(FIELDS);
+    let answered = memory_hits.answer(&plain, &mut ResponseHead::Fields(&mut head, 0))?;
+    let size = fields_size(fields) + path.len() as u64;
+    let cell = Cell::of_memory_hit(size, answered.on_sent);
+    let mut response = Response::new(MemoryContent(answered.content.into()));
+    *response.headers_mut() = head;
+    Some((response, cell))
+}
+
+/// Fields of a usual response; a map of this size does not grow for it.
+const FIELDS: usize = 16;
+
+/// Content in memory, in pieces.
+pub(super) struct MemoryContent(VecDeque<Bytes>);
+
+impl MemoryContent {
+    /// As many pieces as are charged at once.
+    fn next(&mut self) -> Option<Pieces> {
+        let mut pieces = Pieces::from(self.0.pop_front()?);
+        while let Some(next) = self.0.front()
+            && (pieces.left + next.len()) as u64 <= PIECE_BYTES
+        {
+            pieces.left += next.len();
+            pieces.rest.extend(self.0.pop_front());
+        }
+        // `chunk` may be empty only if nothing is left.
+        pieces.advance(0);
+        Some(pieces)
+    }
+
+    fn left(&self) -> u64 {
+        self.0.iter().map(|piece| piece.len() as u64).sum()
+    }
+}
+
+/// Consecutive content for one DATA frame, if the client has room for it.
+pub(super) struct Pieces {
+    first: Bytes,
+    rest: VecDeque<Bytes>,
+    /// Bytes of all.
+    left: usize,
+}
+
+impl From<Bytes> for Pieces {
+    fn from(first: Bytes) -> Self {
+        let left = first.len();
+        Self {
+            first,
+            rest: VecDeque::new(),
+            left,
+        }
+    }
+}
+
+impl Buf for Pieces {
+    fn remaining(&self) -> usize {
+        self.left
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.first
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let pieces = std::iter::once(&self.first).chain(&self.rest);
+        let mut filled = 0;
+        for (slice, piece) in slices.iter_mut().zip(pieces) {
+            *slice = IoSlice::new(piece);
+            filled += 1;
+        }
+        filled
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        self.left -= count;
+        while count >= self.first.len()
+            && let Some(next) = self.rest.pop_front()
+        {
+            count -= self.first.len();
+            self.first = next;
+        }
+        self.first.advance(count);
+    }
+}
+
+/// The content of a response: of the service, or from memory.
+pub(super) enum Content<B> {
+    Service(B),
+    Memory(MemoryContent),
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Content<B> {
+    type Data = Pieces;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Pieces>, B::Error>>> {
+        match self.get_mut() {
+            Self::Service(body) => {
+                let frame = Pin::new(body).poll_frame(cx);
+                frame.map_ok(|frame| frame.map_data(Pieces::from))
+            }
+            Self::Memory(content) => Poll::Ready(content.next().map(Frame::data).map(Ok)),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Service(body) => body.is_end_stream(),
+            Self::Memory(content) => content.left() == 0,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Service(body) => body.size_hint(),
+            Self::Memory(content) => SizeHint::with_exact(content.left()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(pieces: &[&'static str]) -> MemoryContent {
+        MemoryContent(pieces.iter().map(|piece| Bytes::from(*piece)).collect())
+    }
+
+    #[test]
+    fn pieces_are_whole_however_they_are_cut() {
+        for step in 1..9 {
+            let mut pieces = content(&["", "ab", "", "c", "defgh"]).next().unwrap();
+            let mut read: Vec<u8> = Vec::new();
+            while pieces.has_remaining() {
+                let mut slices = [IoSlice::new(&[]); 4];
+                let filled = pieces.chunks_vectored(&mut slices);
+                let all: Vec<u8> = slices[..filled].iter().flat_map(|it| it.to_vec()).collect();
+                assert_eq!(all.len(), pieces.remaining());
+                assert!(!pieces.chunk().is_empty());
+                let now = step.min(all.len());
+                read.extend(&all[..now]);
+                pieces.advance(now);
+            }
+            assert_eq!(read, b"abcdefgh", "{step}");
+        }
+    }
+
+    #[test]
+    fn no_more_is_given_at_once_than_is_charged() {
+        let piece = Bytes::from(vec![7; 40 << 10]);
+        let mut content = MemoryContent(vec![piece.clone(), piece.slice(..100), piece].into());
+        assert_eq!(content.left(), 2 * (40 << 10) + 100);
+        let sizes = std::iter::from_fn(|| content.next()).map(|it| it.remaining());
+        assert_eq!(sizes.collect::<Vec<_>>(), [(40 << 10) + 100, 40 << 10]);
+        assert_eq!(content.left(), 0);
+    }
+}
