@@ -11,6 +11,7 @@ mod plan;
 mod cache_box;
 mod proxy_process;
 
+mod proxy_both_ways;
 mod proxy_ca;
 mod proxy_clock;
 mod proxy_digests;

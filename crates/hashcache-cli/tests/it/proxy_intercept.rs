@@ -189,7 +189,7 @@ pub fn authority(home: &Home, only: &[&str]) -> CertificateDer<'static> {
 }
 
 /// A proxy that trusts `site` and intercepts `hosts`, with more flags.
-fn proxy(home: &Home, site: &Site, hosts: &str, more: &[&str]) -> Running {
+pub fn proxy(home: &Home, site: &Site, hosts: &str, more: &[&str]) -> Running {
     let pem = pem(&site.certificate);
     home.file("origin.pem", &pem);
     let port = format!("--allow-connect-port={}", site.port());
@@ -252,6 +252,14 @@ impl Program {
         }
     }
 
+    /// The same client with other protocols.
+    pub fn speaking(&self, protocols: &[&[u8]]) -> Self {
+        Self {
+            protocols: protocols.iter().map(|it| it.to_vec()).collect(),
+            ..self.clone()
+        }
+    }
+
     /// Makes a TLS handshake as a client of `name`.
     pub async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
@@ -269,7 +277,7 @@ impl Program {
     }
 
     /// The same through the proxy to that name at `port`.
-    async fn reach(
+    pub async fn reach(
         &self,
         proxy: &Running,
         name: &str,
@@ -310,8 +318,8 @@ fn status(head: &str) -> &str {
         .unwrap_or("none")
 }
 
-const HTTP_1: &[&[u8]] = &[b"http/1.1"];
-const HTTP_2: &[&[u8]] = &[b"h2", b"http/1.1"];
+pub const HTTP_1: &[&[u8]] = &[b"http/1.1"];
+pub const HTTP_2: &[&[u8]] = &[b"h2", b"http/1.1"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_second_visit_is_a_hit_in_both_versions() {

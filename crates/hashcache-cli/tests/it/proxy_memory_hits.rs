@@ -23,7 +23,7 @@ struct Shown {
 }
 
 /// What the origin sends for a path: `/size/N`, with fields that the path names.
-fn script(request: &RawRequest) -> Script {
+pub fn script(request: &RawRequest) -> Script {
     let path = request
         .target()
         .split('?')

@@ -179,27 +179,6 @@ impl Names {
         format!("GET {target} HTTP/1.1\r\nHost: {authority}\r\n\r\n").into_bytes()
     }
 
-    /// The bytes of `shape` with its words replaced.
-    fn written_out(&self, shape: &Shape) -> Vec<u8> {
-        let mut bytes = vec![];
-        let mut rest = shape.bytes;
-        while let Some((&byte, after)) = rest.split_first() {
-            rest = after;
-            match byte {
-                b'|' => bytes.extend_from_slice(b"\r\n"),
-                b'{' => {
-                    let end = rest.iter().position(|&byte| byte == b'}');
-                    let end = end.expect("the table closes its braces");
-                    let word = std::str::from_utf8(&rest[..end]).expect("words are ASCII");
-                    bytes.extend_from_slice(self.word(word).as_bytes());
-                    rest = &rest[end + 1..];
-                }
-                byte => bytes.push(byte),
-            }
-        }
-        bytes
-    }
-
     fn word(&self, word: &str) -> String {
         match word {
             "t" => self.target(FIRST),
@@ -207,11 +186,7 @@ impl Names {
             "s" => self.target(SMUGGLED),
             "h" => self.authority.clone(),
             "path" => self.path(FIRST),
-            _ => {
-                let (what, times) = word.split_once('*').expect("a word of the table");
-                let what = if what == "f" { "A: b\r\n" } else { what };
-                what.repeat(times.parse().expect("a number in the table"))
-            }
+            _ => unreachable!("a word that the table's head does not have: {word}"),
         }
     }
 
@@ -222,8 +197,42 @@ impl Names {
     }
 }
 
+/// Bytes of the table with their words replaced; `word` knows those in braces without a number.
+///
+/// # Panics
+/// When the bytes are not written as the table is.
+#[must_use]
+pub fn written_out(shape: &[u8], word: impl Fn(&str) -> String) -> Vec<u8> {
+    let mut bytes = vec![];
+    let mut rest = shape;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        match byte {
+            b'|' => bytes.extend_from_slice(b"\r\n"),
+            b'{' => {
+                let end = rest.iter().position(|&byte| byte == b'}');
+                let end = end.expect("the table closes its braces");
+                let named = std::str::from_utf8(&rest[..end]).expect("words are ASCII");
+                let text = match named.split_once('*') {
+                    Some((what, times)) => {
+                        let what = if what == "f" { "A: b\r\n" } else { what };
+                        what.repeat(times.parse().expect("a number in the table"))
+                    }
+                    None => word(named),
+                };
+                bytes.extend_from_slice(text.as_bytes());
+                rest = &rest[end + 1..];
+            }
+            byte => bytes.push(byte),
+        }
+    }
+    bytes
+}
+
 impl Shape {
-    fn is_for(&self, accelerates: bool) -> bool {
+    /// Whether it makes sense in this mode.
+    #[must_use]
+    pub fn is_for(&self, accelerates: bool) -> bool {
         match self.modes {
             Modes::Both => true,
             Modes::Forward => !accelerates,
@@ -231,11 +240,15 @@ impl Shape {
         }
     }
 
-    fn means_two(&self) -> bool {
+    /// Whether a second request is meant.
+    #[must_use]
+    pub fn means_two(&self) -> bool {
         self.bytes.windows(3).any(|word| word == b"{p}")
     }
 
-    fn method(&self) -> String {
+    /// The method of the first request.
+    #[must_use]
+    pub fn method(&self) -> String {
         let token = self.bytes.iter().skip_while(|&&byte| byte == b'|');
         let token = token.take_while(|&&byte| byte.is_ascii_alphabetic());
         token.map(|&byte| char::from(byte)).collect()
@@ -249,7 +262,11 @@ async fn play(place: &Place<'_>, shape: &Shape, cut: Cut, names: &Names) -> Verd
     });
     let complaints = place.origin.complaints().len();
     let first_request = place.origin.request_count();
-    let bytes = [names.written_out(shape), names.innocent(AFTER)].concat();
+    let bytes = [
+        written_out(shape.bytes, |word| names.word(word)),
+        names.innocent(AFTER),
+    ]
+    .concat();
     // What may be asked and answered, in this order.
     let mut meant = vec![(shape.method(), names.path(FIRST))];
     if shape.means_two() {
