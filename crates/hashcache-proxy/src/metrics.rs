@@ -362,6 +362,14 @@ pub(crate) struct EngineFigures {
     pub(crate) group_reads: u64,
     /// Objects loaded by such reads.
     pub(crate) prefetched: u64,
+    /// Objects that such reads met and that were in memory already.
+    pub(crate) prefetched_present: u64,
+    /// Objects loaded by such reads that left memory before a request for them.
+    pub(crate) prefetched_dropped: u64,
+    /// Reads for lookups, by cause.
+    pub(crate) lookup_reads: [(&'static str, u64); 8],
+    /// Lookups that read a record of another name, because it has an equal tag.
+    pub(crate) false_reads: u64,
     /// Objects kept for another lap of the log.
     pub(crate) readmitted: u64,
     /// Devices whose older content was forgotten when the store was opened.

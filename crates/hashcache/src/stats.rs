@@ -44,7 +44,15 @@ pub(crate) struct Counters {
     pub(crate) joined_reads: BusyCounter,
     pub(crate) disk_hits: Counter,
     pub(crate) group_reads: Counter,
+    pub(crate) repeated_group_reads: Counter,
     pub(crate) prefetched: Counter,
+    pub(crate) prefetched_present: Counter,
+    pub(crate) ungrouped_reads: Counter,
+    pub(crate) lone_reads: Counter,
+    pub(crate) member_reads: Counter,
+    pub(crate) span_reads: Counter,
+    pub(crate) rest_reads: Counter,
+    pub(crate) row_reads: Counter,
     pub(crate) readmitted: Counter,
     pub(crate) false_reads: Counter,
     pub(crate) damaged: Counter,
@@ -127,8 +135,28 @@ pub struct Stats {
     /// Reads from the requested head to the end of its run: of several records of a group, or of
     /// one of more than 16 KiB.
     pub group_reads: u64,
+    /// Those for an object that an earlier one had loaded, and that left memory before a lookup
+    /// asked for it.
+    pub repeated_group_reads: u64,
     /// Objects that such reads made hot without a lookup for them.
     pub prefetched: u64,
+    /// Objects that such reads met and that were hot already.
+    pub prefetched_present: u64,
+    /// Objects that such reads made hot and that left memory before a lookup asked for them.
+    pub prefetched_dropped: u64,
+    /// With `grouped`: reads of one object because it is in no group.
+    pub ungrouped_reads: u64,
+    /// With `grouped`: reads of one object of a group of which no other object lies behind it.
+    pub lone_reads: u64,
+    /// With `grouped`: reads of one object of a run, because memory was short or the run was being
+    /// read already.
+    pub member_reads: u64,
+    /// With `grouped`: reads of one span of an object.
+    pub span_reads: u64,
+    /// Further reads of a record that is longer than the first read of it.
+    pub rest_reads: u64,
+    /// Reads of rows of the index file, where positions are on disk (`log-lru`).
+    pub row_reads: u64,
     /// Objects copied to the head of the log before it reached them (readmission).
     pub readmitted: u64,
     /// Reads that met an equal tag of another name.

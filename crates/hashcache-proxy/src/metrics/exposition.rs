@@ -125,6 +125,10 @@ impl Exposition {
             .iter()
             .map(|(_, name)| ((*name).to_owned(), self.class(name).into()))
             .collect();
+        let lookup_reads = engine.lookup_reads.into_iter();
+        let lookup_reads: serde_json::Map<_, _> = lookup_reads
+            .map(|(cause, count)| (cause.to_owned(), count.into()))
+            .collect();
         let now = self.clock.now().seconds();
         json!({
             "requests": requests,
@@ -143,6 +147,10 @@ impl Exposition {
             "devices_out": engine.devices_out,
             "group_reads": engine.group_reads,
             "prefetched": engine.prefetched,
+            "prefetched_present": engine.prefetched_present,
+            "prefetched_dropped": engine.prefetched_dropped,
+            "lookup_reads": lookup_reads,
+            "false_reads": engine.false_reads,
             "readmitted": engine.readmitted,
             "forgotten": engine.forgotten,
             "devices_uring": engine.devices_uring,
@@ -425,6 +433,27 @@ impl Collector for Exposition {
             "hashcache_prefetched",
             "Objects made hot by such reads",
             engine.prefetched,
+        )?;
+        page.counter(
+            "hashcache_prefetched_present",
+            "Objects that such reads met and that were in memory already",
+            engine.prefetched_present,
+        )?;
+        page.counter(
+            "hashcache_prefetched_dropped",
+            "Objects made hot by such reads that left memory before they were requested",
+            engine.prefetched_dropped,
+        )?;
+        page.family(
+            "hashcache_lookup_reads",
+            "Reads of devices for lookups, by cause",
+            "cause",
+            engine.lookup_reads.into_iter(),
+        )?;
+        page.counter(
+            "hashcache_false_reads",
+            "Lookups that read the record of another name, because it has an equal tag",
+            engine.false_reads,
         )?;
         page.counter(
             "hashcache_readmitted",

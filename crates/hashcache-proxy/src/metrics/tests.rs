@@ -50,6 +50,19 @@ fn figures() -> EngineFigures {
         devices_out: 0,
         group_reads: 11,
         prefetched: 12,
+        prefetched_present: 15,
+        prefetched_dropped: 16,
+        lookup_reads: [
+            ("group", 20),
+            ("group_again", 21),
+            ("no_group", 22),
+            ("alone", 23),
+            ("short_of_memory", 24),
+            ("span", 25),
+            ("rest", 26),
+            ("row", 27),
+        ],
+        false_reads: 17,
         readmitted: 13,
         forgotten: 14,
         devices_uring: 0,
@@ -264,6 +277,11 @@ fn the_engines_figures_are_shown() {
         ("hashcache_devices_out", "0"),
         ("hashcache_group_reads_total", "11"),
         ("hashcache_prefetched_total", "12"),
+        ("hashcache_prefetched_present_total", "15"),
+        ("hashcache_prefetched_dropped_total", "16"),
+        ("hashcache_lookup_reads_total{cause=\"group\"}", "20"),
+        ("hashcache_lookup_reads_total{cause=\"row\"}", "27"),
+        ("hashcache_false_reads_total", "17"),
         ("hashcache_readmitted_total", "13"),
         ("hashcache_forgotten_total", "14"),
         ("hashcache_device_reads_total", "5"),
@@ -336,6 +354,7 @@ fn stats_has_the_promised_keys() {
     assert_eq!(stats["requests"], requests);
     let device = serde_json::json!({"reads": 5, "writes": 6, "read_bytes": 7, "written_bytes": 8});
     assert_eq!(stats["device"], device);
+    assert_eq!(stats["lookup_reads"]["group_again"], Value::from(21));
     for (key, expected) in [
         ("client_bytes", Value::from(100)),
         ("origin_body_bytes", 40.into()),
@@ -350,6 +369,9 @@ fn stats_has_the_promised_keys() {
         ("devices_out", 0.into()),
         ("group_reads", 11.into()),
         ("prefetched", 12.into()),
+        ("prefetched_present", 15.into()),
+        ("prefetched_dropped", 16.into()),
+        ("false_reads", 17.into()),
         ("readmitted", 13.into()),
         ("forgotten", 14.into()),
         ("store", "ready".into()),

@@ -35,7 +35,7 @@ use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use hashcache::{Cache, Health};
+use hashcache::{Cache, Health, Stats};
 use hashcache_http::Pseudonym;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
@@ -393,6 +393,10 @@ fn exposition(
             devices_out: stats.devices_out,
             group_reads: stats.group_reads,
             prefetched: stats.prefetched,
+            prefetched_present: stats.prefetched_present,
+            prefetched_dropped: stats.prefetched_dropped,
+            lookup_reads: lookup_reads(&stats),
+            false_reads: stats.false_reads,
             readmitted: stats.readmitted,
             forgotten: stats.forgotten,
             devices_uring: stats.devices_uring,
@@ -411,4 +415,19 @@ fn exposition(
         figures,
         move || permits.figures(),
     )
+}
+
+/// Reads of the engine for lookups, each under one cause.
+fn lookup_reads(stats: &Stats) -> [(&'static str, u64); 8] {
+    let first = stats.group_reads - stats.repeated_group_reads.min(stats.group_reads);
+    [
+        ("group", first),
+        ("group_again", stats.repeated_group_reads),
+        ("no_group", stats.ungrouped_reads),
+        ("alone", stats.lone_reads),
+        ("short_of_memory", stats.member_reads),
+        ("span", stats.span_reads),
+        ("rest", stats.rest_reads),
+        ("row", stats.row_reads),
+    ]
 }

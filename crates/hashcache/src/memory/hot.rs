@@ -22,19 +22,30 @@ use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
 use super::pinned::{Pinned, PinnedRecords, RECORDS_MAX, Stored, list_bytes};
+use super::recent_keys::RecentKeys;
 use super::sharded_lock::{ReadLocked, ShardedLock, WriteLocked};
 use super::slab::{Arena, Open, SLAB_BYTES};
 use super::wakes;
 use crate::address::LogPos;
+use crate::format::Kind;
 use crate::key::{KeyHash, KeyMap};
 use crate::object::Storage;
 use crate::record::Record;
-use crate::stats::BusyCounter;
+use crate::stats::{BusyCounter, Counter};
 
 const SHARDS: usize = 16;
 /// What a hot record takes beside its bytes: map entry, record, handles of its pieces. Measured by
 /// the allocator's own count, rounded up.
 const ENTRY_BYTES: u64 = 512;
+
+/// Why a record becomes hot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// A caller asks for it or has put it.
+    Wanted,
+    /// A group read has loaded it with another one.
+    Prefetched,
+}
 
 /// What the map knows of a record.
 struct HotObject {
@@ -44,6 +55,8 @@ struct HotObject {
     asked_for: AtomicBool,
     /// The same since the log last came round to it ([`Hot::peek`]).
     used: AtomicBool,
+    /// A group read has loaded it, and no lookup has asked for it yet.
+    prefetched: AtomicBool,
 }
 
 impl HotObject {
@@ -53,6 +66,9 @@ impl HotObject {
             if !flag.load(Ordering::Relaxed) {
                 flag.store(true, Ordering::Relaxed);
             }
+        }
+        if self.prefetched.load(Ordering::Relaxed) {
+            self.prefetched.store(false, Ordering::Relaxed);
         }
     }
 
@@ -113,6 +129,9 @@ pub(crate) struct Hot {
     shards: ShardedLock<HotShard, SHARDS>,
     /// Lookups answered.
     hits: BusyCounter,
+    /// Prefetched objects that were evicted before a lookup asked for them, and the latest of them.
+    prefetched_dropped: Counter,
+    recently_dropped: RecentKeys,
     arena: Arc<Arena>,
     budget: Budget,
     next_victim: AtomicUsize,
@@ -133,6 +152,8 @@ impl Hot {
         let hot = Arc::new(Self {
             shards: ShardedLock::new((0..SHARDS).map(|_| HotShard::default())),
             hits: BusyCounter::default(),
+            prefetched_dropped: Counter::default(),
+            recently_dropped: RecentKeys::new(),
             arena: Arena::new(slabs)?,
             budget: budget.clone(),
             next_victim: AtomicUsize::new(0),
@@ -232,6 +253,16 @@ impl Hot {
     /// Lookups that were hits.
     pub(crate) fn hits(&self) -> u64 {
         self.hits.value()
+    }
+
+    /// Prefetched objects that were evicted before a lookup asked for them.
+    pub(crate) fn prefetched_dropped(&self) -> u64 {
+        self.prefetched_dropped.value()
+    }
+
+    /// Whether the record under `key` was such an object lately. Says so once.
+    pub(crate) fn dropped_before_use(&self, key: KeyHash) -> bool {
+        self.recently_dropped.take(key)
     }
 
     /// The record under `key`, if it is hot, and whether it was asked for since the last call. Does
@@ -352,7 +383,7 @@ impl Hot {
     }
 
     /// Makes `copied` the record of its key. Called under the lock of the key's shard.
-    pub(crate) fn insert(&self, copied: Copied) -> Option<Pinned> {
+    pub(crate) fn insert(&self, copied: Copied, arrival: Arrival) -> Option<Pinned> {
         let Copied { stored, in_slab } = copied;
         let key = stored.record.fields.key;
         let bytes = (stored.record.metadata.len() + stored.record.content_bytes()) as u64;
@@ -367,6 +398,7 @@ impl Hot {
             in_slab,
             asked_for: AtomicBool::new(false),
             used: AtomicBool::new(false),
+            prefetched: AtomicBool::new(arrival == Arrival::Prefetched),
         };
         hot.in_slab.put(Arc::clone(&hot.stored));
         let held = hot.pin();
@@ -441,9 +473,19 @@ impl Hot {
         for stored in &records {
             let key = stored.record.fields.key;
             let is_it = |hot: &HotObject| Arc::ptr_eq(&hot.stored, stored);
-            if shard.map.get(&key).is_some_and(is_it) {
-                self.take_out(shard, key);
+            if shard.map.get(&key).is_some_and(is_it)
+                && let Some(evicted) = self.take_out(shard, key)
+            {
+                self.note_if_unused(&evicted);
             }
+        }
+    }
+
+    fn note_if_unused(&self, evicted: &HotObject) {
+        let fields = &evicted.stored.record.fields;
+        if fields.kind == Kind::Head && evicted.prefetched.load(Ordering::Relaxed) {
+            self.prefetched_dropped.add(1);
+            self.recently_dropped.note(fields.key);
         }
     }
 
@@ -514,7 +556,7 @@ impl Hot {
 mod tests {
     use super::super::pinned::PinnedRecord;
     use super::*;
-    use crate::format::{Fields, Kind};
+    use crate::format::Fields;
     use crate::key::Secret;
     use crate::object::Version;
 
@@ -549,7 +591,7 @@ mod tests {
     }
 
     fn insert(hot: &Hot, record: &Record) -> Option<Pinned> {
-        hot.insert(hot.copy(record, None)?)
+        hot.insert(hot.copy(record, None)?, Arrival::Wanted)
     }
 
     #[test]
@@ -743,7 +785,7 @@ mod tests {
         // One whose slab was let go of meanwhile is not made known: nothing would let go of it.
         let copied = hot.copy(&record(2, 1_000), None).unwrap();
         hot.keep_within(0);
-        assert!(hot.insert(copied).is_none());
+        assert!(hot.insert(copied, Arrival::Wanted).is_none());
         assert_eq!((hot.bytes(), hot.slab_bytes(), budget.used()), (0, 0, 0));
     }
 
@@ -785,6 +827,27 @@ mod tests {
         }
         hot.keep_within(0);
         assert_eq!((hot.bytes(), hot.slab_bytes(), budget.used()), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_was_prefetched_and_evicted_without_a_lookup_is_told_once() {
+        let budget = Budget::new(4 << 20);
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
+        let prefetch = |n| {
+            let copied = hot.copy(&record(n, 8_000), None).unwrap();
+            hot.insert(copied, Arrival::Prefetched).unwrap();
+        };
+        (0..100).for_each(prefetch);
+        for n in 0..50 {
+            assert!(hot.hit(record(n, 0).fields.key, |_| true).is_some());
+        }
+        hot.keep_within(0);
+        assert_eq!(hot.prefetched_dropped(), 50);
+        let told = || (0..100).filter(|n| hot.dropped_before_use(record(*n, 0).fields.key));
+        let first: Vec<u32> = told().collect();
+        // Two of them may have one place in the table.
+        assert!(first.len() >= 48 && first[0] >= 50, "{first:?}");
+        assert_eq!(told().count(), 0);
     }
 
     #[test]

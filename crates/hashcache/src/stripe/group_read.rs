@@ -23,6 +23,7 @@ use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Medium, Read};
 use crate::format::{IO_BLOCK, Kind, Prelude, RecordAddress};
 use crate::memory::AlignedBuf;
+use crate::memory::Arrival;
 use crate::memory::RecordHandle;
 use crate::policy::Located;
 use crate::record::Record;
@@ -136,6 +137,9 @@ impl Stripe {
         let run_read = self.begins(at, bytes)?;
         let bytes = self.medium.read_reserved(offset, bytes, reservation)?;
         self.medium.counters.group_reads.add(1);
+        if self.shared.hot.dropped_before_use(wanted.key) {
+            self.medium.counters.repeated_group_reads.add(1);
+        }
         let first = self.read_within(at, place, &bytes)?;
         if let Read::Record(record) = &first
             && record.fields.group != 0
@@ -145,6 +149,24 @@ impl Stripe {
         }
         drop(run_read);
         Some(first)
+    }
+
+    /// The record at `at` without the rest of its run, if it has one; with groups, counts why.
+    pub(super) fn read_alone(&self, wanted: &LookupTarget, at: LogPos, run: u8) -> Read {
+        let read = self.read_log(at, wanted.expect);
+        if self.index.id.policy.grouped
+            && let Read::Record(record) = &read
+        {
+            let counters = &self.medium.counters;
+            let cause = match (wanted.span, run, record.fields.group) {
+                (Some(_), ..) => &counters.span_reads,
+                (None, 0, 0) => &counters.ungrouped_reads,
+                (None, 0, _) => &counters.lone_reads,
+                (None, ..) => &counters.member_reads,
+            };
+            cause.add(1);
+        }
+        read
     }
 
     /// Notes that a run is being read; `None` when it is already.
@@ -247,7 +269,9 @@ impl Stripe {
         if !self.may_be_newest(record, at, *rows > 0) {
             return false;
         }
+        let is_head = u64::from(record.fields.kind == Kind::Head);
         if self.shared.hot.contains(key) {
+            self.medium.counters.prefetched_present.add(is_head);
             return true;
         }
         // Before the lock is taken, for making room may take long.
@@ -277,11 +301,9 @@ impl Stripe {
             && located.newest_in_log() == Some(at)
             && self.is_in_force(record);
         let wanted = is_newest && !self.shared.hot.contains(key);
-        if wanted && self.shared.hot.insert(copied).is_some() {
-            self.medium
-                .counters
-                .prefetched
-                .add(u64::from(record.fields.kind == Kind::Head));
+        let insert = || self.shared.hot.insert(copied, Arrival::Prefetched);
+        if wanted && insert().is_some() {
+            self.medium.counters.prefetched.add(is_head);
             if self.index.shape.stays_on_disk() {
                 self.touch(&mut shard, key, at, located.run(at));
             }

@@ -19,6 +19,7 @@ use crate::disk::table;
 use crate::disk::{Medium, Read};
 use crate::format::Kind;
 use crate::key::KeyHash;
+use crate::memory::Arrival;
 use crate::memory::RecordHandle;
 use crate::memory::WriteLocked;
 use crate::object::Version;
@@ -356,7 +357,7 @@ impl Stripe {
             if let Some(copied) = copied.take() {
                 // Bans may have been forgotten that said something of it just now.
                 record.hand_down_judged(copied.record());
-                if let Some(hot) = self.shared.hot.insert(copied) {
+                if let Some(hot) = self.shared.hot.insert(copied, Arrival::Wanted) {
                     return Some(RecordHandle::Pinned(hot));
                 }
             }
@@ -450,7 +451,7 @@ impl Stripe {
             let run = candidates.run(*at);
             let read = first.take();
             let read = read.or_else(|| self.read_with_run(wanted, *at, run));
-            match read.unwrap_or_else(|| self.read_log(*at, wanted.expect)) {
+            match read.unwrap_or_else(|| self.read_alone(wanted, *at, run)) {
                 Read::Record(record) if wanted.is(&record) => {
                     if self.is_in_force(&record) {
                         return Some(*record);
@@ -514,6 +515,7 @@ impl Stripe {
         let row = self.index.shape.row_number(key.shard(), row);
         for _ in 0..CHECKPOINTS_MAX {
             let checkpoint_id = self.index.file.checkpoint_id()?;
+            self.medium.counters.row_reads.add(1);
             let saved = index_rows::read_row(&self.medium, &self.index, checkpoint_id, row, read);
             let shard = self.shard(key);
             if self.index.file.checkpoint_id() == Some(checkpoint_id) {

@@ -33,7 +33,7 @@ use crate::geometry::bans_max;
 use crate::io::Pool;
 use crate::key::{KeyHash, SHARDS};
 use crate::members::Peer;
-use crate::memory::{ReadLocked, WriteLocked};
+use crate::memory::{Arrival, ReadLocked, WriteLocked};
 use crate::object::Version;
 use crate::policy::Located;
 use crate::record::Record;
@@ -375,7 +375,7 @@ impl Stripe {
         let is_alone =
             older.is_none() && tells && self.locate(&shard, fields.key) == Located::Nowhere;
         let removed = (!is_alone).then(|| self.remove_from(&mut shard, fields.key));
-        let inserted = self.shared.hot.insert(copied);
+        let inserted = self.shared.hot.insert(copied, Arrival::Wanted);
         drop(shard);
         drop(older);
         if let Some((version, _, dropped)) = removed {

@@ -42,6 +42,7 @@ impl Stripe {
         };
         let whole = prelude.record_bytes();
         if whole > bytes.len() {
+            self.medium.counters.rest_reads.add(1);
             bytes = match self.medium.read_rest(first.offset, &bytes, whole) {
                 Ok(bytes) => bytes,
                 Err(read) => return read,

@@ -109,6 +109,7 @@ impl Stripe {
             let stripe = Arc::clone(self);
             return self.pool.run(move || stripe.answer(*request, None));
         };
+        self.medium.counters.rest_reads.add(1);
         // What was read ends on a boundary of the device, so the rest begins on one.
         let filled = skip + bytes.len();
         buffer[skip..filled].copy_from_slice(&bytes);

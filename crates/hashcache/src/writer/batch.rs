@@ -21,7 +21,7 @@ use crate::format::{
     encode_record, kind_number, round_up,
 };
 use crate::key::SHARDS;
-use crate::memory::{AlignedBuf, Copied};
+use crate::memory::{AlignedBuf, Arrival, Copied};
 use crate::observers::{Event, MarkedObject};
 use crate::shard::{Pending, Shard};
 use crate::write_queue::{BatchRecord, group_of, runs};
@@ -249,7 +249,7 @@ impl DeviceWriter {
         if pending.copies.is_some() {
             self.stripe.medium.counters.readmitted.add(1);
         }
-        copied.and_then(|it| self.stripe.shared.hot.insert(it));
+        copied.and_then(|it| self.stripe.shared.hot.insert(it, Arrival::Wanted));
     }
 
     /// How far the run of each record of `batch`, of these sizes, reaches.
@@ -529,7 +529,7 @@ impl DeviceWriter {
         let mut shard = stripe.shard(key);
         shard.policy.table_mut().expect(TABLE_ONLY).written(key);
         if shard.written(pending) {
-            copied.and_then(|it| stripe.shared.hot.insert(it));
+            copied.and_then(|it| stripe.shared.hot.insert(it, Arrival::Wanted));
         }
         Ok(())
     }

@@ -358,6 +358,32 @@ fn neighbours_of_another_group_stay_cold() {
 }
 
 #[test]
+fn each_read_is_counted_under_its_cause() {
+    let device = memory(64 * MIB);
+    let cache = open(grouped(device.clone()));
+    (0..3).for_each(|object| put(&cache, 1, object));
+    put_in(&cache, 2, 0, 0);
+    put(&cache, 3, 0);
+    // Longer than the first read of a record whose length is not known.
+    let (long, long_name) = (Value::new(1_000, 40 * KIB), name(4, 0));
+    long.store(&cache, &long_name).unwrap();
+    cache.close();
+    let cache = open(grouped(device));
+    for (page, object) in [(1, 0), (1, 1), (1, 2), (2, 0), (3, 0)] {
+        assert_eq!(get(&cache, &name(page, object)), Some(value(page, object)));
+    }
+    assert_eq!(get(&cache, &long_name), Some(long));
+    let stats = cache.stats();
+    assert_eq!((stats.group_reads, stats.prefetched), (1, 2));
+    assert_eq!((stats.ungrouped_reads, stats.lone_reads), (2, 1));
+    assert_eq!(stats.rest_reads, 1);
+    assert_eq!(
+        (stats.repeated_group_reads, stats.prefetched_dropped),
+        (0, 0)
+    );
+}
+
+#[test]
 fn what_is_read_along_by_rounding_is_no_sibling() {
     let device = memory(64 * MIB);
     let cache = open(grouped(device.clone()));
