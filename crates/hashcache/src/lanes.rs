@@ -75,11 +75,6 @@ impl<T> LaneArc<T> {
         self.0.of_lanes.get(own()).unwrap_or(self).clone()
     }
 
-    /// Whether `other` is a handle to the same value.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0.value, &other.0.value)
-    }
-
     /// This handle, for an owner that need not know the value's type.
     pub(crate) fn into_any(self) -> Arc<dyn Send + Sync>
     where

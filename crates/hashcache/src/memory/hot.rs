@@ -1,30 +1,34 @@
 //! Hot objects: records served from memory, in slabs.
 //!
-//! Each shard fills one slab after another and evicts the oldest slab, unless half of its records
-//! were asked for since: then the slab gets another round (CLOCK with slabs as its unit).
+//! A record is found by its key in one of 16 maps. Its bytes lie in slabs, whose order and eviction
+//! are the affair of `slab_streams`: there the records of a page group lie side by side.
 //!
 //! A record is copied into slabs first ([`Hot::copy`]), under no lock of the engine: room for it
 //! may have to be made by evicting others, whose memory the kernel takes back. Then it is published
 //! ([`Hot::insert`]).
 //!
 //! Invariants: a record here is the newest committed one of its name. `stripe` removes it, under
-//! the lock of the key's shard, before a newer record or a remove becomes visible. A shard that a
-//! panic has left half changed is dropped ([`Hot::mend`]).
+//! the lock of the key's shard, before a newer record or a remove becomes visible. A record in a
+//! map is in the list of the slab in which it ends, and once that is evicted the record leaves the
+//! map. The lock of a map is never held together with that of a stream of slabs; the lock of a
+//! slab's list is taken under either. A map that a panic has left half changed is dropped
+//! ([`Hot::mend`]).
 //! Cost: one lock and one map lookup a hit, which write to no cache line of another lane; about
 //! [`ENTRY_BYTES`] beside the bytes.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
-use super::pinned::{Pinned, PinnedRecords, RECORDS_MAX, Stored, list_bytes};
+use super::pinned::{Pinned, PinnedRecords};
 use super::recent_keys::RecentKeys;
 use super::sharded_lock::{ReadLocked, ShardedLock, WriteLocked};
-use super::slab::{Arena, Open, SLAB_BYTES};
+use super::slab::{Open, SLAB_BYTES};
+use super::slab_streams::{LockedStream, SecondChance, SlabStreams};
+use super::stored::{Stored, Uses};
 use super::wakes;
 use crate::address::LogPos;
 use crate::format::Kind;
@@ -37,6 +41,10 @@ const SHARDS: usize = 16;
 /// What a hot record takes beside its bytes: map entry, record, handles of its pieces. Measured by
 /// the allocator's own count, rounded up.
 const ENTRY_BYTES: u64 = 512;
+/// As many of the oldest slabs may get another round before one copy evicts whatever is next.
+const ROUNDS_MAX: usize = 32;
+/// The same for each slab that others are to have.
+const ROUNDS_A_SLAB: usize = 16;
 
 /// Why a record becomes hot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,26 +60,9 @@ struct HotObject {
     stored: Arc<Stored>,
     /// All records that end in the same slab.
     in_slab: PinnedRecords,
-    asked_for: AtomicBool,
-    /// The same since the log last came round to it ([`Hot::peek`]).
-    used: AtomicBool,
-    /// A group read has loaded it, and no lookup has asked for it yet.
-    prefetched: AtomicBool,
 }
 
 impl HotObject {
-    fn was_asked_for(&self) {
-        // A store takes the cache line from other processors, even of what is there already.
-        for flag in [&self.asked_for, &self.used] {
-            if !flag.load(Ordering::Relaxed) {
-                flag.store(true, Ordering::Relaxed);
-            }
-        }
-        if self.prefetched.load(Ordering::Relaxed) {
-            self.prefetched.store(false, Ordering::Relaxed);
-        }
-    }
-
     fn pin(&self) -> Pinned {
         self.in_slab.pin(&self.stored)
     }
@@ -80,35 +71,13 @@ impl HotObject {
 #[derive(Default)]
 struct HotShard {
     map: KeyMap<HotObject>,
-    open: Option<Open>,
-    /// Of each slab from the oldest to the one being filled, the records that end in it.
-    by_slab: VecDeque<PinnedRecords>,
-    /// Records that were copied to end in the last of them, whether they came to lie there or not.
-    copied: usize,
-    /// What of [`Hot::slabs`] and [`Hot::bytes`] is this shard's.
-    slabs: usize,
+    /// What of [`Hot::bytes`] is this shard's.
     bytes: u64,
-}
-
-impl HotShard {
-    /// Whether `needed` bytes of a record can be copied in without another slab.
-    fn has_room(&self, needed: usize) -> bool {
-        let room = self.open.as_ref().map_or(0, Open::room);
-        !self.by_slab.is_empty() && self.copied < RECORDS_MAX && room >= needed
-    }
-
-    /// Copies as much of `bytes` as has room; returns the copy and what is left.
-    fn append<'a>(&mut self, bytes: &'a [u8]) -> Option<(Bytes, &'a [u8])> {
-        let open = self.open.as_mut()?;
-        let (now, later) = bytes.split_at(bytes.len().min(open.room()));
-        Some((open.append(now), later))
-    }
 }
 
 /// A record in slabs that is not known yet. Dropped, it never will be.
 pub(crate) struct Copied {
     stored: Arc<Stored>,
-    /// Of the slab in which it ends.
     /// All records that end in the same slab.
     in_slab: PinnedRecords,
 }
@@ -124,6 +93,15 @@ fn shard(key: KeyHash) -> usize {
     usize::from(key.to_bytes()[14] & 0xf)
 }
 
+/// Slabs get a second chance in the first `given` rounds.
+fn chance(round: usize, given: usize) -> SecondChance {
+    if round < given {
+        SecondChance::Given
+    } else {
+        SecondChance::Denied
+    }
+}
+
 /// The hot objects.
 pub(crate) struct Hot {
     shards: ShardedLock<HotShard, SHARDS>,
@@ -132,34 +110,21 @@ pub(crate) struct Hot {
     /// Prefetched objects that were evicted before a lookup asked for them, and the latest of them.
     prefetched_dropped: Counter,
     recently_dropped: RecentKeys,
-    arena: Arc<Arena>,
+    slabs: SlabStreams,
     budget: Budget,
-    next_victim: AtomicUsize,
-    /// Slabs of all shards.
-    slabs: AtomicUsize,
-    /// How many there may be at all.
-    slabs_most: usize,
-    /// And for the sake of others on this machine.
-    slabs_max: AtomicUsize,
     bytes: AtomicU64,
 }
 
 impl Hot {
     /// Hot objects that take what `budget` leaves, at most `bytes_max`.
     pub(crate) fn new(budget: &Budget, bytes_max: u64) -> io::Result<Arc<Self>> {
-        let slabs = usize::try_from(budget.limit()).unwrap_or(usize::MAX) / SLAB_BYTES;
-        let slabs_most = usize::try_from(bytes_max).unwrap_or(usize::MAX) / SLAB_BYTES;
         let hot = Arc::new(Self {
             shards: ShardedLock::new((0..SHARDS).map(|_| HotShard::default())),
             hits: BusyCounter::default(),
             prefetched_dropped: Counter::default(),
             recently_dropped: RecentKeys::new(),
-            arena: Arena::new(slabs)?,
+            slabs: SlabStreams::new(budget, bytes_max)?,
             budget: budget.clone(),
-            next_victim: AtomicUsize::new(0),
-            slabs: AtomicUsize::new(0),
-            slabs_most,
-            slabs_max: AtomicUsize::new(slabs_most),
             bytes: AtomicU64::new(0),
         });
         let reclaimed = Arc::downgrade(&hot);
@@ -190,20 +155,9 @@ impl Hot {
         self.write_at(shard(key))
     }
 
-    fn write_at(&self, n: usize) -> WriteLocked<'_, HotShard> {
-        self.whole(n, self.shards.write_anyway(n))
-    }
-
-    fn try_write_at(&self, n: usize) -> Option<WriteLocked<'_, HotShard>> {
-        Some(self.whole(n, self.shards.try_write_anyway(n)?))
-    }
-
     /// Shard `n`, without what a panic may have left half changed.
-    fn whole<'a>(
-        &self,
-        n: usize,
-        (mut shard, is_broken): (WriteLocked<'a, HotShard>, bool),
-    ) -> WriteLocked<'a, HotShard> {
+    fn write_at(&self, n: usize) -> WriteLocked<'_, HotShard> {
+        let (mut shard, is_broken) = self.shards.write_anyway(n);
         if is_broken {
             self.mend(n, &mut shard);
         }
@@ -216,14 +170,13 @@ impl Hot {
     fn mend(&self, n: usize, shard: &mut WriteLocked<'_, HotShard>) {
         tracing::error!("a panic: some hot objects are dropped");
         let broken = std::mem::take(&mut **shard);
-        self.slabs.fetch_sub(broken.slabs, Ordering::Relaxed);
         self.bytes.fetch_sub(broken.bytes, Ordering::Relaxed);
         self.shards.mended(n, shard);
     }
 
     /// A slab for a writer, of the same arena.
     pub(super) fn slab(&self, reservation: Reservation) -> Result<Open, Reservation> {
-        self.arena.open_reserved(reservation)
+        self.slabs.open_for_writer(reservation)
     }
 
     /// The record under `key`, if it is hot and is what is `wanted`: a hit.
@@ -241,7 +194,7 @@ impl Hot {
     ) -> Option<Pinned> {
         let shard = self.read(key);
         let hot = shard.map.get(&key).filter(|it| wanted(&it.stored.record))?;
-        hot.was_asked_for();
+        hot.stored.uses.ask();
         Some(hot.pin())
     }
 
@@ -270,8 +223,7 @@ impl Hot {
     pub(crate) fn peek(&self, key: KeyHash) -> Option<(Pinned, bool)> {
         let shard = self.read(key);
         let hot = shard.map.get(&key)?;
-        let used = hot.used.swap(false, Ordering::Relaxed);
-        Some((hot.pin(), used))
+        Some((hot.pin(), hot.stored.uses.take_used()))
     }
 
     /// Whether the record under `key` is hot. Does not count as asking for it.
@@ -296,6 +248,8 @@ impl Hot {
     /// Takes out the record under `key`, to be let go of without the lock.
     fn take_out(&self, shard: &mut HotShard, key: KeyHash) -> Option<HotObject> {
         let gone = shard.map.remove(&key)?;
+        // It is no longer a reason to keep its slab.
+        gone.stored.uses.take_asked_for();
         let record = &gone.stored.record;
         let bytes = (record.metadata.len() + record.content_bytes()) as u64;
         shard.bytes -= bytes;
@@ -338,7 +292,6 @@ impl Hot {
 
     fn copy_as(&self, record: &Record, at: Option<LogPos>, storage: Storage) -> Option<Copied> {
         debug_assert!(!wakes::holds_lock(), "copied under a lock");
-        let key = record.fields.key;
         let bytes = record.metadata.len() + record.content_bytes();
         if bytes as u64 > self.budget.limit() / 32 {
             return None;
@@ -346,25 +299,28 @@ impl Hot {
         let reservation = self
             .budget
             .reserve(ENTRY_BYTES + record.name.len() as u64)?;
+        let n = self.slabs.stream_of(&record.fields);
         // Metadata is used whole, so it does not straddle slabs; content may.
-        let mut shard = self.with_room(self.write(key), key, record.metadata.len().max(1))?;
+        let mut stream = self.stream_with_room(n, record.metadata.len().max(1))?;
         let metadata = match record.metadata.is_empty() {
             true => Bytes::new(),
-            false => shard.append(&record.metadata)?.0,
+            false => stream.append(&record.metadata)?.0,
         };
         let mut content = Vec::with_capacity(2);
         for piece in &record.content {
             let mut rest = &piece[..];
             while !rest.is_empty() {
-                shard = self.with_room(shard, key, 1)?;
-                let (copy, later) = shard.append(rest)?;
+                if !stream.has_room(1) {
+                    drop(stream);
+                    stream = self.stream_with_room(n, 1)?;
+                }
+                let (copy, later) = stream.append(rest)?;
                 content.push(copy);
                 rest = later;
             }
         }
-        shard.copied += 1;
-        let in_slab = shard.by_slab.back()?.clone();
-        drop(shard);
+        let in_slab = stream.end_record()?;
+        drop(stream);
         let stored = Stored {
             record: Record {
                 fields: record.fields.clone(),
@@ -375,6 +331,7 @@ impl Hot {
                 storage,
                 judged: AtomicU64::default(),
             },
+            uses: Uses::default(),
             _reservation: reservation,
         };
         record.hand_down_judged(&stored.record);
@@ -387,20 +344,16 @@ impl Hot {
         let Copied { stored, in_slab } = copied;
         let key = stored.record.fields.key;
         let bytes = (stored.record.metadata.len() + stored.record.content_bytes()) as u64;
+        if arrival == Arrival::Prefetched {
+            stored.uses.prefetch();
+        }
         let mut shard = self.write(key);
         // If its slab was evicted meanwhile, the record would never be evicted: drop the copy.
-        if !shard.by_slab.iter().rev().any(|other| other.is(&in_slab)) {
+        if !in_slab.put(Arc::clone(&stored)) {
             return None;
         }
         let old = self.take_out(&mut shard, key);
-        let hot = HotObject {
-            stored,
-            in_slab,
-            asked_for: AtomicBool::new(false),
-            used: AtomicBool::new(false),
-            prefetched: AtomicBool::new(arrival == Arrival::Prefetched),
-        };
-        hot.in_slab.put(Arc::clone(&hot.stored));
+        let hot = HotObject { stored, in_slab };
         let held = hot.pin();
         shard.map.insert(key, hot);
         shard.bytes += bytes;
@@ -410,140 +363,103 @@ impl Hot {
         Some(held)
     }
 
-    /// The shard of `key` with room for `needed` bytes in its open slab. Begins another slab if
-    /// there is none, at the cost of this shard's oldest ones when the budget is spent.
+    /// Stream `n` with room for `needed` bytes in the slab that it fills, at the cost of the oldest
+    /// slabs when there may be no other.
     ///
-    /// The memory of dropped records is released only when the shard is unlocked, so it is unlocked
-    /// for that; meanwhile another thread may have made room, or taken it.
-    fn with_room<'a>(
-        &'a self,
-        mut shard: WriteLocked<'a, HotShard>,
-        key: KeyHash,
-        needed: usize,
-    ) -> Option<WriteLocked<'a, HotShard>> {
-        let once = shard.by_slab.len();
-        let mut tries = 2 * once;
-        while !shard.has_room(needed) {
-            let most = self.slabs_max.load(Ordering::Relaxed);
-            let may_grow = self.slabs.load(Ordering::Relaxed) < most;
-            let open = || self.arena.open(&self.budget, list_bytes());
-            if let Some(open) = may_grow.then(open).flatten() {
-                shard.open = Some(open);
-                shard.by_slab.push_back(PinnedRecords::new());
-                shard.copied = 0;
-                shard.slabs += 1;
-                self.slabs.fetch_add(1, Ordering::Relaxed);
-                break;
+    /// The memory of dropped records is released only when no lock is held; meanwhile another
+    /// thread may have made room, or taken it.
+    fn stream_with_room(&self, n: usize, needed: usize) -> Option<LockedStream<'_>> {
+        for round in 0..2 * ROUNDS_MAX {
+            if let Some(stream) = self.slabs.with_room(n, needed) {
+                return Some(stream);
             }
-            if tries == 0 {
+            if self.slabs.count() == 0 {
                 return None;
             }
-            self.evict_oldest(&mut shard, tries > once);
-            tries -= 1;
-            drop(shard);
-            shard = self.write(key);
+            self.evict_oldest(chance(round, ROUNDS_MAX));
         }
-        Some(shard)
+        self.slabs.with_room(n, needed)
     }
 
-    /// Lets the oldest slab go, unless it was asked for and that counts.
-    fn evict_oldest(&self, shard: &mut HotShard, asked_counts: bool) {
-        let Some(oldest) = shard.by_slab.pop_front() else {
-            return;
-        };
-        if shard.by_slab.is_empty() {
-            shard.open = None;
-        }
-        let records = oldest.records();
-        // What came after it under the same name is in the list of its own slab.
-        let own = |stored: &Arc<Stored>| {
-            let hot = shard.map.get(&stored.record.fields.key);
-            hot.filter(|hot| Arc::ptr_eq(&hot.stored, stored))
-        };
-        let asked = |hot: &&HotObject| hot.asked_for.swap(false, Ordering::Relaxed);
-        let asked_for = records.iter().filter_map(own).filter(asked).count();
-        if asked_counts && 2 * asked_for > records.len() && !shard.by_slab.is_empty() {
-            // Behind the newest full slab: the last one is still being filled.
-            let behind = shard.by_slab.len() - 1;
-            shard.by_slab.insert(behind, oldest);
-            return;
-        }
-        shard.slabs -= 1;
-        self.slabs.fetch_sub(1, Ordering::Relaxed);
-        for stored in &records {
-            let key = stored.record.fields.key;
-            let is_it = |hot: &HotObject| Arc::ptr_eq(&hot.stored, stored);
-            if shard.map.get(&key).is_some_and(is_it)
-                && let Some(evicted) = self.take_out(shard, key)
-            {
-                self.note_if_unused(&evicted);
+    /// Lets the oldest slab go, unless it was asked for and gets a second chance.
+    fn evict_oldest(&self, second: SecondChance) {
+        let mut records = self.slabs.evict_oldest(second);
+        let shard_of = |stored: &Arc<Stored>| shard(stored.record.fields.key);
+        records.sort_unstable_by_key(shard_of);
+        for of_shard in records.chunk_by(|one, other| shard_of(one) == shard_of(other)) {
+            let mut shard = self.write_at(shard_of(&of_shard[0]));
+            for stored in of_shard {
+                self.evict(&mut shard, stored);
             }
+        }
+    }
+
+    /// Takes `stored` out, unless another record has come under its key.
+    fn evict(&self, shard: &mut HotShard, stored: &Arc<Stored>) {
+        let key = stored.record.fields.key;
+        let is_it = |hot: &HotObject| Arc::ptr_eq(&hot.stored, stored);
+        if shard.map.get(&key).is_some_and(is_it)
+            && let Some(evicted) = self.take_out(shard, key)
+        {
+            self.note_if_unused(&evicted);
         }
     }
 
     fn note_if_unused(&self, evicted: &HotObject) {
         let fields = &evicted.stored.record.fields;
-        if fields.kind == Kind::Head && evicted.prefetched.load(Ordering::Relaxed) {
+        if fields.kind == Kind::Head && evicted.stored.uses.is_prefetched() {
             self.prefetched_dropped.add(1);
             self.recently_dropped.note(fields.key);
         }
     }
 
-    /// Lets go of about `bytes` bytes, the oldest slab of each shard in turn.
+    /// Lets go of about `bytes` bytes, the oldest slabs first.
     fn shrink(&self, bytes: u64) {
         let target = self.budget.used().saturating_sub(bytes);
         let slabs = usize::try_from(bytes).unwrap_or(usize::MAX) / SLAB_BYTES;
         self.shrink_until(slabs, || self.budget.used() <= target);
     }
 
-    /// Lets go of slabs, the oldest of each shard in turn, until it is `enough`, which takes about
-    /// as many as `slabs`.
+    /// Lets go of slabs, the oldest first, until it is `enough`, which takes about as many as
+    /// `slabs`.
     fn shrink_until(&self, slabs: usize, enough: impl Fn() -> bool) {
-        // All of them may be in one shard, and in the first half of the rounds have been asked for.
-        let rounds = slabs.max(2).saturating_mul(2 * SHARDS);
-        for round in 0..rounds {
+        // In the first half of the rounds, slabs that were asked for may stay. In the second half
+        // they are evicted too: the caller waits for memory.
+        let half = slabs.max(2).saturating_mul(ROUNDS_A_SLAB);
+        for round in 0..2 * half {
             if enough() {
                 return;
             }
             // Evicted slabs may still have their pages.
-            self.arena.release_resident();
-            if enough() || self.slabs.load(Ordering::Relaxed) == 0 {
+            self.slabs.arena().release_resident();
+            if enough() || self.slabs.count() == 0 {
                 return;
             }
-            let victim = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            // What others are using is skipped: there are enough.
-            if let Some(mut shard) = self.try_write_at(victim) {
-                // In the second half of the rounds, slabs that were asked for are evicted too: the
-                // caller waits for memory.
-                self.evict_oldest(&mut shard, round < rounds / 2);
-            }
+            self.evict_oldest(chance(round, half));
         }
     }
 
     /// From now on takes no more than `bytes` for slabs, and lets go of what is beyond.
     pub(super) fn keep_within(&self, bytes: u64) {
-        let most = usize::try_from(bytes / SLAB_BYTES as u64).unwrap_or(usize::MAX);
-        let most = most.min(self.slabs_most);
-        self.slabs_max.store(most, Ordering::Relaxed);
-        self.arena.keep_within(most);
-        let slabs = || self.slabs.load(Ordering::Relaxed);
+        let most = self.slabs.keep_within(bytes);
+        let slabs = || self.slabs.count();
         self.shrink_until(slabs().saturating_sub(most), || slabs() <= most);
     }
 
     /// Bytes that slabs of hot objects take.
     pub(crate) fn slab_bytes(&self) -> u64 {
-        self.slabs.load(Ordering::Relaxed) as u64 * SLAB_BYTES as u64
+        self.slabs.count() as u64 * SLAB_BYTES as u64
     }
 
     /// Bytes of the budget that others take, mostly of the heap.
     pub(super) fn others_bytes(&self) -> u64 {
-        let slabs = self.slab_bytes() + self.arena.resident_bytes();
+        let slabs = self.slab_bytes() + self.slabs.arena().resident_bytes();
         self.budget.used().saturating_sub(slabs)
     }
 
     /// Bytes that hot objects would give to others.
     pub(crate) fn reclaimable_bytes(&self) -> u64 {
-        self.bytes() + self.arena.resident_bytes()
+        self.bytes() + self.slabs.arena().resident_bytes()
     }
 
     /// Bytes of content and metadata that are hot.
@@ -553,312 +469,4 @@ impl Hot {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::pinned::PinnedRecord;
-    use super::*;
-    use crate::format::Fields;
-    use crate::key::Secret;
-    use crate::object::Version;
-
-    fn record(n: u32, content_bytes: usize) -> Record {
-        let name = n.to_le_bytes();
-        let fields = Fields {
-            kind: Kind::Head,
-            key: Secret::from_bytes([1; 32]).name(&name),
-            version: Version(1),
-            revision: 0,
-            confirmed: Version(1),
-            span: 0,
-            incomplete: false,
-            total: Some(content_bytes as u64),
-            span_pages: 4,
-            mark: 0,
-            group: 0,
-            useless_after: 0,
-            fresh_until: 0,
-            labels: Vec::new(),
-        };
-        let fill = n.to_le_bytes()[0];
-        Record {
-            fields,
-            name: Bytes::copy_from_slice(&name),
-            metadata: Bytes::from(vec![!fill; 100]),
-            content: vec![Bytes::from(vec![fill; content_bytes])],
-            at: None,
-            storage: Storage::Disk,
-            judged: AtomicU64::default(),
-        }
-    }
-
-    fn insert(hot: &Hot, record: &Record) -> Option<Pinned> {
-        hot.insert(hot.copy(record, None)?, Arrival::Wanted)
-    }
-
-    #[test]
-    fn what_is_hot_is_what_was_inserted_and_the_budget_holds() {
-        let budget = Budget::new(4 << 20);
-        let hot = Hot::new(&budget, u64::MAX).unwrap();
-        let mut random = fastrand::Rng::with_seed(5);
-        for n in 0..20_000 {
-            insert(&hot, &record(n, random.usize(1..60_000)));
-            assert!(budget.used() <= budget.limit());
-            let asked = random.u32(n.saturating_sub(50)..=n);
-            if let Some(found) = hot.hit(record(asked, 0).fields.key, |_| true) {
-                let fill = asked.to_le_bytes()[0];
-                assert!(
-                    found
-                        .content
-                        .iter()
-                        .all(|piece| piece.iter().all(|b| *b == fill))
-                );
-                assert!(found.metadata.iter().all(|b| *b == !fill));
-                assert_eq!(found.content_bytes() as u64, found.fields.total.unwrap());
-            }
-        }
-        assert!(hot.bytes() > 1 << 20);
-    }
-
-    #[test]
-    fn hot_objects_make_room_for_others_down_to_nothing() {
-        let budget = Budget::new(4 << 20);
-        let hot = Hot::new(&budget, u64::MAX).unwrap();
-        for n in 0..2_000 {
-            insert(&hot, &record(n, 8_000));
-        }
-        let mut held = Vec::new();
-        while let Some(reservation) = budget.reserve(64 << 10) {
-            held.push(reservation);
-        }
-        assert!(held.len() >= 60, "{} of 64", held.len());
-    }
-
-    #[test]
-    fn no_more_is_hot_than_others_leave() {
-        let budget = Budget::new(16 << 20);
-        let hot = Hot::new(&budget, u64::MAX).unwrap();
-        let fill = |from: u32| {
-            for n in from..from + 2_000 {
-                insert(&hot, &record(n, 8_000));
-            }
-        };
-        fill(0);
-        assert!(hot.slab_bytes() > 12 << 20, "{}", hot.slab_bytes());
-        let used = budget.used();
-        hot.keep_within(4 << 20);
-        assert!(hot.slab_bytes() <= 4 << 20);
-        assert!(used - budget.used() >= 8 << 20);
-        fill(10_000);
-        assert!(hot.slab_bytes() <= 4 << 20);
-        assert!(hot.bytes() >= 2 << 20, "{}", hot.bytes());
-        hot.keep_within(16 << 20);
-        fill(20_000);
-        assert!(hot.slab_bytes() > 12 << 20, "{}", hot.slab_bytes());
-        hot.keep_within(0);
-        assert_eq!((hot.slab_bytes(), hot.bytes()), (0, 0));
-    }
-
-    #[test]
-    fn an_object_asked_for_again_and_again_stays() {
-        let budget = Budget::new(8 << 20);
-        let hot = Hot::new(&budget, u64::MAX).unwrap();
-        let favourite = record(0, 1_000);
-        insert(&hot, &favourite);
-        let mut lost = 0;
-        for n in 1..20_000 {
-            insert(&hot, &record(n, 8_000));
-            if hot.hit(favourite.fields.key, |_| true).is_none() {
-                lost += 1;
-                insert(&hot, &favourite);
-            }
-        }
-        assert!(lost < 400, "lost {lost} times");
-    }
-
-    #[test]
-    fn what_is_held_outlives_its_slab_and_then_all_memory_comes_back() {
-        let budget = Budget::new(4 << 20);
-        let hot = Hot::new(&budget, u64::MAX).unwrap();
-        let held = insert(&hot, &record(7, 5_000)).unwrap();
-        let piece = held.content(0);
-        hot.keep_within(0);
-        assert!(hot.hit(held.fields.key, |_| true).is_none());
-        hot.keep_within(4 << 20);
-        for n in 100..1_000 {
-            insert(&hot, &record(n, 8_000));
-        }
-        assert!(held.metadata.iter().all(|b| *b == !7));
-        drop(held);
-        assert!(piece.len() == 5_000 && piece.iter().all(|b| *b == 7));
-        hot.keep_within(0);
-        assert!(budget.used() > 64 << 10);
-        drop(piece);
-        assert_eq!(budget.used(), 0);
-    }
-
-    #[test]
-    fn what_came_later_under_its_name_stays_when_a_slab_goes() {
-        let budget = Budget::new(64 << 20);
-        let hot = Hot::new(&budget, u64::MAX).unwrap();
-        let again = record(0, 1_000);
-        insert(&hot, &again);
-        for n in 1..2_000 {
-            insert(&hot, &record(n, 8_000));
-        }
-        insert(&hot, &again);
-        hot.keep_within(8 << 20);
-        assert!(hot.hit(again.fields.key, |_| true).is_some());
-        assert!(hot.hit(record(1, 0).fields.key, |_| true).is_none());
-    }
-
-    #[test]
-    fn a_pinned_record_outlives_its_owner_and_then_its_memory_comes_back() {
-        let budget = Budget::new(1 << 20);
-        let record = Arc::new(record(7, 5_000));
-        let pinned = PinnedRecord::new(&record, &budget).unwrap();
-        let used = budget.used();
-        assert!(used > 0);
-        let held: Vec<_> = std::thread::scope(|scope| {
-            let holds = || pinned.pin();
-            let threads: Vec<_> = (0..8).map(|_| scope.spawn(holds)).collect();
-            threads.into_iter().map(|it| it.join().unwrap()).collect()
-        });
-        drop((pinned, record));
-        assert!(held.iter().all(|it| it.content(0).iter().all(|b| *b == 7)));
-        let piece = held[0].content(0);
-        assert_eq!(budget.used(), used);
-        drop(held);
-        assert!(piece.len() == 5_000 && piece[0] == 7);
-        drop(piece);
-        assert_eq!(budget.used(), 0);
-        let full = Budget::new(100);
-        assert!(PinnedRecord::new(&Arc::new(self::record(8, 1)), &full).is_none());
-    }
-
-    #[test]
-    fn what_a_panic_left_half_changed_is_dropped_and_the_rest_is_served() {
-        let budget = Budget::new(16 << 20);
-        let hot = Hot::new(&budget, u64::MAX).unwrap();
-        let records: Vec<Record> = (0..200).map(|n| record(n, 2_000)).collect();
-        for record in &records {
-            insert(&hot, record).unwrap();
-        }
-        let held = hot.peek(records[7].fields.key).unwrap().0;
-        let broken = shard(records[7].fields.key);
-        // The first call is under the lock of a reader, which stays whole.
-        let calls = AtomicUsize::new(0);
-        let panics = || {
-            hot.remove_all(|record| {
-                let is_it = record.fields.key == records[7].fields.key;
-                let calls = calls.fetch_add(usize::from(is_it), Ordering::Relaxed);
-                assert!(!is_it || calls == 0, "on purpose");
-                is_it
-            });
-        };
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
-        let is_broken = |it: &&Record| shard(it.fields.key) == broken;
-        for record in &records {
-            let hit = hot.hit(record.fields.key, |_| true);
-            assert_eq!(hit.is_none(), is_broken(&record));
-        }
-        let left = records.iter().filter(|it| !is_broken(it)).count() as u64;
-        assert_eq!(hot.bytes(), left * 2_100);
-        // What is held stays, and the shard is used again.
-        assert!(held.content(0).iter().all(|byte| *byte == 7));
-        for record in records.iter().filter(is_broken) {
-            assert!(insert(&hot, record).is_some());
-            assert!(hot.contains(record.fields.key));
-        }
-        assert_eq!(hot.bytes(), 200 * 2_100);
-        hot.keep_within(0);
-        assert_eq!((hot.bytes(), hot.slab_bytes()), (0, 0));
-        drop(held);
-        assert_eq!(budget.used(), 0);
-    }
-
-    #[test]
-    fn a_copy_that_is_not_made_known_leaves_nothing() {
-        let budget = Budget::new(4 << 20);
-        let hot = Hot::new(&budget, u64::MAX).unwrap();
-        let copied = hot.copy(&record(1, 1_000), None).unwrap();
-        assert!(!hot.contains(record(1, 0).fields.key));
-        drop(copied);
-        // One whose slab was let go of meanwhile is not made known: nothing would let go of it.
-        let copied = hot.copy(&record(2, 1_000), None).unwrap();
-        hot.keep_within(0);
-        assert!(hot.insert(copied, Arrival::Wanted).is_none());
-        assert_eq!((hot.bytes(), hot.slab_bytes(), budget.used()), (0, 0, 0));
-    }
-
-    #[test]
-    fn threads_that_copy_into_one_shard_at_once_lose_no_memory() {
-        let budget = Budget::new(2 << 20);
-        let hot = Hot::new(&budget, u64::MAX).unwrap();
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let (hot, budget) = (&hot, &budget);
-                scope.spawn(move || {
-                    for n in 0..2_000 {
-                        let own = record(thread * 10_000 + n, 3_000 + n as usize % 20_000);
-                        if let Some(held) = insert(hot, &own) {
-                            let fill = n.wrapping_add(thread * 10_000).to_le_bytes()[0];
-                            assert!((0..held.content.len()).all(|piece| {
-                                held.content(piece).iter().all(|byte| *byte == fill)
-                            }));
-                        }
-                        assert!(budget.used() <= budget.limit());
-                    }
-                });
-            }
-        });
-        hot.keep_within(0);
-        assert_eq!((hot.bytes(), hot.slab_bytes(), budget.used()), (0, 0, 0));
-    }
-
-    #[test]
-    fn all_slabs_are_let_go_of_if_they_are_in_one_shard() {
-        let budget = Budget::new(4 << 20);
-        let hot = Hot::new(&budget, u64::MAX).unwrap();
-        let records = (0..).map(|n| record(n, 30_000));
-        let mut of_one = records.filter(|record| shard(record.fields.key) == 3);
-        while hot.slab_bytes() < 20 * SLAB_BYTES as u64 {
-            let record = of_one.next().unwrap();
-            insert(&hot, &record);
-            hot.hit(record.fields.key, |_| true);
-        }
-        hot.keep_within(0);
-        assert_eq!((hot.bytes(), hot.slab_bytes(), budget.used()), (0, 0, 0));
-    }
-
-    #[test]
-    fn what_was_prefetched_and_evicted_without_a_lookup_is_told_once() {
-        let budget = Budget::new(4 << 20);
-        let hot = Hot::new(&budget, u64::MAX).unwrap();
-        let prefetch = |n| {
-            let copied = hot.copy(&record(n, 8_000), None).unwrap();
-            hot.insert(copied, Arrival::Prefetched).unwrap();
-        };
-        (0..100).for_each(prefetch);
-        for n in 0..50 {
-            assert!(hot.hit(record(n, 0).fields.key, |_| true).is_some());
-        }
-        hot.keep_within(0);
-        assert_eq!(hot.prefetched_dropped(), 50);
-        let told = || (0..100).filter(|n| hot.dropped_before_use(record(*n, 0).fields.key));
-        let first: Vec<u32> = told().collect();
-        // Two of them may have one place in the table.
-        assert!(first.len() >= 48 && first[0] >= 50, "{first:?}");
-        assert_eq!(told().count(), 0);
-    }
-
-    #[test]
-    fn a_removed_object_is_gone() {
-        let budget = Budget::new(4 << 20);
-        let hot = Hot::new(&budget, u64::MAX).unwrap();
-        let record = record(1, 10);
-        insert(&hot, &record);
-        assert!(hot.hit(record.fields.key, |_| true).is_some());
-        hot.remove(record.fields.key);
-        assert!(hot.hit(record.fields.key, |_| true).is_none());
-        assert_eq!(hot.bytes(), 0);
-    }
-}
+mod tests;

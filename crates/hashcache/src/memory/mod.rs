@@ -19,6 +19,8 @@ mod recent_keys;
 mod record_handle;
 mod sharded_lock;
 mod slab;
+mod slab_streams;
+mod stored;
 mod system_memory;
 mod wakes;
 

@@ -22,6 +22,7 @@ use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
 use super::slab::SLAB_BYTES;
+use super::stored::Stored;
 use crate::lanes::LaneArc;
 use crate::record::Record;
 
@@ -29,15 +30,16 @@ use crate::record::Record;
 /// and over.
 pub(super) const RECORDS_MAX: usize = SLAB_BYTES / 256;
 
-/// A hot record, and the memory it is accounted for by.
-pub(super) struct Stored {
-    pub(super) record: Record,
-    pub(super) _reservation: Reservation,
-}
-
 /// The hot records that end in one slab. Records are added, never taken out. Clones share the list.
 #[derive(Clone)]
-pub(super) struct PinnedRecords(LaneArc<Mutex<Vec<Arc<Stored>>>>);
+pub(super) struct PinnedRecords(LaneArc<Mutex<SlabRecords>>);
+
+#[derive(Default)]
+struct SlabRecords {
+    records: Vec<Arc<Stored>>,
+    /// The slab was evicted.
+    is_closed: bool,
+}
 
 /// One record that lies in no slab, with counts of its own.
 pub(crate) struct PinnedRecord {
@@ -72,22 +74,32 @@ impl PinnedRecords {
         Self(LaneArc::new(Mutex::default()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Stored>>> {
+    fn lock(&self) -> MutexGuard<'_, SlabRecords> {
         // A list is whole at any time, also after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `other` is this list.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        self.0.is(&other.0)
+    /// Adds `stored`, unless the list is closed; returns whether it did.
+    pub(super) fn put(&self, stored: Arc<Stored>) -> bool {
+        let mut list = self.lock();
+        if !list.is_closed {
+            list.records.push(stored);
+        }
+        !list.is_closed
     }
 
-    pub(super) fn put(&self, stored: Arc<Stored>) {
-        self.lock().push(stored);
+    /// Whether more than half of the records were asked for since the last call.
+    pub(super) fn take_asked_for(&self) -> bool {
+        let list = self.lock();
+        let asked_for = list.records.iter().filter(|it| it.uses.take_asked_for());
+        2 * asked_for.count() > list.records.len()
     }
 
-    pub(super) fn records(&self) -> Vec<Arc<Stored>> {
-        self.lock().clone()
+    /// From now on no record is added; returns all of them.
+    pub(super) fn close(&self) -> Vec<Arc<Stored>> {
+        let mut list = self.lock();
+        list.is_closed = true;
+        list.records.clone()
     }
 
     /// A handle to `stored`, which was put into this list. Counted in this thread's lane.

@@ -14,7 +14,7 @@
 )]
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{PoisonError, TryLockError};
+use std::sync::PoisonError;
 
 use super::wakes::Locked;
 use crate::lanes::{LANES_MAX, Lanes};
@@ -79,22 +79,6 @@ impl<T, const N: usize> ShardedLock<T, N> {
         (self.written(n, locks), is_broken)
     }
 
-    /// The same, unless some thread reads or writes value `n` now.
-    pub(crate) fn try_write_anyway(&self, n: usize) -> Option<(WriteLocked<'_, T>, bool)> {
-        let mut locks = [const { None }; LANES_MAX];
-        let mut is_broken = false;
-        for (held, lane) in locks.iter_mut().zip(self.lanes.iter()) {
-            let (lock, is_poisoned) = match lane[n].try_write() {
-                Ok(lock) => (lock, false),
-                Err(TryLockError::Poisoned(poisoned)) => (poisoned.into_inner(), true),
-                Err(TryLockError::WouldBlock) => return None,
-            };
-            *held = Some(lock);
-            is_broken |= is_poisoned;
-        }
-        Some((self.written(n, locks), is_broken))
-    }
-
     fn written<'a>(
         &'a self,
         n: usize,
@@ -127,8 +111,13 @@ impl<T, const N: usize> ShardedLock<T, N> {
         self.write_anyway(n).0
     }
 
+    /// The same, unless some thread reads or writes value `n` now.
     pub(crate) fn try_write(&self, n: usize) -> Option<WriteLocked<'_, T>> {
-        self.try_write_anyway(n).map(|it| it.0)
+        let mut locks = [const { None }; LANES_MAX];
+        for (held, lane) in locks.iter_mut().zip(self.lanes.iter()) {
+            *held = Some(lane[n].try_write().ok()?);
+        }
+        Some(self.written(n, locks))
     }
 }
 

@@ -1,0 +1,369 @@
+//! Tests of the hot objects.
+
+use std::sync::atomic::AtomicUsize;
+
+use super::super::pinned::PinnedRecord;
+use super::*;
+use crate::format::Fields;
+use crate::key::Secret;
+use crate::object::Version;
+
+fn record(n: u32, content_bytes: usize) -> Record {
+    let name = n.to_le_bytes();
+    let fields = Fields {
+        kind: Kind::Head,
+        key: Secret::from_bytes([1; 32]).name(&name),
+        version: Version(1),
+        revision: 0,
+        confirmed: Version(1),
+        span: 0,
+        incomplete: false,
+        total: Some(content_bytes as u64),
+        span_pages: 4,
+        mark: 0,
+        group: 0,
+        useless_after: 0,
+        fresh_until: 0,
+        labels: Vec::new(),
+    };
+    let fill = n.to_le_bytes()[0];
+    Record {
+        fields,
+        name: Bytes::copy_from_slice(&name),
+        metadata: Bytes::from(vec![!fill; 100]),
+        content: vec![Bytes::from(vec![fill; content_bytes])],
+        at: None,
+        storage: Storage::Disk,
+        judged: AtomicU64::default(),
+    }
+}
+
+fn of_group(group: u64, n: u32, content_bytes: usize) -> Record {
+    let mut record = record(n, content_bytes);
+    record.fields.group = group;
+    record
+}
+
+fn insert(hot: &Hot, record: &Record) -> Option<Pinned> {
+    hot.insert(hot.copy(record, None)?, Arrival::Wanted)
+}
+
+#[test]
+fn what_is_hot_is_what_was_inserted_and_the_budget_holds() {
+    let budget = Budget::new(4 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    let mut random = fastrand::Rng::with_seed(5);
+    for n in 0..20_000 {
+        insert(&hot, &record(n, random.usize(1..60_000)));
+        assert!(budget.used() <= budget.limit());
+        let asked = random.u32(n.saturating_sub(50)..=n);
+        if let Some(found) = hot.hit(record(asked, 0).fields.key, |_| true) {
+            let fill = asked.to_le_bytes()[0];
+            assert!(
+                found
+                    .content
+                    .iter()
+                    .all(|piece| piece.iter().all(|b| *b == fill))
+            );
+            assert!(found.metadata.iter().all(|b| *b == !fill));
+            assert_eq!(found.content_bytes() as u64, found.fields.total.unwrap());
+        }
+    }
+    assert!(hot.bytes() > 1 << 20);
+}
+
+#[test]
+fn hot_objects_make_room_for_others_down_to_nothing() {
+    let budget = Budget::new(4 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    for n in 0..2_000 {
+        insert(&hot, &record(n, 8_000));
+    }
+    let mut held = Vec::new();
+    while let Some(reservation) = budget.reserve(64 << 10) {
+        held.push(reservation);
+    }
+    assert!(held.len() >= 60, "{} of 64", held.len());
+}
+
+#[test]
+fn no_more_is_hot_than_others_leave() {
+    let budget = Budget::new(16 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    let fill = |from: u32| {
+        for n in from..from + 2_000 {
+            insert(&hot, &record(n, 8_000));
+        }
+    };
+    fill(0);
+    assert!(hot.slab_bytes() > 12 << 20, "{}", hot.slab_bytes());
+    let used = budget.used();
+    hot.keep_within(4 << 20);
+    assert!(hot.slab_bytes() <= 4 << 20);
+    assert!(used - budget.used() >= 8 << 20);
+    fill(10_000);
+    assert!(hot.slab_bytes() <= 4 << 20);
+    assert!(hot.bytes() >= 2 << 20, "{}", hot.bytes());
+    hot.keep_within(16 << 20);
+    fill(20_000);
+    assert!(hot.slab_bytes() > 12 << 20, "{}", hot.slab_bytes());
+    hot.keep_within(0);
+    assert_eq!((hot.slab_bytes(), hot.bytes()), (0, 0));
+}
+
+#[test]
+fn an_object_asked_for_again_and_again_stays() {
+    let budget = Budget::new(8 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    let favourite = record(0, 1_000);
+    insert(&hot, &favourite);
+    let mut lost = 0;
+    for n in 1..20_000 {
+        insert(&hot, &record(n, 8_000));
+        if hot.hit(favourite.fields.key, |_| true).is_none() {
+            lost += 1;
+            insert(&hot, &favourite);
+        }
+    }
+    assert!(lost < 400, "lost {lost} times");
+}
+
+#[test]
+fn what_is_held_outlives_its_slab_and_then_all_memory_comes_back() {
+    let budget = Budget::new(4 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    let held = insert(&hot, &record(7, 5_000)).unwrap();
+    let piece = held.content(0);
+    hot.keep_within(0);
+    assert!(hot.hit(held.fields.key, |_| true).is_none());
+    hot.keep_within(4 << 20);
+    for n in 100..1_000 {
+        insert(&hot, &record(n, 8_000));
+    }
+    assert!(held.metadata.iter().all(|b| *b == !7));
+    drop(held);
+    assert!(piece.len() == 5_000 && piece.iter().all(|b| *b == 7));
+    hot.keep_within(0);
+    assert!(budget.used() > 64 << 10);
+    drop(piece);
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn what_came_later_under_its_name_stays_when_a_slab_goes() {
+    let budget = Budget::new(64 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    let again = record(0, 1_000);
+    insert(&hot, &again);
+    for n in 1..2_000 {
+        insert(&hot, &record(n, 8_000));
+    }
+    insert(&hot, &again);
+    hot.keep_within(8 << 20);
+    assert!(hot.hit(again.fields.key, |_| true).is_some());
+    assert!(hot.hit(record(1, 0).fields.key, |_| true).is_none());
+}
+
+#[test]
+fn a_pinned_record_outlives_its_owner_and_then_its_memory_comes_back() {
+    let budget = Budget::new(1 << 20);
+    let record = Arc::new(record(7, 5_000));
+    let pinned = PinnedRecord::new(&record, &budget).unwrap();
+    let used = budget.used();
+    assert!(used > 0);
+    let held: Vec<_> = std::thread::scope(|scope| {
+        let holds = || pinned.pin();
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(holds)).collect();
+        threads.into_iter().map(|it| it.join().unwrap()).collect()
+    });
+    drop((pinned, record));
+    assert!(held.iter().all(|it| it.content(0).iter().all(|b| *b == 7)));
+    let piece = held[0].content(0);
+    assert_eq!(budget.used(), used);
+    drop(held);
+    assert!(piece.len() == 5_000 && piece[0] == 7);
+    drop(piece);
+    assert_eq!(budget.used(), 0);
+    let full = Budget::new(100);
+    assert!(PinnedRecord::new(&Arc::new(self::record(8, 1)), &full).is_none());
+}
+
+#[test]
+fn what_a_panic_left_half_changed_is_dropped_and_the_rest_is_served() {
+    let budget = Budget::new(16 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    let records: Vec<Record> = (0..200).map(|n| record(n, 2_000)).collect();
+    for record in &records {
+        insert(&hot, record).unwrap();
+    }
+    let held = hot.peek(records[7].fields.key).unwrap().0;
+    let broken = shard(records[7].fields.key);
+    // The first call is under the lock of a reader, which stays whole.
+    let calls = AtomicUsize::new(0);
+    let panics = || {
+        hot.remove_all(|record| {
+            let is_it = record.fields.key == records[7].fields.key;
+            let calls = calls.fetch_add(usize::from(is_it), Ordering::Relaxed);
+            assert!(!is_it || calls == 0, "on purpose");
+            is_it
+        });
+    };
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+    let is_broken = |it: &&Record| shard(it.fields.key) == broken;
+    for record in &records {
+        let hit = hot.hit(record.fields.key, |_| true);
+        assert_eq!(hit.is_none(), is_broken(&record));
+    }
+    let left = records.iter().filter(|it| !is_broken(it)).count() as u64;
+    assert_eq!(hot.bytes(), left * 2_100);
+    // What is held stays, and the shard is used again.
+    assert!(held.content(0).iter().all(|byte| *byte == 7));
+    for record in records.iter().filter(is_broken) {
+        assert!(insert(&hot, record).is_some());
+        assert!(hot.contains(record.fields.key));
+    }
+    assert_eq!(hot.bytes(), 200 * 2_100);
+    hot.keep_within(0);
+    assert_eq!((hot.bytes(), hot.slab_bytes()), (0, 0));
+    drop(held);
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn a_copy_that_is_not_made_known_leaves_nothing() {
+    let budget = Budget::new(4 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    let copied = hot.copy(&record(1, 1_000), None).unwrap();
+    assert!(!hot.contains(record(1, 0).fields.key));
+    drop(copied);
+    // One whose slab was let go of meanwhile is not made known: nothing would let go of it.
+    let copied = hot.copy(&record(2, 1_000), None).unwrap();
+    hot.keep_within(0);
+    assert!(hot.insert(copied, Arrival::Wanted).is_none());
+    assert_eq!((hot.bytes(), hot.slab_bytes(), budget.used()), (0, 0, 0));
+}
+
+#[test]
+fn threads_that_copy_into_one_shard_at_once_lose_no_memory() {
+    let budget = Budget::new(2 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (hot, budget) = (&hot, &budget);
+            scope.spawn(move || {
+                for n in 0..2_000 {
+                    let own = record(thread * 10_000 + n, 3_000 + n as usize % 20_000);
+                    if let Some(held) = insert(hot, &own) {
+                        let fill = n.wrapping_add(thread * 10_000).to_le_bytes()[0];
+                        assert!(
+                            (0..held.content.len()).all(|piece| {
+                                held.content(piece).iter().all(|byte| *byte == fill)
+                            })
+                        );
+                    }
+                    assert!(budget.used() <= budget.limit());
+                }
+            });
+        }
+    });
+    hot.keep_within(0);
+    assert_eq!((hot.bytes(), hot.slab_bytes(), budget.used()), (0, 0, 0));
+}
+
+#[test]
+fn all_slabs_are_let_go_of_if_they_are_of_one_group() {
+    let budget = Budget::new(4 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    let mut records = (0..).map(|n| of_group(7, n, 30_000));
+    while hot.slab_bytes() < 20 * SLAB_BYTES as u64 {
+        let record = records.next().unwrap();
+        insert(&hot, &record);
+        hot.hit(record.fields.key, |_| true);
+    }
+    hot.keep_within(0);
+    assert_eq!((hot.bytes(), hot.slab_bytes(), budget.used()), (0, 0, 0));
+}
+
+/// Inserts `objects` objects of each of the page groups `pages`, of which eight load at a time.
+fn insert_pages(hot: &Hot, pages: std::ops::Range<u32>, objects: u32) {
+    for eight in pages.step_by(8) {
+        for object in 0..objects {
+            for page in eight..eight + 8 {
+                let n = page * objects + object;
+                let length = 2_000 + n as usize * 7_919 % 12_000;
+                insert(hot, &of_group(page.into(), n, length));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_page_leaves_memory_as_a_whole() {
+    const OBJECTS: u32 = 13;
+    let budget = Budget::new(16 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    insert_pages(&hot, 0..400, OBJECTS);
+    let present = |page: u32| {
+        let keys = (page * OBJECTS..(page + 1) * OBJECTS).map(|n| record(n, 0).fields.key);
+        keys.filter(|key| hot.contains(*key)).count()
+    };
+    let whole = (0..400).filter(|page| present(*page) == 13).count();
+    let torn = (0..400).filter(|page| (1..13).contains(&present(*page)));
+    let torn = torn.count();
+    assert!(whole >= 120, "{whole} are whole");
+    // The slab that was evicted last may have been shared by eight pages.
+    assert!(torn <= 16, "{torn} are torn, {whole} are whole");
+}
+
+#[test]
+fn one_group_may_fill_memory_and_then_gives_way_to_others() {
+    let budget = Budget::new(16 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    let present = |all: std::ops::Range<u32>| {
+        let keys = all.map(|n| record(n, 0).fields.key);
+        keys.filter(|key| hot.contains(*key)).count()
+    };
+    (0..4_000).for_each(|n| drop(insert(&hot, &of_group(7, n, 8_000))));
+    let fitting = present(0..4_000);
+    assert!(fitting > 1_500, "{fitting}");
+    let other = |n: u32| of_group(u64::from(n / 10), n, 8_000);
+    (100_000..101_500).for_each(|n| drop(insert(&hot, &other(n))));
+    let others = present(100_000..101_500);
+    assert!(others > 1_450, "{others} of 1500");
+    (200_000..204_000).for_each(|n| drop(insert(&hot, &of_group(7, n, 8_000))));
+    let again = present(200_000..204_000);
+    assert!(again > fitting * 9 / 10, "{again}, {fitting} at first");
+}
+
+#[test]
+fn what_was_prefetched_and_evicted_without_a_lookup_is_told_once() {
+    let budget = Budget::new(4 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    let prefetch = |n| {
+        let copied = hot.copy(&record(n, 8_000), None).unwrap();
+        hot.insert(copied, Arrival::Prefetched).unwrap();
+    };
+    (0..100).for_each(prefetch);
+    for n in 0..50 {
+        assert!(hot.hit(record(n, 0).fields.key, |_| true).is_some());
+    }
+    hot.keep_within(0);
+    assert_eq!(hot.prefetched_dropped(), 50);
+    let told = || (0..100).filter(|n| hot.dropped_before_use(record(*n, 0).fields.key));
+    let first: Vec<u32> = told().collect();
+    // Two of them may have one place in the table.
+    assert!(first.len() >= 48 && first[0] >= 50, "{first:?}");
+    assert_eq!(told().count(), 0);
+}
+
+#[test]
+fn a_removed_object_is_gone() {
+    let budget = Budget::new(4 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    let record = record(1, 10);
+    insert(&hot, &record);
+    assert!(hot.hit(record.fields.key, |_| true).is_some());
+    hot.remove(record.fields.key);
+    assert!(hot.hit(record.fields.key, |_| true).is_none());
+    assert_eq!(hot.bytes(), 0);
+}

@@ -1,0 +1,64 @@
+//! A hot record, the memory it is accounted for by, and how it was used.
+//!
+//! Made by `hot`; listed by slab in `pinned`.
+//!
+//! Cost: a hit writes to a flag only where that changes it. A store takes the cache line from other
+//! processors, even of what is there already.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::budget::Reservation;
+use crate::record::Record;
+
+/// See the module's head.
+pub(super) struct Stored {
+    pub(super) record: Record,
+    pub(super) uses: Uses,
+    pub(super) _reservation: Reservation,
+}
+
+/// How a record was used since it became hot.
+#[derive(Default)]
+pub(super) struct Uses {
+    /// Since its slab was last the oldest.
+    asked_for: AtomicBool,
+    /// Since the log last came round to it.
+    used: AtomicBool,
+    /// A group read has loaded it, and no lookup has asked for it yet.
+    prefetched: AtomicBool,
+}
+
+impl Uses {
+    /// A lookup asks for the record.
+    pub(super) fn ask(&self) {
+        set(&self.asked_for, true);
+        set(&self.used, true);
+        set(&self.prefetched, false);
+    }
+
+    /// The record was prefetched: no lookup has asked for it.
+    pub(super) fn prefetch(&self) {
+        set(&self.prefetched, true);
+    }
+
+    /// Whether the record was prefetched and no lookup has asked for it.
+    pub(super) fn is_prefetched(&self) -> bool {
+        self.prefetched.load(Ordering::Relaxed)
+    }
+
+    /// Whether the record was asked for since the last call.
+    pub(super) fn take_asked_for(&self) -> bool {
+        self.asked_for.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether the record was used since the last call.
+    pub(super) fn take_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+}
+
+fn set(flag: &AtomicBool, value: bool) {
+    if flag.load(Ordering::Relaxed) != value {
+        flag.store(value, Ordering::Relaxed);
+    }
+}
