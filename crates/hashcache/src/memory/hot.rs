@@ -446,6 +446,11 @@ impl Hot {
         self.shrink_until(slabs().saturating_sub(most), || slabs() <= most);
     }
 
+    /// Whether hot objects may take more memory than they have, as far as they decide it.
+    pub(crate) fn may_grow(&self) -> bool {
+        self.slabs.may_grow()
+    }
+
     /// Bytes that slabs of hot objects take.
     pub(crate) fn slab_bytes(&self) -> u64 {
         self.slabs.count() as u64 * SLAB_BYTES as u64

@@ -154,6 +154,11 @@ impl SlabStreams {
         self.slabs.load(Ordering::Relaxed)
     }
 
+    /// Whether there may be another slab, if the budget has room for it.
+    pub(super) fn may_grow(&self) -> bool {
+        self.count() < self.slabs_max.load(Ordering::Relaxed)
+    }
+
     /// From now on there are no more than fit into `bytes`, as soon as those beyond are evicted;
     /// returns how many.
     pub(super) fn keep_within(&self, bytes: u64) -> usize {
@@ -186,7 +191,7 @@ impl SlabStreams {
         if stream.has_room(needed) {
             return Some(stream);
         }
-        if self.count() >= self.slabs_max.load(Ordering::Relaxed) {
+        if !self.may_grow() {
             return None;
         }
         let begun = FillingSlab {

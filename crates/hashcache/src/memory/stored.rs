@@ -20,7 +20,7 @@ pub(super) struct Stored {
 /// How a record was used since it became hot.
 #[derive(Default)]
 pub(super) struct Uses {
-    /// Since its slab was last the oldest.
+    /// Again, since its slab was last the oldest.
     asked_for: AtomicBool,
     /// Since the log last came round to it.
     used: AtomicBool,
@@ -29,11 +29,16 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    /// A lookup asks for the record.
+    /// A lookup asks for the record. The first one for a prefetched record is what the record was
+    /// loaded for, so it says no more than a lookup that reads the record itself: only a further
+    /// one is a reason to keep it.
     pub(super) fn ask(&self) {
-        set(&self.asked_for, true);
         set(&self.used, true);
-        set(&self.prefetched, false);
+        if self.is_prefetched() {
+            self.prefetched.store(false, Ordering::Relaxed);
+        } else {
+            set(&self.asked_for, true);
+        }
     }
 
     /// The record was prefetched: no lookup has asked for it.
@@ -60,5 +65,24 @@ impl Uses {
 fn set(flag: &AtomicBool, value: bool) {
     if flag.load(Ordering::Relaxed) != value {
         flag.store(value, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_lookup_of_a_prefetched_record_is_no_reason_to_keep_it() {
+        let uses = Uses::default();
+        uses.prefetch();
+        uses.ask();
+        assert!(!uses.take_asked_for() && !uses.is_prefetched());
+        assert!(uses.take_used());
+        uses.ask();
+        assert!(uses.take_asked_for());
+        let wanted = Uses::default();
+        wanted.ask();
+        assert!(wanted.take_asked_for());
     }
 }

@@ -273,12 +273,11 @@ impl DeviceWriter {
     /// long.
     fn copy_hot(&self, pending: &Pending, at: Option<LogPos>) -> Option<Copied> {
         let budget = &self.stripe.medium.budget;
-        let roomy = || budget.used() < budget.limit() / 4 * 3;
+        let hot = &self.stripe.shared.hot;
+        let roomy = || hot.may_grow() && budget.used() < budget.limit() / 4 * 3;
         let is_wanted =
             pending.copies.is_none() && !pending.is_dead() && (pending.was_asked_for() || roomy());
-        is_wanted
-            .then(|| self.stripe.shared.hot.copy(&pending.record, at))
-            .flatten()
+        is_wanted.then(|| hot.copy(&pending.record, at)).flatten()
     }
 
     /// Opens the next segment if `count` records of `bytes` bytes in all do not fit into this one.

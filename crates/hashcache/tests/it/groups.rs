@@ -384,6 +384,25 @@ fn each_read_is_counted_under_its_cause() {
 }
 
 #[test]
+fn what_is_put_does_not_push_out_what_was_read_along() {
+    let small = |device: Arc<dyn Device>| Config {
+        hot_bytes_max: MIB as u64,
+        ..grouped(device)
+    };
+    let (cache, device) = filled_with(small, 6, |page, _| page + 1);
+    assert_eq!(get(&cache, &name(2, 0)), Some(value(2, 0)));
+    for page in 10..40 {
+        (0..OBJECTS).for_each(|object| put(&cache, page, object));
+        assert!(cache.flush().wait());
+    }
+    device.take_reads();
+    for object in 0..OBJECTS {
+        assert_eq!(get(&cache, &name(2, object)), Some(value(2, object)));
+    }
+    assert_eq!(device.take_reads(), []);
+}
+
+#[test]
 fn what_is_read_along_by_rounding_is_no_sibling() {
     let device = memory(64 * MIB);
     let cache = open(grouped(device.clone()));

@@ -357,6 +357,28 @@ fn what_was_prefetched_and_evicted_without_a_lookup_is_told_once() {
 }
 
 #[test]
+fn pages_that_were_visited_once_go_before_objects_that_are_asked_for_again() {
+    let budget = Budget::new(8 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    let insert_and_ask = |n: u32, arrival: Arrival| {
+        let copied = hot.copy(&record(n, 8_000), None).unwrap();
+        hot.insert(copied, arrival).unwrap();
+        hot.hit(record(n, 0).fields.key, |_| true).unwrap();
+    };
+    (0..200).for_each(|n| insert_and_ask(n, Arrival::Wanted));
+    (200..800).for_each(|n| insert_and_ask(n, Arrival::Prefetched));
+    // Memory holds about eight hundred.
+    (800..1_150).for_each(|n| drop(insert(&hot, &record(n, 8_000))));
+    let present = |all: std::ops::Range<u32>| {
+        let keys = all.map(|n| record(n, 0).fields.key);
+        keys.filter(|key| hot.contains(*key)).count()
+    };
+    let (again, once) = (present(0..200), present(200..800));
+    assert!(again >= 190, "{again} of 200, {once} of 600");
+    assert!(once <= 350, "{again} of 200, {once} of 600");
+}
+
+#[test]
 fn a_removed_object_is_gone() {
     let budget = Budget::new(4 << 20);
     let hot = Hot::new(&budget, u64::MAX).unwrap();
