@@ -1,6 +1,6 @@
-//! Plain requests that memory answers, without hyper and without a map of fields.
+//! Plain requests that memory answers, in HTTP/1.1 without hyper and without a map of fields.
 //!
-//! Called by `wire` for each head of a plain GET, before hyper would get it. It knows a few request
+//! Called by `wire` for each head of a plain GET, before the service would be called. It knows a few request
 //! fields that change nothing here ([`FieldKind`]); a request with any other field takes the usual
 //! way. So does everything but a fresh response that does not vary and whose content is all in
 //! memory. Text that is stored in pages is given as it is, in zstd; clients that do not accept that
@@ -182,7 +182,9 @@ impl wire::MemoryHits for MemoryHits {
         let Reuse::Fresh { age, ttl } = reuse else {
             return None;
         };
-        let length = hit.content_len()?;
+        let length = hit
+            .content_len()
+            .filter(|length| *length <= request.content_max())?;
         // A client that does not read keeps the content from being evicted. The usual way holds
         // less of it.
         let share = connection.allowance.share();

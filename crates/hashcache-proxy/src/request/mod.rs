@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Called by `server` through hyper, once a request. A hit is answered in [`hit`]; a hit in memory
-//! for a plain request is answered in [`memory_hit`] before hyper gets the request.
+//! for a plain request is answered in [`memory_hit`] before this is called.
 //!
 //! Invariant: every request ends in exactly one answer and one log entry.
 

@@ -10,7 +10,7 @@
 //!                                   │ send_interim           │ Body ended: Flushing
 //! ```
 //!
-//! A response from memory is `Flushing` from its beginning.
+//! In HTTP/1.1, a response from memory is `Flushing` from its beginning.
 //!
 //! Invariant: in `Asked`, the socket has accepted every byte of the previous response, so a 1xx
 //! written then stands between two messages.

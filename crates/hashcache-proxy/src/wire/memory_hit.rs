@@ -1,4 +1,4 @@
-//! Responses to plain requests from memory, written without hyper.
+//! Responses to plain requests from memory.
 //!
 //! `stream` asks a connection's [`MemoryHits`] about each head that was checked. If that has the
 //! response, `stream` writes it, and hyper never sees the request. Otherwise hyper gets the head as
@@ -6,8 +6,8 @@
 //! In HTTP/2, hyper frames the response, but its head and content are complete when it asks for
 //! them: `http2/memory_hit`.
 //!
-//! Invariants: only requests with one meaning reach it: they were checked like those for hyper. The
-//! response has the same bytes as the one that hyper would write. The exchange runs through the
+//! Invariants: only requests with one meaning reach it: heads of HTTP/1.1 were checked like those
+//! for hyper, and `http2/memory_hit` checks what matters of HTTP/2. The response has the same bytes as the one that hyper would write. The exchange runs through the
 //! states of the `Cell`, so its end is reported like any other.
 //! Cost: one system call for a response of up to [`PIECES_MAX`] pieces. The head is built in a
 //! buffer of the thread.
@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use super::cell::{OnSent, push_title_case};
 use super::head::{RequestForm, trim};
+use crate::share::PIECE_BYTES;
 
 /// Answers requests from memory.
 pub(crate) trait MemoryHits {
@@ -36,13 +37,13 @@ pub(crate) trait MemoryHits {
 /// A GET request without content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainRequest<'a> {
-    /// The request target as the client sent it.
+    /// The request target as the client sent it; in HTTP/2, in absolute form.
     pub(crate) target: &'a str,
     pub(crate) form: RequestForm,
     /// The authority that HTTP/2 has beside the fields.
     pub(crate) authority: Option<&'a str>,
     pub(super) fields: RequestFields<'a>,
-    /// The time at which the first byte of the head was read.
+    /// The time at which the first byte of the head was read; in HTTP/2, all of it.
     pub(crate) received: Instant,
 }
 
@@ -60,6 +61,15 @@ impl<'a> PlainRequest<'a> {
         match self.fields {
             RequestFields::Lines(_) => Version::HTTP_11,
             RequestFields::Map(_) => Version::HTTP_2,
+        }
+    }
+
+    /// Largest content, bytes, that a client which reads nothing pays for. In HTTP/1.1 it pays for
+    /// all that waits, in HTTP/2 for what h2 and hyper hold: two pieces.
+    pub(crate) fn content_max(&self) -> u64 {
+        match self.fields {
+            RequestFields::Lines(_) => u64::MAX,
+            RequestFields::Map(_) => 2 * PIECE_BYTES,
         }
     }
 
@@ -82,6 +92,9 @@ impl<'a> PlainRequest<'a> {
     }
 }
 
+/// Fields of a usual response; a map of this size does not grow for it.
+const FIELDS: usize = 16;
+
 /// The head of a response with status 200, as the connection's protocol wants it.
 pub(crate) enum ResponseHead<'a> {
     /// The text of HTTP/1.1.
@@ -93,8 +106,9 @@ pub(crate) enum ResponseHead<'a> {
 impl ResponseHead<'_> {
     /// Writes what comes before the fields.
     pub(crate) fn begin(&mut self) {
-        if let Self::Text(text) = self {
-            text.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+        match self {
+            Self::Text(text) => text.extend_from_slice(b"HTTP/1.1 200 OK\r\n"),
+            Self::Fields(map, _) => map.reserve(FIELDS),
         }
     }
 

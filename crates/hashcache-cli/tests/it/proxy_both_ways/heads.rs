@@ -209,8 +209,10 @@ impl Grammar {
         let mut request = Request::builder()
             .method(method)
             .uri(names.in_form(true, path));
-        if self.happens(10) {
-            request = request.header("Host", &names.authority);
+        if self.happens(15) {
+            for host in self.hosts(names) {
+                request = request.header("Host", host);
+            }
         }
         let of_connection = ["Connection", "Keep-Alive", "Proxy-Connection"];
         for (name, value) in self.fields() {

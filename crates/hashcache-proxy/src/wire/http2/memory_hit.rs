@@ -1,12 +1,13 @@
 //! Responses from memory in HTTP/2, which are complete before hyper polls their stream.
 //!
-//! Called by `http2` for each request before the service is. What memory answers has no future of
-//! the service and, if the client has room for the content, no task: `StreamExecutor` polls the
-//! stream at once, and h2 has all of the response then.
+//! Called by `http2` for each request before the service is. A request that memory answers does not
+//! call the service. Content of up to 64 KiB needs no task if the client has room for it:
+//! `StreamExecutor` polls the stream at once, and h2 has all of the response then.
 //!
 //! Invariants: as of `wire::memory_hit`. The authority is in one place, `:authority`; requests with
 //! a Host field besides take the usual way, which compares the two. Memory for the stream was
-//! reserved as for every other one; content is charged by [`OutgoingBody`].
+//! reserved as for every other one; content is charged by [`OutgoingBody`], and is no longer than
+//! what that charges (`PlainRequest::content_max`).
 //! Cost: the head is a map of fields, whose values are copied from the metadata.
 //!
 //! [`OutgoingBody`]: super::body::OutgoingBody
@@ -53,7 +54,7 @@ pub(super) fn answer(
         fields: RequestFields::Map(fields),
         received: Instant::now(),
     };
-    let mut head = HeaderMap::with_capacity(FIELDS);
+    let mut head = HeaderMap::new();
     let answered = memory_hits.answer(&plain, &mut ResponseHead::Fields(&mut head, 0))?;
     let size = fields_size(fields) + path.len() as u64;
     let cell = Cell::of_memory_hit(size, answered.on_sent);
@@ -62,14 +63,11 @@ pub(super) fn answer(
     Some((response, cell))
 }
 
-/// Fields of a usual response; a map of this size does not grow for it.
-const FIELDS: usize = 16;
-
 /// Content in memory, in pieces.
 pub(super) struct MemoryContent(VecDeque<Bytes>);
 
 impl MemoryContent {
-    /// As many pieces as are charged at once.
+    /// The next pieces, together at most [`PIECE_BYTES`]: so much is charged at once.
     fn next(&mut self) -> Option<Pieces> {
         let mut pieces = Pieces::from(self.0.pop_front()?);
         while let Some(next) = self.0.front()

@@ -8,8 +8,8 @@
 //! Invariants: a failed response ends with RST_STREAM, never with END_STREAM. A stream is reset if
 //! its client takes nothing for `progress_time`, or if its content stops arriving. A connection
 //! without streams lasts `idle_time`. Interim responses are not sent: hyper cannot send them, and
-//! no client may rely on 1xx. Cost: hyper's buffers, and one task per stream that waits; those of
-//! responses from memory ([`memory_hit`]) seldom do.
+//! no client may rely on 1xx. Cost: hyper's buffers and one task per stream, except for responses
+//! from memory of up to 64 KiB that the client has room for ([`memory_hit`]).
 
 mod body;
 mod flow;
