@@ -43,7 +43,7 @@ pub(crate) struct Counters {
     pub(crate) misses: BusyCounter,
     pub(crate) joined_reads: BusyCounter,
     pub(crate) disk_hits: Counter,
-    pub(crate) group_reads: Counter,
+    pub(crate) first_group_reads: Counter,
     pub(crate) repeated_group_reads: Counter,
     pub(crate) prefetched: Counter,
     pub(crate) prefetched_present: Counter,

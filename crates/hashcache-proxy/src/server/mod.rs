@@ -419,7 +419,7 @@ fn exposition(
 
 /// Reads of the engine for lookups, each under one cause.
 fn lookup_reads(stats: &Stats) -> [(&'static str, u64); 8] {
-    let first = stats.group_reads - stats.repeated_group_reads.min(stats.group_reads);
+    let first = stats.group_reads - stats.repeated_group_reads;
     [
         ("group", first),
         ("group_again", stats.repeated_group_reads),

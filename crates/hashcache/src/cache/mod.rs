@@ -496,6 +496,7 @@ impl Cache {
             |of: fn(&Counters) -> &Counter| counters().map(|it| of(it).value()).sum::<u64>();
         let busy =
             |of: fn(&Counters) -> &BusyCounter| counters().map(|it| of(it).value()).sum::<u64>();
+        let repeated_group_reads = count(|it| &it.repeated_group_reads);
         Stats {
             health: self.health(),
             devices: stripes.len() as u64,
@@ -527,8 +528,8 @@ impl Cache {
             disk_hits: count(|it| &it.disk_hits),
             misses: busy(|it| &it.misses),
             joined_reads: busy(|it| &it.joined_reads),
-            group_reads: count(|it| &it.group_reads),
-            repeated_group_reads: count(|it| &it.repeated_group_reads),
+            group_reads: repeated_group_reads + count(|it| &it.first_group_reads),
+            repeated_group_reads,
             prefetched: count(|it| &it.prefetched),
             prefetched_present: count(|it| &it.prefetched_present),
             ungrouped_reads: count(|it| &it.ungrouped_reads),

@@ -1,7 +1,7 @@
 //! Hot objects: records served from memory, in slabs.
 //!
-//! A record is found by its key in one of 16 maps. Its bytes lie in slabs, whose order and eviction
-//! are the affair of `slab_streams`: there the records of a page group lie side by side.
+//! A record is found by its key in one of 16 maps. Its bytes lie in slabs, which `slab_streams`
+//! orders and evicts: there the records of a page group lie side by side.
 //!
 //! A record is copied into slabs first ([`Hot::copy`]), under no lock of the engine: room for it
 //! may have to be made by evicting others, whose memory the kernel takes back. Then it is published
@@ -41,8 +41,10 @@ const SHARDS: usize = 16;
 /// What a hot record takes beside its bytes: map entry, record, handles of its pieces. Measured by
 /// the allocator's own count, rounded up.
 const ENTRY_BYTES: u64 = 512;
-/// As many of the oldest slabs may get another round before one copy evicts whatever is next.
-const ROUNDS_MAX: usize = 32;
+/// As many of the oldest slabs may get another round before one copy evicts whatever is next, or
+/// as many as one in [`ROUNDS_PART`] of all.
+const ROUNDS_MIN: usize = 32;
+const ROUNDS_PART: usize = 16;
 /// The same for each slab that others are to have.
 const ROUNDS_A_SLAB: usize = 16;
 
@@ -369,14 +371,15 @@ impl Hot {
     /// The memory of dropped records is released only when no lock is held; meanwhile another
     /// thread may have made room, or taken it.
     fn stream_with_room(&self, n: usize, needed: usize) -> Option<LockedStream<'_>> {
-        for round in 0..2 * ROUNDS_MAX {
+        let given = ROUNDS_MIN.max(self.slabs.count() / ROUNDS_PART);
+        for round in 0..2 * given {
             if let Some(stream) = self.slabs.with_room(n, needed) {
                 return Some(stream);
             }
             if self.slabs.count() == 0 {
                 return None;
             }
-            self.evict_oldest(chance(round, ROUNDS_MAX));
+            self.evict_oldest(chance(round, given));
         }
         self.slabs.with_room(n, needed)
     }

@@ -12,7 +12,7 @@
 //! Called by `hot`, which finds the records by their keys.
 //!
 //! Invariant: an evicted slab takes no further record. The lock of a stream is taken under no other
-//! lock, and under it only that of a slab's list.
+//! lock; under it, only the locks of a slab's list, of the arena and of the budget are taken.
 //! Cost: one lock a record, under which it is copied; a look at each stream, at most
 //! [`STREAMS_MAX`], for each slab that is evicted.
 
@@ -44,7 +44,7 @@ pub(super) struct SlabStreams {
     slabs: AtomicUsize,
     /// How many there may be at all.
     slabs_most: usize,
-    /// And for the sake of others on this machine.
+    /// The same while other processes need memory.
     slabs_max: AtomicUsize,
     /// Number of the next slab that is begun, filled or kept: the smaller, the older.
     next_age: AtomicU64,
@@ -58,8 +58,8 @@ struct Stream {
 
 const NO_SLAB: u64 = u64::MAX;
 
-/// Whole at any time, whatever has panicked: at worst a slab that is being filled has fewer records
-/// in it than bytes.
+/// Whole at any time, whatever has panicked: at worst the slab that is being filled has bytes that
+/// belong to no record.
 #[derive(Default)]
 pub(super) struct StreamSlabs {
     filling: Option<FillingSlab>,
@@ -111,9 +111,19 @@ impl StreamSlabs {
         Some(filling.records.clone())
     }
 
-    fn take_oldest(&mut self) -> Option<PinnedRecords> {
-        let full = self.full.pop_front().map(|it| it.records);
-        full.or_else(|| self.filling.take().map(|it| it.records))
+    /// Takes the oldest slab out and closes its list. With a second chance, a slab of which half
+    /// was asked for gets the age `now` instead, and the one that is being filled stays open.
+    fn evict_oldest(&mut self, chance: SecondChance, now: u64) -> Option<Vec<Arc<Stored>>> {
+        let oldest = self.full.front().map(|it| &it.records);
+        let records = oldest.or(self.filling.as_ref().map(|it| &it.records))?;
+        let is_kept = chance == SecondChance::Given && records.take_asked_for();
+        match (self.full.pop_front(), is_kept) {
+            (Some(full), true) => self.full.push_back(FullSlab { age: now, ..full }),
+            (Some(full), false) => return Some(full.records.close()),
+            (None, true) => self.filling.iter_mut().for_each(|it| it.age = now),
+            (None, false) => return self.filling.take().map(|it| it.records.close()),
+        }
+        None
     }
 
     fn age(&self) -> u64 {
@@ -129,7 +139,7 @@ impl SlabStreams {
         let slabs = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / SLAB_BYTES;
         let slabs_most = slabs(bytes_max);
         let all = slabs(budget.limit());
-        let streams = (all.min(slabs_most) / STREAM_SLABS).clamp(1, STREAMS_MAX);
+        let streams = streams_for(all.min(slabs_most));
         let stream = || Stream {
             slabs: Mutex::default(),
             oldest: AtomicU64::new(NO_SLAB),
@@ -181,7 +191,9 @@ impl SlabStreams {
             // Callers may number groups.
             group => group.wrapping_mul(ODD).to_be_bytes(),
         };
-        usize::from(u16::from_be_bytes([a, b])) % self.streams.len()
+        // Where there may be fewer slabs, fewer streams are filled.
+        let streams = streams_for(self.slabs_max.load(Ordering::Relaxed)).min(self.streams.len());
+        usize::from(u16::from_be_bytes([a, b])) % streams
     }
 
     /// Stream `n` with room for `needed` bytes in the slab that it fills, another one if need be;
@@ -211,25 +223,22 @@ impl SlabStreams {
     /// Takes the oldest slab of all streams out, unless it was asked for and gets a second chance.
     /// Returns its records, which the caller must forget; they are still found until then.
     pub(super) fn evict_oldest(&self, chance: SecondChance) -> Vec<Arc<Stored>> {
-        let ages = self.streams.iter().enumerate();
-        let oldest = ages.min_by_key(|(_, it)| it.oldest.load(Ordering::Relaxed));
-        let Some((n, _)) = oldest else {
+        let age = |stream: &Stream| stream.oldest.load(Ordering::Relaxed);
+        let ages = self.streams.iter().map(age).enumerate();
+        let Some((n, oldest)) = ages.min_by_key(|(_, age)| *age) else {
             return Vec::new();
         };
         let mut stream = self.lock(n);
-        let Some(records) = stream.take_oldest() else {
+        if stream.age() != oldest {
+            // Another thread has just evicted that slab: the next one may be the youngest of all.
             return Vec::new();
-        };
-        let is_kept = chance == SecondChance::Given && records.take_asked_for();
-        let evicted = if is_kept {
-            self.queue(&mut stream, records);
-            Vec::new()
-        } else {
+        }
+        let evicted = stream.evict_oldest(chance, self.age());
+        if evicted.is_some() {
             self.slabs.fetch_sub(1, Ordering::Relaxed);
-            records.close()
-        };
+        }
         self.note_oldest(n, &stream);
-        evicted
+        evicted.unwrap_or_default()
     }
 
     fn queue(&self, stream: &mut StreamSlabs, records: PinnedRecords) {
@@ -250,6 +259,11 @@ impl SlabStreams {
         let lock = self.streams[n].slabs.lock();
         marked(lock.unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Streams for so many slabs.
+fn streams_for(slabs: usize) -> usize {
+    (slabs / STREAM_SLABS).clamp(1, STREAMS_MAX)
 }
 
 /// Spreads numbers over the highest bits (Knuth's multiplicative hashing).

@@ -136,10 +136,12 @@ impl Stripe {
         let reservation = self.medium.budget.reserve(bytes + 2 * IO_BLOCK as u64)?;
         let run_read = self.begins(at, bytes)?;
         let bytes = self.medium.read_reserved(offset, bytes, reservation)?;
-        self.medium.counters.group_reads.add(1);
-        if self.shared.hot.dropped_before_use(wanted.key) {
-            self.medium.counters.repeated_group_reads.add(1);
-        }
+        let counters = &self.medium.counters;
+        let cause = match self.shared.hot.dropped_before_use(wanted.key) {
+            true => &counters.repeated_group_reads,
+            false => &counters.first_group_reads,
+        };
+        cause.add(1);
         let first = self.read_within(at, place, &bytes)?;
         if let Read::Record(record) = &first
             && record.fields.group != 0

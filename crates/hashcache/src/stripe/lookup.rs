@@ -515,8 +515,11 @@ impl Stripe {
         let row = self.index.shape.row_number(key.shard(), row);
         for _ in 0..CHECKPOINTS_MAX {
             let checkpoint_id = self.index.file.checkpoint_id()?;
-            self.medium.counters.row_reads.add(1);
             let saved = index_rows::read_row(&self.medium, &self.index, checkpoint_id, row, read);
+            self.medium
+                .counters
+                .row_reads
+                .add(u64::from(saved.is_some()));
             let shard = self.shard(key);
             if self.index.file.checkpoint_id() == Some(checkpoint_id) {
                 return Some((shard, saved.unwrap_or_default()));

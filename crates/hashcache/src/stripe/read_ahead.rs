@@ -142,6 +142,9 @@ impl Stripe {
         // Before they are read: the stamps that they must have by then.
         let stamps: Vec<_> = places.iter().map(|at| self.log.place(*at)).collect();
         let bytes = self.medium.read_reserved(begin, end - begin, reservation);
+        if self.index.id.policy.grouped && bytes.is_some() {
+            self.medium.counters.span_reads.add(1);
+        }
         let record = |(at, stamp): (&LogPos, _)| {
             let from = usize::try_from(offset(at) - begin).ok()?;
             let bytes = bytes.as_ref()?.slice(from..);

@@ -128,6 +128,68 @@ fn an_object_asked_for_again_and_again_stays() {
     assert!(lost < 400, "lost {lost} times");
 }
 
+/// Hot objects in 4 MiB, of which slabs that hold a third were asked for twice, and all were put
+/// once.
+fn third_asked_for() -> (Arc<Hot>, Vec<KeyHash>) {
+    let hot = Hot::new(&Budget::new(4 << 20), u64::MAX).unwrap();
+    // One group lies side by side, so its slabs have nothing else.
+    let asked: Vec<Record> = (0..120).map(|n| of_group(7, n, 8_000)).collect();
+    for record in &asked {
+        insert(&hot, record);
+    }
+    let keys: Vec<KeyHash> = asked.iter().map(|it| it.fields.key).collect();
+    for key in &keys {
+        assert!(hot.hit(*key, |_| true).is_some());
+    }
+    (hot, keys)
+}
+
+#[test]
+fn slabs_that_were_asked_for_get_one_more_round_and_no_other() {
+    let (hot, keys) = third_asked_for();
+    let present = || keys.iter().filter(|key| hot.contains(**key)).count();
+    // More than a lap of 4 MiB and less than two: the slabs were the oldest once.
+    (1_000..1_500).for_each(|n| drop(insert(&hot, &of_group(9, n, 8_000))));
+    assert!(present() >= 112, "{} of 120", present());
+    (2_000..2_900).for_each(|n| drop(insert(&hot, &of_group(9, n, 8_000))));
+    assert_eq!(present(), 0);
+}
+
+#[test]
+fn what_was_removed_is_no_reason_to_keep_its_slab() {
+    let (hot, keys) = third_asked_for();
+    let bytes = hot.slab_bytes();
+    keys.iter().for_each(|key| drop(hot.remove(*key)));
+    (1_000..1_700).for_each(|n| drop(insert(&hot, &of_group(9, n, 8_000))));
+    let (kept, full) = (hot.slab_bytes(), hot.bytes());
+    assert!(kept >= bytes, "{kept}, {bytes}");
+    assert!(full * 100 >= kept * 85, "{full} bytes in slabs of {kept}");
+}
+
+#[test]
+fn a_slab_that_is_being_filled_stays_open_when_it_is_kept() {
+    let budget = Budget::new(8 << 20);
+    let hot = Hot::new(&budget, u64::MAX).unwrap();
+    let few: Vec<Record> = (0..40).map(|n| of_group(n.into(), n, 2_000)).collect();
+    for record in &few {
+        insert(&hot, record);
+    }
+    for n in 1_000..8_000 {
+        insert(&hot, &of_group(77, n, 8_000));
+        for record in &few {
+            hot.hit(record.fields.key, |_| true);
+        }
+        if n % 500 == 0 {
+            // One more record of each of the quiet streams: it has room in what is open.
+            for record in &few {
+                insert(&hot, record);
+            }
+        }
+    }
+    let (full, slabs) = (hot.bytes(), hot.slab_bytes());
+    assert!(full * 100 >= slabs * 80, "{full} bytes in slabs of {slabs}");
+}
+
 #[test]
 fn what_is_held_outlives_its_slab_and_then_all_memory_comes_back() {
     let budget = Budget::new(4 << 20);
