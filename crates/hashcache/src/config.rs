@@ -12,7 +12,7 @@ use crate::format::Family;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyKind {
-    /// Everything in a log, 48 bits of memory a slot: fastest.
+    /// Everything in a log, 43 bits of memory a slot: fastest.
     #[default]
     Log,
     /// A set-associative table on disk, no memory at all.

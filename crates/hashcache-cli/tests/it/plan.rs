@@ -75,7 +75,7 @@ fn the_document_has_the_figures_that_are_planned() {
     for policy in policies {
         let name = match policy["name"].as_str().expect("a name") {
             "set-mem-lru" => "`set-mem-lru`, 40 %".to_owned(),
-            "log one-row" => "`log` as published".to_owned(),
+            "log one-row" => "`log`, one row".to_owned(),
             name => match name.strip_suffix(" grouped") {
                 Some(name) => format!("`{name}` grouped"),
                 None => format!("`{name}`"),

@@ -5,7 +5,7 @@ use crate::config::{Config, PolicyKind, Rows};
 use crate::format::{Family, PART_BODY, ROW_CHECK};
 use crate::key::SHARDS;
 use crate::policy::{
-    SLOT_BITS, WAYS, entry_bits, held_sets_bits, place_bits, row_bits, saved_row_bytes,
+    LogForm, SLOT_BITS, WAYS, held_sets_bits, place_bits, row_bits, saved_row_bytes,
     unsaved_positions_bytes,
 };
 /// A policy with what decides about the form of its index.
@@ -16,6 +16,8 @@ pub(crate) struct IndexPolicy {
     /// In 1/100.
     pub(crate) held_share: u8,
     pub(crate) grouped: bool,
+    /// Whether entries of `log` have ranks: with readmission.
+    pub(crate) ranked: bool,
 }
 
 /// Default share of positions that `log-lru` holds in memory, in 1/100: half, as published (section
@@ -27,6 +29,8 @@ pub(crate) const SETS_HELD: u8 = 40;
 
 /// Added to the code of a policy whose entries hold the lengths of runs.
 const GROUPED_CODE: u8 = 128;
+/// Added to the code of `log` where its entries hold ranks.
+const RANKED_CODE: u8 = 64;
 
 impl IndexPolicy {
     pub(crate) fn of(config: &Config) -> Self {
@@ -37,6 +41,7 @@ impl IndexPolicy {
                 .held_share
                 .unwrap_or(Self::default_share(config.policy)),
             grouped: config.grouped && config.policy.family() == Family::Log,
+            ranked: config.readmission && config.policy == PolicyKind::Log,
         }
     }
 
@@ -52,39 +57,63 @@ impl IndexPolicy {
         ((WAYS * usize::from(self.held_share) + 50) / 100).clamp(1, WAYS - 1)
     }
 
-    /// What stands for it on disk.
-    pub(crate) fn code(self) -> u8 {
-        let plain = self.plain_code();
-        if self.grouped {
-            plain + GROUPED_CODE
-        } else {
-            plain
+    /// The form of an entry of `log`.
+    pub(crate) fn log_form(self) -> LogForm {
+        LogForm {
+            rows: self.rows,
+            grouped: self.grouped,
+            ranked: self.ranked,
         }
+    }
+
+    /// What stands for it on disk. Each form of saved rows has a code of its own: a checkpoint with
+    /// another code does not count, and the index is made anew from the lists.
+    pub(crate) fn code(self) -> u8 {
+        let grouped = if self.grouped { GROUPED_CODE } else { 0 };
+        let ranked = if self.ranked { RANKED_CODE } else { 0 };
+        self.plain_code() + grouped + ranked
     }
 
     fn plain_code(self) -> u8 {
         match (self.kind, self.rows) {
-            (PolicyKind::Log, Rows::Two) => 1,
             (PolicyKind::Set, _) => 2,
-            (PolicyKind::Log, Rows::One) => 3,
             (PolicyKind::Basic, _) => 4,
             (PolicyKind::SetMem, _) => 5,
             (PolicyKind::SetMemLru, _) => 6,
             (PolicyKind::LogLru, _) => 7,
+            (PolicyKind::Log, Rows::Two) => 8,
+            (PolicyKind::Log, Rows::One) => 9,
         }
     }
 
+    /// The policy that `code` stands for. Builds up to 0.1.0 wrote other codes for `log`, whose
+    /// entries had 5 bits more: of these the policy is known, and no checkpoint has its code.
     pub(crate) fn from_code(code: u8) -> Option<Self> {
-        let grouped = code >= GROUPED_CODE;
-        let policy = |kind, rows| Self {
+        let code = match code {
+            1 => 8,
+            3 => 9,
+            129 => 8 + GROUPED_CODE,
+            131 => 9 + GROUPED_CODE,
+            code => code,
+        };
+        let policy = |kind, rows, grouped, ranked| Self {
             kind,
             rows,
             held_share: Self::default_share(kind),
             grouped,
+            ranked,
         };
-        let all = PolicyKind::ALL.into_iter();
-        let forms = [Rows::Two, Rows::One];
-        all.flat_map(|kind| forms.map(|rows| policy(kind, rows)))
+        let flags = [(false, false), (false, true), (true, false), (true, true)];
+        let forms = [Rows::Two, Rows::One]
+            .into_iter()
+            .flat_map(|rows| flags.map(|(grouped, ranked)| (rows, grouped, ranked)));
+        PolicyKind::ALL
+            .into_iter()
+            .flat_map(|kind| {
+                forms
+                    .clone()
+                    .map(move |(rows, grouped, ranked)| policy(kind, rows, grouped, ranked))
+            })
             .find(|it| it.code() == code)
     }
 }
@@ -114,10 +143,13 @@ impl IndexShape {
     /// The largest that a policy of `family` can have: policies may change, places on disk not.
     pub(super) fn largest(family: Family, ways: u32, shard_rows: u64) -> Self {
         let packed = |bits: u32| WAYS * bits as usize / 8;
+        let log_form = LogForm {
+            rows: Rows::Two,
+            grouped: true,
+            ranked: true,
+        };
         let row_bytes = match family {
-            Family::Log => {
-                packed(entry_bits(Rows::Two, true)).max(saved_row_bytes(true) + ROW_CHECK)
-            }
+            Family::Log => packed(log_form.entry_bits()).max(saved_row_bytes(true) + ROW_CHECK),
             Family::Table if ways == 1 => 0,
             Family::Table => packed(SLOT_BITS),
         };
@@ -187,7 +219,7 @@ impl Geometry {
                 ..of_rows(0)
             },
             PolicyKind::SetMem => of_rows(SLOT_BITS),
-            PolicyKind::Log => of_rows(entry_bits(policy.rows, policy.grouped)),
+            PolicyKind::Log => of_rows(policy.log_form().entry_bits()),
             PolicyKind::LogLru => IndexShape {
                 row_bytes: saved_row_bytes(policy.grouped),
                 check_bytes: ROW_CHECK,

@@ -1,7 +1,7 @@
 //! Sizes and places: what fits, what does not overlap, how large the index is.
 
 use super::*;
-use crate::config::PolicyKind;
+use crate::config::{PolicyKind, Rows};
 use crate::policy::{LogLru, SetMemLru};
 
 fn plan(size: u64) -> Result<Geometry, OpenError> {
@@ -9,10 +9,10 @@ fn plan(size: u64) -> Result<Geometry, OpenError> {
 }
 
 #[test]
-fn a_terabyte_takes_less_than_900_mb_of_index() {
+fn a_terabyte_takes_less_than_700_mb_of_index() {
     let geometry = plan(1_000_000_000_000).unwrap();
     let index = geometry.index(IndexPolicy::of(&Config::new("x"))).bytes();
-    assert!(index < 900_000_000, "{index}");
+    assert!(index < 700_000_000, "{index}");
     assert_eq!(geometry.segment_bytes, 64 << 20);
     assert_eq!(geometry.unit_bytes, 512);
 }
@@ -39,14 +39,16 @@ fn a_terabyte_takes_less_than_530_mb_with_log_lru_and_what_waits_less_than_a_bit
 #[test]
 fn the_code_on_disk_tells_every_form_and_areas_have_room_for_rows_of_56_bytes() {
     for kind in [PolicyKind::Log, PolicyKind::LogLru] {
-        for grouped in [false, true] {
+        for (grouped, readmission) in [(false, false), (false, true), (true, false), (true, true)] {
             let config = Config {
                 policy: kind,
                 grouped,
+                readmission,
                 ..Config::new("x")
             };
             let policy = IndexPolicy::of(&config);
             assert_eq!(policy.grouped, grouped);
+            assert_eq!(policy.ranked, readmission && kind == PolicyKind::Log);
             let geometry = Geometry::plan(&config, 1 << 30).unwrap();
             assert!(geometry.index(policy).saved_row_bytes() <= 56);
             assert_eq!(IndexPolicy::from_code(policy.code()), Some(policy));
@@ -54,6 +56,24 @@ fn the_code_on_disk_tells_every_form_and_areas_have_room_for_rows_of_56_bytes() 
     }
     let largest = IndexShape::largest(Family::Log, 8, 1);
     assert_eq!(largest.saved_row_bytes(), 56);
+}
+
+#[test]
+fn the_code_of_an_old_form_tells_the_policy_and_no_form_of_this_build_has_it() {
+    for (code, rows, grouped) in [
+        (1, Rows::Two, false),
+        (3, Rows::One, false),
+        (129, Rows::Two, true),
+        (131, Rows::One, true),
+    ] {
+        let policy = IndexPolicy::from_code(code).unwrap();
+        assert_eq!(
+            (policy.kind, policy.rows, policy.grouped, policy.ranked),
+            (PolicyKind::Log, rows, grouped, false)
+        );
+        assert_ne!(policy.code(), code);
+    }
+    assert_eq!(IndexPolicy::from_code(0), None);
 }
 
 #[test]

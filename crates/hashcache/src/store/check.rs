@@ -141,7 +141,7 @@ fn opened(
     match policy.filter(|it| fits(&it.kind)) {
         Some(policy) => {
             (config.policy, config.rows) = (policy.kind, policy.rows);
-            config.grouped = policy.grouped;
+            (config.grouped, config.readmission) = (policy.grouped, policy.ranked);
         }
         None => {
             let fitting = PolicyKind::ALL.into_iter().rfind(fits);

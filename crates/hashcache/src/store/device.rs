@@ -597,8 +597,7 @@ fn stripe_with(
                 geometry.unsaved_max(policy),
             ))),
             PolicyKind::Log => OfLog(Box::new(Log::new(
-                policy.rows,
-                policy.grouped,
+                policy.log_form(),
                 rows,
                 geometry.capacity(),
             ))),

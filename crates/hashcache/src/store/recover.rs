@@ -369,8 +369,13 @@ fn forget_all(writer: &mut DeviceWriter, served: &Stripe) -> io::Result<u64> {
 /// log has wrapped since, and only a scan finds its head.
 fn still_there(stripe: &Stripe, restored: &Restored) -> bool {
     let cursor = restored.cursor;
+    if cursor.stamp == 0 {
+        return true;
+    }
     let is_open = |header: BatchHeader| header.stamp == cursor.stamp;
-    cursor.used == 0 || first_header(&stripe.medium, cursor.segment).is_some_and(is_open)
+    // The segment may have been left out since: then one behind it is of a later lap.
+    first_header(&stripe.medium, cursor.segment).is_some_and(is_open)
+        && behind(stripe, cursor).all(|(next, first)| first.lap <= next.lap)
 }
 
 fn newest(removed: &[Removed]) -> KeyMap<Version> {
@@ -403,6 +408,13 @@ fn from_checkpoint(
         stripe.forget(&mut stripe.shard(removed.key), removed.key);
     }
     if cursor.stamp == 0 {
+        // Nothing had been written when it began. Entries that it has nevertheless may be of any
+        // lap, and the scan records all that count.
+        for mut shard in replay.shards.clone().map(|n| stripe.shard_at(n)) {
+            if let Some(log) = shard.policy.log_mut() {
+                log.clear();
+            }
+        }
         return from_scan(writer, replay);
     }
     if writer.was_clean {
@@ -416,6 +428,7 @@ fn from_checkpoint(
         let Some(next) = following(stripe, last).filter(|_| !is_over(stripe)) else {
             break;
         };
+        replay.sweep_between(last, next);
         last = replay.segment(next, 0, 0);
     }
     writer.log.resume_behind(last);
@@ -424,25 +437,29 @@ fn from_checkpoint(
 /// The segment that was opened after `last`, if one was. Some in between may have been left out
 /// because reads of them fail.
 fn following(stripe: &Stripe, last: Cursor) -> Option<Cursor> {
-    let (segments, mut lap) = (stripe.medium.geometry.segments, last.lap);
-    for step in 1..=(LEFT_OUT_IN_A_ROW_MAX + 1).min(segments - 1) {
+    // Older ones are what the last lap left there.
+    let is_later =
+        |(next, first): &(Cursor, BatchHeader)| first.stamp > last.stamp && first.lap == next.lap;
+    behind(stripe, last).find(is_later).map(|(next, _)| next)
+}
+
+/// The first headers of the segments behind `last` of which one was opened next, if one was; each
+/// with what it says of its opening, but the lap is that which follows that of `last`.
+fn behind(stripe: &Stripe, last: Cursor) -> impl Iterator<Item = (Cursor, BatchHeader)> {
+    let segments = stripe.medium.geometry.segments;
+    let most = (LEFT_OUT_IN_A_ROW_MAX + 1).min(segments - 1);
+    (1..=most).filter_map(move |step| {
         let segment = (last.segment + step) % segments;
-        lap += u64::from(segment == 0);
-        let Some(first) = first_header(&stripe.medium, segment) else {
-            continue;
+        let first = first_header(&stripe.medium, segment)?;
+        let next = Cursor {
+            segment,
+            lap: last.lap + u64::from(segment < last.segment),
+            stamp: first.stamp,
+            used: 0,
+            ordinal: 0,
         };
-        // Older ones are what the last lap left there.
-        if first.stamp > last.stamp && first.lap == lap {
-            return Some(Cursor {
-                segment,
-                lap,
-                stamp: first.stamp,
-                used: 0,
-                ordinal: 0,
-            });
-        }
-    }
-    None
+        Some((next, first))
+    })
 }
 
 /// Without a checkpoint.
@@ -533,6 +550,17 @@ impl<'a> Replay<'a> {
             last = self.segment(cursor, 0, 0);
         }
         Some(last)
+    }
+
+    /// Sweeps the rows of the segments that were left out between `last` and `next`, as the writer
+    /// did: their entries must not grow old either (`policy/log`).
+    fn sweep_between(&self, last: Cursor, next: Cursor) {
+        let segments = self.stripe.medium.geometry.segments;
+        let mut segment = (last.segment + 1) % segments;
+        while segment != next.segment {
+            self.stripe.sweep(segment, self.shards.clone());
+            segment = (segment + 1) % segments;
+        }
     }
 
     /// Takes the records of a segment into the index, from `used` on. Returns where it ends.

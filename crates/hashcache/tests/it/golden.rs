@@ -12,8 +12,9 @@ use hashcache::{Cache, Config, MarkedObject, OpenError, PolicyKind, Put, Updated
 
 use super::support::{Form, MIB, Recorder, copy, memory, open, quiet};
 
-/// The kept images: the form of the store, the file's name, what it says.
-const IMAGES: [(Form, &str, &str); 4] = [
+/// The kept images: the form of the store, the file's name, what it says. `log` and `log-grouped`
+/// are from builds whose entries had 5 bits more: their index is made anew.
+const IMAGES: [(Form, &str, &str); 7] = [
     (
         plain(PolicyKind::Log),
         "log",
@@ -26,6 +27,27 @@ const IMAGES: [(Form, &str, &str); 4] = [
         },
         "log-grouped",
         include_str!("../golden/v2/log-grouped.txt"),
+    ),
+    (
+        plain(PolicyKind::Log),
+        "log-lap-of-2-bits",
+        include_str!("../golden/v2/log-lap-of-2-bits.txt"),
+    ),
+    (
+        Form {
+            grouped: true,
+            ..plain(PolicyKind::Log)
+        },
+        "log-lap-of-2-bits-grouped",
+        include_str!("../golden/v2/log-lap-of-2-bits-grouped.txt"),
+    ),
+    (
+        Form {
+            readmission: true,
+            ..plain(PolicyKind::Log)
+        },
+        "log-lap-of-2-bits-readmission",
+        include_str!("../golden/v2/log-lap-of-2-bits-readmission.txt"),
     ),
     (
         plain(PolicyKind::LogLru),
@@ -231,6 +253,7 @@ fn lists_what_it_must(cache: &Cache, what: &str) {
 #[test]
 fn a_golden_image_holds_exactly_what_was_put_into_it() {
     for (form, what, text) in IMAGES {
+        assert!(!text.is_empty(), "{what}: see `write_the_golden_images`");
         let bytes = read_back(text);
         let killed = inspect(&config(copy(bytes.clone()), form)).unwrap();
         assert_eq!((killed.format_version, killed.clean), (2, false), "{what}");
