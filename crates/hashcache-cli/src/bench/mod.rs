@@ -1,8 +1,10 @@
 //! `hashcache bench`: measures the engine on this machine or on a modelled disk.
 //!
-//! `workload` makes requests, `play` sends them to a store, `table` prints the results. Invariant:
-//! every file of the bench is deleted at the end, and no existing cache is touched.
+//! `workload` makes requests, `play` sends them to a store, `disks` keeps the time of the disks,
+//! `table` prints the results. Invariant: every file of the bench is deleted at the end, and no
+//! existing cache is touched.
 
+mod disks;
 mod play;
 mod table;
 mod workload;
@@ -38,10 +40,13 @@ A run measures twice: with a working set of a quarter of the store (seeks, reque
 and with a working set as large as the store (hits `full`: what the policy loses shows here).
 Reads and seeks are counted at the device, so a hit in memory costs none. On a modelled disk
 (throttle:70 is 70 seeks per second, throttle:hdd-7200, throttle:seek=8ms,rate=120MB/s) requests/s
-is the rate that disk would reach, on any machine; a sync takes no time there. On other devices it
-is the rate of one client that waits for each answer.
+is the rate that disk would reach, on any machine; a sync takes no time there. With --devices each
+name lies on one of the disks, which work at the same time. A disk waits while no client asks for
+what it has, and a client asks again when it has its answer: five disks want more clients than one.
+On other devices requests/s is the rate of one client that waits for each answer.
 Equal seeds give equal requests and an equal secret of the store. Counts are then equal, too, but
-for some in 10,000 where threads of the store read (objects above 64 KiB, log-lru).";
+for some in 10,000 where threads of the store read (objects above 64 KiB, log-lru) or write at the
+same time (several devices).";
 
 /// Arguments of `hashcache bench engine`.
 #[derive(Args, Clone, Debug)]
@@ -78,6 +83,10 @@ pub struct EngineArgs {
     /// Device of the store: `throttle:DISK` (a modelled disk), `memory` or `file`
     #[arg(long, value_name = "DEVICE", default_value = "throttle:70")]
     device: String,
+    /// Modelled disks that the store lies on, 1 to 16, each with its share of the objects
+    #[arg(long, value_name = "COUNT", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=16))]
+    devices: u8,
     /// Directory for the file of `--device file` [default: the system's temporary directory]
     #[arg(long, value_name = "PATH")]
     directory: Option<PathBuf>,
@@ -87,6 +96,10 @@ pub struct EngineArgs {
     /// Memory for hot objects and objects read together with them
     #[arg(long, value_name = "SIZE", default_value = "2MiB")]
     hot: String,
+    /// Share that memory holds, 1 to 100: of the positions with `log-lru` (in steps of an eighth),
+    /// of the sets with `set-mem-lru` [default: 50 and 40]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    held_share: Option<u8>,
     /// Seed of sizes, requests and the store's secret; each further run uses the next number
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -109,17 +122,22 @@ pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
         let fault = Fault::new("--related: works only with the workload `pages`");
         return Err(fault.hint("use `--workload pages`").into());
     }
+    let medium = medium(&args.device)?;
+    let devices = devices(args, medium)?;
+    check_held_share(args, &candidates)?;
     let plan = Plan {
-        objects: within("--objects", args.objects, OBJECTS_MIN)?,
+        objects: within("--objects", args.objects, OBJECTS_MIN * devices as u64)?,
         requests: within("--requests", args.requests.unwrap_or(args.objects), 1_000)?,
         shape: args.workload,
         related: args.related.unwrap_or(PAGE_OBJECTS),
         clients: args.clients.into(),
         sizes,
-        medium: medium(&args.device)?,
+        medium,
+        devices,
         directory: args.directory.as_deref().unwrap_or(&temporary),
         block_bytes: block_bytes(args, sizes)?,
         hot_bytes: parse_size(&args.hot).map_err(|fault| fault.at("--hot"))?,
+        held_share: args.held_share,
         seed: args.seed,
     };
     let outcomes = play_all(&plan, &candidates, args.runs)?;
@@ -256,6 +274,30 @@ fn medium(text: &str) -> Result<Medium, Fault> {
         .map_err(|error| Fault::new(format!("--device: {error}")))
 }
 
+fn devices(args: &EngineArgs, medium: Medium) -> Result<usize, Fault> {
+    let is_modelled = matches!(medium, Medium::Modelled(_));
+    if args.devices > 1 && !is_modelled {
+        let what = format!(
+            "--devices: works only with modelled disks, not `{}`",
+            args.device
+        );
+        return Err(Fault::new(what).hint("use `--device throttle:70`"));
+    }
+    Ok(args.devices.into())
+}
+
+fn check_held_share(args: &EngineArgs, candidates: &[Candidate]) -> Result<(), Fault> {
+    let holds = |it: &Candidate| matches!(it.policy, PolicyKind::SetMemLru | PolicyKind::LogLru);
+    if args.held_share.is_none() || candidates.iter().any(holds) {
+        return Ok(());
+    }
+    let what = format!(
+        "--held-share: `{}` holds all that it has in memory",
+        args.policy
+    );
+    Err(Fault::new(what).hint("use `--policy log-lru` or `--policy set-mem-lru`"))
+}
+
 /// The paper's slot size, in which three quarters of web objects fit; of objects of one size, all.
 fn block_bytes(args: &EngineArgs, sizes: Sizes) -> Result<u32, Fault> {
     if let Some(size) = &args.block {
@@ -286,6 +328,9 @@ fn headline(args: &EngineArgs, plan: &Plan<'_>) -> String {
         Sizes::Fixed(bytes) => format!("all of {}", show_size(bytes.into())),
     };
     let disk = match plan.medium {
+        Medium::Modelled(model) if plan.devices > 1 => {
+            format!("{} disks, each with {}", plan.devices, modelled(model))
+        }
         Medium::Modelled(model) => modelled(model),
         Medium::Memory => "memory".to_owned(),
         Medium::File => "a file".to_owned(),
@@ -331,11 +376,13 @@ fn json_of(args: &EngineArgs, plan: &Plan<'_>, outcomes: &[Vec<Outcome>]) -> ser
             Sizes::Fixed(bytes) => format!("fixed:{bytes}"),
         },
         "device": args.device,
+        "devices": plan.devices,
         "outer_bytes_per_s": model.map(|model| model.transfer_rates().0),
         "inner_bytes_per_s": model.map(|model| model.transfer_rates().1),
         "sync_seconds": model.map(|_| 0.0),
         "block_bytes": plan.block_bytes,
         "hot_bytes": plan.hot_bytes,
+        "held_share": plan.held_share,
         "seed": plan.seed,
         "runs": args.runs,
         "policies": table::json(outcomes),

@@ -5,25 +5,24 @@
 //! second one has a working set as large as the store, so that a policy which loses objects loses
 //! hits: it gives the hit ratio alone.
 //!
-//! Requests follow each other as fast as the store answers. On a modelled disk the clock is the
-//! time that the disk is busy. The small store stands for one that fills the disk, so every seek
-//! takes the mean time. Batches are written by that same clock and the store's secret follows from
-//! the seed, so the result depends neither on the machine nor on chance (but for reads by threads
-//! of the store, see `ENGINE_HELP`).
+//! Requests follow each other as fast as the store answers. Modelled disks have a time of their own
+//! (module `disks`). The small store stands for one that fills the disk, so every seek takes the
+//! mean time. Batches are written by that same clock and the store's secret follows from the seed,
+//! so the result depends neither on the machine nor on chance (but for reads by threads of the
+//! store, see `ENGINE_HELP`).
 //!
 //! Invariant: the content of every hit is compared with what was stored.
 
 use std::fs::OpenOptions;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use hashcache::device::{
-    Device, DiskModel, FileDevice, FileError, MemoryDevice, Pace, ThrottleDevice, ThrottleFigures,
-};
+use hashcache::device::{Device, DiskModel, FileDevice, FileError, MemoryDevice};
 use hashcache::{Cache, Clock, Config, PolicyKind, Put, PutError, Rows, Stats};
 
+use super::disks::{Count, Disks};
 use super::workload::{Kind, Request, Shape, Sizes, Workload};
 use crate::fault::Fault;
 use crate::units::show_size;
@@ -72,9 +71,13 @@ pub struct Plan<'a> {
     pub clients: usize,
     pub sizes: Sizes,
     pub medium: Medium,
+    /// Disks that the store lies on.
+    pub devices: usize,
     pub directory: &'a Path,
     pub block_bytes: u32,
     pub hot_bytes: u64,
+    /// Share of positions or sets that memory holds, in 1/100; `None`: the engine's own.
+    pub held_share: Option<u8>,
     pub seed: u64,
 }
 
@@ -103,6 +106,8 @@ pub struct Outcome {
     pub written_bytes: u64,
     pub false_reads: u64,
     pub time: Duration,
+    /// How long modelled disks were busy, on average.
+    pub busy: Option<Duration>,
 }
 
 /// Requests of one kind and what they took.
@@ -114,47 +119,16 @@ pub struct Side {
 }
 
 impl Side {
-    fn add(&mut self, before: ThrottleFigures, after: ThrottleFigures) {
-        self.reads += after.reads - before.reads;
-        self.seeks += after.seeks - before.seeks;
-    }
-}
-
-/// The store's clock on a modelled disk: how long the disk was busy.
-///
-/// It runs only while the bench waits for the writing thread. If it always ran, the writing thread
-/// could find a checkpoint due in the middle of the bench's reads, at a moment that depends on the
-/// speed of the machine.
-struct DiskClock {
-    disk: Arc<ThrottleDevice>,
-    stopped_at: Mutex<Option<Duration>>,
-}
-
-impl DiskClock {
-    fn now(&self) -> Duration {
-        self.lock().unwrap_or_else(|| self.disk.busy())
-    }
-
-    fn run(&self) {
-        *self.lock() = None;
-    }
-
-    fn stop(&self) {
-        *self.lock() = Some(self.disk.busy());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Duration>> {
-        self.stopped_at
-            .lock()
-            .expect("no holder of this lock panics")
+    fn add(&mut self, count: Count) {
+        self.reads += count.reads;
+        self.seeks += count.seeks;
     }
 }
 
 /// A store under test.
 struct Stage {
     cache: Cache,
-    disk: Arc<ThrottleDevice>,
-    clock: Arc<DiskClock>,
+    disks: Disks,
     /// When a run on a real device began.
     started: Option<Instant>,
     workload: Workload,
@@ -180,20 +154,19 @@ pub fn play(
         progress(n);
     }
     stage.flush();
-    let begin = (stage.cache.stats(), stage.disk.figures(), stage.now());
+    stage.disks.start();
+    let begin = (stage.cache.stats(), stage.disks.total(), stage.now());
     (stage.put_bytes, stage.puts) = (0, Side::default());
     let (mut hits, mut misses) = (Side::default(), Side::default());
     let (mut offered, mut from_memory) = (0, 0);
     for n in 0..plan.requests {
         let request = stage.workload.request();
         offered += u64::from(request.kind == Kind::Again);
-        let before = stage.disk.figures();
-        let hit = stage.get(request)?;
-        let after = stage.disk.figures();
+        let (hit, count) = stage.get(request)?;
         let side = if hit { &mut hits } else { &mut misses };
         side.count += 1;
-        side.add(before, after);
-        from_memory += u64::from(hit && after.reads == before.reads);
+        side.add(count);
+        from_memory += u64::from(hit && count.reads == 0);
         if !hit && request.kind != Kind::Uncacheable {
             stage.put(request)?;
         }
@@ -203,7 +176,10 @@ pub fn play(
     stage.flush();
     let (stats, end) = (stage.cache.stats(), stage.now());
     let (put_bytes, puts) = (stage.put_bytes, stage.puts);
-    let written_bytes = stage.disk.figures().written_bytes - begin.1.written_bytes;
+    let total = stage.disks.total();
+    let written_bytes = total.written_bytes - begin.1.written_bytes;
+    let busy = (total.busy - begin.1.busy) / stage.disks.count();
+    let busy = stage.started.is_none().then_some(busy);
     let (full_hits, full_offered) =
         stage.full_hits(plan, |n| progress(fill + plan.requests + n))?;
     Ok(Outcome {
@@ -221,6 +197,7 @@ pub fn play(
         written_bytes,
         false_reads: stats.false_reads - begin.0.false_reads,
         time: end - begin.2,
+        busy,
         stats,
     })
 }
@@ -244,32 +221,27 @@ impl Stage {
         let object_bytes = workload().sample_record_bytes();
         let mut workload = workload();
         workload.set_working_set(plan.objects / WORKING_SET_PART);
-        let size = store_bytes(plan.objects, object_bytes);
-        let inner = device(plan, size)?;
+        let size = store_bytes(plan.objects.div_ceil(plan.devices as u64), object_bytes);
         let (model, modelled) = match plan.medium {
             Medium::Modelled(model) => (model.spread(), true),
             // Only its counts of reads and writes are used here, not its time.
             Medium::Memory | Medium::File => (DiskModel::HDD_7200, false),
         };
-        let seed = u32::try_from(plan.seed % (1 << 32)).expect("below 2^32");
-        let disk = Arc::new(ThrottleDevice::new(inner, model, Pace::Modelled, seed));
-        let disk_clock = Arc::new(DiskClock {
-            disk: Arc::clone(&disk),
-            stopped_at: Mutex::new(None),
-        });
+        let disks = Disks::new(devices(plan, size)?, model, plan.seed, plan.clients);
         let clock = if modelled {
-            let disk_clock = Arc::clone(&disk_clock);
-            Clock::manual(move || disk_clock.now(), || Duration::ZERO)
+            disks.clock()
         } else {
             Clock::system()
         };
+        let total_bytes = size.saturating_mul(plan.devices as u64);
         let config = Config {
-            memory_bytes: (MEMORY_BYTES + size / 64)
+            memory_bytes: (MEMORY_BYTES + total_bytes / 64)
                 .saturating_add(plan.hot_bytes.saturating_mul(2)),
             hot_bytes_max: plan.hot_bytes,
             policy: candidate.policy,
             rows: candidate.rows,
             grouped: candidate.grouped,
+            held_share: plan.held_share,
             object_bytes,
             block_bytes: Some(plan.block_bytes),
             // Batches are cut here.
@@ -277,13 +249,12 @@ impl Stage {
             segment_bytes: Some(segment_bytes(size)),
             name_secret: Some(name_secret(plan.seed)),
             clock,
-            ..Config::on_device(Arc::clone(&disk) as Arc<dyn Device>)
+            ..Config::on_devices(disks.devices())
         };
         let cache = Cache::open(config).context("cannot make a store for the bench")?;
         let mut stage = Self {
             cache,
-            disk,
-            clock: disk_clock,
+            disks,
             started: (!modelled).then(wall_clock),
             workload,
             waiting: None,
@@ -295,11 +266,11 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Time since the run began: of a modelled disk, how long it was busy.
+    /// Time since the run began.
     fn now(&self) -> Duration {
         match self.started {
             Some(started) => started.elapsed(),
-            None => self.disk.busy(),
+            None => self.disks.now(),
         }
     }
 
@@ -314,7 +285,7 @@ impl Stage {
         for n in 0..plan.requests {
             let request = self.workload.request();
             offered += u64::from(request.kind == Kind::Again);
-            if self.get(request)? {
+            if self.get(request)?.0 {
                 hits += 1;
             } else if request.kind != Kind::Uncacheable {
                 self.put(request)?;
@@ -325,8 +296,13 @@ impl Stage {
         Ok((hits, offered))
     }
 
-    /// Looks the object up; whether it was a hit.
-    fn get(&self, request: Request) -> anyhow::Result<bool> {
+    /// Looks the object up: whether it was a hit, and what the disks did.
+    fn get(&mut self, request: Request) -> anyhow::Result<(bool, Count)> {
+        let hit = self.look_up(request)?;
+        Ok((hit, self.disks.answered()))
+    }
+
+    fn look_up(&self, request: Request) -> anyhow::Result<bool> {
         let object = request.object;
         let Some(hit) = self.cache.get(object.name().as_bytes()).wait() else {
             return Ok(false);
@@ -366,8 +342,9 @@ impl Stage {
         };
         match put() {
             Err(PutError::Full) => {
-                self.clock.run();
+                self.disks.run_clock();
                 self.cache.flush().wait();
+                self.puts.add(self.disks.written());
                 put()
             }
             done => done,
@@ -399,21 +376,20 @@ impl Stage {
     }
 
     fn write(&mut self, write: fn(&Cache) -> hashcache::Outcome<bool>) {
-        let before = self.disk.figures();
-        self.clock.run();
+        self.disks.run_clock();
         write(&self.cache).wait();
         // A batch may end early where a segment does, groups become due while it is written, and
         // the writing thread writes parts of a checkpoint after it has answered. When nothing was
         // written between two answers, there is nothing left to do at this time.
         loop {
-            let busy = self.disk.busy();
+            let busy = self.disks.total().busy;
             self.cache.cut_batch().wait();
-            if self.disk.busy() == busy {
+            if self.disks.total().busy == busy {
                 break;
             }
         }
-        self.clock.stop();
-        self.puts.add(before, self.disk.figures());
+        self.puts.add(self.disks.written());
+        self.disks.stop_clock();
         self.waiting = None;
         self.written_at = self.now();
     }
@@ -425,17 +401,25 @@ fn wrong(request: Request) -> Fault {
         .hint("this is a serious bug in HashCache: please report it")
 }
 
-fn device(plan: &Plan<'_>, size: u64) -> anyhow::Result<Arc<dyn Device>> {
-    if plan.medium != Medium::File {
-        if memory_available().is_some_and(|available| size > available) {
-            let fault = Fault::new(format!("a store of {} does not fit", show_size(size)));
-            return Err(fault
-                .hint("use fewer `--objects`, or `--device file`")
-                .into());
-        }
-        let size = usize::try_from(size).context("more memory than can be addressed")?;
-        return Ok(Arc::new(MemoryDevice::new(size)));
+/// The devices of the store, each of `size` bytes.
+fn devices(plan: &Plan<'_>, size: u64) -> anyhow::Result<Vec<Arc<dyn Device>>> {
+    if plan.medium == Medium::File {
+        return Ok(vec![file(plan, size)?]);
     }
+    let all = size.saturating_mul(plan.devices as u64);
+    if memory_available().is_some_and(|available| all > available) {
+        let fault = Fault::new(format!("a store of {} does not fit", show_size(all)));
+        return Err(fault
+            .hint("use fewer `--objects`, or `--device file`")
+            .into());
+    }
+    let size = usize::try_from(size).context("more memory than can be addressed")?;
+    let device = |_| Arc::new(MemoryDevice::new(size)) as Arc<dyn Device>;
+    Ok((0..plan.devices).map(device).collect())
+}
+
+/// A file that is deleted when the process ends.
+fn file(plan: &Plan<'_>, size: u64) -> anyhow::Result<Arc<dyn Device>> {
     let file = format!("hashcache-bench-{}.img", std::process::id());
     let path = plan.directory.join(file);
     // `create_new`: never a file that another user has placed under the guessed name.

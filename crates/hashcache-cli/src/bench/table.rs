@@ -219,6 +219,7 @@ fn json_of(outcome: &Outcome) -> Map<String, Value> {
     let resident_bits = outcome
         .resident_bytes
         .map(|bytes| share(bytes * 8, outcome.stats.live_entries));
+    let time = outcome.time.as_secs_f64();
     let value = json!({
         "name": outcome.candidate.name(),
         "policy": outcome.candidate.policy.name(),
@@ -255,6 +256,7 @@ fn json_of(outcome: &Outcome) -> Map<String, Value> {
         "write_amplification": figures.write_amplification,
         "seconds": outcome.time.as_secs_f64(),
         "requests_per_s": figures.requests_per_s,
+        "disks_busy": outcome.busy.map(|busy| busy.as_secs_f64() / time),
     });
     match value {
         Value::Object(map) => map,

@@ -110,6 +110,37 @@ fn equal_seeds_give_equal_counts() {
 }
 
 #[test]
+fn two_disks_answer_nearly_twice_as_many_requests_if_many_clients_ask() {
+    let bench = |devices, clients| {
+        let line = format!("--objects 8000 --policy log --devices {devices} --clients {clients}");
+        json(&Home::new(), &line.split(' ').collect::<Vec<_>>())
+    };
+    let rate = |bench: &Value| figure(bench, "log", "requests_per_s");
+    let (one, two, alone) = (bench(1, 32), bench(2, 32), bench(2, 1));
+    let gain = rate(&two) / rate(&one);
+    assert!((1.6..2.1).contains(&gain), "{gain}");
+    // A single client keeps one disk busy at a time, but for what is written.
+    assert!(rate(&alone) < 0.8 * rate(&two), "{alone} {two}");
+    assert_eq!(figure(&one, "log", "disks_busy"), 1.0);
+    let busy = figure(&two, "log", "disks_busy");
+    assert!((0.75..1.0).contains(&busy), "{busy}");
+    assert!(figure(&alone, "log", "disks_busy") < busy, "{alone}");
+    assert_eq!(two["devices"], 2);
+}
+
+#[test]
+fn what_memory_holds_decides_how_often_sets_are_read_for_misses() {
+    let reads = |share| {
+        let line = format!("--objects 3000 --policy set-mem-lru --held-share {share}");
+        let bench = json(&Home::new(), &line.split(' ').collect::<Vec<_>>());
+        assert_eq!(bench["held_share"], share);
+        figure(&bench, "set-mem-lru", "reads_per_miss")
+    };
+    let (few, most) = (reads(10), reads(90));
+    assert!(most < 0.5 * few, "{most} and {few}");
+}
+
+#[test]
 fn several_runs_give_the_median_and_the_range_of_the_single_ones() {
     let home = Home::new();
     let line = "--objects 3000 --policy set-mem --size-model fixed:6KiB --seed 4";
@@ -155,17 +186,22 @@ fn a_bench_on_a_file_is_a_table_and_leaves_nothing_behind() {
 #[test]
 fn what_cannot_be_measured_is_refused_with_a_hint() {
     let home = Home::new();
-    for (flag, value) in [
-        ("--policy", "lru"),
-        ("--size-model", "tiny"),
-        ("--size-model", "fixed:2GiB"),
-        ("--device", "ssd"),
-        ("--objects", "3"),
-        ("--block", "3000"),
-        ("--related", "5"),
+    for line in [
+        "--policy lru",
+        "--size-model tiny",
+        "--size-model fixed:2GiB",
+        "--device ssd",
+        "--devices 2 --device memory",
+        "--objects 3",
+        "--objects 5000 --devices 2",
+        "--held-share 30 --policy log",
+        "--block 3000",
+        "--related 5",
     ] {
-        let outcome = home.hashcache(&["bench", "engine", flag, value], &[]);
-        assert_eq!(outcome.status, Some(2), "{flag} {value}");
+        let words: Vec<&str> = line.split(' ').collect();
+        let outcome = home.hashcache(&[&["bench", "engine"], &words[..]].concat(), &[]);
+        assert_eq!(outcome.status, Some(2), "{line}");
+        let flag = words[0];
         let expected = format!("hashcache: {flag}: ");
         assert!(outcome.stderr.starts_with(&expected), "{outcome:?}");
         assert!(outcome.stderr.contains("\nhint: "), "{outcome:?}");

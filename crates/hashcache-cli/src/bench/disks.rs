@@ -1,0 +1,258 @@
+//! The disks of a store under test, and the time that they take.
+//!
+//! Clients take turns, one request each. A client sends its next request when it has the answer to
+//! its last one. Each disk serves reads and writes one after another, in the order of the turns,
+//! and waits while no client asks for what lies on it. One disk never waits: there the time is how
+//! long it was busy.
+//!
+//! Called by `play`. Invariant: the time follows from what the disks did, not from the machine.
+//! (Writing threads of several disks see each other's progress by the store's clock, so how far a
+//! checkpoint is may differ by a part from run to run.)
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use hashcache::Clock;
+use hashcache::device::{Device, DiskModel, Pace, ThrottleDevice, ThrottleFigures};
+
+/// What the disks did for a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Count {
+    pub reads: u64,
+    pub seeks: u64,
+}
+
+/// See the module's head.
+pub struct Disks {
+    disks: Arc<Time>,
+    /// What each disk had done at the last call.
+    seen: Vec<ThrottleFigures>,
+    /// When each client had its last answer.
+    clients: Vec<Duration>,
+    /// The client whose turn it is.
+    turn: usize,
+}
+
+/// The store's clock: the time of the disks.
+///
+/// It runs only while the bench waits for the writing threads. If it always ran, a writing thread
+/// could find a checkpoint due in the middle of the bench's reads, at a moment that depends on the
+/// speed of the machine.
+struct Time {
+    disks: Vec<Disk>,
+    stopped_at: Mutex<Option<Duration>>,
+}
+
+struct Disk {
+    device: Arc<ThrottleDevice>,
+    /// How long it has waited for requests, nanoseconds.
+    idle: AtomicU64,
+}
+
+impl Disk {
+    fn idle(&self) -> Duration {
+        Duration::from_nanos(self.idle.load(Ordering::Relaxed))
+    }
+
+    fn wait(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.idle.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    /// When it is done with all requests so far.
+    fn free_at(&self) -> Duration {
+        self.idle() + self.device.busy()
+    }
+}
+
+impl Time {
+    fn now(&self) -> Duration {
+        let free = self.disks.iter().map(Disk::free_at);
+        free.max().unwrap_or_default()
+    }
+
+    fn shown(&self) -> Duration {
+        self.lock().unwrap_or_else(|| self.now())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Duration>> {
+        self.stopped_at
+            .lock()
+            .expect("no holder of this lock panics")
+    }
+}
+
+impl Disks {
+    /// Disks of this model with their contents on `devices`, for so many clients.
+    pub fn new(devices: Vec<Arc<dyn Device>>, model: DiskModel, seed: u64, clients: usize) -> Self {
+        let disk = |(n, inner)| {
+            let seed = seed.wrapping_add(n) % (1 << 32);
+            let seed = u32::try_from(seed).expect("below 2^32");
+            Disk {
+                device: Arc::new(ThrottleDevice::new(inner, model, Pace::Modelled, seed)),
+                idle: AtomicU64::new(0),
+            }
+        };
+        let disks: Vec<Disk> = (0..).zip(devices).map(disk).collect();
+        Self {
+            seen: vec![ThrottleFigures::default(); disks.len()],
+            disks: Arc::new(Time {
+                disks,
+                stopped_at: Mutex::default(),
+            }),
+            clients: vec![Duration::ZERO; clients],
+            turn: 0,
+        }
+    }
+
+    fn all(&self) -> &[Disk] {
+        &self.disks.disks
+    }
+
+    /// For the store.
+    pub fn devices(&self) -> Vec<Arc<dyn Device>> {
+        let device = |disk: &Disk| Arc::clone(&disk.device) as Arc<dyn Device>;
+        self.all().iter().map(device).collect()
+    }
+
+    /// For the store.
+    pub fn clock(&self) -> Clock {
+        let time = Arc::clone(&self.disks);
+        Clock::manual(move || time.shown(), || Duration::ZERO)
+    }
+
+    pub fn run_clock(&self) {
+        *self.disks.lock() = None;
+    }
+
+    pub fn stop_clock(&self) {
+        *self.disks.lock() = Some(self.now());
+    }
+
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.all().len()).expect("a store has at most 16 devices")
+    }
+
+    /// When all disks are done with all requests so far.
+    pub fn now(&self) -> Duration {
+        self.disks.now()
+    }
+
+    /// What all disks together have done so far.
+    pub fn total(&self) -> ThrottleFigures {
+        let mut total = ThrottleFigures::default();
+        for figures in self.all().iter().map(|disk| disk.device.figures()) {
+            total.reads += figures.reads;
+            total.read_bytes += figures.read_bytes;
+            total.writes += figures.writes;
+            total.written_bytes += figures.written_bytes;
+            total.seeks += figures.seeks;
+            total.busy += figures.busy;
+        }
+        total
+    }
+
+    /// All clients are ready for their first request.
+    pub fn start(&mut self) {
+        let now = self.now();
+        self.clients.fill(now);
+    }
+
+    /// The client has its answer, for which the disks did what they did since the last call. The
+    /// next client has its turn.
+    pub fn answered(&mut self) -> Count {
+        let (count, done_at) = self.worked();
+        self.clients[self.turn] = done_at;
+        self.turn = (self.turn + 1) % self.clients.len();
+        count
+    }
+
+    /// The store has written, which no client waits for.
+    pub fn written(&mut self) -> Count {
+        self.worked().0
+    }
+
+    /// What the disks did since the last call, and when they are done: they began when the client
+    /// whose turn it is sent its request, or later.
+    fn worked(&mut self) -> (Count, Duration) {
+        let asked_at = self.clients[self.turn];
+        let (mut count, mut done_at) = (Count::default(), asked_at);
+        for (disk, seen) in self.disks.disks.iter().zip(&mut self.seen) {
+            let after = disk.device.figures();
+            let before = std::mem::replace(seen, after);
+            if after == before {
+                continue;
+            }
+            count.reads += after.reads - before.reads;
+            count.seeks += after.seeks - before.seeks;
+            disk.wait(asked_at.saturating_sub(disk.idle() + before.busy));
+            done_at = done_at.max(disk.free_at());
+        }
+        (count, done_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hashcache::device::MemoryDevice;
+
+    use super::*;
+
+    fn disks(count: usize, clients: usize) -> Disks {
+        let device = |_| Arc::new(MemoryDevice::new(1 << 20)) as Arc<dyn Device>;
+        let devices = (0..count).map(device).collect();
+        Disks::new(devices, DiskModel::HDD_7200, 1, clients)
+    }
+
+    /// The client whose turn it is reads from disk `n`.
+    fn read(disks: &mut Disks, n: usize) {
+        disks.devices()[n].read_at(8192, &mut [0; 4096]).unwrap();
+        let count = disks.answered();
+        assert_eq!(count.reads, 1);
+    }
+
+    #[test]
+    fn a_disk_waits_while_no_client_asks_it() {
+        let mut disks = disks(2, 1);
+        read(&mut disks, 0);
+        read(&mut disks, 1);
+        // The only client had to wait for the first disk.
+        assert_eq!(disks.now(), disks.total().busy);
+        assert_eq!(disks.all()[1].idle(), disks.all()[0].device.busy());
+    }
+
+    #[test]
+    fn disks_work_at_the_same_time_for_several_clients() {
+        let mut disks = disks(2, 2);
+        read(&mut disks, 0);
+        read(&mut disks, 1);
+        let busy: Vec<Duration> = disks.all().iter().map(|it| it.device.busy()).collect();
+        assert_eq!(disks.now(), busy[0].max(busy[1]));
+        assert_eq!(disks.all()[1].idle(), Duration::ZERO);
+    }
+
+    #[test]
+    fn one_disk_never_waits() {
+        let mut disks = disks(1, 3);
+        for n in 0..10 {
+            read(&mut disks, 0);
+            if n % 3 == 0 {
+                disks.devices()[0].write_at(0, &[0; 4096]).unwrap();
+                assert_eq!(disks.written().reads, 0);
+            }
+        }
+        assert_eq!(disks.now(), disks.total().busy);
+    }
+
+    #[test]
+    fn the_clock_stands_still_while_it_is_stopped() {
+        let disks = disks(1, 1);
+        disks.stop_clock();
+        disks.devices()[0].write_at(0, &[0; 4096]).unwrap();
+        assert_eq!(disks.disks.shown(), Duration::ZERO);
+        disks.run_clock();
+        assert_eq!(disks.disks.shown(), disks.now());
+        assert!(disks.now() > Duration::ZERO);
+    }
+}
