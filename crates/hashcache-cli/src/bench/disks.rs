@@ -6,8 +6,8 @@
 //! long it was busy.
 //!
 //! Called by `play`. Invariant: the time follows from what the disks did, not from the machine.
-//! (Writing threads of several disks see each other's progress by the store's clock, so how far a
-//! checkpoint is may differ by a part from run to run.)
+//! What several disks did does depend on it: their writing threads see each other's progress by the
+//! store's clock, so they find groups and checkpoints due at other moments in each run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
