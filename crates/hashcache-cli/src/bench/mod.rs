@@ -45,8 +45,9 @@ name lies on one of the disks, which work at the same time. A disk waits while n
 what it has, and a client asks again when it has its answer: five disks want more clients than one.
 On other devices requests/s is the rate of one client that waits for each answer.
 Equal seeds give equal requests and an equal secret of the store. Counts are then equal, too, but
-for some in 10,000 where threads of the store read (objects above 64 KiB, log-lru). Several disks are
-written at the same time: there requests/s differs by up to 20 % from run to run, so use --runs.";
+for some in 10,000 where threads of the store read (objects above 64 KiB, log-lru). Several disks
+are written at the same time: there requests/s differs by up to 20 % from run to run, so use
+--runs.";
 
 /// Arguments of `hashcache bench engine`.
 #[derive(Args, Clone, Debug)]

@@ -1,10 +1,10 @@
 //! Plain requests that memory answers, in HTTP/1.1 without hyper and without a map of fields.
 //!
-//! Called by `wire` for each head of a plain GET, before the service would be called. It knows a few request
-//! fields that change nothing here ([`FieldKind`]); a request with any other field takes the usual
-//! way. So does everything but a fresh response that does not vary and whose content is all in
-//! memory. Text that is stored in pages is given as it is, in zstd; clients that do not accept that
-//! take the usual way.
+//! Called by `wire` for each head of a plain GET, before the service would be called. It knows a
+//! few request fields that change nothing here ([`FieldKind`]); a request with any other field
+//! takes the usual way. So does everything but a fresh response that does not vary and whose
+//! content is all in memory. Text that is stored in pages is given as it is, in zstd; clients that
+//! do not accept that take the usual way.
 //!
 //! Invariant: the response has the fields and the content that the usual way gives to the same
 //! request; the order of fields may differ between names. `tests/it/proxy_memory_hits.rs` of the

@@ -7,8 +7,9 @@
 //! them: `http2/memory_hit`.
 //!
 //! Invariants: only requests with one meaning reach it: heads of HTTP/1.1 were checked like those
-//! for hyper, and `http2/memory_hit` checks what matters of HTTP/2. The response has the same bytes as the one that hyper would write. The exchange runs through the
-//! states of the `Cell`, so its end is reported like any other.
+//! for hyper, and `http2/memory_hit` checks what matters of HTTP/2. The response has the same bytes
+//! as the one that hyper would write. The exchange runs through the states of the `Cell`, so its
+//! end is reported like any other.
 //! Cost: one system call for a response of up to [`PIECES_MAX`] pieces. The head is built in a
 //! buffer of the thread.
 

@@ -660,7 +660,7 @@ mod tests {
 
         fn record(&mut self, name: u64, at: u64, replaces: Option<LogPos>) {
             self.change(at, |log, head| {
-                log.record(key(name), LogPos(at), replaces, head)
+                log.record(key(name), LogPos(at), replaces, head);
             });
         }
 
