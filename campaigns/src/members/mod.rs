@@ -207,7 +207,7 @@ fn judge(campaign: &mut Campaign, (kind, load): (Kind, &Load), one: &Played, thr
         let (of_one, of_three) = (one.of_part(part), three.of_part(part));
         let ratio = of_three as f64 / of_one.max(1) as f64;
         let verdict = match part {
-            Part::Before | Part::After => (ratio <= RATIO_MAX).into(),
+            Part::Before | Part::After => (of_three as f64 <= most(of_one)).into(),
             Part::Warm | Part::Outage | Part::Return => crate::report::Verdict::Told,
         };
         let detail = format!("{of_three}, one box {of_one}: {ratio:.2} times");
@@ -236,12 +236,24 @@ fn judge(campaign: &mut Campaign, (kind, load): (Kind, &Load), one: &Played, thr
     );
 }
 
+/// Most origin requests of three boxes where one box has `one`. Few requests cannot tell
+/// [`RATIO_MAX`] from a little more: the short form may exceed it by one standard deviation.
+fn most(one: usize) -> f64 {
+    let most = RATIO_MAX * one as f64;
+    match one {
+        ..FEW => most + most.sqrt(),
+        _ => most,
+    }
+}
+
 /// Windows behind the return that are compared with one box together.
 const GROUP: usize = 5;
 /// Time between the beginnings of two windows behind the return.
 const PACE: Duration = Duration::from_secs(2);
 /// Most origin requests of three boxes, as a multiple of those of one box.
 const RATIO_MAX: f64 = 1.1;
+/// So few origin requests of one box are a small sample.
+const FEW: usize = 1_000;
 /// By how much the hit ratio of three boxes may be below that of one box, as a share of requests.
 const HIT_MARGIN: f64 = 0.02;
 /// Time after which a box that returned must be as good as before.
