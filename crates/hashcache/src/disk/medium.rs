@@ -28,7 +28,7 @@ use crate::stats::Counters;
 pub(crate) const FIRST_READ: usize = 16 << 10;
 /// Longer reads: of records that the first read does not hold whole, and of the head of a large
 /// object, which has a page of content, metadata, and what the device's alignment adds.
-const LONG_READS: [usize; 2] = [32 << 10, 80 << 10];
+const LONG_READS: [usize; 2] = [40 << 10, 80 << 10];
 /// How long a read waits for memory before it gives up and is a miss.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 
