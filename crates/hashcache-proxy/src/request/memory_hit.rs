@@ -182,15 +182,14 @@ impl wire::MemoryHits for MemoryHits {
         let Reuse::Fresh { age, ttl } = reuse else {
             return None;
         };
-        let length = hit
-            .content_len()
-            .filter(|length| *length <= request.content_max())?;
+        let length = hit.content_len()?;
         // A client that does not read keeps the content from being evicted. The usual way holds
         // less of it.
         let share = connection.allowance.share();
-        if length > FREE_BYTES as u64 && share.take(length).is_none() {
-            return None;
-        }
+        let charge = match length > FREE_BYTES as u64 {
+            true => Some(share.take(length)?),
+            false => None,
+        };
         let content = hit.content_in_memory(PIECES_MAX)?;
         let content_type = write_head(
             connection,
@@ -217,7 +216,11 @@ impl wire::MemoryHits for MemoryHits {
             content_type,
         };
         let on_sent = entry.on_sent(connection);
-        Some(MemoryResponse { content, on_sent })
+        Some(MemoryResponse {
+            content,
+            charge,
+            on_sent,
+        })
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::cell::{OnSent, push_title_case};
 use super::head::{RequestForm, trim};
-use crate::share::PIECE_BYTES;
+use crate::share::ShareGuard;
 
 /// Answers requests from memory.
 pub(crate) trait MemoryHits {
@@ -62,15 +62,6 @@ impl<'a> PlainRequest<'a> {
         match self.fields {
             RequestFields::Lines(_) => Version::HTTP_11,
             RequestFields::Map(_) => Version::HTTP_2,
-        }
-    }
-
-    /// Largest content, bytes, that a client which reads nothing pays for. In HTTP/1.1 it pays for
-    /// all that waits, in HTTP/2 for what h2 and hyper hold: two pieces.
-    pub(crate) fn content_max(&self) -> u64 {
-        match self.fields {
-            RequestFields::Lines(_) => u64::MAX,
-            RequestFields::Map(_) => 2 * PIECE_BYTES,
         }
     }
 
@@ -156,6 +147,8 @@ impl ResponseHead<'_> {
 pub(crate) struct MemoryResponse {
     /// At most [`PIECES_MAX`] pieces.
     pub(crate) content: Vec<Bytes>,
+    /// Charges the content to the client, which keeps it from being evicted until it reads.
+    pub(crate) charge: Option<ShareGuard>,
     /// Called when the response was sent or can never be.
     pub(crate) on_sent: OnSent,
 }

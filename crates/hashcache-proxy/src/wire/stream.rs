@@ -184,6 +184,8 @@ impl ClientStream {
             return false;
         };
         self.received = None;
+        // Few clients have to wait; those are charged when they do.
+        drop(response.charge);
         self.cell.answer_from_memory(response.on_sent);
         self.sending = Some(Sending::new(buffer, response.content));
         true

@@ -6,8 +6,8 @@
 //!
 //! Invariants: as of `wire::memory_hit`. The authority is in one place, `:authority`; requests with
 //! a Host field besides take the usual way, which compares the two. Memory for the stream was
-//! reserved as for every other one; content is charged by [`OutgoingBody`], and is no longer than
-//! what that charges (`PlainRequest::content_max`).
+//! reserved as for every other one. The client is charged for all content until the last piece is
+//! with hyper, and by [`OutgoingBody`] for the pieces that hyper and h2 hold.
 //! Cost: the head is a map of fields, whose values are copied from the metadata.
 //!
 //! [`OutgoingBody`]: super::body::OutgoingBody
@@ -29,7 +29,7 @@ use super::super::head::RequestForm;
 use super::super::memory_hit::{MemoryHits, PlainRequest, RequestFields, ResponseHead};
 use super::head::fields_size;
 use crate::limits::Limits;
-use crate::share::PIECE_BYTES;
+use crate::share::{PIECE_BYTES, ShareGuard};
 
 /// The response to `request` if memory has it, and the state of its stream.
 pub(super) fn answer(
@@ -58,23 +58,34 @@ pub(super) fn answer(
     let answered = memory_hits.answer(&plain, &mut ResponseHead::Fields(&mut head, 0))?;
     let size = fields_size(fields) + path.len() as u64;
     let cell = Cell::of_memory_hit(size, answered.on_sent);
-    let mut response = Response::new(MemoryContent(answered.content.into()));
+    let mut response = Response::new(MemoryContent::new(answered.content, answered.charge));
     *response.headers_mut() = head;
     Some((response, cell))
 }
 
 /// Content in memory, in pieces.
-pub(super) struct MemoryContent(VecDeque<Bytes>);
+pub(super) struct MemoryContent {
+    pieces: VecDeque<Bytes>,
+    charge: Option<ShareGuard>,
+}
 
 impl MemoryContent {
+    fn new(pieces: Vec<Bytes>, charge: Option<ShareGuard>) -> Self {
+        let pieces = pieces.into();
+        Self { pieces, charge }
+    }
+
     /// The next pieces, together at most [`PIECE_BYTES`]: so much is charged at once.
     fn next(&mut self) -> Option<Pieces> {
-        let mut pieces = Pieces::from(self.0.pop_front()?);
-        while let Some(next) = self.0.front()
+        let mut pieces = Pieces::from(self.pieces.pop_front()?);
+        while let Some(next) = self.pieces.front()
             && (pieces.left + next.len()) as u64 <= PIECE_BYTES
         {
             pieces.left += next.len();
-            pieces.rest.extend(self.0.pop_front());
+            pieces.rest.extend(self.pieces.pop_front());
+        }
+        if self.pieces.is_empty() {
+            self.charge = None;
         }
         // `chunk` may be empty only if nothing is left.
         pieces.advance(0);
@@ -82,7 +93,7 @@ impl MemoryContent {
     }
 
     fn left(&self) -> u64 {
-        self.0.iter().map(|piece| piece.len() as u64).sum()
+        self.pieces.iter().map(|piece| piece.len() as u64).sum()
     }
 }
 
@@ -179,7 +190,8 @@ mod tests {
     use super::*;
 
     fn content(pieces: &[&'static str]) -> MemoryContent {
-        MemoryContent(pieces.iter().map(|piece| Bytes::from(*piece)).collect())
+        let pieces = pieces.iter().map(|piece| Bytes::from(*piece));
+        MemoryContent::new(pieces.collect(), None)
     }
 
     #[test]
@@ -204,7 +216,8 @@ mod tests {
     #[test]
     fn no_more_is_given_at_once_than_is_charged() {
         let piece = Bytes::from(vec![7; 40 << 10]);
-        let mut content = MemoryContent(vec![piece.clone(), piece.slice(..100), piece].into());
+        let pieces = vec![piece.clone(), piece.slice(..100), piece];
+        let mut content = MemoryContent::new(pieces, None);
         assert_eq!(content.left(), 2 * (40 << 10) + 100);
         let sizes = std::iter::from_fn(|| content.next()).map(|it| it.remaining());
         assert_eq!(sizes.collect::<Vec<_>>(), [(40 << 10) + 100, 40 << 10]);

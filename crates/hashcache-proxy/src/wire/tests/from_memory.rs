@@ -35,6 +35,7 @@ impl MemoryHits for Memory {
         let pieces = [content.slice(..cut), Bytes::new(), content.slice(cut..)];
         Some(MemoryResponse {
             content: pieces.into(),
+            charge: None,
             on_sent,
         })
     }

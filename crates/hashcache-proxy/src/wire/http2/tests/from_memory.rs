@@ -1,13 +1,16 @@
 //! Responses from memory beside those of the service, on one HTTP/2 connection.
 
 use super::*;
+use crate::share::Share;
 use crate::wire::memory_hit::{MemoryHits, MemoryResponse, PlainRequest, ResponseHead};
 
 /// Answers paths that begin with `/m` with their length in bytes of content, and notes the end of
 /// each response.
 #[derive(Default)]
 struct Memory {
-    ends: Rc<RefCell<Vec<ExchangeEnd>>>,
+    ends: Ends,
+    /// Charged for the content.
+    share: Option<Share>,
 }
 
 impl MemoryHits for Memory {
@@ -19,11 +22,7 @@ impl MemoryHits for Memory {
         let (authority, size) = request.target.rsplit_once("/m")?;
         assert!(authority.ends_with("://a.test"), "{authority}");
         assert_eq!(request.authority, Some("a.test"));
-        let size = size
-            .parse()
-            .ok()
-            .filter(|size| *size as u64 <= request.content_max())?;
-        let content = of_size(size);
+        let content = of_size(size.parse().ok()?);
         head.begin();
         head.push(b"x-from", b"memory");
         head.push_length(content.len() as u64);
@@ -33,6 +32,10 @@ impl MemoryHits for Memory {
         let pieces = cuts.map(|at| content.slice(at..content.len().min(at + 20_000)));
         Some(MemoryResponse {
             content: pieces.collect(),
+            charge: self
+                .share
+                .as_ref()
+                .and_then(|share| share.take(content.len() as u64)),
             on_sent: Box::new(move |end| ends.borrow_mut().push(end)),
         })
     }
@@ -46,7 +49,10 @@ type Ends = Rc<RefCell<Vec<ExchangeEnd>>>;
 
 /// The ends are those of the responses from memory.
 fn serve_from_memory(allowance: Option<Allowance>) -> (DuplexStream, Served, Ends) {
-    let memory = Memory::default();
+    let memory = Memory {
+        share: allowance.as_ref().map(|it| it.share().clone()),
+        ..Memory::default()
+    };
     let ends = Rc::clone(&memory.ends);
     let (kind, limits) = (Http2Kind::Client, Limits::default());
     let (pipe, served) = serve_as(kind, limits, allowance, Some(Rc::new(memory)));
@@ -58,7 +64,7 @@ async fn what_memory_has_is_whole_and_the_service_gets_the_rest() {
     locally(async {
         let (pipe, served, ends) = serve_from_memory(None);
         let (mut sender, _connection) = client(pipe).await;
-        let sizes = [5, 0, 70_000, 130_000];
+        let sizes = [5, 0, 70_000, 300_000];
         for size in sizes {
             let response = sender.send_request(get(&format!("m{size}"))).await.unwrap();
             assert_eq!(response.status(), StatusCode::OK);
@@ -72,11 +78,11 @@ async fn what_memory_has_is_whole_and_the_service_gets_the_rest() {
         let (mut head, mut with_content) = (get("m5"), get("m5"));
         *head.method_mut() = Method::HEAD;
         *with_content.body_mut() = Full::from("content");
-        for request in [head, with_content, get("m140000")] {
+        for request in [head, with_content] {
             let response = sender.send_request(request).await.unwrap();
             assert_eq!(response.status(), StatusCode::NOT_FOUND);
         }
-        assert_eq!(served.told.borrow().len(), 3);
+        assert_eq!(served.told.borrow().len(), 2);
         let ends = ends.borrow();
         assert_eq!(ends.len(), sizes.len());
         for (end, size) in ends.iter().zip(sizes) {
@@ -128,16 +134,16 @@ async fn a_client_that_reads_nothing_pays_for_content_from_memory() {
         let (_cache, allowance) = allowance(all);
         let share = allowance.share().clone();
         let (mut pipe, served, ends) = serve_from_memory(Some(allowance));
-        // A window of one byte: h2 and hyper hold a piece each, and the stream waits with the rest.
+        // A window of one byte: h2 and hyper hold some pieces, and the stream waits with the rest.
         let window = [0, 4, 0, 0, 0, 1];
         let start = [&PREFACE[..], &frame(4, 0, 0, &window)].concat();
         pipe.write_all(&start).await.unwrap();
-        pipe.write_all(&gets(1, "/m130000")).await.unwrap();
+        pipe.write_all(&gets(1, "/m300000")).await.unwrap();
         assert_eq!(first_status(&mut pipe).await, Some(StatusCode::OK));
         let since = Instant::now();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(ends.borrow().is_empty(), "not all of it was sent");
-        assert!(share.take(all - 120_000 - STREAM_BYTES).is_none());
+        assert!(share.take(all - 300_000 - 120_000 - STREAM_BYTES).is_none());
         let reset = next_of(&mut pipe, 3).await;
         assert!(reset.is_some(), "RST_STREAM");
         let time = Limits::default().progress_time;
@@ -157,7 +163,7 @@ async fn a_client_that_leaves_is_logged_once() {
         let window = [0, 4, 0, 0, 0, 1];
         let start = [&PREFACE[..], &frame(4, 0, 0, &window)].concat();
         pipe.write_all(&start).await.unwrap();
-        pipe.write_all(&gets(3, "/m130000")).await.unwrap();
+        pipe.write_all(&gets(3, "/m300000")).await.unwrap();
         assert_eq!(first_status(&mut pipe).await, Some(StatusCode::OK));
         // CANCEL of the first stream; then the client goes.
         pipe.write_all(&frame(3, 0, 1, &8_u32.to_be_bytes()))
