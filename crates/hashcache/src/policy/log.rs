@@ -13,32 +13,34 @@
 //!
 //! # Why 2 bits of lap are enough
 //!
-//! A position counts units from the beginning of lap 0, the head is one too, and a log has *C*
-//! units. An entry stores its position modulo 4 *C*, and counts as live if `head - position`,
+//! A position counts units from the beginning of lap 0, the head is a position too, and a log has
+//! *C* units. An entry stores its position modulo 4 *C*, and counts as live if `head - position`,
 //! modulo 4 *C* too, is above 0 and below *C*. So an entry is misread only if it truly lies more
 //! than 4 *C* behind the head, or more than 3 *C* ahead of it. Neither can be:
 //!
-//! - **Behind.** Each segment of the log has a part of the rows. Whenever the log passes a segment,
-//!   be it opened, left out or replayed, that part is swept: what is not live is dropped. The head
-//!   is then less than *C* behind the beginning of that segment, because no whole lap is left out
-//!   in a row. So what the sweep keeps is less than 2 *C* behind that place. The head is at most
-//!   *C* beyond that place when the log comes to the segment again. So no entry is ever 3 *C*
-//!   behind.
+//! - **Behind.** Each segment of the log has a part of the rows. Whenever the log opens, skips or
+//!   replays a segment, that part is swept: what is not live is dropped. The head is then less than
+//!   *C* behind the beginning of that segment, because at most a quarter of the segments is left
+//!   out (`LEFT_OUT_SHARE`) and replay looks at fewer than all of them (`next_headers`). So what
+//!   the sweep keeps is less than 2 *C* behind that place. When the log comes to the segment again,
+//!   the head is at most *C* and one segment beyond that place. So no entry is ever 3 *C* and one
+//!   segment behind, and a log has at least four segments.
 //! - **Behind, after a checkpoint was loaded.** Its rows were saved at or after its cursor. Replay
 //!   goes on from the cursor and passes each segment, and the writer goes on from where replay
 //!   ends. So each part is swept at the latest where the run that saved it would have swept it
 //!   next, and the bound holds as if nothing had happened. It does not matter how often that
 //!   repeats, for each replay begins with rows as they were saved.
 //! - **Ahead.** Only a checkpoint brings entries that lie ahead of the head: it is saved while the
-//!   log goes on, and replay begins at its cursor. It is loaded only if the log has not opened a
-//!   segment at or behind the cursor again (`still_there` in `store/recover`), so its entries are
+//!   log goes on, and replay begins at its cursor. It is loaded only if the log has not come to the
+//!   segment of the cursor again (`still_there` in `store/recover`), so its entries are
 //!   less than 2 *C* ahead. Where replay ends early, because lists are damaged, they stay ahead
 //!   until the head comes to them or a sweep drops them.
 //! - **A scan, and growth.** The rows are empty when they begin, and only the last lap is recorded.
 //!
 //! A misread entry would not be a lie in itself, because each record proves its place. But `forget`
 //! and `replaces` name one position and clear one entry. If a second entry were misread as the same
-//! position, a record that was taken away would be found again.
+//! position, a record that was taken away would be found again. For the same reason [`Log::record`]
+//! drops an entry that lay ahead at the very position that is written now.
 
 use std::ops::Range;
 
@@ -283,12 +285,13 @@ impl LogPolicy for Log {
         // rows it could, and would then be served. (Both rows: rare, so one of the two is dropped.)
         let mut pinned = None;
         for (row, way) in self.places(key) {
-            if self.entry(row, way).tag == tag && live(self, (row, way)).is_some() {
-                if pinned.is_some_and(|pinned| pinned != row) {
-                    self.clear(row, way);
-                } else {
-                    pinned = Some(row);
-                }
+            let older = live(self, (row, way)).filter(|_| self.entry(row, way).tag == tag);
+            match older {
+                // It lay ahead of the head, left by a replay that ended early.
+                Some(older) if older == at => self.clear(row, way),
+                Some(_) if pinned.is_some_and(|pinned| pinned != row) => self.clear(row, way),
+                Some(_) => pinned = Some(row),
+                None => {}
             }
         }
         // An empty entry in the emptier row, else the oldest of the rows: it has the least time
@@ -531,6 +534,17 @@ mod tests {
         assert!(!log.points_to(key(1), LogPos(1100), LogPos(1200)));
         log.forget(key(1), LogPos(100), LogPos(110));
         assert!(!log.points_to(key(1), LogPos(100), LogPos(110)));
+    }
+
+    #[test]
+    fn an_entry_that_lay_ahead_is_not_doubled_when_the_log_comes_to_it() {
+        let mut log = Log::new(PLAIN, 4, 1000);
+        log.record(key(1), LogPos(500), None, LogPos(510));
+        // A replay ended early, and the log writes the same name at the same position again.
+        log.record(key(1), LogPos(500), None, LogPos(510));
+        assert_eq!(log.entries(), 1);
+        log.forget(key(1), LogPos(500), LogPos(510));
+        assert_eq!(found(&log, key(1), 510), [0; 0]);
     }
 
     #[test]

@@ -120,7 +120,7 @@ pub struct Inspection {
     pub index_bits_per_object: Option<f64>,
     /// Serial of the last checkpoint.
     pub checkpoint_serial: u64,
-    /// Whether that checkpoint is whole.
+    /// Whether all parts of that checkpoint verify, whichever build and policy wrote it.
     pub checkpoint_whole: bool,
     /// Versions up to this may have been given out.
     pub next_version: u64,
@@ -213,11 +213,8 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
         index_bits_per_slot: bits_each(stripe.index.shape.bytes(), geometry.slots()),
         index_bits_per_object: bits_per_object(&stripe, superblock),
         checkpoint_serial: superblock.checkpoint_serial,
-        checkpoint_whole: checkpoint::is_whole(
-            &stripe.medium,
-            &stripe.index,
-            superblock.checkpoint_serial,
-        ),
+        checkpoint_whole: superblock.checkpoint_serial > 0
+            && checkpoint::parts_damaged(&stripe.medium, superblock) == 0,
         next_version: superblock.next_version,
         written_at_millis: superblock.wall_clock,
     })

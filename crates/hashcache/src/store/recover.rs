@@ -373,9 +373,12 @@ fn still_there(stripe: &Stripe, restored: &Restored) -> bool {
         return true;
     }
     let is_open = |header: BatchHeader| header.stamp == cursor.stamp;
-    // The segment may have been left out since: then one behind it is of a later lap.
+    // The segment may have been left out since: then a later one was opened in a later lap. A
+    // header with a lower stamp was there before, whatever its lap.
+    let is_passed =
+        |(next, first): (Cursor, BatchHeader)| first.stamp > cursor.stamp && first.lap > next.lap;
     first_header(&stripe.medium, cursor.segment).is_some_and(is_open)
-        && behind(stripe, cursor).all(|(next, first)| first.lap <= next.lap)
+        && !next_headers(stripe, cursor).any(is_passed)
 }
 
 fn newest(removed: &[Removed]) -> KeyMap<Version> {
@@ -408,8 +411,8 @@ fn from_checkpoint(
         stripe.forget(&mut stripe.shard(removed.key), removed.key);
     }
     if cursor.stamp == 0 {
-        // Nothing had been written when it began. Entries that it has nevertheless may be of any
-        // lap, and the scan records all that count.
+        // The log was empty when this checkpoint began. Its rows may have entries written later, of
+        // any lap; the scan records every entry that counts.
         for mut shard in replay.shards.clone().map(|n| stripe.shard_at(n)) {
             if let Some(log) = shard.policy.log_mut() {
                 log.clear();
@@ -440,12 +443,15 @@ fn following(stripe: &Stripe, last: Cursor) -> Option<Cursor> {
     // Older ones are what the last lap left there.
     let is_later =
         |(next, first): &(Cursor, BatchHeader)| first.stamp > last.stamp && first.lap == next.lap;
-    behind(stripe, last).find(is_later).map(|(next, _)| next)
+    next_headers(stripe, last)
+        .find(is_later)
+        .map(|(next, _)| next)
 }
 
-/// The first headers of the segments behind `last` of which one was opened next, if one was; each
-/// with what it says of its opening, but the lap is that which follows that of `last`.
-fn behind(stripe: &Stripe, last: Cursor) -> impl Iterator<Item = (Cursor, BatchHeader)> {
+/// The first headers of the segments after `last`, nearest first, as far as the log may have left
+/// segments out. Each comes with the cursor that it has if its segment was opened next: `lap` of
+/// the cursor is the expected one, `lap` of the header that on disk.
+fn next_headers(stripe: &Stripe, last: Cursor) -> impl Iterator<Item = (Cursor, BatchHeader)> {
     let segments = stripe.medium.geometry.segments;
     let most = (LEFT_OUT_IN_A_ROW_MAX + 1).min(segments - 1);
     (1..=most).filter_map(move |step| {
