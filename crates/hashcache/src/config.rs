@@ -139,10 +139,11 @@ pub struct Config {
     /// Whether `log` and `log-lru` write objects of one group side by side and read them together,
     /// for 8 more bits a position in memory. May change from one opening to the next.
     pub grouped: bool,
-    /// Whether `log` keeps objects that are in use when its head reaches them. May change from one
-    /// opening to the next.
+    /// Whether `log` keeps objects that are in use when its head reaches them, for 3 more bits a
+    /// slot in memory. May change from one opening to the next.
     pub readmission: bool,
-    /// Mean size of an object with its metadata; sizes the index. Only used when a store is made.
+    /// Mean size of an object with its metadata; sizes the index and the Disk Table. Only used when
+    /// a store is made.
     pub object_bytes: u32,
     /// Size of a slot of the Disk Table, a power of two from 2 KiB to 1 MiB; at least what the
     /// device reads at once. Names longer than 1,636 bytes take blocks of 4 KiB, and beyond 3,684

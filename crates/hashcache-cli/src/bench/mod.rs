@@ -42,8 +42,8 @@ Reads and seeks are counted at the device, so a hit in memory costs none. On a m
 (throttle:70 is 70 seeks per second, throttle:hdd-7200, throttle:seek=8ms,rate=120MB/s) requests/s
 is the rate that disk would reach, on any machine; a sync takes no time there. With --devices each
 name lies on one of the disks, which work at the same time. A disk waits while no client asks for
-what it has, and a client asks again when it has its answer: five disks want more clients than one.
-On other devices requests/s is the rate of one client that waits for each answer.
+what it has. A client waits for its answer before it sends the next request, so use more clients
+with more disks. On other devices requests/s is the rate of one client that waits for each answer.
 Equal seeds give equal requests and an equal secret of the store. Counts are then equal, too, but
 for some in 10,000 where threads of the store read (objects above 64 KiB, log-lru). Several disks
 are written at the same time: there requests/s differs by up to 20 % from run to run, so use

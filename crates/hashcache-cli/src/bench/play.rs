@@ -498,7 +498,7 @@ fn name_secret(seed: u64) -> [u8; 16] {
 }
 
 /// Working set of the first measurement: one part in so many of what the log has room for. A Disk
-/// Table has half of that, in sets that fill unevenly.
+/// Table has fewer slots, in sets that fill unevenly.
 const WORKING_SET_PART: u64 = 4;
 /// The engine's own default.
 const BATCH_DELAY: Duration = Duration::from_millis(250);

@@ -642,7 +642,7 @@ pub static ENTRIES: &[Entry] = &[
         "object_size",
         Topic::Expert,
         DefaultValue::Value,
-        "Mean object size, which sizes the index of log and log-lru and the Disk Table",
+        "Mean object size, which sizes the index of log and log-lru, and the Disk Table of others",
         "Smaller objects need more index. Used only when the cache is made.",
     ),
     entry(
@@ -668,7 +668,7 @@ pub static ENTRIES: &[Entry] = &[
         "rows",
         Topic::Expert,
         DefaultValue::Value,
-        "Index rows that may hold a name, with log; one is the form of the paper",
+        "Index rows that may hold a name, with log; the paper has one",
         "one takes 42 bits per slot and finds 86 % of a full log; two takes 43 bits and finds \
          95 %.",
     ),

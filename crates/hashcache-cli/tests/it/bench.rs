@@ -46,7 +46,7 @@ fn check_policies(bench: &Value) {
         let lost = figure(name, "offered_hit_ratio") - figure(name, "hit_ratio");
         assert!((-0.001..0.02).contains(&lost), "{name}: {lost}");
     }
-    // With a working set as large as the store, a Disk Table on half of the disk loses hits.
+    // With a working set as large as the store, a Disk Table has fewer slots, so it loses hits.
     let lost = |name| figure(name, "full_offered_hit_ratio") - figure(name, "full_hit_ratio");
     assert!((0.004..0.15).contains(&lost("log")), "{}", lost("log"));
     assert!(lost("set-mem") > 2.0 * lost("log"), "{bench}");

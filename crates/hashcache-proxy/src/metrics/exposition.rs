@@ -446,7 +446,7 @@ impl Collector for Exposition {
         )?;
         page.family(
             "hashcache_lookup_reads",
-            "Reads of devices for lookups, by cause",
+            "Reads of devices for lookups of grouped stores, by cause; rest and row in all stores",
             "cause",
             engine.lookup_reads.into_iter(),
         )?;

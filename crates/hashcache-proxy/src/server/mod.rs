@@ -417,7 +417,7 @@ fn exposition(
     )
 }
 
-/// Reads of the engine for lookups, each under one cause.
+/// Reads of the engine for lookups that have a cause, each under one.
 fn lookup_reads(stats: &Stats) -> [(&'static str, u64); 8] {
     let first = stats.group_reads - stats.repeated_group_reads;
     [

@@ -3,11 +3,12 @@
 //! `Upstream` takes a connection from the pool or opens one, sends one request at a time on it, and
 //! `ResponseBody` puts it back when the response is complete. All on one core.
 //!
-//! Invariants: a connection in the pool has no request in progress and was open when last checked.
-//! It is taken only when hyper is done with the exchange before.
-//! Dropping a connection closes it, whatever hyper is doing with it.
+//! Invariants: the response on a connection in the pool is complete, and it was open when last
+//! checked. It is taken only when hyper is done with the exchange before. Dropping a connection
+//! closes it, whatever hyper is doing with it.
 //! Cost: an idle connection keeps its socket and the memory reserved by `meter`, 32 KiB or, after
-//! much content, up to 200 KiB; at most `IDLE_MAX` and `IDLE_WIDE_MAX` of them.
+//! much content, up to 200 KiB; there are at most [`IDLE_MAX`] of them, and grown buffers of all
+//! take at most [`IDLE_EXTRA_BYTES`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -321,6 +322,6 @@ const IDLE_MAX: usize = 256;
 /// Most memory that grown buffers of idle connections hold per core: eight connections with the
 /// largest reads.
 const IDLE_EXTRA_BYTES: u64 = 8 * buffered(READ_MAX);
-/// How long a connection may take to become ready after its response. One that does not is closed
-/// when the pool is looked at next, after the longest idle time at the latest.
+/// How long a connection may take to become ready after its response. One that takes longer is
+/// closed when the pool is next looked at, at the latest after the longest idle time.
 const SETTLE: Duration = Duration::from_secs(1);

@@ -2,9 +2,9 @@
 //!
 //! `stream` asks a connection's [`MemoryHits`] about each head that was checked. If that has the
 //! response, `stream` writes it, and hyper never sees the request. Otherwise hyper gets the head as
-//! if nothing had been asked. A hit costs about half the processor time of one through hyper.
-//! In HTTP/2, hyper frames the response, but its head and content are complete when it asks for
-//! them: `http2/memory_hit`.
+//! if nothing had been asked. A hit costs about two thirds of the processor time of one through
+//! hyper. In HTTP/2, hyper frames the response, but its head and content are complete when it asks
+//! for them: `http2/memory_hit`.
 //!
 //! Invariants: only requests with one meaning reach it: heads of HTTP/1.1 were checked like those
 //! for hyper, and `http2/memory_hit` checks what matters of HTTP/2. The response has the same bytes

@@ -224,8 +224,7 @@ impl Medium {
     }
 }
 
-/// Buffers for first reads, with what the device's alignment adds to them, and for the records of
-/// large objects.
+/// Buffers for first reads, with what the device's alignment adds to them, and for longer ones.
 fn read_buffers(device: &dyn Device, budget: &Budget) -> BufferPool {
     let added = if device.alignment() > MIN_UNIT {
         device.alignment()

@@ -24,7 +24,7 @@ pub(crate) struct BufferPool {
     lengths: Vec<OneLength>,
 }
 
-/// Buffers of one length, for reads of more than a third of it.
+/// Buffers of one length, for reads of more than a third of it that no shorter length fits.
 struct OneLength {
     bytes: usize,
     free: Arc<FreeBuffers>,

@@ -41,11 +41,11 @@ const SHARDS: usize = 16;
 /// What a hot record takes beside its bytes: map entry, record, handles of its pieces. Measured by
 /// the allocator's own count, rounded up.
 const ENTRY_BYTES: u64 = 512;
-/// As many of the oldest slabs may get another round before one copy evicts whatever is next, or
-/// as many as one in [`ROUNDS_PART`] of all.
+/// One copy gives a second chance to so many of the oldest slabs at least, or to one in
+/// [`ROUNDS_PART`] of all. Then it evicts the oldest whatever it holds.
 const ROUNDS_MIN: usize = 32;
 const ROUNDS_PART: usize = 16;
-/// The same for each slab that others are to have.
+/// The same for each slab that is evicted for other uses of memory.
 const ROUNDS_A_SLAB: usize = 16;
 
 /// Why a record becomes hot.

@@ -1,8 +1,8 @@
 //! The slabs of the hot objects: which records lie side by side, and which slab is evicted next.
 //!
 //! Records are appended to a few streams, each of which fills one slab after another. The records
-//! of a page group go to one stream, so that a page lies side by side and leaves memory as a whole:
-//! where one object of it is missing, reading that costs as much as reading the page. Other records
+//! of a page group go to one stream, so that a page lies side by side and leaves memory as a whole.
+//! If one object of a page is missing, reading it costs as much as reading the page. Other records
 //! are spread by their keys.
 //!
 //! The slab that was filled first is evicted, whichever stream it is of, unless half of its records

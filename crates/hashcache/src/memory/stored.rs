@@ -29,9 +29,8 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    /// A lookup asks for the record. The first one for a prefetched record is what the record was
-    /// loaded for, so it says no more than a lookup that reads the record itself: only a further
-    /// one is a reason to keep it.
+    /// A lookup asks for the record. The first lookup of a prefetched record only confirms the
+    /// prefetch; a second one is a reason to keep the record.
     pub(super) fn ask(&self) {
         set(&self.used, true);
         if self.is_prefetched() {

@@ -480,6 +480,12 @@ fn opening() -> Vec<u8> {
     [&PREFACE[..], &frame(4, 0, 0, &[])].concat()
 }
 
+/// So that h2 holds the first piece of a response, and its stream waits with the rest.
+fn opening_with_a_window_of_one() -> Vec<u8> {
+    let window = [0, 4, 0, 0, 0, 1];
+    [&PREFACE[..], &frame(4, 0, 0, &window)].concat()
+}
+
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = length[1..].to_vec();
@@ -740,9 +746,9 @@ async fn a_piece_stays_in_the_share_until_h2_has_sent_it() {
         let share = allowance.share().clone();
         let (mut pipe, served) = serve_within(Limits::default(), Some(allowance));
         // A window of one byte: hyper hands the whole response to h2, which sends one byte of it.
-        let window = [0, 4, 0, 0, 0, 1];
-        let start = [&PREFACE[..], &frame(4, 0, 0, &window)].concat();
-        pipe.write_all(&start).await.unwrap();
+        pipe.write_all(&opening_with_a_window_of_one())
+            .await
+            .unwrap();
         pipe.write_all(&gets(1, "/page")).await.unwrap();
         assert_eq!(first_status(&mut pipe).await, Some(StatusCode::OK));
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -128,6 +128,12 @@ fn an_object_asked_for_again_and_again_stays() {
     assert!(lost < 400, "lost {lost} times");
 }
 
+/// How many of these are hot.
+fn present(hot: &Hot, all: std::ops::Range<u32>) -> usize {
+    let keys = all.map(|n| record(n, 0).fields.key);
+    keys.filter(|key| hot.contains(*key)).count()
+}
+
 /// Hot objects in 4 MiB, of which slabs that hold a third were asked for twice, and all were put
 /// once.
 fn third_asked_for() -> (Arc<Hot>, Vec<KeyHash>) {
@@ -365,10 +371,7 @@ fn a_page_leaves_memory_as_a_whole() {
     let budget = Budget::new(16 << 20);
     let hot = Hot::new(&budget, u64::MAX).unwrap();
     insert_pages(&hot, 0..400, OBJECTS);
-    let present = |page: u32| {
-        let keys = (page * OBJECTS..(page + 1) * OBJECTS).map(|n| record(n, 0).fields.key);
-        keys.filter(|key| hot.contains(*key)).count()
-    };
+    let present = |page: u32| present(&hot, page * OBJECTS..(page + 1) * OBJECTS);
     let whole = (0..400).filter(|page| present(*page) == 13).count();
     let torn = (0..400).filter(|page| (1..13).contains(&present(*page)));
     let torn = torn.count();
@@ -381,10 +384,7 @@ fn a_page_leaves_memory_as_a_whole() {
 fn one_group_may_fill_memory_and_then_gives_way_to_others() {
     let budget = Budget::new(16 << 20);
     let hot = Hot::new(&budget, u64::MAX).unwrap();
-    let present = |all: std::ops::Range<u32>| {
-        let keys = all.map(|n| record(n, 0).fields.key);
-        keys.filter(|key| hot.contains(*key)).count()
-    };
+    let present = |all| present(&hot, all);
     (0..4_000).for_each(|n| drop(insert(&hot, &of_group(7, n, 8_000))));
     let fitting = present(0..4_000);
     assert!(fitting > 1_500, "{fitting}");
@@ -431,10 +431,7 @@ fn pages_that_were_visited_once_go_before_objects_that_are_asked_for_again() {
     (200..800).for_each(|n| insert_and_ask(n, Arrival::Prefetched));
     // Memory holds about eight hundred.
     (800..1_150).for_each(|n| drop(insert(&hot, &record(n, 8_000))));
-    let present = |all: std::ops::Range<u32>| {
-        let keys = all.map(|n| record(n, 0).fields.key);
-        keys.filter(|key| hot.contains(*key)).count()
-    };
+    let present = |all| present(&hot, all);
     let (again, once) = (present(0..200), present(200..800));
     assert!(again >= 190, "{again} of 200, {once} of 600");
     assert!(once <= 350, "{again} of 200, {once} of 600");

@@ -135,9 +135,9 @@ async fn a_client_that_reads_nothing_pays_for_content_from_memory() {
         let share = allowance.share().clone();
         let (mut pipe, served, ends) = serve_from_memory(Some(allowance));
         // A window of one byte: h2 and hyper hold some pieces, and the stream waits with the rest.
-        let window = [0, 4, 0, 0, 0, 1];
-        let start = [&PREFACE[..], &frame(4, 0, 0, &window)].concat();
-        pipe.write_all(&start).await.unwrap();
+        pipe.write_all(&opening_with_a_window_of_one())
+            .await
+            .unwrap();
         pipe.write_all(&gets(1, "/m300000")).await.unwrap();
         assert_eq!(first_status(&mut pipe).await, Some(StatusCode::OK));
         let since = Instant::now();
@@ -160,9 +160,9 @@ async fn a_client_that_reads_nothing_pays_for_content_from_memory() {
 async fn a_client_that_leaves_is_logged_once() {
     locally(async {
         let (mut pipe, served, ends) = serve_from_memory(None);
-        let window = [0, 4, 0, 0, 0, 1];
-        let start = [&PREFACE[..], &frame(4, 0, 0, &window)].concat();
-        pipe.write_all(&start).await.unwrap();
+        pipe.write_all(&opening_with_a_window_of_one())
+            .await
+            .unwrap();
         pipe.write_all(&gets(3, "/m300000")).await.unwrap();
         assert_eq!(first_status(&mut pipe).await, Some(StatusCode::OK));
         // CANCEL of the first stream; then the client goes.
