@@ -3,7 +3,7 @@
 //!
 //! Called by `disk/medium` for reads of the usual lengths; other lengths are mapped one by one.
 //!
-//! Invariants: kept buffers stay reserved, and those of one length are at most 1/128 of the budget.
+//! Invariants: kept buffers stay reserved, and those of one length are at most 1/32 of the budget.
 //! Their old content is not wiped: a buffer leaves the engine only after a read has filled it.
 //! Cost: one short lock a buffer. A mapping for each read costs 11 µs more processor time where
 //! 16 KiB are read, and a page fault for each 4 KiB.
@@ -17,7 +17,7 @@ use super::mapping::Mapping;
 /// Most buffers kept of a length: as many reads as keep a fast device busy.
 const KEPT_MAX: u64 = 32;
 /// They are at most this share of the budget.
-const SHARE: u64 = 128;
+const SHARE: u64 = 32;
 
 /// Buffers of a few lengths.
 pub(crate) struct BufferPool {
