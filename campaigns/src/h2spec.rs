@@ -14,6 +14,7 @@ use anyhow::{Context as _, ensure};
 use hashcache_testkit::{Origin, Script};
 
 use crate::campaign::Campaign;
+use crate::certificate::Certificate;
 
 /// Arguments of `h2spec`.
 #[derive(clap::Args)]
@@ -33,7 +34,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
         Script::response(200, &fields, "a page of some bytes").read_body()
     });
     let origin = origin.await.context("cannot start an origin")?;
-    let (certificate, key) = certificate(campaign.folder())?;
+    let certificate = Certificate::make(campaign.folder())?;
     let command = campaign.proxy()?;
     let mut proxy = command
         .flag("cache-size", "256MiB")
@@ -41,8 +42,8 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
         .flag("accelerate", format!("http://{}", origin.address()))
         .flag("listen", "https://127.0.0.1:0")
         .flag("listen", "h2c://127.0.0.1:0")
-        .flag("tls-cert", certificate.display())
-        .flag("tls-key", key.display())
+        .flag("tls-cert", certificate.file.display())
+        .flag("tls-key", certificate.key_file.display())
         .start()?;
     let addresses = proxy.addresses().to_vec();
     for (way, address) in WAYS.iter().zip(addresses) {
@@ -51,16 +52,6 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
             .outcome(way.name, play(&args.h2spec, address, way));
     }
     campaign.check_running("", &mut proxy)
-}
-
-/// A certificate for this machine, signed by itself, and its key.
-fn certificate(home: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()])
-        .context("cannot make a certificate")?;
-    let (certificate, key) = (home.join("certificate.pem"), home.join("key.pem"));
-    std::fs::write(&certificate, made.cert.pem()).context("cannot write the certificate")?;
-    std::fs::write(&key, made.signing_key.serialize_pem()).context("cannot write the key")?;
-    Ok((certificate, key))
 }
 
 /// A kind of connection.

@@ -6,6 +6,7 @@
 
 mod application;
 mod campaign;
+mod certificate;
 mod conformance;
 mod cpu;
 mod device_speed;

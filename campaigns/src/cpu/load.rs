@@ -1,4 +1,4 @@
-//! What `wrk` asks for in a round, and what it says of it.
+//! What `wrk`, and over TLS `h2load`, ask for in a round, and what they say of it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,6 +13,8 @@ use super::Args;
 pub enum Kind {
     /// One object of this size, in memory.
     OneObject(u64),
+    /// The same over TLS 1.3 with [`CIPHER`].
+    OneObjectOverTls(Protocol, u64),
     /// [`MANY_OBJECTS`] objects in turn, in memory.
     ManyObjects,
     /// Objects of [`DISK_BYTES`] in turn, five times as much as the memory of a proxy that has
@@ -25,11 +27,31 @@ pub enum Kind {
     Mix,
 }
 
+/// What is spoken over TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Http1,
+    /// One request at a time on each connection.
+    Http2,
+}
+
+impl Protocol {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Http1 => "HTTP/1.1",
+            Self::Http2 => "HTTP/2",
+        }
+    }
+}
+
 impl Kind {
     /// Its name in a report.
     pub fn name(self) -> String {
         match self {
             Self::OneObject(size) => format!("hit in memory, {size} B"),
+            Self::OneObjectOverTls(protocol, size) => {
+                format!("hit in memory, {size} B, TLS and {}", protocol.name())
+            }
             Self::ManyObjects => format!("hit in memory, {MANY_OBJECTS} objects"),
             Self::Disk => format!("hit on disk, {DISK_BYTES} B"),
             Self::Miss => format!("miss, {MISS_BYTES} B"),
@@ -40,7 +62,9 @@ impl Kind {
     /// A script for wrk that makes the requests of a round.
     pub fn script(self, round: usize) -> String {
         let path = match self {
-            Self::OneObject(size) => format!("'/hit?size={size}'"),
+            Self::OneObject(size) | Self::OneObjectOverTls(_, size) => {
+                format!("'/hit?size={size}'")
+            }
             Self::ManyObjects => format!("sized('/many/', n % {MANY_OBJECTS})"),
             // Every object in turn: none of them is asked for again while it is in memory.
             Self::Disk => format!("'/disk/' .. (n % {DISK_OBJECTS}) .. '?size={DISK_BYTES}'"),
@@ -92,6 +116,53 @@ impl Load {
         Self::read(&said).with_context(|| said.into_owned())
     }
 
+    /// Has h2load ask for one object of `size` over TLS.
+    pub fn run_over_tls(
+        args: &Args,
+        address: SocketAddr,
+        (protocol, size): (Protocol, u64),
+    ) -> anyhow::Result<Self> {
+        let output = Command::new("taskset")
+            .args(["-c", &args.load_processors, "h2load", "-t1", "-c32", "-m1"])
+            .args((protocol == Protocol::Http1).then_some("--h1"))
+            .arg(format!("--tls13-ciphers={CIPHER}"))
+            .arg(format!("-D{}", args.seconds))
+            .arg(format!("https://{address}/hit?size={size}"))
+            .output()
+            .context("cannot run h2load")?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        Self::read_over_tls(&said).with_context(|| said.into_owned())
+    }
+
+    /// An error if any request failed or the cipher is another one.
+    fn read_over_tls(said: &str) -> anyhow::Result<Self> {
+        let line = |start| said.lines().find_map(|line| line.strip_prefix(start));
+        if line("Cipher: ") != Some(CIPHER) {
+            bail!("the cipher is not {CIPHER}");
+        }
+        let counts = line("requests: ").context("h2load does not say how many requests")?;
+        let count = |word: &str| {
+            let of_word = counts.split(", ").find_map(|it| it.strip_suffix(word));
+            of_word.and_then(|number| number.trim().parse::<u64>().ok())
+        };
+        let good = line("status codes: ").and_then(|it| it.split_once(" 2xx"));
+        let good = good.and_then(|(number, _)| number.trim().parse().ok());
+        let (Some(requests), Some(failed)) = (good, count("failed")) else {
+            bail!("h2load does not say how many requests succeeded");
+        };
+        if failed > 0 || count("done") != Some(requests) {
+            bail!("requests failed: {counts}");
+        }
+        let rate = line("finished in ").and_then(|it| it.split(", ").nth(1));
+        let per_second = rate
+            .and_then(|rate| rate.split('.').next()?.parse().ok())
+            .context("h2load does not say how many a second")?;
+        Ok(Self {
+            requests,
+            per_second,
+        })
+    }
+
     /// An error if any request failed.
     fn read(said: &str) -> anyhow::Result<Self> {
         for bad in ["Non-2xx", "Socket errors"] {
@@ -116,6 +187,8 @@ impl Load {
     }
 }
 
+/// The cipher of all connections with TLS.
+const CIPHER: &str = "TLS_AES_128_GCM_SHA256";
 const MANY_OBJECTS: u64 = 1_000;
 /// 300 MB.
 const DISK_OBJECTS: u64 = 3_000;
@@ -141,5 +214,26 @@ mod tests {
                 .contains("responses: 7")
         );
         assert!(Load::read("").is_err());
+    }
+
+    #[test]
+    fn a_round_over_tls_counts_if_all_succeeded_with_the_one_cipher() {
+        let good = "TLS Protocol: TLSv1.3\nCipher: TLS_AES_128_GCM_SHA256\n\nfinished in 1.00s, \
+                    6712.00 req/s, 52.97MB/s\nrequests: 6712 total, 6744 started, 6712 done, 6712 \
+                    succeeded, 0 failed, 0 errored, 0 timeout\nstatus codes: 6712 2xx, 0 3xx, 0 \
+                    4xx, 0 5xx\n";
+        let read = Load::read_over_tls(good).unwrap();
+        assert_eq!((read.requests, read.per_second), (6712, 6712));
+        for (from, to) in [
+            ("_128_", "_256_"),
+            (" 0 failed", " 1 failed"),
+            (": 6712 2xx", ": 6711 2xx"),
+            ("finished", "ended"),
+        ] {
+            assert!(
+                Load::read_over_tls(&good.replace(from, to)).is_err(),
+                "{to}"
+            );
+        }
     }
 }

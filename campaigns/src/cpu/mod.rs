@@ -27,8 +27,8 @@ pub struct Args {
     /// Compare with this binary, an earlier build, instead of other caches
     #[arg(long, value_name = "FILE")]
     before: Option<PathBuf>,
-    /// Only the loads with this word in their name: hit, disk, miss; beside other caches mix, with
-    /// --before download
+    /// Only the loads with this word in their name: hit, disk, miss; beside other caches TLS and
+    /// mix, with --before download
     #[arg(long, value_name = "WORD", conflicts_with = "sites")]
     only: Option<String>,
     /// Compare a proxy with this many sites and one with one site, instead of other caches
@@ -52,6 +52,8 @@ pub struct Args {
 pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     ensure!(args.rounds > 0, "at least one round is needed");
     let mut programs = vec!["wrk", "taskset"];
+    let is_table = args.before.is_none() && args.sites.is_none();
+    programs.extend(is_table.then_some("h2load"));
     programs.extend(args.before.as_ref().map(|_| "curl"));
     for program in programs {
         let found = Command::new("which").arg(program).output()?;

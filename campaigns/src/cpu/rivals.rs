@@ -15,6 +15,7 @@ use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use super::table::{Log, Memory};
+use crate::certificate::Certificate;
 use crate::squid::process::give_to_proxy;
 
 /// A program, and settings in which an expert would run it.
@@ -78,6 +79,7 @@ impl Kind {
 pub struct Rival {
     child: Child,
     address: SocketAddr,
+    tls_address: Option<SocketAddr>,
 }
 
 impl Rival {
@@ -87,16 +89,24 @@ impl Rival {
         kind: Kind,
         (memory, log): (Memory, Log),
         processors: &str,
+        certificate: &Certificate,
         (run, directory): (&Path, &Path),
         origin: SocketAddr,
     ) -> anyhow::Result<Self> {
         fs::create_dir_all(directory)?;
-        // It cannot say which port it was given; this one was free a moment ago.
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        // It cannot say which ports it was given; these were free a moment ago.
+        let ports = [
+            TcpListener::bind("127.0.0.1:0")?,
+            TcpListener::bind("127.0.0.1:0")?,
+        ];
+        let (address, tls_address) = (ports[0].local_addr()?, ports[1].local_addr()?);
+        drop(ports);
         let place = Place {
             run,
             directory,
             address,
+            tls_address,
+            certificate,
             origin,
             memory,
             log,
@@ -120,7 +130,12 @@ impl Rival {
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
-        let mut rival = Self { child, address };
+        let is_nginx = matches!(kind, Kind::Nginx | Kind::NginxSendfile);
+        let mut rival = Self {
+            child,
+            address,
+            tls_address: is_nginx.then_some(tls_address),
+        };
         for _ in 0..START_LOOKS {
             if TcpStream::connect(address).is_ok() {
                 return Ok(rival);
@@ -137,6 +152,11 @@ impl Rival {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it listens with TLS, if it does.
+    pub fn tls_address(&self) -> Option<SocketAddr> {
+        self.tls_address
     }
 
     /// Its first process and all that it has started.
@@ -183,6 +203,8 @@ struct Place<'a> {
     run: &'a Path,
     directory: &'a Path,
     address: SocketAddr,
+    tls_address: SocketAddr,
+    certificate: &'a Certificate,
     origin: SocketAddr,
     memory: Memory,
     log: Log,
@@ -199,6 +221,12 @@ impl Place<'_> {
         let text = text
             .replace("{DIRECTORY}", &self.directory.display().to_string())
             .replace("{ADDRESS}", &self.address.to_string())
+            .replace("{TLS_ADDRESS}", &self.tls_address.to_string())
+            .replace(
+                "{CERTIFICATE}",
+                &self.certificate.file.display().to_string(),
+            )
+            .replace("{KEY}", &self.certificate.key_file.display().to_string())
             .replace("{PORT}", &self.address.port().to_string())
             .replace("{ORIGIN}", &self.origin.to_string())
             .replace("{ORIGIN_PORT}", &self.origin.port().to_string())
@@ -318,6 +346,10 @@ http {
     upstream origin { server {ORIGIN}; keepalive 64; }
     server {
         listen {ADDRESS};
+        listen {TLS_ADDRESS} ssl http2;
+        ssl_certificate {CERTIFICATE};
+        ssl_certificate_key {KEY};
+        ssl_protocols TLSv1.3;
         location / {
             proxy_pass http://origin;
             proxy_http_version 1.1;
