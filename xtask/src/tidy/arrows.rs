@@ -18,8 +18,9 @@ const PEERS: &str = "hashcache-peers";
 const PROXY: &str = "hashcache-proxy";
 const TESTKIT: &str = "hashcache-testkit";
 const WAN: &str = "hashcache-wan";
+const WORKLOAD: &str = "hashcache-workload";
 
-const ARROWS: [Row; 9] = [
+const ARROWS: [Row; 10] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -47,6 +48,12 @@ const ARROWS: [Row; 9] = [
         uses: &[],
         tests_use: &[ENGINE],
     },
+    // Requests from a seed: the bench sends them to the engine, campaigns send them to proxies.
+    Row {
+        name: WORKLOAD,
+        uses: &[],
+        tests_use: &[],
+    },
     Row {
         name: PROXY,
         uses: &[ENGINE, HTTP, PEERS, WAN],
@@ -55,14 +62,14 @@ const ARROWS: [Row; 9] = [
     // To `http` as well: the proxy's settings carry its origin and its freshness rules.
     Row {
         name: "hashcache-cli",
-        uses: &[ENGINE, HTTP, PROXY],
+        uses: &[ENGINE, HTTP, PROXY, WORKLOAD],
         // Tests play peers, which send datagrams.
         tests_use: &[PEERS, TESTKIT],
     },
     // Nothing depends on the campaigns and they are not published: they may measure anything.
     Row {
         name: "campaigns",
-        uses: &[ENGINE, HTTP, PEERS, PROXY, TESTKIT, WAN],
+        uses: &[ENGINE, HTTP, PEERS, PROXY, TESTKIT, WAN, WORKLOAD],
         tests_use: &[],
     },
     // The checks must be built in seconds.

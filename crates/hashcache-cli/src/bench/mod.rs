@@ -1,13 +1,12 @@
 //! `hashcache bench`: measures the engine on this machine or on a modelled disk.
 //!
-//! `workload` makes requests, `play` sends them to a store, `disks` keeps the time of the disks,
-//! `table` prints the results. Invariant: every file of the bench is deleted at the end, and no
-//! existing cache is touched.
+//! `play` sends the requests of `hashcache_workload` to a store, `disks` keeps the time of the
+//! disks, `table` prints the results. Invariant: every file of the bench is deleted at the end, and
+//! no existing cache is touched.
 
 mod disks;
 mod play;
 mod table;
-mod workload;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -16,6 +15,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum as _};
 use hashcache::device::DiskModel;
 use hashcache::{PolicyKind, Rows};
+use hashcache_workload::{Shape, Sizes};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -23,7 +23,6 @@ use crate::fault::Fault;
 use crate::settings::block;
 use crate::units::{parse_size, show_size};
 use play::{Candidate, Medium, Outcome, Plan};
-use workload::{Shape, Sizes};
 
 /// Subcommands of `hashcache bench`.
 #[derive(Clone, Debug, Subcommand)]

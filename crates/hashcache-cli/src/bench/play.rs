@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use hashcache::device::{Device, DiskModel, FileDevice, FileError, MemoryDevice};
 use hashcache::{Cache, Clock, Config, PolicyKind, Put, PutError, Rows, Stats};
+use hashcache_workload::{Kind, Request, Shape, Sizes, Workload};
 
 use super::disks::{Count, Disks};
-use super::workload::{Kind, Request, Shape, Sizes, Workload};
 use crate::fault::Fault;
 use crate::units::show_size;
 

@@ -1,4 +1,4 @@
-//! Sizes and contents of the bench's objects.
+//! Sizes and contents of the objects.
 //!
 //! An object is a number: its type in the top byte, its place among the objects of that type below.
 //! Invariant: size and content follow from the seed and that number, so no object is kept for the
@@ -24,9 +24,13 @@ pub enum Type {
     Web,
     /// Never stored; `pages` draws a new number for each request.
     Dynamic,
+    /// A page.
     Html,
+    /// An image of one page, or of none.
     Image,
+    /// A large single object.
     Download,
+    /// Any other single object.
     Other,
     /// An image that several pages of a site show.
     SharedImage,
@@ -61,15 +65,18 @@ impl Type {
 pub struct Object(u64);
 
 impl Object {
+    /// The object with this number among those of its type.
     pub fn new(kind: Type, number: u64) -> Self {
         Self((kind as u64) << TYPE_SHIFT | number & NUMBER_MASK)
     }
 
+    /// Its type.
     pub fn kind(self) -> Type {
         let index = usize::try_from(self.0 >> TYPE_SHIFT).unwrap_or(usize::MAX);
         *Type::ALL.get(index).expect("made by `new`")
     }
 
+    /// Its number among the objects of its type.
     pub fn number(self) -> u64 {
         self.0 & NUMBER_MASK
     }

@@ -1,13 +1,15 @@
-//! What the bench requests: four workloads, each from a seed.
+//! What benchmarks request: four workloads, each from a seed.
 //!
-//! Clients send one request each in turn. A client that has finished a visit begins the next one: a
-//! page with its objects, or a single object, which is new or was visited before.
+//! A client visits a page with its objects, or a single object, which is new or was visited before.
+//! Either clients send one request each in turn ([`Workload::request`]), or a client takes a whole
+//! visit and sends its requests as it likes ([`Workload::visit`]).
 //!
 //! - `pages` (module `pages`): pages of 13 objects of their own.
 //! - `polymix`, `shared`, `singles` (module `polymix`): the objects of Web Polygraph's Polymix-4,
 //!   on pages, on pages that share images, and without pages.
 //!
-//! Called by `play`. Invariant: equal seeds give equal requests, whatever the store answers.
+//! Used by `hashcache bench engine` and by campaigns. Invariant: equal seeds give equal requests,
+//! whatever the store answers.
 
 mod content;
 mod pages;
@@ -15,8 +17,8 @@ mod polymix;
 
 use std::collections::{HashSet, VecDeque};
 
-use content::{Contents, Type};
-pub use content::{Object, Sizes};
+use content::Contents;
+pub use content::{Object, Sizes, Type};
 use pages::Pages;
 use polymix::{Form, Polymix};
 
@@ -36,9 +38,11 @@ pub enum Shape {
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
+    /// What is requested.
     pub object: Object,
     /// Number of the page that it belongs to; 0: none.
     pub group: u64,
+    /// What a store can do with it.
     pub kind: Kind,
 }
 
@@ -65,7 +69,7 @@ pub struct Workload {
 }
 
 /// Chooses visits.
-trait Source {
+trait Source: Send {
     /// The next visit of a client.
     fn visit(&mut self, draw: &mut Draw<'_>) -> Visit;
 
@@ -136,6 +140,41 @@ impl Workload {
         }
     }
 
+    /// All requests of the next visit of `client`, a number below that of the clients. The page
+    /// comes first. What is new in the visit is requested again only after the client's next visit
+    /// has begun.
+    pub fn visit(&mut self, client: usize) -> Vec<Request> {
+        self.whole_visit(client, true)
+    }
+
+    /// The same, with a page or an object that was not requested before, to fill a store with.
+    pub fn new_visit(&mut self, client: usize) -> Vec<Request> {
+        self.whole_visit(client, false)
+    }
+
+    fn whole_visit(&mut self, client: usize, may_repeat: bool) -> Vec<Request> {
+        self.begin_visit(client, may_repeat);
+        let objects = std::mem::take(&mut self.clients[client].objects);
+        let visit = &self.clients[client];
+        let (group, is_new) = (visit.group, visit.new.is_some());
+        let mut requests: Vec<Request> = objects
+            .into_iter()
+            .map(|object| Request {
+                object,
+                group,
+                kind: self.kind_of(object, is_new),
+            })
+            .collect();
+        // In `pages`, objects that may not be stored stand between the others.
+        let page = requests
+            .iter()
+            .position(|it| it.object.kind() != Type::Dynamic);
+        if let Some(page) = page {
+            requests[..=page].rotate_right(1);
+        }
+        requests
+    }
+
     /// The next request.
     pub fn request(&mut self) -> Request {
         self.next(true)
@@ -155,15 +194,19 @@ impl Workload {
                     kind,
                 };
             }
-            self.clients[client] = Visit::default();
-            let open = self.clients.iter().filter_map(|visit| visit.new);
-            self.clients[client] = self.source.visit(&mut Draw {
-                open: open.collect(),
-                random: &mut self.random,
-                contents: &self.contents,
-                may_repeat,
-            });
+            self.begin_visit(client, may_repeat);
         }
+    }
+
+    fn begin_visit(&mut self, client: usize, may_repeat: bool) {
+        self.clients[client] = Visit::default();
+        let open = self.clients.iter().filter_map(|visit| visit.new);
+        self.clients[client] = self.source.visit(&mut Draw {
+            open: open.collect(),
+            random: &mut self.random,
+            contents: &self.contents,
+            may_repeat,
+        });
     }
 
     fn kind_of(&mut self, object: Object, is_new: bool) -> Kind {
@@ -274,6 +317,36 @@ mod tests {
             // The working set moves on by what is new meanwhile.
             let most = 1_000 + order.len() + 300;
             assert!(repeated.len() <= most, "{shape:?}: {}", repeated.len());
+        }
+    }
+
+    #[test]
+    fn a_visit_begins_with_its_page_and_repeats_only_visits_that_have_ended() {
+        for shape in SHAPES {
+            let mut workload = Workload::new(1, shape, Sizes::ByType, 13, 8);
+            workload.set_working_set(500);
+            let mut stored = HashSet::new();
+            for n in 0..1_000 {
+                let new = workload.new_visit(n % 8);
+                stored.extend(new.iter().map(|request| request.object));
+            }
+            // What these clients requested last is still on its way.
+            let mut open: Vec<HashSet<Object>> = vec![HashSet::new(); 8];
+            let mut again = 0;
+            for n in 0..2_000 {
+                let client = n * 5 % 8;
+                stored.extend(open[client].drain());
+                let visit = workload.visit(client);
+                assert_ne!(visit[0].object.kind(), Type::Dynamic, "{shape:?}");
+                assert!(visit.iter().all(|it| it.group == visit[0].group));
+                let repeats = visit.iter().filter(|it| it.kind == Kind::Again);
+                for request in repeats.filter(|it| it.object.kind() != Type::SharedImage) {
+                    assert!(stored.contains(&request.object), "{shape:?}: {request:?}");
+                    again += 1;
+                }
+                open[client] = visit.iter().map(|request| request.object).collect();
+            }
+            assert!(again > 1_000, "{shape:?}: {again}");
         }
     }
 
