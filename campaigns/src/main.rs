@@ -7,6 +7,7 @@
 mod application;
 mod campaign;
 mod certificate;
+mod cgroup;
 mod conformance;
 mod cpu;
 mod device_speed;
@@ -28,6 +29,8 @@ mod purges;
 mod range_storm;
 mod real_clients;
 mod report;
+mod rivals;
+mod slow_disk;
 mod smuggling;
 mod squid;
 mod wan;
@@ -97,6 +100,8 @@ enum Command {
     Levels(levels::Args),
     /// Measure what proxies pay to ask each other: no peers, ICP, summaries
     Overhead(overhead::Args),
+    /// Compare requests/s for pages on a slow disk with those of other caches
+    SlowDisk(slow_disk::Args),
     /// Compare reads and writes of a device with those of fio
     DeviceSpeed(device_speed::Args),
     /// Take memory for `memory-pressure`, which starts this in a process of its own
@@ -172,6 +177,7 @@ impl Command {
             Self::Cpu(args) => cpu::run(args, campaign).await,
             Self::Levels(args) => levels::run(args, campaign).await,
             Self::Overhead(args) => overhead::run(args, campaign).await,
+            Self::SlowDisk(args) => slow_disk::run(args, campaign).await,
             Self::DeviceSpeed(args) => device_speed::run(args, campaign),
             Self::Compete(_) => unreachable!("it runs before a campaign begins"),
         }

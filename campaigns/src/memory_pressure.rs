@@ -20,8 +20,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::campaign::Campaign;
+use crate::cgroup::{Cgroup, enter};
 use crate::memory_limit::{fetch, mib};
-use crate::proxy_process::{MemoryCgroup, ProxyProcess};
+use crate::proxy_process::ProxyProcess;
 
 /// Arguments of `memory-pressure`.
 #[derive(clap::Args)]
@@ -75,7 +76,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
         max_age: 86_400,
         ..ContentOptions::default()
     })?;
-    let group = MemoryCgroup::make()?;
+    let group = Cgroup::memory()?;
     group.limit(args.limit << 20)?;
     let command = campaign.proxy()?;
     let mut proxy = command
@@ -136,7 +137,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
 async fn at_rate(
     args: &Args,
     rate: u64,
-    group: &MemoryCgroup,
+    group: &Cgroup,
     proxy: &mut ProxyProcess,
     (full, most): (u64, &mut u64),
 ) -> anyhow::Result<String> {
@@ -199,10 +200,9 @@ fn hot(proxy: &ProxyProcess) -> anyhow::Result<u64> {
 
 /// Starts the competitor in the group.
 fn competitor(args: &Args, rate: u64, group: &Path) -> anyhow::Result<std::process::Child> {
-    // The shell joins the group before it becomes the competitor.
-    Command::new("sh")
-        .args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""])
-        .arg(group)
+    let [shell, words @ ..] = enter(group);
+    Command::new(shell)
+        .args(words)
         .arg(std::env::current_exe()?)
         .args(["compete", &args.take.to_string(), &rate.to_string()])
         .spawn()

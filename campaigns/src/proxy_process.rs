@@ -6,7 +6,6 @@
 //! Invariant: dropping a [`ProxyProcess`] ends the process by its own id. The process runs without
 //! the configuration of the user of this command.
 
-use std::fs;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -22,6 +21,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::cargo;
+use crate::cgroup::enter;
 
 /// How to start a proxy; can be started any number of times.
 ///
@@ -30,7 +30,7 @@ use crate::cargo;
 pub struct ProxyCommand {
     binary: PathBuf,
     flags: Vec<(String, String)>,
-    cgroup: Option<PathBuf>,
+    cgroups: Vec<PathBuf>,
     processors: Option<String>,
     network: Option<PathBuf>,
     wait: Duration,
@@ -43,7 +43,7 @@ impl ProxyCommand {
         Self {
             binary: binary.to_owned(),
             flags: vec![],
-            cgroup: None,
+            cgroups: vec![],
             processors: None,
             network: None,
             wait: START_TIME,
@@ -75,9 +75,9 @@ impl ProxyCommand {
         self
     }
 
-    /// Runs it in this cgroup from its first instruction.
+    /// Runs it in this cgroup from its first instruction; in several, one for each controller.
     pub fn cgroup(mut self, directory: &Path) -> Self {
-        self.cgroup = Some(directory.to_owned());
+        self.cgroups.push(directory.to_owned());
         self
     }
 
@@ -124,14 +124,7 @@ impl ProxyCommand {
     }
 
     fn command(&self) -> Command {
-        let mut words = vec![];
-        if let Some(directory) = &self.cgroup {
-            // The shell joins the group, then becomes the proxy: no page is charged to another
-            // group.
-            let enter = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
-            words.extend(["sh", "-c", enter].map(str::to_owned));
-            words.push(directory.display().to_string());
-        }
+        let mut words: Vec<String> = self.cgroups.iter().flat_map(|it| enter(it)).collect();
         if let Some(processors) = &self.processors {
             words.extend(["taskset", "-c", processors].map(str::to_owned));
         }
@@ -426,85 +419,10 @@ pub fn build() -> anyhow::Result<PathBuf> {
         .context("cargo did not say where it put the binary")
 }
 
-/// A cgroup that counts memory, below the cgroup of this process, so that it changes no other
-/// process's share.
-///
-/// Supports only cgroups version 1, where a group may hold both processes and groups.
-#[derive(Debug)]
-pub struct MemoryCgroup {
-    directory: PathBuf,
-}
-
-impl MemoryCgroup {
-    /// Makes a cgroup, which needs root.
-    pub fn make() -> anyhow::Result<Self> {
-        let groups = fs::read_to_string("/proc/self/cgroup").context("no cgroups here")?;
-        let own = groups
-            .lines()
-            .find_map(|line| {
-                let mut fields = line.splitn(3, ':').skip(1);
-                let controllers = fields.next()?;
-                let path = fields.next()?;
-                let counts = controllers.split(',').any(|name| name == "memory");
-                counts.then(|| path.trim_start_matches('/'))
-            })
-            .context("this system has no memory controller of cgroups version 1")?;
-        let name = format!("hashcache-{}-{}", std::process::id(), fastrand::u32(..));
-        let directory = Path::new(CGROUPS).join(own).join(name);
-        fs::create_dir(&directory)
-            .with_context(|| format!("cannot make {} (are we root?)", directory.display()))?;
-        Ok(Self { directory })
-    }
-
-    /// Its directory, for [`ProxyCommand::cgroup`].
-    pub fn directory(&self) -> &Path {
-        &self.directory
-    }
-
-    /// Limits its memory, page cache included; at the limit the kernel kills a process of the
-    /// group.
-    pub fn limit(&self, bytes: u64) -> anyhow::Result<()> {
-        let file = self.directory.join("memory.limit_in_bytes");
-        fs::write(&file, bytes.to_string())
-            .with_context(|| format!("cannot write {}", file.display()))
-    }
-
-    /// A row of `memory.stat` or `memory.oom_control`.
-    pub fn count(&self, file: &str, row: &str) -> anyhow::Result<u64> {
-        let path = self.directory.join(file);
-        let text =
-            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        text.lines()
-            .find_map(|line| line.strip_prefix(row)?.trim().parse().ok())
-            .with_context(|| format!("no `{row}` in {}", path.display()))
-    }
-
-    /// The one number of a file.
-    pub fn number(&self, file: &str) -> anyhow::Result<u64> {
-        self.count(file, "")
-    }
-}
-
-impl Drop for MemoryCgroup {
-    fn drop(&mut self) {
-        // The kernel needs a moment after a process has ended. A group that remains after that
-        // still has a process in it, which is a worse mistake than an empty directory.
-        for _ in 0..LEAVE_LOOKS {
-            if fs::remove_dir(&self.directory).is_ok() {
-                return;
-            }
-            thread::sleep(LEAVE_TIME);
-        }
-    }
-}
-
 /// A log of hundreds of GB opens in less time, and a user should not wait longer for a mistake.
 const START_TIME: Duration = Duration::from_secs(30);
 const ADMIN_TIME: Duration = Duration::from_secs(10);
-const LEAVE_LOOKS: u32 = 100;
-const LEAVE_TIME: Duration = Duration::from_millis(10);
 const SAID_BYTES: usize = 64 << 10;
-const CGROUPS: &str = "/sys/fs/cgroup/memory";
 
 #[cfg(test)]
 mod tests {

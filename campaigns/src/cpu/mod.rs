@@ -5,7 +5,6 @@
 
 mod load;
 mod paired;
-mod rivals;
 mod sites;
 mod table;
 

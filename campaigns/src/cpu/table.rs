@@ -14,7 +14,6 @@
 //! at 100 KiB and over TLS, misses 1.2 times, the page mix 0.9 times what the best of nginx and
 //! Traffic Server takes. Over TLS only nginx takes part, with the same cipher and certificate.
 
-use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
@@ -22,29 +21,18 @@ use hashcache_testkit::{BodyEnd, Client, ContentOptions, ContentOrigin, content}
 use serde_json::json;
 
 use super::load::{Kind, Load, Protocol};
-use super::rivals::{self, Rival};
 use super::{Args, cpu_ns, micros};
 use crate::campaign::Campaign;
 use crate::certificate::Certificate;
-use crate::proxy_process::ProxyProcess;
 use crate::report::{Report, Verdict};
+use crate::rivals::{self, Log, Rival, Server, Setup};
 
-/// The access log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Log {
-    None,
-    /// In the combined format, written at once or as the program's defaults say.
-    Combined,
-}
+const LOGS: [Log; 2] = [Log::None, Log::Combined];
 
-impl Log {
-    const ALL: [Self; 2] = [Self::None, Self::Combined];
-
-    fn words(self) -> &'static str {
-        match self {
-            Self::None => "no log",
-            Self::Combined => "combined log",
-        }
+fn words(log: Log) -> &'static str {
+    match log {
+        Log::None => "no log",
+        Log::Combined => "combined log",
     }
 }
 
@@ -65,6 +53,14 @@ impl Memory {
         match self {
             Self::Roomy => 512,
             Self::Tight => 64,
+        }
+    }
+
+    fn rivals(self) -> &'static [rivals::Kind] {
+        use rivals::Kind::{Nginx, NginxSendfile, Squid, SquidRock, TrafficServer, Varnish};
+        match self {
+            Self::Roomy => &[Nginx, NginxSendfile, TrafficServer, Varnish, Squid],
+            Self::Tight => &[Nginx, NginxSendfile, TrafficServer, Varnish, SquidRock],
         }
     }
 
@@ -90,6 +86,17 @@ impl Memory {
             ],
             Self::Tight => &[Kind::Disk, Kind::Mix],
         }
+    }
+}
+
+/// Why a rival cannot take part, if that is so.
+fn lack(kind: rivals::Kind, memory: Memory, log: Log) -> Option<&'static str> {
+    match (kind, memory, log) {
+        _ if !kind.is_installed() => Some("not installed"),
+        // Its storage in files is not meant to last.
+        (rivals::Kind::Varnish, Memory::Tight, _) => Some("has no store on disk that lasts"),
+        (rivals::Kind::Varnish, _, Log::Combined) => Some("leaves the log to another program"),
+        _ => None,
     }
 }
 
@@ -120,7 +127,7 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let word = args.only.as_deref().unwrap_or_default();
     let mut loads = 0;
-    for log in Log::ALL {
+    for log in LOGS {
         for memory in Memory::ALL {
             let kinds = memory.kinds().iter().copied();
             let kinds: Vec<Kind> = kinds.filter(|kind| kind.name().contains(word)).collect();
@@ -157,7 +164,7 @@ fn contenders(
     };
     let ours = campaign
         .proxy()?
-        .flag("cache-size", "2GiB")
+        .flag("cache-size", format!("{DISK_MIB}MiB"))
         .flag("memory", format!("{}MiB", memory.mebibytes()))
         .flag("accelerate", format!("http://{}", origin.address()))
         .flag("workers", 1)
@@ -174,22 +181,25 @@ fn contenders(
         name: OURS,
         server: Server::Ours(ours),
     }];
-    for kind in rivals::Kind::ALL {
-        let what = format!("{}, {}, {}", kind.name(), log.words(), memory.words());
-        if let Some(lack) = kind.lack(memory, log) {
+    for kind in memory.rivals().iter().copied() {
+        let what = format!("{}, {}, {}", kind.name(), words(log), memory.words());
+        if let Some(lack) = lack(kind, memory, log) {
             campaign.report.skip(what, format!("not run: {lack}"));
             continue;
         }
         let directory = folder.join(kind.name().replace([',', ' '], "-"));
-        let rival = Rival::start(
-            kind,
-            (memory, log),
-            &args.server_processors,
-            &certificate,
-            (campaign.folder(), &directory),
-            origin.address(),
-        );
-        match rival {
+        let setup = Setup {
+            run: campaign.folder(),
+            directory: &directory,
+            origin: origin.address(),
+            memory_mib: memory.mebibytes(),
+            disk_mib: DISK_MIB,
+            log,
+            processors: Some(&args.server_processors),
+            cgroups: &[],
+            certificate: Some(&certificate),
+        };
+        match Rival::start(kind, &setup) {
             Ok(rival) => all.push(Contender {
                 name: kind.name(),
                 server: Server::Rival(rival),
@@ -208,7 +218,7 @@ async fn measure(
     campaign: &mut Campaign,
     origin: &ContentOrigin,
 ) -> anyhow::Result<()> {
-    let what = format!("{}, {}", kind.name(), log.words());
+    let what = format!("{}, {}", kind.name(), words(log));
     let script = campaign.folder().join("load.lua");
     let mut running = vec![];
     for contender in contenders {
@@ -316,12 +326,6 @@ struct Contender {
     server: Server,
 }
 
-#[derive(Debug)]
-enum Server {
-    Ours(ProxyProcess),
-    Rival(Rival),
-}
-
 /// What one round showed.
 #[derive(Clone, Copy, Debug)]
 struct Round {
@@ -358,27 +362,13 @@ impl Figures {
 }
 
 impl Contender {
-    fn address(&self) -> SocketAddr {
-        match &self.server {
-            Server::Ours(proxy) => proxy.address(),
-            Server::Rival(rival) => rival.address(),
-        }
-    }
-
-    /// Where it listens with TLS, if it does.
-    fn tls_address(&self) -> Option<SocketAddr> {
-        match &self.server {
-            Server::Ours(proxy) => proxy.addresses().get(1).copied(),
-            Server::Rival(rival) => rival.tls_address(),
-        }
-    }
-
     /// Has the requests of a kind made, those of `script` if it has one.
     fn load(&self, args: &Args, kind: Kind, script: &Path) -> anyhow::Result<Load> {
         let Kind::OneObjectOverTls(protocol, size) = kind else {
-            return Load::run(args, self.address(), script);
+            return Load::run(args, self.server.address(), script);
         };
-        let address = self.tls_address().context("not measured over TLS")?;
+        let address = self.server.tls_address();
+        let address = address.context("not measured over TLS")?;
         Load::run_over_tls(args, address, (protocol, size))
     }
 
@@ -393,7 +383,7 @@ impl Contender {
         };
         let target = &*target;
         let expected = content::body_for(ContentOptions::default().seed, target, 0, size);
-        let mut client = Client::connect(self.address()).await?;
+        let mut client = Client::connect(self.server.address()).await?;
         for _ in 0..3 {
             let response = client.get(target, &[]).await?;
             let right = content::verify(&expected, 0, &response.body).is_ok()
@@ -437,10 +427,7 @@ impl Contender {
         script: &Path,
         origin: &ContentOrigin,
     ) -> anyhow::Result<Round> {
-        let pids = match &self.server {
-            Server::Ours(proxy) => vec![proxy.pid()],
-            Server::Rival(rival) => rival.pids()?,
-        };
+        let pids = self.server.pids()?;
         let asked_before = origin.counts().requests;
         let before = cpu_ns(&pids)?;
         let load = self.load(args, kind, script)?;
@@ -472,6 +459,7 @@ impl Contender {
 }
 
 const OURS: &str = "hashcache";
+const DISK_MIB: u32 = 2048;
 /// Rounds that may be needed until everything is stored.
 const FILLS_MAX: usize = 10;
 

@@ -22,7 +22,8 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::campaign::Campaign;
-use crate::proxy_process::{MemoryCgroup, ProxyProcess};
+use crate::cgroup::Cgroup;
+use crate::proxy_process::ProxyProcess;
 use crate::report::{Report, show_bytes};
 use hostile::Hostile;
 pub use hostile::allow_many_files;
@@ -78,7 +79,7 @@ async fn watched(
     allowed: u64,
 ) -> anyhow::Result<()> {
     // Dropped in this order after an error as well: sampler, proxy, then the empty group.
-    let group = Arc::new(MemoryCgroup::make()?);
+    let group = Arc::new(Cgroup::memory()?);
     let proxy = start(args, campaign, &group)?;
     let report = &mut campaign.report;
     let mut sampler = Sampler::start(group.clone())?;
@@ -133,7 +134,7 @@ async fn limited(
     origin: &ContentOrigin,
     allowed: u64,
 ) -> anyhow::Result<()> {
-    let group = MemoryCgroup::make()?;
+    let group = Cgroup::memory()?;
     let limit = allowed + LIMIT_BESIDE;
     group.limit(limit)?;
     let mut proxy = start(args, campaign, &group)?;
@@ -164,7 +165,7 @@ async fn limited(
 }
 
 /// A proxy alone in `group`, with a cache that is large enough for all requested objects.
-fn start(args: &Args, campaign: &Campaign, group: &MemoryCgroup) -> anyhow::Result<ProxyProcess> {
+fn start(args: &Args, campaign: &Campaign, group: &Cgroup) -> anyhow::Result<ProxyProcess> {
     let web = args.objects * WEB_MEAN_BYTES;
     let content = args.large + args.downloads * DOWNLOAD_BYTES + web;
     let command = campaign.proxy()?;

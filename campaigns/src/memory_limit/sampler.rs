@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 
 use super::mib;
-use crate::proxy_process::MemoryCgroup;
+use crate::cgroup::Cgroup;
 
 /// Memory of a cgroup at one time, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    fn of(group: &MemoryCgroup) -> anyhow::Result<Self> {
+    fn of(group: &Cgroup) -> anyhow::Result<Self> {
         Ok(Self {
             anonymous: group.count("memory.stat", "total_rss ")?,
             shared: group.count("memory.stat", "total_shmem ")?,
@@ -69,7 +69,7 @@ struct Shared {
 
 impl Sampler {
     /// Starts the thread.
-    pub fn start(group: Arc<MemoryCgroup>) -> anyhow::Result<Self> {
+    pub fn start(group: Arc<Cgroup>) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared::default());
         *shared.lock() = Memory::of(&group)?;
         let kept = shared.clone();

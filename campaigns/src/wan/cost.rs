@@ -26,8 +26,8 @@ use super::packages::{Releases, SAME_PATH};
 use super::site::{Served, Site};
 use super::{Args, Progress};
 use crate::campaign::Campaign;
+use crate::cgroup::Cgroup;
 use crate::memory_limit::{Sampler, mib};
-use crate::proxy_process::MemoryCgroup;
 use crate::report::show_bytes;
 
 /// Plays the section.
@@ -193,10 +193,7 @@ fn codec_memory() -> anyhow::Result<String> {
 
 /// Many transfers at once over a slow link, each box in a cgroup of its own.
 async fn crowd(args: &Args, campaign: &Campaign, part: Part) -> anyhow::Result<String> {
-    let groups = [
-        Arc::new(MemoryCgroup::make()?),
-        Arc::new(MemoryCgroup::make()?),
-    ];
+    let groups = [Arc::new(Cgroup::memory()?), Arc::new(Cgroup::memory()?)];
     let server = Server::start().await?;
     let site = Site::start().await?;
     let mut settings = Settings::new(&format!("crowd-{part:?}").to_lowercase());

@@ -2,7 +2,7 @@
 //!
 //! Campaigns measure proxies against it, so it does little per request: one pass over the head, one
 //! write for head and first 64 KiB. Answers GET and HEAD for any path; the query may set
-//! `size` (bytes), `v` (version) and `max-age` (seconds).
+//! `size` (bytes), `v` (version) and `max-age` (seconds), or forbid storing (`no-store`).
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -254,7 +254,7 @@ async fn answer(
     let Object {
         content,
         version,
-        max_age,
+        lifetime,
     } = object(request.target, options, shared);
     let length = content.length();
     let etag = content::etag(version, length);
@@ -289,8 +289,12 @@ async fn answer(
     // Writing into memory cannot fail.
     let _ = write!(
         output,
-        "HTTP/1.1 {status}\r\nDate: {date}\r\nETag: {etag}\r\nCache-Control: max-age={max_age}\r\n"
+        "HTTP/1.1 {status}\r\nDate: {date}\r\nETag: {etag}\r\n"
     );
+    let _ = match lifetime {
+        Some(seconds) => write!(output, "Cache-Control: max-age={seconds}\r\n"),
+        None => write!(output, "Cache-Control: no-store\r\n"),
+    };
     output.extend_from_slice(b"Accept-Ranges: bytes\r\nContent-Type: application/octet-stream\r\n");
     match range {
         _ if not_modified => {}
@@ -335,17 +339,24 @@ async fn answer(
 struct Object {
     content: Content,
     version: u64,
-    max_age: u64,
+    /// Freshness lifetime, seconds; `None`: it may not be stored.
+    lifetime: Option<u64>,
 }
 
 fn object(target: &str, options: &ContentOptions, shared: &Shared) -> Object {
     let query = target.split_once('?').map_or("", |(_, query)| query);
-    let (mut size, mut version, mut max_age) = (None, None, options.max_age);
-    for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+    let (mut size, mut version, mut lifetime) = (None, None, Some(options.max_age));
+    for pair in query.split('&') {
+        if pair == "no-store" {
+            lifetime = None;
+        }
+        let Some((name, value)) = pair.split_once('=') else {
+            continue;
+        };
         match (name, value.parse()) {
             ("size", Ok(value)) => size = Some(value),
             ("v", Ok(value)) => version = Some(value),
-            ("max-age", Ok(value)) => max_age = value,
+            ("max-age", Ok(value)) => lifetime = Some(value),
             _ => {}
         }
     }
@@ -357,7 +368,7 @@ fn object(target: &str, options: &ContentOptions, shared: &Shared) -> Object {
     Object {
         content: content::body_for(options.seed, target, version, size),
         version,
-        max_age,
+        lifetime,
     }
 }
 
@@ -533,6 +544,17 @@ mod tests {
             (origin.counts().not_modified, origin.counts().partial),
             (1, 6)
         );
+    }
+
+    #[tokio::test]
+    async fn a_query_may_forbid_storing() {
+        let origin = ContentOrigin::start(ContentOptions::default())
+            .await
+            .unwrap();
+        let mut client = Client::connect(origin.address()).await.unwrap();
+        let response = client.get("/obj/1?size=9&no-store", &[]).await.unwrap();
+        assert_eq!(response.field("Cache-Control"), Some("no-store"));
+        assert_eq!(response.body.len(), 9);
     }
 
     #[tokio::test]
