@@ -59,13 +59,13 @@ pub fn origin_key(space: Space, target: &Target) -> Vec<u8> {
     let mut key = Vec::with_capacity(size.min(KEY_BYTES_MAX));
     key.push(KEY_FORMAT);
     match space {
-        Space::Own => key.push(0),
+        Space::Own => key.push(OWN),
         Space::Site(number) => {
-            key.push(1);
+            key.push(SITE);
             key.extend_from_slice(&number.to_le_bytes());
         }
         Space::Mirror(number) => {
-            key.push(2);
+            key.push(MIRROR);
             key.extend_from_slice(&number.to_le_bytes());
         }
     }
@@ -77,10 +77,31 @@ pub fn origin_key(space: Space, target: &Target) -> Vec<u8> {
     key
 }
 
+/// The part of a name by which objects of one host lie together: the host of a key, or of a name
+/// that begins with a key, such as a variant's. Scheme, port and number of a site do not matter. Of
+/// a mirror, which has one host, and of names that are no keys, it is the whole name.
+pub fn host_part(name: &[u8]) -> &[u8] {
+    let host = || {
+        let behind_space = match name {
+            [KEY_FORMAT, OWN, rest @ ..] | [KEY_FORMAT, SITE, _, _, rest @ ..] => rest,
+            _ => return None,
+        };
+        let mut parts = behind_space.split(|byte| *byte == 0);
+        let (_scheme, host) = (parts.next()?, parts.next()?);
+        // The host ends with a zero byte.
+        parts.next().map(|_| host)
+    };
+    host().unwrap_or(name)
+}
+
 /// The first byte of every key. It changes with the layout, so that keys of an old layout are never
 /// found by a new one. 2: labels include their origin; older responses have no label by which a
 /// purge would find them.
 const KEY_FORMAT: u8 = 2;
+
+const OWN: u8 = 0;
+const SITE: u8 = 1;
+const MIRROR: u8 = 2;
 
 /// Format, space with number, two zero bytes, port.
 const FIXED_BYTES_MAX: usize = 1 + 3 + 2 + 2;
@@ -120,6 +141,44 @@ mod tests {
         ];
         for (at, one) in keys.iter().enumerate() {
             assert!(keys[at + 1..].iter().all(|other| one != other));
+        }
+    }
+
+    #[test]
+    fn the_part_of_a_host_is_the_same_for_all_that_it_has() {
+        let urls = [
+            "http://a.example/",
+            "https://a.example/b?c",
+            "ftp://a.example:2/b",
+        ];
+        for url in urls {
+            for space in [Space::Own, Space::Site(0), Space::Site(0x0102)] {
+                let key = key(space, url);
+                let variant = [&key[..], b"\0v\0\0\x07\0\0\0\0\0\0\0\0\0\0\0\0\0"].concat();
+                for name in [key, variant] {
+                    assert_eq!(host_part(&name), b"a.example", "{url}");
+                }
+            }
+            let mirrored = key(Space::Mirror(1), url);
+            assert_eq!(host_part(&mirrored), mirrored);
+        }
+        assert_eq!(host_part(&key(Space::Own, "http://[::1]/")), b"[::1]");
+    }
+
+    #[test]
+    fn a_name_that_is_no_key_is_one_part() {
+        let names: [&[u8]; 8] = [
+            b"",
+            b"\x02",
+            b"\x02\x00http",
+            b"\x02\x00http\0host",
+            b"\x02\x01\0\0",
+            b"\x01\x00http\0host\0\x50\x00/",
+            b"\0c........................",
+            b"\0v................................\x02\x00http\0host\0",
+        ];
+        for name in names {
+            assert_eq!(host_part(name), name);
         }
     }
 

@@ -44,7 +44,8 @@ impl Clock {
     /// The same, for time that passes only when the caller lets it, as in a simulation. The writing
     /// thread does not sleep until a checkpoint or a sync is due by such a clock: it looks at the
     /// clock when it has other work, such as [`Cache::cut_batch`](crate::Cache::cut_batch). Removes
-    /// become durable at once, however long the last ones took.
+    /// become durable at once, however long the last ones took. Of several devices one writes after
+    /// the other: [`Cache::flush`](crate::Cache::flush) and `cut_batch` wait for all but the last.
     pub fn manual(
         monotone: impl Fn() -> Duration + Send + Sync + 'static,
         unix: impl Fn() -> Duration + Send + Sync + 'static,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::device::Device;
 use crate::format::Family;
+use crate::placement::Placement;
 
 /// How objects are found. `docs/OPERATING.md` says which to take when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,6 +137,9 @@ pub struct Config {
     /// hardly more and holds them all. May change from one
     /// opening to the next.
     pub held_share: Option<u8>,
+    /// Which part of a name chooses the device. A store that is opened with another one forgets
+    /// what it has.
+    pub placement: Placement,
     /// Whether `log` and `log-lru` write objects of one group side by side and read them together,
     /// for 8 more bits a position in memory. May change from one opening to the next.
     pub grouped: bool,
@@ -182,6 +186,7 @@ impl Config {
             policy: PolicyKind::Log,
             rows: Rows::Two,
             held_share: None,
+            placement: Placement::NAME,
             grouped: false,
             readmission: false,
             object_bytes: 8 << 10,

@@ -5,24 +5,34 @@
 //! site.
 //! Called by `cache`, `policy` and `format`.
 //!
-//! Invariant: shard, first row, tag, second row and device choice use disjoint bits of the 128.
+//! Invariant: shard, first row, tag, second row and device choice use disjoint bits of the 128. The
+//! bits of the device choice may be those of many names ([`Placement`]); nothing else uses them.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use siphasher::sip::SipHasher24;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::object::Version;
+use crate::placement::Placement;
 
 /// Shards of a stripe: each has a lock, a pending map and a part of the policy.
 pub(crate) const SHARDS: usize = 64;
 
 /// 128-bit keyed hash of an object's name, or of a name, a version and a span number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct KeyHash {
     pub(crate) high: u64,
     pub(crate) low: u64,
+}
+
+impl Hash for KeyHash {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Maps take the lowest bits as the bucket. Those of `low` choose the device, and all names
+        // of a host may have the same ones.
+        state.write_u64(self.high ^ self.low);
+    }
 }
 
 impl KeyHash {
@@ -45,6 +55,11 @@ impl KeyHash {
     /// shard are neighbours.
     pub(crate) fn set(self, sets: u64) -> u64 {
         ((u128::from(self.high) * u128::from(sets)) >> 64) as u64
+    }
+
+    /// What chooses the device.
+    pub(crate) fn device_bits(self) -> u64 {
+        self.low & DEVICE_BITS
     }
 
     /// The lowest `bits` bits as a tag that is never 0, because 0 marks an empty entry.
@@ -72,6 +87,9 @@ impl KeyHash {
     }
 }
 
+/// In `low`: bits that choose neither shard nor row nor tag.
+const DEVICE_BITS: u64 = 0xffff_ffff;
+
 /// `fraction` of 2^32, scaled to `0..n`. A multiplication where a division would cost 20 cycles.
 fn scale(fraction: u32, n: u32) -> u32 {
     ((u64::from(fraction) * u64::from(n)) >> 32) as u32
@@ -85,6 +103,7 @@ pub(crate) type PrefixHasher = siphasher::sip::SipHasher13;
 pub(crate) struct Secret {
     names: [u8; 16],
     records: [u8; 16],
+    placement: Placement,
 }
 
 impl Secret {
@@ -92,12 +111,33 @@ impl Secret {
         let (mut names, mut records) = ([0; 16], [0; 16]);
         names.copy_from_slice(&bytes[..16]);
         records.copy_from_slice(&bytes[16..]);
-        Self { names, records }
+        Self {
+            names,
+            records,
+            placement: Placement::NAME,
+        }
+    }
+
+    /// The same where `placement` says which part of a name chooses the device.
+    pub(crate) fn placed_by(self, placement: Placement) -> Self {
+        Self { placement, ..self }
     }
 
     /// Where the head of `name` is found.
     pub(crate) fn name(&self, name: &[u8]) -> KeyHash {
-        let hash = SipHasher13::new_with_key(&self.names).hash(name);
+        let key = self.whole(name);
+        let part = self.placement.part(name);
+        if part.len() == name.len() {
+            return key;
+        }
+        KeyHash {
+            high: key.high,
+            low: (key.low & !DEVICE_BITS) | self.whole(part).device_bits(),
+        }
+    }
+
+    fn whole(&self, bytes: &[u8]) -> KeyHash {
+        let hash = SipHasher13::new_with_key(&self.names).hash(bytes);
         KeyHash {
             high: hash.h1,
             low: hash.h2,
@@ -202,12 +242,45 @@ mod tests {
         }
     }
 
+    /// The part of a name before its first `/`.
+    fn host(name: &[u8]) -> &[u8] {
+        name.split(|byte| *byte == b'/').next().unwrap_or(name)
+    }
+
+    #[test]
+    fn names_of_one_host_have_the_device_bits_of_the_host_and_no_others_in_common() {
+        let by_name = secret();
+        let by_host = secret().placed_by(Placement::new(PLACEMENT, host));
+        let on = |host: &str, n: u32| format!("{host}/{n}").into_bytes();
+        let mut hashes = std::collections::HashSet::new();
+        for n in 0..1000 {
+            let name = on("a", n);
+            let (placed, whole) = (by_host.name(&name), by_name.name(&name));
+            assert_eq!(placed.device_bits(), by_name.name(b"a").device_bits());
+            assert_eq!(placed.high, whole.high);
+            assert_eq!(placed.low >> 32, whole.low >> 32);
+            assert_eq!(placed.shard(), whole.shard());
+            // The bucket of a map of 2^20 buckets.
+            let mut hasher = IdentityHasher::default();
+            placed.hash(&mut hasher);
+            hashes.insert(hasher.finish() % (1 << 20));
+        }
+        assert!(hashes.len() > 990, "{}", hashes.len());
+        assert_eq!(by_host.name(b"no host"), by_name.name(b"no host"));
+        let other = by_host.name(&on("b", 1)).device_bits();
+        assert_ne!(other, by_host.name(&on("a", 1)).device_bits());
+    }
+
+    const PLACEMENT: std::num::NonZeroU32 = std::num::NonZeroU32::MIN;
+
     #[test]
     fn rows_and_shards_are_spread_evenly() {
-        let secret = secret();
+        // All of one host.
+        let first = Placement::new(PLACEMENT, |name| &name[..name.len().min(1)]);
+        let secret = secret().placed_by(first);
         let (mut first, mut second, mut shards) = ([0; 10], [0; 10], [0; SHARDS]);
         for n in 0..64_000u32 {
-            let key = secret.name(&n.to_le_bytes());
+            let key = secret.name(&n.to_be_bytes());
             first[key.first_row(10) as usize] += 1;
             second[key.second_row(10) as usize] += 1;
             shards[key.shard()] += 1;

@@ -48,6 +48,7 @@ mod key;
 mod members;
 mod membership;
 mod observers;
+mod placement;
 mod policy;
 mod shard;
 mod shared;
@@ -87,5 +88,6 @@ pub use measure::{MeasureError, Probe, ProbeError, measure, probe_blank, probe_w
 pub use memory::Reservation;
 pub use object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Storage, Version};
 pub use observers::{Event, MarkedObject, Observation};
+pub use placement::Placement;
 pub use stats::{Health, Stats};
 pub use store::{CheckReport, Inspection, MemberDevice, check, inspect};

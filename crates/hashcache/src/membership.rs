@@ -5,6 +5,8 @@
 //! A name belongs to one device by weighted rendezvous: each device draws a number for the name and
 //! the best one wins, so a device that joins or leaves moves only the names that it wins or had
 //! won. The numbers are integers throughout: every build on every machine finds the same owner.
+//! They follow from the key hash alone, in which `key` has the bits of the part of the name that
+//! the store's placement takes.
 //!
 //! Invariant: what a device holds under a version counts only if the device was the owner under
 //! every membership from that version to now. Otherwise an object that was replaced or removed
@@ -239,8 +241,7 @@ pub(crate) fn better(one: Member, other: Member, key: KeyHash) -> Member {
 
 /// −log2 of the number in (0, 1) that `device` draws for `key`, in units of 2⁻³²; at least 1.
 fn draw(key: KeyHash, device: u16) -> u64 {
-    // Bits of the key that choose neither shard nor row nor tag.
-    let bits = (key.low & 0xffff_ffff) | (u64::from(device) << 32);
+    let bits = key.device_bits() | (u64::from(device) << 32);
     let number = mix(bits) | 1;
     let whole = u64::from(number.leading_zeros());
     // The mantissa in [1, 2), as a fixed point of 63 bits; squaring it doubles its logarithm, which
@@ -276,6 +277,8 @@ fn mix(mut bits: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::Secret;
+    use crate::placement::Placement;
 
     fn member(id: u16, weight: u64) -> Member {
         Member { id, weight }
@@ -310,6 +313,27 @@ mod tests {
                 "{owned} of {KEYS}, expected {expected}"
             );
         }
+    }
+
+    #[test]
+    fn a_device_that_joins_takes_whole_hosts_and_no_more_than_its_share_of_them() {
+        const HOSTS: u32 = 20_000;
+        let host: fn(&[u8]) -> &[u8] = |name| &name[..4];
+        let by_host = Placement::new(std::num::NonZeroU32::MIN, host);
+        let secret = Secret::from_bytes([7; 32]).placed_by(by_host);
+        let all = [member(0, 1), member(1, 1), member(2, 1)];
+        let mut moved = 0;
+        for n in 0..HOSTS {
+            let key = |of_host: &[u8]| secret.name(&[&n.to_be_bytes()[..], of_host].concat());
+            let keys = [key(b""), key(b"/"), key(b"/image"), key(b"/image\0v1")];
+            let [with, without] = [&all[..], &all[..2]].map(|it| owner(it, keys[0]));
+            for key in keys {
+                assert_eq!((owner(&all, key), owner(&all[..2], key)), (with, without));
+            }
+            assert!(with == 2 || with == without);
+            moved += u32::from(with == 2);
+        }
+        assert!(moved.abs_diff(HOSTS / 3) < HOSTS / 50, "{moved} of {HOSTS}");
     }
 
     #[test]

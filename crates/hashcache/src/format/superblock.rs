@@ -49,6 +49,7 @@ record! {
     224 device_lines: [u8; DEVICES_KNOWN_MAX * MemberFields::BYTES],
     1248 membership_lines: [u8; MEMBERSHIPS_MAX * MembershipFields::BYTES],
     1760 removes_held_below: u64,
+    1768 placement: u32,
     4088 checksum: u64,
 }
 
@@ -125,6 +126,10 @@ pub(crate) struct Superblock {
     pub(crate) policy: u8,
     /// The first version given out since that policy, and no other, has opened it.
     pub(crate) policy_since: u64,
+    /// Number of the rule by which parts of names chose devices ([`Placement`]); 0: whole names.
+    ///
+    /// [`Placement`]: crate::placement::Placement
+    pub(crate) placement: u32,
     /// Which devices made up the store, and from which version on.
     pub(crate) history: History,
     /// For the devices of the history: the highest serial of a superblock of theirs that was
@@ -186,6 +191,7 @@ impl Superblock {
             device_lines: device_lines(&known, &self.heard),
             membership_lines: membership_lines(memberships, &known),
             removes_held_below: self.removes_held_below,
+            placement: self.placement,
             checksum: 0,
         };
         let mut out = [0; SUPERBLOCK_BYTES];
@@ -253,6 +259,7 @@ impl Superblock {
             removes_held_below: fields.removes_held_below,
             policy: fields.policy,
             policy_since: fields.policy_since,
+            placement: fields.placement,
             history: fields.history().ok_or(damaged)?,
             heard: fields.heard(),
         })
@@ -368,6 +375,7 @@ mod tests {
             removes_held_below: 16,
             policy: 14,
             policy_since: 15,
+            placement: 17,
             history: {
                 let member = |id| Member {
                     id,

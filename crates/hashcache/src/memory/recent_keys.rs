@@ -42,7 +42,8 @@ impl RecentKeys {
 const EMPTY: u32 = 0;
 
 fn place_and_tag(key: KeyHash) -> (usize, u32) {
-    let [.., a, b, c, d, e, f] = key.to_bytes();
+    // Without the bits that choose the device: names of one host may share them.
+    let [a, b, .., c, d, e, f] = key.to_bytes();
     let place = usize::from(u16::from_le_bytes([a, b])) % PLACES;
     (place, u32::from_le_bytes([c, d, e, f]).max(1))
 }

@@ -187,7 +187,8 @@ impl SlabStreams {
     /// The stream of the record with these `fields`.
     pub(super) fn stream_of(&self, fields: &Fields) -> usize {
         let [a, b, ..] = match fields.group {
-            0 => fields.key.to_bytes()[8..].try_into().unwrap_or_default(),
+            // Not those that choose the device: names of one host may share them.
+            0 => fields.key.low.rotate_right(32).to_le_bytes(),
             // Callers may number groups.
             group => group.wrapping_mul(ODD).to_be_bytes(),
         };

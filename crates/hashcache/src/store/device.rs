@@ -528,7 +528,7 @@ pub(crate) fn shared(
             members.superblock_is_durable(*device, *serial);
         }
     }
-    let secret = Secret::from_bytes(first.superblock.secret);
+    let secret = Secret::from_bytes(first.superblock.secret).placed_by(config.placement);
     let clock = config.clock.clone();
     Ok(Shared::new(secret, budget, hot, members, clock))
 }

@@ -33,6 +33,7 @@ use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
 use crate::members::{Members, VERSIONS_RESERVED};
 use crate::membership::{Chosen, DEVICES_MAX, History, Member};
 use crate::memory::{AlignedBuf, MemoryPressure};
+use crate::placement::Placement;
 use crate::shared::Shared;
 use crate::stripe::Stripe;
 use crate::writer::{BackgroundWrite, DeviceWriter, Readmission};
@@ -57,7 +58,7 @@ pub(crate) struct OpenStore {
 pub(crate) fn start(config: &Config) -> Result<OpenStore, OpenError> {
     let mut made = CreatedFiles::default();
     let mut opened = devices(config, &mut made)?;
-    let next_version = agree(&mut opened)?;
+    let next_version = agree(&mut opened, config.placement)?;
     let shared = Arc::new(device::shared(config, &opened, next_version)?);
     for opened in &mut opened {
         set_aside(config, opened, next_version);
@@ -98,7 +99,7 @@ pub(crate) fn start(config: &Config) -> Result<OpenStore, OpenError> {
 pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, DeviceWriter), OpenError> {
     let (mut made, device_path) = (CreatedFiles::default(), &config.device_paths()[0]);
     let mut opened = [make(config, device_path, (1, [1; 32]), &mut made)?];
-    let next_version = agree(&mut opened)?;
+    let next_version = agree(&mut opened, config.placement)?;
     let shared = Arc::new(device::shared(config, &opened, next_version)?);
     let stripe = device::stripe(config, &opened[0], &shared, 0)?;
     shared.members.join(vec![stripe.peer()]);
@@ -315,6 +316,7 @@ fn make(
         removes_held_below: 0,
         policy: IndexPolicy::of(config).code(),
         policy_since: 0,
+        placement: config.placement.number(),
         // No members yet.
         history: History::default(),
         heard: BTreeMap::new(),
@@ -353,9 +355,9 @@ fn rolled_back(opened: &[Opened]) -> Vec<u16> {
     devices.map(|it| it.superblock.device).collect()
 }
 
-/// Gives new devices their numbers and all of them the history that holds from now on. Returns the
-/// version that is given out next.
-fn agree(opened: &mut [Opened]) -> Result<u64, OpenError> {
+/// Gives new devices their numbers and all of them the history that holds from now on, with names
+/// placed by `placement`. Returns the version that is given out next.
+fn agree(opened: &mut [Opened], placement: Placement) -> Result<u64, OpenError> {
     let old = || opened_before(opened).map(|it| &it.superblock);
     let next_version = old().map(|it| it.next_version).max().unwrap_or(1);
     let carried: Vec<_> = old().map(|it| (it.device, it.history.clone())).collect();
@@ -372,9 +374,16 @@ fn agree(opened: &mut [Opened]) -> Result<u64, OpenError> {
     }
     let members: Vec<_> = opened.iter().map(member).collect();
     let away = rolled_back(opened);
+    let is_moved = opened_before(opened).any(|it| it.superblock.placement != placement.number());
     let mut next_version = next_version;
     let history = match chosen {
         None => History::new(members),
+        // A name had another hash, so removes of this run would not reach what was put before.
+        Some(Chosen::Whole(mut history) | Chosen::Apart(mut history)) if is_moved => {
+            tracing::warn!("placement changed: all objects are forgotten");
+            history.begin_anew(next_version, members);
+            history
+        }
         Some(Chosen::Whole(mut history)) => {
             let is_here = |it: &Member| members.iter().any(|member| member.id == it.id);
             let missing = history.members().iter().filter(|it| !is_here(it));
@@ -399,6 +408,7 @@ fn agree(opened: &mut [Opened]) -> Result<u64, OpenError> {
     };
     for opened in opened {
         opened.superblock.history = history.clone();
+        opened.superblock.placement = placement.number();
     }
     Ok(next_version)
 }

@@ -33,6 +33,7 @@ mod model;
 mod older;
 mod opening;
 mod peak;
+mod placement;
 mod planned;
 mod policies;
 mod power;
