@@ -17,8 +17,8 @@ use crate::link::LinkCommand;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::settings::{
-    CHOICES, COOKIES, DIRECTS, FAILS, FORMATS, GATEWAYS, GROUPS, Given, IOS, POLICIES, ROWS,
-    Source, Topic, Written, find_flag, help,
+    CHOICES, COOKIES, DIRECTS, FAILS, FORMATS, GATEWAYS, GROUPS, Given, IOS, PLACEMENTS, POLICIES,
+    ROWS, Source, Topic, Written, find_flag, help,
 };
 
 const LISTEN: &str = Topic::Listen.heading();
@@ -353,6 +353,9 @@ pub struct SettingArgs {
     #[arg(help_heading = EXPERT, help = help("group_by"))]
     #[arg(long, value_name = "WHAT", value_parser = words(&GROUPS))]
     group_by: Option<String>,
+    #[arg(help_heading = EXPERT, help = help("placement"))]
+    #[arg(long, value_name = "WHAT", value_parser = words(&PLACEMENTS))]
+    placement: Option<String>,
     #[arg(help_heading = EXPERT, help = help("readmission"))]
     #[arg(long, value_name = "BOOL", num_args = 0..=1)]
     #[arg(require_equals = true, default_missing_value = "true")]
@@ -402,6 +405,7 @@ impl SettingArgs {
             ("rows", one(&self.rows)),
             ("grouped", one(&self.grouped)),
             ("group-by", one(&self.group_by)),
+            ("placement", one(&self.placement)),
             ("readmission", one(&self.readmission)),
             ("io", one(&self.io)),
             ("allow-destination", many(&self.allow_destination)),
@@ -494,6 +498,7 @@ mod tests {
                 "policy" => format!("--{flag}=set"),
                 "rows" => format!("--{flag}=one"),
                 "group-by" => format!("--{flag}=origin"),
+                "placement" => format!("--{flag}=host"),
                 "io" => format!("--{flag}=threads"),
                 "fail" => format!("--{flag}=closed"),
                 "direct" => format!("--{flag}=never"),

@@ -227,7 +227,7 @@ fn engine_changes(old: &Effective, new: &Effective) -> Vec<&'static str> {
 }
 
 /// The settings that `engine_config` takes.
-const ENGINES: [&str; 11] = [
+const ENGINES: [&str; 12] = [
     "cache",
     "cache_size",
     "memory",
@@ -235,6 +235,7 @@ const ENGINES: [&str; 11] = [
     "held_share",
     "rows",
     "grouped",
+    "placement",
     "readmission",
     "io",
     "object_size",
@@ -383,6 +384,7 @@ fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Confi
         held_share: values.held_share,
         rows: values.rows,
         grouped: values.grouped,
+        placement: values.placement.rule(),
         readmission: values.readmission,
         io: values.io,
         object_bytes: values.object_size,

@@ -21,7 +21,7 @@ use super::peers::{
     CHOICES, DIRECTS, GATEWAYS, read_parent, read_threshold, read_udp, threshold_text,
 };
 use super::suggest;
-use super::values::Values;
+use super::values::{PlaceBy, Values};
 use super::words::one_of;
 use crate::fault::{Fault, Faults};
 use crate::units::{parse_size, parse_time, show_size, show_time};
@@ -249,6 +249,7 @@ pub static KEYS: &[Key] = &[
     one!("rows", rows, rows, show_rows),
     one!("grouped", grouped, truth, show_truth),
     one!("group_by", group_by, group_by, show_group_by),
+    one!("placement", placement, placement, show_placement),
     one!("readmission", readmission, truth, show_truth),
     one!("io", io, io, show_io),
     one!("object_size", object_size, object_size, show_object),
@@ -426,6 +427,8 @@ pub const ROWS: [(&str, Rows); 2] = [("two", Rows::Two), ("one", Rows::One)];
 /// See [`POLICIES`].
 pub const GROUPS: [(&str, GroupBy); 2] = [("page", GroupBy::Page), ("origin", GroupBy::Origin)];
 /// See [`POLICIES`].
+pub const PLACEMENTS: [(&str, PlaceBy); 2] = [("name", PlaceBy::Name), ("host", PlaceBy::Host)];
+/// See [`POLICIES`].
 pub const IOS: [(&str, Io); 3] = [
     ("auto", Io::Auto),
     ("threads", Io::Threads),
@@ -512,6 +515,10 @@ fn rows(word: &str) -> Result<Rows, Fault> {
 
 fn group_by(word: &str) -> Result<GroupBy, Fault> {
     one_of(&GROUPS, word)
+}
+
+fn placement(word: &str) -> Result<PlaceBy, Fault> {
+    one_of(&PLACEMENTS, word)
 }
 
 fn io(word: &str) -> Result<Io, Fault> {
@@ -843,6 +850,10 @@ fn show_rows(&rows: &Rows) -> Shown {
 
 fn show_group_by(&by: &GroupBy) -> Shown {
     show_word(&GROUPS, by)
+}
+
+fn show_placement(by: &PlaceBy) -> Shown {
+    show_word(&PLACEMENTS, *by)
 }
 
 fn show_io(io: &Io) -> Shown {

@@ -25,8 +25,8 @@ use std::path::{Path, PathBuf};
 pub use environment::Environment;
 pub use given::{Given, Source};
 pub use keys::{
-    COOKIES, FAILS, FORMATS, GROUPS, IOS, KEYS, Key, POLICIES, ROWS, Shown, Written, block, find,
-    find_flag,
+    COOKIES, FAILS, FORMATS, GROUPS, IOS, KEYS, Key, PLACEMENTS, POLICIES, ROWS, Shown, Written,
+    block, find, find_flag,
 };
 #[cfg(test)]
 pub use mirror::read_mirror;

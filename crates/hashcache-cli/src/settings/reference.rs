@@ -688,6 +688,15 @@ pub static ENTRIES: &[Entry] = &[
          clients, and is the only choice in front of a site.",
     ),
     entry(
+        "placement",
+        Topic::Expert,
+        DefaultValue::Value,
+        "What chooses the disk of an object, of several: its name, or its host",
+        "host is for a forward proxy with `grouped`: a page then takes one read instead of one on \
+         each disk. Not in front of a site, whose host would fill one disk. Mirrors stay by name. \
+         A change empties the cache.",
+    ),
+    entry(
         "readmission",
         Topic::Expert,
         DefaultValue::Value,

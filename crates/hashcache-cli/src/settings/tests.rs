@@ -97,6 +97,7 @@ fn the_defaults_are_those_the_help_promises() {
     assert_eq!(shown("rows"), text("two"));
     assert_eq!(shown("grouped"), Shown::Truth(false));
     assert_eq!(shown("group_by"), text("page"));
+    assert_eq!(shown("placement"), text("name"));
     assert_eq!(shown("readmission"), Shown::Truth(false));
     assert_eq!(shown("io"), text("auto"));
     assert_eq!(shown("access_log"), text("none"));
@@ -297,6 +298,7 @@ fn values_out_of_their_range_are_refused_where_they_stand() {
         "rows = \"three\"",
         "grouped = \"perhaps\"",
         "group_by = \"client\"",
+        "placement = \"page\"",
         "memory = 1979-05-27",
         "[limits]\nhead_time = 10",
         "[limits]\nhead_time = \"0s\"",

@@ -4,12 +4,13 @@
 //! settings of it.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hashcache::{Io, PolicyKind, Rows};
-use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie};
+use hashcache::{Io, Placement, PolicyKind, Rows};
+use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie, host_part};
 use hashcache_proxy::{
     AccessLog, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy, HostOptions,
     Limits, LinkForward, LinkSettings, Listen, LogFormat, Mirror, Mode, Nat64, PeerChoice, Pin,
@@ -78,6 +79,8 @@ pub struct Values {
     pub grouped: bool,
     /// What defines a page group: a page of one client, or an origin.
     pub group_by: GroupBy,
+    /// What chooses the device of an object.
+    pub placement: PlaceBy,
     /// Whether objects in use are saved from the log's head before it overwrites them.
     pub readmission: bool,
     /// The I/O backend for reads that must not block a thread of the proxy.
@@ -175,6 +178,25 @@ pub struct Values {
     pub limits: Limits,
 }
 
+/// What chooses the device of an object, of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceBy {
+    /// Its whole name.
+    Name,
+    /// The host of its URL.
+    Host,
+}
+
+impl PlaceBy {
+    /// For the engine. The store remembers the number: another rule needs another one.
+    pub fn rule(self) -> Placement {
+        match self {
+            Self::Name => Placement::NAME,
+            Self::Host => Placement::new(NonZeroU32::MIN, host_part),
+        }
+    }
+}
+
 impl Values {
     /// The defaults on a machine with this many processors.
     pub fn defaults(processors: usize, cache_file: Option<PathBuf>) -> Self {
@@ -196,6 +218,7 @@ impl Values {
             rows: Rows::Two,
             grouped: false,
             group_by: GroupBy::default(),
+            placement: PlaceBy::Name,
             readmission: false,
             io: Io::Auto,
             object_size: 8 << 10,
