@@ -3,11 +3,12 @@
 //! measured.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::{Arc, mpsc};
 
 use hashcache::device::{DiskModel, MemoryDevice, Pace, ThrottleDevice};
-use hashcache::{Cache, Config};
-use hashcache_http::{ClientReload, Rules, Seconds, SetCookie};
+use hashcache::{Cache, Config, Placement};
+use hashcache_http::{ClientReload, Rules, Seconds, SetCookie, host_part};
 use hashcache_proxy::{
     AccessLog, CollapseWait, Fail, GroupBy, Limits, LinkSettings, Listening, LogFormat, Mode,
     Settings, StateFiles,
@@ -126,21 +127,33 @@ impl Browser {
     }
 }
 
-/// Seeks per request, for pages that eight clients in turn had stored.
-async fn seeks(origin: &Origin, grouped: bool) -> f64 {
+fn disk() -> Arc<ThrottleDevice> {
+    let contents = Arc::new(MemoryDevice::new(96 << 20));
+    let model = DiskModel::HDD_7200;
+    Arc::new(ThrottleDevice::new(contents, model, Pace::Modelled, 1))
+}
+
+/// Nothing is written before it is asked for.
+fn without_delays(config: Config) -> Config {
     let hour = std::time::Duration::from_secs(3600);
-    let disk = Arc::new(MemoryDevice::new(96 << 20));
-    let disk = ThrottleDevice::new(disk, DiskModel::HDD_7200, Pace::Modelled, 1);
-    let device = Arc::new(disk);
-    let config = Config {
-        grouped,
-        memory_bytes: 14 << 20,
+    Config {
         segment_bytes: Some(4 << 20),
         batch_delay: hour,
         sync_interval: hour,
         open_patience: hour,
+        ..config
+    }
+}
+
+/// Seeks per request, for pages that eight clients in turn had stored.
+async fn seeks(origin: &Origin, grouped: bool) -> f64 {
+    let device = disk();
+    let config = Config {
+        grouped,
+        memory_bytes: 14 << 20,
         ..Config::on_device(device.clone())
     };
+    let config = without_delays(config);
     let cache = Cache::open(config).expect("a store that can be opened");
     let proxy = start(&cache);
     let mut browsers = Vec::new();
@@ -184,4 +197,45 @@ async fn pages_cost_less_than_0_45_of_the_seeks_when_the_proxy_names_them() {
     assert!(together <= 0.45 * alone, "{together:.3} of {alone:.3}");
     // Both proxies fetched each object at most once, and no object twice for one page.
     assert!(origin.request_count() as u64 <= 2 * PAGES * OBJECTS * 11 / 10);
+}
+
+/// Bytes that two disks have written when pages of one host are stored, the lower number first.
+async fn written(origin: &Origin, placement: Placement) -> [u64; 2] {
+    let disks = [disk(), disk()];
+    let config = Config {
+        grouped: true,
+        placement,
+        memory_bytes: 28 << 20,
+        ..Config::on_devices(vec![disks[0].clone(), disks[1].clone()])
+    };
+    let cache = Cache::open(without_delays(config)).expect("a store that can be opened");
+    let before = disks.each_ref().map(|disk| disk.figures().written_bytes);
+    let mut browser = Browser {
+        connection: Client::connect(start(&cache))
+            .await
+            .expect("the proxy answers"),
+        page: 0,
+        next: 0,
+    };
+    for page in 0..20 {
+        (browser.page, browser.next) = (page, 0);
+        while browser.next < OBJECTS {
+            browser.step(origin).await;
+        }
+    }
+    assert!(cache.flush().await);
+    let after = disks.each_ref().map(|disk| disk.figures().written_bytes);
+    let mut written = [after[0] - before[0], after[1] - before[1]];
+    written.sort_unstable();
+    written
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_host_has_lies_on_one_disk_if_the_host_chooses_the_disk() {
+    let origin = origin().await;
+    let [less, more] = written(&origin, Placement::NAME).await;
+    assert!(less > more / 2, "by name: {less} and {more}");
+    let by_host = Placement::new(NonZeroU32::MIN, host_part);
+    let [less, more] = written(&origin, by_host).await;
+    assert!(less < more / 10, "by host: {less} and {more}");
 }
