@@ -9,6 +9,7 @@
 //! Cost: a load for a store on one device.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 
 use crate::completion::promise;
@@ -65,6 +66,11 @@ impl Members {
             peers: OnceLock::new(),
             change: Mutex::default(),
         }
+    }
+
+    /// How many devices take part.
+    pub(crate) fn count(&self) -> NonZeroU64 {
+        NonZeroU64::new(self.devices.len() as u64).unwrap_or(NonZeroU64::MIN)
     }
 
     /// The devices, in their order; once, before any of them is used.

@@ -7,6 +7,7 @@
 //! Cost: a counter or two for each read and write.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -64,18 +65,33 @@ pub(crate) struct Medium {
     buffers: BufferPool,
 }
 
+/// What a [`Medium`] is made of.
+pub(crate) struct MediumParts {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) device_id: u16,
+    pub(crate) geometry: Geometry,
+    pub(crate) secret: Secret,
+    pub(crate) clock: Clock,
+    pub(crate) budget: Budget,
+    pub(crate) health: Arc<DeviceHealth>,
+    /// How many devices share the budget.
+    pub(crate) devices: NonZeroU64,
+}
+
 impl Medium {
-    pub(crate) fn new(
-        device: Arc<dyn Device>,
-        device_id: u16,
-        geometry: Geometry,
-        secret: Secret,
-        budget: Budget,
-        clock: Clock,
-        health: Arc<DeviceHealth>,
-    ) -> Self {
+    pub(crate) fn new(parts: MediumParts) -> Self {
+        let MediumParts {
+            device,
+            device_id,
+            geometry,
+            secret,
+            clock,
+            budget,
+            health,
+            devices,
+        } = parts;
         Self {
-            buffers: read_buffers(&*device, &budget),
+            buffers: read_buffers(&*device, &budget, devices),
             device,
             device_id,
             geometry,
@@ -225,11 +241,12 @@ impl Medium {
 }
 
 /// Buffers for first reads, with what the device's alignment adds to them, and for longer ones.
-fn read_buffers(device: &dyn Device, budget: &Budget) -> BufferPool {
+fn read_buffers(device: &dyn Device, budget: &Budget, devices: NonZeroU64) -> BufferPool {
     let added = if device.alignment() > MIN_UNIT {
         device.alignment()
     } else {
         0
     };
-    BufferPool::new([FIRST_READ + added].into_iter().chain(LONG_READS), budget)
+    let lengths = [FIRST_READ + added].into_iter().chain(LONG_READS);
+    BufferPool::new(lengths, budget, devices)
 }

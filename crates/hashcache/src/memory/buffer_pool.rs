@@ -3,11 +3,13 @@
 //!
 //! Called by `disk/medium` for reads of the usual lengths; other lengths are mapped one by one.
 //!
-//! Invariants: kept buffers stay reserved, and those of one length are at most 1/32 of the budget.
-//! Their old content is not wiped: a buffer leaves the engine only after a read has filled it.
+//! Invariants: kept buffers stay reserved, and those of one length are at most 1/32 of the budget,
+//! for all devices of a store together. Their old content is not wiped: a buffer leaves the engine
+//! only after a read has filled it.
 //! Cost: one short lock a buffer. A mapping for each read costs 11 µs more processor time where
 //! 16 KiB are read, and a page fault for each 4 KiB.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::budget::{Budget, Reservation};
@@ -16,7 +18,7 @@ use super::mapping::Mapping;
 
 /// Most buffers kept of a length: as many reads as keep a fast device busy.
 const KEPT_MAX: u64 = 32;
-/// They are at most this share of the budget.
+/// Those of all pools are at most this share of the budget.
 const SHARE: u64 = 32;
 
 /// Buffers of a few lengths.
@@ -31,10 +33,15 @@ struct OneLength {
 }
 
 impl BufferPool {
-    /// For reads of up to so many bytes, out of `budget`.
-    pub(crate) fn new(lengths: impl IntoIterator<Item = usize>, budget: &Budget) -> Self {
+    /// For reads of up to so many bytes, out of `budget`, which so many `pools` share.
+    pub(crate) fn new(
+        lengths: impl IntoIterator<Item = usize>,
+        budget: &Budget,
+        pools: NonZeroU64,
+    ) -> Self {
+        let share = budget.limit() / SHARE / pools;
         let of_length = |bytes: usize| {
-            let most = (budget.limit() / SHARE / bytes.max(1) as u64).min(KEPT_MAX);
+            let most = (share / bytes.max(1) as u64).min(KEPT_MAX);
             let free = FreeBuffers::new(usize::try_from(most).unwrap_or(0));
             OneLength { bytes, free }
         };
@@ -80,7 +87,7 @@ mod tests {
     #[test]
     fn a_buffer_is_used_again_and_stays_on_the_books() {
         let budget = Budget::new(64 << 20);
-        let pool = BufferPool::new([LEN], &budget);
+        let pool = BufferPool::new([LEN], &budget, NonZeroU64::MIN);
         assert!(pool.take(LEN).is_none());
         let set_aside = |len| budget.reserve(pool.bytes_for(len)).unwrap();
         let first = pool.make(LEN, set_aside(LEN));
@@ -96,7 +103,7 @@ mod tests {
     #[test]
     fn other_lengths_are_not_kept_nor_is_more_than_a_share_of_the_budget() {
         let budget = Budget::new(SHARE * LEN as u64);
-        let pool = BufferPool::new([LEN], &budget);
+        let pool = BufferPool::new([LEN], &budget, NonZeroU64::MIN);
         for len in [512, LEN / 3, LEN + 1] {
             assert_eq!(pool.bytes_for(len), len as u64);
             let reservation = budget.reserve(len as u64).unwrap();
@@ -104,6 +111,10 @@ mod tests {
             assert_eq!(budget.used(), 0);
         }
         let make = |_| pool.make(LEN, budget.reserve(LEN as u64).unwrap());
+        let two = NonZeroU64::new(2).unwrap();
+        let half = BufferPool::new([LEN], &budget, two);
+        drop(half.make(LEN, budget.reserve(LEN as u64).unwrap()));
+        assert_eq!(budget.used(), 0);
         drop((0..3).map(make).collect::<Vec<_>>());
         assert_eq!(budget.used(), LEN as u64);
         drop(pool);
@@ -114,7 +125,7 @@ mod tests {
     fn each_length_has_buffers_of_its_own() {
         const LONG: usize = 80 << 10;
         let budget = Budget::new(64 << 20);
-        let pool = BufferPool::new([LEN, LONG], &budget);
+        let pool = BufferPool::new([LEN, LONG], &budget, NonZeroU64::MIN);
         for (len, bytes) in [
             (LEN, LEN),
             (LEN + 1, LEN + 1),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::config::{Config, Io, PolicyKind};
 use crate::device::{Device, FileDevice, FileError, Ring, SpaceRequest};
 use crate::disk::circular_log::{LogAlignment, LogWriter};
-use crate::disk::{DeviceHealth, Index, Medium};
+use crate::disk::{DeviceHealth, Index, Medium, MediumParts};
 use crate::error::{OpenError, Resize};
 use crate::format::{Family, IO_BLOCK, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
 use crate::geometry::{Geometry, IndexId, IndexPolicy, block_bytes};
@@ -613,15 +613,16 @@ fn stripe_with(
     };
     let shards = (0..SHARDS).map(shard).collect();
     let stripe = Stripe::new(Parts {
-        medium: Medium::new(
-            Arc::clone(&opened.device),
-            opened.superblock.device,
-            geometry.clone(),
-            shared.secret.clone(),
-            shared.budget.clone(),
-            shared.clock.clone(),
-            Arc::clone(&health),
-        ),
+        medium: Medium::new(MediumParts {
+            device: Arc::clone(&opened.device),
+            device_id: opened.superblock.device,
+            geometry: geometry.clone(),
+            secret: shared.secret.clone(),
+            clock: shared.clock.clone(),
+            budget: shared.budget.clone(),
+            health: Arc::clone(&health),
+            devices: shared.members.count(),
+        }),
         index: Index::new(index, id, shards, health),
         shared: Arc::clone(shared),
         queue,
