@@ -239,7 +239,7 @@ pub struct Ask {
 /// The requests of a visit.
 fn asks(requests: &[Request], workload: &Workload, server: SocketAddr) -> Vec<Ask> {
     let path = |request: &Request| {
-        let name = request.object.name();
+        let name = workload.name(request.object);
         let path = name.splitn(4, '/').last().unwrap_or_default();
         let bytes = workload.content(request.object).len();
         let store = match request.kind {

@@ -81,9 +81,9 @@ impl Object {
         self.0 & NUMBER_MASK
     }
 
-    /// Its URL.
-    pub fn name(self) -> String {
-        format!("http://bench.example/w1/t1/_{:016x}.html", self.0)
+    /// Its URL without the scheme.
+    pub fn address(self) -> String {
+        format!("bench.example/w1/t1/_{:016x}.html", self.0)
     }
 }
 

@@ -61,11 +61,26 @@ pub enum Kind {
 pub struct Workload {
     random: fastrand::Rng,
     contents: Contents,
+    named_hosts: Option<NamedHosts>,
     source: Box<dyn Source>,
     clients: Vec<Visit>,
     turn: usize,
     /// Shared images that were requested.
     shown: HashSet<Object>,
+}
+
+/// Which hosts the names of objects of [`Shape::Pages`] have.
+struct NamedHosts {
+    /// Objects of a page.
+    related: u64,
+    /// Hosts of a page, which no other page has.
+    hosts: u64,
+}
+
+impl NamedHosts {
+    fn of(&self, number: u64) -> u64 {
+        number / self.related * self.hosts + number % self.related % self.hosts
+    }
 }
 
 /// Chooses visits.
@@ -113,6 +128,7 @@ impl Workload {
         Self {
             random,
             contents,
+            named_hosts: None,
             source: match shape {
                 Shape::Pages => Box::new(Pages::new(related)),
                 Shape::Polymix => Box::new(Polymix::new(Form::Pages)),
@@ -122,6 +138,29 @@ impl Workload {
             clients: vec![Visit::default(); clients],
             turn: 0,
             shown: HashSet::new(),
+        }
+    }
+
+    /// The same requests, where the names of objects of [`Shape::Pages`] begin with a host: the
+    /// `related` objects of a page have `hosts` hosts. See [`host_part`].
+    pub fn with_hosts_in_names(self, related: u64, hosts: u64) -> Self {
+        Self {
+            named_hosts: Some(NamedHosts { related, hosts }),
+            ..self
+        }
+    }
+
+    /// The URL of `object`.
+    pub fn name(&self, object: Object) -> String {
+        match &self.named_hosts {
+            Some(named) if object.kind() == Type::Web => {
+                format!(
+                    "http://{:x}.{}",
+                    named.of(object.number()),
+                    object.address()
+                )
+            }
+            _ => format!("http://{}", object.address()),
         }
     }
 
@@ -248,6 +287,12 @@ impl Workload {
     }
 }
 
+/// Scheme and host of a name.
+pub fn host_part(name: &[u8]) -> &[u8] {
+    let path = name.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    path.map(|(at, _)| at).nth(2).map_or(name, |at| &name[..at])
+}
+
 const SAMPLE: u64 = 10_000;
 
 #[cfg(test)]
@@ -364,6 +409,28 @@ mod tests {
             assert_eq!(requests(7), requests(7), "{shape:?}");
             assert_ne!(requests(7), requests(8), "{shape:?}");
         }
+    }
+
+    #[test]
+    fn a_page_has_as_many_hosts_as_asked_for_and_shares_none() {
+        for hosts in [1, 3] {
+            let workload = Workload::new(1, Shape::Pages, Sizes::Web, 13, 8);
+            let mut workload = workload.with_hosts_in_names(13, hosts);
+            let mut page_of = std::collections::HashMap::new();
+            for _ in 0..13_000 {
+                let request = workload.fill();
+                let name = workload.name(request.object);
+                let host = host_part(name.as_bytes()).to_vec();
+                assert!(host.starts_with(b"http://") && host.ends_with(b".example"));
+                let first = *page_of.entry(host).or_insert(request.group);
+                assert_eq!(first, request.group, "{name}");
+            }
+            let pages: HashSet<u64> = page_of.values().copied().collect();
+            let all = pages.len() as u64 * hosts;
+            // The last pages are not requested as a whole.
+            assert!((all - 8 * (hosts - 1)..=all).contains(&(page_of.len() as u64)));
+        }
+        assert_eq!(host_part(b"no URL"), b"no URL");
     }
 
     #[test]

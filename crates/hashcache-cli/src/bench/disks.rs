@@ -5,10 +5,12 @@
 //! and waits while no client asks for what lies on it. One disk never waits: there the time is how
 //! long it was busy.
 //!
-//! Called by `play`. Invariant: the time follows from what the disks did, not from the machine.
-//! What several disks did does depend on it: their writing threads see each other's progress by the
-//! store's clock, so they find groups and checkpoints due at other moments in each run.
+//! Called by `play`. Invariant: the time follows from what the disks did, not from the machine. Of
+//! several disks each writing thread sees only the progress of its own one, whatever the others
+//! have done by then.
 
+use std::cell::Cell;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -38,10 +40,53 @@ pub struct Disks {
 ///
 /// It runs only while the bench waits for the writing threads. If it always ran, a writing thread
 /// could find a checkpoint due in the middle of the bench's reads, at a moment that depends on the
-/// speed of the machine.
+/// speed of the machine. While it runs, a writing thread sees how long its own disk has worked
+/// since the clock was started. If it saw the other disks work, what it finds due would depend on
+/// how far their threads have come.
 struct Time {
     disks: Vec<Disk>,
-    stopped_at: Mutex<Option<Duration>>,
+    since: Mutex<Since>,
+}
+
+/// When the clock was last started or stopped.
+struct Since {
+    at: Duration,
+    /// When each disk was done with its requests then; empty while the clock is stopped.
+    free_at: Vec<Duration>,
+}
+
+thread_local! {
+    /// The disk that this thread writes to.
+    static WRITES_TO: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// A disk as the store has it: notes which thread writes to it.
+struct Attached {
+    n: usize,
+    device: Arc<ThrottleDevice>,
+}
+
+impl Device for Attached {
+    fn len(&self) -> u64 {
+        self.device.len()
+    }
+
+    fn alignment(&self) -> usize {
+        self.device.alignment()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.device.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        WRITES_TO.set(Some(self.n));
+        self.device.write_at(offset, buffer)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.device.sync()
+    }
 }
 
 struct Disk {
@@ -73,13 +118,16 @@ impl Time {
     }
 
     fn shown(&self) -> Duration {
-        self.lock().unwrap_or_else(|| self.now())
+        let since = self.lock();
+        let own = WRITES_TO.get().and_then(|n| {
+            let worked = self.disks[n].free_at() - *since.free_at.get(n)?;
+            Some(since.at + worked)
+        });
+        own.unwrap_or(since.at)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Duration>> {
-        self.stopped_at
-            .lock()
-            .expect("no holder of this lock panics")
+    fn lock(&self) -> MutexGuard<'_, Since> {
+        self.since.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -99,7 +147,10 @@ impl Disks {
             seen: vec![ThrottleFigures::default(); disks.len()],
             disks: Arc::new(Time {
                 disks,
-                stopped_at: Mutex::default(),
+                since: Mutex::new(Since {
+                    at: Duration::ZERO,
+                    free_at: Vec::new(),
+                }),
             }),
             clients: vec![Duration::ZERO; clients],
             turn: 0,
@@ -112,8 +163,12 @@ impl Disks {
 
     /// For the store.
     pub fn devices(&self) -> Vec<Arc<dyn Device>> {
-        let device = |disk: &Disk| Arc::clone(&disk.device) as Arc<dyn Device>;
-        self.all().iter().map(device).collect()
+        let disks = self.all().iter().enumerate();
+        let attached = |(n, disk): (usize, &Disk)| {
+            let device = Arc::clone(&disk.device);
+            Arc::new(Attached { n, device }) as Arc<dyn Device>
+        };
+        disks.map(attached).collect()
     }
 
     /// For the store.
@@ -122,12 +177,22 @@ impl Disks {
         Clock::manual(move || time.shown(), || Duration::ZERO)
     }
 
+    /// Starts the clock, or sets it to the time of the disk that has come furthest. Called while
+    /// nothing is written.
     pub fn run_clock(&self) {
-        *self.disks.lock() = None;
+        // This thread has written the first superblocks.
+        WRITES_TO.set(None);
+        *self.disks.lock() = Since {
+            at: self.now(),
+            free_at: self.all().iter().map(Disk::free_at).collect(),
+        };
     }
 
     pub fn stop_clock(&self) {
-        *self.disks.lock() = Some(self.now());
+        *self.disks.lock() = Since {
+            at: self.now(),
+            free_at: Vec::new(),
+        };
     }
 
     pub fn count(&self) -> u32 {
@@ -254,5 +319,30 @@ mod tests {
         disks.run_clock();
         assert_eq!(disks.disks.shown(), disks.now());
         assert!(disks.now() > Duration::ZERO);
+    }
+
+    #[test]
+    fn a_thread_sees_its_own_disk_work_and_no_other() {
+        let disks = disks(2, 1);
+        disks.run_clock();
+        let devices = disks.devices();
+        let write = |n: usize| devices[n].write_at(0, &[0; 1 << 16]).unwrap();
+        let shown = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                write(1);
+                disks.disks.shown()
+            });
+            thread.join().unwrap()
+        });
+        write(0);
+        write(0);
+        assert_eq!(shown, disks.all()[1].free_at());
+        assert_eq!(disks.disks.shown(), disks.all()[0].free_at());
+        assert!(disks.disks.shown() > shown);
+        disks.run_clock();
+        assert_eq!(disks.disks.shown(), disks.all()[0].free_at());
+        write(1);
+        let both = disks.all()[0].free_at() + (disks.all()[1].free_at() - shown);
+        assert_eq!(disks.disks.shown(), both);
     }
 }

@@ -22,7 +22,7 @@ use serde_json::json;
 use crate::fault::Fault;
 use crate::settings::block;
 use crate::units::{parse_size, show_size};
-use play::{Candidate, Medium, Outcome, Plan};
+use play::{Candidate, Medium, Outcome, PlaceBy, Plan};
 
 /// Subcommands of `hashcache bench`.
 #[derive(Clone, Debug, Subcommand)]
@@ -44,9 +44,7 @@ name lies on one of the disks, which work at the same time. A disk waits while n
 what it has. A client waits for its answer before it sends the next request, so use more clients
 with more disks. On other devices requests/s is the rate of one client that waits for each answer.
 Equal seeds give equal requests and an equal secret of the store. Counts are then equal, too, but
-for some in 10,000 where threads of the store read (objects above 64 KiB, log-lru). Several disks
-are written at the same time: there requests/s differs by up to 20 % from run to run, so use
---runs.";
+for some in 10,000 where threads of the store read (objects above 64 KiB, log-lru).";
 
 /// Arguments of `hashcache bench engine`.
 #[derive(Args, Clone, Debug)]
@@ -87,6 +85,12 @@ pub struct EngineArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1,
           value_parser = clap::value_parser!(u8).range(1..=16))]
     devices: u8,
+    /// What chooses the disk of an object: its name, or the host in it (workload `pages`)
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "name")]
+    placement: PlaceBy,
+    /// Hosts that the objects of a page have, with `--placement host` [default: 1]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=256))]
+    hosts: Option<u64>,
     /// Directory for the file of `--device file` [default: the system's temporary directory]
     #[arg(long, value_name = "PATH")]
     directory: Option<PathBuf>,
@@ -122,6 +126,14 @@ pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
         let fault = Fault::new("--related: works only with the workload `pages`");
         return Err(fault.hint("use `--workload pages`").into());
     }
+    if args.placement == PlaceBy::Host && args.workload != Shape::Pages {
+        let fault = Fault::new("--placement: `host` works only with the workload `pages`");
+        return Err(fault.hint("use `--workload pages`").into());
+    }
+    if args.hosts.is_some() && args.placement != PlaceBy::Host {
+        let fault = Fault::new("--hosts: works only where the host chooses the disk");
+        return Err(fault.hint("use `--placement host`").into());
+    }
     let medium = medium(&args.device)?;
     let devices = devices(args, medium)?;
     check_held_share(args, &candidates)?;
@@ -130,6 +142,8 @@ pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
         requests: within("--requests", args.requests.unwrap_or(args.objects), 1_000)?,
         shape: args.workload,
         related: args.related.unwrap_or(PAGE_OBJECTS),
+        place_by: args.placement,
+        hosts: args.hosts.unwrap_or(1),
         clients: args.clients.into(),
         sizes,
         medium,
@@ -360,6 +374,7 @@ fn modelled(model: DiskModel) -> String {
 
 fn json_of(args: &EngineArgs, plan: &Plan<'_>, outcomes: &[Vec<Outcome>]) -> serde_json::Value {
     let workload = args.workload.to_possible_value();
+    let placement = args.placement.to_possible_value();
     let model = match plan.medium {
         Medium::Modelled(model) => Some(model),
         Medium::Memory | Medium::File => None,
@@ -377,6 +392,8 @@ fn json_of(args: &EngineArgs, plan: &Plan<'_>, outcomes: &[Vec<Outcome>]) -> ser
         },
         "device": args.device,
         "devices": plan.devices,
+        "placement": placement.as_ref().map(|value| value.get_name()),
+        "hosts": (args.placement == PlaceBy::Host).then_some(plan.hosts),
         "outer_bytes_per_s": model.map(|model| model.transfer_rates().0),
         "inner_bytes_per_s": model.map(|model| model.transfer_rates().1),
         "sync_seconds": model.map(|_| 0.0),

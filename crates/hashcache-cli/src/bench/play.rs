@@ -14,14 +14,15 @@
 //! Invariant: the content of every hit is compared with what was stored.
 
 use std::fs::OpenOptions;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use hashcache::device::{Device, DiskModel, FileDevice, FileError, MemoryDevice};
-use hashcache::{Cache, Clock, Config, PolicyKind, Put, PutError, Rows, Stats};
-use hashcache_workload::{Kind, Request, Shape, Sizes, Workload};
+use hashcache::{Cache, Clock, Config, Placement, PolicyKind, Put, PutError, Rows, Stats};
+use hashcache_workload::{Kind, Request, Shape, Sizes, Workload, host_part};
 
 use super::disks::{Count, Disks};
 use crate::fault::Fault;
@@ -59,6 +60,24 @@ pub enum Medium {
     File,
 }
 
+/// What chooses the disk of an object, of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum PlaceBy {
+    /// Its name
+    Name,
+    /// The host in its name
+    Host,
+}
+
+impl PlaceBy {
+    fn rule(self) -> Placement {
+        match self {
+            Self::Name => Placement::NAME,
+            Self::Host => Placement::new(NonZeroU32::MIN, host_part),
+        }
+    }
+}
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
@@ -68,6 +87,9 @@ pub struct Plan<'a> {
     pub shape: Shape,
     /// Objects of a page of [`Shape::Pages`].
     pub related: u64,
+    pub place_by: PlaceBy,
+    /// Hosts of a page, where they choose the disk.
+    pub hosts: u64,
     pub clients: usize,
     pub sizes: Sizes,
     pub medium: Medium,
@@ -216,7 +238,11 @@ impl Stage {
     fn new(plan: &Plan<'_>, candidate: Candidate) -> anyhow::Result<Self> {
         let workload = || {
             let (shape, sizes) = (plan.shape, plan.sizes);
-            Workload::new(plan.seed, shape, sizes, plan.related, plan.clients)
+            let workload = Workload::new(plan.seed, shape, sizes, plan.related, plan.clients);
+            match plan.place_by {
+                PlaceBy::Name => workload,
+                PlaceBy::Host => workload.with_hosts_in_names(plan.related, plan.hosts),
+            }
         };
         let object_bytes = workload().sample_record_bytes();
         let mut workload = workload();
@@ -241,6 +267,7 @@ impl Stage {
             policy: candidate.policy,
             rows: candidate.rows,
             grouped: candidate.grouped,
+            placement: plan.place_by.rule(),
             held_share: plan.held_share,
             object_bytes,
             block_bytes: Some(plan.block_bytes),
@@ -304,11 +331,12 @@ impl Stage {
 
     fn look_up(&self, request: Request) -> anyhow::Result<bool> {
         let object = request.object;
-        let Some(hit) = self.cache.get(object.name().as_bytes()).wait() else {
+        let name = self.workload.name(object);
+        let Some(hit) = self.cache.get(name.as_bytes()).wait() else {
             return Ok(false);
         };
         if request.kind == Kind::Uncacheable {
-            return Err(wrong(request).into());
+            return Err(wrong(&name).into());
         }
         // The end of a large object may have been overwritten.
         let Ok(content) = hit.reader(0..u64::MAX).read_to_vec() else {
@@ -319,13 +347,13 @@ impl Stage {
         if right {
             Ok(true)
         } else {
-            Err(wrong(request).into())
+            Err(wrong(&name).into())
         }
     }
 
     fn put(&mut self, request: Request) -> anyhow::Result<()> {
         let Request { object, group, .. } = request;
-        let name = object.name();
+        let name = self.workload.name(object);
         let metadata = self.workload.metadata(object);
         let record_bytes = self.workload.record_bytes(object);
         if self.waiting_bytes() + record_bytes > BATCH_BYTES {
@@ -376,27 +404,38 @@ impl Stage {
     }
 
     fn write(&mut self, write: fn(&Cache) -> hashcache::Outcome<bool>) {
+        let mut busy = self.disks.total().busy;
         self.disks.run_clock();
         write(&self.cache).wait();
-        // A batch may end early where a segment does, groups become due while it is written, and
-        // the writing thread writes parts of a checkpoint after it has answered. When nothing was
-        // written between two answers, there is nothing left to do at this time.
-        loop {
-            let busy = self.disks.total().busy;
-            self.cache.cut_batch().wait();
-            if self.disks.total().busy == busy {
-                break;
-            }
+        self.write_rest();
+        // The time that each disk took has passed for the others too: groups and parts of
+        // checkpoints may be due on them.
+        while self.disks.total().busy != busy {
+            busy = self.disks.total().busy;
+            self.disks.run_clock();
+            self.write_rest();
         }
         self.puts.add(self.disks.written());
         self.disks.stop_clock();
         self.waiting = None;
         self.written_at = self.now();
     }
+
+    /// Waits until the writing threads have nothing left to do at this time. A batch may end early
+    /// where a segment does, groups become due while it is written, and a writing thread writes
+    /// parts of a checkpoint after it has answered: before the bench looks or after that. So
+    /// nothing may be written from one answer to the next but one.
+    fn write_rest(&self) {
+        let (mut busy, mut idle) = (self.disks.total().busy, 0);
+        while idle < 2 {
+            self.cache.cut_batch().wait();
+            let before = std::mem::replace(&mut busy, self.disks.total().busy);
+            idle = if busy == before { idle + 1 } else { 0 };
+        }
+    }
 }
 
-fn wrong(request: Request) -> Fault {
-    let name = request.object.name();
+fn wrong(name: &str) -> Fault {
     Fault::new(format!("the store returned wrong bytes for {name}"))
         .hint("this is a serious bug in HashCache: please report it")
 }

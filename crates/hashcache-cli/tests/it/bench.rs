@@ -97,9 +97,13 @@ fn groups_are_worth_most_for_pages_less_with_shared_images_and_nothing_without_p
 
 #[test]
 fn equal_seeds_give_equal_counts() {
-    for policy in ["set-mem", "log --grouped"] {
+    for (objects, policy) in [
+        (3000, "set-mem"),
+        (3000, "log --grouped"),
+        (9000, "log --grouped --devices 3"),
+    ] {
         let run = |seed| {
-            let line = format!("--objects 3000 --size-model fixed:6KiB --policy {policy}");
+            let line = format!("--objects {objects} --size-model fixed:6KiB --policy {policy}");
             let line = format!("{line} --seed {seed}");
             json(&Home::new(), &line.split(' ').collect::<Vec<_>>())
         };
@@ -126,6 +130,20 @@ fn two_disks_answer_nearly_twice_as_many_requests_if_many_clients_ask() {
     assert!((0.75..1.0).contains(&busy), "{busy}");
     assert!(figure(&alone, "log", "disks_busy") < busy, "{alone}");
     assert_eq!(two["devices"], 2);
+}
+
+#[test]
+fn pages_that_lie_on_one_of_two_disks_are_answered_twice_as_fast_as_by_one_disk() {
+    let rate = |devices, placement| {
+        let line = "--workload pages --objects 8000 --policy log --grouped --clients 64";
+        let line = format!("{line} --devices {devices} --placement {placement}");
+        let bench = json(&Home::new(), &line.split(' ').collect::<Vec<_>>());
+        assert_eq!(bench["placement"], placement);
+        figure(&bench, "log grouped", "requests_per_s")
+    };
+    let (one, by_name, by_host) = (rate(1, "name"), rate(2, "name"), rate(2, "host"));
+    assert!(by_host > 1.7 * one, "{by_host} and {one}");
+    assert!(by_host > 1.15 * by_name, "{by_host} and {by_name}");
 }
 
 #[test]
@@ -197,6 +215,8 @@ fn what_cannot_be_measured_is_refused_with_a_hint() {
         "--held-share 30 --policy log",
         "--block 3000",
         "--related 5",
+        "--placement host",
+        "--hosts 3",
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         let outcome = home.hashcache(&[&["bench", "engine"], &words[..]].concat(), &[]);
