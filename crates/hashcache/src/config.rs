@@ -13,7 +13,7 @@ use crate::placement::Placement;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyKind {
-    /// Everything in a log, 43 bits of memory a slot: fastest.
+    /// Everything in a log, 39 bits of memory a slot on 1 TB: fastest.
     #[default]
     Log,
     /// A set-associative table on disk, no memory at all.

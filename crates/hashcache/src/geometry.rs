@@ -12,6 +12,7 @@ pub(crate) use index::{
     IndexId, IndexPolicy, IndexShape, POSITIONS_HELD, SETS_HELD, checkpoint_parts, meta_parts,
 };
 
+use crate::address::Windows;
 use crate::bans::MAX_BANS;
 use crate::config::Config;
 use crate::error::{OpenError, Resize};
@@ -61,8 +62,8 @@ const BLOCK_BYTES_MIN: u32 = 2 << 10;
 const BLOCK_BYTES_MAX: u32 = 1 << 20;
 /// With fewer segments the log would lose too much of itself when it opens the next one.
 const MIN_SEGMENTS: u64 = 4;
-/// Slots for each 100 objects of a full log: 95.7 % of them are found then, at 46.3 bits for each
-/// of those (44.3 for each that the log holds).
+/// Slots for each 100 objects of a full log: 95.7 % of them are found then, with 1.076 slots for
+/// each of those.
 const SLOTS_PER_100_OBJECTS: u64 = 103;
 /// Slots of the Disk Table for each 100 objects of a full store: sets fill unevenly.
 const TABLE_SLOTS_PER_100_OBJECTS: u64 = 110;
@@ -317,6 +318,16 @@ impl Geometry {
     /// Units in the log.
     pub(crate) fn capacity(&self) -> u64 {
         self.segments.saturating_mul(self.segment_units())
+    }
+
+    /// The windows of its log: I/O blocks, because a batch begins at one and a read of less costs
+    /// as much. Where units are longer, a window is a unit.
+    pub(crate) fn windows(&self) -> Windows {
+        let units = (IO_BLOCK as u64 / u64::from(self.unit_bytes)).max(1);
+        Windows {
+            units,
+            count: self.capacity() / units,
+        }
     }
 
     /// Rows in each shard's index: what a policy of this family has at most.

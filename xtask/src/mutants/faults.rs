@@ -38,10 +38,7 @@ pub const FAULTS: &[Fault] = &[
     Fault {
         name: "no-version-floor",
         file: engine!("store/recover.rs"),
-        edits: &[(
-            "if removed || !is_record || listed.version < self.floor {",
-            "if removed || !is_record {",
-        )],
+        edits: &[("            && listed.version >= self.floor\n", "")],
         suite: Suite::It,
         test: "older::without_a_checkpoint_no_remove_comes_back_that_the_ring_has_forgotten",
         short: true,
@@ -60,6 +57,64 @@ pub const FAULTS: &[Fault] = &[
         suite: Suite::It,
         test: "older::a_damaged_newest_version_does_not_give_way_to_an_older_one",
         short: true,
+    },
+    Fault {
+        name: "what-does-not-count-is-not-left-out",
+        file: engine!("writer/batch.rs"),
+        edits: &[(
+            "for n in left_out {",
+            "for n in left_out.into_iter().take(0) {",
+        )],
+        suite: Suite::Lib,
+        test: "stripe::window_tests",
+        short: false,
+    },
+    Fault {
+        name: "what-does-not-count-is-not-left-out-of-a-replay",
+        file: engine!("store/recover.rs"),
+        edits: &[(
+            "            log.leave_out(listed.key, position(self.stripe, cursor, listed), head);\n",
+            "            let _ = (log, cursor, head);\n",
+        )],
+        suite: Suite::Lib,
+        test: "stripe::window_tests",
+        short: false,
+    },
+    Fault {
+        name: "left-out-segments-not-swept-in-a-replay",
+        file: engine!("store/recover.rs"),
+        edits: &[("        replay.sweep_between(last, next);\n", "")],
+        suite: Suite::Lib,
+        test: "recover::replay_tests",
+        short: false,
+    },
+    Fault {
+        name: "checkpoint-that-the-log-has-passed-goes-by",
+        file: engine!("store/recover.rs"),
+        edits: &[(
+            "        && !next_headers(stripe, cursor).any(is_passed)\n",
+            "        && !next_headers(stripe, cursor).take(0).any(is_passed)\n",
+        )],
+        suite: Suite::Lib,
+        test: "recover::replay_tests",
+        short: false,
+    },
+    Fault {
+        name: "rows-from-before-the-log-count",
+        file: engine!("store/recover.rs"),
+        edits: &[(
+            "            if let Some(log) = shard.policy.log_mut() {
+                log.clear();
+            }
+        }
+        return from_scan",
+            "            let _ = shard.policy.log_mut();
+        }
+        return from_scan",
+        )],
+        suite: Suite::Lib,
+        test: "recover::replay_tests",
+        short: false,
     },
     Fault {
         name: "head-moves-behind-the-write",

@@ -33,8 +33,10 @@ fn check_policies(bench: &Value) {
     // second.
     let seeks = rate("set") * figure("set", "seeks_per_request");
     assert!((64.0..71.0).contains(&seeks), "{seeks}");
-    assert_eq!(figure("log one-row", "bits_per_slot").round(), 42.0);
-    assert_eq!(figure("log", "bits_per_slot").round(), 43.0);
+    // 11 bits beside those of a window's number, of which a small store needs few.
+    let bits = figure("log", "bits_per_slot").round();
+    assert!((20.0..32.0).contains(&bits), "{bits}");
+    assert_eq!(figure("log one-row", "bits_per_slot").round(), bits - 1.0);
     for (name, per_miss) in [
         ("set", 0.99..1.01),
         ("set-mem", 0.0..0.06),

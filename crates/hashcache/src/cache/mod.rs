@@ -173,6 +173,12 @@ impl Cache {
         &self.shared().write_budget
     }
 
+    /// The first device, for tests of what lies behind it.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn first_stripe(&self) -> &Arc<Stripe> {
+        &self.inner.stripes[0]
+    }
+
     fn hot(&self) -> &Arc<Hot> {
         &self.shared().hot
     }

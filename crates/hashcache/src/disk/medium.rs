@@ -18,7 +18,7 @@ use super::DeviceHealth;
 use super::bad_places::BadPlaces;
 use crate::clock::Clock;
 use crate::device::Device;
-use crate::format::{MIN_UNIT, round_up};
+use crate::format::{IO_BLOCK, round_up};
 use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::memory::{AlignedBuf, Budget, BufferPool, Reservation};
@@ -37,6 +37,8 @@ const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) enum Read {
     /// A genuine record.
     Record(Box<Record>),
+    /// None of the wanted name, but one of another name that the index could mean.
+    Other,
     /// What was there does not verify.
     Damaged,
     /// The log's head has passed it.
@@ -240,13 +242,10 @@ impl Medium {
     }
 }
 
-/// Buffers for first reads, with what the device's alignment adds to them, and for longer ones.
+/// Buffers for first reads, which begin with a window of the log or a block of the device, and for
+/// longer ones.
 fn read_buffers(device: &dyn Device, budget: &Budget, devices: NonZeroU64) -> BufferPool {
-    let added = if device.alignment() > MIN_UNIT {
-        device.alignment()
-    } else {
-        0
-    };
+    let added = device.alignment().max(IO_BLOCK);
     let lengths = [FIRST_READ + added].into_iter().chain(LONG_READS);
     BufferPool::new(lengths, budget, devices)
 }

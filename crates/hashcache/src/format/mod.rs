@@ -25,7 +25,7 @@ pub(crate) use checkpoint::{
 pub(crate) use journal::{JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, Removed};
 pub(crate) use record::{
     Fields, Kind, MAX_LABELS, PRELUDE_REST_MAX, Prelude, RecordAddress, TAIL_HEADER, Tail,
-    TailAddress, encode_record, kind_number, record_bytes,
+    TailAddress, claimed_key, encode_record, kind_number, record_bytes,
 };
 pub(crate) use superblock::{Family, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 

@@ -283,6 +283,15 @@ fn narrow_u16(length: usize) -> u16 {
     u16::try_from(length).expect("a name has at most 4096 bytes")
 }
 
+/// The key of the record that begins with `bytes`, by its own account, if it also says that it lies
+/// at `place`. Nothing of that is verified.
+pub(crate) fn claimed_key(bytes: &[u8], place: RecordAddress) -> Option<KeyHash> {
+    let header = RecordHeader::decode(bytes)?;
+    let lies_there =
+        header.device == place.device && header.stamp == place.stamp && header.place == place.place;
+    lies_there.then_some(header.key)
+}
+
 impl Prelude {
     /// Decodes the prelude at the start of `bytes`, if it is a record of this store at this place.
     pub(crate) fn decode(bytes: &[u8], secret: &Secret, place: RecordAddress) -> Option<Self> {

@@ -1,6 +1,7 @@
 //! What memory holds of a store, and checkpoints save: which policy, and how large its index is.
 
 use super::Geometry;
+use crate::address::Windows;
 use crate::config::{Config, PolicyKind, Rows};
 use crate::format::{Family, PART_BODY, ROW_CHECK};
 use crate::key::SHARDS;
@@ -57,10 +58,11 @@ impl IndexPolicy {
         ((WAYS * usize::from(self.held_share) + 50) / 100).clamp(1, WAYS - 1)
     }
 
-    /// The form of an entry of `log`.
-    pub(crate) fn log_form(self) -> LogForm {
+    /// The form of an entry of `log` in a log of these `windows`.
+    pub(crate) fn log_form(self, windows: Windows) -> LogForm {
         LogForm {
             rows: self.rows,
+            window_bits: windows.bits(),
             grouped: self.grouped,
             ranked: self.ranked,
         }
@@ -81,20 +83,19 @@ impl IndexPolicy {
             (PolicyKind::SetMem, _) => 5,
             (PolicyKind::SetMemLru, _) => 6,
             (PolicyKind::LogLru, _) => 7,
-            (PolicyKind::Log, Rows::Two) => 8,
-            (PolicyKind::Log, Rows::One) => 9,
+            (PolicyKind::Log, Rows::Two) => 10,
+            (PolicyKind::Log, Rows::One) => 11,
         }
     }
 
-    /// The policy that `code` stands for. Builds up to 0.1.0 wrote other codes for `log`, whose
-    /// entries had 5 bits more: of these the policy is known, and no checkpoint has its code.
+    /// The policy that `code` stands for. Older builds wrote other codes for `log`, whose entries
+    /// had positions of 32 bits: of these the policy is known, and no checkpoint has its code.
     pub(crate) fn from_code(code: u8) -> Option<Self> {
-        let code = match code {
-            1 => 8,
-            3 => 9,
-            129 => 8 + GROUPED_CODE,
-            131 => 9 + GROUPED_CODE,
-            code => code,
+        let flags = code & (GROUPED_CODE | RANKED_CODE);
+        let code = match code - flags {
+            1 | 8 => flags + 10,
+            3 | 9 => flags + 11,
+            _ => code,
         };
         let policy = |kind, rows, grouped, ranked| Self {
             kind,
@@ -137,19 +138,18 @@ pub(crate) struct IndexShape {
     check_bytes: usize,
     memory_bytes: u64,
     widened_bytes: u64,
+    /// What the places are that an index of the log gives.
+    pub(crate) windows: Windows,
 }
 
 impl IndexShape {
     /// The largest that a policy of `family` can have: policies may change, places on disk not.
     pub(super) fn largest(family: Family, ways: u32, shard_rows: u64) -> Self {
         let packed = |bits: u32| WAYS * bits as usize / 8;
-        let log_form = LogForm {
-            rows: Rows::Two,
-            grouped: true,
-            ranked: true,
-        };
         let row_bytes = match family {
-            Family::Log => packed(log_form.entry_bits()).max(saved_row_bytes(true) + ROW_CHECK),
+            Family::Log => {
+                packed(LogForm::LONGEST.entry_bits()).max(saved_row_bytes(true) + ROW_CHECK)
+            }
             Family::Table if ways == 1 => 0,
             Family::Table => packed(SLOT_BITS),
         };
@@ -159,6 +159,7 @@ impl IndexShape {
             check_bytes: 0,
             memory_bytes: 0,
             widened_bytes: 0,
+            windows: Windows { units: 1, count: 0 },
         }
     }
 
@@ -210,6 +211,10 @@ impl Geometry {
                 check_bytes: 0,
                 memory_bytes: rows * (SHARDS * row_bytes) as u64,
                 widened_bytes: 0,
+                windows: Windows {
+                    units: 1,
+                    count: self.capacity(),
+                },
             }
         };
         match policy.kind {
@@ -219,7 +224,10 @@ impl Geometry {
                 ..of_rows(0)
             },
             PolicyKind::SetMem => of_rows(SLOT_BITS),
-            PolicyKind::Log => of_rows(policy.log_form().entry_bits()),
+            PolicyKind::Log => IndexShape {
+                windows: self.windows(),
+                ..of_rows(policy.log_form(self.windows()).entry_bits())
+            },
             PolicyKind::LogLru => IndexShape {
                 row_bytes: saved_row_bytes(policy.grouped),
                 check_bytes: ROW_CHECK,

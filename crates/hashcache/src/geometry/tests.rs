@@ -60,16 +60,21 @@ fn the_code_on_disk_tells_every_form_and_areas_have_room_for_rows_of_56_bytes() 
 
 #[test]
 fn the_code_of_an_old_form_tells_the_policy_and_no_form_of_this_build_has_it() {
-    for (code, rows, grouped) in [
-        (1, Rows::Two, false),
-        (3, Rows::One, false),
-        (129, Rows::Two, true),
-        (131, Rows::One, true),
+    for (code, rows, grouped, ranked) in [
+        (1, Rows::Two, false, false),
+        (3, Rows::One, false, false),
+        (129, Rows::Two, true, false),
+        (131, Rows::One, true, false),
+        (8, Rows::Two, false, false),
+        (9, Rows::One, false, false),
+        (9 + 64, Rows::One, false, true),
+        (8 + 128, Rows::Two, true, false),
+        (8 + 64 + 128, Rows::Two, true, true),
     ] {
         let policy = IndexPolicy::from_code(code).unwrap();
         assert_eq!(
             (policy.kind, policy.rows, policy.grouped, policy.ranked),
-            (PolicyKind::Log, rows, grouped, false)
+            (PolicyKind::Log, rows, grouped, ranked)
         );
         assert_ne!(policy.code(), code);
     }

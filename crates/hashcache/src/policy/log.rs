@@ -1,22 +1,71 @@
-//! HashCache-Log: everything lies in the log, memory holds a tag and a position (paper, section
+//! HashCache-Log: everything lies in the log, memory holds a tag and where to look (paper, section
 //! 3.5).
 //!
 //! The published form gives each key one row of 8 entries of 47 bits; at load 1 it reaches 86 % of
 //! a full log. By default each key has **two** candidate rows, and an insert replaces the oldest
-//! entry of both. Both forms are implemented ([`Rows`]), to be compared. The published entry has 3
-//! bits of rank and 4 of lap. Here ranks are kept only with readmission, which alone reads them,
-//! and the lap has 2 bits. So an entry takes 42 bits, and 43 with the ninth tag bit that pays for
-//! the second row; 95 % are reachable at less than 47 bits a live object.
+//! entry of both. Both forms are implemented ([`Rows`]), to be compared. The published entry has 32
+//! bits of position, 3 of rank and 4 of lap. Here an entry has the number of a *window* of the log,
+//! in as many bits as the number of windows needs; ranks are kept only with readmission, which
+//! alone reads them; and the lap has 2 bits. So on 1 TB, with windows of 4 KiB, an entry takes 38
+//! bits, and 39 with the ninth tag bit that pays for the second row; it takes one bit less on each
+//! half of that. 95 % are reachable at 1.08 slots a live object.
 //!
 //! *Grouped*, an entry has 8 bits more: how far its run reaches behind it (paper, sections 3.6 and
 //! 3.7), so that one read returns the objects that were written with it.
 //!
+//! # Windows
+//!
+//! A window is a stretch of the log, of a length fixed by the store's geometry. A batch begins and
+//! ends where windows do, so **each window holds records of one batch only**. The reader of a
+//! window looks for a record of the wanted name in it. The name's hash and the record's MAC tell
+//! the record from others, but they do not tell whether it still counts: a window can hold records
+//! that were replaced or removed. A record is *dead* if it was recorded and then replaced or
+//! removed, or if it did not count any more when its batch was recorded ([`Log::leave_out`]).
+//!
+//! An entry *matches* a name if it has the name's tag and lies in one of the name's rows. Two
+//! invariants make the first record that a lookup finds the current one. Lookups take the windows
+//! of all matching entries, the newest window first.
+//!
+//! 1. If an entry matches a name and its window holds a dead record of that name, then the same row
+//!    has an entry that matches, of a newer window that holds the name's current record.
+//! 2. If the records of two names share an entry, then its row has no older entry of that tag.
+//!
+//! Why they hold:
+//!
+//! - The records of one batch in one shard are recorded under one lock, first those that count,
+//!   then those that do not. Entries of a window are made at no other time. So when a record is
+//!   taken away later, clearing the entries of its window is enough: none of them comes back.
+//! - [`Log::record`] clears the entries of the window that held the replaced record, if it knows
+//!   that window. Else the entries that could be older versions stay in one row, the new entry goes
+//!   into that row, and rows lose their oldest entry first: invariant 1.
+//! - Whatever clears an entry clears the older entries of that tag in its row too, so none of those
+//!   is without the newer one that it needs. That may lose another name, one in 512 times the
+//!   number of rows.
+//! - Where a record finds an entry of its own tag and window, which is another name's, both names
+//!   share that entry. Then all older entries that match are cleared: invariant 2.
+//! - Invariant 2 tells damage from an equal tag ([`Log::explains`]). Say that a window holds no
+//!   record of the wanted name. Each row that has an entry for this window must then have it for
+//!   an intact record of another name. If so, older entries can be looked at: those of that row
+//!   are no older versions, because either the entry is not of the wanted name, or both names
+//!   share it. If not, the record that an entry was made for is damaged. It may be the newest of
+//!   the wanted name, so all that match are forgotten. Before an older entry is looked at, it must
+//!   still be there: what cleared a newer one in between has cleared it too.
+//! - Recovery records the lists of all batches since the checkpoint in their order, each window as
+//!   a batch was recorded: first what counts, then what does not. A row that was saved after some
+//!   of these batches has their entries already; a record that finds one makes none.
+//!
+//! An entry of a window that was not written again since recovery ended early lies ahead of the
+//! head. It counts again when the head has passed its window. Then it is an entry like those that
+//! the new batch makes: a record that does not count clears it, and a remove clears it at any time.
+//!
 //! # Why 2 bits of lap are enough
 //!
-//! A position counts units from the beginning of lap 0, the head is a position too, and a log has
-//! *C* units. An entry stores its position modulo 4 *C*, and counts as live if `head - position`,
-//! modulo 4 *C* too, is above 0 and below *C*. So an entry is misread only if it truly lies more
-//! than 4 *C* behind the head, or more than 3 *C* ahead of it. Neither can be:
+//! A position counts windows from the beginning of lap 0, and a log has *C* windows. The head is
+//! always at the beginning of a window, because batches and segments end there, so it is such a
+//! position too. An entry stores its position modulo 4 *C*, and counts as live if `head -
+//! position`, modulo 4 *C* too, is above 0 and below *C*. (The window that begins at the head
+//! counts as passed: the next batch overwrites it.) So an entry is misread only if it truly lies
+//! more than 4 *C* behind the head, or more than 3 *C* ahead of it. Neither can be:
 //!
 //! - **Behind.** Each segment of the log has a part of the rows. Whenever the log opens, skips or
 //!   replays a segment, that part is swept: what is not live is dropped. The head is then less than
@@ -38,17 +87,17 @@
 //! - **A scan, and growth.** The rows are empty when they begin, and only the last lap is recorded.
 //!
 //! A misread entry would not be a lie in itself, because each record proves its place. But `forget`
-//! and `replaces` name one position and clear one entry. If a second entry were misread as the same
-//! position, a record that was taken away would be found again. For the same reason [`Log::record`]
-//! drops an entry that lay ahead at the very position that is written now.
+//! and `replaces` name one window. If an entry of another lap were misread as one of that window, a
+//! record that was taken away would be found again.
 
 use std::ops::Range;
 
 use super::{Candidates, Located, LogPolicy, LogPos, Packed, WAYS};
+use crate::address::Windows;
 use crate::config::Rows;
 use crate::key::KeyHash;
 
-const POSITION_BITS: u32 = 32;
+const WINDOW_BITS_MAX: u32 = 32;
 const GENERATION_BITS: u32 = 2;
 const RANK_BITS: u32 = 3;
 const RUN_BITS: u32 = 8;
@@ -58,6 +107,8 @@ const GENERATIONS: u64 = 1 << GENERATION_BITS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogForm {
     pub(crate) rows: Rows,
+    /// Bits of the number of a window.
+    pub(crate) window_bits: u32,
     /// Entries have the lengths of runs.
     pub(crate) grouped: bool,
     /// Entries have their places in the row's order of use, for readmission.
@@ -65,11 +116,19 @@ pub(crate) struct LogForm {
 }
 
 impl LogForm {
-    /// Bits of an entry: 8 or 9 of tag, 32 of position, 2 of lap; ranked, 3 of rank; grouped, 8 of
-    /// run.
+    /// Of the longest entry that any store can have.
+    pub(crate) const LONGEST: Self = Self {
+        rows: Rows::Two,
+        window_bits: WINDOW_BITS_MAX,
+        grouped: true,
+        ranked: true,
+    };
+
+    /// Bits of an entry: 8 or 9 of tag, those of the window, 2 of lap; ranked, 3 of rank; grouped,
+    /// 8 of run.
     pub(crate) fn entry_bits(self) -> u32 {
         let run = if self.grouped { RUN_BITS } else { 0 };
-        self.tag_bits() + POSITION_BITS + GENERATION_BITS + self.rank_bits() + run
+        self.tag_bits() + self.window_bits + GENERATION_BITS + self.rank_bits() + run
     }
 
     /// A second row doubles the entries a miss is compared with; one more bit of tag halves them
@@ -90,7 +149,8 @@ impl LogForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     tag: u16,
-    position: u32,
+    /// The window's number in its lap.
+    window: u32,
     generation: u8,
     /// 0 when ranks are not kept.
     rank: u8,
@@ -113,7 +173,7 @@ impl Entry {
     fn unpack(mut word: u64, form: LogForm) -> Self {
         Self {
             tag: take(&mut word, form.tag_bits()) as u16,
-            position: take(&mut word, POSITION_BITS) as u32,
+            window: take(&mut word, form.window_bits) as u32,
             generation: take(&mut word, GENERATION_BITS) as u8,
             rank: take(&mut word, form.rank_bits()) as u8,
             run: take(&mut word, RUN_BITS) as u8,
@@ -123,7 +183,7 @@ impl Entry {
     fn pack(self, form: LogForm) -> u64 {
         let rest = u64::from(self.rank) | u64::from(self.run) << form.rank_bits();
         let rest = u64::from(self.generation) | rest << GENERATION_BITS;
-        let rest = u64::from(self.position) | rest << POSITION_BITS;
+        let rest = u64::from(self.window) | rest << form.window_bits;
         u64::from(self.tag) | rest << form.tag_bits()
     }
 }
@@ -132,20 +192,20 @@ impl Entry {
 pub(crate) struct Log {
     form: LogForm,
     rows: u32,
-    /// Units in the log; positions are stored modulo this.
-    capacity: u64,
+    windows: Windows,
     /// `rows` × [`WAYS`] entries.
     packed: Packed,
     early_evictions: u64,
 }
 
 impl Log {
-    /// `rows` rows for a log of `capacity` units.
-    pub(crate) fn new(form: LogForm, rows: u32, capacity: u64) -> Self {
+    /// `rows` rows for a log of these `windows`.
+    pub(crate) fn new(form: LogForm, rows: u32, windows: Windows) -> Self {
+        debug_assert!(windows.count <= 1 << form.window_bits);
         Self {
             form,
             rows,
-            capacity,
+            windows,
             packed: Packed::new(rows as usize * WAYS, form.entry_bits()),
             early_evictions: 0,
         }
@@ -160,20 +220,39 @@ impl Log {
             .store(row as usize * WAYS + way, entry.pack(self.form));
     }
 
-    /// The full position of an entry, or `None` when it is empty or the head has passed it.
-    fn position(&self, entry: Entry, head: LogPos) -> Option<LogPos> {
-        let (lap, reached) = (head.0 / self.capacity, head.0 % self.capacity);
-        let position = u64::from(entry.position);
+    /// The number of an entry's window, counted through all laps, or `None` when it is empty or the
+    /// head has passed it.
+    fn window(&self, entry: Entry, head: LogPos) -> Option<u64> {
+        let count = self.windows.count;
+        let head = self.windows.of(head);
+        let (lap, reached) = (head / count, head % count);
+        let window = u64::from(entry.window);
         let generation = u64::from(entry.generation);
         if entry.tag == 0 {
             None
-        } else if generation == lap % GENERATIONS && position < reached {
-            Some(LogPos(lap * self.capacity + position))
-        } else if lap > 0 && generation == (lap - 1) % GENERATIONS && position > reached {
-            Some(LogPos((lap - 1) * self.capacity + position))
+        } else if generation == lap % GENERATIONS && window < reached {
+            Some(lap * count + window)
+        } else if lap > 0 && generation == (lap - 1) % GENERATIONS && window > reached {
+            Some((lap - 1) * count + window)
         } else {
             None
         }
+    }
+
+    /// An entry of `tag` for a window, used last, without a run.
+    fn entry_for(&self, tag: u16, window: u64) -> Entry {
+        let (lap, window) = (window / self.windows.count, window % self.windows.count);
+        Entry {
+            tag,
+            window: u32::try_from(window).expect("a log has at most 2^32 windows"),
+            generation: u8::try_from(lap % GENERATIONS).expect("below 4"),
+            rank: 0,
+            run: 0,
+        }
+    }
+
+    fn tag(&self, key: KeyHash) -> u16 {
+        key.tag(self.form.tag_bits())
     }
 
     /// The candidate row or rows of `key`; a second is left out when it is the first.
@@ -188,25 +267,39 @@ impl Log {
             .flat_map(|row| (0..WAYS).map(move |way| (row, way)))
     }
 
-    /// The entry of `key` that points to `at`.
-    fn find(&self, key: KeyHash, at: LogPos, head: LogPos) -> Option<(u32, usize)> {
-        let tag = key.tag(self.form.tag_bits());
-        self.places(key).find(|(row, way)| {
-            let entry = self.entry(*row, *way);
-            entry.tag == tag && self.position(entry, head) == Some(at)
+    /// The entry of `row` with the tag of `key` for the window of `at`, whether the head has passed
+    /// it or not.
+    fn way_of(&self, row: u32, key: KeyHash, at: LogPos) -> Option<usize> {
+        let made = self.entry_for(self.tag(key), self.windows.of(at));
+        (0..WAYS).find(|way| {
+            let entry = self.entry(row, *way);
+            (entry.tag, entry.window, entry.generation) == (made.tag, made.window, made.generation)
         })
     }
 
-    /// Where `key` may lie, newest first.
+    /// The same in the rows of `key`.
+    fn place_of(&self, key: KeyHash, at: LogPos) -> Option<(u32, usize)> {
+        let mut rows = self.candidate_rows(key);
+        rows.find_map(|row| Some((row, self.way_of(row, key, at)?)))
+    }
+
+    /// The entry of `key` for the window of `at`, if the head has not passed it.
+    fn find(&self, key: KeyHash, at: LogPos, head: LogPos) -> Option<(u32, usize)> {
+        let (row, way) = self.place_of(key, at)?;
+        let window = self.window(self.entry(row, way), head);
+        (window == Some(self.windows.of(at))).then_some((row, way))
+    }
+
+    /// The windows in which `key` may lie, newest first.
     fn candidates(&self, key: KeyHash, head: LogPos) -> Candidates {
-        let tag = key.tag(self.form.tag_bits());
+        let tag = self.tag(key);
         let mut candidates = Candidates::NONE;
         for (row, way) in self.places(key) {
             let entry = self.entry(row, way);
             if entry.tag == tag
-                && let Some(at) = self.position(entry, head)
+                && let Some(window) = self.window(entry, head)
             {
-                candidates.add(at, entry.run);
+                candidates.add(self.windows.start(window), entry.run);
             }
         }
         candidates
@@ -219,12 +312,64 @@ impl Log {
             way,
             Entry {
                 tag: 0,
-                position: 0,
+                window: 0,
                 generation: 0,
                 rank,
                 run: 0,
             },
         );
+    }
+
+    /// Clears the entries of `row` that have the tag of `key` and windows older than `window`.
+    fn clear_older(&mut self, row: u32, key: KeyHash, window: u64, head: LogPos) {
+        let tag = self.tag(key);
+        for way in 0..WAYS {
+            let entry = self.entry(row, way);
+            if entry.tag == tag && self.window(entry, head).is_some_and(|it| it < window) {
+                self.clear(row, way);
+            }
+        }
+    }
+
+    /// Clears the entries that match `key` of the window of `at`, and in their rows the older ones.
+    fn forget_window(&mut self, key: KeyHash, at: LogPos, head: LogPos) {
+        for row in self.candidate_rows(key) {
+            if let Some(way) = self.way_of(row, key, at) {
+                self.clear(row, way);
+                self.clear_older(row, key, self.windows.of(at), head);
+            }
+        }
+    }
+
+    /// The place for an entry that could be a newer version of those that match `key`; `None` when
+    /// it has none.
+    ///
+    /// What could be an older version pins the new entry to its own row: rows lose their oldest
+    /// entry first, so within a row no older version outlives a newer one. Across rows it could,
+    /// and would then be served. (Both rows: rare, so one of the two is dropped.)
+    fn place_for(&mut self, key: KeyHash, head: LogPos) -> Option<(u32, usize)> {
+        let tag = self.tag(key);
+        let live = |log: &Self, (row, way): (u32, usize)| log.window(log.entry(row, way), head);
+        let mut pinned = None;
+        for (row, way) in self.places(key) {
+            if self.entry(row, way).tag != tag || live(self, (row, way)).is_none() {
+                continue;
+            }
+            if *pinned.get_or_insert(row) != row {
+                self.clear(row, way);
+            }
+        }
+        // An empty entry in the emptier row, else the oldest of the rows: it has the least time
+        // left.
+        let used = |row: u32| {
+            (0..WAYS)
+                .filter(|way| live(self, (row, *way)).is_some())
+                .count()
+        };
+        let by_room = |(row, way): &(u32, usize)| (live(self, (*row, *way)), used(*row));
+        self.places(key)
+            .filter(|(row, _)| pinned.is_none_or(|pinned| pinned == *row))
+            .min_by_key(by_room)
     }
 
     /// Makes the entry the latest used of its row: ranks are the row's order of use, 0 the latest.
@@ -269,70 +414,60 @@ impl LogPolicy for Log {
         self.find(key, at, head).is_some()
     }
 
-    // All positions are in memory: `locate` never says that a row must be read.
+    fn explains(&self, key: KeyHash, at: LogPos, others: &[KeyHash]) -> bool {
+        let made_for = |row: u32, other: &KeyHash| {
+            key.shard() == other.shard()
+                && self.tag(key) == self.tag(*other)
+                && self.candidate_rows(*other).any(|it| it == row)
+        };
+        self.candidate_rows(key)
+            .filter(|row| self.way_of(*row, key, at).is_some())
+            .all(|row| others.iter().any(|other| made_for(row, other)))
+    }
+
+    // All windows are in memory: `locate` never says that a row must be read.
     fn resolve(&self, key: KeyHash, _saved: &[u8], head: LogPos) -> Candidates {
         self.candidates(key, head)
     }
 
     fn record(&mut self, key: KeyHash, at: LogPos, replaces: Option<LogPos>, head: LogPos) {
-        if let Some((row, way)) = replaces.and_then(|old| self.find(key, old, head)) {
-            self.clear(row, way);
+        let window = self.windows.of(at);
+        // In a replay a record names its own place.
+        if let Some(old) = replaces.filter(|old| self.windows.of(*old) != window) {
+            self.forget_window(key, old, head);
         }
-        let tag = key.tag(self.form.tag_bits());
-        let live = |log: &Self, (row, way): (u32, usize)| log.position(log.entry(row, way), head);
-        // What could be an older version of this name pins the new entry to its own row: rows lose
-        // their oldest entry first, so within a row no older version outlives a newer one. Across
-        // rows it could, and would then be served. (Both rows: rare, so one of the two is dropped.)
-        let mut pinned = None;
-        for (row, way) in self.places(key) {
-            let older = live(self, (row, way)).filter(|_| self.entry(row, way).tag == tag);
-            match older {
-                // It lay ahead of the head, left by a replay that ended early.
-                Some(older) if older == at => self.clear(row, way),
-                Some(_) if pinned.is_some_and(|pinned| pinned != row) => self.clear(row, way),
-                Some(_) => pinned = Some(row),
-                None => {}
+        // Another name's, or in a replay this name's own, from a row that was saved later.
+        if let Some((row, way)) = self.place_of(key, at) {
+            for row in self.candidate_rows(key) {
+                self.clear_older(row, key, window, head);
             }
+            self.make_latest(row, way);
+            return;
         }
-        // An empty entry in the emptier row, else the oldest of the rows: it has the least time
-        // left.
-        let used = |row: u32| {
-            (0..WAYS)
-                .filter(|way| live(self, (row, *way)).is_some())
-                .count()
-        };
-        let by_room = |(row, way): &(u32, usize)| (live(self, (*row, *way)), used(*row));
-        let open = self
-            .places(key)
-            .filter(|(row, _)| pinned.is_none_or(|pinned| pinned == *row));
-        let Some((row, way)) = open.min_by_key(by_room) else {
+        let Some((row, way)) = self.place_for(key, head) else {
             return;
         };
-        if live(self, (row, way)).is_some() {
-            self.early_evictions += 1;
-        }
-        let position = u32::try_from(at.0 % self.capacity).expect("a log has at most 2^32 units");
-        let generation = u8::try_from(at.0 / self.capacity % GENERATIONS).expect("below 4");
-        let rank = self.entry(row, way).rank;
-        self.store(
-            row,
-            way,
-            Entry {
-                tag,
-                position,
-                generation,
-                rank,
-                run: 0,
-            },
-        );
+        let old = self.entry(row, way);
+        self.early_evictions += u64::from(self.window(old, head).is_some());
+        let entry = Entry {
+            rank: old.rank,
+            ..self.entry_for(self.tag(key), window)
+        };
+        self.store(row, way, entry);
         self.make_latest(row, way);
     }
 
+    fn leave_out(&mut self, key: KeyHash, at: LogPos, head: LogPos) {
+        self.forget_window(key, at, head);
+    }
+
+    /// Of the records that share an entry, the longest run counts.
     fn set_run(&mut self, key: KeyHash, at: LogPos, run: u8, head: LogPos) {
         if self.form.grouped
             && let Some((row, way)) = self.find(key, at, head)
         {
             let entry = self.entry(row, way);
+            let run = entry.run.max(run);
             self.store(row, way, Entry { run, ..entry });
         }
     }
@@ -344,7 +479,8 @@ impl LogPolicy for Log {
         let Some((row, way)) = found.flatten() else {
             return false;
         };
-        let newer = |way: &usize| self.position(self.entry(row, *way), head) > Some(at);
+        let own = Some(self.windows.of(at));
+        let newer = |way: &usize| self.window(self.entry(row, *way), head) > own;
         let newer = (0..WAYS).filter(newer).count();
         2 * usize::from(self.entry(row, way).rank) < newer
     }
@@ -358,18 +494,16 @@ impl LogPolicy for Log {
     }
 
     fn forget(&mut self, key: KeyHash, at: LogPos, head: LogPos) {
-        if let Some((row, way)) = self.find(key, at, head) {
-            self.clear(row, way);
-        }
+        self.forget_window(key, at, head);
     }
 
     fn forget_all(&mut self, key: KeyHash, head: LogPos) -> bool {
-        let tag = key.tag(self.form.tag_bits());
+        let tag = self.tag(key);
         let mut any = false;
         for (row, way) in self.places(key) {
             let entry = self.entry(row, way);
             if entry.tag == tag {
-                any |= self.position(entry, head).is_some();
+                any |= self.window(entry, head).is_some();
                 self.clear(row, way);
             }
         }
@@ -384,7 +518,7 @@ impl LogPolicy for Log {
         for row in rows {
             for way in 0..WAYS {
                 let entry = self.entry(row, way);
-                if entry.tag != 0 && self.position(entry, head).is_none() {
+                if entry.tag != 0 && self.window(entry, head).is_none() {
                     self.clear(row, way);
                 }
             }
@@ -404,7 +538,7 @@ impl LogPolicy for Log {
         self.packed.clear();
     }
 
-    // No position waits for a checkpoint, and memory has all of them at any time.
+    // No window waits for a checkpoint, and memory has all of them at any time.
 
     fn widen(&mut self) {}
 
@@ -426,7 +560,7 @@ impl LogPolicy for Log {
     fn live(&self, head: LogPos) -> u64 {
         let entry = |n: usize| Entry::unpack(self.packed.entry(n), self.form);
         (0..self.rows as usize * WAYS)
-            .filter(|n| self.position(entry(*n), head).is_some())
+            .filter(|n| self.window(entry(*n), head).is_some())
             .count() as u64
     }
 
@@ -436,499 +570,4 @@ impl LogPolicy for Log {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-    use crate::key::Secret;
-
-    const PLAIN: LogForm = LogForm {
-        rows: Rows::Two,
-        grouped: false,
-        ranked: false,
-    };
-    const ONE_ROW: LogForm = LogForm {
-        rows: Rows::One,
-        ..PLAIN
-    };
-    const GROUPED: LogForm = LogForm {
-        grouped: true,
-        ..PLAIN
-    };
-    const RANKED: LogForm = LogForm {
-        ranked: true,
-        ..PLAIN
-    };
-
-    fn key(n: u64) -> KeyHash {
-        Secret::from_bytes([1; 32]).name(&n.to_le_bytes())
-    }
-
-    fn found(log: &Log, key: KeyHash, head: u64) -> Vec<u64> {
-        let candidates = log.candidates(key, LogPos(head));
-        candidates.as_slice().iter().map(|at| at.0).collect()
-    }
-
-    #[test]
-    fn an_entry_has_42_bits_and_43_with_two_rows_which_is_5_less_than_published() {
-        assert_eq!(ONE_ROW.entry_bits(), 47 - 3 - 2);
-        assert_eq!(PLAIN.entry_bits(), 43);
-    }
-
-    #[test]
-    fn grouped_an_entry_has_8_bits_more_and_with_readmission_3() {
-        let more = |form: LogForm| form.entry_bits() - PLAIN.entry_bits();
-        assert_eq!((more(GROUPED), more(RANKED)), (8, 3));
-        assert_eq!(GROUPED.entry_bits(), 51);
-    }
-
-    #[test]
-    fn an_entry_survives_packing() {
-        let forms = [PLAIN, ONE_ROW].into_iter().flat_map(|form| {
-            [(false, false), (false, true), (true, false), (true, true)].map(|(grouped, ranked)| {
-                LogForm {
-                    grouped,
-                    ranked,
-                    ..form
-                }
-            })
-        });
-        for form in forms {
-            let tag = (1 << form.tag_bits()) - 1;
-            for (position, generation, rank) in [(0, 0, 0), (u32::MAX, 3, 7), (77, 2, 3)] {
-                for (tag, run) in [(tag, 0), (1, 1), (tag, 255)] {
-                    let entry = Entry {
-                        tag,
-                        position,
-                        generation,
-                        rank: if form.ranked { rank } else { 0 },
-                        run: if form.grouped { run } else { 0 },
-                    };
-                    let word = entry.pack(form);
-                    assert_eq!(Entry::unpack(word, form), entry);
-                    assert!(word < 1 << form.entry_bits());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_look_up_goes_from_new_to_old_and_forgets_what_the_head_has_passed() {
-        let mut log = Log::new(PLAIN, 4, 1000);
-        log.record(key(1), LogPos(100), None, LogPos(110));
-        log.record(key(1), LogPos(500), None, LogPos(510));
-        assert_eq!(found(&log, key(1), 600), [500, 100]);
-        assert_eq!(found(&log, key(1), 1100), [500]);
-        assert_eq!(found(&log, key(1), 1099), [500, 100]);
-        assert_eq!(found(&log, key(1), 1600), [0; 0]);
-    }
-
-    #[test]
-    fn an_entry_points_to_its_own_place_until_it_is_forgotten_or_passed() {
-        let mut log = Log::new(PLAIN, 4, 1000);
-        log.record(key(1), LogPos(100), None, LogPos(110));
-        assert!(log.points_to(key(1), LogPos(100), LogPos(110)));
-        assert!(!log.points_to(key(1), LogPos(101), LogPos(110)));
-        assert!(!log.points_to(key(2), LogPos(100), LogPos(110)));
-        assert!(!log.points_to(key(1), LogPos(100), LogPos(1100)));
-        assert!(!log.points_to(key(1), LogPos(1100), LogPos(1200)));
-        log.forget(key(1), LogPos(100), LogPos(110));
-        assert!(!log.points_to(key(1), LogPos(100), LogPos(110)));
-    }
-
-    #[test]
-    fn an_entry_that_lay_ahead_is_not_doubled_when_the_log_comes_to_it() {
-        let mut log = Log::new(PLAIN, 4, 1000);
-        log.record(key(1), LogPos(500), None, LogPos(510));
-        // A replay ended early, and the log writes the same name at the same position again.
-        log.record(key(1), LogPos(500), None, LogPos(510));
-        assert_eq!(log.entries(), 1);
-        log.forget(key(1), LogPos(500), LogPos(510));
-        assert_eq!(found(&log, key(1), 510), [0; 0]);
-    }
-
-    #[test]
-    fn a_known_older_version_gives_its_entry_back() {
-        let mut log = Log::new(PLAIN, 4, 1000);
-        log.record(key(1), LogPos(100), None, LogPos(110));
-        log.record(key(1), LogPos(500), Some(LogPos(100)), LogPos(510));
-        assert_eq!(found(&log, key(1), 600), [500]);
-        assert_eq!(log.entries(), 1);
-    }
-
-    #[test]
-    fn the_oldest_of_both_rows_makes_room() {
-        let mut log = Log::new(PLAIN, 1, 10_000);
-        for n in 0..9 {
-            log.record(key(n), LogPos(n * 10), None, LogPos(n * 10 + 10));
-        }
-        assert_eq!(found(&log, key(0), 90), [0; 0]);
-        assert!((1..9).all(|n| found(&log, key(n), 90).contains(&(n * 10))));
-        assert_eq!(log.early_evictions(), 1);
-    }
-
-    #[test]
-    fn an_older_version_never_outlives_a_newer_one() {
-        let mut random = fastrand::Rng::with_seed(11);
-        let mut log = Log::new(PLAIN, 3, 1 << 20);
-        let (mut newest, mut put_at) = ([0; 60], std::collections::HashMap::new());
-        for at in 1..200_000u64 {
-            let n = random.usize(..60);
-            log.record(key(n as u64), LogPos(at), None, LogPos(at + 1));
-            newest[n] = at;
-            put_at.insert(at, n);
-            let asked = random.usize(..60);
-            let candidates = found(&log, key(asked as u64), at + 1);
-            let own = candidates.iter().find(|at| put_at[*at] == asked);
-            assert!(
-                own.is_none_or(|own| *own == newest[asked]),
-                "name {asked} at {at}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_name_is_forgotten_even_where_the_head_has_not_come_yet() {
-        let mut log = Log::new(PLAIN, 4, 1000);
-        log.record(key(1), LogPos(500), None, LogPos(510));
-        assert!(!log.forget_all(key(1), LogPos(400)));
-        assert_eq!(found(&log, key(1), 510), [0; 0]);
-        log.record(key(1), LogPos(600), None, LogPos(610));
-        assert!(log.forget_all(key(1), LogPos(610)));
-        assert_eq!(log.entries(), 0);
-    }
-
-    const SEGMENTS: u64 = 5;
-    const SEGMENT_UNITS: u64 = 6;
-    const CAPACITY: u64 = SEGMENTS * SEGMENT_UNITS;
-    const ROWS: u32 = 10;
-
-    /// The true position of each entry.
-    type Truth = BTreeMap<(u32, usize), u64>;
-
-    /// A checkpoint in progress: the segment it began in, the head, and rows as each was saved.
-    #[derive(Clone)]
-    struct Saved {
-        segment: u64,
-        head: u64,
-        rows: Vec<(Vec<u8>, Truth)>,
-    }
-
-    /// What writer and recovery do with one shard, beside the truth. Segments are counted from the
-    /// first opening on, through all laps.
-    struct Walk {
-        log: Log,
-        truth: Truth,
-        head: u64,
-        segment: u64,
-        /// What each segment lists; one that was left out lists nothing.
-        lists: BTreeMap<u64, Vec<(u64, u64)>>,
-        saving: Option<Saved>,
-        saved: Option<Saved>,
-        random: fastrand::Rng,
-        sweeps: bool,
-        misread: u64,
-    }
-
-    impl Walk {
-        fn new(seed: u64, sweeps: bool) -> Self {
-            Self {
-                log: Log::new(PLAIN, ROWS, CAPACITY),
-                truth: Truth::new(),
-                head: 0,
-                segment: 0,
-                lists: BTreeMap::from([(0, Vec::new())]),
-                saving: None,
-                saved: None,
-                random: fastrand::Rng::with_seed(seed),
-                sweeps,
-                misread: 0,
-            }
-        }
-
-        fn entries(&self) -> Vec<Entry> {
-            let row = |row| (0..WAYS).map(move |way| self.log.entry(row, way));
-            (0..ROWS).flat_map(row).collect()
-        }
-
-        /// Changes rows, in which what is new lies at `at`.
-        fn change(&mut self, at: u64, change: impl FnOnce(&mut Log, LogPos)) {
-            let before = self.entries();
-            change(&mut self.log, LogPos(self.head));
-            for (n, (old, new)) in before.into_iter().zip(self.entries()).enumerate() {
-                let place = (u32::try_from(n / WAYS).unwrap(), n % WAYS);
-                if new.tag == 0 {
-                    self.truth.remove(&place);
-                } else if new != old {
-                    self.truth.insert(place, at);
-                }
-            }
-            let is_live = |at: u64| at < self.head && self.head - at < CAPACITY;
-            for ((row, way), at) in &self.truth {
-                let read = self
-                    .log
-                    .position(self.log.entry(*row, *way), LogPos(self.head));
-                self.misread += u64::from(read != is_live(*at).then_some(LogPos(*at)));
-            }
-        }
-
-        fn record(&mut self, name: u64, at: u64, replaces: Option<LogPos>) {
-            self.change(at, |log, head| {
-                log.record(key(name), LogPos(at), replaces, head);
-            });
-        }
-
-        fn sweep(&mut self, segment: u64) {
-            let row = |part: u64| u32::try_from(u64::from(ROWS) * part / SEGMENTS).unwrap();
-            let part = segment % SEGMENTS;
-            if self.sweeps {
-                self.change(0, |log, head| log.sweep(row(part)..row(part + 1), head));
-            }
-        }
-
-        /// As `writer` does: at most a quarter of the segments is left out in a row.
-        fn open_segment(&mut self) {
-            self.head = (self.segment + 1) * SEGMENT_UNITS;
-            self.segment += 1;
-            if self.random.u8(..4) == 0 {
-                self.sweep(self.segment);
-                self.segment += 1;
-            }
-            self.head = self.segment * SEGMENT_UNITS;
-            self.lists.insert(self.segment, Vec::new());
-            self.sweep(self.segment);
-        }
-
-        fn write(&mut self) {
-            let at = self.head;
-            if at + 1 >= (self.segment + 1) * SEGMENT_UNITS {
-                return;
-            }
-            self.head = at + 1;
-            let name = self.random.u64(..40);
-            self.lists.get_mut(&self.segment).unwrap().push((name, at));
-            self.record(name, at, None);
-        }
-
-        fn save_some(&mut self) {
-            let saving = self.saving.get_or_insert_with(|| Saved {
-                segment: self.segment,
-                head: self.head,
-                rows: Vec::new(),
-            });
-            let row = u32::try_from(saving.rows.len()).unwrap();
-            let mut bytes = Vec::new();
-            self.log.save(row..row + 1, &[], &mut bytes);
-            let truth = self.truth.iter().filter(|((of, _), _)| *of == row);
-            saving
-                .rows
-                .push((bytes, truth.map(|(place, at)| (*place, *at)).collect()));
-            if row + 1 == ROWS {
-                self.saved = self.saving.take();
-            }
-        }
-
-        /// A crash, and recovery from the last checkpoint if the log has not passed it.
-        fn crash(&mut self) {
-            self.saving = None;
-            let there = |it: &Saved| self.segment < it.segment + SEGMENTS;
-            match self.saved.clone().filter(there) {
-                Some(saved) => self.replay(saved),
-                None => self.scan(),
-            }
-        }
-
-        fn replay(&mut self, saved: Saved) {
-            for (row, (bytes, _)) in (0..ROWS).zip(&saved.rows) {
-                self.log.restore(row, bytes);
-            }
-            self.truth = saved.rows.into_iter().flat_map(|it| it.1).collect();
-            self.head = saved.head;
-            // Damage ends some replays early.
-            let whole = self.random.u8(..4) > 0;
-            let last = if whole {
-                self.segment
-            } else {
-                self.random.u64(saved.segment..=self.segment)
-            };
-            self.lists.retain(|segment, _| *segment <= last);
-            for segment in saved.segment..=last {
-                self.segment = segment;
-                match self.lists.get(&segment).cloned() {
-                    Some(list) => self.replay_segment(segment, list),
-                    None => self.sweep(segment),
-                }
-            }
-        }
-
-        fn replay_segment(&mut self, segment: u64, list: Vec<(u64, u64)>) {
-            self.head = list
-                .last()
-                .map_or(segment * SEGMENT_UNITS, |(_, at)| at + 1);
-            self.sweep(segment);
-            for (name, at) in list {
-                self.record(name, at, Some(LogPos(at)));
-            }
-        }
-
-        fn scan(&mut self) {
-            LogPolicy::clear(&mut self.log);
-            self.truth.clear();
-            for segment in self.segment.saturating_sub(SEGMENTS - 1)..=self.segment {
-                if let Some(list) = self.lists.get(&segment).cloned() {
-                    self.replay_segment(segment, list);
-                }
-            }
-        }
-
-        fn step(&mut self) {
-            match self.random.u8(..100) {
-                0..40 => self.write(),
-                40..70 => self.open_segment(),
-                70..96 => self.save_some(),
-                96..98 => self.crash(),
-                // Several in a row: what one replay leaves, the next finds.
-                _ => (0..3).for_each(|_| self.crash()),
-            }
-        }
-    }
-
-    /// Entries misread in random walks of many laps.
-    fn misread(sweeps: bool) -> u64 {
-        let walk = |seed| {
-            let mut walk = Walk::new(seed, sweeps);
-            (0..600).for_each(|_| walk.step());
-            assert!(!sweeps || walk.misread == 0, "seed {seed}");
-            walk.misread
-        };
-        (0..200).map(walk).sum()
-    }
-
-    #[test]
-    fn no_entry_is_ever_misread_as_of_another_lap_and_without_sweeps_many_are() {
-        assert_eq!(misread(true), 0);
-        assert!(misread(false) > 1_000);
-    }
-
-    #[test]
-    fn swept_every_lap_no_generation_ever_meets_itself() {
-        let mut log = Log::new(PLAIN, 2, 100);
-        log.record(key(1), LogPos(10), None, LogPos(11));
-        for lap in 1..40u64 {
-            for part in 0..2u32 {
-                log.sweep(part..part + 1, LogPos(lap * 100 + 50 * u64::from(part) + 1));
-            }
-            let head = lap * 100 + 99;
-            assert_eq!(found(&log, key(1), head), [0; 0], "lap {lap}");
-        }
-        assert_eq!(log.entries(), 0);
-    }
-
-    #[test]
-    fn ranks_of_a_full_row_are_a_permutation_and_the_last_touched_is_first() {
-        let mut log = Log::new(RANKED, 1, 10_000);
-        for n in 0..8 {
-            log.record(key(n), LogPos(n), None, LogPos(n + 1));
-        }
-        let mut random = fastrand::Rng::with_seed(3);
-        for _ in 0..100 {
-            let n = random.u64(..8);
-            log.touch(key(n), LogPos(n), LogPos(9));
-            let mut ranks: Vec<u8> = (0..WAYS).map(|way| log.entry(0, way).rank).collect();
-            let (row, way) = log.find(key(n), LogPos(n), LogPos(9)).unwrap();
-            assert_eq!(log.entry(row, way).rank, 0);
-            ranks.sort_unstable();
-            assert_eq!(ranks, [0, 1, 2, 3, 4, 5, 6, 7]);
-        }
-    }
-
-    #[test]
-    fn what_was_used_after_half_of_its_row_is_hot() {
-        let mut log = Log::new(RANKED, 1, 10_000);
-        for n in 0..8 {
-            log.record(key(n), LogPos(n), None, LogPos(8));
-        }
-        assert!((0..8).all(|n| !log.is_hot(key(n), LogPos(n), LogPos(8))));
-        log.touch(key(0), LogPos(0), LogPos(8));
-        assert!(log.is_hot(key(0), LogPos(0), LogPos(8)));
-        for n in 2..5 {
-            log.touch(key(n), LogPos(n), LogPos(8));
-        }
-        assert!(log.is_hot(key(0), LogPos(0), LogPos(8)));
-        log.touch(key(5), LogPos(5), LogPos(8));
-        assert!(!log.is_hot(key(0), LogPos(0), LogPos(8)));
-        assert!(!log.is_hot(key(9), LogPos(0), LogPos(8)));
-    }
-
-    #[test]
-    fn a_run_is_told_for_its_entry_alone_and_ends_with_it() {
-        let mut log = Log::new(GROUPED, 4, 1000);
-        log.record(key(1), LogPos(100), None, LogPos(110));
-        log.set_run(key(1), LogPos(100), 7, LogPos(110));
-        // Used later it is still the same run.
-        log.record(key(2), LogPos(120), None, LogPos(130));
-        log.touch(key(1), LogPos(100), LogPos(130));
-        assert_eq!(log.candidates(key(1), LogPos(130)).run(LogPos(100)), 7);
-        assert_eq!(log.candidates(key(2), LogPos(130)).run(LogPos(120)), 0);
-        log.record(key(1), LogPos(140), Some(LogPos(100)), LogPos(150));
-        assert_eq!(log.candidates(key(1), LogPos(150)).run(LogPos(140)), 0);
-        log.set_run(key(1), LogPos(100), 9, LogPos(150));
-        assert_eq!(log.candidates(key(1), LogPos(150)).run(LogPos(140)), 0);
-    }
-
-    #[test]
-    fn without_room_for_runs_none_is_kept() {
-        let mut log = Log::new(PLAIN, 4, 1000);
-        log.record(key(1), LogPos(100), None, LogPos(110));
-        log.set_run(key(1), LogPos(100), 7, LogPos(110));
-        assert_eq!(log.candidates(key(1), LogPos(110)).run(LogPos(100)), 0);
-        assert_eq!(found(&log, key(1), 110), [100]);
-    }
-
-    #[test]
-    fn saved_rows_come_back() {
-        let mut log = Log::new(PLAIN, 64, 100_000);
-        for n in 0..300 {
-            log.record(key(n), LogPos(n), None, LogPos(n + 1));
-        }
-        let mut restored = Log::new(PLAIN, 64, 100_000);
-        for first in [0, 32] {
-            let mut bytes = Vec::new();
-            log.save(first..first + 32, &[], &mut bytes);
-            restored.restore(first, &bytes);
-        }
-        assert!((0..300).all(|n| found(&restored, key(n), 300) == found(&log, key(n), 300)));
-    }
-
-    /// Live objects in a full log that can still be found, with slots at `load` objects a slot.
-    fn reachable(form: LogForm, live_per_100_slots: u64) -> f64 {
-        let rows = 4_000;
-        let live = u64::from(rows) * 8 * live_per_100_slots / 100;
-        let mut log = Log::new(form, rows, live);
-        for n in 0..live * 3 {
-            if n % (live / 100) == 0 {
-                log.sweep(0..rows, LogPos(n));
-            }
-            log.record(key(n), LogPos(n), None, LogPos(n + 1));
-        }
-        let head = live * 3;
-        let reachable = (head - live + 1..head).filter(|n| found(&log, key(*n), head).contains(n));
-        reachable.count() as f64 / live as f64
-    }
-
-    #[test]
-    fn two_rows_reach_95_percent_of_a_full_log_at_47_bits_an_object() {
-        // 43 bits a slot and 92 live objects on 100 slots are 46.7 bits an object.
-        let share = reachable(PLAIN, 92);
-        assert!(share >= 0.95, "{share}");
-    }
-
-    #[test]
-    fn one_row_reaches_86_percent_at_load_1_and_needs_60_bits_an_object_for_95() {
-        let full = reachable(ONE_ROW, 100);
-        assert!((0.84..0.88).contains(&full), "{full}");
-        // 42 bits a slot and 70 live objects on 100 slots are 60 bits an object.
-        let roomy = reachable(ONE_ROW, 70);
-        assert!((0.94..0.965).contains(&roomy), "{roomy}");
-    }
-}
+mod tests;

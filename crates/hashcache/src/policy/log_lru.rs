@@ -470,6 +470,11 @@ impl LogPolicy for LogLru {
         Self::of_tag(&entries, key).any(points)
     }
 
+    // An entry points to one record, whatever its name.
+    fn explains(&self, _key: KeyHash, _at: LogPos, others: &[KeyHash]) -> bool {
+        !others.is_empty()
+    }
+
     fn resolve(&self, key: KeyHash, saved: &[u8], head: LogPos) -> Candidates {
         let row = self.row_of(key);
         let entries = self.row(row);
@@ -512,6 +517,9 @@ impl LogPolicy for LogLru {
         entries[way].generation = generation(at, self.capacity);
         self.store_row(row, &entries);
     }
+
+    // An entry points to one record, and none was made for this one.
+    fn leave_out(&mut self, _key: KeyHash, _at: LogPos, _head: LogPos) {}
 
     fn set_run(&mut self, key: KeyHash, at: LogPos, run: u8, head: LogPos) {
         let row = self.row_of(key);

@@ -328,10 +328,8 @@ fn check_segment(stripe: &Stripe, cursor: Cursor, clean: bool, report: &mut Chec
             .log
             .position(cursor.lap, cursor.segment, u64::from(listed.offset));
         let bytes = match listed.kind {
-            1 | 2 => match stripe.read_log(at, 4 * PAGE) {
-                Read::Record(record) if record.fields.key == listed.key => {
-                    Some(record.content_bytes() + record.metadata.len())
-                }
+            1 | 2 => match stripe.read_exactly(at, listed.key, 4 * PAGE) {
+                Read::Record(record) => Some(record.content_bytes() + record.metadata.len()),
                 _ => None,
             },
             // A tail is verified with the slot it belongs to.
@@ -376,7 +374,7 @@ fn check_set(stripe: &Stripe, set: SetId, report: &mut CheckReport) {
             }
             // The log has gone over its tail: the slot is free, in effect.
             Read::Passed => {}
-            Read::Damaged | Read::Refused | Read::Failed => report.damaged += 1,
+            Read::Other | Read::Damaged | Read::Refused | Read::Failed => report.damaged += 1,
         }
     }
 }

@@ -597,9 +597,9 @@ fn stripe_with(
                 geometry.unsaved_max(policy),
             ))),
             PolicyKind::Log => OfLog(Box::new(Log::new(
-                policy.log_form(),
+                policy.log_form(index.windows),
                 rows,
-                geometry.capacity(),
+                index.windows,
             ))),
         };
         Shard::new(policy)

@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::address::Slot;
+use crate::address::{LogPos, Slot};
 use crate::bans::Ban;
 use crate::disk::checkpoint::{self, Restored};
 use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
@@ -33,6 +33,7 @@ use crate::format::{BatchHeader, KIND_SLOT, Listed, Removed};
 use crate::key::{KeyHash, KeyMap, SHARDS};
 use crate::memory::Reservation;
 use crate::object::Version;
+use crate::policy::LogPolicy;
 use crate::store::device::PreGrowth;
 use crate::stripe::Stripe;
 use crate::writer::{DeviceWriter, RecoverError};
@@ -581,10 +582,35 @@ impl<'a> Replay<'a> {
         stripe.log.opened(end);
         stripe.sweep(cursor.segment, self.shards.clone());
         let from = used / stripe.medium.geometry.unit_bytes;
-        for listed in segment.listed.iter().filter(|listed| listed.offset >= from) {
-            self.record(cursor, listed);
+        let new = segment
+            .listed
+            .partition_point(|listed| listed.offset < from);
+        let windows = stripe.index.shape.windows;
+        let window_of = |listed: &Listed| u64::from(listed.offset) / windows.units;
+        let lines = &segment.listed[new..];
+        for in_window in lines.chunk_by(|one, other| window_of(one) == window_of(other)) {
+            self.window(cursor, in_window);
         }
         end
+    }
+
+    /// Takes the records of a window into the index as their batch was recorded: those that count,
+    /// and then the others, so that no entry leads to one of these.
+    fn window(&self, cursor: Cursor, in_window: &[Listed]) {
+        for (n, listed) in in_window.iter().enumerate() {
+            self.stripe.version_was_drawn(listed.version.0);
+            if listed.kind == KIND_SLOT && self.shards.contains(&listed.key.shard()) {
+                self.slot(listed);
+            }
+            if self.counts(cursor, listed, &in_window[n + 1..]) {
+                self.record(cursor, listed);
+            }
+        }
+        for (n, listed) in in_window.iter().enumerate() {
+            if is_record(listed) && !self.counts(cursor, listed, &in_window[n + 1..]) {
+                self.leave_out(cursor, listed);
+            }
+        }
     }
 
     /// Notes a slot that `listed` says was about to be written, and of which batch.
@@ -618,46 +644,67 @@ impl<'a> Replay<'a> {
         }
     }
 
+    /// Whether the record that `listed` names counts; `behind`: the lines behind it of its window.
+    fn counts(&self, cursor: Cursor, listed: &Listed, behind: &[Listed]) -> bool {
+        let removed = self.removed.and_then(|removed| removed.get(&listed.key));
+        let is_removed = removed.is_some_and(|below| listed.version < *below);
+        let is_replaced = || {
+            behind
+                .iter()
+                .any(|it| is_record(it) && it.key == listed.key)
+        };
+        let is_known = |pre_growth: &Stripe| {
+            pre_growth.indexes(listed.key, position(pre_growth, cursor, listed))
+        };
+        is_record(listed)
+            && !is_removed
+            && listed.version >= self.floor
+            && !is_replaced()
+            && self.pre_growth.is_none_or(is_known)
+    }
+
     fn record(&self, cursor: Cursor, listed: &Listed) {
-        self.stripe.version_was_drawn(listed.version.0);
+        self.in_log(listed, |log, head| {
+            // Naming the same place as what it replaces makes a replay of what is known change
+            // nothing.
+            let at = position(self.stripe, cursor, listed);
+            log.record(listed.key, at, Some(at), head);
+            if listed.run > 0 {
+                log.set_run(listed.key, at, listed.run, head);
+            }
+        });
+    }
+
+    fn leave_out(&self, cursor: Cursor, listed: &Listed) {
+        self.in_log(listed, |log, head| {
+            log.leave_out(listed.key, position(self.stripe, cursor, listed), head);
+        });
+    }
+
+    /// Has `change` change the index of the log for the key of `listed`, if that is to be filled.
+    fn in_log(&self, listed: &Listed, change: impl FnOnce(&mut dyn LogPolicy, LogPos)) {
         if !self.shards.contains(&listed.key.shard()) {
             return;
         }
-        let removed = self
-            .removed
-            .and_then(|removed| removed.get(&listed.key))
-            .is_some_and(|below| listed.version < *below);
-        if listed.kind == KIND_SLOT {
-            self.slot(listed);
-        }
-        let is_record = listed.kind == 1 || listed.kind == 2;
-        if removed || !is_record || listed.version < self.floor {
-            return;
-        }
-        let place = |stripe: &Stripe| {
-            let unit = u64::from(listed.offset);
-            stripe.log.position(cursor.lap, cursor.segment, unit)
-        };
-        if self
-            .pre_growth
-            .is_some_and(|it| !it.indexes(listed.key, place(it)))
-        {
-            return;
-        }
-        let stripe = self.stripe;
-        let at = place(stripe);
-        let mut shard = stripe.shard(listed.key);
-        let Some(log) = shard.policy.log_mut() else {
-            return;
-        };
-        // Naming the same place as what it replaces makes a replay of what is known change nothing.
-        let head = stripe.log.head();
-        log.record(listed.key, at, Some(at), head);
-        if listed.run > 0 {
-            log.set_run(listed.key, at, listed.run, head);
+        let mut shard = self.stripe.shard(listed.key);
+        if let Some(log) = shard.policy.log_mut() {
+            change(log, self.stripe.log.head());
         }
     }
 }
 
+/// Whether `listed` names a record of the log.
+fn is_record(listed: &Listed) -> bool {
+    listed.kind == 1 || listed.kind == 2
+}
+
+/// The position in the log of `stripe` that `listed` names, in the segment of `cursor`.
+fn position(stripe: &Stripe, cursor: Cursor, listed: &Listed) -> LogPos {
+    let unit = u64::from(listed.offset);
+    stripe.log.position(cursor.lap, cursor.segment, unit)
+}
+
+#[cfg(test)]
+mod replay_tests;
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::Stripe;
+use super::read::FoundRecord;
 use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Medium, Read};
 use crate::format::{IO_BLOCK, Kind, Prelude, RecordAddress};
@@ -80,10 +81,9 @@ impl Stripe {
             return Some(request);
         };
         let mut runs = self.runs_under_way.lock();
-        // The first of a run is joined by name, through the shard, if at all.
-        let found = runs
-            .iter_mut()
-            .find(|it| it.run.start < at && at < it.run.end);
+        // Others of the window that a run begins with too: only the lookup that reads the run is
+        // not here again.
+        let found = runs.iter_mut().find(|it| it.run.contains(&at));
         match found {
             Some(under_way) => {
                 under_way.waiting.push(ReadRequest {
@@ -115,8 +115,9 @@ impl Stripe {
         None
     }
 
-    /// The record at `at`, read with the rest of its run, `run` times 4 KiB; `None` when it has
-    /// none, or when memory is too short to read more than what was asked for.
+    /// The record in the window that begins at `at`, read with the rest of its run, `run` times
+    /// 4 KiB; `None` when it has none, or when memory is too short to read more than what was asked
+    /// for.
     pub(super) fn read_with_run(
         self: &Arc<Self>,
         wanted: &LookupTarget,
@@ -126,36 +127,46 @@ impl Stripe {
         if run == 0 || wanted.span.is_some() {
             return None;
         }
-        let place = self.log.place(at)?;
-        let (offset, left) = self.log.device_range(at);
-        let whole = (u64::from(run) * IO_BLOCK as u64).min(left);
+        let first = self.first_read(at, 0)?;
+        let (_, left) = self.log.device_range(at);
+        let whole = u64::from(run) * IO_BLOCK as u64 + self.window_rest() as u64;
+        let whole = whole.min(left);
         let bytes = whole.min(self.run_bytes());
         if bytes < whole && bytes < FIRST_READ as u64 {
             return None;
         }
         let reservation = self.medium.budget.reserve(bytes + 2 * IO_BLOCK as u64)?;
         let run_read = self.begins(at, bytes)?;
-        let bytes = self.medium.read_reserved(offset, bytes, reservation)?;
+        let bytes = self
+            .medium
+            .read_reserved(first.offset, bytes, reservation)?;
         let counters = &self.medium.counters;
         let cause = match self.shared.hot.dropped_before_use(wanted.key) {
             true => &counters.repeated_group_reads,
             false => &counters.first_group_reads,
         };
         cause.add(1);
-        let first = self.read_within(at, place, &bytes)?;
-        if let Read::Record(record) = &first
+        let found = match self.find_record(&first, &bytes, wanted.key) {
+            Ok(found) => found,
+            // A read of the usual length finds out whether it is damaged or the run is too short.
+            Err(read) => return (bytes.len() >= first.length).then_some(read),
+        };
+        let (bytes, at, place) = (bytes.slice(found.skip..), found.at, found.place);
+        let read = self.read_within(found, &bytes)?;
+        if let Read::Record(record) = &read
             && record.fields.group != 0
             && wanted.is(record)
         {
             self.keep_siblings(record, (at, place), &bytes);
         }
         drop(run_read);
-        Some(first)
+        Some(read)
     }
 
-    /// The record at `at` without the rest of its run, if it has one; with groups, counts why.
+    /// The record of `wanted` in the window that begins at `at` without the rest of its run, if it
+    /// has one; with groups, counts why.
     pub(super) fn read_alone(&self, wanted: &LookupTarget, at: LogPos, run: u8) -> Read {
-        let read = self.read_log(at, wanted.expect);
+        let read = self.read_window(at, wanted.key, wanted.expect);
         if self.index.id.policy.grouped
             && let Read::Record(record) = &read
         {
@@ -190,18 +201,14 @@ impl Stripe {
         })
     }
 
-    /// The record at the start of `bytes`, in memory of its own: it may be held for long, the run
-    /// must not. `None` when the run is too short for it or there is no memory.
-    fn read_within(&self, at: LogPos, place: RecordAddress, bytes: &Bytes) -> Option<Read> {
-        let Some(prelude) = Prelude::decode(bytes, &self.medium.secret, place) else {
-            // A read of the usual length finds out whether it is damaged or the run is too short.
-            return (bytes.len() >= FIRST_READ).then(|| self.bad(at));
-        };
-        let whole = bytes.get(..prelude.record_bytes())?;
+    /// The record that was found at the start of `bytes`, in memory of its own: it may be held for
+    /// long, the run must not. `None` when the run is too short for it or there is no memory.
+    fn read_within(&self, found: FoundRecord, bytes: &Bytes) -> Option<Read> {
+        let whole = bytes.get(..found.prelude.record_bytes())?;
         let reservation = self.medium.budget.reserve(whole.len() as u64)?;
         let mut own = AlignedBuf::reserved(whole.len(), reservation);
         own.copy_from_slice(whole);
-        Some(self.record(at, prelude, &Bytes::from_owner(own)))
+        Some(self.record(found.at, found.prelude, &Bytes::from_owner(own)))
     }
 
     /// Makes hot what lies behind `first`, for as long as it is of its group.
@@ -253,13 +260,17 @@ impl Stripe {
 
     /// Whether `record`, which lies `at`, may be the newest of its name, as far as memory knows, or
     /// its row does if that may be read.
+    ///
+    /// That the newest entry names the window of `at` is enough: if the record were dead, there
+    /// would be an entry of a newer window (`policy/log`). Were the entry made for another name, it
+    /// would still say that.
     fn may_be_newest(&self, record: &Record, at: LogPos, may_read: bool) -> bool {
         let key = record.fields.key;
         let shard = self.view(key);
         let located = self.locate(&shard, key);
         let lies_there = match located {
             Located::Displaced(_) => may_read,
-            _ => located.newest_in_log() == Some(at),
+            _ => located.newest_in_log() == Some(self.window(at)),
         };
         lies_there && !shard.pending.contains_key(&key) && self.is_in_force(record)
     }
@@ -300,14 +311,14 @@ impl Stripe {
             }
         }
         let is_newest = !shard.pending.contains_key(&key)
-            && located.newest_in_log() == Some(at)
+            && located.newest_in_log() == Some(self.window(at))
             && self.is_in_force(record);
         let wanted = is_newest && !self.shared.hot.contains(key);
         let insert = || self.shared.hot.insert(copied, Arrival::Prefetched);
         if wanted && insert().is_some() {
             self.medium.counters.prefetched.add(is_head);
             if self.index.shape.stays_on_disk() {
-                self.touch(&mut shard, key, at, located.run(at));
+                self.touch(&mut shard, key, at, located.run(self.window(at)));
             }
         }
         is_newest

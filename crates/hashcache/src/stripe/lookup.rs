@@ -7,6 +7,7 @@
 //! Invariant: an answer has the wanted name, and the wanted version if the caller named one.
 //! Cost: see `policy` for reads; one lock of a shard in one lane if memory has the answer.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -23,7 +24,7 @@ use crate::memory::Arrival;
 use crate::memory::RecordHandle;
 use crate::memory::WriteLocked;
 use crate::object::Version;
-use crate::policy::{Candidates, Epoch, Located};
+use crate::policy::{Candidates, Epoch, Located, LogPolicy};
 use crate::record::Record;
 use crate::shard::{Found, InFlightRead, LookupTarget, Pending, ReadRequest, Shard};
 use crate::stats::Health;
@@ -250,16 +251,22 @@ impl Stripe {
         FirstAnswer::Memory(StripeLookup::Deferred(Deferred { stripe, in_flight }))
     }
 
-    /// A request for the disk if the newest candidate for what is wanted lies at `at`, and memory
-    /// has no other answer.
-    pub(super) fn ask_at(&self, wanted: LookupTarget, at: LogPos) -> Option<ReadRequest> {
+    /// A request for the disk if the newest candidate for what is wanted is the window of a
+    /// position among `positions`, and memory has no other answer. Also returns where that window
+    /// begins.
+    pub(super) fn ask_within(
+        &self,
+        wanted: LookupTarget,
+        positions: &RangeInclusive<LogPos>,
+    ) -> Option<(ReadRequest, LogPos)> {
         let mut shard = self.shard(wanted.key);
         let known = self.shared.hot.contains(wanted.key)
             || shard.pending.contains_key(&wanted.key)
             || shard.in_flight.contains_key(&wanted.key);
         let located = self.locate(&shard, wanted.key);
-        let lies_there = located.newest_in_log() == Some(at);
-        (lies_there && !known).then(|| ReadRequest::new(&mut shard, wanted, located))
+        let windows = self.window(*positions.start())..=self.window(*positions.end());
+        let window = located.newest_in_log().filter(|at| windows.contains(at))?;
+        (!known).then(|| (ReadRequest::new(&mut shard, wanted, located), window))
     }
 
     /// Where `key` may be found on disk.
@@ -270,7 +277,7 @@ impl Stripe {
         shard.policy.locate(key, self.log.head())
     }
 
-    /// The candidates for `key` that are newer than the one at `at`. `None` if `at` is no
+    /// The candidates for `key` that are newer than the window of `at`. `None` if that is no
     /// candidate, or if a newer record is pending.
     pub(crate) fn newer(&self, shard: &Shard, key: KeyHash, at: LogPos) -> Option<Vec<LogPos>> {
         if shard.pending.contains_key(&key) {
@@ -280,7 +287,7 @@ impl Stripe {
             return None;
         };
         let all = candidates.as_slice();
-        let own = all.iter().position(|other| *other == at)?;
+        let own = all.iter().position(|other| *other == self.window(at))?;
         Some(all[..own].to_vec())
     }
 
@@ -347,7 +354,10 @@ impl Stripe {
         }
         if !in_flight.stale.load(Ordering::Acquire) {
             match record.at {
-                Some(at) => self.touch(&mut shard, wanted.key, at, located.run(at)),
+                Some(at) => {
+                    let run = located.run(self.window(at));
+                    self.touch(&mut shard, wanted.key, at, run);
+                }
                 None => {
                     if let Some(table) = shard.policy.table_mut() {
                         table.used(wanted.key);
@@ -447,7 +457,10 @@ impl Stripe {
         candidates: &Candidates,
         mut first: Option<Read>,
     ) -> Option<Record> {
-        for at in candidates.as_slice() {
+        for (n, at) in candidates.as_slice().iter().enumerate() {
+            if n > 0 && !self.still_points_to(wanted.key, *at) {
+                continue;
+            }
             let run = candidates.run(*at);
             let read = first.take();
             let read = read.or_else(|| self.read_with_run(wanted, *at, run));
@@ -467,7 +480,7 @@ impl Stripe {
                 }
                 // Compare names even when the tag matches: one miss in 32 meets an equal tag, and
                 // serving it would be a lie.
-                Read::Record(_) => self.medium.counters.false_reads.add(1),
+                Read::Record(_) | Read::Other => self.medium.counters.false_reads.add(1),
                 Read::Passed => {}
                 // It could have been the newest version of this name: an older one must not be
                 // served in its stead, so all that could be one are forgotten.
@@ -484,6 +497,13 @@ impl Stripe {
             }
         }
         None
+    }
+
+    /// Whether the index still says that `key` may lie in the window that begins at `at`. What is
+    /// older than a window that was read in vain counts only if it does (`policy/log`).
+    fn still_points_to(&self, key: KeyHash, at: LogPos) -> bool {
+        let points_to = |log: &dyn LogPolicy| log.points_to(key, at, self.log.head());
+        self.view(key).policy.log().is_some_and(points_to)
     }
 
     /// Has `request` say where in the log to look, if its row lies on disk; `None` when it was
@@ -582,7 +602,7 @@ impl Stripe {
                 self.medium.counters.damaged.add(1);
                 None
             }
-            Read::Passed | Read::Refused | Read::Failed => None,
+            Read::Other | Read::Passed | Read::Refused | Read::Failed => None,
         }
     }
 }

@@ -182,10 +182,11 @@ impl Stripe {
         }
     }
 
-    /// Whether the index, which has all its positions in memory, says that `key` lies at `at`.
+    /// Whether the index, which has all its positions in memory, says that `key` lies at `at`, or
+    /// in its window.
     pub(crate) fn indexes(&self, key: KeyHash, at: LogPos) -> bool {
         match self.view(key).policy.locate(key, self.log.head()) {
-            Located::Log(candidates) => candidates.as_slice().contains(&at),
+            Located::Log(candidates) => candidates.as_slice().contains(&self.window(at)),
             _ => false,
         }
     }
@@ -443,3 +444,6 @@ impl Stripe {
         }
     }
 }
+
+#[cfg(test)]
+mod window_tests;

@@ -7,13 +7,16 @@
 //! verified by itself; a record that does not verify is looked up by itself.
 //! Cost: one read of at most [`RUN_BYTES`] and some, instead of one a span.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::lookup::{Begin, FirstAnswer};
+use super::read::FirstRead;
 use super::{Stripe, StripeLookup};
 use crate::address::LogPos;
 use crate::disk::Read;
-use crate::format::{IO_BLOCK, Prelude, record_bytes};
+use crate::format::{IO_BLOCK, record_bytes};
+use crate::key::KeyHash;
 use crate::memory::Reservation;
 use crate::record::Record;
 use crate::shard::{LookupTarget, ReadRequest};
@@ -24,10 +27,10 @@ const RUN_BYTES: u64 = 1 << 20;
 /// readers each reads less at once.
 const RUN_SHARE: u64 = 16;
 
-/// Records that follow on, and memory for them.
+/// Records that follow on, the beginnings of their windows, and memory for them.
 struct Run {
     requests: Vec<ReadRequest>,
-    places: Vec<LogPos>,
+    windows: Vec<LogPos>,
     reservation: Reservation,
 }
 
@@ -75,12 +78,16 @@ impl Stripe {
             return Err(first);
         };
         let mut size = self.bytes_in_log(&first.wanted);
-        let (mut requests, mut places) = (vec![*first], vec![at]);
+        let (mut requests, mut windows) = (vec![*first], vec![at]);
         let mut reserved: Option<Reservation> = None;
         let (_, left) = self.log.device_range(at);
-        let mut bytes = size;
+        let mut bytes = size + self.window_rest();
+        // Where the last of them may begin.
+        let mut positions = self.in_window(at);
         for wanted in behind {
-            let next = LogPos(places[places.len() - 1].0 + self.log.alignment().units(size));
+            let units = self.log.alignment().units(size);
+            let moved = |at: &LogPos| LogPos(at.0 + units);
+            let next = moved(positions.start())..=moved(positions.end());
             size = self.bytes_in_log(&wanted);
             bytes += size;
             // The first time for the first record too, and for what the device's alignment adds.
@@ -91,11 +98,13 @@ impl Stripe {
             let Some(more) = self.medium.budget.reserve(more as u64) else {
                 break;
             };
-            let Some(request) = self.ask_at(wanted, next) else {
+            let Some((request, window)) = self.ask_within(wanted, &next) else {
                 break;
             };
+            let within = self.in_window(window);
+            positions = *next.start().max(within.start())..=*next.end().min(within.end());
             requests.push(request);
-            places.push(next);
+            windows.push(window);
             match &mut reserved {
                 Some(all) => all.join(more),
                 None => reserved = Some(more),
@@ -104,11 +113,16 @@ impl Stripe {
         match reserved {
             Some(reservation) => Ok(Run {
                 requests,
-                places,
+                windows,
                 reservation,
             }),
             None => Err(Box::new(requests.remove(0))),
         }
+    }
+
+    /// The positions in the window that begins at `at`.
+    fn in_window(&self, at: LogPos) -> RangeInclusive<LogPos> {
+        at..=LogPos(at.0 + self.index.shape.windows.units - 1)
     }
 
     /// What a span takes in the log, bytes, if it is as long as expected.
@@ -120,40 +134,46 @@ impl Stripe {
     fn answer_run(self: &Arc<Self>, run: Run) {
         let last = run.requests.last();
         let last = last.map_or(0, |it| self.bytes_in_log(&it.wanted));
-        let records = self.read_run(&run.places, last, run.reservation);
+        let keys: Vec<_> = run.requests.iter().map(|it| it.wanted.key).collect();
+        let records = self.read_run(&run.windows, &keys, last, run.reservation);
         for (request, record) in run.requests.into_iter().zip(records) {
             self.answer(request, record);
         }
     }
 
-    /// The records at `places`, which lie one behind the other, read at once; the last takes `last`
-    /// bytes. `None` for what could not be read or does not verify.
+    /// The records of `keys` in `windows`, which lie one behind the other, read at once; the last
+    /// takes `last` bytes. `None` for what could not be read or does not verify.
     fn read_run(
         &self,
-        places: &[LogPos],
+        windows: &[LogPos],
+        keys: &[KeyHash],
         last: usize,
         reservation: Reservation,
     ) -> Vec<Option<Record>> {
         let offset = |at: &LogPos| self.log.device_range(*at).0;
-        let (begin, end) = match places {
-            [begin, .., end] => (offset(begin), offset(end) + last as u64),
+        let (begin, end) = match windows {
+            [begin, .., end] => (
+                offset(begin),
+                offset(end) + (self.window_rest() + last) as u64,
+            ),
             _ => return Vec::new(),
         };
         // Before they are read: the stamps that they must have by then.
-        let stamps: Vec<_> = places.iter().map(|at| self.log.place(*at)).collect();
+        let first_reads: Vec<_> = windows.iter().map(|at| self.first_read(*at, 0)).collect();
         let bytes = self.medium.read_reserved(begin, end - begin, reservation);
         if self.index.id.policy.grouped && bytes.is_some() {
             self.medium.counters.span_reads.add(1);
         }
-        let record = |(at, stamp): (&LogPos, _)| {
-            let from = usize::try_from(offset(at) - begin).ok()?;
+        let record = |(key, first): (&KeyHash, Option<FirstRead>)| {
+            let first = first?;
+            let from = usize::try_from(first.offset - begin).ok()?;
             let bytes = bytes.as_ref()?.slice(from..);
-            let prelude = Prelude::decode(&bytes, &self.medium.secret, stamp?)?;
-            match self.record(*at, prelude, &bytes) {
+            let found = self.find_record(&first, &bytes, *key).ok()?;
+            match self.found_record(found, &bytes) {
                 Read::Record(record) => Some(*record),
-                Read::Damaged | Read::Passed | Read::Refused | Read::Failed => None,
+                Read::Other | Read::Damaged | Read::Passed | Read::Refused | Read::Failed => None,
             }
         };
-        places.iter().zip(stamps).map(record).collect()
+        keys.iter().zip(first_reads).map(record).collect()
     }
 }

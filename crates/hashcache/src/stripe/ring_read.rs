@@ -15,20 +15,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Stripe;
-use super::read::FirstRead;
-use crate::address::LogPos;
+use super::read::{FirstRead, FoundRecord};
 use crate::device::Request;
 use crate::disk::Read;
-use crate::format::Prelude;
 use crate::memory::AlignedBuf;
 use crate::policy::Located;
 use crate::shard::ReadRequest;
 
-/// Where the newest candidate lies, and what is read of it first.
+/// What is read first of the newest candidate.
 struct Candidate {
-    at: LogPos,
     first: FirstRead,
-    /// Bytes before the record that the device's alignment adds.
+    /// Bytes before it that the device's alignment adds.
     skip: usize,
 }
 
@@ -46,8 +43,8 @@ impl Stripe {
             return Err(request);
         };
         let newest = candidates.as_slice().first().copied();
-        let first = newest.and_then(|at| Some((at, self.first_read(at, request.wanted.expect)?)));
-        let Some((at, first)) = first else {
+        let first = newest.and_then(|at| self.first_read(at, request.wanted.expect));
+        let Some(first) = first else {
             return Err(request);
         };
         let (start, skip, span) = self.medium.widen(first.offset, first.length);
@@ -55,7 +52,7 @@ impl Stripe {
             return Err(request);
         };
         let stripe = Arc::clone(self);
-        let candidate = Candidate { at, first, skip };
+        let candidate = Candidate { first, skip };
         self.submit_read(Request {
             offset: start,
             buffer,
@@ -94,13 +91,13 @@ impl Stripe {
         let Some(bytes) = self.came(&candidate, read) else {
             return self.conclude(request, Read::Refused);
         };
-        let prelude = match self.prelude(candidate.at, &candidate.first, &bytes) {
-            Ok(prelude) => prelude,
+        let found = match self.find_record(&candidate.first, &bytes, request.wanted.key) {
+            Ok(found) => found,
             Err(read) => return self.conclude(request, read),
         };
-        let whole = prelude.record_bytes();
+        let whole = found.end();
         if whole <= bytes.len() {
-            let read = self.record(candidate.at, prelude, &bytes);
+            let read = self.found_record(found, &bytes);
             return self.conclude(request, read);
         }
         let (start, skip, span) = self.medium.widen(candidate.first.offset, whole);
@@ -118,7 +115,7 @@ impl Stripe {
             offset: start,
             buffer,
             filled,
-            done: Box::new(move |read| stripe.rest_came(request, &candidate, prelude, read)),
+            done: Box::new(move |read| stripe.rest_came(request, &candidate, found, read)),
         });
     }
 
@@ -127,11 +124,11 @@ impl Stripe {
         self: &Arc<Self>,
         request: Box<ReadRequest>,
         candidate: &Candidate,
-        prelude: Prelude,
+        found: FoundRecord,
         read: io::Result<AlignedBuf>,
     ) {
         let read = match self.came(candidate, read) {
-            Some(bytes) => self.record(candidate.at, prelude, &bytes),
+            Some(bytes) => self.found_record(found, &bytes),
             None => Read::Refused,
         };
         self.conclude(request, read);
@@ -147,7 +144,7 @@ impl Stripe {
         let simple = match &read {
             Read::Record(record) => request.wanted.is(record) && self.is_in_force(record),
             Read::Failed => true,
-            Read::Damaged | Read::Passed | Read::Refused => false,
+            Read::Other | Read::Damaged | Read::Passed | Read::Refused => false,
         };
         if simple {
             return self.answer_from(*request, read);

@@ -180,13 +180,23 @@ impl DeviceWriter {
             let copy = |(_, n): &(usize, usize)| self.copy_hot(&batch[*n], Some(places[*n]));
             let copies: Vec<Option<Copied>> = of_shard.iter().map(copy).collect();
             let mut shard = self.stripe.shard_at(of_shard[0].0);
+            let mut left_out = Vec::new();
             for ((_, n), copied) in of_shard.iter().zip(copies) {
                 let placed = Placed {
                     at: places[*n],
                     run: runs[*n],
                     head,
                 };
-                self.record_one(&mut shard, &batch[*n], placed, copied);
+                if !self.record_one(&mut shard, &batch[*n], placed, copied) {
+                    left_out.push(*n);
+                }
+            }
+            // Under the same lock, because no lookup may see an entry that leads to one of these,
+            // and behind all that count, because those have made their entries then.
+            if let Some(log) = shard.policy.log_mut() {
+                for n in left_out {
+                    log.leave_out(batch[n].record.fields.key, places[n], head);
+                }
             }
         }
     }
@@ -222,14 +232,14 @@ impl DeviceWriter {
     }
 
     /// Records `pending` where it is `placed`, unless it was superseded while it was written, and
-    /// makes the copy of it hot if there is one.
+    /// makes the copy of it hot if there is one. Returns whether it counts.
     fn record_one(
         &self,
         shard: &mut Shard,
         pending: &Arc<Pending>,
         placed: Placed,
         copied: Option<Copied>,
-    ) {
+    ) -> bool {
         let key = pending.record.fields.key;
         let (replaces, counts) = match pending.copies {
             // The original may have been removed or replaced since the copy was made.
@@ -237,7 +247,7 @@ impl DeviceWriter {
             None => (pending.replaces, shard.written(pending)),
         };
         if !counts {
-            return;
+            return false;
         }
         let Placed { at, run, head } = placed;
         if let Some(log) = shard.policy.log_mut() {
@@ -250,6 +260,7 @@ impl DeviceWriter {
             self.stripe.medium.counters.readmitted.add(1);
         }
         copied.and_then(|it| self.stripe.shared.hot.insert(it, Arrival::Wanted));
+        true
     }
 
     /// How far the run of each record of `batch`, of these sizes, reaches.

@@ -159,8 +159,7 @@ impl DeviceWriter {
         };
         // An equal tag further on can be a newer version whose put did not name the version it
         // replaces.
-        let is_other = |at: &LogPos| stripe.key_at(*at).is_some_and(|other| other != key);
-        if !newer.iter().all(is_other) {
+        if !newer.iter().all(|window| stripe.is_of_other(key, *window)) {
             return None;
         }
         let is_it = |record: &Pinned| {

@@ -12,9 +12,9 @@ use hashcache::{Cache, Config, MarkedObject, OpenError, PolicyKind, Put, Updated
 
 use super::support::{Form, MIB, Recorder, copy, memory, open, quiet};
 
-/// The kept images: the form of the store, the file's name, what it says. `log` and `log-grouped`
-/// are from builds whose entries had 5 bits more: their index is made anew.
-const IMAGES: [(Form, &str, &str); 7] = [
+/// The kept images: the form of the store, the file's name, what it says. The first five are from
+/// builds whose entries had positions of 32 bits: their index is made anew.
+const IMAGES: [(Form, &str, &str); 10] = [
     (
         plain(PolicyKind::Log),
         "log",
@@ -48,6 +48,27 @@ const IMAGES: [(Form, &str, &str); 7] = [
         },
         "log-lap-of-2-bits-readmission",
         include_str!("../golden/v2/log-lap-of-2-bits-readmission.txt"),
+    ),
+    (
+        plain(PolicyKind::Log),
+        "log-windows",
+        include_str!("../golden/v2/log-windows.txt"),
+    ),
+    (
+        Form {
+            grouped: true,
+            ..plain(PolicyKind::Log)
+        },
+        "log-windows-grouped",
+        include_str!("../golden/v2/log-windows-grouped.txt"),
+    ),
+    (
+        Form {
+            readmission: true,
+            ..plain(PolicyKind::Log)
+        },
+        "log-windows-readmission",
+        include_str!("../golden/v2/log-windows-readmission.txt"),
     ),
     (
         plain(PolicyKind::LogLru),
@@ -319,7 +340,7 @@ fn the_saved_rows_of_a_golden_image_count_if_they_have_the_form_of_this_build() 
         let found = first
             .iter()
             .filter(|it| Object::found(&cache, &it.name).as_ref() == Some(it));
-        let is_old = ["log", "log-grouped"].contains(&what);
+        let is_old = form.policy == PolicyKind::Log && !what.starts_with("log-windows");
         assert_eq!(found.count() == first.len(), !is_old, "{what}");
     }
 }

@@ -51,11 +51,11 @@ fn is_within_3_percent(stats: &Stats) {
 
 /// A log whose index has 10 million slots.
 fn log_of_10_million(policy: PolicyKind) -> Config {
-    let size = 10_000_000 * 512 / 103 * 100;
+    let size = 10_000_000 * 8 * KIB as u64 / 103 * 100;
     Config {
         size_bytes: Some(size),
         memory_bytes: 256 * MIB as u64,
-        object_bytes: 512,
+        object_bytes: 8 << 10,
         segment_bytes: Some(16 * MIB as u32),
         ..quiet(Arc::new(Overlay::new(size, Arc::default())), policy)
     }
@@ -72,7 +72,8 @@ fn the_index_of_10_million_slots_takes_the_memory_that_stats_tell() {
         "{}",
         stats.index_slots
     );
-    assert!((43.0..43.1).contains(&stats.index_bits_per_slot()));
+    // Of 80 GB, 19 million windows have numbers of 25 bits.
+    assert!((36.0..36.1).contains(&stats.index_bits_per_slot()));
     is_within_3_percent(&stats);
     drop(cache);
 
@@ -163,14 +164,17 @@ fn log_of_known_objects(rows: Rows) -> FullLog {
 }
 
 #[test]
-fn two_rows_reach_95_percent_of_a_full_log_at_47_bits_for_each_live_object() {
+fn two_rows_reach_95_percent_of_a_full_log_with_1_083_slots_for_each_live_object() {
     let log = log_of_known_objects(Rows::Two);
     let (reached, stats) = (log.reached(), log.cache.stats());
     let share = reached as f64 / log.held() as f64;
     assert!(share >= 0.95, "{share}");
     // Even when those that are not found do not count.
-    let bits = stats.index_bits_per_object();
-    assert!(bits <= 46.5, "{bits}");
+    let slots = stats.index_slots as f64 / stats.live_entries as f64;
+    // With the slots of 36 bits of a log of 80 GB.
+    assert!(slots <= 1.083 && slots * 36.0 <= 39.0, "{slots}");
+    // This one has 11,000 windows.
+    assert_eq!(stats.index_bits_per_slot().round(), 25.0);
     let entries = stats.live_entries as f64 / reached as f64;
     assert!((0.999..1.001).contains(&entries), "{entries}");
 }
@@ -180,8 +184,9 @@ fn one_row_reaches_86_percent_and_takes_more_for_each() {
     let log = log_of_known_objects(Rows::One);
     let share = log.reached() as f64 / log.held() as f64;
     assert!((0.85..0.89).contains(&share), "{share}");
-    let bits = log.cache.stats().index_bits_per_object();
-    assert!((48.0..52.0).contains(&bits), "{bits}");
+    let stats = log.cache.stats();
+    let slots = stats.index_slots as f64 / stats.live_entries as f64;
+    assert!((1.15..1.23).contains(&slots), "{slots}");
 }
 
 #[test]
