@@ -43,7 +43,8 @@ impl LogAlignment {
         round_up(BatchHeader::bytes(count), self.unit)
     }
 
-    /// Bytes a batch takes that is filled up to `filled`.
+    /// Bytes a batch takes that is filled up to `filled`. Batches end where windows of the index do
+    /// (`policy/log`).
     pub(crate) fn batch_end(self, filled: usize) -> usize {
         round_up(filled, self.unit.max(IO_BLOCK))
     }
@@ -449,6 +450,21 @@ mod tests {
                 // The segment being overwritten keeps its old stamp for what lies behind the head.
                 let expected = (back <= geometry.segments).then_some(stamp - back);
                 assert_eq!(known, expected, "stamp {stamp} back {back}");
+            }
+        }
+    }
+
+    #[test]
+    fn batches_and_segments_end_where_windows_do() {
+        for size in [64 << 20, 1 << 40, 3 << 40, 40 << 40_u64] {
+            let geometry = Geometry::plan(&Config::new("x"), size).unwrap();
+            let (windows, unit) = (geometry.windows(), u64::from(geometry.unit_bytes));
+            assert!(geometry.segment_units().is_multiple_of(windows.units));
+            assert_eq!(windows.count * windows.units, geometry.capacity());
+            let alignment = LogAlignment::new(&geometry);
+            for filled in (1..300_000).step_by(777) {
+                let units = alignment.batch_end(filled) as u64 / unit;
+                assert!(units.is_multiple_of(windows.units), "{size}: {filled}");
             }
         }
     }
