@@ -129,12 +129,13 @@ impl Stripe {
         }
         let first = self.first_read(at, 0)?;
         let (_, left) = self.log.device_range(at);
-        let whole = u64::from(run) * IO_BLOCK as u64 + self.window_rest() as u64;
-        let whole = whole.min(left);
+        let whole = (u64::from(run) * IO_BLOCK as u64).min(left);
         let bytes = whole.min(self.run_bytes());
         if bytes < whole && bytes < FIRST_READ as u64 {
             return None;
         }
+        // The run begins with the record, somewhere in its window.
+        let bytes = (bytes + self.window_rest() as u64).min(left);
         let reservation = self.medium.budget.reserve(bytes + 2 * IO_BLOCK as u64)?;
         let run_read = self.begins(at, bytes)?;
         let bytes = self
@@ -149,7 +150,8 @@ impl Stripe {
         let found = match self.find_record(&first, &bytes, wanted.key) {
             Ok(found) => found,
             // A read of the usual length finds out whether it is damaged or the run is too short.
-            Err(read) => return (bytes.len() >= first.length).then_some(read),
+            Err(Read::Damaged) if bytes.len() < first.length => return None,
+            Err(read) => return Some(read),
         };
         let (bytes, at, place) = (bytes.slice(found.skip..), found.at, found.place);
         let read = self.read_within(found, &bytes)?;

@@ -121,18 +121,19 @@ fn a_checkpoint_is_not_gone_by_if_the_log_has_left_out_the_segment_of_its_cursor
     cache.close();
     let cache = open(&spoiled);
     let stripe = Arc::clone(cache.first_stripe());
-    // Superblocks and checkpoints as they are here, and the log as it is a lap later.
+    // Superblocks and checkpoints as they are here, and the log as it is a lap later, so far behind
+    // the segment that a replay from there would find none that follows.
     let front = usize::try_from(stripe.medium.geometry.log_offset).unwrap();
     let early = spoiled.media();
     next = fill(&cache, next, || stripe.log.open_segment().0 > CURSOR);
     spoil(&spoiled, &cache, CURSOR, next);
     let end = fill(&cache, next, || {
-        stripe.log.open_segment() == (CURSOR + 3, 1)
+        stripe.log.open_segment() == (CURSOR + 12, 1)
     });
     let mut late = spoiled.media();
     late[..front].copy_from_slice(&early[..front]);
     let killed = open(&device(late));
-    assert_eq!(killed.first_stripe().log.open_segment(), (CURSOR + 3, 1));
+    assert_eq!(killed.first_stripe().log.open_segment(), (CURSOR + 12, 1));
     let newest = found(&killed, end - 1_000..end);
     assert!(newest > 900, "{newest}");
 }
