@@ -51,12 +51,18 @@
 //!   the wanted name, so all that match are forgotten. Before an older entry is looked at, it must
 //!   still be there: what cleared a newer one in between has cleared it too.
 //! - Recovery records the lists of all batches since the checkpoint in their order, each window as
-//!   a batch was recorded: first what counts, then what does not. A row that was saved after some
-//!   of these batches has their entries already; a record that finds one makes none.
+//!   a batch was recorded: first the records that count, then the others. A row that was saved after some
+//!   of these batches has their entries already; a record that finds one makes none. Entries
+//!   ahead of the head are of batches that the replay has not come to. A row with such an entry was
+//!   saved later than the record that is replayed was written. So a record that matches it makes no
+//!   entry: it would be an older version, or it has an entry already, or another name has an equal
+//!   tag.
 //!
-//! An entry of a window that was not written again since recovery ended early lies ahead of the
-//! head. It counts again when the head has passed its window. Then it is an entry like those that
-//! the new batch makes: a record that does not count clears it, and a remove clears it at any time.
+//! If recovery ends early because a list is damaged, rows may have entries for windows ahead of the
+//! head. They count when the head has passed their windows, be it that it leaves out the rest of a
+//! segment or that the windows are written again. The next record that matches them clears them,
+//! and so does a remove. What a lost list replaced may count again until then, as after a crash
+//! that loses the last puts.
 //!
 //! # Why 2 bits of lap are enough
 //!
@@ -268,24 +274,46 @@ impl Log {
     }
 
     /// The entry of `row` with the tag of `key` for the window of `at`, whether the head has passed
-    /// it or not.
-    fn way_of(&self, row: u32, key: KeyHash, at: LogPos) -> Option<usize> {
-        let made = self.entry_for(self.tag(key), self.windows.of(at));
+    /// it, or has not come to it, or neither.
+    fn way_of(&self, row: u32, key: KeyHash, at: LogPos, head: LogPos) -> Option<usize> {
+        let window = self.windows.of(at);
+        let made = self.entry_for(self.tag(key), window);
         (0..WAYS).find(|way| {
             let entry = self.entry(row, *way);
-            (entry.tag, entry.window, entry.generation) == (made.tag, made.window, made.generation)
+            let is_equal = (entry.tag, entry.window, entry.generation)
+                == (made.tag, made.window, made.generation);
+            // A caller may have kept `at` for so many laps that a later window has its bits.
+            is_equal && self.window(entry, head).is_none_or(|it| it == window)
         })
     }
 
     /// The same in the rows of `key`.
-    fn place_of(&self, key: KeyHash, at: LogPos) -> Option<(u32, usize)> {
+    fn place_of(&self, key: KeyHash, at: LogPos, head: LogPos) -> Option<(u32, usize)> {
         let mut rows = self.candidate_rows(key);
-        rows.find_map(|row| Some((row, self.way_of(row, key, at)?)))
+        rows.find_map(|row| Some((row, self.way_of(row, key, at, head)?)))
+    }
+
+    /// Whether an entry is of a window less than a lap ahead of the head.
+    fn is_ahead(&self, entry: Entry, head: LogPos) -> bool {
+        let all = GENERATIONS * self.windows.count;
+        let window = u64::from(entry.generation) * self.windows.count + u64::from(entry.window);
+        let distance = (window + all - self.windows.of(head) % all) % all;
+        entry.tag != 0 && distance < self.windows.count
+    }
+
+    /// An entry that matches `key` and is ahead of the head: a replay has not come to it yet, or
+    /// ended before it did.
+    fn first_ahead(&self, key: KeyHash, head: LogPos) -> Option<(u32, usize)> {
+        let tag = self.tag(key);
+        self.places(key).find(|(row, way)| {
+            let entry = self.entry(*row, *way);
+            entry.tag == tag && self.is_ahead(entry, head)
+        })
     }
 
     /// The entry of `key` for the window of `at`, if the head has not passed it.
     fn find(&self, key: KeyHash, at: LogPos, head: LogPos) -> Option<(u32, usize)> {
-        let (row, way) = self.place_of(key, at)?;
+        let (row, way) = self.place_of(key, at, head)?;
         let window = self.window(self.entry(row, way), head);
         (window == Some(self.windows.of(at))).then_some((row, way))
     }
@@ -334,7 +362,7 @@ impl Log {
     /// Clears the entries that match `key` of the window of `at`, and in their rows the older ones.
     fn forget_window(&mut self, key: KeyHash, at: LogPos, head: LogPos) {
         for row in self.candidate_rows(key) {
-            if let Some(way) = self.way_of(row, key, at) {
+            if let Some(way) = self.way_of(row, key, at, head) {
                 self.clear(row, way);
                 self.clear_older(row, key, self.windows.of(at), head);
             }
@@ -414,14 +442,14 @@ impl LogPolicy for Log {
         self.find(key, at, head).is_some()
     }
 
-    fn explains(&self, key: KeyHash, at: LogPos, others: &[KeyHash]) -> bool {
+    fn explains(&self, key: KeyHash, at: LogPos, others: &[KeyHash], head: LogPos) -> bool {
         let made_for = |row: u32, other: &KeyHash| {
             key.shard() == other.shard()
                 && self.tag(key) == self.tag(*other)
                 && self.candidate_rows(*other).any(|it| it == row)
         };
         self.candidate_rows(key)
-            .filter(|row| self.way_of(*row, key, at).is_some())
+            .filter(|row| self.way_of(*row, key, at, head).is_some())
             .all(|row| others.iter().any(|other| made_for(row, other)))
     }
 
@@ -432,16 +460,27 @@ impl LogPolicy for Log {
 
     fn record(&mut self, key: KeyHash, at: LogPos, replaces: Option<LogPos>, head: LogPos) {
         let window = self.windows.of(at);
-        // In a replay a record names its own place.
+        // A record names its own place in a replay.
+        let is_replay = replaces == Some(at);
+        if !is_replay {
+            // Left by a replay that ended early. What they lead to is older.
+            while let Some((row, way)) = self.first_ahead(key, head) {
+                self.clear(row, way);
+            }
+        }
         if let Some(old) = replaces.filter(|old| self.windows.of(*old) != window) {
             self.forget_window(key, old, head);
         }
         // Another name's, or in a replay this name's own, from a row that was saved later.
-        if let Some((row, way)) = self.place_of(key, at) {
+        if let Some((row, way)) = self.place_of(key, at, head) {
             for row in self.candidate_rows(key) {
                 self.clear_older(row, key, window, head);
             }
             self.make_latest(row, way);
+            return;
+        }
+        // The row was saved when this record had its entry or had lost it.
+        if is_replay && self.first_ahead(key, head).is_some() {
             return;
         }
         let Some((row, way)) = self.place_for(key, head) else {

@@ -471,7 +471,7 @@ impl LogPolicy for LogLru {
     }
 
     // An entry points to one record, whatever its name.
-    fn explains(&self, _key: KeyHash, _at: LogPos, others: &[KeyHash]) -> bool {
+    fn explains(&self, _key: KeyHash, _at: LogPos, others: &[KeyHash], _head: LogPos) -> bool {
         !others.is_empty()
     }
 

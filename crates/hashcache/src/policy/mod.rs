@@ -233,8 +233,9 @@ pub(crate) trait LogPolicy: Send + Sync {
     fn points_to(&self, key: KeyHash, at: LogPos, head: LogPos) -> bool;
 
     /// Whether the entries that may be `key` and point to `at`, or to its window, are all of some
-    /// of `others`, whose records lie there. If not, the record of one of them is damaged.
-    fn explains(&self, key: KeyHash, at: LogPos, others: &[KeyHash]) -> bool;
+    /// of `others`, whose records lie there. If not, the record of one of them is damaged. Also if
+    /// there is no such entry any more.
+    fn explains(&self, key: KeyHash, at: LogPos, others: &[KeyHash], head: LogPos) -> bool;
 
     /// Where `key` may lie, given its row as the last checkpoint that counts has it.
     fn resolve(&self, key: KeyHash, saved: &[u8], head: LogPos) -> Candidates;

@@ -81,8 +81,8 @@ impl Stripe {
             return Some(request);
         };
         let mut runs = self.runs_under_way.lock();
-        // Others of the window that a run begins with too: only the lookup that reads the run is
-        // not here again.
+        // Lookups of other records in the first window of a run join it too. The lookup that reads
+        // the run has passed here before.
         let found = runs.iter_mut().find(|it| it.run.contains(&at));
         match found {
             Some(under_way) => {
@@ -264,8 +264,8 @@ impl Stripe {
     /// its row does if that may be read.
     ///
     /// That the newest entry names the window of `at` is enough: if the record were dead, there
-    /// would be an entry of a newer window (`policy/log`). Were the entry made for another name, it
-    /// would still say that.
+    /// would be an entry of a newer window (`policy/log`). This also holds if the entry was made
+    /// for another name.
     fn may_be_newest(&self, record: &Record, at: LogPos, may_read: bool) -> bool {
         let key = record.fields.key;
         let shard = self.view(key);

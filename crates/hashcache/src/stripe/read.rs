@@ -108,7 +108,8 @@ impl Stripe {
         let length = if expect == 0 {
             FIRST_READ
         } else {
-            expect + 2048
+            // A reader may want a few bytes of content alone.
+            (expect + 2048).max(PRELUDE_READ)
         };
         Some(FirstRead {
             at,
@@ -143,7 +144,7 @@ impl Stripe {
         let is_intact = |unit| self.record_within(first, bytes, unit).is_some();
         let others = claims.filter(|(_, unit)| is_intact(*unit));
         let others: Vec<KeyHash> = others.map(|(claimed, _)| claimed).collect();
-        let explains = |log: &dyn LogPolicy| log.explains(key, first.at, &others);
+        let explains = |log: &dyn LogPolicy| log.explains(key, first.at, &others, self.log.head());
         if !is_damaged && self.view(key).policy.log().is_some_and(explains) {
             return Err(Read::Other);
         }

@@ -151,13 +151,14 @@ impl Stripe {
         reservation: Reservation,
     ) -> Vec<Option<Record>> {
         let offset = |at: &LogPos| self.log.device_range(*at).0;
-        let (begin, end) = match windows {
-            [begin, .., end] => (
-                offset(begin),
-                offset(end) + (self.window_rest() + last) as u64,
-            ),
-            _ => return Vec::new(),
+        let [first, .., end] = windows else {
+            return Vec::new();
         };
+        let (begin, left) = self.log.device_range(*first);
+        let end = offset(end) + (self.window_rest() + last) as u64;
+        // The window of the last record may begin later than the record would, if its entry is
+        // another name's.
+        let end = end.min(begin + left);
         // Before they are read: the stamps that they must have by then.
         let first_reads: Vec<_> = windows.iter().map(|at| self.first_read(*at, 0)).collect();
         let bytes = self.medium.read_reserved(begin, end - begin, reservation);

@@ -2,7 +2,9 @@
 //! if it is longer than expected.
 //!
 //! Called by `lookup`. The simple case ends on the ring's own thread: the record verifies and is
-//! the wanted one. All other cases go to the engine's threads, because they may wait.
+//! the wanted one. All other cases go to the engine's threads, because they may read again. Whether
+//! another name explains that the wanted one is not there is asked on the ring's thread, under the
+//! shard's lock for reading and with at most as many MACs as a window has units.
 //!
 //! Invariant: memory for a read is reserved without waiting before the read is submitted, and stays
 //! reserved until the read is done, also if no caller wants it any more.

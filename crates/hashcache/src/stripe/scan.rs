@@ -2,7 +2,7 @@
 //!
 //! Called by `cache/scan`, one step at a time. First the pending records are looked through, shard
 //! by shard, then the segments from the oldest to the one that is open by then. A line counts if
-//! the index still points to its place: the object was neither replaced nor removed nor evicted.
+//! the index still points to its window: the object was neither replaced nor removed nor evicted.
 //!
 //! Invariant: a name that is stored all the time, under one mark, is given out, or it was reported
 //! to an observer that was there before. The reason: a name's newest record moves only towards the

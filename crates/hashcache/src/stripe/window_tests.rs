@@ -9,14 +9,24 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::device::{Device, MemoryDevice};
+use crate::policy::Located;
 use crate::{Cache, Put};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// Calls a hook when the log is being written to.
+/// Calls a hook when the log is written to or read, from an offset on.
 struct Hooked {
     inner: MemoryDevice,
     hook: Mutex<Option<(u64, Hook)>>,
+    read_hook: Mutex<Option<(u64, Hook)>>,
+}
+
+fn call_once(hook: &Mutex<Option<(u64, Hook)>>, offset: u64) {
+    let is_log = |hook: &mut (u64, Hook)| offset >= hook.0;
+    let hook = hook.lock().unwrap().take_if(is_log);
+    if let Some((_, hook)) = hook {
+        hook();
+    }
 }
 
 impl Hooked {
@@ -24,6 +34,7 @@ impl Hooked {
         Arc::new(Self {
             inner: MemoryDevice::from_bytes(bytes),
             hook: Mutex::default(),
+            read_hook: Mutex::default(),
         })
     }
 }
@@ -34,16 +45,14 @@ impl Device for Hooked {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.inner.read_at(offset, buffer)
+        self.inner.read_at(offset, buffer)?;
+        call_once(&self.read_hook, offset);
+        Ok(())
     }
 
     fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
         self.inner.write_at(offset, buffer)?;
-        let is_log = |hook: &mut (u64, Hook)| offset >= hook.0;
-        let hook = self.hook.lock().unwrap().take_if(is_log);
-        if let Some((_, hook)) = hook {
-            hook();
-        }
+        call_once(&self.hook, offset);
         Ok(())
     }
 
@@ -142,4 +151,72 @@ fn two_names_of_a_window_that_share_an_entry_are_both_found_and_damage_is_told_f
         Some(b"the content of the other".to_vec())
     );
     assert_eq!(cache.stats().false_reads, 1);
+}
+
+#[test]
+fn an_older_version_is_not_found_behind_a_damaged_one_that_another_lookup_forgets_meanwhile() {
+    let device = Hooked::new(vec![0; 16 << 20]);
+    let cache = open(&device);
+    let name = 0u64.to_le_bytes();
+    for content in ["the older content", "the newer content"] {
+        put(&cache, &name, content.as_bytes());
+        assert!(cache.flush().wait());
+    }
+    let key = cache.first_stripe().medium.secret.name(&name);
+    let mut image = device.inner.to_bytes();
+    let content = b"the newer content";
+    let at = image.windows(content.len()).position(|it| it == content);
+    let header = at.unwrap() / 512 * 512;
+    image[header..header + 512].fill(0);
+    cache.close();
+    let device = Hooked::new(image);
+    let cache = open(&device);
+    let candidates = |cache: &Cache| {
+        let stripe = cache.first_stripe();
+        let shard = stripe.shard(key);
+        let Located::Log(found) = stripe.locate(&shard, key) else {
+            return Vec::new();
+        };
+        found.as_slice().to_vec()
+    };
+    let [newer, _older] = candidates(&cache)[..] else {
+        panic!("two versions in one row")
+    };
+    let forget = {
+        let cache = cache.clone();
+        move || {
+            let stripe = cache.first_stripe();
+            let head = stripe.log.head();
+            let mut shard = stripe.shard(key);
+            shard.policy.log_mut().unwrap().forget(key, newer, head);
+        }
+    };
+    let log = cache.first_stripe().medium.geometry.log_offset;
+    *device.read_hook.lock().unwrap() = Some((log, Box::new(forget)));
+    assert_eq!(get(&cache, &name), None);
+    assert!(
+        device.read_hook.lock().unwrap().is_none(),
+        "nothing was read"
+    );
+    assert_eq!(candidates(&cache), []);
+}
+
+#[test]
+fn a_span_of_a_byte_with_the_longest_name_is_found_wherever_in_its_window_it_begins() {
+    let device = Hooked::new(vec![0; 16 << 20]);
+    let cache = open(&device);
+    let content = [7; (64 << 10) + 1];
+    let name = |n: u8| [&[n][..], &[b'n'; 4095]].concat();
+    for n in 0..16 {
+        put(&cache, &name(n), &content);
+        // So that the next one begins elsewhere in a window.
+        put(&cache, &[n], &vec![0; usize::from(n) * 512]);
+    }
+    assert!(cache.flush().wait());
+    for n in 0..16 {
+        let hit = cache.get(&name(n)).wait().expect("a hit");
+        let last = hit.reader(64 << 10..u64::MAX).read_to_vec();
+        assert_eq!(last.ok(), Some(vec![7]), "name {n}");
+    }
+    assert_eq!(cache.stats().damaged, 0);
 }

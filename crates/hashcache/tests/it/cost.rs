@@ -84,7 +84,7 @@ fn log_hit_is_one_read_of_at_most_16_kib_and_its_window() {
     for put in 0..1_000 {
         let value = get(&cache, &name(put));
         let reads = device.take_reads();
-        // The record may begin at any unit of its window of 4 KiB but the next.
+        // The record may begin at any of the 8 units of its window.
         assert!(
             reads
                 .iter()

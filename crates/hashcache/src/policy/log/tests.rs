@@ -125,6 +125,43 @@ fn an_entry_points_to_its_own_place_until_it_is_forgotten_or_passed() {
 }
 
 #[test]
+fn a_position_that_was_kept_for_four_laps_forgets_nothing_of_the_window_that_has_its_bits_now() {
+    let mut log = log(PLAIN, 4, 1000);
+    log.record(key(1), LogPos(4100), None, LogPos(4110));
+    log.forget(key(1), LogPos(100), LogPos(4110));
+    assert_eq!(found(&log, key(1), 4110), [4100]);
+    log.forget(key(1), LogPos(4100), LogPos(4110));
+    assert_eq!(found(&log, key(1), 4110), [0; 0]);
+}
+
+#[test]
+fn a_replay_makes_no_entry_for_what_a_row_that_was_saved_later_has_replaced() {
+    for replay_is_whole in [true, false] {
+        let mut log = log(PLAIN, 4, 1000);
+        // From a row of the checkpoint, while the replay is at 110.
+        log.record(key(1), LogPos(500), None, LogPos(510));
+        log.record(key(1), LogPos(100), Some(LogPos(100)), LogPos(110));
+        assert_eq!(found(&log, key(1), 110), [0; 0]);
+        if replay_is_whole {
+            log.record(key(1), LogPos(500), Some(LogPos(500)), LogPos(510));
+            assert_eq!(found(&log, key(1), 510), [500]);
+        } else {
+            // The log leaves out the rest of a segment whose list is damaged.
+            assert_eq!(found(&log, key(1), 600), [500]);
+        }
+    }
+}
+
+#[test]
+fn a_new_record_clears_what_a_replay_that_ended_early_has_left_ahead() {
+    let mut log = log(PLAIN, 4, 1000);
+    log.record(key(1), LogPos(500), None, LogPos(510));
+    log.record(key(1), LogPos(100), None, LogPos(110));
+    assert_eq!(found(&log, key(1), 600), [100]);
+    assert_eq!(log.entries(), 1);
+}
+
+#[test]
 fn an_entry_that_lay_ahead_is_not_doubled_when_the_log_comes_to_it() {
     let mut log = log(PLAIN, 4, 1000);
     log.record(key(1), LogPos(500), None, LogPos(510));

@@ -194,7 +194,7 @@ impl Walk {
                 return;
             }
             let others: Vec<KeyHash> = intact.iter().map(|it| clashing(it.name)).collect();
-            if !self.log.explains(own, *window, &others) {
+            if !self.log.explains(own, *window, &others, head) {
                 let all = candidates.as_slice().iter();
                 all.for_each(|at| self.log.forget(own, *at, head));
                 return;
