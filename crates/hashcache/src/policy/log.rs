@@ -51,12 +51,12 @@
 //!   the wanted name, so all that match are forgotten. Before an older entry is looked at, it must
 //!   still be there: what cleared a newer one in between has cleared it too.
 //! - Recovery records the lists of all batches since the checkpoint in their order, each window as
-//!   a batch was recorded: first the records that count, then the others. A row that was saved after some
-//!   of these batches has their entries already; a record that finds one makes none. Entries
-//!   ahead of the head are of batches that the replay has not come to. A row with such an entry was
-//!   saved later than the record that is replayed was written. So a record that matches it makes no
-//!   entry: it would be an older version, or it has an entry already, or another name has an equal
-//!   tag.
+//!   a batch was recorded: first the records that count, then the others. A row that was saved
+//!   after some of these batches has their entries already; a record that finds one makes none.
+//!   Entries ahead of the head are of batches that the replay has not come to. A row with such an
+//!   entry was saved later than the record that is replayed was written. So a record that matches
+//!   it makes no entry: it would be an older version, or it has an entry already, or another name
+//!   has an equal tag.
 //!
 //! If recovery ends early because a list is damaged, rows may have entries for windows ahead of the
 //! head. They count when the head has passed their windows, be it that it leaves out the rest of a

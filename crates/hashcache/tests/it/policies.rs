@@ -346,13 +346,17 @@ fn a_set_read_before_a_put_and_shown_after_it_was_given_away_is_not_believed() {
     let (bytes, sets) = sets_of(0..400);
     let table = u64::from_le_bytes(bytes[4096 + 136..][..8].try_into().unwrap());
     let shard = |n: usize| (sets[n] - table / LateRead::SET as u64) / 7;
-    // Two names of one set, and one of another set of the same shard.
-    let (a, b) = (0..400)
+    // Two names of one set, and one of another set of the same shard. Of some shards one set alone
+    // has names, so all pairs are tried.
+    let other = |a: usize| {
+        let is_other = |c: &usize| shard(*c) == shard(a) && sets[*c] != sets[a];
+        (0..400).find(is_other)
+    };
+    let (a, b, c) = (0..400)
         .flat_map(|a| (0..a).map(move |b| (a, b)))
-        .find(|(a, b)| sets[*a] == sets[*b])
+        .filter(|(a, b)| sets[*a] == sets[*b])
+        .find_map(|(a, b)| Some((a, b, other(a)?)))
         .unwrap();
-    let other = |c: &usize| shard(*c) == shard(a) && sets[*c] != sets[a];
-    let c = (0..400).find(other).unwrap();
     let [a, b, c] = [a, b, c].map(|n| n as u64);
 
     let device = LateRead::new(bytes);
