@@ -24,6 +24,7 @@ mod models;
 mod never_wrong;
 mod overhead;
 mod paper_figure;
+mod pictures;
 mod proxy_process;
 mod purges;
 mod range_storm;
@@ -94,6 +95,8 @@ enum Command {
     Stress(models::StressArgs),
     /// Measure every policy on a modelled disk; writes a table and a picture to docs/
     PaperFigure(paper_figure::Args),
+    /// Draw the three pictures of README, from measurements and reports
+    Pictures(pictures::Args),
     /// Compare processor time of a request with that of other caches
     Cpu(cpu::Args),
     /// Measure what each level of proxies adds to the time of a response
@@ -174,6 +177,7 @@ impl Command {
             Self::Models(args) => models::models(args, campaign),
             Self::Stress(args) => models::stress(args, campaign),
             Self::PaperFigure(args) => paper_figure::run(args, campaign),
+            Self::Pictures(args) => pictures::run(args, campaign),
             Self::Cpu(args) => cpu::run(args, campaign).await,
             Self::Levels(args) => levels::run(args, campaign).await,
             Self::Overhead(args) => overhead::run(args, campaign).await,
