@@ -27,6 +27,7 @@ use super::{HEAD_FREE, own};
 use crate::connect::intercepted::refusal;
 use crate::connection::{Connection, InterceptedFor};
 use crate::log_entry::MemoryHitEntry;
+use crate::page_groups::PageFields;
 use crate::site::encode::{ABOUT_IDENTITY, has_no_transform, prefers_zstd};
 use crate::site::live::ORIGIN;
 use crate::site::spec::Grace;
@@ -201,11 +202,15 @@ impl wire::MemoryHits for MemoryHits {
         if let Some(intercepted) = &connection.intercepted {
             intercepted.note_request(worker);
         }
-        let (client, about) = (connection.client.ip(), (fields.destination, fields.accept));
-        let now = Instant::now();
+        let page_fields = PageFields {
+            destination: fields.destination,
+            accept: fields.accept,
+            referer: fields.referer,
+        };
+        let (place, now) = ((connection.client.ip(), &target), Instant::now());
         common
             .page_groups
-            .note_plain_request((client, &target), about, now);
+            .note_plain_request(place, &page_fields, now);
         let entry = MemoryHitEntry {
             version: request.version(),
             received: request.received,
