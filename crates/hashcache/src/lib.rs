@@ -1,6 +1,6 @@
 //! HashCache: a cache storage engine. Names in, bytes out.
 //!
-//! The disk is a hash table or a log; memory holds 0 to 58 bits per object. After a crash, a lookup
+//! The disk is a hash table or a log; memory holds 0 to 54 bits per object. After a crash, a lookup
 //! returns a whole object that was committed under that very name, or it misses. The cache may
 //! forget; it never lies.
 //!

@@ -81,9 +81,9 @@ pub const FAULTS: &[Fault] = &[
         short: false,
     },
     Fault {
-        name: "left-out-segments-not-swept-in-a-replay",
+        name: "rows-not-swept-after-a-replay",
         file: engine!("store/recover.rs"),
-        edits: &[("        replay.sweep_between(last, next);\n", "")],
+        edits: &[("    replay.sweep_all();\n", "")],
         suite: Suite::Lib,
         test: "recover::replay_tests",
         short: false,

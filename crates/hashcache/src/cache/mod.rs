@@ -449,19 +449,15 @@ impl Cache {
             }
             outcome
         };
-        match stripes.split_last() {
-            None => Outcome::ready(false),
+        if stripes.is_empty() {
+            Outcome::ready(false)
+        } else if self.shared().clock.is_manual() {
             // In a simulation one device after the other: all of them copy what they write to the
             // same memory, and which objects leave it depends on the order.
-            Some((last, others)) if self.shared().clock.is_manual() => {
-                let good = others.iter().all(|stripe| ask(&[stripe]).wait());
-                if good {
-                    ask(&[last])
-                } else {
-                    Outcome::ready(false)
-                }
-            }
-            Some(_) => ask(&stripes),
+            let ask_one = |all_good: bool, stripe| ask(&[stripe]).wait() && all_good;
+            Outcome::ready(stripes.iter().copied().fold(true, ask_one))
+        } else {
+            ask(&stripes)
         }
     }
 

@@ -53,16 +53,14 @@
 //! - Recovery records the lists of all batches since the checkpoint in their order, each window as
 //!   a batch was recorded: first the records that count, then the others. A row that was saved
 //!   after some of these batches has their entries already; a record that finds one makes none.
-//!   Entries ahead of the head are of batches that the replay has not come to. A row with such an
-//!   entry was saved later than the record that is replayed was written. So a record that matches
-//!   it makes no entry: it would be an older version, or it has an entry already, or another name
-//!   has an equal tag.
-//!
-//! If recovery ends early because a list is damaged, rows may have entries for windows ahead of the
-//! head. They count when the head has passed their windows, be it that it leaves out the rest of a
-//! segment or that the windows are written again. The next record that matches them clears them,
-//! and so does a remove. What a lost list replaced may count again until then, as after a crash
-//! that loses the last puts.
+//! - During recovery, a row can have entries *ahead* of the head, of batches that the replay has
+//!   not come to. Such a row was saved after the record that is replayed was written. So a record
+//!   that matches an entry ahead makes no entry, for the row may know its replacement. It clears
+//!   the older entries that match, in both rows, as if it had made one. A sweep or a new entry that
+//!   drops an entry ahead clears all others of its tag in the row that are not ahead. At the end of
+//!   recovery all rows are swept, so that no entry is ahead when the log goes on: what was in a
+//!   list that cannot be read is forgotten. Only the rest of a segment whose list is damaged may be
+//!   found through rows, when a later segment follows: it is newer than what the lists say.
 //!
 //! # Why 2 bits of lap are enough
 //!
@@ -73,23 +71,21 @@
 //! counts as passed: the next batch overwrites it.) So an entry is misread only if it truly lies
 //! more than 4 *C* behind the head, or more than 3 *C* ahead of it. Neither can be:
 //!
-//! - **Behind.** Each segment of the log has a part of the rows. Whenever the log opens, skips or
-//!   replays a segment, that part is swept: what is not live is dropped. The head is then less than
-//!   *C* behind the beginning of that segment, because at most a quarter of the segments is left
-//!   out (`LEFT_OUT_SHARE`) and replay looks at fewer than all of them (`next_headers`). So what
-//!   the sweep keeps is less than 2 *C* behind that place. When the log comes to the segment again,
-//!   the head is at most *C* and one segment beyond that place. So no entry is ever 3 *C* and one
-//!   segment behind, and a log has at least four segments.
+//! - **Behind.** Each segment of the log has a part of the rows. When the log opens or skips a
+//!   segment, that part is swept: what is not live is dropped. Few segments are skipped in a row
+//!   (`LEFT_OUT_IN_A_ROW_MAX`, and at most a quarter of all, `LEFT_OUT_SHARE`), so the head is then
+//!   at most *C* / 4 away from the beginning of the segment. So what a sweep keeps is less than
+//!   1¼ *C* behind that place, and less than 2½ *C* behind the head when the part is swept again.
 //! - **Behind, after a checkpoint was loaded.** Its rows were saved at or after its cursor. Replay
-//!   goes on from the cursor and passes each segment, and the writer goes on from where replay
-//!   ends. So each part is swept at the latest where the run that saved it would have swept it
-//!   next, and the bound holds as if nothing had happened. It does not matter how often that
-//!   repeats, for each replay begins with rows as they were saved.
+//!   goes on from the cursor for less than *C*, for a checkpoint that the log has passed is not
+//!   loaded (`still_there` in `store/recover`). Then all rows are swept. Until then an entry is
+//!   less than 3½ *C* behind. It does not matter how often that repeats, for each replay begins
+//!   with rows as they were saved.
 //! - **Ahead.** Only a checkpoint brings entries that lie ahead of the head: it is saved while the
-//!   log goes on, and replay begins at its cursor. It is loaded only if the log has not come to the
-//!   segment of the cursor again (`still_there` in `store/recover`), so its entries are
-//!   less than 2 *C* ahead. Where replay ends early, because lists are damaged, they stay ahead
-//!   until the head comes to them or a sweep drops them.
+//!   log goes on, and replay begins at its cursor. As the log has not come to the segment of the
+//!   cursor again, they are less than *C* ahead. None is left when recovery is over.
+//!   `Log::is_ahead` may take an entry more than 3 *C* behind for one ahead: during recovery alone,
+//!   and at the cost of entries that are forgotten.
 //! - **A scan, and growth.** The rows are empty when they begin, and only the last lap is recorded.
 //!
 //! A misread entry would not be a lie in itself, because each record proves its place. But `forget`
@@ -273,8 +269,8 @@ impl Log {
             .flat_map(|row| (0..WAYS).map(move |way| (row, way)))
     }
 
-    /// The entry of `row` with the tag of `key` for the window of `at`, whether the head has passed
-    /// it, or has not come to it, or neither.
+    /// The entry of `row` with the tag of `key` for the window of `at`, also if the entry does not
+    /// count at this head.
     fn way_of(&self, row: u32, key: KeyHash, at: LogPos, head: LogPos) -> Option<usize> {
         let window = self.windows.of(at);
         let made = self.entry_for(self.tag(key), window);
@@ -293,7 +289,8 @@ impl Log {
         rows.find_map(|row| Some((row, self.way_of(row, key, at, head)?)))
     }
 
-    /// Whether an entry is of a window less than a lap ahead of the head.
+    /// Whether an entry is of a window ahead of the head: always less than a lap, as the module's
+    /// head shows.
     fn is_ahead(&self, entry: Entry, head: LogPos) -> bool {
         let all = GENERATIONS * self.windows.count;
         let window = u64::from(entry.generation) * self.windows.count + u64::from(entry.window);
@@ -301,12 +298,11 @@ impl Log {
         entry.tag != 0 && distance < self.windows.count
     }
 
-    /// An entry that matches `key` and is ahead of the head: a replay has not come to it yet, or
-    /// ended before it did.
-    fn first_ahead(&self, key: KeyHash, head: LogPos) -> Option<(u32, usize)> {
+    /// Whether an entry that matches `key` is ahead of the head: the replay has not come to it.
+    fn is_any_ahead(&self, key: KeyHash, head: LogPos) -> bool {
         let tag = self.tag(key);
-        self.places(key).find(|(row, way)| {
-            let entry = self.entry(*row, *way);
+        self.places(key).any(|(row, way)| {
+            let entry = self.entry(row, way);
             entry.tag == tag && self.is_ahead(entry, head)
         })
     }
@@ -333,7 +329,7 @@ impl Log {
         candidates
     }
 
-    fn clear(&mut self, row: u32, way: usize) {
+    fn clear_entry(&mut self, row: u32, way: usize) {
         let rank = self.entry(row, way).rank;
         self.store(
             row,
@@ -350,12 +346,25 @@ impl Log {
 
     /// Clears the entries of `row` that have the tag of `key` and windows older than `window`.
     fn clear_older(&mut self, row: u32, key: KeyHash, window: u64, head: LogPos) {
-        let tag = self.tag(key);
+        self.clear_tag_below(row, self.tag(key), window, head);
+    }
+
+    fn clear_tag_below(&mut self, row: u32, tag: u16, window: u64, head: LogPos) {
         for way in 0..WAYS {
             let entry = self.entry(row, way);
             if entry.tag == tag && self.window(entry, head).is_some_and(|it| it < window) {
-                self.clear(row, way);
+                self.clear_entry(row, way);
             }
+        }
+    }
+
+    /// Clears an entry if it is ahead of the head, with the others of its tag in the row that are
+    /// not: they are older.
+    fn drop_if_ahead(&mut self, row: u32, way: usize, head: LogPos) {
+        let entry = self.entry(row, way);
+        if self.is_ahead(entry, head) {
+            self.clear_entry(row, way);
+            self.clear_tag_below(row, entry.tag, u64::MAX, head);
         }
     }
 
@@ -363,7 +372,7 @@ impl Log {
     fn forget_window(&mut self, key: KeyHash, at: LogPos, head: LogPos) {
         for row in self.candidate_rows(key) {
             if let Some(way) = self.way_of(row, key, at, head) {
-                self.clear(row, way);
+                self.clear_entry(row, way);
                 self.clear_older(row, key, self.windows.of(at), head);
             }
         }
@@ -384,7 +393,7 @@ impl Log {
                 continue;
             }
             if *pinned.get_or_insert(row) != row {
-                self.clear(row, way);
+                self.clear_entry(row, way);
             }
         }
         // An empty entry in the emptier row, else the oldest of the rows: it has the least time
@@ -394,7 +403,10 @@ impl Log {
                 .filter(|way| live(self, (row, *way)).is_some())
                 .count()
         };
-        let by_room = |(row, way): &(u32, usize)| (live(self, (*row, *way)), used(*row));
+        let by_room = |(row, way): &(u32, usize)| {
+            let is_used = self.entry(*row, *way).tag != 0;
+            (live(self, (*row, *way)), used(*row), is_used)
+        };
         self.places(key)
             .filter(|(row, _)| pinned.is_none_or(|pinned| pinned == *row))
             .min_by_key(by_room)
@@ -462,25 +474,18 @@ impl LogPolicy for Log {
         let window = self.windows.of(at);
         // A record names its own place in a replay.
         let is_replay = replaces == Some(at);
-        if !is_replay {
-            // Left by a replay that ended early. What they lead to is older.
-            while let Some((row, way)) = self.first_ahead(key, head) {
-                self.clear(row, way);
-            }
-        }
         if let Some(old) = replaces.filter(|old| self.windows.of(*old) != window) {
             self.forget_window(key, old, head);
         }
         // Another name's, or in a replay this name's own, from a row that was saved later.
-        if let Some((row, way)) = self.place_of(key, at, head) {
+        let place = self.place_of(key, at, head);
+        if place.is_some() || is_replay && self.is_any_ahead(key, head) {
             for row in self.candidate_rows(key) {
                 self.clear_older(row, key, window, head);
             }
-            self.make_latest(row, way);
-            return;
-        }
-        // The row was saved when this record had its entry or had lost it.
-        if is_replay && self.first_ahead(key, head).is_some() {
+            if let Some((row, way)) = place {
+                self.make_latest(row, way);
+            }
             return;
         }
         let Some((row, way)) = self.place_for(key, head) else {
@@ -488,6 +493,9 @@ impl LogPolicy for Log {
         };
         let old = self.entry(row, way);
         self.early_evictions += u64::from(self.window(old, head).is_some());
+        if is_replay {
+            self.drop_if_ahead(row, way, head);
+        }
         let entry = Entry {
             rank: old.rank,
             ..self.entry_for(self.tag(key), window)
@@ -543,7 +551,7 @@ impl LogPolicy for Log {
             let entry = self.entry(row, way);
             if entry.tag == tag {
                 any |= self.window(entry, head).is_some();
-                self.clear(row, way);
+                self.clear_entry(row, way);
             }
         }
         any
@@ -558,7 +566,8 @@ impl LogPolicy for Log {
             for way in 0..WAYS {
                 let entry = self.entry(row, way);
                 if entry.tag != 0 && self.window(entry, head).is_none() {
-                    self.clear(row, way);
+                    self.drop_if_ahead(row, way, head);
+                    self.clear_entry(row, way);
                 }
             }
         }

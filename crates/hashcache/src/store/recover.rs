@@ -432,9 +432,9 @@ fn from_checkpoint(
         let Some(next) = following(stripe, last).filter(|_| !is_over(stripe)) else {
             break;
         };
-        replay.sweep_between(last, next);
         last = replay.segment(next, 0, 0);
     }
+    replay.sweep_all();
     writer.log.resume_behind(last);
 }
 
@@ -559,14 +559,15 @@ impl<'a> Replay<'a> {
         Some(last)
     }
 
-    /// Sweeps the rows of the segments that were left out between `last` and `next`, as the writer
-    /// did: their entries must not grow old either (`policy/log`).
-    fn sweep_between(&self, last: Cursor, next: Cursor) {
-        let segments = self.stripe.medium.geometry.segments;
-        let mut segment = (last.segment + 1) % segments;
-        while segment != next.segment {
-            self.stripe.sweep(segment, self.shards.clone());
-            segment = (segment + 1) % segments;
+    /// Sweeps all rows, as the writer would have done one part after the other. After a list that
+    /// cannot be read, rows may also have entries of windows that the log has still to write
+    /// (`policy/log`).
+    fn sweep_all(&self) {
+        let head = self.stripe.log.head();
+        for mut shard in self.shards.clone().map(|n| self.stripe.shard_at(n)) {
+            if let Some(log) = shard.policy.log_mut() {
+                log.sweep(0..log.rows(), head);
+            }
         }
     }
 
@@ -580,7 +581,6 @@ impl<'a> Replay<'a> {
             ..cursor
         };
         stripe.log.opened(end);
-        stripe.sweep(cursor.segment, self.shards.clone());
         let from = used / stripe.medium.geometry.unit_bytes;
         let new = segment
             .listed

@@ -431,9 +431,9 @@ impl Stripe {
 
     /// Drops entries the head has passed from the rows of `shards` that belong to `segment`: every
     /// row once a lap.
-    pub(crate) fn sweep(&self, segment: u64, shards: Range<usize>) {
+    pub(crate) fn sweep(&self, segment: u64) {
         let segments = self.medium.geometry.segments;
-        for mut shard in shards.map(|n| self.shard_at(n)) {
+        for mut shard in self.shards() {
             // In the Disk Table the log holds tails only, to which no entry points.
             let Some(log) = shard.policy.log_mut() else {
                 return;

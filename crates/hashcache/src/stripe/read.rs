@@ -13,13 +13,15 @@ use bytes::Bytes;
 use super::Stripe;
 use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Read};
-use crate::format::{IO_BLOCK, Prelude, RecordAddress, claimed_key};
+use crate::format::{IO_BLOCK, PRELUDE_REST_MAX, Prelude, RecordAddress, claimed_key};
 use crate::key::KeyHash;
+use crate::object::MAX_NAME;
 use crate::policy::LogPolicy;
 use crate::record::Record;
 
 /// What tells a record's name at the least: no prelude is longer.
 const PRELUDE_READ: usize = 8 << 10;
+const _: () = assert!(MAX_NAME + PRELUDE_REST_MAX <= PRELUDE_READ);
 
 /// A read of a record that lies at one of a few places, and whose length is not known.
 #[derive(Clone, Copy)]
@@ -128,7 +130,8 @@ impl Stripe {
         bytes: &Bytes,
         key: KeyHash,
     ) -> Result<FoundRecord, Read> {
-        // What headers say costs a comparison, and a MAC only where the name's hash is right.
+        // What headers say costs comparisons. MACs are checked where the name's hash is right, and
+        // only if no such record is found, those of the other records.
         let claims = (0..first.units).filter_map(|unit| {
             let (skip, place) = self.place_within(first, unit);
             Some((claimed_key(bytes.get(skip..)?, place)?, unit))

@@ -20,7 +20,6 @@ use crate::format::{
     Family, IO_BLOCK, KIND_SLOT, KIND_TAIL, Listed, RecordAddress, TAIL_HEADER, Tail, TailAddress,
     encode_record, kind_number, round_up,
 };
-use crate::key::SHARDS;
 use crate::memory::{AlignedBuf, Arrival, Copied};
 use crate::observers::{Event, MarkedObject};
 use crate::shard::{Pending, Shard};
@@ -338,14 +337,14 @@ impl DeviceWriter {
             let held_anything = stripe.log.was_opened(segment);
             stripe.log.left_out(segment);
             self.segments_since_checkpoint += 1;
-            stripe.sweep(segment, 0..SHARDS);
+            stripe.sweep(segment);
             self.report_reclaimed(held_anything);
         }
         let cursor = self.log.next_segment(stripe.draw_version().0);
         let held_anything = stripe.log.was_opened(cursor.segment);
         stripe.log.opened(cursor);
         self.segments_since_checkpoint += 1;
-        stripe.sweep(cursor.segment, 0..SHARDS);
+        stripe.sweep(cursor.segment);
         self.report_reclaimed(held_anything);
         Ok(())
     }

@@ -48,6 +48,8 @@ struct Walk {
     /// What lies in each window, in its order; lists name the same.
     disk: BTreeMap<u64, Vec<Put>>,
     damaged: BTreeSet<u64>,
+    /// Windows whose lists cannot be read any more.
+    unlisted: BTreeSet<u64>,
     current: BTreeMap<u64, Put>,
     removed: BTreeMap<u64, u64>,
     /// Names of which a newer record is pending.
@@ -72,6 +74,7 @@ impl Walk {
             version: 0,
             disk: BTreeMap::new(),
             damaged: BTreeSet::new(),
+            unlisted: BTreeSet::new(),
             current: BTreeMap::new(),
             removed: BTreeMap::new(),
             replacing: BTreeSet::new(),
@@ -110,6 +113,7 @@ impl Walk {
         let overwritten = self.head.saturating_sub(WINDOWS);
         self.disk.retain(|window, _| *window >= overwritten);
         self.damaged.retain(|at| *at / UNITS >= overwritten);
+        self.unlisted.retain(|window| *window >= overwritten);
         let (mut counting, mut others) = (Vec::new(), Vec::new());
         for (n, put) in batch.iter().enumerate() {
             self.disk.entry(put.at / UNITS).or_default().push(*put);
@@ -147,9 +151,16 @@ impl Walk {
 
     fn sweep(&mut self, window: u64) {
         if window.is_multiple_of(SEGMENT_WINDOWS) {
-            let head = LogPos(window * UNITS);
-            self.log.sweep(0..ROWS, head);
+            self.sweep_rows_of(window / SEGMENT_WINDOWS, LogPos(window * UNITS));
         }
+    }
+
+    /// The rows that a segment has, of all the segments of a lap.
+    fn sweep_rows_of(&mut self, segment: u64, head: LogPos) {
+        let segments = WINDOWS / SEGMENT_WINDOWS;
+        let row = |part: u64| u32::try_from(u64::from(ROWS) * part / segments).unwrap();
+        let part = segment % segments;
+        self.log.sweep(row(part)..row(part + 1), head);
     }
 
     fn remove(&mut self, name: u64) {
@@ -158,6 +169,16 @@ impl Walk {
         self.removed.insert(name, self.version);
         self.current.remove(&name);
         self.log.forget_all(clashing(name), self.position());
+    }
+
+    /// A header of a batch is damaged: what lies behind it in its segment is not listed any more.
+    fn damage_list(&mut self) {
+        let windows: Vec<u64> = self.disk.keys().copied().collect();
+        if !windows.is_empty() {
+            let first = windows[self.random.usize(..windows.len())];
+            let end = (first / SEGMENT_WINDOWS + 1) * SEGMENT_WINDOWS;
+            self.unlisted.extend(first..end);
+        }
     }
 
     fn damage(&mut self) {
@@ -188,7 +209,7 @@ impl Walk {
                 .copied()
                 .collect();
             if !found.is_empty() {
-                let is_current = |put: &Put| self.current.get(&name) == Some(put);
+                let is_current = |put: &Put| self.is_current(put);
                 self.lies += u64::from(!found.iter().all(is_current));
                 self.found += 1;
                 return;
@@ -200,6 +221,16 @@ impl Walk {
                 return;
             }
         }
+    }
+
+    /// Whether `put` is the current record of its name, or one that a recovery knew from a row, but
+    /// from no list, and that is newer than what the lists say.
+    fn is_current(&self, put: &Put) -> bool {
+        let listed = self.current.get(&put.name);
+        let newest = listed.map_or(0, |it| it.version);
+        let removed = self.removed.get(&put.name).copied().unwrap_or(0);
+        let is_unlisted = self.unlisted.contains(&(put.at / UNITS));
+        listed == Some(put) || is_unlisted && put.version > newest.max(removed)
     }
 
     fn save_some(&mut self) {
@@ -248,11 +279,17 @@ impl Walk {
         };
         for segment in from / SEGMENT_WINDOWS..=end / SEGMENT_WINDOWS {
             let first = (segment * SEGMENT_WINDOWS).max(from);
-            self.head = end.min((segment + 1) * SEGMENT_WINDOWS);
-            self.log.sweep(0..ROWS, self.position());
+            // A list that cannot be read ends the segment.
+            let listed_end = (first..end.min((segment + 1) * SEGMENT_WINDOWS))
+                .take_while(|window| !self.unlisted.contains(window))
+                .last();
+            self.head = listed_end.map_or(first, |window| window + 1);
             (first..self.head).for_each(|window| self.replay(window));
         }
-        let listed = self.disk.values().flatten();
+        self.log.sweep(0..ROWS, self.position());
+        let is_listed = |window: &u64| !self.unlisted.contains(window);
+        let listed = self.disk.iter().filter(|(window, _)| is_listed(window));
+        let listed = listed.flat_map(|(_, puts)| puts);
         let is_removed = |put: &&Put| {
             self.removed
                 .get(&put.name)
@@ -295,7 +332,8 @@ impl Walk {
                 let name = self.random.u64(..NAMES);
                 self.remove(name);
             }
-            360..370 => self.damage(),
+            360..368 => self.damage(),
+            368..370 => self.damage_list(),
             370..500 => self.save_some(),
             500..505 => self.crash(),
             _ => {
