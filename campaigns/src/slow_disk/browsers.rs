@@ -318,7 +318,7 @@ const PAGE_ACCEPT: &str = "text/html,application/xhtml+xml,*/*;q=0.8";
 pub const OTHER_ACCEPT: &str = "*/*";
 const LOOK_TIME: Duration = Duration::from_millis(50);
 /// A disk of 100 operations/s needs some seconds for all that the browsers can ask for at once.
-const RESPONSE_TIME: Duration = Duration::from_mins(1);
+const RESPONSE_TIME: Duration = Duration::from_secs(60);
 /// A browser does not ask a server that refuses connections as often as it can.
 const FAULT_TIME: Duration = Duration::from_millis(50);
 const FAULTS_MAX: u64 = 200;

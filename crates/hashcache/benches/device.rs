@@ -35,7 +35,7 @@ fn config(path: &str) -> Config {
         // The device must give each answer.
         hot_bytes_max: 0,
         object_bytes: u32::try_from(RECORD_BYTES).unwrap(),
-        open_patience: Duration::from_mins(1),
+        open_patience: Duration::from_secs(60),
         ..Config::new(path)
     }
 }

@@ -263,7 +263,7 @@ impl Values {
             client_reload: ClientReload::Validate,
             set_cookie: SetCookie::Protect,
             collapse_wait: CollapseWait::Satellite,
-            negative_lifetime: Duration::from_mins(1),
+            negative_lifetime: Duration::from_secs(60),
             unreachable_lifetime: Duration::from_secs(10),
             adaptive_lifetime: false,
             limits: Limits::default(),

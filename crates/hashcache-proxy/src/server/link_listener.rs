@@ -220,4 +220,4 @@ const WINDOWS_PART: u64 = 8;
 /// A child may have one stream for so many bytes of its share: the tables of h2 take up to an
 /// eighth of it. A share of 16 MiB has 1,000.
 const STREAM_SHARE: u64 = 16 << 10;
-const FOREVER: Duration = Duration::from_hours(24 * 365 * 10);
+const FOREVER: Duration = Duration::from_secs(24 * 365 * 10 * 3600);

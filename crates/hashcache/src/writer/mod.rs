@@ -238,10 +238,10 @@ impl DeviceWriter {
     fn patience(&self) -> Duration {
         let clock = &self.stripe.medium.clock;
         if clock.is_manual() {
-            return Duration::from_hours(24);
+            return Duration::from_secs(24 * 3600);
         }
         let now = clock.monotone();
-        let mut patience = Duration::from_mins(1);
+        let mut patience = Duration::from_secs(60);
         if let Some(checkpoint) = &self.checkpoint {
             patience = patience.min(checkpoint.due_in(now, self.removals_are_held));
         } else if self.removals_are_held {
