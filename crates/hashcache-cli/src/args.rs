@@ -13,6 +13,7 @@ use hashcache_proxy::HostList;
 
 use crate::bench::BenchCommand;
 use crate::ca::CaCommand;
+use crate::healthcheck::HealthArgs;
 use crate::link::LinkCommand;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
@@ -72,6 +73,8 @@ pub enum Command {
     },
     /// Remove objects from the cache of a running proxy
     Purge(PurgeArgs),
+    /// Ask a running proxy whether it works, for containers and scripts
+    Healthcheck(HealthArgs),
     /// Check, show or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -7,6 +7,7 @@
 
 // What was asked.
 mod address;
+mod admin_client;
 mod args;
 mod fault;
 mod open_fault;
@@ -22,6 +23,7 @@ mod completions;
 mod config;
 mod env;
 mod example;
+mod healthcheck;
 mod inspect;
 mod link;
 mod man;
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Purge(args) => purge::run(&args, &environment),
+        Command::Healthcheck(args) => healthcheck::run(&args, &environment),
         Command::Ca(command) => ca::run(&command, &environment),
         Command::Link(command) => link::run(&command, &environment),
         Command::Config(command) => config::run(command, &environment),

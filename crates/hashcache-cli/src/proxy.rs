@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use hashcache::{Cache, Config, OpenError, PolicyKind};
 use hashcache_proxy::{
     AccessLog, CertificateAuthority, Hosts, Intercept, Listening, RunError, Settings, Speaks,
-    StateFiles,
+    StateFiles, Supervisor,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -47,6 +47,9 @@ pub enum Role {
 
 /// Runs the proxy.
 pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow::Result<ExitCode> {
+    // First of all, while there are no other threads.
+    let supervisor = Supervisor::of_this_process()
+        .context("cannot use what the service manager passes (LISTEN_FDS, NOTIFY_SOCKET)")?;
     logging::start(environment)?;
     let mut effective = load(args, role, environment)?;
     let started = effective.clone();
@@ -91,7 +94,8 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
             AccessLog::None | AccessLog::File(_) => say(&line),
         }
     };
-    hashcache_proxy::run(for_proxy(&effective)?, cache, state, listening, reload)
+    let settings = for_proxy(&effective)?;
+    hashcache_proxy::run(settings, cache, state, supervisor, listening, reload)
         .map_err(cannot_run)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -251,6 +255,12 @@ fn cannot_run(error: RunError) -> anyhow::Error {
             Some(advice) => what.hint(advice).into(),
             None => what.into(),
         };
+    }
+    if let RunError::Inherited { .. } = &error {
+        let fault = Fault::new(error.to_string());
+        let hint = "the addresses of `hashcache.socket` must be those of `listen`, `admin`, \
+                    `link_listen` or `link_forward`: see `systemctl edit hashcache.socket`";
+        return fault.hint(hint).into();
     }
     let hint = match &error {
         RunError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => {

@@ -7,6 +7,7 @@ mod configuration;
 mod environment;
 mod operation;
 mod plan;
+mod service;
 
 mod cache_box;
 mod proxy_process;

@@ -643,6 +643,14 @@ fn the_unit_keeps_cache_and_logs_where_it_may_write() {
     };
     assert_eq!(value("ExecStart"), Some("/usr/bin/hashcache proxy"));
     assert_eq!(value("ExecReload"), Some("/bin/kill -HUP $MAINPID"));
+    // A socket unit without this address would keep the default settings from starting.
+    let socket = packaged("systemd/hashcache.socket");
+    let streams: Vec<&str> = socket
+        .lines()
+        .filter_map(|line| line.strip_prefix("ListenStream="))
+        .collect();
+    let example = packaged("hashcache.toml");
+    assert!(example.contains(&format!("\n#listen = {streams:?}\n")));
     let (cache, home) = value("Environment").unwrap().split_once('=').unwrap();
     assert_eq!(cache, "XDG_CACHE_HOME");
     // What the proxy makes of it when nobody is root, is what systemd lets it write to.

@@ -11,7 +11,7 @@ use hashcache::{Cache, Config, Placement};
 use hashcache_http::{ClientReload, Rules, Seconds, SetCookie, host_part};
 use hashcache_proxy::{
     AccessLog, CollapseWait, Fail, GroupBy, Limits, LinkSettings, Listening, LogFormat, Mode,
-    Settings, StateFiles,
+    Settings, StateFiles, Supervisor,
 };
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 
@@ -96,7 +96,8 @@ pub fn start(cache: &Cache) -> SocketAddr {
     let (cache, again) = (cache.clone(), settings.clone());
     std::thread::spawn(move || {
         let listening = |bound: &Listening| said.send(bound.clients[0]).expect("it is waited for");
-        hashcache_proxy::run(settings, cache, StateFiles::default(), listening, || {
+        let (state, supervisor) = (StateFiles::default(), Supervisor::default());
+        hashcache_proxy::run(settings, cache, state, supervisor, listening, || {
             Ok::<_, std::convert::Infallible>(again.clone())
         })
     });

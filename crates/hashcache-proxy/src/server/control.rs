@@ -18,6 +18,7 @@ use tracing::{error, info, warn};
 use super::connection_counts::ConnectionCounts;
 use super::links::Links;
 use super::stage::{DRAIN_STEP, OVER_TIME, Stage};
+use super::supervisor::Notifier;
 use super::udp_sockets::UdpSockets;
 use crate::access_log::AccessLogger;
 use crate::admin::Admin;
@@ -50,6 +51,9 @@ pub(super) struct Control {
     pub(super) udp: UdpSockets,
     pub(super) links: Links,
     pub(super) stopping: watch::Receiver<Stage>,
+    pub(super) notifier: Arc<Notifier>,
+    /// What the supervisor shows while clients are served.
+    pub(super) status: String,
 }
 
 impl Control {
@@ -61,19 +65,23 @@ impl Control {
     ) {
         loop {
             tokio::select! {
-                _ = signals.term.recv() => break,
-                _ = signals.int.recv() => break,
+                () = signals.stop.recv() => break,
                 _ = signals.hup.recv() => {
+                    self.notifier.reloading();
                     self.log.reopen();
                     self.reload(reload());
+                    self.notifier.ready(&self.status);
                 }
                 _ = signals.usr1.recv() => self.log.reopen(),
+                // Other proxies start a new version of themselves. Here its default, to end the
+                // process, would be a surprise.
+                _ = signals.usr2.recv() => warn!("signal USR2 has no effect"),
             }
         }
-        info!(
-            connections = self.counts.all.load(Ordering::Relaxed),
-            "stopping"
-        );
+        let connections = self.counts.all.load(Ordering::Relaxed);
+        info!(connections, "stopping");
+        let status = format!("waiting for {connections} connections");
+        self.notifier.stopping(&status);
         self.admin.drain();
         self.stop.send_replace(Stage::Draining);
         let deadline = tokio::time::sleep(self.settings.limits.drain_time);
@@ -81,8 +89,7 @@ impl Control {
         while threads.iter().any(|thread| !thread.is_finished()) {
             tokio::select! {
                 () = &mut deadline => break,
-                _ = signals.term.recv() => break,
-                _ = signals.int.recv() => break,
+                () = signals.stop.recv() => break,
                 () = tokio::time::sleep(DRAIN_STEP) => {}
             }
         }
@@ -271,19 +278,42 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
 
 /// The signals that the process handles.
 pub(super) struct UnixSignals {
-    term: Signal,
-    int: Signal,
+    stop: StopSignals,
     hup: Signal,
     usr1: Signal,
+    usr2: Signal,
+}
+
+/// The signals that end the process: TERM of service managers, INT of terminals, QUIT of those who
+/// know it from other proxies.
+struct StopSignals {
+    term: Signal,
+    int: Signal,
+    quit: Signal,
+}
+
+impl StopSignals {
+    /// Waits for the next one.
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+            _ = self.quit.recv() => {}
+        }
+    }
 }
 
 impl UnixSignals {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
-            term: signal(SignalKind::terminate())?,
-            int: signal(SignalKind::interrupt())?,
+            stop: StopSignals {
+                term: signal(SignalKind::terminate())?,
+                int: signal(SignalKind::interrupt())?,
+                quit: signal(SignalKind::quit())?,
+            },
             hup: signal(SignalKind::hangup())?,
             usr1: signal(SignalKind::user_defined1())?,
+            usr2: signal(SignalKind::user_defined2())?,
         })
     }
 }

@@ -29,6 +29,7 @@ use super::probes::probe_peers;
 use super::protocol::{NotServed, detect_protocol};
 use super::site_checks::check_origins;
 use super::stage::{DRAIN_STEP, RunError, Stage, accept_while_serving};
+use super::watchdog::Pulse;
 use crate::access_log::{RequestId, WorkerLog};
 use crate::connection::Connection;
 use crate::failure::Failure;
@@ -51,6 +52,7 @@ pub(super) struct Core {
     pub(super) settings: Settings,
     pub(super) counts: Arc<ConnectionCounts>,
     pub(super) stopping: watch::Receiver<Stage>,
+    pub(super) pulse: Option<Pulse>,
 }
 
 impl Core {
@@ -76,7 +78,7 @@ impl Core {
             })
     }
 
-    async fn serve(self, number: usize, sockets: CoreSockets) {
+    async fn serve(mut self, number: usize, sockets: CoreSockets) {
         let CoreSockets {
             clients,
             link,
@@ -92,6 +94,9 @@ impl Core {
         if number == 0 {
             tokio::task::spawn_local(probe_peers(Rc::clone(&worker)));
             tokio::task::spawn_local(check_origins(Rc::clone(&worker)));
+        }
+        if let Some(pulse) = self.pulse.take() {
+            tokio::task::spawn_local(pulse.answer());
         }
         let core = Rc::new(self);
         // Connections and listeners hold a sender each; when the last is dropped, the core can end.

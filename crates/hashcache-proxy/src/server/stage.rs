@@ -65,6 +65,12 @@ pub enum RunError {
         /// The system's error.
         source: io::Error,
     },
+    /// The supervisor passes a socket that no setting names.
+    #[error("a socket at {address} was passed to this process, and no setting has that address")]
+    Inherited {
+        /// The address.
+        address: SocketAddr,
+    },
     /// The access log could not be opened.
     #[error("cannot write the access log to {place}")]
     AccessLog {
