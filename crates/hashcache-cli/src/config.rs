@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use hashcache_proxy::Supervisor;
 use serde_json::{Map, Value, json};
 
 use crate::args::{ConfigCommand, SettingArgs};
@@ -29,7 +30,7 @@ pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<
 fn check(file: Option<&Path>, environment: &Environment) -> anyhow::Result<ExitCode> {
     match settings::load(file, vec![], environment) {
         Ok(effective) => {
-            let problems = proxy::start_problems(&effective);
+            let problems = proxy::start_problems(&effective, &Supervisor::default());
             if !problems.is_empty() {
                 tell(&fault::render(&Faults(problems).into()));
                 return Ok(ExitCode::from(NOT_WELL));

@@ -54,7 +54,7 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
     let mut effective = load(args, role, environment)?;
     let started = effective.clone();
     let open_files = raise_open_files();
-    let problems = start_problems(&effective);
+    let problems = start_problems(&effective, &supervisor);
     if !problems.is_empty() {
         return Err(Faults(problems).into());
     }
@@ -67,7 +67,6 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
     let cache = open(&effective)?;
     // Not earlier: when opening fails, the engine removes the files that it made, and a file that
     // another process made meanwhile is not ours.
-    // process made meanwhile is not ours.
     let new_files = NewFiles::new(absent);
     let stats = cache.stats();
     let (cache_size, in_all) = (stats.device_bytes_min, stats.device_bytes);
@@ -103,7 +102,7 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
 /// Every reason not to start that can be found without starting. Nothing is created or changed, and
 /// a proxy that runs with these settings is not disturbed. An address in use is not reported: the
 /// program that uses it may be the proxy that is to be restarted.
-pub fn start_problems(effective: &Effective) -> Vec<Fault> {
+pub fn start_problems(effective: &Effective, supervisor: &Supervisor) -> Vec<Fault> {
     let values = &effective.values;
     let mut problems = Vec::new();
     if values.link_listen.is_some() && values.link_children.is_empty() {
@@ -133,7 +132,7 @@ pub fn start_problems(effective: &Effective) -> Vec<Fault> {
             }
         }
     };
-    let refusals = hashcache_proxy::preflight(&settings).into_iter();
+    let refusals = hashcache_proxy::preflight(&settings, supervisor).into_iter();
     problems.extend(refusals.flat_map(|error| fault::all(&cannot_run(error))));
     problems
 }

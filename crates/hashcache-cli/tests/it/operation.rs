@@ -662,6 +662,11 @@ fn the_unit_keeps_cache_and_logs_where_it_may_write() {
         rotation.starts_with(&format!("{logs}/*.log {{\n")),
         "{rotation}"
     );
+    let (user, group) = (value("User").unwrap(), value("Group").unwrap());
+    assert!(
+        rotation.contains(&format!("\tsu {user} {group}\n")),
+        "{rotation}"
+    );
     assert!(
         rotation.contains("--signal=USR1 hashcache.service"),
         "{rotation}"

@@ -1,12 +1,14 @@
 //! The proxy under a service manager, which these tests stand for: its sockets, its messages, the
 //! signals, and the question whether the proxy works.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
 
+use rustix::net::{self, AddressFamily, SocketType, sockopt};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::operation::{Running, refused, told};
@@ -14,6 +16,9 @@ use crate::{Home, Outcome};
 
 /// Puts the listening socket, which comes as standard input, where systemd puts the first one.
 const PASS_SOCKET: &str = "exec 3<&0 0</dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$@\"";
+
+/// A test fails when the proxy has not answered for so long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The command, which gets `socket` as systemd would pass it.
 fn with_socket(home: &Home, socket: &TcpListener, flags: &[&str]) -> Command {
@@ -46,6 +51,9 @@ impl Service {
         let name = home.path().join("notify");
         let _ = std::fs::remove_file(&name);
         let notified = UnixDatagram::bind(&name).expect("a socket below the home");
+        notified
+            .set_read_timeout(Some(PATIENCE))
+            .expect("a time above zero");
         let listen = format!("--listen={}", address(socket));
         let mut child = with_socket(home, socket, &[&listen, "--admin=none"])
             .env("NOTIFY_SOCKET", &name)
@@ -99,6 +107,9 @@ fn address(socket: &TcpListener) -> SocketAddr {
 fn ask(socket: &TcpListener) -> TcpStream {
     let at = address(socket);
     let mut client = TcpStream::connect(at).expect("the socket accepts connections");
+    client
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a time above zero");
     let head = format!("GET / HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n");
     client.write_all(head.as_bytes()).expect("room for a head");
     client
@@ -161,6 +172,29 @@ fn connections_wait_while_a_proxy_with_passed_sockets_restarts() {
     let between = ask(&socket);
     let _second = Service::start(&home, &socket, &[]);
     assert_eq!(status_line(between), "HTTP/1.1 200 OK");
+}
+
+/// A listening socket at an address that no machine has (RFC 5737).
+fn socket_of_nobody() -> io::Result<TcpListener> {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    sockopt::set_ip_freebind(&socket, true)?;
+    net::bind(&socket, &SocketAddrV4::new([192, 0, 2, 1].into(), 0))?;
+    net::listen(&socket, 16)?;
+    Ok(socket.into())
+}
+
+#[test]
+fn a_passed_socket_is_used_where_the_proxy_itself_cannot_bind() {
+    let home = Home::new();
+    // Usually such an address has a port below 1024, but the user of a test may be root.
+    let socket = socket_of_nobody().unwrap();
+    let listen = format!("--listen={}", address(&socket));
+    let alone = refused(&home, &[&listen, "--cache=c.img"]);
+    let (what, _) = told(&alone);
+    assert!(what.contains("cannot listen"), "{what}");
+    let service = Service::start(&home, &socket, &[]);
+    let serving = format!("READY=1\nSTATUS=serving on {}", address(&socket));
+    assert_eq!(service.message(), serving);
 }
 
 #[test]

@@ -94,6 +94,11 @@ impl InheritedSockets {
         }
     }
 
+    /// Whether there is a socket at `address`.
+    pub(super) fn has(&self, address: SocketAddr) -> bool {
+        self.0.iter().any(|(it, _)| *it == address)
+    }
+
     /// The socket at `address`, if there is one.
     pub(super) fn take(&mut self, address: SocketAddr) -> Option<TcpListener> {
         let at = self.0.iter().position(|(it, _)| *it == address)?;
