@@ -13,7 +13,7 @@ mod trial;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -188,7 +188,7 @@ fn commit_seconds() -> anyhow::Result<String> {
     Ok(seconds.trim().to_owned())
 }
 
-/// Makes an empty `directory` with this mode.
+/// Makes an empty `directory`.
 fn empty_directory(directory: &Path) -> anyhow::Result<()> {
     if directory.exists() {
         fs::remove_dir_all(directory)
@@ -197,12 +197,18 @@ fn empty_directory(directory: &Path) -> anyhow::Result<()> {
     make_directory(directory)
 }
 
+/// Makes a directory, and those above it that are missing. Packages have them as they are here, so
+/// everyone may read them, whatever the umask of the build.
 fn make_directory(directory: &Path) -> anyhow::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true).mode(0o755);
-    builder
-        .create(directory)
-        .with_context(|| format!("cannot make {}", directory.display()))
+    if directory.is_dir() {
+        return Ok(());
+    }
+    make_directory(directory.parent().context("a path without a directory")?)?;
+    let make = || {
+        fs::create_dir(directory)?;
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
+    };
+    make().with_context(|| format!("cannot make {}", directory.display()))
 }
 
 /// Writes a file with these permission bits, and makes its directory.
