@@ -73,8 +73,8 @@ impl Control {
                     self.notifier.ready(&self.status);
                 }
                 _ = signals.usr1.recv() => self.log.reopen(),
-                // Other proxies start a new version of themselves. Here its default, to end the
-                // process, would be a surprise.
+                // With USR2 nginx starts its new version. By default the signal ends the process,
+                // which nobody who sends it wants.
                 _ = signals.usr2.recv() => warn!("signal USR2 has no effect"),
             }
         }
@@ -284,8 +284,8 @@ pub(super) struct UnixSignals {
     usr2: Signal,
 }
 
-/// The signals that end the process: TERM of service managers, INT of terminals, QUIT of those who
-/// know it from other proxies.
+/// The signals that end the process: service managers send TERM, terminals INT, and operators who
+/// know nginx QUIT.
 struct StopSignals {
     term: Signal,
     int: Signal,

@@ -23,7 +23,7 @@ pub(super) struct Watchdog {
     answers: Vec<Arc<AtomicU64>>,
 }
 
-/// The end of a core.
+/// What a core has of the watchdog: the number that was asked for, and where to write it down.
 pub(super) struct Pulse {
     asked: watch::Receiver<u64>,
     answer: Arc<AtomicU64>,
@@ -40,7 +40,7 @@ impl Watchdog {
         }
     }
 
-    /// The end of one more core.
+    /// Adds a core, which runs [`Pulse::answer`].
     pub(super) fn pulse(&mut self) -> Pulse {
         let answer = Arc::new(AtomicU64::new(0));
         self.answers.push(Arc::clone(&answer));
