@@ -352,7 +352,7 @@ fn engine_config_now(effective: &Effective) -> Config {
 /// Settings that were given but have no effect with the policy.
 fn without_effect(effective: &Effective) -> Vec<&'static str> {
     let policy = effective.values.policy;
-    let is_log = matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
+    let is_log = effective.values.has_log();
     let works = [
         ("rows", policy == PolicyKind::Log),
         ("grouped", is_log),

@@ -276,6 +276,11 @@ impl Values {
             .unwrap_or(self.cache_size / OBJECTS_PER_CACHE)
     }
 
+    /// Whether the policy stores everything in the log, which can group and readmit.
+    pub fn has_log(&self) -> bool {
+        matches!(self.policy, PolicyKind::Log | PolicyKind::LogLru)
+    }
+
     /// Whether the proxy is a reverse proxy.
     pub fn is_reverse(&self) -> bool {
         self.accelerate.is_some() || !self.sites.all().is_empty()
@@ -355,7 +360,7 @@ impl Values {
             log_format: self.log_format,
             log_strip_query: self.log_strip_query,
             log_anonymize: self.log_anonymize,
-            group_by: self.group_by,
+            group_by: (self.grouped && self.has_log()).then_some(self.group_by),
             rules: self.rules.clone(),
             client_reload: self.client_reload,
             set_cookie: self.set_cookie,
