@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use hashcache::{Cache, Config, OpenError, PolicyKind};
+use hashcache_http::host_part;
 use hashcache_proxy::{
     AccessLog, CertificateAuthority, Hosts, Intercept, Listening, RunError, Settings, Speaks,
     StateFiles,
@@ -384,7 +385,7 @@ fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Confi
         held_share: values.held_share,
         rows: values.rows,
         grouped: values.grouped,
-        placement: values.placement.rule(),
+        placement: values.placement.rule(host_part),
         readmission: values.readmission,
         io: values.io,
         object_bytes: values.object_size,

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hashcache::{Io, Placement, PolicyKind, Rows};
-use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie, host_part};
+use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie};
 use hashcache_proxy::{
     AccessLog, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy, HostOptions,
     Limits, LinkForward, LinkSettings, Listen, LogFormat, Mirror, Mode, Nat64, PeerChoice, Pin,
@@ -178,21 +178,22 @@ pub struct Values {
     pub limits: Limits,
 }
 
-/// What chooses the device of an object, of several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What chooses the disk of an object, of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum PlaceBy {
-    /// Its whole name.
+    /// Its whole name
     Name,
-    /// The host of its URL.
+    /// The host of its URL
     Host,
 }
 
 impl PlaceBy {
-    /// For the engine. The store remembers the number: another rule needs another one.
-    pub fn rule(self) -> Placement {
+    /// For the engine; `host_of` finds the host in a name. The store remembers the number: another
+    /// rule needs another one.
+    pub fn rule(self, host_of: fn(&[u8]) -> &[u8]) -> Placement {
         match self {
             Self::Name => Placement::NAME,
-            Self::Host => Placement::new(NonZeroU32::MIN, host_part),
+            Self::Host => Placement::new(NonZeroU32::MIN, host_of),
         }
     }
 }
