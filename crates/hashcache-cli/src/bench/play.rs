@@ -8,8 +8,7 @@
 //! Requests follow each other as fast as the store answers. Modelled disks have a time of their own
 //! (module `disks`). The small store stands for one that fills the disk, so every seek takes the
 //! mean time. Batches are written by that same clock and the store's secret follows from the seed,
-//! so the result depends neither on the machine nor on chance (but for reads by threads of the
-//! store, see `ENGINE_HELP`).
+//! so the result depends neither on the machine nor on chance (`ENGINE_HELP` has the exceptions).
 //!
 //! Invariant: the content of every hit is compared with what was stored.
 
