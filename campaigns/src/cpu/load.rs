@@ -1,10 +1,11 @@
-//! What `wrk`, and over TLS `h2load`, ask for in a round, and what they say of it.
+//! What `wrk`, and over TLS `h2load`, ask for in a round, and what they say of it. Before rounds
+//! over TLS curl gets one body, which `h2load` does not show.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 
 use super::Args;
 
@@ -185,6 +186,29 @@ impl Load {
             per_second,
         })
     }
+}
+
+/// What curl gets for one request over TLS.
+pub fn body_over_tls(
+    address: SocketAddr,
+    protocol: Protocol,
+    target: &str,
+) -> anyhow::Result<Vec<u8>> {
+    let flag = match protocol {
+        Protocol::Http1 => "--http1.1",
+        Protocol::Http2 => "--http2",
+    };
+    let output = Command::new("curl")
+        .args(["-sSfk", "--max-time", "30", flag])
+        .arg(format!("https://{address}{target}"))
+        .output()
+        .context("cannot run curl")?;
+    ensure!(
+        output.status.success(),
+        "curl: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(output.stdout)
 }
 
 /// The cipher of all connections with TLS.

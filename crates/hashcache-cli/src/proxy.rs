@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use hashcache::{Cache, Config, OpenError, PolicyKind};
+use hashcache_http::host_part;
 use hashcache_proxy::{
     AccessLog, CertificateAuthority, Hosts, Intercept, Listening, RunError, Settings, Speaks,
     StateFiles, Supervisor,
@@ -361,7 +362,7 @@ fn engine_config_now(effective: &Effective) -> Config {
 /// Settings that were given but have no effect with the policy.
 fn without_effect(effective: &Effective) -> Vec<&'static str> {
     let policy = effective.values.policy;
-    let is_log = matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
+    let is_log = effective.values.has_log();
     let works = [
         ("rows", policy == PolicyKind::Log),
         ("grouped", is_log),
@@ -393,7 +394,7 @@ fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Confi
         held_share: values.held_share,
         rows: values.rows,
         grouped: values.grouped,
-        placement: values.placement.rule(),
+        placement: values.placement.rule(host_part),
         readmission: values.readmission,
         io: values.io,
         object_bytes: values.object_size,

@@ -212,8 +212,8 @@ pub struct Settings {
     pub log_strip_query: bool,
     /// Whether clients' addresses are cut to their networks in the access log: /24 and /48.
     pub log_anonymize: bool,
-    /// Which responses form a group in the engine.
-    pub group_by: GroupBy,
+    /// Which responses form a group in the engine; `None`: it does not group.
+    pub group_by: Option<GroupBy>,
     /// Freshness rules, including the shipped ones unless turned off.
     pub rules: hashcache_http::Rules,
     /// The effect of a client's reload on a fresh response.

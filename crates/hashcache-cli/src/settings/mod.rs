@@ -35,7 +35,7 @@ pub use reference::{
     DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS,
     ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Topic, help,
 };
-pub use values::Values;
+pub use values::{PlaceBy, Values};
 
 use hashcache_http::{RuleSpec, Rules};
 use hashcache_proxy::{PeerKind, SiteError, Sites, Speaks};

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hashcache::{Io, Placement, PolicyKind, Rows};
-use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie, host_part};
+use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie};
 use hashcache_proxy::{
     AccessLog, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy, HostOptions,
     Limits, LinkForward, LinkSettings, Listen, LogFormat, Mirror, Mode, Nat64, PeerChoice, Pin,
@@ -178,21 +178,22 @@ pub struct Values {
     pub limits: Limits,
 }
 
-/// What chooses the device of an object, of several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What chooses the disk of an object, of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum PlaceBy {
-    /// Its whole name.
+    /// Its whole name
     Name,
-    /// The host of its URL.
+    /// The host of its URL
     Host,
 }
 
 impl PlaceBy {
-    /// For the engine. The store remembers the number: another rule needs another one.
-    pub fn rule(self) -> Placement {
+    /// For the engine; `host_of` finds the host in a name. The store remembers the number: another
+    /// rule needs another one.
+    pub fn rule(self, host_of: fn(&[u8]) -> &[u8]) -> Placement {
         match self {
             Self::Name => Placement::NAME,
-            Self::Host => Placement::new(NonZeroU32::MIN, host_part),
+            Self::Host => Placement::new(NonZeroU32::MIN, host_of),
         }
     }
 }
@@ -276,6 +277,11 @@ impl Values {
             .unwrap_or(self.cache_size / OBJECTS_PER_CACHE)
     }
 
+    /// Whether the policy stores everything in the log, which can group and readmit.
+    pub fn has_log(&self) -> bool {
+        matches!(self.policy, PolicyKind::Log | PolicyKind::LogLru)
+    }
+
     /// Whether the proxy is a reverse proxy.
     pub fn is_reverse(&self) -> bool {
         self.accelerate.is_some() || !self.sites.all().is_empty()
@@ -355,7 +361,7 @@ impl Values {
             log_format: self.log_format,
             log_strip_query: self.log_strip_query,
             log_anonymize: self.log_anonymize,
-            group_by: self.group_by,
+            group_by: (self.grouped && self.has_log()).then_some(self.group_by),
             rules: self.rules.clone(),
             client_reload: self.client_reload,
             set_cookie: self.set_cookie,

@@ -73,7 +73,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         log_format: LogFormat::Squid,
         log_strip_query: false,
         log_anonymize: false,
-        group_by: GroupBy::Page,
+        group_by: Some(GroupBy::Page),
         rules: Rules::none(),
         client_reload: ClientReload::Validate,
         set_cookie: SetCookie::Protect,

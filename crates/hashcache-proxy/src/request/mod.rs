@@ -43,7 +43,6 @@ use hashcache_http::{
 };
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response, StatusCode};
-use tokio::time::Instant;
 
 use self::body::Body;
 use self::linked::LinkedRequest;
@@ -59,7 +58,6 @@ use crate::fetch::variant::with_objects;
 use crate::log_entry::LogEntryBuilder;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, PageReader};
-use crate::page_groups::PageRequest;
 use crate::settings::Mode;
 use crate::store::{StoreLookup, look_up};
 use crate::upstream::address::check_port;
@@ -236,12 +234,7 @@ async fn serve(
     // A name may be another file for each user, which a key does not tell.
     request.is_bypass =
         request.target.scheme.needs_gateway() && request.fields.contains_key(AUTHORIZATION);
-    let asked = PageRequest {
-        client: connection.client.ip(),
-        target: &request.target,
-        fields: &request.fields,
-    };
-    common.page_groups.note_request(&asked, Instant::now());
+    request.note_page(connection);
     answer(connection, request, log_entry).await
 }
 

@@ -28,7 +28,6 @@ use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
 use crate::members::MemberList;
 use crate::page::PageReader;
-use crate::page_groups::PageRequest;
 use crate::share::Allowance;
 use crate::site::encode::{self, AcceptEncoding, Encoder, Verdict};
 use crate::site::forwarded::{Forwarding, strip_forwarded};
@@ -235,12 +234,7 @@ fn begin(
     let mut request = ClientRequest::new(common.space(), target, request, info);
     request.is_bypass = spec.key.is_bypass(&request.fields);
     request.site = Some(Arc::clone(site_request));
-    let asked = PageRequest {
-        client: connection.client.ip(),
-        target: &request.target,
-        fields: &request.fields,
-    };
-    common.page_groups.note_request(&asked, Instant::now());
+    request.note_page(connection);
     Begun::Request(request, accepted.filter(|_| is_read))
 }
 

@@ -264,7 +264,11 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
             "log_strip_query",
             old.log_strip_query != new.log_strip_query,
         ),
-        ("group_by", old.group_by != new.group_by),
+        // A change of `grouped` is one of the engine's settings.
+        (
+            "group_by",
+            old.group_by.is_some() && new.group_by.is_some() && old.group_by != new.group_by,
+        ),
         ("log_anonymize", old.log_anonymize != new.log_anonymize),
         ("workers", old.workers != new.workers),
         ("limits", old.limits != new.limits),
