@@ -245,9 +245,9 @@ pub const FAULTS: &[Fault] = &[
         file: engine!("stripe/mod.rs"),
         edits: &[(
             "        let segments = self.medium.geometry.segments;
-        for mut shard in shards.map(",
+        for mut shard in self.shards() {",
             "        let segments = self.medium.geometry.segments;
-        for mut shard in shards.take(0).map(",
+        for mut shard in self.shards().take(0) {",
         )],
         suite: Suite::It,
         test: "older::entries_that_the_log_has_passed_are_dropped_once_a_lap",
