@@ -44,8 +44,7 @@ name lies on one of the disks, which work at the same time. A disk waits while n
 what it has. A client waits for its answer before it sends the next request, so use more clients
 with more disks. On other devices requests/s is the rate of one client that waits for each answer.
 Equal seeds give equal requests and an equal secret of the store. Counts are then equal, too, but
-for some in 10,000 where threads of the store read (objects above 64 KiB, log-lru), and for some in
-1,000 with several disks on a busy machine.";
+for some in 10,000 where threads of the store read (objects above 64 KiB, log-lru).";
 
 /// Arguments of `hashcache bench engine`.
 #[derive(Args, Clone, Debug)]
