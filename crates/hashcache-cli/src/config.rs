@@ -84,7 +84,7 @@ fn toml_of(effective: &Effective) -> String {
     }
     if let (false, Some(path)) = (effective.tables.is_empty(), &effective.file) {
         let tables = effective.tables.iter();
-        let tables = tables.map(|(name, tables)| ((*name).to_owned(), tables.clone().into()));
+        let tables = tables.map(|(name, tables)| ((*name).to_owned(), tables.clone()));
         let tables = toml::Table::from_iter(tables);
         text.push_str(&format!("\n# {}\n{tables}", path.display()));
     }

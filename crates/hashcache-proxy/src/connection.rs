@@ -10,13 +10,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache::Reservation;
-use hashcache_http::{Authority, Scheme, Space};
+use hashcache_http::{Authority, Host, Scheme, Space};
+use http::Method;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::access::AccessAction;
+use crate::client_access::ClientAccess;
 use crate::failure::Failure;
-use crate::intercept::InterceptKind;
 use crate::intercept::refusals::ClientProgram;
+use crate::intercept::{InterceptKind, SELF_TEST_HOST};
 use crate::limits::Limits;
 use crate::link::pin::Pin as KeyPin;
 use crate::link::sent_to::SentTo;
@@ -36,8 +39,8 @@ pub(crate) struct Connection {
     pub(crate) local: SocketAddr,
     /// The client's scheme: https over TLS.
     pub(crate) scheme: Scheme,
-    /// The reason if this client is refused.
-    pub(crate) denied: Option<Failure>,
+    /// What the access rules say of the client.
+    pub(crate) access: Rc<ClientAccess>,
     /// The host whose TLS ends here, if the connection is intercepted.
     pub(crate) intercepted: Option<Rc<InterceptedFor>>,
     /// The child whose link it is.
@@ -98,9 +101,34 @@ impl Connection {
             client: self.client.ip(),
         };
         let Some(child) = &self.child else {
-            return self.denied.clone();
+            return self.access.refused(&self.worker.common.live());
         };
         (!self.worker.common.is_child(&child.pin)).then(removed)
+    }
+
+    /// What the access rules decide about a request. A child has shown its key, and has decided
+    /// about its own clients; the rules of this box are not about it. The self-test leads nowhere.
+    ///
+    /// # Errors
+    /// The client may not make it.
+    pub(crate) fn permit(
+        &self,
+        method: &Method,
+        authority: &Authority,
+    ) -> Result<AccessAction, Failure> {
+        if self.child.is_some() || self.is_self_test(authority) {
+            return Ok(AccessAction::Allow);
+        }
+        let live = self.worker.common.live();
+        let request = (method.as_str(), authority);
+        self.access.permit(&self.worker, &live, request)
+    }
+
+    /// Whether a request is for the host of the self-test while interception is on. Over plain HTTP
+    /// the answer only says that the client uses this proxy.
+    pub(crate) fn is_self_test(&self, authority: &Authority) -> bool {
+        let is_host = matches!(&authority.host, Host::Name(name) if &**name == SELF_TEST_HOST);
+        is_host && self.worker.common.live().intercept.is_some()
     }
 
     /// Whether the client is a peer for which nothing is fetched.

@@ -18,6 +18,17 @@ mod link;
 
 pub(crate) use self::link::LinkFault;
 
+/// An access rule that refuses a request, as the person at the client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RuleDenial {
+    /// The name of the rule, or its number.
+    pub(crate) rule: Box<str>,
+    /// Why it refuses, in the operator's words.
+    pub(crate) reason: Option<Box<str>>,
+    /// Whom to ask.
+    pub(crate) contact: Option<Box<str>>,
+}
+
 /// Why a request could not be answered as asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -28,6 +39,8 @@ pub(crate) enum Failure {
     },
     /// The client's address is not on the list.
     ClientDenied { client: IpAddr },
+    /// An access rule refuses the request.
+    RuleDenied(Box<RuleDenial>),
     /// Too many connections from this address, or in all.
     ClientLimit,
     /// `CONNECT` to a port that is not allowed.
@@ -86,9 +99,10 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 29] = [
+    pub(crate) const SLUGS: [&'static str; 30] = [
         "refused",
         "client-denied",
+        "rule-denied",
         "client-limit",
         "connect-port-denied",
         "port-denied",
@@ -149,6 +163,7 @@ impl Failure {
             }
             Self::Refused { .. } => ProxyError::HttpRequestError,
             Self::ClientDenied { .. }
+            | Self::RuleDenied(_)
             | Self::ClientLimit
             | Self::ConnectPortDenied { .. }
             | Self::PortDenied { .. } => ProxyError::HttpRequestDenied,
@@ -205,6 +220,7 @@ impl Failure {
         match self {
             Self::Refused { .. } => "refused",
             Self::ClientDenied { .. } => "client-denied",
+            Self::RuleDenied(_) => "rule-denied",
             Self::ClientLimit => "client-limit",
             Self::ConnectPortDenied { .. } => "connect-port-denied",
             Self::PortDenied { .. } => "port-denied",
@@ -254,6 +270,7 @@ impl fmt::Display for Failure {
                 write!(f, "request refused with {}: {reason}", status.as_u16())
             }
             Self::ClientDenied { client } => write!(f, "client {client} is not allowed"),
+            Self::RuleDenied(denial) => write!(f, "{} does not allow it", denial.rule),
             Self::ClientLimit => f.write_str("too many connections from clients"),
             Self::ConnectPortDenied { port } => write!(f, "CONNECT to port {port} is not allowed"),
             Self::PortDenied { port } => write!(f, "port {port} is not allowed"),
@@ -308,6 +325,11 @@ impl Failure {
             Failure::ClientDenied {
                 client: IpAddr::from([192, 0, 2, 1]),
             },
+            Failure::RuleDenied(Box::new(RuleDenial {
+                rule: "rule 1".into(),
+                reason: None,
+                contact: None,
+            })),
             Failure::ClientLimit,
             Failure::ConnectPortDenied { port: 25 },
             Failure::PortDenied { port: 25 },

@@ -3,6 +3,7 @@
 //! The modules are listed in the order in which a request passes them; `request` answers hits.
 
 // Settings, and what can go wrong.
+mod access;
 mod failure;
 mod limits;
 mod settings;
@@ -14,6 +15,7 @@ mod wire;
 mod worker;
 
 // From a request to its response.
+mod client_access;
 mod collapse;
 mod connect;
 mod connection;
@@ -54,6 +56,11 @@ mod metrics;
 mod page;
 mod state_file;
 
+pub use access::{
+    AccessAction, AccessRequest, AccessRule, AccessRuleError, AccessRuleFault, AccessRules,
+    AccessSettings, ClientRules, Decision, Destination, DestinationError, RULES_MAX, RuleClients,
+    TimedRules, WeekMinute, WeekSpan, WeekSpanError,
+};
 pub use intercept::Intercept;
 pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};

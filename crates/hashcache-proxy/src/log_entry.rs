@@ -117,6 +117,7 @@ impl LogEntryBuilder {
         if matches!(
             failure,
             Failure::ClientDenied { .. }
+                | Failure::RuleDenied(_)
                 | Failure::ConnectPortDenied { .. }
                 | Failure::PortDenied { .. }
                 | Failure::DestinationDenied { .. }

@@ -6,8 +6,10 @@ use std::fmt;
 use std::net::{AddrParseError, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::AccessRules;
 use crate::intercept::Intercept;
 use crate::limits::Limits;
 use crate::link::forward::LinkForward;
@@ -187,6 +189,8 @@ pub struct Settings {
     pub pac_proxies: Vec<hashcache_http::Origin>,
     /// Clients allowed beside the default ones (loopback, private, link-local, our own networks).
     pub allow_client: Vec<Prefix>,
+    /// Who may do what.
+    pub access: Arc<AccessRules>,
     /// Clients that may purge. None: this machine on forward listeners, no client in front of a
     /// site.
     pub allow_purge: Vec<Prefix>,

@@ -21,8 +21,10 @@ use hashcache_http::{
 use hashcache_wan::pages::Packer;
 use http::HeaderMap;
 
+use crate::access::{AccessRules, TimedRules, WeekMinute};
 use crate::access_log::WorkerLog;
 use crate::clock::Clock;
+use crate::clock::zone::Zone;
 use crate::collapse::Collapse;
 use crate::failure::Failure;
 use crate::intercept::{InterceptState, Interceptor};
@@ -89,6 +91,10 @@ pub(crate) struct LiveSettings {
     /// Schemes other than http and https whose resources are fetched.
     pub(crate) gateways: Vec<Scheme>,
     pub(crate) clients: Clients,
+    /// Who may do what, before the default for `clients`.
+    pub(crate) access: Arc<AccessRules>,
+    /// For rules with times of the week.
+    pub(crate) zone: Zone,
     pub(crate) public_url: Option<Origin>,
     pub(crate) mirrors: Mirrors,
     pub(crate) fail: Fail,
@@ -146,6 +152,7 @@ impl LiveSettings {
         upstream: upstream::UpstreamShared,
         (routes, sites): (Routes, Arc<LiveSites>),
         (identity, intercept, link): Shown,
+        zone: Zone,
     ) -> Self {
         let destinations = Destinations::new(
             &settings.allow_destination,
@@ -178,6 +185,8 @@ impl LiveSettings {
             ports: settings.allow_port.clone(),
             gateways: settings.gateways.clone(),
             clients: Clients::new(&settings.allow_client, own.clone()),
+            access: Arc::clone(&settings.access),
+            zone,
             public_url: settings.public_url.clone(),
             mirrors: Mirrors::new(&settings.mirrors),
             fail: settings.fail,
@@ -341,6 +350,14 @@ pub(crate) struct Worker {
     /// Packs text that is stored, with the memory set aside for it; made when it is needed.
     pub(crate) packer: RefCell<Option<(Packer, Reservation)>>,
     upstream: RefCell<(u64, Rc<Upstream>)>,
+    timed_rules: RefCell<Option<TimedRulesNow>>,
+}
+
+/// The access rules of one minute.
+struct TimedRulesNow {
+    generation: u64,
+    unix_minute: u64,
+    rules: Rc<TimedRules>,
 }
 
 impl Worker {
@@ -369,6 +386,7 @@ impl Worker {
             keeps_replaced: Cell::new(false),
             packer: RefCell::default(),
             upstream,
+            timed_rules: RefCell::default(),
         })
     }
 
@@ -383,6 +401,31 @@ impl Worker {
             );
         }
         Rc::clone(&upstream.1)
+    }
+
+    /// The access rules whose times include now.
+    pub(crate) fn timed_rules(&self, live: &LiveSettings) -> Rc<TimedRules> {
+        let generation = live.generation;
+        let unix = match live.access.has_times() {
+            true => self.common.clock.now().seconds(),
+            false => 0,
+        };
+        let unix_minute = unix / 60;
+        let mut known = self.timed_rules.borrow_mut();
+        let is_now = |known: &&TimedRulesNow| {
+            (known.generation, known.unix_minute) == (generation, unix_minute)
+        };
+        if let Some(known) = known.as_ref().filter(is_now) {
+            return Rc::clone(&known.rules);
+        }
+        let local = live.zone.local(i64::try_from(unix).unwrap_or(i64::MAX));
+        let rules = Rc::new(live.access.at(WeekMinute::of_local(local)));
+        *known = Some(TimedRulesNow {
+            generation,
+            unix_minute,
+            rules: Rc::clone(&rules),
+        });
+        rules
     }
 
     /// The next hops for a request with these fields.

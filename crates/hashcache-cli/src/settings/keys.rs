@@ -314,6 +314,17 @@ pub static KEYS: &[Key] = &[
     many!("allow_purge", allow_purge, itself),
     many!("allow_destination", allow_destination, itself),
     many!("deny_destination", deny_destination, itself),
+    Key {
+        name: "contact",
+        form: Form::One(|values, word| {
+            values.contact = Some(word.to_owned());
+            Ok(())
+        }),
+        show: |values| match &values.contact {
+            Some(contact) => Shown::Text(contact.clone()),
+            None => Shown::Nothing,
+        },
+    },
     paths!("upstream_ca", upstream_ca),
     many!("nat64_prefix", nat64_prefix, itself),
     many!("allow_connect_port", allow_connect_port, itself),
@@ -493,7 +504,16 @@ pub fn unknown(name: &str) -> Fault {
     }
     match suggest::nearest(
         name,
-        spellings().chain(["limits", "intercept", "rule", "peer", "route"]),
+        spellings().chain([
+            "limits",
+            "intercept",
+            "networks",
+            "access",
+            "rule",
+            "site",
+            "peer",
+            "route",
+        ]),
     ) {
         Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
         None => fault.hint("`hashcache config example` lists every key"),

@@ -276,7 +276,7 @@ pub static ENTRIES: &[Entry] = &[
         },
         "Also serve clients of this network",
         "Clients of this machine, of private networks and of the networks of its own interfaces \
-         are always served.",
+         are served too. It applies where no `[[access]]` rule matches.",
     ),
     entry(
         "allow_purge",
@@ -341,6 +341,15 @@ pub static ENTRIES: &[Entry] = &[
         DefaultValue::Value,
         "Refuse origins in this network",
         "Wins over `allow_destination`.",
+    ),
+    entry(
+        "contact",
+        Topic::Access,
+        DefaultValue::Unset {
+            example: "\"Ms Abara, room 12\"",
+        },
+        "Whom people may ask whose request an access rule refuses",
+        "The page that they see names the rule, its reason and this person.",
     ),
     entry(
         "tls_cert",
@@ -853,6 +862,59 @@ pub const RULE_FIELDS: [(&str, &str); 5] = [
         "true: the content of such a URL never changes. It stays fresh for a year, even if the \
          origin states a shorter lifetime (other than 0), and a reload does not fetch it again. It \
          is public, as with lifetime.",
+    ),
+];
+
+/// What an `[[access]]` is for.
+pub const ACCESS_ABOUT: &str = "\
+An access rule says who may do what in a forward proxy. The first rule that matches a request \
+decides; all conditions that it has must hold. Where none matches, clients of this machine, of \
+private networks, of the networks of its own interfaces and of allow_client are served, and no \
+others. Rules do not change which ports and addresses can be reached (allow_port, \
+allow_connect_port, allow_destination). [networks] gives names to networks: pupils = \
+[\"10.1.0.0/16\"]. A reload applies changes to the next request of every client.";
+
+/// The fields of an `[[access]]`.
+pub const ACCESS_FIELDS: [(&str, &str); 8] = [
+    (
+        "name",
+        "Name on the page that refused people see; without it, the number of the rule.",
+    ),
+    (
+        "action",
+        "allow: served. deny: status 403, with a page that names the rule, the reason and the \
+         contact. tunnel: served, and CONNECT is never intercepted. no-cache: served, but neither \
+         looked up nor stored.",
+    ),
+    (
+        "clients",
+        "Networks, names of networks, local (the clients that are served where no rule matches) or \
+         all. Without it, a rule with deny is for all clients, and any other rule for local ones: \
+         only a rule that names more clients opens the proxy to them.",
+    ),
+    (
+        "destinations",
+        "Hosts: example.org is one host, .example.org that host and every host below it. An \
+         address or a network matches URLs that name an address; for the addresses of names there \
+         is deny_destination. A mirror's destination is its registry.",
+    ),
+    (
+        "ports",
+        "Ports of URLs and of CONNECT, and ranges of ports.",
+    ),
+    (
+        "methods",
+        "Methods in capitals. CONNECT asks for a tunnel; requests inside an intercepted one have \
+         methods of their own, and each is decided again.",
+    ),
+    (
+        "times",
+        "Times of the week, in the time zone of the system (/etc/localtime): \"Mon-Fri \
+         08:00-15:30\", \"Sat,Sun\", \"22:00-06:00\". What has begun is not interrupted.",
+    ),
+    (
+        "reason",
+        "Why the rule refuses, for the person who is refused.",
     ),
 ];
 

@@ -7,14 +7,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::{Io, Placement, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie};
 use hashcache_proxy::{
-    AccessLog, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy, HostOptions,
-    Limits, LinkForward, LinkSettings, Listen, LogFormat, Mirror, Mode, Nat64, PeerChoice, Pin,
-    Prefix, SentHost, Settings, Site, Sites,
+    AccessLog, AccessRules, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy,
+    HostOptions, Limits, LinkForward, LinkSettings, Listen, LogFormat, Mirror, Mode, Nat64,
+    PeerChoice, Pin, Prefix, SentHost, Settings, Site, Sites,
 };
 
 use super::peers::{Parent, PeersAndRoutes};
@@ -131,6 +132,10 @@ pub struct Values {
     pub pac_proxies: Vec<Origin>,
     /// Client networks allowed in addition to the default ones.
     pub allow_client: Vec<Prefix>,
+    /// Who may do what: made of the tables of the file.
+    pub access: Arc<AccessRules>,
+    /// Whom a person may ask who is refused.
+    pub contact: Option<String>,
     /// Clients that may send PURGE.
     pub allow_purge: Vec<Prefix>,
     /// File with the token for changes through the admin listener, if they are allowed.
@@ -246,6 +251,8 @@ impl Values {
             fail: Fail::Open,
             pac_proxies: vec![],
             allow_client: vec![],
+            access: Arc::default(),
+            contact: None,
             allow_purge: vec![],
             admin_token_file: None,
             allow_destination: vec![],
@@ -348,6 +355,7 @@ impl Values {
             fail: self.fail,
             pac_proxies: self.pac_proxies.clone(),
             allow_client: self.allow_client.clone(),
+            access: Arc::clone(&self.access),
             allow_purge: self.allow_purge.clone(),
             admin_token_file: self.admin_token_file.clone(),
             allow_destination: self.allow_destination.clone(),

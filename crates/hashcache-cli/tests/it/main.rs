@@ -12,6 +12,7 @@ mod service;
 mod cache_box;
 mod proxy_process;
 
+mod proxy_access;
 mod proxy_both_ways;
 mod proxy_ca;
 mod proxy_clock;

@@ -11,12 +11,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache_http::{Authority, HASHCACHE_LINK, Scheme, via_members};
-use http::{HeaderMap, Version};
+use http::{HeaderMap, Method, Version};
 use hyper_util::rt::TokioIo;
 
 use self::chunked::{ChunkPair, Ended, Moved};
 use self::dial::Destination;
 use self::tunnel::Side;
+use crate::access::AccessAction;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::link::chunk_field::ChunkField;
@@ -36,6 +37,7 @@ pub(crate) async fn tunnel(
     log_entry: &mut LogEntryBuilder,
 ) -> Result<HeaderMap, Failure> {
     let worker = &connection.worker;
+    let action = connection.permit(&Method::CONNECT, &authority)?;
     if worker.common.is_us(&authority) {
         return Err(Failure::Loop);
     }
@@ -56,6 +58,7 @@ pub(crate) async fn tunnel(
     let to = Destination { route, via };
     // The program at the other end of a child's tunnel does not know our authority.
     if connection.child.is_none()
+        && action != AccessAction::Tunnel
         && let Some(candidate) = intercepted::candidate(connection, &authority, &to)
     {
         intercepted::begin(connection, candidate, log_entry).await?;

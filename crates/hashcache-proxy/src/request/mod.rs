@@ -48,6 +48,7 @@ use self::body::Body;
 use self::linked::LinkedRequest;
 use self::target::{max_forwards, may_use_gateway, not_admin, parse, strip};
 use self::transaction::{Answer, ClientRequest, ForwardReason, Found, Next, Served, Transaction};
+use crate::access::AccessAction;
 use crate::access_log::Outcome;
 use crate::connect;
 use crate::connection::Connection;
@@ -180,7 +181,7 @@ async fn serve(
     {
         return Ok(own::self_test(log_entry));
     }
-    if connection.intercepted.is_none() && own::is_self_test(connection, &target.authority) {
+    if connection.intercepted.is_none() && connection.is_self_test(&target.authority) {
         return Ok(own::self_test(log_entry));
     }
     if request.method().as_str() == "PURGE" {
@@ -206,9 +207,12 @@ async fn serve(
             return own::page(connection, &request, &target, log_entry);
         };
         let entered = mirrored::translate_request(connection, request, info, (&target, found))?;
-        let Some((request, rewrite)) = entered else {
+        let Some((mut request, rewrite)) = entered else {
             return Ok(own::not_allowed());
         };
+        // The rules are about the registry: what it has is fetched for this client.
+        let action = connection.permit(&request.method, &request.target.authority)?;
+        request.is_bypass |= action == AccessAction::NoCache;
         let mirrored = async {
             let response = answer(connection, request, log_entry).await?;
             mirrored::rewrite_response(connection, rewrite, response).await
@@ -230,10 +234,11 @@ async fn serve(
     if let Some(answer) = max_forwards(&mut request, log_entry) {
         return answer;
     }
+    let action = connection.permit(request.method(), &target.authority)?;
     let mut request = ClientRequest::new(common.space(), target, request, info);
     // A name may be another file for each user, which a key does not tell.
-    request.is_bypass =
-        request.target.scheme.needs_gateway() && request.fields.contains_key(AUTHORIZATION);
+    request.is_bypass = action == AccessAction::NoCache
+        || request.target.scheme.needs_gateway() && request.fields.contains_key(AUTHORIZATION);
     request.note_page(connection);
     answer(connection, request, log_entry).await
 }

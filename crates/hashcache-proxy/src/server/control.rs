@@ -17,12 +17,13 @@ use tracing::{error, info, warn};
 
 use super::connection_counts::ConnectionCounts;
 use super::links::Links;
-use super::stage::{DRAIN_STEP, OVER_TIME, Stage};
+use super::stage::{DRAIN_STEP, OVER_TIME, RunError, Stage};
 use super::supervisor::Notifier;
 use super::udp_sockets::UdpSockets;
 use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
+use crate::clock::zone::Zone;
 use crate::intercept::Interceptor;
 use crate::link;
 use crate::link::children::LinkServer;
@@ -121,9 +122,10 @@ impl Control {
             let routes = load_routes(&settings, known.routes.peers(), link.as_ref());
             let routes = routes.map_err(|error| one_line(&error))?;
             let link = link_server(&settings, link.as_ref(), clock);
-            Ok(((identity, interceptor, link), trust, routes))
+            let zone = zone(&settings).map_err(|error| one_line(&error))?;
+            Ok(((identity, interceptor, link), trust, routes, zone))
         };
-        let ((mut identity, interceptor, link), trust, routes) = match read() {
+        let ((mut identity, interceptor, link), trust, routes, zone) = match read() {
             Ok(read) => read,
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
@@ -149,7 +151,8 @@ impl Control {
         let shown = (identity, interceptor, link);
         let sites = LiveSites::new(&settings.sites, Some(&old.sites));
         let hops = (routes, Arc::new(sites));
-        let live = LiveSettings::new(&settings, old.generation + 1, own, upstream, hops, shown);
+        let generation = old.generation + 1;
+        let live = LiveSettings::new(&settings, generation, own, upstream, hops, shown, zone);
         self.metrics.set_peers(live.routes.peers());
         if let Err(error) = self.links.keep(live.routes.peers()) {
             error!(%error, "no thread for links");
@@ -187,6 +190,7 @@ impl Control {
             fail: settings.fail,
             pac_proxies: settings.pac_proxies,
             allow_client: settings.allow_client,
+            access: settings.access,
             allow_destination: settings.allow_destination,
             deny_destination: settings.deny_destination,
             upstream_ca: settings.upstream_ca,
@@ -350,6 +354,14 @@ pub(super) fn link_identity(
         return Ok(None);
     }
     LinkIdentity::find(settings.link.directory.as_deref()).map(Some)
+}
+
+/// The time zone of the system, if a rule has times.
+pub(super) fn zone(settings: &Settings) -> Result<Zone, RunError> {
+    match settings.access.has_times() {
+        true => Zone::of_system().map_err(RunError::Zone),
+        false => Ok(Zone::default()),
+    }
 }
 
 /// The listener for children in `settings`, if there is one.

@@ -49,7 +49,7 @@ use tracing::warn;
 
 use self::connection_counts::ConnectionCounts;
 use self::control::{
-    Control, UnixSignals, account, interceptor, link_identity, link_server, load_routes,
+    Control, UnixSignals, account, interceptor, link_identity, link_server, load_routes, zone,
 };
 use self::cores::{Core, CoreSockets, ListeningSocket};
 use self::links::Links;
@@ -189,7 +189,8 @@ pub fn run<E: fmt::Display>(
     metrics.set_peers(routes.peers());
     let hops = (routes, sites);
     let shown = (identity, interceptor, link);
-    let live = LiveSettings::new(&settings, 0, &own, shared, hops, shown);
+    let zone = zone(&settings)?;
+    let live = LiveSettings::new(&settings, 0, &own, shared, hops, shown, zone);
     // Pages of a site that any host leads to carry other names in Referer.
     let site = settings
         .sites

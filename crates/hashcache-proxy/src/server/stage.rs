@@ -105,6 +105,9 @@ pub enum RunError {
         /// What is wrong with it.
         source: io::Error,
     },
+    /// The time zone, which access rules with times need, could not be read.
+    #[error("cannot read the time zone in /etc/localtime")]
+    Zone(#[source] io::Error),
     /// The system refused threads, signals or a runtime.
     #[error("the system refused {what}")]
     System {

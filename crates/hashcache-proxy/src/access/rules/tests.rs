@@ -1,0 +1,331 @@
+//! What rules decide: a table of requests, and the rules that are refused.
+
+use super::*;
+
+fn networks(name: &str) -> RuleClients {
+    match name.parse() {
+        Ok(network) => RuleClients::Network(network),
+        Err(_) => RuleClients::Named(name.into()),
+    }
+}
+
+fn clients(names: &[&str]) -> Option<Vec<RuleClients>> {
+    Some(names.iter().map(|name| networks(name)).collect())
+}
+
+fn destinations(texts: &[&str]) -> Option<Vec<Destination>> {
+    Some(texts.iter().map(|text| text.parse().unwrap()).collect())
+}
+
+fn ports(text: &str) -> Option<Vec<ConnectPort>> {
+    Some(vec![text.parse().unwrap()])
+}
+
+fn methods(words: &[&str]) -> Option<Vec<String>> {
+    Some(words.iter().map(|word| (*word).to_owned()).collect())
+}
+
+fn times(text: &str) -> Option<Vec<WeekSpan>> {
+    Some(vec![text.parse().unwrap()])
+}
+
+const DENY: AccessAction = AccessAction::Deny;
+
+fn settings(rules: Vec<AccessRule>) -> AccessSettings {
+    let named = [
+        ("pupils", "10.1.0.0/16"),
+        ("staff", "10.2.0.0/16"),
+        ("guests", "10.9.0.0/16"),
+        ("road", "203.0.113.0/24"),
+    ];
+    let named = named.map(|(name, network)| (name.to_owned(), vec![network.parse().unwrap()]));
+    AccessSettings {
+        rules,
+        networks: named.into(),
+        contact: None,
+    }
+}
+
+fn school() -> AccessRules {
+    let rule = AccessRule::of;
+    let rules = vec![
+        AccessRule {
+            clients: clients(&["guests"]),
+            times: times("22:00-06:00"),
+            ..rule(DENY)
+        },
+        AccessRule {
+            clients: clients(&["pupils"]),
+            destinations: destinations(&[".games.example", "chat.example.org"]),
+            times: times("Mon-Fri 08:00-15:30"),
+            ..rule(DENY)
+        },
+        AccessRule {
+            clients: clients(&["staff"]),
+            destinations: destinations(&[".games.example"]),
+            ..rule(AccessAction::Allow)
+        },
+        AccessRule {
+            destinations: destinations(&[".games.example"]),
+            ..rule(DENY)
+        },
+        AccessRule {
+            destinations: destinations(&[".bank.example"]),
+            methods: methods(&["CONNECT"]),
+            ports: ports("443"),
+            ..rule(AccessAction::Tunnel)
+        },
+        AccessRule {
+            destinations: destinations(&["live.example", "192.0.2.0/24"]),
+            ..rule(AccessAction::NoCache)
+        },
+        AccessRule {
+            clients: clients(&["guests"]),
+            methods: methods(&["POST", "PUT"]),
+            ..rule(DENY)
+        },
+        AccessRule {
+            clients: clients(&["road"]),
+            methods: methods(&["CONNECT"]),
+            ports: ports("443"),
+            ..rule(AccessAction::Allow)
+        },
+        AccessRule {
+            ports: ports("8000-8999"),
+            ..rule(DENY)
+        },
+        AccessRule {
+            clients: clients(&["192.168.7.7"]),
+            ..rule(DENY)
+        },
+    ];
+    AccessRules::new(&settings(rules)).unwrap()
+}
+
+/// Pupil on Monday at 10:00, at 16:00 and on Saturday; staff; guest by day and by night; the road;
+/// somewhere else; one machine. Columns of the table below.
+const WHO: [(&str, i64); 9] = [
+    ("10.1.0.5", MONDAY + 10 * HOUR),
+    ("10.1.0.5", MONDAY + 16 * HOUR),
+    ("10.1.0.5", MONDAY + (5 * 24 + 10) * HOUR),
+    ("10.2.0.5", MONDAY + 10 * HOUR),
+    ("10.9.0.5", MONDAY + 10 * HOUR),
+    ("10.9.0.5", MONDAY + (24 + 2) * HOUR),
+    ("203.0.113.9", MONDAY + 10 * HOUR),
+    ("198.51.100.1", MONDAY + 10 * HOUR),
+    ("192.168.7.7", MONDAY + 10 * HOUR),
+];
+/// 2026-11-23, a Monday.
+const MONDAY: i64 = 1_795_392_000;
+const HOUR: i64 = 3600;
+
+/// Method, host, port; then the deciding rule for each of `WHO`: its number, `a` for served by
+/// default, `d` for refused by default.
+const TABLE: &str = "
+    GET     www.example         80    a a a a a 1 d d 10
+    GET     games.example       80    2 4 4 3 4 1 4 4 4
+    GET     www.games.example   443   2 4 4 3 4 1 4 4 4
+    GET     a.b.games.example.  80    2 4 4 3 4 1 4 4 4
+    CONNECT games.example       443   2 4 4 3 4 1 4 4 4
+    POST    games.example       80    2 4 4 3 4 1 4 4 4
+    GET     games.example       8080  2 4 4 3 4 1 4 4 4
+    GET     xgames.example      80    a a a a a 1 d d 10
+    GET     games.example.org   80    a a a a a 1 d d 10
+    GET     example             80    a a a a a 1 d d 10
+    GET     chat.example.org    80    2 a a a a 1 d d 10
+    GET     CHAT.example.org.   80    2 a a a a 1 d d 10
+    GET     x.chat.example.org  80    a a a a a 1 d d 10
+    GET     example.org         80    a a a a a 1 d d 10
+    CONNECT chat.example.org    443   2 a a a a 1 8 d 10
+    CONNECT bank.example        443   5 5 5 5 5 1 8 d 5
+    CONNECT www.bank.example    443   5 5 5 5 5 1 8 d 5
+    CONNECT www.bank.example    8443  9 9 9 9 9 1 9 9 9
+    CONNECT www.bank.example    444   a a a a a 1 d d 10
+    GET     www.bank.example    443   a a a a a 1 d d 10
+    CONNECT live.example        443   6 6 6 6 6 1 8 d 6
+    GET     live.example        80    6 6 6 6 6 1 d d 6
+    GET     www.live.example    80    a a a a a 1 d d 10
+    GET     192.0.2.77          80    6 6 6 6 6 1 d d 6
+    GET     192.0.3.77          80    a a a a a 1 d d 10
+    GET     [::ffff:192.0.2.1]  80    6 6 6 6 6 1 d d 6
+    GET     [2001:db8::1]       80    a a a a a 1 d d 10
+    POST    www.example         80    a a a a 7 1 d d 10
+    PUT     www.example         80    a a a a 7 1 d d 10
+    post    www.example         80    a a a a a 1 d d 10
+    DELETE  www.example         80    a a a a a 1 d d 10
+    POST    live.example        80    6 6 6 6 6 1 d d 6
+    CONNECT www.example         443   a a a a a 1 8 d 10
+    CONNECT www.example         8000  9 9 9 9 9 1 9 9 9
+    GET     www.example         8999  9 9 9 9 9 1 9 9 9
+    GET     www.example         9000  a a a a a 1 d d 10
+    GET     www.example         7999  a a a a a 1 d d 10
+    POST    www.example         8080  9 9 9 9 7 1 9 9 9
+";
+
+#[test]
+fn the_first_rule_that_matches_decides() {
+    let rules = school();
+    let mut rows = 0;
+    for line in TABLE.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let host = Host::parse(words[1]).unwrap();
+        let request = AccessRequest {
+            method: words[0],
+            host: &host,
+            port: words[2].parse().unwrap(),
+        };
+        for ((address, second), expected) in WHO.iter().zip(&words[3..]) {
+            let address: IpAddr = address.parse().unwrap();
+            let is_private = matches!(address, IpAddr::V4(v4) if v4.is_private());
+            let client = rules.client(address, is_private);
+            let timed = rules.at(WeekMinute::of_local(*second));
+            let decision = rules.decide(&client, &timed, &request);
+            let rule = match *expected {
+                "a" | "d" => None,
+                number => Some(number.parse::<usize>().unwrap() - 1),
+            };
+            let action = match (rule, *expected) {
+                (Some(rule), _) => rules.rules[rule].action,
+                (None, "a") => AccessAction::Allow,
+                (None, _) => DENY,
+            };
+            let expected = Decision { action, rule };
+            assert_eq!(decision, expected, "{line} for {address}");
+            rows += 1;
+        }
+    }
+    assert!(rows >= 300, "{rows}");
+}
+
+#[test]
+fn without_rules_private_networks_are_served_and_no_others() {
+    let rules = AccessRules::default();
+    let address = IpAddr::from([10, 0, 0, 1]);
+    assert_eq!(rules.refusal(&rules.client(address, true)), None);
+    let refused = Decision {
+        action: DENY,
+        rule: None,
+    };
+    assert_eq!(rules.refusal(&rules.client(address, false)), Some(refused));
+}
+
+#[test]
+fn a_client_is_refused_as_a_whole_only_if_no_rule_can_serve_it() {
+    let refusal = |rules: Vec<AccessRule>, by_default: bool| {
+        let rules = AccessRules::new(&settings(rules)).unwrap();
+        let client = rules.client(IpAddr::from([10, 1, 0, 1]), by_default);
+        rules.refusal(&client).map(|decision| decision.rule)
+    };
+    let rule = |action, names: Option<Vec<RuleClients>>| AccessRule {
+        clients: names,
+        ..AccessRule::of(action)
+    };
+    let some = |action| AccessRule {
+        destinations: destinations(&["a.example"]),
+        ..AccessRule::of(action)
+    };
+    let deny_pupils = || rule(DENY, clients(&["pupils"]));
+    assert_eq!(refusal(vec![deny_pupils()], true), Some(Some(0)));
+    assert_eq!(
+        refusal(vec![some(DENY), deny_pupils()], true),
+        Some(Some(1))
+    );
+    assert_eq!(
+        refusal(vec![some(AccessAction::Allow), deny_pupils()], true),
+        None
+    );
+    // That rule is for clients that are served anyway.
+    assert_eq!(refusal(vec![some(AccessAction::Allow)], false), Some(None));
+    let pupils = rule(AccessAction::Allow, clients(&["pupils"]));
+    assert_eq!(refusal(vec![pupils], false), None);
+    assert_eq!(refusal(vec![rule(DENY, clients(&["staff"]))], true), None);
+}
+
+fn faults(rules: Vec<AccessRule>) -> Vec<(usize, String)> {
+    let faults = AccessRules::new(&settings(rules)).err().unwrap_or_default();
+    faults
+        .into_iter()
+        .map(|fault| (fault.rule, fault.error.to_string()))
+        .collect()
+}
+
+#[test]
+fn an_empty_condition_and_an_unknown_network_are_refused() {
+    let empty = || AccessRule {
+        clients: clients(&[]),
+        destinations: destinations(&[]),
+        ports: Some(vec![]),
+        methods: methods(&[]),
+        times: Some(vec![]),
+        ..AccessRule::of(DENY)
+    };
+    let said = faults(vec![empty()]);
+    let conditions = ["clients", "destinations", "ports", "methods", "times"];
+    let expected =
+        conditions.map(|it| (0, format!("`{it}` is empty: the rule would match nothing")));
+    assert_eq!(said, expected);
+    let unknown = AccessRule {
+        clients: clients(&["pupil"]),
+        ..AccessRule::of(DENY)
+    };
+    assert_eq!(
+        faults(vec![unknown]),
+        [(0, "there is no network called `pupil`".into())]
+    );
+}
+
+#[test]
+fn a_rule_that_can_never_match_is_refused() {
+    let rule = |action, clients: Option<Vec<RuleClients>>| AccessRule {
+        clients,
+        ..AccessRule::of(action)
+    };
+    let allow = |clients| rule(AccessAction::Allow, clients);
+    let some = || AccessRule {
+        destinations: destinations(&["a.example"]),
+        ..AccessRule::of(AccessAction::Tunnel)
+    };
+    let all = || Some(vec![RuleClients::All]);
+    let road = || clients(&["road"]);
+    for (rules, hidden) in [
+        (vec![rule(DENY, None), allow(road())], true),
+        (vec![allow(all()), rule(DENY, None)], true),
+        (vec![allow(None), some()], true),
+        (vec![allow(Some(vec![RuleClients::Local])), some()], true),
+        (vec![rule(DENY, road()), allow(road())], true),
+        // For clients that are not served by default.
+        (vec![allow(None), allow(road())], false),
+        (vec![allow(None), rule(DENY, None)], false),
+        (vec![some(), rule(DENY, None)], false),
+        (vec![rule(DENY, road()), some()], false),
+    ] {
+        let faults = faults(rules.clone());
+        assert_eq!(!faults.is_empty(), hidden, "{rules:?}");
+        let said = "the rule can never match: rule 1 before it has no conditions";
+        assert!(
+            faults.iter().all(|fault| *fault == (1, said.to_owned())),
+            "{faults:?}"
+        );
+    }
+}
+
+#[test]
+fn names_of_rules_are_unique_and_rules_are_counted() {
+    let named = || AccessRule {
+        name: Some("x".into()),
+        destinations: destinations(&["a.example"]),
+        ..AccessRule::of(DENY)
+    };
+    assert_eq!(
+        faults(vec![named(), named()]),
+        [(1, "two rules are called `x`".into())]
+    );
+    let rules = vec![
+        AccessRule {
+            name: None,
+            ..named()
+        };
+        RULES_MAX + 1
+    ];
+    assert_eq!(faults(rules), [(RULES_MAX, "more than 1024 rules".into())]);
+}

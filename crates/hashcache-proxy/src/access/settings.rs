@@ -1,0 +1,103 @@
+//! Access rules as the operator wrote them.
+//!
+//! Made by `hashcache-cli`; `rules` compiles them. Invariant: a condition that is given is not
+//! empty: an empty list would match nothing, or, read carelessly, everything.
+
+use std::collections::BTreeMap;
+
+use super::destination::Destination;
+use super::times::WeekSpan;
+use crate::upstream::address::ConnectPort;
+use crate::upstream::prefix::Prefix;
+
+/// What a rule does with the requests that it matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessAction {
+    /// They are served.
+    Allow,
+    /// They are refused.
+    Deny,
+    /// They are served; `CONNECT` makes a tunnel, whatever `intercept` says.
+    Tunnel,
+    /// They are served by the origin: nothing is looked up or stored.
+    NoCache,
+}
+
+impl AccessAction {
+    /// The words for actions.
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("allow", Self::Allow),
+        ("deny", Self::Deny),
+        ("tunnel", Self::Tunnel),
+        ("no-cache", Self::NoCache),
+    ];
+}
+
+/// The clients of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuleClients {
+    /// Every client.
+    All,
+    /// Clients that are served where no rule matches.
+    Local,
+    /// A network of `[networks]`, by its name.
+    Named(String),
+    /// The clients of a network.
+    Network(Prefix),
+}
+
+/// One rule. All conditions that are given must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessRule {
+    /// Its name, for pages and logs.
+    pub name: Option<String>,
+    /// What it does.
+    pub action: AccessAction,
+    /// Clients by address.
+    pub clients: Option<Vec<RuleClients>>,
+    /// Hosts of URLs and of `CONNECT`.
+    pub destinations: Option<Vec<Destination>>,
+    /// Their ports.
+    pub ports: Option<Vec<ConnectPort>>,
+    /// Methods, case-sensitive as HTTP has them.
+    pub methods: Option<Vec<String>>,
+    /// Times of the local week.
+    pub times: Option<Vec<WeekSpan>>,
+    /// The reason that a refused person reads.
+    pub reason: Option<String>,
+}
+
+impl AccessRule {
+    /// A rule without conditions.
+    pub fn of(action: AccessAction) -> Self {
+        Self {
+            name: None,
+            action,
+            clients: None,
+            destinations: None,
+            ports: None,
+            methods: None,
+            times: None,
+            reason: None,
+        }
+    }
+
+    /// Whether every request of its clients matches.
+    pub(super) fn is_blanket(&self) -> bool {
+        self.destinations.is_none()
+            && self.ports.is_none()
+            && self.methods.is_none()
+            && self.times.is_none()
+    }
+}
+
+/// All that is configured about access.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccessSettings {
+    /// The rules; the first that matches decides.
+    pub rules: Vec<AccessRule>,
+    /// Names for networks.
+    pub networks: BTreeMap<String, Vec<Prefix>>,
+    /// Whom a refused person may ask.
+    pub contact: Option<String>,
+}

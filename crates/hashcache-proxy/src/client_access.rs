@@ -1,0 +1,125 @@
+//! What the access rules say of one client, kept from one of its requests to the next.
+//!
+//! Made by `server` for each connection; asked by `request` and `connect` about each request.
+//!
+//! Invariant: rules of before a reload decide about no request that begins after it, also on a
+//! connection that is kept. Cost: without rules one comparison a request; after a reload the
+//! networks of all rules are compared with the address once.
+
+use std::cell::{Ref, RefCell};
+use std::net::IpAddr;
+
+use hashcache_http::Authority;
+
+use crate::access::{AccessAction, AccessRequest, ClientRules, Decision};
+use crate::failure::{Failure, RuleDenial};
+use crate::worker::{LiveSettings, Worker};
+
+/// The rules that can match one client.
+pub(crate) struct ClientAccess {
+    address: IpAddr,
+    known: RefCell<Known>,
+}
+
+/// What follows from the settings of one generation.
+struct Known {
+    generation: u64,
+    rules: ClientRules,
+    refused: Option<Failure>,
+}
+
+impl ClientAccess {
+    pub(crate) fn new(address: IpAddr, live: &LiveSettings) -> Self {
+        let known = RefCell::new(Known::new(address, live));
+        Self { address, known }
+    }
+
+    /// Why the client gets nothing at all, if that is so.
+    pub(crate) fn refused(&self, live: &LiveSettings) -> Option<Failure> {
+        self.known(live).refused.clone()
+    }
+
+    /// What is decided about a request.
+    ///
+    /// # Errors
+    /// The client may not make it.
+    pub(crate) fn permit(
+        &self,
+        worker: &Worker,
+        live: &LiveSettings,
+        (method, authority): (&str, &Authority),
+    ) -> Result<AccessAction, Failure> {
+        let decision = self.decide(worker, live, (method, authority));
+        match decision.action {
+            AccessAction::Deny => Err(self.failure(live, decision)),
+            action => Ok(action),
+        }
+    }
+
+    /// Whether a GET may be answered from memory.
+    pub(crate) fn permits_stored(
+        &self,
+        worker: &Worker,
+        live: &LiveSettings,
+        authority: &Authority,
+    ) -> bool {
+        if live.access.is_empty() {
+            return self.known(live).refused.is_none();
+        }
+        let decision = self.decide(worker, live, ("GET", authority));
+        matches!(decision.action, AccessAction::Allow | AccessAction::Tunnel)
+    }
+
+    fn decide(
+        &self,
+        worker: &Worker,
+        live: &LiveSettings,
+        (method, authority): (&str, &Authority),
+    ) -> Decision {
+        let request = AccessRequest {
+            method,
+            host: &authority.host,
+            port: authority.port,
+        };
+        let timed = worker.timed_rules(live);
+        live.access
+            .decide(&self.known(live).rules, &timed, &request)
+    }
+
+    fn failure(&self, live: &LiveSettings, decision: Decision) -> Failure {
+        failure(live, self.address, decision)
+    }
+
+    fn known(&self, live: &LiveSettings) -> Ref<'_, Known> {
+        if self.known.borrow().generation != live.generation {
+            self.known.replace(Known::new(self.address, live));
+        }
+        self.known.borrow()
+    }
+}
+
+impl Known {
+    fn new(address: IpAddr, live: &LiveSettings) -> Self {
+        let by_default = live.clients.check(address).is_ok();
+        let rules = live.access.client(address, by_default);
+        let refusal = live.access.refusal(&rules);
+        Self {
+            generation: live.generation,
+            rules,
+            refused: refusal.map(|decision| failure(live, address, decision)),
+        }
+    }
+}
+
+/// The failure of a refused request.
+fn failure(live: &LiveSettings, client: IpAddr, decision: Decision) -> Failure {
+    let Some(rule) = decision.rule else {
+        return Failure::ClientDenied { client };
+    };
+    let access = &live.access;
+    Failure::RuleDenied(Box::new(RuleDenial {
+        rule: access.label(rule).into(),
+        reason: access.reason(rule).map(Box::from),
+        contact: access.contact().map(Box::from),
+    }))
+}
