@@ -6,9 +6,9 @@
 //! an example.
 
 use crate::settings::{
-    ACCESS_ABOUT, ACCESS_FIELDS, DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS,
-    PEER_ABOUT, PEER_FIELDS, ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT,
-    SITE_FIELDS, Shown, Topic,
+    ACCESS_ABOUT, ACCESS_FIELDS, DefaultValue, ENTRIES, Entry, GROUP_ABOUT, GROUP_FIELDS,
+    LIST_ABOUT, LIST_FIELDS, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS, ROUTE_ABOUT,
+    ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Shown, Topic,
 };
 
 /// Columns of a line.
@@ -39,6 +39,24 @@ const ACCESS: &str = "\
 #destinations = [\".bank.example\"]
 #ports = [443]
 #methods = [\"CONNECT\"]
+";
+
+const GROUPS: &str = "\
+#[[group]]
+#name = \"staff\"
+#users = [\"abara\", \"lee\"]
+";
+
+const LISTS: &str = "\
+#[[access]]
+#name = \"advertising\"
+#action = \"deny\"
+#lists = [\"ads\"]
+
+#[[list]]
+#name = \"ads\"
+#files = [\"/etc/hashcache/ads.hosts\"]
+#format = \"auto\"
 ";
 
 const RULES: &str = "\
@@ -151,6 +169,8 @@ pub fn text() -> String {
     }
     let tables = [
         ("Access rules", ACCESS_ABOUT, &ACCESS_FIELDS[..], ACCESS),
+        ("Groups of users", GROUP_ABOUT, &GROUP_FIELDS[..], GROUPS),
+        ("Lists of hosts", LIST_ABOUT, &LIST_FIELDS[..], LISTS),
         ("Freshness rules", RULE_ABOUT, &RULE_FIELDS[..], RULES),
         ("Sites", SITE_ABOUT, &SITE_FIELDS[..], SITES),
         ("Mirrors", MIRROR_ABOUT, &MIRROR_FIELDS[..], MIRRORS),
@@ -299,11 +319,12 @@ mod tests {
     #[test]
     fn the_tables_in_the_sample_can_be_read() {
         let tables = format!(
-            "icp = 3130\nhtcp = \"192.0.2.1:4827\"\n{ACCESS}{RULES}{MIRRORS}{PEERS}{ROUTES}"
+            "icp = 3130\nhtcp = \"192.0.2.1:4827\"\n\
+             {ACCESS}{GROUPS}{LISTS}{RULES}{MIRRORS}{PEERS}{ROUTES}"
         )
         .replace('#', "");
         let effective = loaded(&tables);
-        assert_eq!(effective.tables.len(), 5);
+        assert_eq!(effective.tables.len(), 7);
         assert!(!effective.values.access.is_empty());
         assert_eq!(effective.values.mirror.len(), 1);
     }

@@ -17,8 +17,8 @@ use anyhow::Context as _;
 use hashcache::{Cache, Config, OpenError, PolicyKind};
 use hashcache_http::host_part;
 use hashcache_proxy::{
-    AccessLog, CertificateAuthority, Hosts, Intercept, Listening, RunError, Settings, Speaks,
-    StateFiles, Supervisor,
+    AccessLog, CertificateAuthority, Hosts, Intercept, ListError, Listening, RunError, Settings,
+    Speaks, StateFiles, Supervisor,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -282,15 +282,18 @@ fn cannot_run(error: RunError) -> anyhow::Error {
         RunError::Authorities(_) => {
             "`--upstream-ca` names a file with certificates of authorities, in PEM"
         }
+        RunError::List(ListError::Memory { .. }) => "use a larger `--memory`, or a shorter list",
+        RunError::List(_) => "the user of this process must be able to read the files of lists",
         RunError::Token { .. } => {
             "write 16 bytes or more into it, for example with `head -c 24 /dev/urandom | base64`"
         }
         _ => return error.into(),
     };
-    let source = std::error::Error::source(&error)
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    Fault::new(format!("{error}: {source}")).hint(hint).into()
+    let what = match std::error::Error::source(&error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    };
+    Fault::new(what).hint(hint).into()
 }
 
 /// A file that keeps state for the next start: beside the cache, where we may write.

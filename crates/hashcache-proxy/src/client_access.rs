@@ -11,7 +11,9 @@ use std::net::IpAddr;
 
 use hashcache_http::Authority;
 
-use crate::access::{AccessAction, AccessRequest, ClientRules, Decision};
+use crate::access::{
+    AccessAction, AccessRequest, ClientRules, Decision, HostHashes, RequestUser, UserNeeded,
+};
 use crate::failure::{Failure, RuleDenial};
 use crate::worker::{LiveSettings, Worker};
 
@@ -39,7 +41,7 @@ impl ClientAccess {
         self.known(live).refused.clone()
     }
 
-    /// What is decided about a request.
+    /// What is decided about a request, if the user need not be asked for.
     ///
     /// # Errors
     /// The client may not make it.
@@ -47,43 +49,49 @@ impl ClientAccess {
         &self,
         worker: &Worker,
         live: &LiveSettings,
-        (method, authority): (&str, &Authority),
-    ) -> Result<AccessAction, Failure> {
-        let decision = self.decide(worker, live, (method, authority));
+        (user, method, authority): (RequestUser<'_>, &str, &Authority),
+    ) -> Result<Result<AccessAction, UserNeeded>, Failure> {
+        let decision = match self.decide(worker, live, (user, method, authority)) {
+            Ok(decision) => decision,
+            Err(needed) => return Ok(Err(needed)),
+        };
         match decision.action {
             AccessAction::Deny => Err(self.failure(live, decision)),
-            action => Ok(action),
+            action => Ok(Ok(action)),
         }
     }
 
-    /// Whether a GET may be answered from memory.
-    pub(crate) fn permits_stored(
+    /// Whether a GET may be answered from memory. The user is looked at only if there are rules.
+    pub(crate) fn permits_stored<'a>(
         &self,
         worker: &Worker,
         live: &LiveSettings,
-        authority: &Authority,
+        (user, authority): (impl FnOnce() -> RequestUser<'a>, &Authority),
     ) -> bool {
         if live.access.is_empty() {
             return self.known(live).refused.is_none();
         }
-        let decision = self.decide(worker, live, ("GET", authority));
-        matches!(decision.action, AccessAction::Allow | AccessAction::Tunnel)
+        let decision = self.decide(worker, live, (user(), "GET", authority));
+        let action = decision.map(|decision| decision.action);
+        matches!(action, Ok(AccessAction::Allow | AccessAction::Tunnel))
     }
 
     fn decide(
         &self,
         worker: &Worker,
         live: &LiveSettings,
-        (method, authority): (&str, &Authority),
-    ) -> Decision {
+        (user, method, authority): (RequestUser<'_>, &str, &Authority),
+    ) -> Result<Decision, UserNeeded> {
         let request = AccessRequest {
+            user,
             method,
             host: &authority.host,
             port: authority.port,
         };
         let timed = worker.timed_rules(live);
-        live.access
-            .decide(&self.known(live).rules, &timed, &request)
+        let in_list = |list, host: &HostHashes| live.lists.has(list, host);
+        let known = self.known(live);
+        live.access.decide(&known.rules, &timed, &request, in_list)
     }
 
     fn failure(&self, live: &LiveSettings, decision: Decision) -> Failure {

@@ -11,11 +11,10 @@ use std::sync::Arc;
 
 use hashcache::Reservation;
 use hashcache_http::{Authority, Host, Scheme, Space};
-use http::Method;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::access::AccessAction;
+use crate::access::RequestUser;
 use crate::client_access::ClientAccess;
 use crate::failure::Failure;
 use crate::intercept::refusals::ClientProgram;
@@ -26,7 +25,7 @@ use crate::link::sent_to::SentTo;
 use crate::peer::{Peer, PeerMisses};
 use crate::share::{Allowance, ShareReservation};
 use crate::wire::{self, Ending, Http2Kind, Protocol, Socket};
-use crate::worker::Worker;
+use crate::worker::{LiveSettings, Worker};
 
 /// One client's connection, as its requests see it; in HTTP/2, one stream of it.
 #[derive(Clone)]
@@ -51,6 +50,13 @@ pub(crate) struct Connection {
     pub(crate) drained: watch::Receiver<bool>,
     /// Serves the protocol inside an intercepted connection.
     pub(crate) serve_inside: ServeInside,
+}
+
+/// Whether a client may be asked for a login, as far as the form of its request tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MayAsk {
+    Yes,
+    No,
 }
 
 /// A child, and how its link is served.
@@ -106,22 +112,34 @@ impl Connection {
         (!self.worker.common.is_child(&child.pin)).then(removed)
     }
 
-    /// What the access rules decide about a request. A child has shown its key, and has decided
-    /// about its own clients; the rules of this box are not about it. The self-test leads nowhere.
-    ///
-    /// # Errors
-    /// The client may not make it.
-    pub(crate) fn permit(
-        &self,
-        method: &Method,
-        authority: &Authority,
-    ) -> Result<AccessAction, Failure> {
-        if self.child.is_some() || self.is_self_test(authority) {
-            return Ok(AccessAction::Allow);
+    /// The user of every request on this connection, if that is known before they are read.
+    pub(crate) fn settled_user(&self) -> Option<&Arc<str>> {
+        self.intercepted.as_ref()?.user.as_ref()
+    }
+
+    /// The user of a request without a login.
+    pub(crate) fn user_without_login<'a>(
+        &'a self,
+        live: &LiveSettings,
+        asks: MayAsk,
+    ) -> RequestUser<'a> {
+        match (self.settled_user(), asks) {
+            (Some(user), _) => RequestUser::Known(user),
+            (None, MayAsk::Yes) if self.may_ask_for_login(live) => RequestUser::Unknown,
+            (None, _) => RequestUser::Unknowable,
         }
-        let live = self.worker.common.live();
-        let request = (method.as_str(), authority);
-        self.access.permit(&self.worker, &live, request)
+    }
+
+    /// Whether a password may be asked for on this connection: nobody else can read it there.
+    fn may_ask_for_login(&self, live: &LiveSettings) -> bool {
+        let client = self.client.ip();
+        self.intercepted.is_none()
+            && live.users.is_some()
+            && (self.scheme == Scheme::Https
+                || live
+                    .login_networks
+                    .iter()
+                    .any(|network| network.contains(client)))
     }
 
     /// Whether a request is for the host of the self-test while interception is on. Over plain HTTP
@@ -166,6 +184,8 @@ pub(crate) struct InterceptedFor {
     /// The authority of all requests on the connection.
     pub(crate) authority: Authority,
     kind: InterceptKind,
+    /// The user of the CONNECT.
+    user: Option<Arc<str>>,
     pub(crate) program: ClientProgram,
     pub(crate) has_asked: Cell<bool>,
     /// Memory for TLS and HTTP/2, kept even when another protocol follows.
@@ -175,13 +195,14 @@ pub(crate) struct InterceptedFor {
 impl InterceptedFor {
     pub(crate) fn new(
         authority: Authority,
-        kind: InterceptKind,
+        (kind, user): (InterceptKind, Option<Arc<str>>),
         program: ClientProgram,
         memory: ShareReservation,
     ) -> Self {
         Self {
             authority,
             kind,
+            user,
             program,
             has_asked: Cell::new(false),
             _memory: memory,

@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache_http::{ProxyError, ProxyStatus};
@@ -39,6 +40,10 @@ pub(crate) enum Failure {
     },
     /// The client's address is not on the list.
     ClientDenied { client: IpAddr },
+    /// A rule needs the user, and the client has sent no right login.
+    LoginNeeded { realm: Arc<str> },
+    /// Too many checks of passwords for this client.
+    TooManyLogins,
     /// An access rule refuses the request.
     RuleDenied(Box<RuleDenial>),
     /// Too many connections from this address, or in all.
@@ -99,9 +104,11 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 30] = [
+    pub(crate) const SLUGS: [&'static str; 32] = [
         "refused",
         "client-denied",
+        "login-needed",
+        "too-many-logins",
         "rule-denied",
         "client-limit",
         "connect-port-denied",
@@ -144,6 +151,8 @@ impl Failure {
             }
             Self::Refused { .. } => StatusCode::BAD_REQUEST,
             Self::ClientLimit => StatusCode::SERVICE_UNAVAILABLE,
+            Self::LoginNeeded { .. } => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+            Self::TooManyLogins => StatusCode::TOO_MANY_REQUESTS,
             Self::DestinationDenied { .. } => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
             Self::NotCached => StatusCode::GATEWAY_TIMEOUT,
@@ -164,6 +173,8 @@ impl Failure {
             Self::Refused { .. } => ProxyError::HttpRequestError,
             Self::ClientDenied { .. }
             | Self::RuleDenied(_)
+            | Self::LoginNeeded { .. }
+            | Self::TooManyLogins
             | Self::ClientLimit
             | Self::ConnectPortDenied { .. }
             | Self::PortDenied { .. } => ProxyError::HttpRequestDenied,
@@ -221,6 +232,8 @@ impl Failure {
             Self::Refused { .. } => "refused",
             Self::ClientDenied { .. } => "client-denied",
             Self::RuleDenied(_) => "rule-denied",
+            Self::LoginNeeded { .. } => "login-needed",
+            Self::TooManyLogins => "too-many-logins",
             Self::ClientLimit => "client-limit",
             Self::ConnectPortDenied { .. } => "connect-port-denied",
             Self::PortDenied { .. } => "port-denied",
@@ -251,12 +264,23 @@ impl Failure {
         }
     }
 
+    /// The field that asks a client for its login (RFC 7617), if that is what is missing.
+    pub(crate) fn challenge(&self) -> Option<HeaderValue> {
+        let Self::LoginNeeded { realm } = self else {
+            return None;
+        };
+        // The realm is checked in the settings.
+        HeaderValue::try_from(format!("Basic realm=\"{realm}\", charset=\"UTF-8\"")).ok()
+    }
+
     /// When a client should try again, if known.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             // A connection becomes free within seconds. A random value, because many clients with
             // the same one would all return at once.
-            Self::ClientLimit | Self::UpstreamLimit => Some(Duration::from_secs(5)),
+            Self::ClientLimit | Self::UpstreamLimit | Self::TooManyLogins => {
+                Some(Duration::from_secs(5))
+            }
             _ => None,
         }
     }
@@ -270,6 +294,8 @@ impl fmt::Display for Failure {
                 write!(f, "request refused with {}: {reason}", status.as_u16())
             }
             Self::ClientDenied { client } => write!(f, "client {client} is not allowed"),
+            Self::LoginNeeded { .. } => f.write_str("a login is needed"),
+            Self::TooManyLogins => f.write_str("too many logins are being checked"),
             Self::RuleDenied(denial) => write!(f, "{} does not allow it", denial.rule),
             Self::ClientLimit => f.write_str("too many connections from clients"),
             Self::ConnectPortDenied { port } => write!(f, "CONNECT to port {port} is not allowed"),
@@ -325,6 +351,10 @@ impl Failure {
             Failure::ClientDenied {
                 client: IpAddr::from([192, 0, 2, 1]),
             },
+            Failure::LoginNeeded {
+                realm: "proxy".into(),
+            },
+            Failure::TooManyLogins,
             Failure::RuleDenied(Box::new(RuleDenial {
                 rule: "rule 1".into(),
                 reason: None,
@@ -427,8 +457,11 @@ mod tests {
     #[test]
     fn limits_say_when_to_come_back() {
         for failure in Failure::each() {
-            let unavailable = failure.status() == StatusCode::SERVICE_UNAVAILABLE;
-            assert_eq!(failure.retry_after().is_some(), unavailable, "{failure:?}");
+            let is_limit = matches!(
+                failure.status(),
+                StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
+            );
+            assert_eq!(failure.retry_after().is_some(), is_limit, "{failure:?}");
         }
     }
 

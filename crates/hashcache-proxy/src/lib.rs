@@ -22,9 +22,11 @@ mod connection;
 mod fetch;
 mod in_flight_ranges;
 mod intercept;
+mod lists;
 mod log_entry;
 mod mirror;
 mod page_groups;
+mod permission;
 mod purge;
 mod request;
 #[allow(
@@ -34,6 +36,7 @@ mod request;
 )]
 mod site;
 mod store;
+mod users;
 
 // Connections to origins and peers.
 mod gateway;
@@ -58,8 +61,9 @@ mod state_file;
 
 pub use access::{
     AccessAction, AccessRequest, AccessRule, AccessRuleError, AccessRuleFault, AccessRules,
-    AccessSettings, ClientRules, Decision, Destination, DestinationError, RULES_MAX, RuleClients,
-    TimedRules, WeekMinute, WeekSpan, WeekSpanError,
+    AccessSettings, ClientRules, Decision, Destination, DestinationError, ListFormat, ListSettings,
+    RULES_MAX, RequestUser, RuleClients, TimedRules, UserNeeded, WeekMinute, WeekSpan,
+    WeekSpanError,
 };
 pub use intercept::Intercept;
 pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};
@@ -68,6 +72,7 @@ pub use limits::Limits;
 pub use link::forward::{LinkForward, LinkForwardError};
 pub use link::identity::{LinkIdentity, LinkIdentityError};
 pub use link::pin::{Pin, PinError};
+pub use lists::ListError;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use peer::{
     Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
@@ -89,3 +94,4 @@ pub use upstream::address::ConnectPort;
 pub use upstream::nat64::{Nat64, Nat64Error};
 pub use upstream::prefix::{Prefix, PrefixError};
 pub use upstream::tls::AuthoritiesError;
+pub use users::UsersError;

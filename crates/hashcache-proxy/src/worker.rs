@@ -32,6 +32,7 @@ use crate::limits::Limits;
 use crate::link::children::{Children, LinkServer};
 use crate::link::chunk_tables::ChunkTables;
 use crate::link::pin::Pin;
+use crate::lists::Lists;
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
 use crate::page_groups::PageGroups;
@@ -48,6 +49,7 @@ use crate::upstream::address::{Clients, ConnectPort, Purpose};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::prefix::Prefix;
 use crate::upstream::{self, Destinations, Upstream};
+use crate::users::{UserChecks, UserHashes};
 use crate::wire::Ending;
 
 /// State that all cores share and no reload changes.
@@ -70,6 +72,8 @@ pub(crate) struct Common {
     pub(crate) purger: Purger,
     pub(crate) page_groups: PageGroups,
     pub(crate) shares: Arc<Shares>,
+    /// Checks of passwords.
+    pub(crate) user_checks: Arc<UserChecks>,
     pub(crate) own: OwnAddresses,
     pub(crate) exposition: Exposition,
     /// Queries to peers by ICP and HTCP.
@@ -93,6 +97,14 @@ pub(crate) struct LiveSettings {
     pub(crate) clients: Clients,
     /// Who may do what, before the default for `clients`.
     pub(crate) access: Arc<AccessRules>,
+    /// The lists that its rules name.
+    pub(crate) lists: Arc<Lists>,
+    /// The users whose passwords are known, if there are any.
+    pub(crate) users: Option<Arc<UserHashes>>,
+    /// What the challenge for a login names.
+    pub(crate) realm: Arc<str>,
+    /// Networks in which passwords may be sent without TLS.
+    pub(crate) login_networks: Vec<Prefix>,
     /// For rules with times of the week.
     pub(crate) zone: Zone,
     pub(crate) public_url: Option<Origin>,
@@ -152,7 +164,7 @@ impl LiveSettings {
         upstream: upstream::UpstreamShared,
         (routes, sites): (Routes, Arc<LiveSites>),
         (identity, intercept, link): Shown,
-        zone: Zone,
+        (lists, users, zone): (Arc<Lists>, Option<Arc<UserHashes>>, Zone),
     ) -> Self {
         let destinations = Destinations::new(
             &settings.allow_destination,
@@ -186,6 +198,10 @@ impl LiveSettings {
             gateways: settings.gateways.clone(),
             clients: Clients::new(&settings.allow_client, own.clone()),
             access: Arc::clone(&settings.access),
+            lists,
+            users,
+            realm: settings.login_realm.as_str().into(),
+            login_networks: settings.login_networks.clone(),
             zone,
             public_url: settings.public_url.clone(),
             mirrors: Mirrors::new(&settings.mirrors),
@@ -293,11 +309,12 @@ impl Common {
         })
     }
 
-    /// The URL of this proxy for a client whose request names `authority`, one of ours.
-    pub(crate) fn base(&self, authority: &Authority) -> Origin {
+    /// The URL of this proxy for a client whose request names `authority`, one of ours, and that
+    /// speaks `scheme` with us.
+    pub(crate) fn base(&self, authority: &Authority, scheme: Scheme) -> Origin {
         let public = self.live().public_url.clone();
         public.unwrap_or_else(|| Origin {
-            scheme: Scheme::Http,
+            scheme,
             authority: authority.clone(),
         })
     }

@@ -1,13 +1,16 @@
-//! Access rules: `[[access]]` tables and the table `[networks]` of a configuration file.
+//! Access rules: `[[access]]` and `[[list]]` tables and the table `[networks]` of a configuration
+//! file.
 //!
 //! Called by `file` for each table, and by `mod` when all of them are known. A fault names the line
 //! of its table and says what to write instead.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use hashcache_proxy::{
-    AccessAction, AccessRule, AccessRuleError, AccessRules, AccessSettings, Prefix, RuleClients,
+    AccessAction, AccessRule, AccessRuleError, AccessRules, AccessSettings, ListFormat,
+    ListSettings, Prefix, RuleClients,
 };
 use serde::Deserialize;
 
@@ -22,7 +25,10 @@ pub struct AccessTable {
     name: Option<String>,
     action: String,
     clients: Option<Vec<String>>,
+    users: Option<Vec<String>>,
+    groups: Option<Vec<String>>,
     destinations: Option<Vec<String>>,
+    lists: Option<Vec<String>>,
     ports: Option<Vec<toml::Value>>,
     methods: Option<Vec<String>>,
     times: Option<Vec<String>>,
@@ -48,6 +54,9 @@ impl AccessTable {
             ports: parsed(ports, ("ports", PORTS), &mut faults),
             methods: each(self.methods, method, ("methods", METHODS), &mut faults),
             times: parsed(self.times, ("times", TIMES), &mut faults),
+            users: each(self.users, user, ("users", USERS), &mut faults),
+            groups: self.groups,
+            lists: self.lists,
             name: self.name,
             reason: self.reason,
             ..AccessRule::of(action.unwrap_or(AccessAction::Deny))
@@ -56,6 +65,72 @@ impl AccessTable {
             true => Ok(rule),
             false => Err(Faults(faults)),
         }
+    }
+}
+
+/// One `[[group]]` as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupTable {
+    name: String,
+    users: Vec<String>,
+}
+
+impl GroupTable {
+    /// The name of the group, and its users.
+    pub fn group(self) -> Result<(String, Vec<String>), Faults> {
+        if !is_name(&self.name) {
+            let fault = Fault::new(format!("`{}` is not a name for a group", self.name));
+            return Err(fault
+                .hint("use a letter, then letters, digits, `-` and `_`")
+                .into());
+        }
+        if self.users.is_empty() {
+            return Err(Fault::new(format!("the group `{}` is empty", self.name)).into());
+        }
+        let mut faults = Vec::new();
+        let users = each(Some(self.users), user, ("users", USERS), &mut faults);
+        match faults.is_empty() {
+            true => Ok((self.name, users.unwrap_or_default())),
+            false => Err(Faults(faults)),
+        }
+    }
+}
+
+/// One `[[list]]` as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListTable {
+    name: String,
+    files: Vec<PathBuf>,
+    format: Option<String>,
+}
+
+impl ListTable {
+    /// The settings of the list.
+    pub fn settings(self) -> Result<ListSettings, Fault> {
+        if !is_name(&self.name) {
+            let fault = Fault::new(format!("`{}` is not a name for a list", self.name));
+            return Err(fault.hint("use a letter, then letters, digits, `-` and `_`"));
+        }
+        if self.files.is_empty() {
+            return Err(Fault::new(format!(
+                "the list `{}` has no `files`",
+                self.name
+            )));
+        }
+        let format = self
+            .format
+            .as_deref()
+            .map(|word| one_of(&ListFormat::ALL, word));
+        Ok(ListSettings {
+            name: self.name,
+            files: self.files,
+            format: format
+                .transpose()
+                .map_err(|fault| fault.at("format"))?
+                .unwrap_or_default(),
+        })
     }
 }
 
@@ -115,6 +190,15 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|first: char| first.is_ascii_alphabetic()) && word.chars().all(is_part)
 }
 
+/// The name of a user, as Basic authentication can carry it.
+fn user(word: &str) -> Result<String, &'static str> {
+    let is_bad = |c: char| c == ':' || c.is_control();
+    match word.is_empty() || word.chars().any(is_bad) {
+        false => Ok(word.to_owned()),
+        true => Err("not the name of a user"),
+    }
+}
+
 /// Methods are tokens; all that are registered are in upper case.
 fn method(word: &str) -> Result<String, &'static str> {
     let is_method = |c: char| c.is_ascii_uppercase() || "-_".contains(c);
@@ -170,6 +254,20 @@ fn rule_fault(error: &AccessRuleError, settings: &AccessSettings) -> Fault {
                 None => fault.hint("write the networks of this name below `[networks]`"),
             }
         }
+        AccessRuleError::UnknownGroup { name } => {
+            let known = settings.groups.keys().map(String::as_str);
+            match suggest::nearest(name, known) {
+                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+                None => fault.hint("write a `[[group]]` with this name and its users"),
+            }
+        }
+        AccessRuleError::UnknownList { name } => {
+            let known = settings.lists.iter().map(|list| list.name.as_str());
+            match suggest::nearest(name, known) {
+                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+                None => fault.hint("write a `[[list]]` with this name and its files"),
+            }
+        }
         AccessRuleError::Unreachable { .. } => {
             fault.hint("the first rule that matches decides: move this one up, or remove it")
         }
@@ -180,6 +278,7 @@ fn rule_fault(error: &AccessRuleError, settings: &AccessSettings) -> Fault {
 const CLIENTS: &str = "write 10.1.0.0/16, a name of `[networks]`, `local` or `all`";
 const DESTINATIONS: &str =
     "write example.org for one host, .example.org for it and every host below, or a network";
+const USERS: &str = "a name is not empty and has no colon";
 const PORTS: &str = "write 443 or \"8000-8999\"";
 const METHODS: &str = "write it in capitals, as in \"POST\"; a tunnel has the method CONNECT";
 const TIMES: &str = "write \"Mon-Fri 08:00-15:30\", \"Sat,Sun\" or \"22:00-06:00\"";
@@ -199,6 +298,9 @@ mod tests {
              action = \"no-cache\"
              clients = [\"pupils\", \"10.0.0.0/8\", \"local\", \"all\"]
              destinations = [\"example.org\", \".example.com\", \"192.0.2.1\"]
+             users = [\"anna\", \"zo\u{eb}\"]
+             groups = [\"staff\"]
+             lists = [\"ads\"]
              ports = [80, \"8000-8999\"]
              methods = [\"GET\", \"CONNECT\"]
              times = [\"Mon-Fri 08:00-15:30\"]
@@ -211,6 +313,9 @@ mod tests {
             RuleClients::Named("pupils".into())
         );
         assert_eq!(rule.destinations.unwrap().len(), 3);
+        assert_eq!(rule.users.unwrap(), ["anna", "zo\u{eb}"]);
+        assert_eq!(rule.groups.unwrap(), ["staff"]);
+        assert_eq!(rule.lists.unwrap(), ["ads"]);
         assert_eq!(rule.ports.unwrap().len(), 2);
         assert_eq!(rule.methods.unwrap(), ["GET", "CONNECT"]);
         assert_eq!(rule.times.unwrap().len(), 1);
@@ -221,6 +326,7 @@ mod tests {
         let Faults(faults) = rule(
             "action = \"dney\"
              clients = [\"10.0.0.1/8\"]
+             users = [\"a:b\"]
              destinations = [\"*.example.org\"]
              ports = [0]
              methods = [\"get\"]
@@ -237,6 +343,7 @@ mod tests {
                 "ports: `0`: ex",
                 "methods: `get`",
                 "times: `Monday",
+                "users: `a:b`: ",
             ]
         );
         assert_eq!(faults[0].hint.as_deref(), Some("did you mean `deny`?"));

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hashcache_http::{RuleSpec, Rules};
-use hashcache_proxy::{AccessRule, PeerSettings, Prefix, Site};
+use hashcache_proxy::{AccessRule, ListSettings, PeerSettings, Prefix, Site};
 use serde::Deserialize as _;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::{Spanned, Value};
 
-use super::access::{self, AccessTable};
+use super::access::{self, AccessTable, GroupTable, ListTable};
 use super::given::{Given, Source};
 use super::keys::{self, Written};
 use super::mirror::MirrorTable;
@@ -26,8 +26,10 @@ const RULE: &str = "rule";
 const PEER: &str = "peer";
 const ROUTE: &str = "route";
 
-/// Name of the array of tables that holds access rules, and of the table of networks.
+/// Names of the arrays of tables for access rules, lists and groups, and of the table of networks.
 const ACCESS: &str = "access";
+const LIST: &str = "list";
+const GROUP: &str = "group";
 const NETWORKS: &str = "networks";
 
 /// Name of the array of tables that holds sites.
@@ -51,6 +53,10 @@ pub struct Parsed {
     pub sites: Vec<Site>,
     /// Its access rules, each with the place where it stands: the first that matches decides.
     pub access: Vec<(String, AccessRule)>,
+    /// Its groups of users by name.
+    pub groups: BTreeMap<String, Vec<String>>,
+    /// Its lists of hosts.
+    pub lists: Vec<ListSettings>,
     /// Its networks by name.
     pub networks: BTreeMap<String, Vec<Prefix>>,
     /// The arrays of tables as they were written, and the table of networks.
@@ -71,6 +77,8 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
         routes: vec![],
         sites: vec![],
         access: vec![],
+        groups: BTreeMap::new(),
+        lists: vec![],
         networks: BTreeMap::new(),
         tables: vec![],
         faults: vec![],
@@ -93,6 +101,8 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
         routes: reader.routes,
         sites: reader.sites,
         access: reader.access,
+        groups: reader.groups,
+        lists: reader.lists,
         networks: reader.networks,
         tables: reader.tables,
         faults: reader.faults.into_iter().map(|(_, fault)| fault).collect(),
@@ -108,6 +118,8 @@ struct Reader<'a> {
     routes: Vec<WrittenRoute>,
     sites: Vec<Site>,
     access: Vec<(String, AccessRule)>,
+    groups: BTreeMap<String, Vec<String>>,
+    lists: Vec<ListSettings>,
     networks: BTreeMap<String, Vec<Prefix>>,
     tables: Vec<(&'static str, Value)>,
     /// Faults with their line numbers.
@@ -151,11 +163,23 @@ impl Reader<'_> {
                     }
                     self.keep(ACCESS, tables);
                 }
+                DeValue::Array(tables) if name == LIST && is_tables(value.get_ref()) => {
+                    for table in tables {
+                        self.list(table);
+                    }
+                    self.keep(LIST, tables);
+                }
+                DeValue::Array(tables) if name == GROUP && is_tables(value.get_ref()) => {
+                    for table in tables {
+                        self.group(table);
+                    }
+                    self.keep(GROUP, tables);
+                }
                 DeValue::Table(table) if name == NETWORKS => self.networks(table),
                 DeValue::Array(tables) if name == MIRROR && has_tables(value.get_ref()) => {
                     self.mirrors(line, tables);
                 }
-                _ if [RULE, PEER, ROUTE, SITE, ACCESS].contains(&&*name) => {
+                _ if [RULE, PEER, ROUTE, SITE, ACCESS, LIST, GROUP].contains(&&*name) => {
                     let fault = Fault::new(format!("`{name}` must be an array of tables"))
                         .hint(format!("start each {name} with `[[{name}]]`"));
                     self.fault(line, fault);
@@ -251,6 +275,40 @@ impl Reader<'_> {
                         self.fault(line, fault.at(ACCESS));
                     }
                 }
+            }
+        }
+    }
+
+    /// Reads one `[[group]]`.
+    fn group(&mut self, table: &Spanned<DeValue<'_>>) {
+        let Some(read) = self.read::<GroupTable>(GROUP, table) else {
+            return;
+        };
+        let line = self.line(table.span().start);
+        match read.group() {
+            Ok((name, _)) if self.groups.contains_key(&name) => {
+                let fault = Fault::new(format!("two groups are called `{name}`"));
+                self.fault(line, fault.at(GROUP));
+            }
+            Ok((name, users)) => drop(self.groups.insert(name, users)),
+            Err(Faults(faults)) => {
+                for fault in faults {
+                    self.fault(line, fault.at(GROUP));
+                }
+            }
+        }
+    }
+
+    /// Reads one `[[list]]`.
+    fn list(&mut self, table: &Spanned<DeValue<'_>>) {
+        if let Some(read) = self.read::<ListTable>(LIST, table) {
+            match read.settings() {
+                Ok(list) if self.lists.iter().any(|it| it.name == list.name) => {
+                    let fault = Fault::new(format!("two lists are called `{}`", list.name));
+                    self.fault(self.line(table.span().start), fault.at(LIST));
+                }
+                Ok(list) => self.lists.push(list),
+                Err(fault) => self.fault(self.line(table.span().start), fault.at(LIST)),
             }
         }
     }

@@ -34,9 +34,9 @@ pub use keys::{
 pub use mirror::read_mirror;
 pub use peers::{CHOICES, DIRECTS, GATEWAYS};
 pub use reference::{
-    ACCESS_ABOUT, ACCESS_FIELDS, DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS,
-    PEER_ABOUT, PEER_FIELDS, ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT,
-    SITE_FIELDS, Topic, help,
+    ACCESS_ABOUT, ACCESS_FIELDS, DefaultValue, ENTRIES, Entry, GROUP_ABOUT, GROUP_FIELDS,
+    LIST_ABOUT, LIST_FIELDS, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS, ROUTE_ABOUT,
+    ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Topic, help,
 };
 pub use values::{PlaceBy, Values};
 
@@ -189,11 +189,16 @@ fn assemble(
     let (places, access_rules) = parsed.access.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
     let access = AccessSettings {
         rules: access_rules,
+        groups: parsed.groups,
+        lists: parsed.lists,
         networks: parsed.networks,
         contact: effective.values.contact.clone(),
     };
     match access::compile(&access, &places) {
-        Ok(rules) => effective.values.access = Arc::new(rules),
+        Ok(rules) => {
+            effective.values.access = Arc::new(rules);
+            effective.values.lists = access.lists;
+        }
         Err(Faults(wrong)) => faults.extend(wrong),
     }
     match Sites::new(parsed.sites) {
@@ -258,14 +263,15 @@ fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
         let fault = fault.hint("each certificate needs its key, in the same order");
         faults.push(fault.at(effective.source("tls_cert")));
     }
-    if !values.is_reverse() && certificates > 0 {
-        let fault = Fault::new("`tls_cert` needs `accelerate` or `[[site]]`");
-        faults.push(fault.at(effective.source("tls_cert")));
-    }
     let tls = values
         .listen
         .iter()
         .find(|listen| listen.speaks == Some(Speaks::Tls));
+    if !values.is_reverse() && certificates > 0 && tls.is_none() {
+        let fault = Fault::new("`tls_cert` needs `accelerate`, `[[site]]` or an https:// address");
+        let fault = fault.hint("in front of no site, say which address of `listen` has TLS");
+        faults.push(fault.at(effective.source("tls_cert")));
+    }
     if let Some(listen) = tls.filter(|_| certificates == 0) {
         let fault = Fault::new(format!("{listen} needs a certificate for TLS"));
         let fault = fault.hint("add `--tls-cert FILE` and `--tls-key FILE`");
@@ -343,6 +349,10 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
     faults.extend(tls_contradictions(effective));
     faults.extend(intercept_contradictions(effective));
     faults.extend(link_contradictions(effective));
+    if values.access.needs_users() && values.htpasswd.is_empty() {
+        let fault = Fault::new("an `[[access]]` rule names users, but `htpasswd` is not set");
+        faults.push(fault.hint("make a file with `htpasswd -B -c FILE USER`, and name it"));
+    }
     if values.is_reverse() && !values.access.is_empty() {
         let fault =
             Fault::new("`[[access]]` works only in a forward proxy, not in front of a site");

@@ -156,8 +156,9 @@ pub static ENTRIES: &[Entry] = &[
         DefaultValue::Value,
         "Address and port for clients; repeat it for several",
         "A scheme in front chooses the protocol: http://ADDRESS is HTTP/1.1, https://ADDRESS is \
-         TLS with HTTP/1.1 or HTTP/2, h2c://ADDRESS is HTTP/1.1 or HTTP/2 with prior knowledge, \
-         without TLS. An address alone is https if `tls_cert` is set, otherwise http.",
+         TLS with HTTP/1.1 and, in front of a site, HTTP/2, h2c://ADDRESS is HTTP/1.1 or HTTP/2 \
+         with prior knowledge, without TLS. An address alone is http; in front of a site with \
+         `tls_cert` it is https.",
     ),
     entry(
         "accelerate",
@@ -343,6 +344,32 @@ pub static ENTRIES: &[Entry] = &[
         "Wins over `allow_destination`.",
     ),
     entry(
+        "htpasswd",
+        Topic::Access,
+        DefaultValue::Unset {
+            example: "[\"/etc/hashcache/users\"]",
+        },
+        "File with users and the bcrypt hashes of their passwords, as `htpasswd -B` makes it",
+        "A login (Basic) is asked for where an access rule needs the user: over https:// \
+         listeners, and without TLS in login_networks only. The proxy reads the file at the start \
+         and at a reload. Passwords are not stored and never sent on.",
+    ),
+    entry(
+        "login_realm",
+        Topic::Access,
+        DefaultValue::Value,
+        "Name of this proxy where it asks for a login",
+        "",
+    ),
+    entry(
+        "login_networks",
+        Topic::Access,
+        DefaultValue::Value,
+        "Networks in which passwords may be sent without TLS: others can read them there",
+        "Replaces the default. Elsewhere clients without TLS are never asked: rules that deny \
+         something to certain users then deny it, and other rules for users do not match.",
+    ),
+    entry(
         "contact",
         Topic::Access,
         DefaultValue::Unset {
@@ -357,7 +384,7 @@ pub static ENTRIES: &[Entry] = &[
         DefaultValue::Unset {
             example: "[\"/etc/hashcache/site.pem\"]",
         },
-        "Certificate of the site with its chain (PEM)",
+        "Certificate of the site, or of a forward proxy’s https:// addresses, with its chain (PEM)",
         "With several, the first that has the name the client asks for is used, otherwise the \
          first. A reload reads the files again.",
     ),
@@ -875,7 +902,7 @@ allow_connect_port, allow_destination). [networks] gives names to networks: pupi
 [\"10.1.0.0/16\"]. A reload applies changes to the next request of every client.";
 
 /// The fields of an `[[access]]`.
-pub const ACCESS_FIELDS: [(&str, &str); 8] = [
+pub const ACCESS_FIELDS: [(&str, &str); 11] = [
     (
         "name",
         "Name on the page that refused people see; without it, the number of the rule.",
@@ -893,10 +920,23 @@ pub const ACCESS_FIELDS: [(&str, &str); 8] = [
          only a rule that names more clients opens the proxy to them.",
     ),
     (
+        "users",
+        "Names of users. The client is asked for a login (status 407) when everything else of the \
+         rule matches.",
+    ),
+    (
+        "groups",
+        "Names of `[[group]]` tables, one of which has the user.",
+    ),
+    (
         "destinations",
         "Hosts: example.org is one host, .example.org that host and every host below it. An \
          address or a network matches URLs that name an address; for the addresses of names there \
          is deny_destination. A mirror's destination is its registry.",
+    ),
+    (
+        "lists",
+        "Names of `[[list]]` tables, one of which has the host.",
     ),
     (
         "ports",
@@ -915,6 +955,36 @@ pub const ACCESS_FIELDS: [(&str, &str); 8] = [
     (
         "reason",
         "Why the rule refuses, for the person who is refused.",
+    ),
+];
+
+/// What a `[[group]]` is for.
+pub const GROUP_ABOUT: &str = "\
+A group of users, for the condition groups of access rules.";
+
+/// The fields of a `[[group]]`.
+pub const GROUP_FIELDS: [(&str, &str); 2] = [
+    ("name", "Name in rules."),
+    ("users", "Names of users, as in the file of htpasswd."),
+];
+
+/// What a `[[list]]` is for.
+pub const LIST_ABOUT: &str = "\
+A list of hosts in files, for the condition lists of access rules. A name takes 11 bytes of \
+memory. The files are read at the start, and again when they have changed: at a reload, or within \
+a minute. A list that cannot be read any more stays as it was. Lines that are no entries are \
+counted and logged.";
+
+/// The fields of a `[[list]]`.
+pub const LIST_FIELDS: [(&str, &str); 3] = [
+    ("name", "Name in rules."),
+    ("files", "Its files; together they are the list."),
+    (
+        "format",
+        "hosts: as /etc/hosts; each name stands for itself. domains: one domain a line, which \
+         stands for all hosts below it too. dstdomain: as Squid reads it, .example.org with all \
+         hosts below, example.org for itself. auto, the default: a line with an address in front \
+         as hosts, any other as domains.",
     ),
 ];
 

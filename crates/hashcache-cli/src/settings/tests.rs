@@ -227,7 +227,7 @@ fn what_contradicts_itself_is_refused() {
         ),
         (
             "tls_cert = \"c\"\ntls_key = \"k\"",
-            "a.toml:1: `tls_cert` needs `accelerate` or `[[site]]`",
+            "a.toml:1: `tls_cert` needs `accelerate`, `[[site]]` or an https:// address",
         ),
         (
             "listen = \"https://127.0.0.1:1\"",
@@ -581,13 +581,14 @@ fn the_example_of_a_school_in_the_manual_can_be_read() {
     assert!(!effective.values.access.is_empty());
     assert_eq!(row(&effective, "contact").0, text("Ms Abara, room 12"));
     let tables: Vec<&str> = effective.tables.iter().map(|(name, _)| *name).collect();
-    assert_eq!(tables, ["access", "networks"]);
+    assert_eq!(tables, ["access", "group", "list", "networks"]);
 }
 
 #[test]
 fn wrong_networks_and_rules_name_their_lines() {
     let file = "[networks]\nall = [\"10.0.0.0/8\"]\npupils = [\"10.1.0.1/16\"]\nstaff = 1\n\
-                [[access]]\naction = \"allow\"\nclints = []\n[[access]]\naction = \"deny\"\nports = []\n";
+                [[access]]\naction = \"allow\"\nclints = []\n\
+                [[access]]\naction = \"deny\"\nports = []\n";
     let said = whats(assembled(file, &[], vec![]));
     let expected = [
         "a.toml:2: networks: `all` is not a name for a network",

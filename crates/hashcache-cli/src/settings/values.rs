@@ -3,7 +3,7 @@
 //! `keys` parses each value into a `Values` and shows it; `Values::for_proxy` makes the proxy's
 //! settings of it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ use hashcache::{Io, Placement, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie};
 use hashcache_proxy::{
     AccessLog, AccessRules, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy,
-    HostOptions, Limits, LinkForward, LinkSettings, Listen, LogFormat, Mirror, Mode, Nat64,
-    PeerChoice, Pin, Prefix, SentHost, Settings, Site, Sites,
+    HostOptions, Limits, LinkForward, LinkSettings, ListSettings, Listen, LogFormat, Mirror, Mode,
+    Nat64, PeerChoice, Pin, Prefix, SentHost, Settings, Site, Sites,
 };
 
 use super::peers::{Parent, PeersAndRoutes};
@@ -134,6 +134,14 @@ pub struct Values {
     pub allow_client: Vec<Prefix>,
     /// Who may do what: made of the tables of the file.
     pub access: Arc<AccessRules>,
+    /// Files with users and the hashes of their passwords.
+    pub htpasswd: Vec<PathBuf>,
+    /// What the challenge for a login names.
+    pub login_realm: String,
+    /// Networks in which passwords may be sent without TLS.
+    pub login_networks: Vec<Prefix>,
+    /// The lists of hosts that they name.
+    pub lists: Vec<ListSettings>,
     /// Whom a person may ask who is refused.
     pub contact: Option<String>,
     /// Clients that may send PURGE.
@@ -252,6 +260,13 @@ impl Values {
             pac_proxies: vec![],
             allow_client: vec![],
             access: Arc::default(),
+            htpasswd: vec![],
+            login_realm: "HashCache proxy".to_owned(),
+            login_networks: vec![
+                Prefix::new(Ipv4Addr::LOCALHOST.into(), 8),
+                Prefix::new(Ipv6Addr::LOCALHOST.into(), 128),
+            ],
+            lists: vec![],
             contact: None,
             allow_purge: vec![],
             admin_token_file: None,
@@ -356,6 +371,10 @@ impl Values {
             pac_proxies: self.pac_proxies.clone(),
             allow_client: self.allow_client.clone(),
             access: Arc::clone(&self.access),
+            htpasswd: self.htpasswd.clone(),
+            login_realm: self.login_realm.clone(),
+            login_networks: self.login_networks.clone(),
+            lists: self.lists.clone(),
             allow_purge: self.allow_purge.clone(),
             admin_token_file: self.admin_token_file.clone(),
             allow_destination: self.allow_destination.clone(),

@@ -45,6 +45,7 @@ mod proxy_sites_live;
 mod proxy_smuggling;
 mod proxy_text_at_rest;
 mod proxy_tls;
+mod proxy_users;
 mod proxy_variants;
 
 use std::fs;

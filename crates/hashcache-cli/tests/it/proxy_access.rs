@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use hashcache_testkit::{Client, Origin, Response, Script};
 use rustix::process::Signal;
 
-use crate::Home;
 use crate::operation::{Running, told};
+use crate::{Home, Outcome};
 
 const CONFIG: &str = "--config=h.toml";
 /// All of 127.0.0.0/8 is this machine, so each address is another client.
@@ -208,6 +208,49 @@ async fn a_mirror_is_judged_by_its_registry() {
     assert_eq!(get(&proxy, PUPIL, &url).await.status, 403);
     assert_ne!(get(&proxy, STAFF, &url).await.status, 403);
     proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_decides_by_its_names_and_a_reload_reads_it_again() {
+    let (home, origin) = (Home::new(), origin().await);
+    let config = "
+        [[list]]
+        name = \"ads\"
+        files = [\"ads\"]
+        [[access]]
+        action = \"deny\"
+        lists = [\"ads\"]";
+    home.file("h.toml", config);
+    let list = home.file("ads", "127.0.0.1\n|| nonsense\n");
+    let mut proxy = Running::start(&home, &[CONFIG]);
+    let line = proxy.says("lines of a list are no entries");
+    assert!(
+        line.contains("count=1") && line.contains("first=\"2\""),
+        "{line}"
+    );
+    let url = origin.url("/a");
+    assert_eq!(get(&proxy, PUPIL, &url).await.status, 403);
+    fs::write(&list, "127.0.0.9\nother.example\n").unwrap();
+    proxy.signal(Signal::HUP);
+    proxy.says("configuration reloaded");
+    assert_eq!(get(&proxy, PUPIL, &url).await.status, 200);
+    fs::remove_file(&list).unwrap();
+    proxy.signal(Signal::HUP);
+    proxy.says("list not read again, the old one stays in effect");
+    proxy.says("configuration reloaded");
+    assert_eq!(get(&proxy, PUPIL, &url).await.status, 200);
+    proxy.end();
+    // At a start there is no old one.
+    let refused = refused_with(&home);
+    let (what, hint) = told(&refused);
+    assert!(what.contains("cannot read ads of the list `ads`"), "{what}");
+    assert!(hint.contains("must be able to read"), "{hint}");
+}
+
+fn refused_with(home: &Home) -> Outcome {
+    let outcome = home.hashcache(&["config", "check", "h.toml"], &[]);
+    assert_eq!(outcome.status, Some(1), "{outcome:?}");
+    outcome
 }
 
 #[test]

@@ -10,6 +10,9 @@ const WORDS: usize = RULES_MAX / 64;
 pub(super) struct RuleSet([u64; WORDS]);
 
 impl RuleSet {
+    /// Every rule.
+    pub(super) const ALL: Self = Self([u64::MAX; WORDS]);
+
     pub(super) fn insert(&mut self, rule: usize) {
         self.0[rule / 64] |= 1 << (rule % 64);
     }

@@ -6,8 +6,10 @@
 //!
 //! Invariants: no I/O and no clock. The first rule that matches decides; without one, the clients
 //! that are served by default are, and no others. Cost: a request looks its host and the domains
-//! above it up once, and then tests ports and methods of the rules that are left.
+//! above it up once, intersects a set for each kind of condition, and asks the lists of the rules
+//! that are left, each list once.
 
+use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -15,6 +17,7 @@ use hashcache_http::Host;
 
 use super::destination::Destination;
 use super::name::{PlainHost, with_parents};
+use super::name_set::HostHashes;
 use super::rule_set::{RULES_MAX, RuleSet};
 use super::settings::{AccessAction, AccessRule, AccessSettings, RuleClients};
 use super::times::{WeekMinute, WeekSpan};
@@ -30,9 +33,27 @@ pub struct Decision {
     pub rule: Option<usize>,
 }
 
+/// The user of a request, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestUser<'a> {
+    /// The user with this name.
+    Known(&'a str),
+    /// It is not known, but the client can be asked.
+    Unknown,
+    /// It is not known, and the client cannot be asked. Rules that refuse certain users then
+    /// refuse, and others for certain users do not match.
+    Unknowable,
+}
+
+/// The first rule that can match needs the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserNeeded;
+
 /// A request, as far as rules look at it.
 #[derive(Clone, Copy, Debug)]
 pub struct AccessRequest<'a> {
+    /// Who sends it.
+    pub user: RequestUser<'a>,
     /// The method; `CONNECT` for a tunnel.
     pub method: &'a str,
     /// The host of the URL.
@@ -58,7 +79,7 @@ pub struct TimedRules(RuleSet);
 #[non_exhaustive]
 pub enum AccessRuleError {
     /// There are too many.
-    #[error("more than {RULES_MAX} rules")]
+    #[error("more than {RULES_MAX} rules or {LISTS_MAX} lists")]
     TooMany,
     /// A list of a rule is empty.
     #[error("`{condition}` is empty: the rule would match nothing")]
@@ -69,6 +90,18 @@ pub enum AccessRuleError {
     /// A rule names a network that there is not.
     #[error("there is no network called `{name}`")]
     UnknownNetwork {
+        /// The name.
+        name: String,
+    },
+    /// A rule names a group that there is not.
+    #[error("there is no group called `{name}`")]
+    UnknownGroup {
+        /// The name.
+        name: String,
+    },
+    /// A rule names a list that there is not.
+    #[error("there is no list called `{name}`")]
+    UnknownList {
         /// The name.
         name: String,
     },
@@ -104,6 +137,17 @@ pub struct AccessRules {
     /// Rules for a host or for a domain, by its name.
     hosts: HashMap<Box<str>, HostRules>,
     networks: Box<[(Prefix, usize)]>,
+    ports: PortRules,
+    /// Rules that a method may match, for all methods that rules name; and those for any method.
+    methods: HashMap<Box<str>, RuleSet>,
+    any_method: RuleSet,
+    /// Lists of each rule, one bit for each; 0: any host.
+    lists: Box<[u64]>,
+    /// Rules that each user may match, for all users that rules name.
+    users: HashMap<Box<str>, RuleSet>,
+    /// Rules that are for any user, and those of them that match if the user cannot be known.
+    for_any: RuleSet,
+    for_unknown: RuleSet,
     has_times: bool,
     contact: Option<Box<str>>,
 }
@@ -115,16 +159,23 @@ struct HostRules {
     below: Vec<usize>,
 }
 
-/// One rule, with the conditions that are tested one by one.
+/// The rules that a port may match: a set for each range of ports between two bounds of rules.
+#[derive(Debug, Default)]
+struct PortRules {
+    /// The first port of each range, in order; the first one is 0.
+    starts: Box<[u16]>,
+    sets: Box<[RuleSet]>,
+}
+
+/// One rule.
 #[derive(Debug)]
 struct Rule {
     label: Box<str>,
     reason: Option<Box<str>>,
     action: AccessAction,
     is_blanket: bool,
+    needs_user: bool,
     clients: Clients,
-    ports: Box<[ConnectPort]>,
-    methods: Box<[Box<str>]>,
     times: Box<[WeekSpan]>,
 }
 
@@ -145,7 +196,7 @@ impl AccessRules {
     /// All faults of all rules.
     pub fn new(settings: &AccessSettings) -> Result<Self, Vec<AccessRuleFault>> {
         let mut faults = Vec::new();
-        if settings.rules.len() > RULES_MAX {
+        if settings.rules.len() > RULES_MAX || settings.lists.len() > LISTS_MAX {
             let (rule, error) = (RULES_MAX, AccessRuleError::TooMany);
             return Err(vec![AccessRuleFault { rule, error }]);
         }
@@ -153,7 +204,7 @@ impl AccessRules {
             contact: settings.contact.as_deref().map(Box::from),
             ..Self::default()
         };
-        let mut rules = Vec::new();
+        let (mut rules, mut masks) = (Vec::new(), Vec::new());
         for (number, rule) in settings.rules.iter().enumerate() {
             let mut fault = |error| {
                 faults.push(AccessRuleFault {
@@ -162,20 +213,40 @@ impl AccessRules {
                 });
             };
             empty_conditions(rule).for_each(&mut fault);
+            unknown_groups(rule, settings).for_each(&mut fault);
             unreachable(&settings.rules[..number], rule)
                 .into_iter()
                 .for_each(&mut fault);
             name_twice(&settings.rules[..number], rule)
                 .into_iter()
                 .for_each(&mut fault);
-            match Clients::new(rule, settings) {
-                Ok(clients) => rules.push(Rule::new(number, rule, clients)),
-                Err(error) => fault(error),
+            match (Clients::new(rule, settings), list_mask(rule, settings)) {
+                (Ok(clients), Ok(mask)) => {
+                    rules.push(Rule::new(number, rule, clients));
+                    masks.push(mask);
+                }
+                (clients, lists) => {
+                    clients
+                        .err()
+                        .into_iter()
+                        .chain(lists.err())
+                        .for_each(&mut fault);
+                }
             }
             compiled.add_destinations(number, rule.destinations.as_deref());
+            if !rule.needs_user() {
+                compiled.for_any.insert(number);
+            }
+            if !rule.needs_user() || rule.action == AccessAction::Deny {
+                compiled.for_unknown.insert(number);
+            }
             compiled.has_times |= rule.times.is_some();
         }
         compiled.rules = rules.into();
+        compiled.lists = masks.into();
+        compiled.ports = PortRules::new(&settings.rules);
+        compiled.add_methods(&settings.rules);
+        compiled.add_users(settings);
         match faults.is_empty() {
             true => Ok(compiled),
             false => Err(faults),
@@ -209,6 +280,51 @@ impl AccessRules {
         self.networks = networks.into();
     }
 
+    /// Notes for each method that rules name which rules it may match.
+    fn add_methods(&mut self, rules: &[AccessRule]) {
+        let may_match = |method: Option<&String>| -> RuleSet {
+            let is_for = |rule: &AccessRule| match (&rule.methods, method) {
+                (None, _) => true,
+                (Some(methods), Some(method)) => methods.contains(method),
+                (Some(_), None) => false,
+            };
+            numbers(rules, is_for)
+        };
+        self.any_method = may_match(None);
+        for method in rules.iter().flat_map(|rule| rule.methods.iter().flatten()) {
+            let set = may_match(Some(method));
+            self.methods.insert(method.as_str().into(), set);
+        }
+    }
+
+    /// Notes for each user that rules name which rules it may match.
+    fn add_users(&mut self, settings: &AccessSettings) {
+        let named = settings
+            .rules
+            .iter()
+            .flat_map(|rule| rule.users.iter().flatten());
+        for user in named.chain(settings.groups.values().flatten()) {
+            let is_in = |group: &String| {
+                let users = settings.groups.get(group);
+                users.is_some_and(|users| users.contains(user))
+            };
+            let may_match = |rule: &AccessRule| {
+                rule.users.as_ref().is_none_or(|users| users.contains(user))
+                    && rule
+                        .groups
+                        .as_ref()
+                        .is_none_or(|groups| groups.iter().any(is_in))
+            };
+            let set = numbers(&settings.rules, may_match);
+            self.users.insert(user.as_str().into(), set);
+        }
+    }
+
+    /// Whether a rule is for certain users.
+    pub fn needs_users(&self) -> bool {
+        self.rules.iter().any(|rule| rule.needs_user)
+    }
+
     /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
@@ -216,10 +332,10 @@ impl AccessRules {
 
     /// The rules that can match a client; `by_default`: it is served where no rule matches.
     pub fn client(&self, address: IpAddr, by_default: bool) -> ClientRules {
-        let matched = self.rules.iter().enumerate();
-        let matched = matched.filter(|(_, rule)| rule.clients.contain(address, by_default));
         ClientRules {
-            rules: matched.map(|(number, _)| number).collect(),
+            rules: numbers(&self.rules, |rule| {
+                rule.clients.contain(address, by_default)
+            }),
             by_default,
         }
     }
@@ -247,13 +363,7 @@ impl AccessRules {
         let includes = |rule: &Rule| {
             rule.times.is_empty() || rule.times.iter().any(|span| span.contains(minute))
         };
-        let rules = self.rules.iter().enumerate();
-        TimedRules(
-            rules
-                .filter(|(_, rule)| includes(rule))
-                .map(|(number, _)| number)
-                .collect(),
-        )
+        TimedRules(numbers(&self.rules, includes))
     }
 
     /// Whether a rule has times: without, every minute has the same rules.
@@ -261,16 +371,34 @@ impl AccessRules {
         self.has_times
     }
 
-    /// Decides about a request.
+    /// Decides about a request. `has` says whether the list with a number has the host.
+    ///
+    /// # Errors
+    /// The first rule that can match needs the user, and the client can be asked.
     pub fn decide(
         &self,
         client: &ClientRules,
         TimedRules(timed): &TimedRules,
         request: &AccessRequest<'_>,
-    ) -> Decision {
+        has: impl Fn(usize, &HostHashes) -> bool,
+    ) -> Result<Decision, UserNeeded> {
+        let answers = ListAnswers::new(request.host, has);
         let there = self.at_host(request.host);
-        let mut left = RuleSet::in_all([&client.rules, timed, &there], self.rules.len());
-        match left.find(|&number| self.rules[number].has(request)) {
+        let user = match request.user {
+            RequestUser::Known(name) => self.users.get(name).unwrap_or(&self.for_any),
+            RequestUser::Unknown => &RuleSet::ALL,
+            RequestUser::Unknowable => &self.for_unknown,
+        };
+        let method = self.methods.get(request.method).unwrap_or(&self.any_method);
+        let port = self.ports.at(request.port);
+        let sets = [&client.rules, timed, &there, user, method, port];
+        let mut left = RuleSet::in_all(sets, self.rules.len());
+        let decision = match left.find(|&number| answers.allow(self.lists[number])) {
+            Some(number)
+                if self.rules[number].needs_user && request.user == RequestUser::Unknown =>
+            {
+                return Err(UserNeeded);
+            }
             Some(number) => Decision {
                 action: self.rules[number].action,
                 rule: Some(number),
@@ -282,7 +410,8 @@ impl AccessRules {
                 },
                 rule: None,
             },
-        }
+        };
+        Ok(decision)
     }
 
     /// The rules whose destinations include `host`.
@@ -291,11 +420,14 @@ impl AccessRules {
         match PlainHost::of(host) {
             PlainHost::Name(_) if self.hosts.is_empty() => {}
             PlainHost::Name(name) => {
-                if let Some(found) = self.hosts.get(name) {
-                    rules.extend(found.exact.iter().copied());
-                }
-                for found in with_parents(name).filter_map(|name| self.hosts.get(name)) {
+                for domain in with_parents(name) {
+                    let Some(found) = self.hosts.get(domain) else {
+                        continue;
+                    };
                     rules.extend(found.below.iter().copied());
+                    if domain.len() == name.len() {
+                        rules.extend(found.exact.iter().copied());
+                    }
                 }
             }
             PlainHost::Address(address) => {
@@ -325,25 +457,91 @@ impl AccessRules {
 
 impl Rule {
     fn new(number: usize, rule: &AccessRule, clients: Clients) -> Self {
-        let methods = rule.methods.iter().flatten();
         Self {
             label: label(number, rule).into(),
             reason: rule.reason.as_deref().map(Box::from),
             action: rule.action,
             is_blanket: rule.is_blanket(),
+            needs_user: rule.needs_user(),
             clients,
-            ports: rule.ports.clone().unwrap_or_default().into(),
-            methods: methods.map(|method| method.as_str().into()).collect(),
             times: rule.times.clone().unwrap_or_default().into(),
         }
     }
+}
 
-    /// Whether the conditions hold that no set of rules stands for.
-    fn has(&self, request: &AccessRequest<'_>) -> bool {
-        let is_method = |method: &Box<str>| **method == *request.method;
-        let is_port = |ports: &ConnectPort| ports.contains(request.port);
-        (self.ports.is_empty() || self.ports.iter().any(is_port))
-            && (self.methods.is_empty() || self.methods.iter().any(is_method))
+impl PortRules {
+    fn new(rules: &[AccessRule]) -> Self {
+        let all = rules.iter().flat_map(|rule| rule.ports.iter().flatten());
+        let bounds = all.flat_map(|ports| [Some(ports.first()), ports.last().checked_add(1)]);
+        let mut starts: Vec<u16> = bounds.flatten().chain([0]).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        let set = |&port: &u16| {
+            let is_for = |ports: &Vec<ConnectPort>| ports.iter().any(|it| it.contains(port));
+            numbers(rules, |rule: &AccessRule| {
+                rule.ports.as_ref().is_none_or(is_for)
+            })
+        };
+        let sets = starts.iter().map(set).collect();
+        let starts = starts.into();
+        Self { starts, sets }
+    }
+
+    fn at(&self, port: u16) -> &RuleSet {
+        let after = self.starts.partition_point(|start| *start <= port);
+        // Without rules there are no sets, and any set will do.
+        after
+            .checked_sub(1)
+            .map_or(&RuleSet::ALL, |at| &self.sets[at])
+    }
+}
+
+/// The numbers of the rules that `is_for` takes.
+fn numbers<T>(rules: &[T], is_for: impl Fn(&T) -> bool) -> RuleSet {
+    let rules = rules.iter().enumerate();
+    rules
+        .filter(|(_, rule)| is_for(rule))
+        .map(|(number, _)| number)
+        .collect()
+}
+
+/// What the lists say about one host. Each is asked once, however many rules name it.
+struct ListAnswers<'a, F> {
+    host: &'a Host,
+    hashes: OnceCell<HostHashes>,
+    asked: Cell<u64>,
+    found: Cell<u64>,
+    has: F,
+}
+
+impl<'a, F: Fn(usize, &HostHashes) -> bool> ListAnswers<'a, F> {
+    fn new(host: &'a Host, has: F) -> Self {
+        Self {
+            host,
+            hashes: OnceCell::new(),
+            asked: Cell::new(0),
+            found: Cell::new(0),
+            has,
+        }
+    }
+
+    /// Whether a rule with these lists may match: it has none, or one of them has the host.
+    fn allow(&self, lists: u64) -> bool {
+        if lists == 0 || self.found.get() & lists != 0 {
+            return true;
+        }
+        let mut unasked = lists & !self.asked.get();
+        while unasked != 0 {
+            let bit = unasked & unasked.wrapping_neg();
+            let hashes = self.hashes.get_or_init(|| HostHashes::of(self.host));
+            self.asked.set(self.asked.get() | bit);
+            if (self.has)(bit.trailing_zeros() as usize, hashes) {
+                self.found.set(self.found.get() | bit);
+                return true;
+            }
+            unasked &= !bit;
+        }
+        false
     }
 }
 
@@ -388,6 +586,15 @@ impl Clients {
     }
 }
 
+/// The lists of a rule, one bit for each.
+fn list_mask(rule: &AccessRule, settings: &AccessSettings) -> Result<u64, AccessRuleError> {
+    rule.lists.iter().flatten().try_fold(0, |mask, name| {
+        let number = settings.lists.iter().position(|list| list.name == *name);
+        let number = number.ok_or_else(|| AccessRuleError::UnknownList { name: name.clone() })?;
+        Ok(mask | 1 << number)
+    })
+}
+
 /// The name of a rule, or its number as people count.
 fn label(number: usize, rule: &AccessRule) -> String {
     match &rule.name {
@@ -399,7 +606,10 @@ fn label(number: usize, rule: &AccessRule) -> String {
 fn empty_conditions(rule: &AccessRule) -> impl Iterator<Item = AccessRuleError> {
     let conditions = [
         ("clients", rule.clients.as_ref().map(Vec::len)),
+        ("users", rule.users.as_ref().map(Vec::len)),
+        ("groups", rule.groups.as_ref().map(Vec::len)),
         ("destinations", rule.destinations.as_ref().map(Vec::len)),
+        ("lists", rule.lists.as_ref().map(Vec::len)),
         ("ports", rule.ports.as_ref().map(Vec::len)),
         ("methods", rule.methods.as_ref().map(Vec::len)),
         ("times", rule.times.as_ref().map(Vec::len)),
@@ -408,6 +618,15 @@ fn empty_conditions(rule: &AccessRule) -> impl Iterator<Item = AccessRuleError> 
         .into_iter()
         .filter(|(_, length)| *length == Some(0));
     empty.map(|(condition, _)| AccessRuleError::Empty { condition })
+}
+
+fn unknown_groups(
+    rule: &AccessRule,
+    settings: &AccessSettings,
+) -> impl Iterator<Item = AccessRuleError> {
+    let groups = rule.groups.iter().flatten();
+    let unknown = groups.filter(|name| !settings.groups.contains_key(*name));
+    unknown.map(|name| AccessRuleError::UnknownGroup { name: name.clone() })
 }
 
 fn name_twice(earlier: &[AccessRule], rule: &AccessRule) -> Option<AccessRuleError> {
@@ -438,6 +657,9 @@ fn unreachable(earlier: &[AccessRule], rule: &AccessRule) -> Option<AccessRuleEr
         },
     })
 }
+
+/// Most lists: one bit each.
+const LISTS_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests;

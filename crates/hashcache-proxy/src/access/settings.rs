@@ -4,8 +4,10 @@
 //! empty: an empty list would match nothing, or, read carelessly, everything.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use super::destination::Destination;
+use super::list::ListFormat;
 use super::times::WeekSpan;
 use crate::upstream::address::ConnectPort;
 use crate::upstream::prefix::Prefix;
@@ -55,8 +57,14 @@ pub struct AccessRule {
     pub action: AccessAction,
     /// Clients by address.
     pub clients: Option<Vec<RuleClients>>,
+    /// Users by name.
+    pub users: Option<Vec<String>>,
+    /// Users by group.
+    pub groups: Option<Vec<String>>,
     /// Hosts of URLs and of `CONNECT`.
     pub destinations: Option<Vec<Destination>>,
+    /// Lists that have the host, by their names.
+    pub lists: Option<Vec<String>>,
     /// Their ports.
     pub ports: Option<Vec<ConnectPort>>,
     /// Methods, case-sensitive as HTTP has them.
@@ -74,7 +82,10 @@ impl AccessRule {
             name: None,
             action,
             clients: None,
+            users: None,
+            groups: None,
             destinations: None,
+            lists: None,
             ports: None,
             methods: None,
             times: None,
@@ -82,13 +93,31 @@ impl AccessRule {
         }
     }
 
+    /// Whether it is for certain users.
+    pub(super) fn needs_user(&self) -> bool {
+        self.users.is_some() || self.groups.is_some()
+    }
+
     /// Whether every request of its clients matches.
     pub(super) fn is_blanket(&self) -> bool {
-        self.destinations.is_none()
+        !self.needs_user()
+            && self.destinations.is_none()
+            && self.lists.is_none()
             && self.ports.is_none()
             && self.methods.is_none()
             && self.times.is_none()
     }
+}
+
+/// A list of hosts in files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListSettings {
+    /// Its name in rules.
+    pub name: String,
+    /// Its files; together they are the list.
+    pub files: Vec<PathBuf>,
+    /// How their lines are written.
+    pub format: ListFormat,
 }
 
 /// All that is configured about access.
@@ -96,6 +125,10 @@ impl AccessRule {
 pub struct AccessSettings {
     /// The rules; the first that matches decides.
     pub rules: Vec<AccessRule>,
+    /// The groups that rules may name, with their users.
+    pub groups: BTreeMap<String, Vec<String>>,
+    /// The lists that rules may name.
+    pub lists: Vec<ListSettings>,
     /// Names for networks.
     pub networks: BTreeMap<String, Vec<Prefix>>,
     /// Whom a refused person may ask.

@@ -37,6 +37,7 @@ use crate::worker::Worker;
 pub(crate) struct Candidate {
     interceptor: Arc<Interceptor>,
     kind: InterceptKind,
+    user: Option<Arc<str>>,
     authority: Authority,
     to: Destination,
     host: Box<str>,
@@ -46,7 +47,7 @@ pub(crate) struct Candidate {
 /// Whether a CONNECT to `to` may be intercepted.
 pub(crate) fn candidate(
     connection: &Connection,
-    authority: &Authority,
+    (authority, user): (&Authority, Option<&Arc<str>>),
     to: &Destination,
 ) -> Option<Candidate> {
     let worker = &connection.worker;
@@ -59,6 +60,7 @@ pub(crate) fn candidate(
         (Ok((kind, memory)), Host::Name(name)) => Some(Candidate {
             interceptor,
             kind,
+            user: user.cloned(),
             authority: authority.clone(),
             to: to.clone(),
             host: name.clone(),
@@ -213,9 +215,11 @@ async fn decide(
             let Candidate {
                 authority,
                 kind,
+                user,
                 memory,
                 ..
             } = candidate;
+            let kind = (kind, user);
             let intercepted = Rc::new(InterceptedFor::new(authority, kind, program, memory));
             Decision::Ours(Intercepted {
                 socket,

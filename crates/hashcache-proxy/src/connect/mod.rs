@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache_http::{Authority, HASHCACHE_LINK, Scheme, via_members};
-use http::{HeaderMap, Method, Version};
+use http::{HeaderMap, Version};
 use hyper_util::rt::TokioIo;
 
 use self::chunked::{ChunkPair, Ended, Moved};
@@ -22,6 +22,7 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::link::chunk_field::ChunkField;
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
+use crate::permission::Permission;
 use crate::route::{RouteRequest, Siblings};
 use crate::upstream::Upgrade;
 use crate::upstream::address::{Purpose, check_connect_port};
@@ -34,10 +35,10 @@ pub(crate) async fn tunnel(
     connection: &Rc<Connection>,
     authority: Authority,
     (fields, version): (&HeaderMap, Version),
+    Permission { action, user }: Permission,
     log_entry: &mut LogEntryBuilder,
 ) -> Result<HeaderMap, Failure> {
     let worker = &connection.worker;
-    let action = connection.permit(&Method::CONNECT, &authority)?;
     if worker.common.is_us(&authority) {
         return Err(Failure::Loop);
     }
@@ -59,7 +60,8 @@ pub(crate) async fn tunnel(
     // The program at the other end of a child's tunnel does not know our authority.
     if connection.child.is_none()
         && action != AccessAction::Tunnel
-        && let Some(candidate) = intercepted::candidate(connection, &authority, &to)
+        && let Some(candidate) =
+            intercepted::candidate(connection, (&authority, user.as_ref()), &to)
     {
         intercepted::begin(connection, candidate, log_entry).await?;
         return Ok(HeaderMap::new());

@@ -48,6 +48,22 @@ impl Failure {
                 )
                 .into(),
             ),
+            Self::LoginNeeded { .. } => (
+                "This proxy needs your name and password",
+                format!("The request to {site} needs a user who may make it.").into(),
+                "Enter the name and password that the operator of the proxy gave you, not those \
+                 of the site."
+                    .into(),
+            ),
+            Self::TooManyLogins => (
+                "Too many logins",
+                "The proxy is checking as many passwords for your device as it allows, or there \
+                 were too many wrong ones."
+                    .into(),
+                "Wait a few seconds. If it happens again, a program on your device may have an old \
+                 password."
+                    .into(),
+            ),
             Self::RuleDenied(denial) => (
                 "This is not allowed here",
                 denied_by(denial, &site).into(),

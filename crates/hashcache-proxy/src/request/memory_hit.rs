@@ -25,7 +25,7 @@ use super::site::with_scheme;
 use super::stored_form::ZSTD;
 use super::transaction::Served;
 use crate::connect::intercepted::refusal;
-use crate::connection::{Connection, InterceptedFor};
+use crate::connection::{Connection, InterceptedFor, MayAsk};
 use crate::log_entry::MemoryHitEntry;
 use crate::page_groups::PageFields;
 use crate::site::encode::{ABOUT_IDENTITY, has_no_transform, prefers_zstd};
@@ -240,9 +240,11 @@ fn target(
     let live = common.live();
     let permits = |target: &Target| {
         let worker = &connection.worker;
+        // A request with a login has a field that is not known here.
+        let user = || connection.user_without_login(&live, MayAsk::Yes);
         connection
             .access
-            .permits_stored(worker, &live, &target.authority)
+            .permits_stored(worker, &live, (user, &target.authority))
     };
     let scheme = match connection.intercepted {
         Some(_) => Scheme::Https,

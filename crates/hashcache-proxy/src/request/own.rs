@@ -35,7 +35,7 @@ pub(super) fn page(
         true => target.authority.clone(),
         false => local(connection),
     };
-    let url = common.base(&authority);
+    let url = common.base(&authority, connection.scheme);
     let live = common.live();
     if is_pac(target) {
         return Ok(page::pac(&url, &live.pac_proxies, live.fail).map(Body::full));

@@ -28,15 +28,17 @@ use crate::intercept::Interceptor;
 use crate::link;
 use crate::link::children::LinkServer;
 use crate::link::identity::{LinkIdentity, LinkIdentityError};
+use crate::lists::Lists;
 use crate::metrics::{Metrics, Reload};
 use crate::peer::{CredentialsError, PROBE_DUE, Peer};
 use crate::route::Routes;
-use crate::settings::{LinkSettings, Settings};
+use crate::settings::{LinkSettings, Mode, Settings};
 use crate::site::live::LiveSites;
-use crate::tls::identity::{Identity, IdentityError};
+use crate::tls::identity::{FOR_FORWARD, FOR_SITES, Identity, IdentityError};
 use crate::upstream;
 use crate::upstream::tls::Trust;
 use crate::upstream::unreachable::UnreachableCache;
+use crate::users::{UserHashes, UsersError};
 use crate::worker::{Common, LiveSettings};
 
 /// The main thread, which handles signals while the cores serve clients.
@@ -112,8 +114,7 @@ impl Control {
         };
         let clock = &self.common.clock;
         let read = || {
-            let identity =
-                Identity::load(&settings.tls, clock).map_err(|error| one_line(&error))?;
+            let identity = identity(&settings, clock).map_err(|error| one_line(&error))?;
             let interceptor = interceptor(&settings, clock).map_err(|error| one_line(&error))?;
             let trust = Trust::load(&settings.upstream_ca, Arc::clone(clock));
             let trust = trust.map_err(|error| one_line(&error))?;
@@ -123,9 +124,17 @@ impl Control {
             let routes = routes.map_err(|error| one_line(&error))?;
             let link = link_server(&settings, link.as_ref(), clock);
             let zone = zone(&settings).map_err(|error| one_line(&error))?;
-            Ok(((identity, interceptor, link), trust, routes, zone))
+            let users = users(&settings, &self.cache).map_err(|error| one_line(&error))?;
+            let lists = Lists::load(&settings.lists, &self.cache, &known.lists);
+            let lists = lists.map_err(|error| one_line(&error))?;
+            Ok((
+                (identity, interceptor, link),
+                trust,
+                routes,
+                (Arc::new(lists), users, zone),
+            ))
         };
-        let ((mut identity, interceptor, link), trust, routes, zone) = match read() {
+        let ((mut identity, interceptor, link), trust, routes, access) = match read() {
             Ok(read) => read,
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
@@ -152,7 +161,7 @@ impl Control {
         let sites = LiveSites::new(&settings.sites, Some(&old.sites));
         let hops = (routes, Arc::new(sites));
         let generation = old.generation + 1;
-        let live = LiveSettings::new(&settings, generation, own, upstream, hops, shown, zone);
+        let live = LiveSettings::new(&settings, generation, own, upstream, hops, shown, access);
         self.metrics.set_peers(live.routes.peers());
         if let Err(error) = self.links.keep(live.routes.peers()) {
             error!(%error, "no thread for links");
@@ -191,6 +200,10 @@ impl Control {
             pac_proxies: settings.pac_proxies,
             allow_client: settings.allow_client,
             access: settings.access,
+            lists: settings.lists,
+            htpasswd: settings.htpasswd,
+            login_realm: settings.login_realm,
+            login_networks: settings.login_networks,
             allow_destination: settings.allow_destination,
             deny_destination: settings.deny_destination,
             upstream_ca: settings.upstream_ca,
@@ -354,6 +367,31 @@ pub(super) fn link_identity(
         return Ok(None);
     }
     LinkIdentity::find(settings.link.directory.as_deref()).map(Some)
+}
+
+/// The certificates for clients, with the protocols that they may speak.
+pub(super) fn identity(
+    settings: &Settings,
+    clock: &Arc<Clock>,
+) -> Result<Option<Identity>, IdentityError> {
+    let protocols = match settings.mode {
+        Mode::Forward => &FOR_FORWARD[..],
+        Mode::Reverse => &FOR_SITES[..],
+    };
+    Identity::load(&settings.tls, protocols, clock)
+}
+
+/// The users of the files in `settings`, if there are files.
+pub(super) fn users(
+    settings: &Settings,
+    cache: &Cache,
+) -> Result<Option<Arc<UserHashes>>, UsersError> {
+    match settings.htpasswd.is_empty() {
+        true => Ok(None),
+        false => UserHashes::load(&settings.htpasswd, cache)
+            .map(Arc::new)
+            .map(Some),
+    }
 }
 
 /// The time zone of the system, if a rule has times.

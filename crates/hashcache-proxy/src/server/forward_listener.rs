@@ -20,6 +20,7 @@ use tracing::debug;
 
 use super::connection_counts::ConnectionCounts;
 use super::stage::{Stage, accept_while_serving};
+use crate::access::RequestUser;
 use crate::client_access::ClientAccess;
 use crate::connect::chunked::{self, ChunkPair, Ended, Moved};
 use crate::connect::tunnel::{self, Carried};
@@ -76,7 +77,12 @@ impl ForwardListener {
         let permitted = {
             let live = common.live();
             let access = ClientAccess::new(client.ip(), &live);
-            access.permit(&worker, &live, (Method::CONNECT.as_str(), &self.forward.to))
+            let request = (
+                RequestUser::Unknowable,
+                Method::CONNECT.as_str(),
+                &self.forward.to,
+            );
+            access.permit(&worker, &live, request)
         };
         if let Err(failure) = permitted {
             return debug!(%client, %failure, "client of a forwarded port refused");

@@ -16,10 +16,12 @@ use super::{addresses, pseudonyms, socket};
 use crate::access_log::AccessLogger;
 use crate::admin::read_token;
 use crate::clock::Clock;
+use crate::lists;
 use crate::peers;
 use crate::settings::Settings;
 use crate::tls::identity::{IdentityError, pair};
 use crate::upstream::tls::read_authorities;
+use crate::users::read_file;
 
 /// Every reason for which [`super::run`] would fail with `settings` and `supervisor` that can be
 /// known without starting.
@@ -73,6 +75,13 @@ pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> 
         .chain(authorities)
         .chain(peers)
         .chain([identity.map(drop).map_err(RunError::from)])
+        .chain(
+            settings
+                .htpasswd
+                .iter()
+                .map(|path| Ok(read_file(path).map(drop)?)),
+        )
+        .chain(lists::check(&settings.lists).map(|error| Err(error.into())))
         .chain(token)
         .filter_map(Result::err)
         .collect()

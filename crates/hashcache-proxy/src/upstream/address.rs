@@ -37,6 +37,16 @@ impl ConnectPort {
         Self(ports)
     }
 
+    /// The first one.
+    pub(crate) fn first(&self) -> u16 {
+        *self.0.start()
+    }
+
+    /// The last one.
+    pub(crate) fn last(&self) -> u16 {
+        *self.0.end()
+    }
+
     /// Whether `port` is the only one.
     pub fn is_only(&self, port: u16) -> bool {
         (*self.0.start(), *self.0.end()) == (port, port)
