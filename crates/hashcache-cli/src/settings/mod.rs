@@ -351,7 +351,7 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
     faults.extend(link_contradictions(effective));
     if values.access.needs_users() && values.htpasswd.is_empty() {
         let fault = Fault::new("an `[[access]]` rule names users, but `htpasswd` is not set");
-        faults.push(fault.hint("make a file with `htpasswd -B -c FILE USER`, and name it"));
+        faults.push(fault.hint("make a file with `htpasswd -B -C 10 -c FILE USER`, and name it"));
     }
     if values.is_reverse() && !values.access.is_empty() {
         let fault =

@@ -70,6 +70,11 @@ impl UserHashes {
         })
     }
 
+    /// How many users there are.
+    pub(crate) fn len(&self) -> usize {
+        self.hashes.len()
+    }
+
     /// The hash to check a password of `user` with, and whether there is such a user: a name that
     /// there is not must take as long as one that there is. `None`: there are no users.
     pub(crate) fn hash_for(&self, user: &str) -> Option<(&str, bool)> {
@@ -98,6 +103,8 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<UserEntry>, UsersError> {
     if read.map_err(failed)? as u64 > FILE_MAX {
         return Err(failed(io::Error::other("longer than 16 MiB")));
     }
+    // A byte order mark, which some editors write, would be part of the first name.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let lines = text.lines().enumerate();
     let lines = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
     let entries = lines.map(|(number, line)| {
@@ -124,7 +131,7 @@ fn read_entry(line: &str) -> Result<UserEntry, &'static str> {
             user: user.into(),
             hash: hash.into(),
         }),
-        false => Err("the hash is not bcrypt with a cost from 4 to 14: use `htpasswd -B`"),
+        false => Err("the hash is not bcrypt with a cost from 4 to 14: use `htpasswd -B -C 10`"),
     }
 }
 
@@ -145,8 +152,9 @@ const FILE_MAX: u64 = 16 << 20;
 const COST_MIN: u32 = 4;
 /// About a second of a slow processor.
 const COST_MAX: u32 = 14;
-/// A name, a hash of 60 bytes, and their place in a map.
-const ENTRY_BYTES: u64 = 192;
+/// A name, a hash of 60 bytes, and their place in a map; and the result of a check with its place
+/// in the list and the map of results.
+const ENTRY_BYTES: u64 = 192 + 96;
 
 #[cfg(test)]
 mod tests {
@@ -174,6 +182,14 @@ mod tests {
         ] {
             assert!(read_entry(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_name() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("\u{feff}anna:{HASH}\n")).unwrap();
+        let entries = read_file(file.path()).unwrap();
+        assert_eq!(&*entries[0].user, "anna");
     }
 
     #[test]

@@ -1,15 +1,18 @@
-//! Users of the proxy: names and passwords, checked without giving the processor away.
+//! Users of the proxy: their names and passwords, and how many passwords are checked.
 //!
-//! Called by `request` if a rule needs the user of a request. A check of a password takes 50 ms and
-//! more, by design. It runs on threads of its own, and its result is kept for a while.
+//! Called by `permission` if a rule needs the user of a request. A check of a password takes from
+//! 2 ms (bcrypt with cost 5) to more than a second (cost 14). It runs on a thread of its own, and
+//! its result is kept for a while.
 //!
-//! Invariants: at most [`UserChecks::new`]'s number of checks run at once, and at most
-//! [`WAITING_MAX`] of one client wait. A client with wrong passwords gets one check a second after
-//! the first [`FAILURES_FREE`], however many connections it has, also if it leaves before the
-//! answer. Passwords are not kept: a result is found by a keyed hash (HMAC-SHA-256) of the name,
-//! the stored hash and the password, so a changed file ends it.
+//! Invariants: at most [`UserChecks::new`]'s number of checks run at once. Requests with the same
+//! login wait for one check. At most [`WAITING_MAX`] logins of one client network wait. Wrong
+//! passwords are counted for each user at each network, for each network and for each user (see
+//! [`failures`]), also if the client leaves before the answer. Passwords are not kept: a result is
+//! found by a keyed hash (HMAC-SHA-256) of the name, the stored hash and the password, so a changed
+//! file ends it.
 
 mod basic;
+mod failures;
 mod htpasswd;
 
 use std::collections::HashMap;
@@ -20,13 +23,14 @@ use std::time::Duration;
 use lru::LruCache;
 use ring::hmac;
 use ring::rand::SystemRandom;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 
 pub(crate) use basic::Login;
 pub use htpasswd::UsersError;
 pub(crate) use htpasswd::{UserHashes, read_file};
 
+use self::failures::{FailureKeys, Failures};
 use crate::share::Network;
 
 /// Checks of passwords for all cores, with their results.
@@ -39,24 +43,25 @@ pub(crate) struct UserChecks {
 struct CheckState {
     right: LruCache<Tag, Instant>,
     wrong: LruCache<Tag, Instant>,
-    failures: LruCache<Network, Failures>,
-    waiting: HashMap<Network, usize>,
+    failures: Failures,
+    checking: HashMap<Tag, Checking>,
+}
+
+/// A login that is being checked, or waits for that.
+struct Checking {
+    client: Network,
+    /// Held by the request that has the check made; the others with this login wait for it.
+    gate: Arc<AsyncMutex<()>>,
+    requests: usize,
 }
 
 /// The keyed hash of a login.
 type Tag = [u8; 32];
 
-/// Wrong passwords of a client that were not forgotten yet.
-#[derive(Clone, Copy)]
-struct Failures {
-    count: u32,
-    since: Instant,
-}
-
 /// Why a login was not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unchecked {
-    /// Too many checks of this client wait, or it had too many wrong passwords.
+    /// Too many logins wait, or there were too many wrong passwords.
     TooMany,
     /// The thread did not finish.
     Broken,
@@ -76,8 +81,8 @@ impl UserChecks {
             state: Mutex::new(CheckState {
                 right: LruCache::new(RESULTS_MAX),
                 wrong: LruCache::new(RESULTS_MAX),
-                failures: LruCache::new(RESULTS_MAX),
-                waiting: HashMap::new(),
+                failures: Failures::default(),
+                checking: HashMap::new(),
             }),
         })
     }
@@ -99,18 +104,28 @@ impl UserChecks {
         if let Some(result) = self.result(&tag) {
             return Ok(result);
         }
-        let _waiting = self.enter(client)?;
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let permit = permit.map_err(|_| Unchecked::Broken)?;
-        // Another connection of the client may have had it checked meanwhile.
+        let failure_keys = FailureKeys::new(&self.key, client, &login.user);
+        let turn = self.enter(client, tag, &failure_keys)?;
+        let gate = Arc::clone(&turn.gate).lock_owned().await;
+        // Another request with this login may have had it checked meanwhile.
         if let Some(result) = self.result(&tag) {
             return Ok(result);
         }
-        let (checks, hash) = (Arc::clone(self), hash.to_owned());
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let permit = permit.map_err(|_| Unchecked::Broken)?;
+        // Logins that waited before this one may have been wrong: a burst passes no limit.
+        if self.state().failures.are_too_many(&failure_keys) {
+            return Err(Unchecked::TooMany);
+        }
+        let (hash, user_count) = (hash.to_owned(), users.len());
         let checking = tokio::task::spawn_blocking(move || {
             let is_right = bcrypt::verify(&login.password, &hash).unwrap_or(false) && is_user;
-            checks.note(client, tag, is_right);
-            drop(permit);
+            match is_right {
+                true => turn.checks.note_right(tag, user_count),
+                false => turn.checks.note_wrong(tag, failure_keys),
+            }
+            // The turn last: requests that come now find the result.
+            drop((permit, gate, turn));
             is_right
         });
         checking.await.map_err(|_| Unchecked::Broken)
@@ -145,37 +160,51 @@ impl UserChecks {
         is_new(state.wrong.get(tag), WRONG_LIFETIME).then_some(false)
     }
 
-    fn note(&self, client: Network, tag: Tag, is_right: bool) {
+    /// Notes a right login. There is a place for each of `users`: their logins would drop each
+    /// other otherwise, and be checked again and again.
+    fn note_right(&self, tag: Tag, users: usize) {
         let mut state = self.state();
-        let now = Instant::now();
-        if is_right {
-            state.right.put(tag, now);
-            return;
-        }
-        state.wrong.put(tag, now);
-        let failures = state.failures.get(&client).map_or(0, |it| it.left(now));
-        let (count, since) = (failures.saturating_add(1), now);
-        state.failures.put(client, Failures { count, since });
+        let places = NonZeroUsize::new(users).map_or(RESULTS_MAX, |it| it.max(RESULTS_MAX));
+        state.right.resize(places);
+        state.right.put(tag, Instant::now());
     }
 
-    /// Counts a check that waits or runs, until the result is dropped.
-    fn enter(self: &Arc<Self>, client: Network) -> Result<Waiting, Unchecked> {
+    fn note_wrong(&self, tag: Tag, keys: FailureKeys) {
         let mut state = self.state();
-        let failures = state
-            .failures
-            .get(&client)
-            .map_or(0, |it| it.left(Instant::now()));
-        let all: usize = state.waiting.values().sum();
-        let waiting = state.waiting.entry(client).or_default();
-        if failures > FAILURES_FREE || *waiting >= WAITING_MAX || all >= ALL_WAITING_MAX {
-            if *waiting == 0 {
-                state.waiting.remove(&client);
+        state.wrong.put(tag, Instant::now());
+        state.failures.note(keys);
+    }
+
+    /// Counts a request that waits for a check or runs it, until the result is dropped. A request
+    /// with a login that is being checked costs no check, so it may always wait.
+    fn enter(
+        self: &Arc<Self>,
+        client: Network,
+        tag: Tag,
+        keys: &FailureKeys,
+    ) -> Result<Turn, Unchecked> {
+        let mut state = self.state();
+        if !state.checking.contains_key(&tag) {
+            let waiting = state.checking.values();
+            let of_client = waiting.filter(|it| it.client == client).count();
+            if of_client >= WAITING_MAX
+                || state.checking.len() >= ALL_WAITING_MAX
+                || state.failures.are_too_many(keys)
+            {
+                return Err(Unchecked::TooMany);
             }
-            return Err(Unchecked::TooMany);
         }
-        *waiting += 1;
-        let checks = Arc::clone(self);
-        Ok(Waiting { checks, client })
+        let checking = state.checking.entry(tag).or_insert_with(|| Checking {
+            client,
+            gate: Arc::default(),
+            requests: 0,
+        });
+        checking.requests += 1;
+        Ok(Turn {
+            checks: Arc::clone(self),
+            gate: Arc::clone(&checking.gate),
+            tag,
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, CheckState> {
@@ -183,28 +212,20 @@ impl UserChecks {
     }
 }
 
-impl Failures {
-    /// One failure is forgotten each second.
-    fn left(&self, now: Instant) -> u32 {
-        let forgotten = now.duration_since(self.since).as_secs();
-        self.count
-            .saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
-    }
-}
-
-/// A check that waits or runs.
-struct Waiting {
+/// A request that waits for the check of its login, or runs it.
+struct Turn {
     checks: Arc<UserChecks>,
-    client: Network,
+    gate: Arc<AsyncMutex<()>>,
+    tag: Tag,
 }
 
-impl Drop for Waiting {
+impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.checks.state();
-        if let Some(waiting) = state.waiting.get_mut(&self.client) {
-            *waiting -= 1;
-            if *waiting == 0 {
-                state.waiting.remove(&self.client);
+        if let Some(checking) = state.checking.get_mut(&self.tag) {
+            checking.requests -= 1;
+            if checking.requests == 0 {
+                state.checking.remove(&self.tag);
             }
         }
     }
@@ -213,13 +234,12 @@ impl Drop for Waiting {
 /// How long a right password is believed, and a wrong one refused, without another check.
 const RIGHT_LIFETIME: Duration = Duration::from_mins(10);
 const WRONG_LIFETIME: Duration = Duration::from_secs(30);
-/// Results of each kind, and clients with failures.
+/// Wrong logins whose result is kept, and right ones unless there are more users.
 const RESULTS_MAX: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
-/// Checks of one client, and of all, that wait or run: a class behind one address logs in at once.
+/// Logins of one client network, and of all, that wait or are checked: a class behind one address
+/// logs in at once.
 const WAITING_MAX: usize = 32;
 const ALL_WAITING_MAX: usize = 256;
-/// Wrong passwords that cost a client nothing.
-const FAILURES_FREE: u32 = 10;
 
 #[cfg(test)]
 mod tests;

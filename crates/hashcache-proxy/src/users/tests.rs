@@ -115,7 +115,7 @@ async fn many_wrong_passwords_of_one_client_are_not_checked_and_others_are() {
             .await,
         Ok(true)
     );
-    assert!(checks.state().waiting.is_empty());
+    assert!(checks.state().checking.is_empty());
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn checks_that_wait_are_bounded_and_end_with_their_requests() {
     let more = checks.check(&users, client(1), login("anna", "x")).await;
     assert_eq!(more, Err(Unchecked::TooMany));
     drop(waiting);
-    assert!(checks.state().waiting.is_empty());
+    assert!(checks.state().checking.is_empty());
     drop(all);
     assert_eq!(
         checks
@@ -142,6 +142,107 @@ async fn checks_that_wait_are_bounded_and_end_with_their_requests() {
             .await,
         Ok(true)
     );
+}
+
+#[tokio::test]
+async fn requests_with_one_login_wait_for_one_check() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    let all = Arc::clone(&checks.permits).acquire_owned().await.unwrap();
+    let anna = || Box::pin(checks.check(&users, client(1), login("anna", "right:1")));
+    let mut waiting: Vec<_> = (0..WAITING_MAX * 3).map(|_| anna()).collect();
+    for each in &mut waiting {
+        assert!(poll_once(each.as_mut()).is_none());
+    }
+    assert_eq!(checks.state().checking.len(), 1);
+    // The request that would have the check made leaves; another one takes its place.
+    drop(waiting.remove(0));
+    drop(all);
+    for each in waiting {
+        assert_eq!(each.await, Ok(true));
+    }
+    assert!(checks.state().checking.is_empty());
+}
+
+#[tokio::test]
+async fn a_burst_of_wrong_passwords_gets_no_more_checks_than_one_by_one() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    tokio::time::pause();
+    let all = Arc::clone(&checks.permits).acquire_owned().await.unwrap();
+    let mut waiting: Vec<_> = (0..WAITING_MAX)
+        .map(|n| Box::pin(checks.check(&users, client(1), login("anna", &n.to_string()))))
+        .collect();
+    for each in &mut waiting {
+        assert!(poll_once(each.as_mut()).is_none());
+    }
+    drop(all);
+    let mut checked = 0;
+    for each in waiting {
+        checked += usize::from(each.await == Ok(false));
+    }
+    assert!((10..=12).contains(&checked), "{checked}");
+}
+
+#[tokio::test]
+async fn wrong_passwords_for_one_user_do_not_lock_out_others_of_the_network() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\nbert:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    tokio::time::pause();
+    for n in 0..50 {
+        let wrong = login("anna", &n.to_string());
+        let _ = checks.check(&users, client(1), wrong).await;
+    }
+    let check = async |from, user| {
+        let login = login(user, "right:1");
+        checks.check(&users, client(from), login).await
+    };
+    assert_eq!(check(1, "anna").await, Err(Unchecked::TooMany));
+    assert_eq!(check(1, "bert").await, Ok(true));
+    assert_eq!(check(2, "anna").await, Ok(true));
+}
+
+#[tokio::test]
+async fn guesses_with_many_names_or_from_many_networks_are_limited() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\nbert:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    tokio::time::pause();
+    let mut checked = (0, 0);
+    for n in 0..200 {
+        let name = format!("user{n}");
+        let by_name = checks.check(&users, client(250), login(&name, "x")).await;
+        checked.0 += usize::from(by_name.is_ok());
+        let wrong = login("anna", &n.to_string());
+        let by_network = checks.check(&users, client(n), wrong).await;
+        checked.1 += usize::from(by_network.is_ok());
+    }
+    for checked in [checked.0, checked.1] {
+        assert!((100..=110).contains(&checked), "{checked}");
+    }
+    let bert = login("bert", "right:1");
+    assert_eq!(checks.check(&users, client(251), bert).await, Ok(true));
+}
+
+#[tokio::test]
+async fn a_right_login_is_kept_for_every_user() {
+    let fixture = Fixture::new();
+    let users = RESULTS_MAX.get() + 100;
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    let tag = |n: usize| {
+        let mut tag = Tag::default();
+        tag[..8].copy_from_slice(&(n as u64).to_le_bytes());
+        tag
+    };
+    (0..users).for_each(|n| checks.note_right(tag(n), users));
+    assert!((0..users).all(|n| checks.result(&tag(n)) == Some(true)));
+    checks.note_right(tag(users), 1);
+    assert_eq!(checks.state().right.len(), RESULTS_MAX.get());
+    let lines = (0..3).map(|n| format!("user{n}:{ANNA}\n"));
+    assert_eq!(fixture.users(&lines.collect::<String>()).len(), 3);
 }
 
 /// Polls once; `None`: not ready.
