@@ -3,8 +3,9 @@
 //! Loaded by `server` at the start and at a reload, and refreshed by it once a minute. A request
 //! asks only memory.
 //!
-//! Invariants: a list that cannot be read any more stays as it was, and is warned about once. Its
-//! memory is set aside in the budget before it is filled; a list that does not fit is refused.
+//! Invariants: a list that cannot be read any more stays as it was, and so does one whose files
+//! look like a broken download. Each cause is warned about once. Its memory is set aside in the
+//! budget before it is filled; a list that does not fit is refused.
 //! Cost: a file is read twice, first to count its names.
 
 use std::fs;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use hashcache::{Cache, Reservation};
-use hashcache_http::Host;
+use hashcache_http::{Host, UnixTime};
 use tracing::{info, warn};
 
 use crate::access::{BadLines, HostHashes, ListSettings, NameSet, Reach, read_list};
@@ -29,22 +30,43 @@ pub(crate) struct Lists(Box<[Arc<LiveList>]>);
 struct LiveList {
     settings: ListSettings,
     loaded: ArcSwap<LoadedList>,
-    /// The files as they were when they were read last, with success or without.
-    tried: Mutex<Vec<Option<FileStamp>>>,
+    tried: Mutex<Tried>,
+}
+
+/// The last attempt to read a list.
+struct Tried {
+    /// The files as they were just before it.
+    stamps: Vec<Option<FileStamp>>,
+    /// Why it failed, if it did.
+    error: Option<String>,
+}
+
+/// Why the files of a list are looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Look {
+    /// The operator asks for a reload: what failed before is tried again.
+    Reload,
+    /// A minute has passed. Files that were written just before this time are left to the next
+    /// look: a program may still be writing them.
+    Minute(UnixTime),
 }
 
 /// The names of a list, with their memory.
 struct LoadedList {
     names: NameSet,
+    bad_lines: u64,
     _memory: Reservation,
 }
 
 /// What shows that a file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp {
+    device: u64,
     inode: u64,
     bytes: u64,
     modified: (i64, i64),
+    /// Changes with the permissions too, and cannot be set back.
+    changed: (i64, i64),
 }
 
 /// Why a list could not be loaded.
@@ -71,11 +93,21 @@ pub enum ListError {
         /// What a set of them takes.
         bytes: u64,
     },
+    /// The files of a list that was good look like a broken download.
+    #[error("the list `{list}` seems broken: {names} entries, and {bad_lines} lines that are none")]
+    Broken {
+        /// The name of the list.
+        list: String,
+        /// How many entries it has.
+        names: usize,
+        /// How many lines are no entries.
+        bad_lines: u64,
+    },
 }
 
 impl Lists {
     /// Loads the lists of `settings`. A list of `known` with the same settings is read again only
-    /// if its files have changed, and stays as it was if that fails.
+    /// if its files have changed or could not be read, and stays as it was if that fails.
     ///
     /// # Errors
     /// A new list cannot be loaded.
@@ -88,7 +120,7 @@ impl Lists {
             let same = known.0.iter().find(|list| list.settings == *settings);
             match same {
                 Some(same) => {
-                    same.refresh(cache);
+                    same.refresh(cache, Look::Reload);
                     Ok(Arc::clone(same))
                 }
                 None => LiveList::load(settings, cache).map(Arc::new),
@@ -98,8 +130,8 @@ impl Lists {
     }
 
     /// Reads again what has changed.
-    pub(crate) fn refresh(&self, cache: &Cache) {
-        self.0.iter().for_each(|list| list.refresh(cache));
+    pub(crate) fn refresh(&self, cache: &Cache, look: Look) {
+        self.0.iter().for_each(|list| list.refresh(cache, look));
     }
 
     /// Whether the list with this number has a host.
@@ -115,40 +147,60 @@ impl LiveList {
         Ok(Self {
             loaded: ArcSwap::from_pointee(LoadedList::read(settings, cache)?),
             settings: settings.clone(),
-            tried: Mutex::new(stamps),
+            tried: Mutex::new(Tried {
+                stamps,
+                error: None,
+            }),
         })
     }
 
     /// Reads the files again if they have changed since they were read last.
-    fn refresh(&self, cache: &Cache) {
+    fn refresh(&self, cache: &Cache, look: Look) {
         let now = stamps(&self.settings.files);
         let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
-        if *tried == now {
+        let is_due = match look {
+            Look::Reload => tried.error.is_some() || tried.stamps != now,
+            Look::Minute(time) => tried.stamps != now && are_settled(&now, time),
+        };
+        if !is_due {
             return;
         }
-        *tried = now;
-        match LoadedList::read(&self.settings, cache) {
+        tried.stamps = now;
+        let old = self.loaded.load();
+        let read = LoadedList::read(&self.settings, cache);
+        match read.and_then(|loaded| loaded.instead_of(&old, &self.settings)) {
             Ok(loaded) => {
                 let (list, names) = (&self.settings.name, loaded.names.len());
                 info!(list, names, "list read again");
                 self.loaded.store(Arc::new(loaded));
+                tried.error = None;
             }
-            Err(error) => {
-                let cause = std::error::Error::source(&error).map(ToString::to_string);
-                warn!(%error, cause, "list not read again, the old one stays in effect");
-            }
+            Err(error) => tried.failed(&error),
+        }
+    }
+}
+
+impl Tried {
+    /// Warns of an error, unless the attempt before failed by the same.
+    fn failed(&mut self, error: &ListError) {
+        let cause = std::error::Error::source(error).map(ToString::to_string);
+        let text = format!("{error}: {}", cause.as_deref().unwrap_or_default());
+        if self.error.as_ref() != Some(&text) {
+            warn!(%error, cause, "list not read again, the old one stays in effect");
+            self.error = Some(text);
         }
     }
 }
 
 impl LoadedList {
     fn read(settings: &ListSettings, cache: &Cache) -> Result<Self, ListError> {
-        let mut room = 0;
+        let (mut room, mut bad_lines) = (0, 0);
         for path in &settings.files {
             let bad = read(settings, path, |_, _| {
                 room += 1;
                 true
             })?;
+            bad_lines += bad.count;
             warn_of(&bad, settings, path);
         }
         let bytes = NameSet::bytes_for(room);
@@ -172,8 +224,27 @@ impl LoadedList {
         }
         Ok(Self {
             names,
+            bad_lines,
             _memory: memory,
         })
+    }
+
+    /// This list, unless it would take the place of a good one and looks like a broken download: an
+    /// empty file, or a page of HTML. A list that denies would deny nothing any more.
+    fn instead_of(self, old: &Self, settings: &ListSettings) -> Result<Self, ListError> {
+        let is_emptied = self.names.len() == 0 && old.names.len() > 0;
+        if is_emptied || (self.is_mostly_bad() && !old.is_mostly_bad()) {
+            return Err(ListError::Broken {
+                list: settings.name.clone(),
+                names: self.names.len(),
+                bad_lines: self.bad_lines,
+            });
+        }
+        Ok(self)
+    }
+
+    fn is_mostly_bad(&self) -> bool {
+        self.bad_lines > self.names.len() as u64
     }
 }
 
@@ -212,12 +283,24 @@ fn stamps(files: &[PathBuf]) -> Vec<Option<FileStamp>> {
     let stamp = |path: &PathBuf| {
         let file = fs::metadata(path).ok()?;
         Some(FileStamp {
+            device: file.dev(),
             inode: file.ino(),
             bytes: file.size(),
             modified: (file.mtime(), file.mtime_nsec()),
+            changed: (file.ctime(), file.ctime_nsec()),
         })
     };
     files.iter().map(stamp).collect()
+}
+
+/// Whether no file was written just before `now`. A time in the future says nothing.
+fn are_settled(files: &[Option<FileStamp>], now: UnixTime) -> bool {
+    let now = i64::try_from(now.0).unwrap_or(i64::MAX);
+    let is_settled = |file: &FileStamp| {
+        let age = now.saturating_sub(file.modified.0);
+        !(0..SETTLE_SECONDS).contains(&age)
+    };
+    files.iter().flatten().all(is_settled)
 }
 
 /// Checks that the files of all lists can be opened, without reading them.
@@ -233,6 +316,8 @@ pub(crate) fn check(settings: &[ListSettings]) -> impl Iterator<Item = ListError
 }
 
 const READ_BYTES: usize = 64 << 10;
+/// How long a file must not have been written before it is read.
+const SETTLE_SECONDS: i64 = 5;
 
 #[cfg(test)]
 mod tests {
@@ -276,10 +361,10 @@ mod tests {
             !has(&lists, "x.b.example") && !lists.has(1, &HostHashes::of(&Host::V4([0; 4].into())))
         );
         fs::write(&b, "0.0.0.0 other.example\n").unwrap();
-        lists.0[0].refresh(&cache);
+        lists.refresh(&cache, Look::Reload);
         assert!(has(&lists, "other.example") && !has(&lists, "b.example"));
         fs::remove_file(&a).unwrap();
-        lists.0[0].refresh(&cache);
+        lists.refresh(&cache, Look::Reload);
         let lists = Lists::load(&settings, &cache, &lists).unwrap();
         assert!(has(&lists, "a.example") && has(&lists, "other.example"));
         let error = Lists::load(&settings, &cache, &Lists::default())
@@ -300,7 +385,7 @@ mod tests {
         let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
         let many: String = (0..2_000_000).map(|n| format!("{n}.x\n")).collect();
         fs::write(&path, many).unwrap();
-        lists.0[0].refresh(&cache);
+        lists.refresh(&cache, Look::Reload);
         assert!(has(&lists, "a.example"));
         let error = Lists::load(&settings, &cache, &Lists::default())
             .err()
@@ -308,5 +393,102 @@ mod tests {
         let expected = "no memory for the list `ads`: its 2000000 names take 20833 KiB";
         assert_eq!(error.to_string(), expected);
         cache.close();
+    }
+
+    #[test]
+    fn a_broken_download_does_not_take_the_place_of_a_good_list() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = cache(&directory);
+        let path = directory.path().join("a");
+        fs::write(&path, "a.example\nb.example\n").unwrap();
+        let settings = settings(&[&path]);
+        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        let page = "<html>\n<p>no such page\nexample\n</html>\n";
+        for broken in ["", "# nothing\n", page] {
+            fs::write(&path, broken).unwrap();
+            lists.refresh(&cache, Look::Reload);
+            assert!(has(&lists, "a.example"), "{broken}");
+        }
+        fs::write(&path, "c.example\n<p>\n").unwrap();
+        lists.refresh(&cache, Look::Reload);
+        assert!(has(&lists, "c.example") && !has(&lists, "a.example"));
+        cache.close();
+    }
+
+    #[test]
+    fn a_list_that_was_mostly_bad_lines_from_the_start_follows_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = cache(&directory);
+        let path = directory.path().join("a");
+        fs::write(&path, "||a^\n||b^\na.example\n").unwrap();
+        let settings = settings(&[&path]);
+        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        fs::write(&path, "||a^\n||b^\nb.example\n").unwrap();
+        lists.refresh(&cache, Look::Reload);
+        assert!(has(&lists, "b.example"));
+        cache.close();
+    }
+
+    #[test]
+    fn a_file_that_was_just_written_is_left_to_the_next_look() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = cache(&directory);
+        let path = directory.path().join("a");
+        fs::write(&path, "a.example\n").unwrap();
+        let settings = settings(&[&path]);
+        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        fs::write(&path, "other.example\n").unwrap();
+        let written = u64::try_from(fs::metadata(&path).unwrap().mtime()).unwrap();
+        let after = |seconds| Look::Minute(UnixTime(written + seconds));
+        lists.refresh(&cache, after(1));
+        assert!(has(&lists, "a.example"));
+        lists.refresh(&cache, after(60));
+        assert!(has(&lists, "other.example"));
+        // A file of the future is read at once: it may never become old.
+        fs::write(&path, "third.example\n").unwrap();
+        lists.refresh(&cache, Look::Minute(UnixTime(written - 60)));
+        assert!(has(&lists, "third.example"));
+        cache.close();
+    }
+
+    #[test]
+    fn a_reload_tries_again_what_failed_although_the_files_are_the_same() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = cache(&directory);
+        let path = directory.path().join("a");
+        fs::write(&path, "a.example\n").unwrap();
+        let settings = settings(&[&path]);
+        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        let many: String = (0..500_000).map(|n| format!("{n}.x\n")).collect();
+        fs::write(&path, many).unwrap();
+        // Others hold the memory.
+        let held: Vec<_> = std::iter::from_fn(|| cache.reserve(256 << 10)).collect();
+        lists.refresh(&cache, Look::Reload);
+        assert!(has(&lists, "a.example"));
+        drop(held);
+        lists.refresh(&cache, Look::Minute(UnixTime(u64::MAX)));
+        assert!(has(&lists, "a.example"));
+        lists.refresh(&cache, Look::Reload);
+        assert!(has(&lists, "1.x"));
+        cache.close();
+    }
+
+    #[test]
+    fn new_permissions_are_a_change() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = [file.path().to_owned()];
+        let before = stamps(&path);
+        let changed = fs::metadata(file.path()).unwrap().ctime_nsec();
+        let mode = |mode| fs::set_permissions(file.path(), fs::Permissions::from_mode(mode));
+        // The system's clock for files may be coarse.
+        for n in 0.. {
+            mode(0o600 | (n & 1)).unwrap();
+            if fs::metadata(file.path()).unwrap().ctime_nsec() != changed {
+                break;
+            }
+        }
+        assert_ne!(stamps(&path), before);
     }
 }

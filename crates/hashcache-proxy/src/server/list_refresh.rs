@@ -9,6 +9,7 @@ use std::time::Duration;
 use hashcache::Cache;
 use tracing::warn;
 
+use crate::lists::Look;
 use crate::worker::Common;
 
 /// Looks at the files once a minute, and reads what has changed, until the process ends.
@@ -16,8 +17,10 @@ pub(super) async fn keep_lists(common: Arc<Common>, cache: Cache) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let lists = Arc::clone(&common.live().lists);
-        let cache = cache.clone();
-        let reading = tokio::task::spawn_blocking(move || lists.refresh(&cache));
+        let (cache, look) = (cache.clone(), Look::Minute(common.now()));
+        let reading = tokio::task::spawn_blocking(move || {
+            lists.refresh(&cache, look);
+        });
         if reading.await.is_err() {
             warn!("lists not read again");
         }
