@@ -1,6 +1,7 @@
 //! What the access rules say of one client, kept from one of its requests to the next.
 //!
-//! Made by `server` for each connection; asked by `request` and `connect` about each request.
+//! Made by `server` for each connection, and by `peers` for each question of a peer; asked by
+//! `request` and `connect` about each request.
 //!
 //! Invariant: rules of before a reload decide about no request that begins after it, also on a
 //! connection that is kept. Cost: without rules one comparison a request; after a reload the
@@ -12,10 +13,11 @@ use std::net::IpAddr;
 use hashcache_http::Authority;
 
 use crate::access::{
-    AccessAction, AccessRequest, ClientRules, Decision, HostHashes, RequestUser, UserNeeded,
+    AccessAction, AccessRequest, ClientRules, Decision, HostHashes, RequestUser, TimedRules,
+    UserNeeded,
 };
 use crate::failure::{Failure, RuleDenial};
-use crate::worker::{LiveSettings, Worker};
+use crate::worker::{Common, LiveSettings, Worker};
 
 /// The rules that can match one client.
 pub(crate) struct ClientAccess {
@@ -76,9 +78,36 @@ impl ClientAccess {
         matches!(action, Ok(AccessAction::Allow | AccessAction::Tunnel))
     }
 
+    /// Whether a request of some method, now or later, may need the user.
+    pub(crate) fn may_need_user(&self, live: &LiveSettings, authority: &Authority) -> bool {
+        let in_list = |list, host: &HostHashes| live.lists.has(list, host);
+        let there = (&authority.host, authority.port);
+        let known = self.known(live);
+        live.access.may_need_user(&known.rules, there, in_list)
+    }
+
+    /// What is decided about a GET that a peer asks about before it sends it. The rules of this
+    /// minute are chosen for each such question: no core answers it, and there are few.
+    pub(crate) fn of_query(&self, common: &Common, authority: &Authority) -> AccessAction {
+        let live = common.live();
+        let timed = live.rules_at(common.clock.now().seconds());
+        let request = (RequestUser::Unknowable, "GET", authority);
+        let decision = self.decide_at(&timed, &live, request);
+        decision.map_or(AccessAction::Deny, |decision| decision.action)
+    }
+
     fn decide(
         &self,
         worker: &Worker,
+        live: &LiveSettings,
+        request: (RequestUser<'_>, &str, &Authority),
+    ) -> Result<Decision, UserNeeded> {
+        self.decide_at(&worker.timed_rules(live), live, request)
+    }
+
+    fn decide_at(
+        &self,
+        timed: &TimedRules,
         live: &LiveSettings,
         (user, method, authority): (RequestUser<'_>, &str, &Authority),
     ) -> Result<Decision, UserNeeded> {
@@ -88,10 +117,9 @@ impl ClientAccess {
             host: &authority.host,
             port: authority.port,
         };
-        let timed = worker.timed_rules(live);
         let in_list = |list, host: &HostHashes| live.lists.has(list, host);
         let known = self.known(live);
-        live.access.decide(&known.rules, &timed, &request, in_list)
+        live.access.decide(&known.rules, timed, &request, in_list)
     }
 
     fn failure(&self, live: &LiveSettings, decision: Decision) -> Failure {

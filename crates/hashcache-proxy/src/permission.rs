@@ -1,7 +1,8 @@
 //! Whether a client may make a request, with the login that the rules may need.
 //!
 //! Called by `request` for every request that is not for the proxy itself. A login is looked at
-//! only if a rule needs the user.
+//! only if a rule needs the user: for this request, or for those inside the connection that a
+//! CONNECT opens, if it may be intercepted.
 //!
 //! Invariants: a password is asked for only over TLS and from networks that the operator trusts.
 //! The field Proxy-Authorization is taken out of the request by the caller, whatever is decided.
@@ -56,12 +57,13 @@ pub(crate) async fn permit(
         LoginField::NotAsked => MayAsk::No,
     };
     let user = connection.user_without_login(&connection.worker.common.live(), asks);
-    match decide(connection, (user, method, authority))? {
-        Ok(action) => Ok(Permission {
+    let request = (user, method, authority);
+    match decide(connection, request)? {
+        Ok(action) if !needs_user_inside(connection, request, action) => Ok(Permission {
             action,
             user: settled,
         }),
-        Err(UserNeeded) => {
+        Ok(_) | Err(UserNeeded) => {
             let LoginField::Asked(Some(field)) = login else {
                 return Err(login_needed(connection));
             };
@@ -78,6 +80,23 @@ pub(crate) async fn permit(
             })
         }
     }
+}
+
+/// Whether requests inside a tunnel may need the user. Only the CONNECT can be asked for a login:
+/// inside an intercepted connection the client does not know that it speaks to a proxy.
+fn needs_user_inside(
+    connection: &Connection,
+    (user, method, authority): (RequestUser<'_>, &Method, &Authority),
+    action: AccessAction,
+) -> bool {
+    if (user, method) != (RequestUser::Unknown, &Method::CONNECT) || action == AccessAction::Tunnel
+    {
+        return false;
+    }
+    let live = connection.worker.common.live();
+    let interceptor = live.intercept.as_ref();
+    interceptor.is_some_and(|it| it.judge(authority).is_ok())
+        && connection.access.may_need_user(&live, authority)
 }
 
 fn decide(

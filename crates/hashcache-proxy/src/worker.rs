@@ -141,6 +141,12 @@ type Shown = (
 );
 
 impl LiveSettings {
+    /// The access rules whose times include this Unix time.
+    pub(crate) fn rules_at(&self, unix: u64) -> TimedRules {
+        let local = self.zone.local(i64::try_from(unix).unwrap_or(i64::MAX));
+        self.access.at(WeekMinute::of_local(local))
+    }
+
     /// The pins of all boxes at the other ends of links.
     pub(crate) fn pins(&self) -> Vec<Pin> {
         let parents = self.routes.peers().iter();
@@ -435,8 +441,7 @@ impl Worker {
         if let Some(known) = known.as_ref().filter(is_now) {
             return Rc::clone(&known.rules);
         }
-        let local = live.zone.local(i64::try_from(unix).unwrap_or(i64::MAX));
-        let rules = Rc::new(live.access.at(WeekMinute::of_local(local)));
+        let rules = Rc::new(live.rules_at(unix));
         *known = Some(TimedRulesNow {
             generation,
             unix_minute,

@@ -174,6 +174,8 @@ struct Rule {
     reason: Option<Box<str>>,
     action: AccessAction,
     is_blanket: bool,
+    /// It is for all methods at all times.
+    is_lasting: bool,
     needs_user: bool,
     clients: Clients,
     times: Box<[WeekSpan]>,
@@ -389,7 +391,12 @@ impl AccessRules {
             RequestUser::Unknown => &RuleSet::ALL,
             RequestUser::Unknowable => &self.for_unknown,
         };
-        let method = self.methods.get(request.method).unwrap_or(&self.any_method);
+        // Methods are compared in capitals: many servers take `get` for GET.
+        let method = match request.method.bytes().any(|it| it.is_ascii_lowercase()) {
+            true => self.methods.get(&*request.method.to_ascii_uppercase()),
+            false => self.methods.get(request.method),
+        };
+        let method = method.unwrap_or(&self.any_method);
         let port = self.ports.at(request.port);
         let sets = [&client.rules, timed, &there, user, method, port];
         let mut left = RuleSet::in_all(sets, self.rules.len());
@@ -412,6 +419,27 @@ impl AccessRules {
             },
         };
         Ok(decision)
+    }
+
+    /// Whether a rule about some method at some time may need the user of requests to `host`. `has`
+    /// is as for [`AccessRules::decide`].
+    pub fn may_need_user(
+        &self,
+        client: &ClientRules,
+        (host, port): (&Host, u16),
+        has: impl Fn(usize, &HostHashes) -> bool,
+    ) -> bool {
+        let answers = ListAnswers::new(host, has);
+        let there = self.at_host(host);
+        let sets = [&client.rules, &there, self.ports.at(port)];
+        let rules = RuleSet::in_all(sets, self.rules.len());
+        let mut rules = rules.filter(|&number| answers.allow(self.lists[number]));
+        // Behind a rule without a user that matches every request, no rule decides.
+        let first = rules.find(|&number| {
+            let rule = &self.rules[number];
+            rule.needs_user || rule.is_lasting
+        });
+        first.is_some_and(|number| self.rules[number].needs_user)
     }
 
     /// The rules whose destinations include `host`.
@@ -462,6 +490,7 @@ impl Rule {
             reason: rule.reason.as_deref().map(Box::from),
             action: rule.action,
             is_blanket: rule.is_blanket(),
+            is_lasting: rule.methods.is_none() && rule.times.is_none(),
             needs_user: rule.needs_user(),
             clients,
             times: rule.times.clone().unwrap_or_default().into(),

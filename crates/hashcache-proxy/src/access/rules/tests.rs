@@ -156,7 +156,7 @@ const TABLE: &str = "
     GET     [2001:db8::1]       80    a a a a a 1 d d 10
     POST    www.example         80    a a a a 7 1 d d 10
     PUT     www.example         80    a a a a 7 1 d d 10
-    post    www.example         80    a a a a a 1 d d 10
+    post    www.example         80    a a a a 7 1 d d 10
     DELETE  www.example         80    a a a a a 1 d d 10
     POST    live.example        80    6 6 6 6 6 1 d d 6
     CONNECT www.example         443   a a a a a 1 8 d 10
@@ -609,6 +609,55 @@ fn a_rule_for_users_asks_for_one_only_when_all_else_matches() {
             Ok(_) => "d".to_owned(),
         };
         assert_eq!(said, expected, "{line}");
+    }
+}
+
+#[test]
+fn a_rule_about_another_method_or_time_may_need_the_user_too() {
+    let rule = AccessRule::of;
+    let staff = || Some(vec!["anna".to_owned()]);
+    let rules = vec![
+        AccessRule {
+            methods: methods(&["CONNECT"]),
+            ..rule(AccessAction::Allow)
+        },
+        AccessRule {
+            users: staff(),
+            destinations: destinations(&["post.example"]),
+            methods: methods(&["POST"]),
+            ..rule(AccessAction::Allow)
+        },
+        AccessRule {
+            users: staff(),
+            destinations: destinations(&["night.example"]),
+            times: times("22:00-06:00"),
+            ..rule(DENY)
+        },
+        AccessRule {
+            destinations: destinations(&["open.example"]),
+            ..rule(AccessAction::Allow)
+        },
+        AccessRule {
+            users: staff(),
+            clients: clients(&["staff"]),
+            ports: ports("443"),
+            ..rule(DENY)
+        },
+    ];
+    let rules = AccessRules::new(&settings(rules)).unwrap();
+    for (client, host, port, needed) in [
+        ("10.2.0.5", "post.example", 443, true),
+        ("10.1.0.5", "post.example.", 80, true),
+        ("10.1.0.5", "night.example", 443, true),
+        ("10.2.0.5", "open.example", 443, false),
+        ("10.2.0.5", "any.example", 443, true),
+        ("10.2.0.5", "any.example", 80, false),
+        ("10.1.0.5", "any.example", 443, false),
+    ] {
+        let client = rules.client(client.parse().unwrap(), true);
+        let there = Host::parse(host).unwrap();
+        let may_need = rules.may_need_user(&client, (&there, port), |_, _| false);
+        assert_eq!(may_need, needed, "{host}:{port}");
     }
 }
 
