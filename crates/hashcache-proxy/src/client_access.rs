@@ -3,9 +3,9 @@
 //! Made by `server` for each connection, and by `peers` for each question of a peer; asked by
 //! `request` and `connect` about each request.
 //!
-//! Invariant: rules of before a reload decide about no request that begins after it, also on a
-//! connection that is kept. Cost: without rules one comparison a request; after a reload the
-//! networks of all rules are compared with the address once.
+//! Invariant: a reload applies to every request that begins after it, also on a connection that is
+//! kept. Cost: without rules one comparison a request; after a reload the networks of all rules are
+//! compared with the address once.
 
 use std::cell::{Ref, RefCell};
 use std::net::IpAddr;

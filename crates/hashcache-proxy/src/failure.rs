@@ -26,7 +26,7 @@ pub(crate) struct RuleDenial {
     pub(crate) rule: Box<str>,
     /// Why it refuses, in the operator's words.
     pub(crate) reason: Option<Box<str>>,
-    /// Whom to ask.
+    /// The person to ask.
     pub(crate) contact: Option<Box<str>>,
 }
 

@@ -60,10 +60,8 @@ mod page;
 mod state_file;
 
 pub use access::{
-    AccessAction, AccessRequest, AccessRule, AccessRuleError, AccessRuleFault, AccessRules,
-    AccessSettings, ClientRules, Decision, Destination, DestinationError, ListFormat, ListSettings,
-    RULES_MAX, RequestUser, RuleClients, TimedRules, UserNeeded, WeekMinute, WeekSpan,
-    WeekSpanError,
+    AccessAction, AccessRule, AccessRuleError, AccessRuleFault, AccessRules, AccessSettings,
+    Destination, ListFormat, ListSettings, RuleClients, WeekSpan,
 };
 pub use intercept::Intercept;
 pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};

@@ -192,6 +192,7 @@ fn assemble(
         groups: parsed.groups,
         lists: parsed.lists,
         networks: parsed.networks,
+        nat64: effective.values.nat64_prefix.clone(),
         contact: effective.values.contact.clone(),
     };
     match access::compile(&access, &places) {

@@ -142,7 +142,7 @@ pub struct Values {
     pub login_networks: Vec<Prefix>,
     /// The lists of hosts that they name.
     pub lists: Vec<ListSettings>,
-    /// Whom a person may ask who is refused.
+    /// A person to ask, for pages that refuse.
     pub contact: Option<String>,
     /// Clients that may send PURGE.
     pub allow_purge: Vec<Prefix>,

@@ -268,8 +268,8 @@ clients = [\"198.51.100.0/24\"]
     let checked = home.hashcache(&["config", "check", "h.toml"], &[]);
     assert_eq!(checked.status, Some(1), "{checked:?}");
     let (what, hint) = told(&checked);
-    let expected = "hashcache: h.toml:5: access: the rule can never match: rule 1 before it has no \
-                    conditions";
+    let expected = "hashcache: h.toml:5: access: the rule can never match: `rule 1` before it has \
+                    no conditions";
     assert_eq!(what, expected);
     assert!(hint.contains("move this one up"), "{hint}");
     home.file(

@@ -6,22 +6,27 @@
 //! and commands get the answers that clients get.
 
 mod destination;
+mod host_rules;
 mod list;
 mod name;
 mod name_set;
+mod request;
+mod rule_clients;
+mod rule_faults;
 mod rule_set;
 mod rules;
 mod settings;
 mod times;
+mod user_rules;
 
-pub use destination::{Destination, DestinationError};
+pub use destination::Destination;
 pub use list::ListFormat;
 pub(crate) use list::{BadLines, read_list};
 pub(crate) use name_set::{HostHashes, NameSet, Reach};
-pub use rule_set::RULES_MAX;
-pub use rules::{
-    AccessRequest, AccessRuleError, AccessRuleFault, AccessRules, ClientRules, Decision,
-    RequestUser, TimedRules, UserNeeded,
-};
+pub(crate) use request::{AccessRequest, Decision, RequestUser, UserNeeded};
+pub use rule_faults::{AccessRuleError, AccessRuleFault};
+pub use rules::AccessRules;
+pub(crate) use rules::{ClientRules, TimedRules};
 pub use settings::{AccessAction, AccessRule, AccessSettings, ListSettings, RuleClients};
-pub use times::{WeekMinute, WeekSpan, WeekSpanError};
+pub(crate) use times::WeekMinute;
+pub use times::WeekSpan;

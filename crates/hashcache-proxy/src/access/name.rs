@@ -35,14 +35,6 @@ impl<'a> PlainHost<'a> {
     }
 }
 
-/// A name and all domains above it: `a.b.c`, `b.c`, `c`.
-pub(super) fn with_parents(name: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(Some(name), |name| {
-        let (_, parent) = name.split_once('.')?;
-        Some(parent)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,11 +57,5 @@ mod tests {
         for text in ["", ".", "a..b", "a b", "a/b", "||ads^"] {
             assert_eq!(read_host(text), None, "{text}");
         }
-    }
-
-    #[test]
-    fn parents_are_whole_labels() {
-        let all: Vec<&str> = with_parents("a.bc.d").collect();
-        assert_eq!(all, ["a.bc.d", "bc.d", "d"]);
     }
 }

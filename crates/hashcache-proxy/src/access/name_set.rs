@@ -1,21 +1,23 @@
 //! A large set of host names in little memory: 11 bytes a name.
 //!
 //! Filled when a list is read; asked by `rules`. The set holds keyed hashes of 63 bits and not the
-//! names, in a table with open addressing. So nothing is sorted, and building a set takes no more
-//! memory than the set. Two names of one hash would be one name: with a million names, a host that
-//! is in no list is found with a probability of 1 in 2^43. The key is drawn at the start, so that
-//! no one can look for such names. A finite-state transducer (crate `fst`) would hold the names
-//! themselves in about as many bytes, but needs them sorted first.
+//! names, in a table with open addressing by cache lines. So nothing is sorted, and building a set
+//! takes no more memory than the set. Two names of one hash would be one name: with a million
+//! names, a host that is in no list is found with a probability of 1 in 2^43. The key is drawn at
+//! the start, so that no one can look for such names. A finite-state transducer (crate `fst`) would
+//! hold the names themselves in about as many bytes, but needs them sorted first.
 //!
-//! Cost: a lookup of a host and of all domains above it is one hash and about one cache miss each.
+//! Cost: a host and all domains above it are hashed in one pass over the name; a lookup of each is
+//! about one cache miss.
 
 use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher as _;
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use hashcache_http::Host;
 
-use super::name::{PlainHost, with_parents};
+use super::name::PlainHost;
 
 /// Which hosts an entry of a list stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +31,35 @@ pub enum Reach {
 /// A set of host names.
 #[derive(Debug, Default)]
 pub struct NameSet {
-    /// Hashes; their lowest bit is set for [`Reach::Host`]. 0 is a free slot.
-    slots: Box<[u64]>,
+    buckets: Box<[Bucket]>,
     names: usize,
     room: usize,
+}
+
+/// Hashes in one line of the processor's cache, from the first slot on; their lowest bit is set for
+/// [`Reach::Host`], and 0 is a free slot. Of a full bucket, the next ones have the rest.
+#[derive(Clone, Debug, Default)]
+#[repr(align(64))]
+struct Bucket([u64; BUCKET]);
+
+impl Bucket {
+    fn is_full(&self) -> bool {
+        self.0[BUCKET - 1] != 0
+    }
+
+    /// Whether it has one of two values. All slots are compared, without a branch: the processor
+    /// then reads the buckets of the next hashes meanwhile.
+    fn has(&self, one: u64, other: u64) -> bool {
+        let is_either = |found, slot| found | (slot == one) | (slot == other);
+        self.0.iter().copied().fold(false, is_either)
+    }
 }
 
 impl NameSet {
     /// An empty set with room for this many names.
     pub fn with_room(room: usize) -> Self {
         Self {
-            slots: vec![0; slots_for(room)].into(),
+            buckets: vec![Bucket::default(); buckets_for(room)].into(),
             names: 0,
             room,
         }
@@ -47,7 +67,7 @@ impl NameSet {
 
     /// Memory of a set with room for this many names.
     pub fn bytes_for(room: usize) -> u64 {
-        slots_for(room) as u64 * 8
+        (buckets_for(room) * size_of::<Bucket>()) as u64
     }
 
     /// Different names in the set.
@@ -59,19 +79,20 @@ impl NameSet {
     /// with all hosts below it.
     pub fn insert(&mut self, host: &Host, reach: Reach) -> bool {
         let hash = match PlainHost::of(host) {
-            PlainHost::Name(name) => hash_of(name),
-            PlainHost::Address(address) => hash_of(&address.to_string()),
+            PlainHost::Name(name) => hash_of_name(name),
+            PlainHost::Address(address) => hash_of_address(address),
         };
-        let Some(at) = self.slot_of(hash) else {
+        let is_full = self.names == self.room;
+        let Some(slot) = self.slot_of(hash) else {
             return false;
         };
-        match (self.slots[at], reach) {
-            (0, _) if self.names == self.room => return false,
+        match (*slot, reach) {
+            (0, _) if is_full => return false,
             (0, reach) => {
+                *slot = hash | u64::from(reach == Reach::Host);
                 self.names += 1;
-                self.slots[at] = hash | u64::from(reach == Reach::Host);
             }
-            (_, Reach::Below) => self.slots[at] = hash,
+            (_, Reach::Below) => *slot = hash,
             (_, Reach::Host) => {}
         }
         true
@@ -79,58 +100,148 @@ impl NameSet {
 
     /// Whether a host is in the set, or a domain above it with all hosts below.
     pub fn contains(&self, host: &HostHashes) -> bool {
-        let found = |hash: u64| self.slot_of(hash).map_or(0, |at| self.slots[at]);
-        let (own, parents) = host.hashes.split_at(host.count.min(1));
-        let parents = &parents[..host.count - own.len()];
-        own.iter().any(|&hash| found(hash) != 0) || parents.iter().any(|&hash| found(hash) == hash)
+        host.own.iter().any(|&hash| self.has(hash, hash | 1))
+            || host.parents().iter().any(|&hash| self.has(hash, hash))
+    }
+
+    /// Whether the set has one of two forms of a hash.
+    fn has(&self, one: u64, other: u64) -> bool {
+        let mut at = self.bucket_of(one);
+        while let Some(bucket) = self.buckets.get(at) {
+            if bucket.has(one, other) {
+                return true;
+            }
+            if !bucket.is_full() {
+                return false;
+            }
+            at = self.behind(at);
+        }
+        false
     }
 
     /// The slot with this hash, else the free one where it would be; `None`: there are no slots.
-    fn slot_of(&self, hash: u64) -> Option<usize> {
-        let slots = self.slots.len();
-        let scaled = (u128::from(hash) * slots as u128) >> 64;
-        let mut at = usize::try_from(scaled).ok()?;
+    fn slot_of(&mut self, hash: u64) -> Option<&mut u64> {
+        let mut at = self.bucket_of(hash);
         // More slots than names, so there is a free one.
-        while *self.slots.get(at)? != 0 && self.slots[at] & !1 != hash {
-            at = if at + 1 == slots { 0 } else { at + 1 };
+        let place = loop {
+            let slots = &self.buckets.get(at)?.0;
+            let is_it = |slot: &u64| *slot == 0 || *slot & !1 == hash;
+            if let Some(place) = slots.iter().position(is_it) {
+                break place;
+            }
+            at = self.behind(at);
+        };
+        self.buckets.get_mut(at)?.0.get_mut(place)
+    }
+
+    /// The number of the bucket where a hash is, unless that is full.
+    fn bucket_of(&self, hash: u64) -> usize {
+        let scaled = (u128::from(hash) * self.buckets.len() as u128) >> 64;
+        usize::try_from(scaled).expect("less than the number of buckets")
+    }
+
+    fn behind(&self, at: usize) -> usize {
+        if at + 1 == self.buckets.len() {
+            0
+        } else {
+            at + 1
         }
-        Some(at)
     }
 }
 
 /// The hashes of a host and of all domains above it.
 #[derive(Debug)]
-pub struct HostHashes {
-    hashes: [u64; LABELS_MAX],
+pub(crate) struct HostHashes {
+    /// Those of the host: an address may have two forms, a name has twice the same.
+    own: [u64; 2],
+    /// Those of the domains above it, the highest first.
+    parents: [u64; LABELS_MAX],
     count: usize,
 }
 
 impl HostHashes {
-    /// Those of `host`. An address has nothing above it.
-    pub fn of(host: &Host) -> Self {
-        let mut hashes = [0; LABELS_MAX];
-        let mut count = 0;
-        let mut push = |text: &str| {
-            hashes[count] = hash_of(text);
-            count += 1;
+    /// Those of a name.
+    pub(crate) fn of_name(name: &str) -> Self {
+        let mut all = Self {
+            own: [0; 2],
+            parents: [0; LABELS_MAX],
+            count: 0,
         };
-        match PlainHost::of(host) {
-            PlainHost::Name(name) => with_parents(name).take(LABELS_MAX).for_each(push),
-            PlainHost::Address(address) => push(&address.to_string()),
+        let mut labels = name.rsplit('.').peekable();
+        let mut hasher = KEY.build_hasher();
+        while let Some(label) = labels.next() {
+            write_label(&mut hasher, label);
+            let hash = fit(hasher.finish());
+            match labels.peek() {
+                None => all.own = [hash; 2],
+                // A longer name is no host, and has at least these domains above it.
+                Some(_) if all.count == LABELS_MAX => {}
+                Some(_) => {
+                    all.parents[all.count] = hash;
+                    all.count += 1;
+                }
+            }
         }
-        Self { hashes, count }
+        all
+    }
+
+    /// Those of an address in two forms. An address has nothing above it.
+    pub(crate) fn of_addresses(forms: [IpAddr; 2]) -> Self {
+        Self {
+            own: forms.map(hash_of_address),
+            parents: [0; LABELS_MAX],
+            count: 0,
+        }
+    }
+
+    /// That of the host itself.
+    pub(super) fn own(&self) -> u64 {
+        self.own[0]
+    }
+
+    /// Those of the domains above the host.
+    fn parents(&self) -> &[u64] {
+        &self.parents[..self.count]
+    }
+
+    /// That of the host, and those of the domains above it.
+    pub(super) fn with_parents(&self) -> impl Iterator<Item = u64> {
+        std::iter::once(self.own()).chain(self.parents().iter().copied())
     }
 }
 
+/// Labels are hashed from the last one on, so that a domain's hash is a step to those of the hosts
+/// below it.
+pub(super) fn hash_of_name(name: &str) -> u64 {
+    let mut hasher = KEY.build_hasher();
+    for label in name.rsplit('.') {
+        write_label(&mut hasher, label);
+    }
+    fit(hasher.finish())
+}
+
+fn write_label(hasher: &mut impl std::hash::Hasher, label: &str) {
+    hasher.write(label.as_bytes());
+    hasher.write_u8(b'.');
+}
+
+fn hash_of_address(address: IpAddr) -> u64 {
+    fit(KEY.hash_one(address))
+}
+
 /// A hash with the lowest bit 0, never 0.
-fn hash_of(text: &str) -> u64 {
-    (KEY.hash_one(text) & !1).max(2)
+fn fit(hash: u64) -> u64 {
+    (hash & !1).max(2)
 }
 
 /// A third more slots than names.
-fn slots_for(room: usize) -> usize {
-    room.saturating_add(room / 3).saturating_add(1)
+fn buckets_for(room: usize) -> usize {
+    let slots = room.saturating_add(room / 3).saturating_add(1);
+    slots.div_ceil(BUCKET)
 }
+
+/// Hashes of a bucket.
+const BUCKET: usize = 8;
 
 /// One for the process: all sets share the hashes of a host.
 static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
@@ -146,8 +257,15 @@ mod tests {
         Host::parse(text).unwrap()
     }
 
+    fn hashes(host: &Host) -> HostHashes {
+        match PlainHost::of(host) {
+            PlainHost::Name(name) => HostHashes::of_name(name),
+            PlainHost::Address(address) => HostHashes::of_addresses([address; 2]),
+        }
+    }
+
     fn has(set: &NameSet, text: &str) -> bool {
-        set.contains(&HostHashes::of(&host(text)))
+        set.contains(&hashes(&host(text)))
     }
 
     #[test]
@@ -175,6 +293,29 @@ mod tests {
         assert!(set.insert(&host("one.example"), Reach::Host));
         assert!(has(&set, "x.one.example"));
         assert_eq!(set.len(), 3);
+    }
+
+    #[test]
+    fn an_address_is_found_in_both_forms() {
+        let mut set = NameSet::with_room(1);
+        assert!(set.insert(&host("192.0.2.1"), Reach::Host));
+        let inner = IpAddr::from([192, 0, 2, 1]);
+        let outer: IpAddr = "64:ff9b::192.0.2.1".parse().unwrap();
+        assert!(set.contains(&HostHashes::of_addresses([outer, inner])));
+        assert!(!set.contains(&HostHashes::of_addresses([outer; 2])));
+    }
+
+    #[test]
+    fn labels_are_whole() {
+        let all = |name| HostHashes::of_name(name).with_parents().collect::<Vec<_>>();
+        let names = ["a.bc.d", "d", "bc.d"].map(hash_of_name);
+        assert_eq!(all("a.bc.d"), names);
+        let others = [
+            "ab.c.d", "abc.d", "a.b.c.d", "c.d", "b.d", "a.bcd", "d.bc.a",
+        ];
+        for other in others.map(hash_of_name) {
+            assert!(!names.contains(&other));
+        }
     }
 
     #[test]
@@ -210,11 +351,11 @@ mod tests {
         }
         assert_eq!(set.len(), names);
         let missed = (0..names)
-            .filter(|&n| !set.contains(&HostHashes::of(&name(n))))
+            .filter(|&n| !set.contains(&hashes(&name(n))))
             .count();
         let false_hits = names..names + 100_000;
         let false_hits = false_hits
-            .filter(|&n| set.contains(&HostHashes::of(&name(n))))
+            .filter(|&n| set.contains(&hashes(&name(n))))
             .count();
         assert_eq!((missed, false_hits), (0, 0));
     }

@@ -1,7 +1,7 @@
 //! A set of rules as bits, so that a request is compared with all rules at once.
 
 /// Most rules of a configuration.
-pub const RULES_MAX: usize = 1024;
+pub(crate) const RULES_MAX: usize = 1024;
 
 const WORDS: usize = RULES_MAX / 64;
 
@@ -13,23 +13,43 @@ impl RuleSet {
     /// Every rule.
     pub(super) const ALL: Self = Self([u64::MAX; WORDS]);
 
+    /// The numbers of the rules that `is_for` takes.
+    pub(super) fn of<T>(rules: &[T], is_for: impl Fn(&T) -> bool) -> Self {
+        let rules = rules.iter().enumerate();
+        let taken = rules.filter(|(_, rule)| is_for(rule));
+        taken.map(|(number, _)| number).collect()
+    }
+
     pub(super) fn insert(&mut self, rule: usize) {
         self.0[rule / 64] |= 1 << (rule % 64);
     }
 
-    /// The rules that are in all of `sets`, in their order; there are `count` rules.
-    pub(super) fn in_all<const N: usize>(
-        sets: [&Self; N],
-        count: usize,
-    ) -> impl Iterator<Item = usize> {
-        let words = count.div_ceil(64);
-        (0..words).flat_map(move |word| {
-            let mut bits = sets.iter().fold(u64::MAX, |bits, set| bits & set.0[word]);
-            std::iter::from_fn(move || {
-                let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
-                bits &= bits - 1;
-                Some(word * 64 + bit)
-            })
+    /// Removes the rules that are not in `other`.
+    pub(super) fn keep_only(&mut self, other: &Self) {
+        for (word, other) in self.0.iter_mut().zip(&other.0) {
+            *word &= other;
+        }
+    }
+
+    /// Removes the rules that are in `other`.
+    pub(super) fn remove_all(&mut self, other: &Self) {
+        for (word, other) in self.0.iter_mut().zip(&other.0) {
+            *word &= !other;
+        }
+    }
+
+    /// The first rule.
+    pub(super) fn first(&self) -> Option<usize> {
+        self.iter().next()
+    }
+
+    /// All rules in their order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = usize> {
+        let words = self.0.iter().enumerate();
+        words.flat_map(|(number, &word)| {
+            let rests = std::iter::successors(Some(word), |rest| Some(rest & rest.checked_sub(1)?));
+            let rests = rests.take_while(|rest| *rest != 0);
+            rests.map(move |rest| number * 64 + rest.trailing_zeros() as usize)
         })
     }
 }
@@ -53,12 +73,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_in_all_sets_come_in_their_order() {
+    fn rules_come_in_their_order() {
         let a: RuleSet = [0, 3, 63, 64, 700, 1023].into_iter().collect();
-        let b: RuleSet = (3..=1023).collect();
-        let both: Vec<usize> = RuleSet::in_all([&a, &b], RULES_MAX).collect();
-        assert_eq!(both, [3, 63, 64, 700, 1023]);
-        let some: Vec<usize> = RuleSet::in_all([&a, &b], 64).collect();
-        assert_eq!(some, [3, 63]);
+        assert_eq!(a.iter().collect::<Vec<_>>(), [0, 3, 63, 64, 700, 1023]);
+        let mut both = a.clone();
+        both.keep_only(&(3..=1023).collect());
+        assert_eq!(both.first(), Some(3));
+        both.remove_all(&[3, 4, 64].into_iter().collect());
+        assert_eq!(both.iter().collect::<Vec<_>>(), [63, 700, 1023]);
+        assert_eq!(RuleSet::default().first(), None);
+        assert_eq!(RuleSet::ALL.iter().count(), RULES_MAX);
     }
 }

@@ -10,6 +10,7 @@ use super::destination::Destination;
 use super::list::ListFormat;
 use super::times::WeekSpan;
 use crate::upstream::address::ConnectPort;
+use crate::upstream::nat64::Nat64;
 use crate::upstream::prefix::Prefix;
 
 /// What a rule does with the requests that it matches.
@@ -71,7 +72,7 @@ pub struct AccessRule {
     pub methods: Option<Vec<String>>,
     /// Times of the local week.
     pub times: Option<Vec<WeekSpan>>,
-    /// The reason that a refused person reads.
+    /// The reason, for the page that refuses.
     pub reason: Option<String>,
 }
 
@@ -131,6 +132,9 @@ pub struct AccessSettings {
     pub lists: Vec<ListSettings>,
     /// Names for networks.
     pub networks: BTreeMap<String, Vec<Prefix>>,
-    /// Whom a refused person may ask.
+    /// Prefixes of this network's translators, besides the well-known one: an address within one is
+    /// also the IPv4 address that it embeds.
+    pub nat64: Vec<Nat64>,
+    /// A person to ask, for pages that refuse.
     pub contact: Option<String>,
 }
