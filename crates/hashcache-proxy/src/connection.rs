@@ -112,9 +112,17 @@ impl Connection {
         (!self.worker.common.is_child(&child.pin)).then(removed)
     }
 
-    /// The user of every request on this connection, if that is known before they are read.
-    pub(crate) fn settled_user(&self) -> Option<&Arc<str>> {
+    /// The user of the CONNECT of an intercepted connection.
+    pub(crate) fn connect_user(&self) -> Option<&Arc<str>> {
         self.intercepted.as_ref()?.user.as_ref()
+    }
+
+    /// The user of every request on this connection, if that is known before they are read. A
+    /// reload may have removed the user of the CONNECT.
+    pub(crate) fn settled_user(&self, live: &LiveSettings) -> Option<&Arc<str>> {
+        let user = self.connect_user()?;
+        let users = live.users.as_ref()?;
+        users.has(user).then_some(user)
     }
 
     /// The user of a request without a login.
@@ -123,7 +131,7 @@ impl Connection {
         live: &LiveSettings,
         asks: MayAsk,
     ) -> RequestUser<'a> {
-        match (self.settled_user(), asks) {
+        match (self.settled_user(live), asks) {
             (Some(user), _) => RequestUser::Known(user),
             (None, MayAsk::Yes) if self.may_ask_for_login(live) => RequestUser::Unknown,
             (None, _) => RequestUser::Unknowable,

@@ -62,7 +62,7 @@ impl LogEntryBuilder {
             start: connection.worker.common.clock.now(),
             received,
             client: connection.client,
-            user: connection.settled_user().cloned(),
+            user: connection.connect_user().cloned(),
             method: request.method().clone(),
             version,
             scheme: connection.scheme,
@@ -227,7 +227,7 @@ impl MemoryHitEntry<'_> {
         let (id, start) = (RequestId::fresh(), connection.worker.common.clock.now());
         let first_byte = self.received.elapsed();
         let (client, worker) = (connection.client, Rc::clone(&connection.worker));
-        let user = connection.settled_user().cloned();
+        let user = connection.connect_user().cloned();
         let (received, status, scheme) = (self.received, self.status, self.target.scheme);
         let version = self.version;
         let texts = worker.log.is_written().then(|| {

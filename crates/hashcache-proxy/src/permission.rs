@@ -45,18 +45,22 @@ pub(crate) async fn permit(
     login: LoginField,
     log_entry: &mut LogEntryBuilder,
 ) -> Result<Permission, Failure> {
-    let settled = connection.settled_user().cloned();
+    let asks = match login {
+        LoginField::Asked(_) => MayAsk::Yes,
+        LoginField::NotAsked => MayAsk::No,
+    };
+    // The settings are not held while a password is checked.
+    let (settled, user) = {
+        let live = connection.worker.common.live();
+        let settled = connection.settled_user(&live).cloned();
+        (settled, connection.user_without_login(&live, asks))
+    };
     if connection.child.is_some() || connection.is_self_test(authority) {
         return Ok(Permission {
             action: AccessAction::Allow,
             user: settled,
         });
     }
-    let asks = match login {
-        LoginField::Asked(_) => MayAsk::Yes,
-        LoginField::NotAsked => MayAsk::No,
-    };
-    let user = connection.user_without_login(&connection.worker.common.live(), asks);
     let request = (user, method, authority);
     match decide(connection, request)? {
         Ok(action) if !needs_user_inside(connection, request, action) => Ok(Permission {

@@ -1140,8 +1140,9 @@ async fn a_connect_is_asked_for_the_user_that_a_rule_about_requests_inside_needs
         action = \"deny\"
         methods = [\"POST\"]
         ";
-    let proxy = with_rules(&home, &site, rules);
+    let mut proxy = with_rules(&home, &site, rules);
     let login = "Proxy-Authorization: Basic YW5uYTpyaWdodDox\r\n";
+    let mut kept = None;
     for (name, login, status) in [
         ("a.localhost", "", "407"),
         // It is not intercepted.
@@ -1159,10 +1160,56 @@ async fn a_connect_is_asked_for_the_user_that_a_rule_about_requests_inside_needs
         }
         let program = Program::new(&root, HTTP_1);
         let mut inside = program.shake(name, socket).await.unwrap();
-        let post = format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n");
-        say(&mut inside, post.as_bytes()).await.unwrap();
-        let head = head_of(&mut inside).await.unwrap();
+        let head = post(&mut inside, &host).await;
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        kept = Some((inside, host));
+    }
+    assert_eq!(site.requests(), 1);
+    // A user who is removed is none inside a connection either that was made before.
+    let (mut inside, host) = kept.unwrap();
+    home.file("users", &format!("bert:{hash}\n"));
+    proxy.signal(Signal::HUP);
+    proxy.says("configuration reloaded");
+    let head = post(&mut inside, &host).await;
+    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+    assert_eq!(site.requests(), 1);
+    proxy.end();
+}
+
+/// Sends an empty POST; returns the head of the response.
+async fn post(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), host: &str) -> String {
+    let head = format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n");
+    say(stream, head.as_bytes()).await.unwrap();
+    let head = head_of(stream).await.unwrap();
+    // The content of the site's response.
+    if head.starts_with("HTTP/1.1 200 ") {
+        stream.read_exact(&mut [0; 8]).await.unwrap();
+    }
+    head
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_applies_to_hits_in_memory_inside_interceptions() {
+    let home = Home::new();
+    let root = authority(&home, &[]);
+    let site = Site::start(&pair("a.localhost"), Clients::Anybody).await;
+    let mut proxy = with_rules(&home, &site, "");
+    let host = format!("a.localhost:{}", site.port());
+    let program = Program::new(&root, HTTP_1);
+    let inside = program.reach(&proxy, "a.localhost", site.port()).await;
+    let mut inside = inside.unwrap();
+    for expected in ["fwd=uri-miss", "hit", "hit"] {
+        let head = get(&mut inside, &host, "/page").await;
+        assert!(status(&head).contains(expected), "{head}");
+    }
+    let deny =
+        "[[access]]\naction = \"deny\"\nmethods = [\"GET\"]\ndestinations = [\"a.localhost\"]\n";
+    for (rules, status) in [(deny, "403"), ("", "200"), (deny, "403")] {
+        home.file("rules.toml", rules);
+        proxy.signal(Signal::HUP);
+        proxy.says("configuration reloaded");
+        let head = get(&mut inside, &host, "/page").await;
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
     }
     assert_eq!(site.requests(), 1);
     proxy.end();

@@ -8,7 +8,12 @@
 use std::fs;
 
 use hashcache_testkit::{Client, Origin, Response, Script};
+use http_body_util::Empty;
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::Home;
 use crate::operation::Running;
@@ -159,6 +164,39 @@ async fn over_tls_a_login_is_asked_for_and_the_plain_listener_stays_plain() {
             "{answer}"
         );
     }
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hit_in_memory_is_no_way_around_a_login_in_http_2() {
+    let (home, origin) = (Home::new(), origin().await);
+    let proxy = start(&home, "", &["--listen=h2c://127.0.0.1:0"]);
+    let url = origin.url("/a");
+    for _ in 0..3 {
+        assert_eq!(get(&proxy, &url, Some(ANNA)).await.status, 200);
+    }
+    // The second address of the greeting.
+    let socket = TcpStream::connect(proxy.admin).await.unwrap();
+    let builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let (mut sender, connection) = builder.handshake(TokioIo::new(socket)).await.unwrap();
+    tokio::spawn(connection);
+    for (login, status) in [
+        (None, 407),
+        (Some(ANNA), 200),
+        (Some(BERT), 403),
+        (Some(WRONG), 407),
+        (None, 407),
+    ] {
+        let mut request = Request::get(&url);
+        if let Some(login) = login {
+            request = request.header("Proxy-Authorization", login);
+        }
+        let request = request.body(Empty::<Bytes>::new()).unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.status().as_u16(), status, "{login:?}");
+    }
+    assert_eq!(origin.request_count(), 1);
+    drop(sender);
     proxy.end();
 }
 

@@ -21,7 +21,7 @@ use crate::peers;
 use crate::settings::Settings;
 use crate::tls::identity::{IdentityError, pair};
 use crate::upstream::tls::read_authorities;
-use crate::users::read_file;
+use crate::users::users_of;
 
 /// Every reason for which [`super::run`] would fail with `settings` and `supervisor` that can be
 /// known without starting.
@@ -79,7 +79,7 @@ pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> 
             settings
                 .htpasswd
                 .iter()
-                .map(|path| Ok(read_file(path).map(drop)?)),
+                .map(|path| Ok(users_of(path).map(drop)?)),
         )
         .chain(lists::check(&settings.lists).map(|error| Err(error.into())))
         .chain(token)
