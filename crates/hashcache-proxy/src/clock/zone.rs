@@ -1,7 +1,7 @@
 //! The time zone of the system: which time local clocks show.
 //!
-//! Read at the start and at a reload from `/etc/localtime` (TZif, RFC 9636); without that file, or
-//! with one that cannot be read, local time is UTC. Rules with times of the week need it.
+//! Read at the start and at a reload from `/etc/localtime` (TZif, RFC 9636); without that file
+//! local time is UTC. The variable `TZ` is not read. Rules with times of the week need the zone.
 //!
 //! Invariant: a damaged file gives another offset at worst, never a panic: every read is checked.
 
@@ -37,6 +37,11 @@ impl Zone {
         Self::read(&bytes).ok_or_else(|| io::Error::other("not a time zone file (TZif)"))
     }
 
+    /// Whether this system says which zone it is in.
+    pub(crate) fn is_set() -> bool {
+        Path::new(LOCALTIME).exists()
+    }
+
     /// The local time at `unix` seconds, as seconds since the beginning of 1970 on local clocks.
     pub(crate) fn local(&self, unix: i64) -> i64 {
         unix.saturating_add(i64::from(self.offset(unix)))
@@ -51,13 +56,14 @@ impl Zone {
         last.map_or(self.first, |(_, offset)| *offset)
     }
 
-    fn read(file: &[u8]) -> Option<Self> {
+    /// The zone of a file; `None`: it has none in it.
+    pub(crate) fn read(file: &[u8]) -> Option<Self> {
         let counts = Counts::read(file)?;
         if file.get(4)? == &0 {
             return Self::read_block(file.get(HEADER..)?, &counts, 4).map(|(zone, _)| zone);
         }
         // Later versions repeat the data with moments of 64 bits, and add the rule.
-        let second = file.get(HEADER + counts.block_bytes(4)?..)?;
+        let second = file.get(counts.block_bytes(4)?.checked_add(HEADER)?..)?;
         let counts = Counts::read(second)?;
         let (mut zone, footer) = Self::read_block(second.get(HEADER..)?, &counts, 8)?;
         let footer = footer.strip_prefix(b"\n")?;
@@ -176,8 +182,14 @@ impl YearlyRule {
             return self.standard;
         };
         let year = year_of(unix.saturating_add(self.standard.into()).div_euclid(DAY));
-        let from = summer.from.in_year(year) - i64::from(self.standard);
-        let until = summer.until.in_year(year) - i64::from(summer.offset);
+        let from = summer
+            .from
+            .in_year(year)
+            .saturating_sub(self.standard.into());
+        let until = summer
+            .until
+            .in_year(year)
+            .saturating_sub(summer.offset.into());
         let is_summer = match from <= until {
             true => (from..until).contains(&unix),
             // South of the equator.
@@ -235,7 +247,8 @@ impl YearlyMoment {
                 begin + if wanted < length { wanted } else { wanted - 7 }
             }
         };
-        day * DAY + i64::from(self.second)
+        // At the ends of what 64 bits hold, years are cut off.
+        day.saturating_mul(DAY).saturating_add(self.second.into())
     }
 
     fn read(text: &str) -> Option<Self> {
@@ -416,6 +429,17 @@ mod tests {
             "AAA168",
         ] {
             assert_eq!(YearlyRule::read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn moments_at_the_ends_of_time_have_one_of_the_two_offsets() {
+        for text in ["CET-1CEST,M3.5.0,M10.5.0/3", "AAA0BBB,J60/0,300/0"] {
+            let rule = YearlyRule::read(text).unwrap();
+            let offsets = [rule.standard, rule.summer.clone().unwrap().offset];
+            for at in [i64::MIN, i64::MIN + DAY, i64::MAX - DAY, i64::MAX] {
+                assert!(offsets.contains(&rule.offset(at)), "{text} {at}");
+            }
         }
     }
 
