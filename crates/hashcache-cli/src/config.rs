@@ -35,6 +35,9 @@ fn check(file: Option<&Path>, environment: &Environment) -> anyhow::Result<ExitC
                 tell(&fault::render(&Faults(problems).into()));
                 return Ok(ExitCode::from(NOT_WELL));
             }
+            for warning in proxy::start_warnings(&effective)? {
+                tell(&format!("warning: {warning}\n"));
+            }
             let what = match &effective.file {
                 Some(path) => path.display().to_string(),
                 None => "no configuration file, environment".to_owned(),

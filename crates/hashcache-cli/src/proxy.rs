@@ -18,7 +18,7 @@ use hashcache::{Cache, Config, OpenError, PolicyKind};
 use hashcache_http::host_part;
 use hashcache_proxy::{
     AccessLog, CertificateAuthority, Hosts, Intercept, ListError, Listening, RunError, Settings,
-    Speaks, StateFiles, Supervisor,
+    Speaks, StateFiles, Supervisor, Warning,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -136,6 +136,11 @@ pub fn start_problems(effective: &Effective, supervisor: &Supervisor) -> Vec<Fau
     let refusals = hashcache_proxy::preflight(&settings, supervisor).into_iter();
     problems.extend(refusals.flat_map(|error| fault::all(&cannot_run(error))));
     problems
+}
+
+/// What these settings say that is most likely not meant, although the proxy starts with it.
+pub fn start_warnings(effective: &Effective) -> anyhow::Result<Vec<Warning>> {
+    Ok(hashcache_proxy::warnings(&for_proxy(effective)?))
 }
 
 /// The files of the cache and its state that are not there yet.

@@ -77,7 +77,7 @@ pub use peer::{
     PeerSummary,
 };
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
-pub use server::{Listening, RunError, Supervisor, preflight, run};
+pub use server::{Listening, RunError, Supervisor, Warning, preflight, run, warnings};
 pub use settings::{
     AccessLog, CollapseWait, Fail, GroupBy, LinkSettings, Listen, LogFormat, Mode, Settings,
     Speaks, StateFiles,

@@ -375,8 +375,8 @@ pub static ENTRIES: &[Entry] = &[
         DefaultValue::Unset {
             example: "\"Ms Abara, room 12\"",
         },
-        "Whom people may ask whose request an access rule refuses",
-        "The page that they see names the rule, its reason and this person.",
+        "Person to ask about access rules",
+        "A page that refuses a request names the rule, its reason and this person.",
     ),
     entry(
         "tls_cert",
@@ -922,7 +922,7 @@ pub const ACCESS_FIELDS: [(&str, &str); 11] = [
     (
         "users",
         "Names of users. The client is asked for a login (status 407) when everything else of the \
-         rule matches.",
+         rule matches. For requests inside an intercepted connection, the CONNECT is asked.",
     ),
     (
         "groups",
@@ -931,8 +931,9 @@ pub const ACCESS_FIELDS: [(&str, &str); 11] = [
     (
         "destinations",
         "Hosts: example.org is one host, .example.org that host and every host below it. An \
-         address or a network matches URLs that name an address; for the addresses of names there \
-         is deny_destination. A mirror's destination is its registry.",
+         address or a network matches URLs that name an address, or an IPv6 address that embeds it \
+         (NAT64); for the addresses of names there is deny_destination. A mirror's destination is \
+         its registry.",
     ),
     (
         "lists",
@@ -945,12 +946,14 @@ pub const ACCESS_FIELDS: [(&str, &str); 11] = [
     (
         "methods",
         "Methods in capitals. CONNECT asks for a tunnel; requests inside an intercepted one have \
-         methods of their own, and each is decided again.",
+         methods of their own, and each is decided again. Not every tunnel can be intercepted: \
+         deny what nobody may reach for CONNECT too, by a rule without methods.",
     ),
     (
         "times",
         "Times of the week, in the time zone of the system (/etc/localtime): \"Mon-Fri \
-         08:00-15:30\", \"Sat,Sun\", \"22:00-06:00\". What has begun is not interrupted.",
+         08:00-15:30\", \"Sat,Sun\", \"22:00-06:00\". The variable TZ is not read. What has begun \
+         is not interrupted.",
     ),
     (
         "reason",

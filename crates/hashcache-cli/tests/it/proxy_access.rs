@@ -282,3 +282,37 @@ clients = [\"198.51.100.0/24\"]
         "{checked:?}"
     );
 }
+
+#[test]
+fn a_check_warns_of_rules_that_most_likely_say_something_else() {
+    let home = Home::new();
+    let hash = "$2y$04$bvIG6Nmid91Mu9RcmmWZfO9uJIet1vZ5RxKoHcc2APXp/vBHdBvP.";
+    home.file(
+        "users",
+        &format!("anna:{hash}\nbert:{}\n", hash.replace("$04$", "$10$")),
+    );
+    let config = "
+        htpasswd = [\"users\"]
+        [[group]]
+        name = \"staff\"
+        users = [\"anna\", \"ana\", \"bret\"]
+        [[access]]
+        action = \"allow\"
+        groups = [\"staff\"]";
+    home.file("h.toml", config);
+    let checked = home.hashcache(&["config", "check", "h.toml"], &[]);
+    assert_eq!(checked.status, Some(0), "{checked:?}");
+    let expected = "\
+warning: access rules name users that no file of `htpasswd` has: `ana`, `bret`
+warning: 1 passwords have a bcrypt cost below 10: use `htpasswd -B -C 10`
+";
+    assert_eq!(checked.stderr, expected);
+    // A file with a wrong line is an error, and nobody in it is missed.
+    home.file("users", "anna\n");
+    let refused = refused_with(&home).stderr;
+    assert!(
+        refused.contains("users:1: there is no `user:hash`"),
+        "{refused}"
+    );
+    assert!(!refused.contains("warning"), "{refused}");
+}

@@ -17,9 +17,11 @@ use tracing::{error, info, warn};
 
 use super::connection_counts::ConnectionCounts;
 use super::links::Links;
+use super::list_refresh;
 use super::stage::{DRAIN_STEP, OVER_TIME, RunError, Stage};
 use super::supervisor::Notifier;
 use super::udp_sockets::UdpSockets;
+use super::warnings;
 use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
@@ -28,7 +30,6 @@ use crate::intercept::Interceptor;
 use crate::link;
 use crate::link::children::LinkServer;
 use crate::link::identity::{LinkIdentity, LinkIdentityError};
-use crate::lists::Lists;
 use crate::metrics::{Metrics, Reload};
 use crate::peer::{CredentialsError, PROBE_DUE, Peer};
 use crate::route::Routes;
@@ -72,7 +73,11 @@ impl Control {
                 _ = signals.hup.recv() => {
                     self.notifier.reloading();
                     self.log.reopen();
-                    self.reload(reload());
+                    let reloading = self.reload(reload());
+                    tokio::select! {
+                        () = reloading => {}
+                        () = signals.stop.recv() => break,
+                    }
                     self.notifier.ready(&self.status);
                 }
                 _ = signals.usr1.recv() => self.log.reopen(),
@@ -102,8 +107,9 @@ impl Control {
         info!("stopped");
     }
 
-    /// Applies the settings that can change without a restart, and logs the others.
-    fn reload<E: std::fmt::Display>(&mut self, settings: Result<Settings, E>) {
+    /// Applies the settings that can change without a restart, and logs the others. Waits for lists
+    /// of hosts only, before anything is applied: so a signal to stop can end it then.
+    async fn reload<E: std::fmt::Display>(&mut self, settings: Result<Settings, E>) {
         let settings = match settings {
             Ok(settings) => settings,
             Err(error) => {
@@ -125,24 +131,30 @@ impl Control {
             let link = link_server(&settings, link.as_ref(), clock);
             let zone = zone(&settings).map_err(|error| one_line(&error))?;
             let users = users(&settings, &self.cache).map_err(|error| one_line(&error))?;
-            let lists = Lists::load(&settings.lists, &self.cache, &known.lists);
-            let lists = lists.map_err(|error| one_line(&error))?;
-            Ok((
-                (identity, interceptor, link),
-                trust,
-                routes,
-                (Arc::new(lists), users, zone),
-            ))
+            Ok::<_, String>(((identity, interceptor, link), trust, routes, (users, zone)))
         };
-        let ((mut identity, interceptor, link), trust, routes, access) = match read() {
+        let read = match read() {
+            Ok(read) => {
+                let lists = list_refresh::load(&settings.lists, &self.common, &self.cache).await;
+                match lists {
+                    Some(Ok(lists)) => Ok((read, lists)),
+                    Some(Err(error)) => Err(one_line(&error)),
+                    None => Err("no thread for lists".to_owned()),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        let ((shown, trust, routes, (users, zone)), lists) = match read {
             Ok(read) => read,
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
-                let error: String = error;
                 error!("configuration not reloaded, the old one stays in effect: {error}");
                 return;
             }
         };
+        warnings::log(&settings);
+        let (mut identity, interceptor, link) = shown;
+        let access = (Arc::new(lists), users, zone);
         let old = self.common.live.load_full();
         // Whether a listener accepts TLS is decided at the start.
         let settled = identity.is_some() == old.identity.is_some();

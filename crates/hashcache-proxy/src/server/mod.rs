@@ -29,11 +29,13 @@ mod site_checks;
 mod stage;
 mod supervisor;
 mod udp_sockets;
+mod warnings;
 mod watchdog;
 
 pub use self::preflight::preflight;
 pub use self::stage::RunError;
 pub use self::supervisor::Supervisor;
+pub use self::warnings::{Warning, warnings};
 
 use std::fmt;
 use std::io;
@@ -195,6 +197,7 @@ pub fn run<E: fmt::Display>(
     let zone = zone(&settings)?;
     let lists = Lists::load(&settings.lists, &cache, &Lists::default())?;
     let access = (Arc::new(lists), users(&settings, &cache)?, zone);
+    warnings::log(&settings);
     let live = LiveSettings::new(&settings, 0, &own, shared, hops, shown, access);
     // Pages of a site that any host leads to carry other names in Referer.
     let site = settings

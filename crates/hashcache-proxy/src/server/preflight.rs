@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::control::{interceptor, link_identity};
+use super::control::{interceptor, link_identity, zone};
 use super::stage::RunError;
 use super::supervisor::Supervisor;
 use super::udp_sockets::Protocol;
@@ -81,6 +81,7 @@ pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> 
                 .iter()
                 .map(|path| Ok(users_of(path).map(drop)?)),
         )
+        .chain([zone(settings).map(drop)])
         .chain(lists::check(&settings.lists).map(|error| Err(error.into())))
         .chain(token)
         .filter_map(Result::err)
