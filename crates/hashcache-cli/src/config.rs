@@ -35,6 +35,9 @@ fn check(file: Option<&Path>, environment: &Environment) -> anyhow::Result<ExitC
                 tell(&fault::render(&Faults(problems).into()));
                 return Ok(ExitCode::from(NOT_WELL));
             }
+            for warning in proxy::start_warnings(&effective)? {
+                tell(&format!("warning: {warning}\n"));
+            }
             let what = match &effective.file {
                 Some(path) => path.display().to_string(),
                 None => "no configuration file, environment".to_owned(),
@@ -84,7 +87,7 @@ fn toml_of(effective: &Effective) -> String {
     }
     if let (false, Some(path)) = (effective.tables.is_empty(), &effective.file) {
         let tables = effective.tables.iter();
-        let tables = tables.map(|(name, tables)| ((*name).to_owned(), tables.clone().into()));
+        let tables = tables.map(|(name, tables)| ((*name).to_owned(), tables.clone()));
         let tables = toml::Table::from_iter(tables);
         text.push_str(&format!("\n# {}\n{tables}", path.display()));
     }

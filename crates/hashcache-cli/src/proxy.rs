@@ -17,8 +17,8 @@ use anyhow::Context as _;
 use hashcache::{Cache, Config, OpenError, PolicyKind};
 use hashcache_http::host_part;
 use hashcache_proxy::{
-    AccessLog, CertificateAuthority, Hosts, Intercept, Listening, RunError, Settings, Speaks,
-    StateFiles, Supervisor,
+    AccessLog, CertificateAuthority, Hosts, Intercept, ListError, Listening, RunError, Settings,
+    Speaks, StateFiles, Supervisor, Warning,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -136,6 +136,11 @@ pub fn start_problems(effective: &Effective, supervisor: &Supervisor) -> Vec<Fau
     let refusals = hashcache_proxy::preflight(&settings, supervisor).into_iter();
     problems.extend(refusals.flat_map(|error| fault::all(&cannot_run(error))));
     problems
+}
+
+/// What these settings say that is most likely not meant, although the proxy starts with it.
+pub fn start_warnings(effective: &Effective) -> anyhow::Result<Vec<Warning>> {
+    Ok(hashcache_proxy::warnings(&for_proxy(effective)?))
 }
 
 /// The files of the cache and its state that are not there yet.
@@ -282,15 +287,18 @@ fn cannot_run(error: RunError) -> anyhow::Error {
         RunError::Authorities(_) => {
             "`--upstream-ca` names a file with certificates of authorities, in PEM"
         }
+        RunError::List(ListError::Memory { .. }) => "use a larger `--memory`, or a shorter list",
+        RunError::List(_) => "the user of this process must be able to read the files of lists",
         RunError::Token { .. } => {
             "write 16 bytes or more into it, for example with `head -c 24 /dev/urandom | base64`"
         }
         _ => return error.into(),
     };
-    let source = std::error::Error::source(&error)
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    Fault::new(format!("{error}: {source}")).hint(hint).into()
+    let what = match std::error::Error::source(&error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    };
+    Fault::new(what).hint(hint).into()
 }
 
 /// A file that keeps state for the next start: beside the cache, where we may write.

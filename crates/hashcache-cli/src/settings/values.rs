@@ -3,18 +3,19 @@
 //! `keys` parses each value into a `Values` and shows it; `Values::for_proxy` makes the proxy's
 //! settings of it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::{Io, Placement, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie};
 use hashcache_proxy::{
-    AccessLog, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy, HostOptions,
-    Limits, LinkForward, LinkSettings, Listen, LogFormat, Mirror, Mode, Nat64, PeerChoice, Pin,
-    Prefix, SentHost, Settings, Site, Sites,
+    AccessLog, AccessRules, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy,
+    HostOptions, Limits, LinkForward, LinkSettings, ListSettings, Listen, LogFormat, Mirror, Mode,
+    Nat64, PeerChoice, Pin, Prefix, SentHost, Settings, Site, Sites,
 };
 
 use super::peers::{Parent, PeersAndRoutes};
@@ -131,6 +132,18 @@ pub struct Values {
     pub pac_proxies: Vec<Origin>,
     /// Client networks allowed in addition to the default ones.
     pub allow_client: Vec<Prefix>,
+    /// Who may do what: made of the tables of the file.
+    pub access: Arc<AccessRules>,
+    /// Files with users and the hashes of their passwords.
+    pub htpasswd: Vec<PathBuf>,
+    /// What the challenge for a login names.
+    pub login_realm: String,
+    /// Networks in which passwords may be sent without TLS.
+    pub login_networks: Vec<Prefix>,
+    /// The lists of hosts that they name.
+    pub lists: Vec<ListSettings>,
+    /// A person to ask, for pages that refuse.
+    pub contact: Option<String>,
     /// Clients that may send PURGE.
     pub allow_purge: Vec<Prefix>,
     /// File with the token for changes through the admin listener, if they are allowed.
@@ -246,6 +259,15 @@ impl Values {
             fail: Fail::Open,
             pac_proxies: vec![],
             allow_client: vec![],
+            access: Arc::default(),
+            htpasswd: vec![],
+            login_realm: "HashCache proxy".to_owned(),
+            login_networks: vec![
+                Prefix::new(Ipv4Addr::LOCALHOST.into(), 8),
+                Prefix::new(Ipv6Addr::LOCALHOST.into(), 128),
+            ],
+            lists: vec![],
+            contact: None,
             allow_purge: vec![],
             admin_token_file: None,
             allow_destination: vec![],
@@ -348,6 +370,11 @@ impl Values {
             fail: self.fail,
             pac_proxies: self.pac_proxies.clone(),
             allow_client: self.allow_client.clone(),
+            access: Arc::clone(&self.access),
+            htpasswd: self.htpasswd.clone(),
+            login_realm: self.login_realm.clone(),
+            login_networks: self.login_networks.clone(),
+            lists: self.lists.clone(),
             allow_purge: self.allow_purge.clone(),
             admin_token_file: self.admin_token_file.clone(),
             allow_destination: self.allow_destination.clone(),

@@ -12,6 +12,7 @@ mod service;
 mod cache_box;
 mod proxy_process;
 
+mod proxy_access;
 mod proxy_both_ways;
 mod proxy_ca;
 mod proxy_clock;
@@ -44,6 +45,7 @@ mod proxy_sites_live;
 mod proxy_smuggling;
 mod proxy_text_at_rest;
 mod proxy_tls;
+mod proxy_users;
 mod proxy_variants;
 
 use std::fs;

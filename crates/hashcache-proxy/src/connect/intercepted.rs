@@ -20,9 +20,11 @@ use tracing::debug;
 
 use super::dial::Destination;
 use super::tunnel;
+use crate::access::RequestUser;
 use crate::connection::{Connection, InterceptedFor};
 use crate::failure::Failure;
 use crate::intercept::client_hello::ParsedHello;
+use crate::intercept::hosts::without_dot;
 use crate::intercept::peek::peek;
 use crate::intercept::refusals::ClientProgram;
 use crate::intercept::{Handshake, InterceptKind, Interceptor, PEEK_TIME, Reason, suits};
@@ -37,6 +39,7 @@ use crate::worker::Worker;
 pub(crate) struct Candidate {
     interceptor: Arc<Interceptor>,
     kind: InterceptKind,
+    user: Option<Arc<str>>,
     authority: Authority,
     to: Destination,
     host: Box<str>,
@@ -46,7 +49,7 @@ pub(crate) struct Candidate {
 /// Whether a CONNECT to `to` may be intercepted.
 pub(crate) fn candidate(
     connection: &Connection,
-    authority: &Authority,
+    (authority, user): (&Authority, Option<&Arc<str>>),
     to: &Destination,
 ) -> Option<Candidate> {
     let worker = &connection.worker;
@@ -59,9 +62,10 @@ pub(crate) fn candidate(
         (Ok((kind, memory)), Host::Name(name)) => Some(Candidate {
             interceptor,
             kind,
+            user: user.cloned(),
             authority: authority.clone(),
             to: to.clone(),
-            host: name.clone(),
+            host: without_dot(name).into(),
             memory,
         }),
         (Ok(_), Host::V4(_) | Host::V6(_)) => None,
@@ -136,6 +140,7 @@ async fn go_on(
             worker.metrics.not_intercepted(tunnel.reason);
             tunnel.carry(&connection, log_entry).await;
         }
+        Decision::Denied(failure) => log_entry.failed(worker, &failure),
         Decision::Broken(handshake) => {
             worker.metrics.intercepted(handshake);
             log_entry.intercepted(worker, handshake);
@@ -151,6 +156,8 @@ async fn go_on(
 /// What is done with a candidate.
 enum Decision {
     Tunnel(Box<Tunnel>),
+    /// The client names another host in its ClientHello, to which it may not connect.
+    Denied(Failure),
     /// The client did not finish our handshake.
     Broken(Handshake),
     Ours(Intercepted),
@@ -181,6 +188,7 @@ async fn decide(
 ) -> Decision {
     let peeked = peek(&mut client, PEEK_TIME, &worker.cache).await;
     let client = client.begun_with(peeked.bytes).until_read(peeked.memory);
+    let named = peeked.seen.as_ref().ok().and_then(|it| it.name.clone());
     let hello = peeked
         .seen
         .and_then(|hello| suits(&hello, &candidate.host).map(|()| hello));
@@ -195,6 +203,10 @@ async fn decide(
     let (program, acceptor) = match able {
         Ok(able) => able,
         Err(reason) => {
+            let denied = named.and_then(|name| candidate.denied(connection, &name));
+            if let Some(failure) = denied {
+                return Decision::Denied(failure);
+            }
             return Decision::Tunnel(Box::new(Tunnel {
                 reason,
                 client,
@@ -213,9 +225,11 @@ async fn decide(
             let Candidate {
                 authority,
                 kind,
+                user,
                 memory,
                 ..
             } = candidate;
+            let kind = (kind, user);
             let intercepted = Rc::new(InterceptedFor::new(authority, kind, program, memory));
             Decision::Ours(Intercepted {
                 socket,
@@ -243,6 +257,24 @@ fn shaken_in_time<T>(shaken: Result<io::Result<T>, tokio::time::error::Elapsed>)
 }
 
 impl Candidate {
+    /// Why the client may have no tunnel to the host that its ClientHello names, if it is another
+    /// one than in the CONNECT: many servers answer for both.
+    fn denied(&self, connection: &Connection, name: &str) -> Option<Failure> {
+        if without_dot(name) == &*self.host {
+            return None;
+        }
+        let authority = Authority {
+            host: Host::parse(name).ok()?,
+            port: self.authority.port,
+        };
+        let user = self.user.as_deref();
+        let user = user.map_or(RequestUser::Unknowable, RequestUser::Known);
+        let worker = &connection.worker;
+        let live = worker.common.live();
+        let request = (user, "CONNECT", &authority);
+        connection.access.permit(worker, &live, request).err()
+    }
+
     /// Whether the host needs no connection for verification now.
     fn is_known(&self, worker: &Worker) -> bool {
         self.kind == InterceptKind::SelfTest || self.verified_until(worker).is_some()

@@ -17,12 +17,15 @@ use tracing::{error, info, warn};
 
 use super::connection_counts::ConnectionCounts;
 use super::links::Links;
-use super::stage::{DRAIN_STEP, OVER_TIME, Stage};
+use super::list_refresh;
+use super::stage::{DRAIN_STEP, OVER_TIME, RunError, Stage};
 use super::supervisor::Notifier;
 use super::udp_sockets::UdpSockets;
+use super::warnings;
 use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
+use crate::clock::zone::Zone;
 use crate::intercept::Interceptor;
 use crate::link;
 use crate::link::children::LinkServer;
@@ -30,12 +33,13 @@ use crate::link::identity::{LinkIdentity, LinkIdentityError};
 use crate::metrics::{Metrics, Reload};
 use crate::peer::{CredentialsError, PROBE_DUE, Peer};
 use crate::route::Routes;
-use crate::settings::{LinkSettings, Settings};
+use crate::settings::{LinkSettings, Mode, Settings};
 use crate::site::live::LiveSites;
-use crate::tls::identity::{Identity, IdentityError};
+use crate::tls::identity::{FOR_FORWARD, FOR_SITES, Identity, IdentityError};
 use crate::upstream;
 use crate::upstream::tls::Trust;
 use crate::upstream::unreachable::UnreachableCache;
+use crate::users::{UserHashes, UsersError};
 use crate::worker::{Common, LiveSettings};
 
 /// The main thread, which handles signals while the cores serve clients.
@@ -69,7 +73,11 @@ impl Control {
                 _ = signals.hup.recv() => {
                     self.notifier.reloading();
                     self.log.reopen();
-                    self.reload(reload());
+                    let reloading = self.reload(reload());
+                    tokio::select! {
+                        () = reloading => {}
+                        () = signals.stop.recv() => break,
+                    }
                     self.notifier.ready(&self.status);
                 }
                 _ = signals.usr1.recv() => self.log.reopen(),
@@ -99,8 +107,9 @@ impl Control {
         info!("stopped");
     }
 
-    /// Applies the settings that can change without a restart, and logs the others.
-    fn reload<E: std::fmt::Display>(&mut self, settings: Result<Settings, E>) {
+    /// Applies the settings that can change without a restart, and logs the others. Waits for lists
+    /// of hosts only, before anything is applied: so a signal to stop can end it then.
+    async fn reload<E: std::fmt::Display>(&mut self, settings: Result<Settings, E>) {
         let settings = match settings {
             Ok(settings) => settings,
             Err(error) => {
@@ -111,8 +120,7 @@ impl Control {
         };
         let clock = &self.common.clock;
         let read = || {
-            let identity =
-                Identity::load(&settings.tls, clock).map_err(|error| one_line(&error))?;
+            let identity = identity(&settings, clock).map_err(|error| one_line(&error))?;
             let interceptor = interceptor(&settings, clock).map_err(|error| one_line(&error))?;
             let trust = Trust::load(&settings.upstream_ca, Arc::clone(clock));
             let trust = trust.map_err(|error| one_line(&error))?;
@@ -121,17 +129,32 @@ impl Control {
             let routes = load_routes(&settings, known.routes.peers(), link.as_ref());
             let routes = routes.map_err(|error| one_line(&error))?;
             let link = link_server(&settings, link.as_ref(), clock);
-            Ok(((identity, interceptor, link), trust, routes))
+            let zone = zone(&settings).map_err(|error| one_line(&error))?;
+            let users = users(&settings, &self.cache).map_err(|error| one_line(&error))?;
+            Ok::<_, String>(((identity, interceptor, link), trust, routes, (users, zone)))
         };
-        let ((mut identity, interceptor, link), trust, routes) = match read() {
+        let read = match read() {
+            Ok(read) => {
+                let lists = list_refresh::load(&settings.lists, &self.common, &self.cache).await;
+                match lists {
+                    Some(Ok(lists)) => Ok((read, lists)),
+                    Some(Err(error)) => Err(one_line(&error)),
+                    None => Err("no thread for lists".to_owned()),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        let ((shown, trust, routes, (users, zone)), lists) = match read {
             Ok(read) => read,
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
-                let error: String = error;
                 error!("configuration not reloaded, the old one stays in effect: {error}");
                 return;
             }
         };
+        warnings::log(&settings);
+        let (mut identity, interceptor, link) = shown;
+        let access = (Arc::new(lists), users, zone);
         let old = self.common.live.load_full();
         // Whether a listener accepts TLS is decided at the start.
         let settled = identity.is_some() == old.identity.is_some();
@@ -149,7 +172,8 @@ impl Control {
         let shown = (identity, interceptor, link);
         let sites = LiveSites::new(&settings.sites, Some(&old.sites));
         let hops = (routes, Arc::new(sites));
-        let live = LiveSettings::new(&settings, old.generation + 1, own, upstream, hops, shown);
+        let generation = old.generation + 1;
+        let live = LiveSettings::new(&settings, generation, own, upstream, hops, shown, access);
         self.metrics.set_peers(live.routes.peers());
         if let Err(error) = self.links.keep(live.routes.peers()) {
             error!(%error, "no thread for links");
@@ -187,6 +211,11 @@ impl Control {
             fail: settings.fail,
             pac_proxies: settings.pac_proxies,
             allow_client: settings.allow_client,
+            access: settings.access,
+            lists: settings.lists,
+            htpasswd: settings.htpasswd,
+            login_realm: settings.login_realm,
+            login_networks: settings.login_networks,
             allow_destination: settings.allow_destination,
             deny_destination: settings.deny_destination,
             upstream_ca: settings.upstream_ca,
@@ -350,6 +379,39 @@ pub(super) fn link_identity(
         return Ok(None);
     }
     LinkIdentity::find(settings.link.directory.as_deref()).map(Some)
+}
+
+/// The certificates for clients, with the protocols that they may speak.
+pub(super) fn identity(
+    settings: &Settings,
+    clock: &Arc<Clock>,
+) -> Result<Option<Identity>, IdentityError> {
+    let protocols = match settings.mode {
+        Mode::Forward => &FOR_FORWARD[..],
+        Mode::Reverse => &FOR_SITES[..],
+    };
+    Identity::load(&settings.tls, protocols, clock)
+}
+
+/// The users of the files in `settings`, if there are files.
+pub(super) fn users(
+    settings: &Settings,
+    cache: &Cache,
+) -> Result<Option<Arc<UserHashes>>, UsersError> {
+    match settings.htpasswd.is_empty() {
+        true => Ok(None),
+        false => UserHashes::load(&settings.htpasswd, cache)
+            .map(Arc::new)
+            .map(Some),
+    }
+}
+
+/// The time zone of the system, if a rule has times.
+pub(super) fn zone(settings: &Settings) -> Result<Zone, RunError> {
+    match settings.access.has_times() {
+        true => Zone::of_system().map_err(RunError::Zone),
+        false => Ok(Zone::default()),
+    }
 }
 
 /// The listener for children in `settings`, if there is one.

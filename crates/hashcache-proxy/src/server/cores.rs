@@ -31,6 +31,7 @@ use super::site_checks::check_origins;
 use super::stage::{DRAIN_STEP, RunError, Stage, accept_while_serving};
 use super::watchdog::Pulse;
 use crate::access_log::{RequestId, WorkerLog};
+use crate::client_access::ClientAccess;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::link::forward::LinkForward;
@@ -224,7 +225,7 @@ impl Core {
         let (stop, stopping) = watch::channel(false);
         let (over, drained) = watch::channel(false);
         let connection = Connection {
-            denied: self.common.live().clients.check(client.ip()).err(),
+            access: Rc::new(ClientAccess::new(client.ip(), &self.common.live())),
             worker: Rc::clone(&worker),
             cell: wire::Cell::within(&allowance, counted.bytes),
             allowance: allowance.clone(),

@@ -27,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use tracing::{debug, info, warn};
 
 use super::stage::{Stage, accept_while_serving};
+use crate::client_access::ClientAccess;
 use crate::connection::{Connection, LinkedChild, ServeInside};
 use crate::limits::Limits;
 use crate::link::children::Entered;
@@ -100,7 +101,7 @@ impl LinkListener {
         let (stop, stopping) = watch::channel(false);
         let (_over, drained) = watch::channel(false);
         let connection = Connection {
-            denied: None,
+            access: Rc::new(ClientAccess::new(client.ip(), &self.worker.common.live())),
             worker: Rc::clone(&self.worker),
             cell: wire::Cell::of_link(&allowance),
             allowance,

@@ -21,6 +21,7 @@ mod cores;
 mod forward_listener;
 mod link_listener;
 mod links;
+mod list_refresh;
 mod preflight;
 mod probes;
 mod protocol;
@@ -28,11 +29,13 @@ mod site_checks;
 mod stage;
 mod supervisor;
 mod udp_sockets;
+mod warnings;
 mod watchdog;
 
 pub use self::preflight::preflight;
 pub use self::stage::RunError;
 pub use self::supervisor::Supervisor;
+pub use self::warnings::{Warning, warnings};
 
 use std::fmt;
 use std::io;
@@ -49,7 +52,8 @@ use tracing::warn;
 
 use self::connection_counts::ConnectionCounts;
 use self::control::{
-    Control, UnixSignals, account, interceptor, link_identity, link_server, load_routes,
+    Control, UnixSignals, account, identity, interceptor, link_identity, link_server, load_routes,
+    users, zone,
 };
 use self::cores::{Core, CoreSockets, ListeningSocket};
 use self::links::Links;
@@ -62,6 +66,7 @@ use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::intercept::InterceptState;
 use crate::link::chunk_tables::ChunkTables;
+use crate::lists::Lists;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
 use crate::page_groups::PageGroups;
 use crate::peers;
@@ -70,13 +75,13 @@ use crate::queries::Queries;
 use crate::settings::{Settings, StateFiles};
 use crate::share::Shares;
 use crate::site::live::LiveSites;
-use crate::tls::identity::Identity;
 use crate::upstream::dns::{DnsCache, NameServers};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::tls::Trust;
 use crate::upstream::unreachable::UnreachableCache;
 use crate::upstream::verified_hosts::VerifiedHosts;
 use crate::upstream::{self, Destinations};
+use crate::users::UserChecks;
 use crate::worker::{Common, LiveSettings};
 
 /// The addresses that [`run`] has bound.
@@ -155,7 +160,7 @@ pub fn run<E: fmt::Display>(
     let log = Arc::new(log);
     let clock = Arc::new(Clock::start(state.clock));
     let metrics = Metrics::new(settings.workers);
-    let identity = Identity::load(&settings.tls, &clock)?;
+    let identity = identity(&settings, &clock)?;
     let interceptor = interceptor(&settings, &clock)?;
     account(interceptor.as_deref(), &cache, &metrics);
     let verified = Arc::new(VerifiedHosts::load(state.verified));
@@ -189,7 +194,11 @@ pub fn run<E: fmt::Display>(
     metrics.set_peers(routes.peers());
     let hops = (routes, sites);
     let shown = (identity, interceptor, link);
-    let live = LiveSettings::new(&settings, 0, &own, shared, hops, shown);
+    let zone = zone(&settings)?;
+    let lists = Lists::load(&settings.lists, &cache, &Lists::default())?;
+    let access = (Arc::new(lists), users(&settings, &cache)?, zone);
+    warnings::log(&settings);
+    let live = LiveSettings::new(&settings, 0, &own, shared, hops, shown, access);
     // Pages of a site that any host leads to carry other names in Referer.
     let site = settings
         .sites
@@ -202,6 +211,8 @@ pub fn run<E: fmt::Display>(
     let collapse = Collapse::new();
     let space = Common::space_of(&settings.mode);
     let purger = Purger::new(&cache, &collapse, space, metrics.purges());
+    // Half of the processors at most; requests are served on the others.
+    let user_checks = UserChecks::new(settings.workers / 2).map_err(system("random numbers"))?;
     let common = Arc::new(Common {
         mode: settings.mode,
         page_groups: PageGroups::new(settings.group_by, site),
@@ -220,6 +231,7 @@ pub fn run<E: fmt::Display>(
             cache.stats().memory_limit_bytes,
             settings.limits.client_share,
         ),
+        user_checks: Arc::new(user_checks),
         collapse,
         purger,
         own,
@@ -312,6 +324,7 @@ pub fn run<E: fmt::Display>(
         let is_ending = move || *stage.borrow() != Stage::Serving;
         runtime.spawn(peers::keep_summary(shared, cache.clone(), is_ending));
     }
+    runtime.spawn(list_refresh::keep_lists(Arc::clone(&common), cache.clone()));
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
     runtime.spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));

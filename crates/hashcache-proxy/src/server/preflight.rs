@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::control::{interceptor, link_identity};
+use super::control::{interceptor, link_identity, zone};
 use super::stage::RunError;
 use super::supervisor::Supervisor;
 use super::udp_sockets::Protocol;
@@ -16,10 +16,12 @@ use super::{addresses, pseudonyms, socket};
 use crate::access_log::AccessLogger;
 use crate::admin::read_token;
 use crate::clock::Clock;
+use crate::lists;
 use crate::peers;
 use crate::settings::Settings;
 use crate::tls::identity::{IdentityError, pair};
 use crate::upstream::tls::read_authorities;
+use crate::users::users_of;
 
 /// Every reason for which [`super::run`] would fail with `settings` and `supervisor` that can be
 /// known without starting.
@@ -73,6 +75,14 @@ pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> 
         .chain(authorities)
         .chain(peers)
         .chain([identity.map(drop).map_err(RunError::from)])
+        .chain(
+            settings
+                .htpasswd
+                .iter()
+                .map(|path| Ok(users_of(path).map(drop)?)),
+        )
+        .chain([zone(settings).map(drop)])
+        .chain(lists::check(&settings.lists).map(|error| Err(error.into())))
         .chain(token)
         .filter_map(Result::err)
         .collect()

@@ -37,6 +37,16 @@ impl ConnectPort {
         Self(ports)
     }
 
+    /// The first one.
+    pub(crate) fn first(&self) -> u16 {
+        *self.0.start()
+    }
+
+    /// The last one.
+    pub(crate) fn last(&self) -> u16 {
+        *self.0.end()
+    }
+
     /// Whether `port` is the only one.
     pub fn is_only(&self, port: u16) -> bool {
         (*self.0.start(), *self.0.end()) == (port, port)
@@ -132,8 +142,8 @@ impl Destinations {
     }
 
     fn allows(&self, address: IpAddr, purpose: Purpose) -> bool {
-        let translated = self.nat64.iter().find_map(|it| it.embedded(address));
-        let inner = translated.map_or_else(|| unwrap(address), IpAddr::V4);
+        let translated = translated(address, &self.nat64);
+        let inner = translated.unwrap_or_else(|| unwrap(address));
         let listed = |list: &[Prefix]| {
             list.iter()
                 .any(|p| p.contains(inner) || p.contains(address))
@@ -216,6 +226,17 @@ pub(crate) fn check_port(ports: &[ConnectPort], scheme: Scheme, port: u16) -> Re
 
 /// The lowest port that no service has by itself.
 const FREE_PORT_MIN: u16 = 1024;
+
+/// The address that `address` embeds, also in the prefixes of these translators; else itself.
+pub(crate) fn embedded(address: IpAddr, nat64: &[Nat64]) -> IpAddr {
+    translated(address, nat64).unwrap_or_else(|| unwrap(address))
+}
+
+/// The IPv4 address to which one of these translators leads.
+fn translated(address: IpAddr, nat64: &[Nat64]) -> Option<IpAddr> {
+    let inner = nat64.iter().find_map(|it| it.embedded(address));
+    inner.map(IpAddr::V4)
+}
 
 /// The IPv4 address that an IPv6 address embeds: mapped, translated (SIIT, RFC 2765), NAT64, 6to4
 /// or ISATAP; else the address itself.
