@@ -28,8 +28,9 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 
 pub(crate) use basic::Login;
+pub(crate) use user_hashes::UserHashes;
 pub use user_hashes::UsersError;
-pub(crate) use user_hashes::{UserHashes, users_of};
+pub use user_hashes::users_of;
 
 use self::failures::{FailureKeys, Failures};
 use crate::share::Network;
