@@ -78,6 +78,11 @@ impl ClientAccess {
         matches!(action, Ok(AccessAction::Allow | AccessAction::Tunnel))
     }
 
+    /// Whether it depends on the host what the client may do.
+    pub(crate) fn judges_hosts(&self, live: &LiveSettings) -> bool {
+        live.access.judge_hosts(&self.known(live).rules)
+    }
+
     /// Whether a request of some method, now or later, may need the user.
     pub(crate) fn may_need_user(&self, live: &LiveSettings, authority: &Authority) -> bool {
         let in_list = |list, host: &HostHashes| live.lists.has(list, host);

@@ -84,10 +84,10 @@ impl MemberList {
         })
     }
 
-    /// Whether one of the other boxes has this address. Any client can write Via, so a request is a
-    /// member's only if its address is one too.
-    pub(crate) fn have_address(&self, address: IpAddr) -> bool {
-        self.others().any(|member| member.has_address(address))
+    /// Whether one of the other boxes has sent this request from `address`. Any client can write
+    /// Via, so it must be the address of a box too.
+    pub(crate) fn have_sent(&self, address: IpAddr, request: &HeaderMap) -> bool {
+        self.others().any(|member| member.has_address(address)) && self.are_in_via(request)
     }
 
     /// The other boxes.

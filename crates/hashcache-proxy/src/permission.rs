@@ -1,6 +1,7 @@
 //! Whether a client may make a request, with the login that the rules may need.
 //!
-//! Called by `request` for every request that is not for the proxy itself. A login is looked at
+//! Called by `request` for every request that is neither for the proxy itself nor sent by a member,
+//! whose own rules have decided ([`Permission::OF_MEMBER`]). A login is looked at
 //! only if a rule needs the user: for this request, or for those inside the connection that a
 //! CONNECT opens, if it may be intercepted.
 //!
@@ -23,6 +24,15 @@ use crate::users::{Login, Unchecked};
 pub(crate) struct Permission {
     pub(crate) action: AccessAction,
     pub(crate) user: Option<Arc<str>>,
+}
+
+impl Permission {
+    /// That of a request which another member has sent on: it may be made, and nothing else is to
+    /// be decided here.
+    pub(crate) const OF_MEMBER: Self = Self {
+        action: AccessAction::Allow,
+        user: None,
+    };
 }
 
 /// What a request says about its user.

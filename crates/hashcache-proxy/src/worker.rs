@@ -463,6 +463,19 @@ impl Worker {
         self.route_of_fetch(space, target, fields, Siblings::NotAsked)
     }
 
+    /// The same without members.
+    ///
+    /// # Errors
+    /// As [`Worker::route`].
+    pub(crate) fn route_past_members(
+        &self,
+        space: Space,
+        target: &Target,
+        fields: &HeaderMap,
+    ) -> Result<Route, Failure> {
+        self.route(route_request(space, target, fields))
+    }
+
     /// The members to ask for a resource before its route: see `Routes::member_hops`.
     pub(crate) fn member_hops(
         &self,

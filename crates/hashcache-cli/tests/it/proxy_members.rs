@@ -216,6 +216,90 @@ async fn a_request_of_a_member_is_not_sent_to_a_member() {
     assert!(far.iter().all(|it| last_via(it) == NAMES[0]));
 }
 
+async fn get_as(from: [u8; 4], at: SocketAddr, url: &str, fields: &[(&str, &str)]) -> Response {
+    let mut client = Client::connect_from(from.into(), at).await.unwrap();
+    client.get(url, fields).await.unwrap()
+}
+
+/// Rules for all boxes, whose own connections are from 127.0.0.1.
+const RULES: &str = "
+    [[access]]
+    action = \"no-cache\"
+    clients = [\"127.0.0.6\"]
+    [[access]]
+    action = \"allow\"
+    clients = [\"127.0.0.5\"]
+    [[access]]
+    action = \"deny\"
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_box_that_a_client_asks_decides_for_all_members() {
+    let (boxes, origin) = (Boxes::new(RULES).await, origin().await);
+    let begun = Instant::now();
+    // Until the boxes know each other by their addresses, they refuse each other, which no client
+    // notices.
+    for round in 0.. {
+        let before = origin.request_count();
+        for n in 0..URLS {
+            let url = origin.url(&format!("/{round}/{n}"));
+            let answer = get_as([127, 0, 0, 5], boxes.addresses[0], &url, &[]).await;
+            assert_eq!((answer.status, &answer.body[..]), (200, url.as_bytes()));
+        }
+        let names: Vec<String> = origin.requests()[before..].iter().map(last_via).collect();
+        assert_eq!(names.len(), URLS);
+        if NAMES.iter().all(|name| names.iter().any(|it| it == name)) {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{names:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // A client is no member: by its address, or by what it says.
+    let url = origin.url("/denied");
+    for (from, via) in [([127, 0, 0, 1], "1.1 other"), ([127, 0, 0, 7], "1.1 box-b")] {
+        let answer = get_as(from, boxes.addresses[0], &url, &[("Via", via)]).await;
+        assert_eq!(answer.status, 403, "{from:?}");
+    }
+    // What must not be stored is not sent to its owner, which would store it.
+    let before = origin.request_count();
+    for url in [urls(&origin), urls(&origin)].concat() {
+        let answer = get_as([127, 0, 0, 6], boxes.addresses[0], &url, &[]).await;
+        assert_eq!(answer.status, 200);
+    }
+    let passed = origin.requests().split_off(before);
+    assert_eq!(passed.len(), 2 * URLS);
+    assert!(passed.iter().all(|it| last_via(it) == NAMES[0]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_by_the_rules_of_a_member_is_not_passed_on_but_one_of_the_origin_is() {
+    let home = Home::new();
+    let real = origin().await;
+    let member = Origin::start(|request| {
+        let own = ("Proxy-Status", "box-b; error=http_request_denied");
+        let of_origin = ("Via", "1.1 box-b");
+        let field = match request.target().contains("/own/") {
+            true => own,
+            false => of_origin,
+        };
+        Script::response(403, &[field], "no")
+    });
+    let member = member.await.unwrap();
+    let proxy = beside(&home, member.address(), "");
+    let mut refused = 0;
+    for n in 0..URLS {
+        let get = async |path: &str| {
+            let mut client = Client::connect(proxy.address()).await.unwrap();
+            let url = real.url(&format!("/{path}/{n}"));
+            client.get(&url, &[]).await.unwrap().status
+        };
+        assert_eq!(get("own").await, 200);
+        refused += usize::from(get("origin").await == 403);
+    }
+    assert!((1..URLS).contains(&refused), "{refused}");
+    assert!(member.request_count() > refused);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_that_disagree_make_no_loop() {
     // Each knows itself and the next one: a ring.

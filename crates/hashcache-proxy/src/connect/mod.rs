@@ -61,7 +61,7 @@ pub(crate) async fn tunnel(
     if connection.child.is_none()
         && action != AccessAction::Tunnel
         && let Some(candidate) =
-            intercepted::candidate(connection, (&authority, user.as_ref()), &to)
+            intercepted::candidate(connection, (&authority, user.as_ref()), &to)?
     {
         intercepted::begin(connection, candidate, log_entry).await?;
         return Ok(HeaderMap::new());

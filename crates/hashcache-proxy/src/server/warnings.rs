@@ -4,10 +4,12 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::path::PathBuf;
 
 use tracing::warn;
 
 use crate::clock::zone::Zone;
+use crate::lists;
 use crate::settings::Settings;
 use crate::users::users_of;
 
@@ -29,6 +31,17 @@ pub enum Warning {
     },
     /// Rules have times, and the system does not say in which time zone it is.
     NoZone,
+    /// A file of a list looks like a broken download.
+    DoubtfulList {
+        /// The name of the list.
+        list: String,
+        /// The file.
+        path: PathBuf,
+        /// How many entries it has.
+        entries: usize,
+        /// How many lines are no entries.
+        bad_lines: u64,
+    },
 }
 
 impl fmt::Display for Warning {
@@ -50,13 +63,37 @@ impl fmt::Display for Warning {
                 "{users} passwords have a bcrypt cost below {COST_MIN}: use `htpasswd -B -C 10`"
             ),
             Self::NoZone => f.write_str("there is no /etc/localtime: access rules have UTC times"),
+            Self::DoubtfulList {
+                list,
+                path,
+                entries,
+                bad_lines,
+            } => write!(
+                f,
+                "{} of the list `{list}` looks broken: it has {entries} entries, and {bad_lines} \
+                 lines that are none",
+                path.display()
+            ),
         }
     }
 }
 
 /// What is most likely not meant in `settings`. Files that cannot be read are none of it:
-/// [`super::preflight`] reports them.
+/// [`super::preflight`] reports them. Reads all lists of hosts.
 pub fn warnings(settings: &Settings) -> Vec<Warning> {
+    let doubtful = lists::doubtful(&settings.lists).map(|file| Warning::DoubtfulList {
+        list: file.list.to_owned(),
+        path: file.path.to_owned(),
+        entries: file.entries,
+        bad_lines: file.bad_lines,
+    });
+    let mut all = warnings_of_rules(settings);
+    all.extend(doubtful);
+    all
+}
+
+/// The same without the files of lists.
+fn warnings_of_rules(settings: &Settings) -> Vec<Warning> {
     let (mut known, mut cheap) = (HashSet::new(), 0);
     let files = settings
         .htpasswd
@@ -85,9 +122,9 @@ pub fn warnings(settings: &Settings) -> Vec<Warning> {
         .collect()
 }
 
-/// Logs the warnings about `settings`.
+/// Logs the warnings about `settings`; lists are judged when they are loaded.
 pub(super) fn log(settings: &Settings) {
-    for warning in warnings(settings) {
+    for warning in warnings_of_rules(settings) {
         warn!(%warning, "settings may not do what they say");
     }
 }

@@ -100,6 +100,15 @@ fn school() -> AccessRules {
             clients: clients(&["192.168.7.7"]),
             ..rule(DENY)
         },
+        AccessRule {
+            destinations: destinations(&["198.51.100.0/24"]),
+            ..rule(DENY)
+        },
+        AccessRule {
+            clients: clients(&["road"]),
+            destinations: destinations(&["192.0.2.0/24"]),
+            ..rule(AccessAction::Allow)
+        },
     ];
     AccessRules::new(&settings(rules)).unwrap()
 }
@@ -147,15 +156,26 @@ const TABLE: &str = "
     CONNECT live.example        443   6 6 6 6 6 1 8 d 6
     GET     live.example        80    6 6 6 6 6 1 d d 6
     GET     www.live.example    80    a a a a a 1 d d 10
-    GET     192.0.2.77          80    6 6 6 6 6 1 d d 6
+    GET     192.0.2.77          80    6 6 6 6 6 1 12 d 6
     GET     192.0.3.77          80    a a a a a 1 d d 10
-    GET     [::ffff:192.0.2.1]  80    6 6 6 6 6 1 d d 6
+    GET     [::ffff:192.0.2.1]  80    6 6 6 6 6 1 12 d 6
     GET     [2001:db8::1]       80    a a a a a 1 d d 10
-    GET     [64:ff9b::c000:209] 80    6 6 6 6 6 1 d d 6
+    GET     [64:ff9b::c000:209] 80    6 6 6 6 6 1 12 d 6
     GET     [64:ff9b::c000:309] 80    a a a a a 1 d d 10
-    GET     [2001:db8:64::c000:209] 443 6 6 6 6 6 1 d d 6
+    GET     [2001:db8:64::c000:209] 443 6 6 6 6 6 1 12 d 6
     GET     [2001:db8:64::c000:309] 80 a a a a a 1 d d 10
-    GET     [2002:c000:209::1]  80    6 6 6 6 6 1 d d 6
+    GET     [2002:c000:209::1]  80    a a a a a 1 d d 10
+    GET     [2001:db8::5efe:192.0.2.9] 80 a a a a a 1 d d 10
+    GET     [2001:db8::200:5efe:192.0.2.9] 80 a a a a a 1 d d 10
+    GET     [::ffff:0:192.0.2.9] 80   a a a a a 1 d d 10
+    GET     198.51.100.7        80    11 11 11 11 11 1 11 11 10
+    GET     [::ffff:198.51.100.7] 80  11 11 11 11 11 1 11 11 10
+    GET     [64:ff9b::198.51.100.7] 80 11 11 11 11 11 1 11 11 10
+    GET     [2001:db8:64::198.51.100.7] 80 11 11 11 11 11 1 11 11 10
+    GET     [2002:c633:6407::1] 80    11 11 11 11 11 1 11 11 10
+    GET     [2001:db8::5efe:198.51.100.7] 80 11 11 11 11 11 1 11 11 10
+    GET     [2001:db8::200:5efe:198.51.100.7] 80 11 11 11 11 11 1 11 11 10
+    GET     [::ffff:0:198.51.100.7] 80 11 11 11 11 11 1 11 11 10
     POST    www.example         80    a a a a 7 1 d d 10
     PUT     www.example         80    a a a a 7 1 d d 10
     post    www.example         80    a a a a 7 1 d d 10
@@ -445,6 +465,52 @@ fn a_list_has_an_address_in_an_ipv6_address_that_embeds_it() {
         let has = |number, host: &HostHashes| number == 0 && list.contains(host);
         let decision = rules.decide(&client, &timed, &request, has).unwrap();
         assert_eq!(decision.rule, rule, "{host}");
+    }
+}
+
+#[test]
+fn a_rule_that_serves_takes_no_address_that_its_owner_made_up_for_one_of_a_list() {
+    let of_list = |action| AccessRule {
+        lists: Some(vec!["known".to_owned()]),
+        ..AccessRule::of(action)
+    };
+    let rules = AccessRules::new(&AccessSettings {
+        lists: vec![ListSettings {
+            name: "known".to_owned(),
+            files: vec![],
+            format: ListFormat::Auto,
+        }],
+        ..settings(vec![of_list(AccessAction::Allow), of_list(DENY)])
+    });
+    let rules = rules.unwrap();
+    let client = rules.client(IpAddr::from([10, 0, 0, 1]), true);
+    let timed = rules.at(WeekMinute::of_local(MONDAY));
+    let mut list = NameSet::with_room(1);
+    assert!(list.insert(&Host::parse("192.0.2.1").unwrap(), Reach::Host));
+    for (host, rule, asked) in [
+        ("192.0.2.1", Some(0), 1),
+        ("[::ffff:192.0.2.1]", Some(0), 1),
+        ("[64:ff9b::192.0.2.1]", Some(0), 1),
+        ("[2001:db8:64::192.0.2.1]", Some(0), 1),
+        ("[2001:db8::5efe:192.0.2.1]", Some(1), 2),
+        ("[2002:c000:201::1]", Some(1), 2),
+        ("[2001:db8::5efe:192.0.2.2]", None, 2),
+        ("a.example", None, 1),
+    ] {
+        let host = Host::parse(host).unwrap();
+        let request = AccessRequest {
+            user: RequestUser::Unknowable,
+            method: "GET",
+            host: &host,
+            port: 80,
+        };
+        let count = std::cell::Cell::new(0);
+        let has = |_, host: &HostHashes| {
+            count.set(count.get() + 1);
+            list.contains(host)
+        };
+        let decision = rules.decide(&client, &timed, &request, has).unwrap();
+        assert_eq!((decision.rule, count.get()), (rule, asked), "{host:?}");
     }
 }
 
