@@ -150,7 +150,8 @@ impl Load {
         let (Some(requests), Some(failed)) = (count("done"), count("failed")) else {
             bail!("h2load does not say how many requests succeeded");
         };
-        // A response whose head came at the end of the run has a status code and is not done.
+        // h2load counts the status code when the head of a response has come, and the request as
+        // done when all of the response has. So status codes can be more at the end of the run.
         if failed > 0 || !statuses.ends_with(" 2xx, 0 3xx, 0 4xx, 0 5xx") {
             bail!("requests failed: {counts}; status codes: {statuses}");
         }

@@ -428,6 +428,31 @@ mod tests {
         }]
     }
 
+    /// A list that was loaded from one file.
+    struct OneFile {
+        cache: Cache,
+        path: PathBuf,
+        settings: Vec<ListSettings>,
+        lists: Lists,
+        _directory: tempfile::TempDir,
+    }
+
+    fn one_file(content: &str) -> OneFile {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = cache(&directory);
+        let path = directory.path().join("a");
+        fs::write(&path, content).unwrap();
+        let settings = settings(&[&path]);
+        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        OneFile {
+            cache,
+            path,
+            settings,
+            lists,
+            _directory: directory,
+        }
+    }
+
     #[test]
     fn a_list_follows_its_files_and_outlives_them() {
         let directory = tempfile::tempdir().unwrap();
@@ -456,12 +481,14 @@ mod tests {
 
     #[test]
     fn a_list_that_does_not_fit_the_memory_is_refused_and_the_old_one_stays() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = cache(&directory);
-        let path = directory.path().join("a");
-        fs::write(&path, "a.example\n").unwrap();
-        let settings = settings(&[&path]);
-        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        let one = one_file("a.example\n");
+        let OneFile {
+            cache,
+            path,
+            settings,
+            lists,
+            ..
+        } = one;
         let many: String = (0..2_000_000).map(|n| format!("{n}.x\n")).collect();
         fs::write(&path, many).unwrap();
         lists.refresh(&cache, Look::Reload);
@@ -476,12 +503,10 @@ mod tests {
 
     #[test]
     fn a_broken_download_does_not_take_the_place_of_a_good_list() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = cache(&directory);
-        let path = directory.path().join("a");
-        fs::write(&path, "a.example\nb.example\n").unwrap();
-        let settings = settings(&[&path]);
-        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        let one = one_file("a.example\nb.example\n");
+        let OneFile {
+            cache, path, lists, ..
+        } = one;
         let page = "<html>\n<p>no such page\nexample\n</html>\n";
         for broken in ["", "# nothing\n", page] {
             fs::write(&path, broken).unwrap();
@@ -544,12 +569,10 @@ mod tests {
 
     #[test]
     fn a_list_that_was_mostly_bad_lines_from_the_start_follows_its_file() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = cache(&directory);
-        let path = directory.path().join("a");
-        fs::write(&path, "||a^\n||b^\na.example\n").unwrap();
-        let settings = settings(&[&path]);
-        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        let one = one_file("||a^\n||b^\na.example\n");
+        let OneFile {
+            cache, path, lists, ..
+        } = one;
         fs::write(&path, "||a^\n||b^\nb.example\n").unwrap();
         lists.refresh(&cache, Look::Reload);
         assert!(has(&lists, "b.example"));
@@ -558,12 +581,10 @@ mod tests {
 
     #[test]
     fn a_file_that_was_just_written_is_left_to_the_next_look() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = cache(&directory);
-        let path = directory.path().join("a");
-        fs::write(&path, "a.example\n").unwrap();
-        let settings = settings(&[&path]);
-        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        let one = one_file("a.example\n");
+        let OneFile {
+            cache, path, lists, ..
+        } = one;
         fs::write(&path, "other.example\n").unwrap();
         let written = u64::try_from(fs::metadata(&path).unwrap().mtime()).unwrap();
         let after = |seconds| Look::Minute(UnixTime(written + seconds));
@@ -580,12 +601,10 @@ mod tests {
 
     #[test]
     fn a_reload_tries_again_what_failed_although_the_files_are_the_same() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = cache(&directory);
-        let path = directory.path().join("a");
-        fs::write(&path, "a.example\n").unwrap();
-        let settings = settings(&[&path]);
-        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        let one = one_file("a.example\n");
+        let OneFile {
+            cache, path, lists, ..
+        } = one;
         let many: String = (0..500_000).map(|n| format!("{n}.x\n")).collect();
         fs::write(&path, many).unwrap();
         // Others hold the memory.

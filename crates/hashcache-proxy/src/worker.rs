@@ -95,7 +95,7 @@ pub(crate) struct LiveSettings {
     /// Schemes other than http and https whose resources are fetched.
     pub(crate) gateways: Vec<Scheme>,
     pub(crate) clients: Clients,
-    /// Who may do what, before the default for `clients`.
+    /// The access rules. They are asked before `clients`.
     pub(crate) access: Arc<AccessRules>,
     /// The lists that its rules name.
     pub(crate) lists: Arc<Lists>,

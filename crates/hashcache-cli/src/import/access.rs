@@ -18,7 +18,7 @@ use super::ranges::Ranges;
 use super::rules::{self, Action, PRIVATE, Rule};
 use super::week;
 
-/// The lines that say who may do what.
+/// The directives that allow or deny requests, and those that define their conditions.
 #[derive(Debug, Default)]
 pub struct AccessLines<'a> {
     pub acl: Vec<&'a Line>,

@@ -1,5 +1,5 @@
-//! The configuration file that an import writes, with a comment above each setting that says where
-//! it comes from, and a list of what was not imported.
+//! The configuration file that an import writes. A comment above each setting quotes the directive
+//! that it was made from. Directives that were not imported are listed above the settings.
 //!
 //! Filled by the readers of directives, rendered by `mod`. Invariant: whatever a directive holds,
 //! the text is TOML: values are written by the TOML library, and comments have no control

@@ -1,7 +1,7 @@
 //! `hashcache import`: a Squid configuration becomes one of ours.
 //!
-//! What Squid does is written with the directive it comes from above each setting; what has no
-//! counterpart is named with its line and the reason, in the file and on standard error.
+//! Above each setting stands the directive that it was made from. A directive without a counterpart
+//! is named with its line and the reason, in the file and on standard error.
 //!
 //! Invariants: no directive is left out in silence; nothing is opened that Squid keeps closed; the
 //! work and the output are bounded by the size of what is read.

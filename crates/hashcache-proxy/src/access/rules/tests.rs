@@ -630,8 +630,9 @@ fn rule_of_a_kind(number: usize, list: String) -> AccessRule {
     }
 }
 
-/// Rules for users: the user, the client, the host; then the deciding rule, as in [`TABLE`]. `?` is
-/// an unknown user who can be asked, `-` one who cannot, `ask` that the user is needed.
+/// Rules for users: the user, the client, the host; then the deciding rule, as in [`TABLE`]. The
+/// user `?` has not logged in and can be asked to; `-` has not and cannot be asked. `ask` means
+/// that the client must log in first.
 const USERS: &str = "
     abara  10.2.0.5  video.example      1
     lee    10.2.0.5  video.example      1
