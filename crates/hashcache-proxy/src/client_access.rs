@@ -78,7 +78,7 @@ impl ClientAccess {
         matches!(action, Ok(AccessAction::Allow | AccessAction::Tunnel))
     }
 
-    /// Whether it depends on the host what the client may do.
+    /// Whether a rule that is about hosts can refuse the client a tunnel.
     pub(crate) fn judges_hosts(&self, live: &LiveSettings) -> bool {
         live.access.judge_hosts(&self.known(live).rules)
     }

@@ -137,8 +137,8 @@ pub enum ListError {
     },
     /// A file of a list that was good looks like a broken download.
     #[error(
-        "{} of the list `{list}` seems broken: it has {entries} entries, before it had {before}, \
-         and {bad_lines} lines are none",
+        "{} of the list `{list}` seems broken: it has {entries} entries and {bad_lines} invalid \
+         lines; before, it had {before} entries",
         path.display()
     )]
     Broken {
@@ -150,7 +150,7 @@ pub enum ListError {
         entries: usize,
         /// How many it had.
         before: usize,
-        /// How many lines are no entries.
+        /// How many lines are invalid.
         bad_lines: u64,
     },
 }
@@ -194,7 +194,7 @@ impl Lists {
 impl LiveList {
     fn load(settings: &ListSettings, cache: &Cache) -> Result<Self, ListError> {
         let stamps = stamps(&settings.files);
-        let loaded = LoadedList::read(settings, cache)?;
+        let loaded = LoadedList::read(settings, cache, None)?;
         // There is no older list to keep.
         let files = settings.files.iter().zip(&loaded.files);
         for file in files.filter_map(|(path, counts)| counts.doubtful(settings, path)) {
@@ -225,8 +225,7 @@ impl LiveList {
         }
         tried.stamps = now;
         let old = self.loaded.load();
-        let read = LoadedList::read(&self.settings, cache);
-        match read.and_then(|loaded| loaded.instead_of(&old, &self.settings)) {
+        match LoadedList::read(&self.settings, cache, Some(&old)) {
             Ok(loaded) => {
                 let (list, names) = (&self.settings.name, loaded.names.len());
                 info!(list, names, "list read again");
@@ -252,12 +251,28 @@ impl Tried {
 }
 
 impl LoadedList {
-    fn read(settings: &ListSettings, cache: &Cache) -> Result<Self, ListError> {
+    /// Reads the files of a list. `old`: the list as it was before.
+    ///
+    /// # Errors
+    /// Also if one of the files was good in `old` and now looks like a broken download: a list that
+    /// denies would not deny what that file had.
+    fn read(settings: &ListSettings, cache: &Cache, old: Option<&Self>) -> Result<Self, ListError> {
         let mut files = Vec::with_capacity(settings.files.len());
-        for path in &settings.files {
-            let (counts, bad) = count(settings, path)?;
+        for (n, path) in settings.files.iter().enumerate() {
+            let (now, bad) = count(settings, path)?;
             warn_of(&bad, settings, path);
-            files.push(counts);
+            if let Some(before) = old.map(|old| old.files[n])
+                && now.are_broken_after(before)
+            {
+                return Err(ListError::Broken {
+                    list: settings.name.clone(),
+                    path: path.clone(),
+                    entries: now.entries,
+                    before: before.entries,
+                    bad_lines: now.bad_lines,
+                });
+            }
+            files.push(now);
         }
         let room = files.iter().map(|file| file.entries).sum();
         let bytes = NameSet::bytes_for(room);
@@ -267,13 +282,15 @@ impl LoadedList {
             bytes,
         })?;
         let mut names = NameSet::with_room(room);
-        for path in &settings.files {
-            let mut fits = true;
+        for (path, counts) in settings.files.iter().zip(&files) {
+            let mut left = counts.entries;
+            let mut is_longer = false;
             read(settings, path, |host, reach| {
-                fits = names.insert(host, reach);
-                fits
+                is_longer = left == 0 || !names.insert(host, reach);
+                left = left.saturating_sub(1);
+                !is_longer
             })?;
-            if !fits {
+            if is_longer || left > 0 {
                 let (list, path) = (settings.name.clone(), path.clone());
                 let source = io::Error::other("it changed while it was read");
                 return Err(ListError::File { list, path, source });
@@ -285,35 +302,21 @@ impl LoadedList {
             _memory: memory,
         })
     }
-
-    /// This list, unless one of its files was good and now looks like a broken download. A list
-    /// that denies would not deny what that file had.
-    fn instead_of(self, old: &Self, settings: &ListSettings) -> Result<Self, ListError> {
-        let files = settings.files.iter();
-        let mut files = files.zip(self.files.iter().zip(&old.files));
-        match files.find(|(_, (now, before))| now.are_broken_after(**before)) {
-            Some((path, (now, before))) => Err(ListError::Broken {
-                list: settings.name.clone(),
-                path: path.clone(),
-                entries: now.entries,
-                before: before.entries,
-                bad_lines: now.bad_lines,
-            }),
-            None => Ok(self),
-        }
-    }
 }
 
-/// The files of all lists that look like broken downloads. Reads them all; files that cannot be
-/// read are none of them.
+/// The files of all lists that look like broken downloads. Reads them all, and skips files that
+/// cannot be read.
 pub(crate) fn doubtful(settings: &[ListSettings]) -> impl Iterator<Item = DoubtfulFile<'_>> {
-    let files = settings
-        .iter()
-        .flat_map(|list| list.files.iter().map(move |path| (list, path)));
-    files.filter_map(|(list, path)| {
+    files_of(settings).filter_map(|(list, path)| {
         let (counts, _) = count(list, path).ok()?;
         counts.doubtful(list, path)
     })
+}
+
+fn files_of(settings: &[ListSettings]) -> impl Iterator<Item = (&ListSettings, &PathBuf)> {
+    settings
+        .iter()
+        .flat_map(|list| list.files.iter().map(move |path| (list, path)))
 }
 
 /// Reads one file of a list to count what it has.
@@ -384,10 +387,7 @@ fn are_settled(files: &[Option<FileStamp>], now: UnixTime) -> bool {
 
 /// Checks that the files of all lists can be opened, without reading them.
 pub(crate) fn check(settings: &[ListSettings]) -> impl Iterator<Item = ListError> {
-    let files = settings
-        .iter()
-        .flat_map(|list| list.files.iter().map(move |path| (list, path)));
-    files.filter_map(|(list, path)| {
+    files_of(settings).filter_map(|(list, path)| {
         let source = open_regular(path, Link::Followed).err()?;
         let (list, path) = (list.name.clone(), path.clone());
         Some(ListError::File { list, path, source })

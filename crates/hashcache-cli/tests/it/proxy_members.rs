@@ -79,6 +79,7 @@ impl Boxes {
         let flags = [
             format!("--config={}", file.display()),
             format!("--listen={}", self.addresses[n]),
+            "--allow-connect-port=1-65535".to_owned(),
         ];
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         self.running[n] = Some(Proxy::start(&self.cache(n), &flags).unwrap());
@@ -260,6 +261,15 @@ async fn the_box_that_a_client_asks_decides_for_all_members() {
         let answer = get_as(from, boxes.addresses[0], &url, &[("Via", via)]).await;
         assert_eq!(answer.status, 403, "{from:?}");
     }
+    // Nor does it speak to another box from the address of a member, through a tunnel.
+    let client = Client::connect_from([127, 0, 0, 5].into(), boxes.addresses[0]);
+    let mut client = client.await.unwrap();
+    let other = boxes.addresses[1].to_string();
+    client.request("CONNECT", &other, &[]).await.unwrap();
+    let answer = client.read_response("CONNECT").await.unwrap();
+    assert_eq!(answer.status, 403);
+    let why = answer.field("proxy-status").unwrap_or_default();
+    assert!(why.contains("destination_ip_prohibited"), "{why}");
     // What must not be stored is not sent to its owner, which would store it.
     let before = origin.request_count();
     for url in [urls(&origin), urls(&origin)].concat() {
@@ -278,15 +288,17 @@ async fn a_refusal_by_the_rules_of_a_member_is_not_passed_on_but_one_of_the_orig
     let member = Origin::start(|request| {
         let own = ("Proxy-Status", "box-b; error=http_request_denied");
         let of_origin = ("Via", "1.1 box-b");
-        let field = match request.target().contains("/own/") {
-            true => own,
-            false => of_origin,
+        let fields = match request.target() {
+            target if target.contains("/own/") => vec![own],
+            // The origin's, who writes that it is the member's.
+            target if target.contains("/forged/") => vec![own, of_origin],
+            _ => vec![of_origin],
         };
-        Script::response(403, &[field], "no")
+        Script::response(403, &fields, "no")
     });
     let member = member.await.unwrap();
     let proxy = beside(&home, member.address(), "");
-    let mut refused = 0;
+    let (mut refused, mut forged) = (0, 0);
     for n in 0..URLS {
         let get = async |path: &str| {
             let mut client = Client::connect(proxy.address()).await.unwrap();
@@ -295,8 +307,10 @@ async fn a_refusal_by_the_rules_of_a_member_is_not_passed_on_but_one_of_the_orig
         };
         assert_eq!(get("own").await, 200);
         refused += usize::from(get("origin").await == 403);
+        forged += usize::from(get("forged").await == 403);
     }
     assert!((1..URLS).contains(&refused), "{refused}");
+    assert!((1..URLS).contains(&forged), "{forged}");
     assert!(member.request_count() > refused);
 }
 

@@ -53,6 +53,8 @@ pub struct AccessRules {
     settling: RuleSet,
     /// Rules for certain hosts.
     about_hosts: RuleSet,
+    /// Rules that can deny a CONNECT.
+    denying_tunnels: RuleSet,
     has_times: bool,
     contact: Option<Box<str>>,
 }
@@ -138,6 +140,11 @@ impl AccessRules {
             about_hosts: RuleSet::of(written, |rule| {
                 rule.destinations.is_some() || rule.lists.is_some()
             }),
+            denying_tunnels: RuleSet::of(written, |rule| {
+                let methods = rule.methods.as_ref();
+                rule.action == AccessAction::Deny
+                    && methods.is_none_or(|it| it.iter().any(|method| method == "CONNECT"))
+            }),
             has_times: written.iter().any(|rule| rule.times.is_some()),
             contact: settings.contact.as_deref().map(Box::from),
             ..Self::default()
@@ -207,11 +214,15 @@ impl AccessRules {
         (!client.by_default).then_some(Decision { action, rule: None })
     }
 
-    /// Whether it depends on the host what the client may do.
+    /// Whether a rule with destinations or lists decides if the client may open tunnels: one that
+    /// denies them, or where tunnels are denied by default, any.
     pub(crate) fn judge_hosts(&self, client: &ClientRules) -> bool {
-        let mut about_hosts = self.about_hosts.clone();
-        about_hosts.keep_only(&client.rules);
-        about_hosts.first().is_some()
+        let has_any = |rules: &RuleSet| {
+            let mut of_client = rules.clone();
+            of_client.keep_only(&client.rules);
+            of_client.first().is_some()
+        };
+        has_any(&self.about_hosts) && (!client.by_default || has_any(&self.denying_tunnels))
     }
 
     /// The rules whose times include `minute`.

@@ -400,8 +400,13 @@ fn is_refusal(member: &Peer, status: StatusCode, fields: &HeaderMap) -> bool {
     }
 }
 
-/// Whether the rules of a member refuse a request, and not those of the origin.
+/// Whether the member itself refused the request. A response that it passes on from an origin has
+/// its name in Via, whatever the origin writes into Proxy-Status.
 fn is_denied_by(member: &Peer, fields: &HeaderMap) -> bool {
+    let name = member.name().as_bytes();
+    if via_names(fields).any(|via| via.eq_ignore_ascii_case(name)) {
+        return false;
+    }
     let said = fields.get_all(PROXY_STATUS).iter();
     let mut said = said.filter_map(|value| value.to_str().ok()?.split_once(';'));
     said.any(|(name, error)| {

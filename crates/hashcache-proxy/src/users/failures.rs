@@ -4,8 +4,9 @@
 //! [`BOTH_FREE`] failures, so it alone cannot fill the count of that user, and locks the user out
 //! for no other network. The counts of a network and of a user are much looser: they are for
 //! guesses with many names and from many networks. The count of a user says nothing about a network
-//! from which the user has logged in lately: two devices with an old password fill it. Every count
-//! forgets one failure a second. Memory is bounded: what was used longest ago is dropped.
+//! from which the user has logged in lately, because guesses from two other networks can fill it.
+//! Every count forgets one failure a second. Memory is bounded: what was used longest ago is
+//! dropped.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;

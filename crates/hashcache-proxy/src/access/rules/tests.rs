@@ -271,6 +271,28 @@ fn a_client_is_refused_as_a_whole_only_if_no_rule_can_serve_it() {
     assert_eq!(refusal(vec![rule(DENY, clients(&["staff"]))], true), None);
 }
 
+#[test]
+fn the_host_in_a_tunnel_matters_only_if_a_rule_can_deny_the_tunnel() {
+    let judges = |rules: Vec<AccessRule>, by_default: bool| {
+        let rules = AccessRules::new(&settings(rules)).unwrap();
+        rules.judge_hosts(&rules.client(IpAddr::from([10, 1, 0, 1]), by_default))
+    };
+    let some = |action, methods: Option<&[&str]>| AccessRule {
+        destinations: destinations(&["a.example"]),
+        methods: methods.map(|it| it.iter().map(ToString::to_string).collect()),
+        ..AccessRule::of(action)
+    };
+    assert!(judges(vec![some(DENY, None)], true));
+    assert!(judges(vec![some(DENY, Some(&["GET", "CONNECT"]))], true));
+    assert!(judges(
+        vec![some(AccessAction::Allow, None), AccessRule::of(DENY)],
+        true
+    ));
+    assert!(!judges(vec![some(DENY, Some(&["POST"]))], true));
+    assert!(!judges(vec![some(AccessAction::Tunnel, None)], true));
+    assert!(!judges(vec![AccessRule::of(DENY)], true));
+}
+
 fn faults(rules: Vec<AccessRule>) -> Vec<(usize, String)> {
     let faults = AccessRules::new(&settings(rules)).err().unwrap_or_default();
     faults
