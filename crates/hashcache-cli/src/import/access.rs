@@ -121,10 +121,8 @@ fn own_setting(line: &Line, acls: &Acls) -> Option<Own> {
     if line.arg(0) != "deny" {
         return None;
     }
-    let words = line.args_from(1).iter().map(|word| &*word.text);
-    let words: Vec<&str> = words
-        .filter(|word| !word.eq_ignore_ascii_case("all"))
-        .collect();
+    let words = line.args_from(1).iter().filter(|word| !word.is_all());
+    let words: Vec<&str> = words.map(|word| &*word.text).collect();
     let only = |name: &str| match acls.literal(name).ok()?.as_slice() {
         [condition] => Some(condition.clone()),
         _ => None,

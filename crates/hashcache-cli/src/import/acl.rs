@@ -71,14 +71,18 @@ impl Acls {
             written[number].1.push(line);
         }
         for (name, lines) in written {
-            // Old configurations write these out.
-            if acls
-                .get(&name)
-                .is_some_and(|it| [MANAGER, TO_LOCAL].contains(&&*it.kind))
-            {
-                continue;
+            let is_of = |kind: &str| lines.iter().all(|line| line.arg(1) == kind);
+            // Old configurations write the built-in ones out.
+            let built_in = match acls.by_name.get(&name) {
+                // Squid refuses lines of another type: they change nothing.
+                Some(known) if !is_of(&known.kind) => continue,
+                Some(known) => Some(known.alternatives.clone()),
+                None => None,
+            };
+            let mut acl = acls.read(&lines, users);
+            if let Some(known) = built_in {
+                acl.alternatives = extended(known, acl.alternatives);
             }
-            let acl = acls.read(&lines, users);
             acls.by_name.insert(name, acl);
         }
         acls
@@ -130,9 +134,21 @@ impl Acls {
             false => Err("its lines have different types".to_owned()),
         };
         Acl {
-            inexact: (kind == "dst").then_some(DST),
+            inexact: self.inexact(&kind, lines),
             kind,
             alternatives,
+        }
+    }
+
+    /// What alternatives of this type do not say: with members, what those of one do not.
+    fn inexact(&self, kind: &str, lines: &[&Line]) -> Option<&'static str> {
+        match kind {
+            "dst" => Some(DST),
+            "any-of" | "all-of" => words(lines).find_map(|word| {
+                let name = word.text.strip_prefix('!').unwrap_or(&word.text);
+                self.get(name)?.inexact
+            }),
+            _ => None,
         }
     }
 
@@ -328,6 +344,26 @@ impl Acls {
     }
 }
 
+/// A built-in `acl` together with lines of its name: Squid adds them to it. What matches every
+/// request is as it was, whatever the lines have.
+fn extended(
+    known: Result<Vec<Condition>, String>,
+    more: Result<Vec<Condition>, String>,
+) -> Result<Vec<Condition>, String> {
+    let known = known?;
+    if known.contains(&Condition::default()) {
+        return Ok(known);
+    }
+    let more = more?;
+    Ok(match (&known[..], &more[..]) {
+        ([a], [b]) if a == b => known,
+        ([a], [b]) => a
+            .or(b)
+            .map_or_else(|| [known, more].concat(), |it| vec![it]),
+        _ => [known, more].concat(),
+    })
+}
+
 /// The requests that match one of `a` and one of `b`.
 pub fn product(a: &[Condition], b: &[Condition]) -> Result<Vec<Condition>, String> {
     if a.len() * b.len() > ALTERNATIVES_MAX {
@@ -417,7 +453,10 @@ fn times(lines: &[&Line]) -> Result<Vec<Condition>, String> {
     for line in lines {
         let words: Vec<&str> = line.args_from(2).iter().map(|it| &*it.text).collect();
         let read = week::read(&words);
-        let read = read.ok_or_else(|| format!("`{}` is no time", words.join(" ")))?;
+        let read = read.ok_or_else(|| {
+            let words = words.join(" ");
+            format!("`{words}` is no time: days, and then one pair of hours")
+        })?;
         minutes = minutes.union(&read);
     }
     let always = week::is_always(&minutes);
@@ -495,6 +534,8 @@ fn too_many() -> String {
 pub const MANAGER: &str = "manager";
 /// The type of the built-in `acl`s for addresses of this machine and link.
 pub const TO_LOCAL: &str = "to_local";
+/// Why a line without an `acl` is left out.
+pub const NO_ACL: &str = "it names no acl: Squid skips it";
 /// Why two conditions could not be combined.
 pub const TWO_LISTS: &str = "a rule cannot say that a host must be in two lists";
 const DST: &str = "an address matches here if the URL names it, not if a name resolves to it";
@@ -600,6 +641,39 @@ mod tests {
         };
         let networks = net.clients.as_ref().unwrap().networks().unwrap();
         assert_eq!(networks, ["10.1.0.0/16", "10.2.0.0/24"]);
+    }
+
+    #[test]
+    fn lines_of_a_built_in_acl_are_added_to_it() {
+        let acls = acls(
+            "acl all src 0.0.0.0/0.0.0.0\nacl localhost src 127.0.0.2\n\
+             acl CONNECT method CONNECT\nacl connect method GET\n\
+             acl to_localhost dst 127.0.0.0/8\n",
+        );
+        assert_eq!(acls.literal("all").unwrap(), [Condition::default()]);
+        let [localhost] = &acls.literal("localhost").unwrap()[..] else {
+            panic!("several alternatives")
+        };
+        let networks = localhost.clients.as_ref().unwrap().networks().unwrap();
+        assert_eq!(networks, ["127.0.0.1/32", "127.0.0.2/32", "::1/128"]);
+        assert_eq!(acls.literal("CONNECT").unwrap().len(), 2);
+        assert_eq!(acls.get("to_localhost").unwrap().kind, TO_LOCAL);
+    }
+
+    #[test]
+    fn no_line_narrows_all() {
+        for line in [
+            "acl all src 10.0.0.0/8",
+            "acl all src pc.test",
+            "acl ALL port 80",
+        ] {
+            let acls = acls(&format!("{line}\n"));
+            assert_eq!(
+                acls.literal("all").unwrap(),
+                [Condition::default()],
+                "{line}"
+            );
+        }
     }
 
     #[test]

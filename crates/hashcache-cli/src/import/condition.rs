@@ -5,9 +5,10 @@
 //! wider.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::rc::Rc;
 
-use super::address::Addresses;
+use super::address::{self, Addresses};
 use super::ranges::Ranges;
 
 /// Conditions that must all hold. A kind that is not given holds for every request.
@@ -91,6 +92,15 @@ impl Condition {
         *self == only_clients
     }
 
+    /// Its destinations, if it has no other condition.
+    pub fn only_destinations(&self) -> Option<&Rc<Destinations>> {
+        let only = Self {
+            destinations: self.destinations.clone(),
+            ..Self::default()
+        };
+        self.destinations.as_ref().filter(|_| *self == only)
+    }
+
     /// The requests that match none of `alternatives`, where these are all of one kind that has an
     /// opposite: clients, ports or times.
     pub fn opposite(alternatives: &[Self]) -> Option<Self> {
@@ -118,7 +128,7 @@ impl Condition {
     }
 
     /// The requests that one or the other matches, if they are of one kind that has an opposite.
-    fn or(&self, other: &Self) -> Option<Self> {
+    pub fn or(&self, other: &Self) -> Option<Self> {
         let union = Self {
             clients: either(&self.clients, &other.clients, |a, b| {
                 shared(a, b, Addresses::union)
@@ -180,21 +190,21 @@ impl Destinations {
         }
     }
 
+    /// Whether `text` is an address that is among these.
+    pub fn has_address(&self, text: &str) -> bool {
+        let address = text
+            .parse::<IpAddr>()
+            .ok()
+            .and_then(|_| address::parse(text));
+        address.is_some_and(|it| self.addresses.intersection(&it) == it)
+    }
+
     /// Whether all hosts that `name` stands for are among these.
-    fn has(&self, name: &str) -> bool {
-        let mut below = name.strip_prefix('.').unwrap_or(name);
-        if self.names.contains(name) {
-            return true;
-        }
-        loop {
-            if self.names.contains(&format!(".{below}")) {
-                return true;
-            }
-            match below.split_once('.') {
-                Some((_, parent)) => below = parent,
-                None => return false,
-            }
-        }
+    pub fn has(&self, name: &str) -> bool {
+        let domain = format!(".{}", name.strip_prefix('.').unwrap_or(name));
+        // The domain itself, and each domain that it is in.
+        let mut domains = domain.match_indices('.').map(|(at, _)| &domain[at..]);
+        self.names.contains(name) || domains.any(|it| self.names.contains(it))
     }
 }
 

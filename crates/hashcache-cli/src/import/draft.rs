@@ -10,6 +10,7 @@ use std::fmt::Display;
 use toml::Value;
 
 use super::lines::{Line, plain};
+use super::source::Failed;
 use crate::settings::{ENTRIES, Topic};
 
 /// What happened to a directive that is not a setting of the file.
@@ -37,12 +38,12 @@ pub struct Comments(Vec<String>);
 impl Comments {
     /// The place and text of a directive.
     pub fn of(line: &Line) -> Self {
-        Self(vec![directive(line)])
+        Self(vec![line.shown_with_place()])
     }
 
     /// Also the place and text of this directive.
     pub fn and_of(mut self, line: &Line) -> Self {
-        self.0.push(directive(line));
+        self.0.push(line.shown_with_place());
         self
     }
 
@@ -174,13 +175,21 @@ impl Draft {
         self.remark(Fate::Missing, line, reason);
     }
 
+    /// Notes that a line could not be followed.
+    pub fn failed(&mut self, failed: &Failed) {
+        self.add_remark(Fate::Missing, failed.directive.clone(), &failed.reason);
+    }
+
     /// Notes that a directive needs no setting.
     pub fn unneeded(&mut self, line: &Line, reason: impl Display) {
         self.remark(Fate::Unneeded, line, reason);
     }
 
     fn remark(&mut self, fate: Fate, line: &Line, reason: impl Display) {
-        let directive = directive(line);
+        self.add_remark(fate, line.shown_with_place(), reason);
+    }
+
+    fn add_remark(&mut self, fate: Fate, directive: String, reason: impl Display) {
         // A line may have any number of options.
         let before = self.remarks.iter().rev();
         let of_line = before.take_while(|it| it.directive == directive).count();
@@ -268,10 +277,6 @@ impl Draft {
 pub fn strings<T: AsRef<str>>(texts: &[T]) -> Value {
     let texts = texts.iter().map(|text| Value::from(text.as_ref()));
     Value::Array(texts.collect())
-}
-
-fn directive(line: &Line) -> String {
-    format!("{}: {}", line.place, line.shown())
 }
 
 fn topic_of(key: &str) -> Option<Topic> {

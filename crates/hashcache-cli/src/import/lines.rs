@@ -27,6 +27,13 @@ pub struct Word {
     pub is_quoted: bool,
 }
 
+impl Word {
+    /// Whether it names the `acl` that matches every request.
+    pub fn is_all(&self) -> bool {
+        self.text.eq_ignore_ascii_case("all")
+    }
+}
+
 /// A directive with its arguments: a line, together with those that continue it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
@@ -47,6 +54,17 @@ impl Line {
     /// The arguments from this number on.
     pub fn args_from(&self, at: usize) -> &[Word] {
         self.args.get(at..).unwrap_or_default()
+    }
+
+    /// Whether the arguments from this number on are the `acl` that matches every request.
+    pub fn is_all_from(&self, at: usize) -> bool {
+        let args = self.args_from(at);
+        !args.is_empty() && args.iter().all(Word::is_all)
+    }
+
+    /// The place, and the line as [`Self::shown`] has it.
+    pub fn shown_with_place(&self) -> String {
+        format!("{}: {}", self.place, self.shown())
     }
 
     /// The line as comments and messages show it: on one line, cut off when it is long, and

@@ -13,6 +13,7 @@ mod auth;
 mod condition;
 mod directives;
 mod draft;
+mod hosts;
 mod lines;
 mod listeners;
 mod peers;
@@ -35,7 +36,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use self::access::AccessLines;
-use self::acl::Acls;
+use self::acl::{Acls, MANAGER, TO_LOCAL};
 use self::draft::{Comments, Draft, Fate, strings};
 use self::lines::Line;
 use self::listeners::Role;
@@ -126,8 +127,8 @@ impl<'a> Sorted<'a> {
 /// The configuration that says what `source` does.
 fn import(source: Source) -> Draft {
     let mut draft = Draft::default();
-    for (line, reason) in &source.failed {
-        draft.missing(line, reason);
+    for failed in &source.failed {
+        draft.failed(failed);
     }
     for line in &source.skipped {
         draft.unneeded(line, "it is for another case of `if`");
@@ -172,8 +173,14 @@ fn import(source: Source) -> Draft {
             suggest_gateways(&mut draft);
         }
         Role::Reverse => {
-            let site = listeners::default_site(&ports);
-            sites::import(&mut draft, &peers, &access.http_access, site, &acls);
+            let default_sites = listeners::default_sites(&ports);
+            sites::import(
+                &mut draft,
+                &peers,
+                &access.http_access,
+                &default_sites,
+                &acls,
+            );
             if !draft.has_table("site", "hosts") {
                 close_ports(&mut draft, &ports);
             }
@@ -224,13 +231,30 @@ fn remark_acls(draft: &mut Draft, lines: &[Line], acls: &Acls) {
     }
     for line in lines.iter().filter(|line| line.name == "acl") {
         let name = line.arg(0);
-        match acls.get(name).map(|acl| &acl.alternatives) {
+        match acls.get(name).map(|acl| (&*acl.kind, &acl.alternatives)) {
             _ if !used.contains(&name.to_ascii_lowercase()) => {
                 draft.unneeded(line, "no other directive names it");
             }
-            Some(Err(reason)) => draft.missing(line, reason),
+            Some((kind @ (MANAGER | TO_LOCAL), _)) => remark_built_in(draft, line, kind),
+            Some((_, Err(reason))) => draft.missing(line, reason),
+            Some((kind, _)) if kind != line.arg(1) => {
+                draft.missing(line, "Squid has an acl of this name and of another type");
+            }
             _ => draft.imported += 1,
         }
+    }
+}
+
+/// Tells of a line that writes out an `acl` whose requests the proxy refuses, or never gets.
+fn remark_built_in(draft: &mut Draft, line: &Line, kind: &str) {
+    let mut values = line.args_from(2).iter();
+    match kind == MANAGER || values.all(|word| address::is_local(&word.text)) {
+        true => draft.unneeded(line, "Squid has this acl without a line"),
+        false => draft.missing(
+            line,
+            "NOT DENIED: the addresses that it adds to those of this machine; write them as \
+             deny_destination",
+        ),
     }
 }
 
@@ -249,6 +273,7 @@ mod tests {
     use std::rc::Rc;
 
     use super::lines::Place;
+    use super::source::Failed;
     use super::*;
     use crate::settings::{self, Effective, Environment};
 
@@ -299,6 +324,26 @@ mod tests {
     }
 
     #[test]
+    fn a_built_in_acl_that_is_written_out_is_unneeded_unless_it_adds_something() {
+        let (draft, _) = imported(
+            "acl manager proto cache_object\nacl to_localhost dst 127.0.0.0/8 ::1\n\
+             acl to_localhost dst 192.0.2.1\nhttp_access deny manager to_localhost\n",
+        );
+        let fates: Vec<Fate> = draft.remarks.iter().map(|it| it.fate).collect();
+        assert_eq!(
+            fates,
+            [
+                Fate::Unneeded,
+                Fate::Unneeded,
+                Fate::Unneeded,
+                Fate::Missing
+            ],
+            "{:?}",
+            draft.remarks
+        );
+    }
+
+    #[test]
     fn an_empty_configuration_is_one_of_ours() {
         let (draft, text) = imported("");
         loaded(&text).unwrap();
@@ -327,7 +372,10 @@ mod tests {
             args: vec![],
         };
         let source = Source {
-            failed: vec![(line.clone(), "why".to_owned())],
+            failed: vec![Failed {
+                directive: line.shown_with_place(),
+                reason: "why".to_owned(),
+            }],
             skipped: vec![line],
             ..Source::default()
         };
@@ -460,6 +508,7 @@ mod tests {
                     6 => "icp_port 3130".to_owned(),
                     7 if rng.u8(..) < 20 => format!(
                         "http_port 80 accel defaultsite=w.test\n\
+                         http_access allow all\n\
                          cache_peer {ab}.o.test parent 80 0 originserver {rest}"
                     ),
                     _ => rest,

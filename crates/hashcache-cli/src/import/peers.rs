@@ -77,6 +77,11 @@ impl<'a> Peer<'a> {
         })
     }
 
+    /// Whether this is its name, which Squid compares without case.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name)
+    }
+
     pub fn has(&self, option: &str) -> bool {
         self.line.args_from(4).iter().any(|it| it.text == option)
     }
@@ -298,10 +303,7 @@ fn write_routes(draft: &mut Draft, lines: &PeerLines<'_>, peers: &[Peer<'_>], ac
     }
     let has_parent = peers.iter().any(|peer| !peer.is_sibling);
     for line in &lines.never_direct {
-        let is_all = line
-            .args_from(1)
-            .iter()
-            .all(|it| it.text.eq_ignore_ascii_case("all"));
+        let is_all = line.is_all_from(1);
         match line.arg(0) {
             "deny" => draft.unneeded(line, "the rule by default"),
             "allow" if is_all && has_parent => {
@@ -411,10 +413,7 @@ fn scope(peer: &Peer<'_>, lines: &PeerLines<'_>, acls: &Acls) -> Result<Scope, S
         if line.name == "cache_peer_domain" {
             return Err("use cache_peer_access: cache_peer_domain is of Squid 3".to_owned());
         }
-        let is_all = line
-            .args_from(2)
-            .iter()
-            .all(|it| it.text.eq_ignore_ascii_case("all"));
+        let is_all = line.is_all_from(2);
         match (line.arg(1), is_all) {
             ("allow", true) if !has_only => is_closed = true,
             ("deny", true) if has_only && !has_except => is_closed = true,

@@ -92,7 +92,8 @@ fn at_the_end<'a>(access: &[&'a Line]) -> Vec<Rule<'a>> {
         exception: None,
     };
     let deny = rule(Action::Deny, None);
-    match access.last() {
+    // Squid skips a line without an `acl`.
+    match access.iter().rfind(|line| line.args.len() > 1) {
         Some(last) if last.arg(0) == "deny" => {
             let private = Addresses::of_networks(&PRIVATE);
             vec![rule(Action::Allow, Some(private)), deny]
@@ -255,7 +256,7 @@ impl<'a> Compiled<'a> {
 
 /// Why a line about addresses of this machine or the cache manager is no rule, and whether it needs
 /// none.
-fn special(line: &Line, acls: &Acls) -> Option<(String, bool)> {
+pub fn special(line: &Line, acls: &Acls) -> Option<(String, bool)> {
     let kind = |text: &str| acls.get(text).map(|acl| acl.kind.clone());
     let is_of = |wanted: &str| {
         line.args_from(1)
@@ -278,6 +279,9 @@ fn special(line: &Line, acls: &Acls) -> Option<(String, bool)> {
 
 /// What the `acl`s of a line match together.
 fn matched(line: &Line, acls: &Acls) -> Result<Matched, String> {
+    if line.args_from(1).is_empty() {
+        return Err(acl::NO_ACL.to_owned());
+    }
     let mut matched = Matched {
         alternatives: vec![Condition::default()],
         exceptions: Vec::new(),
@@ -469,6 +473,28 @@ mod tests {
             ["Allow 10.0.0.0/8", "Deny"]
         );
         assert_eq!(rules(""), ["Deny"]);
+    }
+
+    #[test]
+    fn a_line_without_an_acl_opens_nothing() {
+        let said = rules("http_access allow\nhttp_access allow net\nhttp_access deny\n");
+        assert_eq!(said, ["Allow 10.0.0.0/8", "Deny"]);
+    }
+
+    #[test]
+    fn an_acl_of_addresses_of_destinations_is_inexact_inside_another_too() {
+        let text = "http_access allow net !inside\nhttp_access deny inside\n";
+        with_lines(
+            &format!("acl inside any-of private games\n{text}"),
+            |compiled| {
+                let allows = compiled
+                    .rules
+                    .iter()
+                    .filter(|it| it.action == Action::Allow);
+                let of_lines = allows.filter(|it| it.line.is_some());
+                assert_eq!((of_lines.count(), compiled.unsaid.len()), (0, 2));
+            },
+        );
     }
 
     #[test]

@@ -6,11 +6,14 @@
 use super::condition::MINUTE_MAX;
 use super::ranges::Ranges;
 
-/// The minutes that the values of an `acl … time` name on one line: days, hours or both.
+/// The minutes that the values of an `acl … time` name on one line: days, hours, or days and then
+/// hours.
 pub fn read(words: &[&str]) -> Option<Ranges> {
     let (mut days, mut hours) = (0_u8, None);
     for word in words {
         match word.split_once('-') {
+            // Hours end a span: what Squid makes of words after them is not said by days and hours.
+            _ if hours.is_some() => return None,
             Some((from, until)) => {
                 let span = (minute(from)?, minute(until)?);
                 // Squid refuses hours that go over midnight.
@@ -130,6 +133,8 @@ mod tests {
             &["8-9"],
             &["08:00-24:01"],
             &["8:60-9:00"],
+            &["MTWHF", "08:00-12:00", "13:00-16:00"],
+            &["08:00-12:00", "M"],
         ] {
             assert_eq!(read(wrong), None, "{wrong:?}");
         }
