@@ -11,11 +11,12 @@ use std::rc::Rc;
 use hashcache_proxy::Destination;
 
 use super::address::{self, Addresses};
-use super::condition::{Condition, Destinations};
+use super::condition::{Condition, Destinations, TwoLists};
 use super::lines::{Line, Word};
 use super::ranges::Ranges;
 use super::source;
 use super::week;
+use super::work::Work;
 
 /// Users who can log in, or why there are none.
 pub type Users = Result<Rc<BTreeSet<String>>, String>;
@@ -48,6 +49,8 @@ pub struct Acls {
     values_left: usize,
     /// Files with values that may still be read.
     files_left: usize,
+    /// For combinations of conditions.
+    pub work: Work,
 }
 
 impl Acls {
@@ -58,6 +61,7 @@ impl Acls {
             host_files: Vec::new(),
             values_left: ALL_VALUES_MAX,
             files_left: FILES_MAX,
+            work: Work::new(),
         };
         acls.add_built_in();
         let mut written = Vec::<(String, Vec<&Line>)>::new();
@@ -99,15 +103,11 @@ impl Acls {
             clients: Some(Rc::new(Addresses::of_networks(networks))),
             ..Condition::default()
         };
-        let connect = Condition {
-            methods: Some(["CONNECT".to_owned()].into()),
-            ..Condition::default()
-        };
         let to_this_machine = "the proxy refuses these addresses by itself";
         for (name, kind, alternatives) in [
             ("all", "src", Ok(vec![Condition::default()])),
             ("localhost", "src", Ok(vec![clients(&["127.0.0.1", "::1"])])),
-            ("CONNECT", "method", Ok(vec![connect])),
+            ("CONNECT", "method", Ok(vec![Condition::of_connect()])),
             (
                 MANAGER,
                 MANAGER,
@@ -313,7 +313,7 @@ impl Acls {
         for line in lines {
             let mut line_matches = vec![Condition::default()];
             for word in line.args_from(2) {
-                line_matches = product(&line_matches, &self.literal(&word.text)?)?;
+                line_matches = self.product(&line_matches, &self.literal(&word.text)?)?;
             }
             all.extend(line_matches);
             if all.len() > ALTERNATIVES_MAX {
@@ -331,16 +331,46 @@ impl Acls {
             .ok_or_else(|| format!("there is no acl `{name}`"))?;
         let reason = |reason: &String| format!("acl {name}: {reason}");
         let alternatives = acl.alternatives.as_ref().map_err(reason)?;
+        let work = alternatives.iter().map(Condition::work_of_copy);
+        self.work.spend(work.sum())?;
         if name == text {
             return Ok(alternatives.clone());
         }
         if let Some(inexact) = acl.inexact {
             return Err(format!("acl {name}: {inexact}"));
         }
-        let opposite = Condition::opposite(alternatives);
-        opposite
+        self.opposite(alternatives)?
             .map(|opposite| vec![opposite])
             .ok_or_else(|| format!("`!{name}` inside another acl has no counterpart"))
+    }
+
+    /// The requests that both match. `None`: there are none.
+    pub fn and(&self, a: &Condition, b: &Condition) -> Result<Option<Condition>, String> {
+        self.work.spend(a.work_with(b))?;
+        a.and(b).map_err(|TwoLists| TWO_LISTS.to_owned())
+    }
+
+    /// [`Condition::is_writable`].
+    pub fn is_writable(&self, condition: &Condition) -> Result<bool, String> {
+        self.work.spend(condition.work_of_writing())?;
+        Ok(condition.is_writable())
+    }
+
+    /// The requests that match one of `a` and one of `b`.
+    pub fn product(&self, a: &[Condition], b: &[Condition]) -> Result<Vec<Condition>, String> {
+        if a.len() * b.len() > ALTERNATIVES_MAX {
+            return Err(too_many());
+        }
+        let pairs = a.iter().flat_map(|a| b.iter().map(move |b| self.and(a, b)));
+        pairs.filter_map(Result::transpose).collect()
+    }
+
+    /// [`Condition::opposite`].
+    pub fn opposite(&self, alternatives: &[Condition]) -> Result<Option<Condition>, String> {
+        // Each is added to the union of those before.
+        let work: usize = alternatives.iter().map(Condition::work).sum();
+        self.work.spend(work * alternatives.len())?;
+        Ok(Condition::opposite(alternatives))
     }
 }
 
@@ -362,17 +392,6 @@ fn extended(
             .map_or_else(|| [known, more].concat(), |it| vec![it]),
         _ => [known, more].concat(),
     })
-}
-
-/// The requests that match one of `a` and one of `b`.
-pub fn product(a: &[Condition], b: &[Condition]) -> Result<Vec<Condition>, String> {
-    if a.len() * b.len() > ALTERNATIVES_MAX {
-        return Err(too_many());
-    }
-    let pairs = a.iter().flat_map(|a| b.iter().map(move |b| a.and(b)));
-    let pairs: Result<Vec<_>, _> = pairs.collect();
-    let pairs = pairs.map_err(|_| TWO_LISTS.to_owned())?;
-    Ok(pairs.into_iter().flatten().collect())
 }
 
 /// A name that `[networks]` and `[[list]]` take.
@@ -537,7 +556,7 @@ pub const TO_LOCAL: &str = "to_local";
 /// Why a line without an `acl` is left out.
 pub const NO_ACL: &str = "it names no acl: Squid skips it";
 /// Why two conditions could not be combined.
-pub const TWO_LISTS: &str = "a rule cannot say that a host must be in two lists";
+const TWO_LISTS: &str = "a rule cannot say that a host must be in two lists";
 const DST: &str = "an address matches here if the URL names it, not if a name resolves to it";
 /// Most values of an `acl`. More hosts belong into a list.
 const VALUES_MAX: usize = 2000;

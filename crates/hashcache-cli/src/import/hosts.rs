@@ -9,6 +9,7 @@ use std::rc::Rc;
 use super::acl::{self, Acls};
 use super::condition::{Condition, Destinations};
 use super::lines::Line;
+use super::work::{self, Work};
 
 /// The hosts that a line names.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub fn of_line(line: &Line, at: usize, acls: &Acls) -> Result<Hosts, String> {
         if let Some(inexact) = acls.get(&word.text).and_then(|acl| acl.inexact) {
             return Err(format!("acl {}: {inexact}", word.text));
         }
-        matched = acl::product(&matched, &acls.literal(&word.text)?)?;
+        matched = acls.product(&matched, &acls.literal(&word.text)?)?;
     }
     if matched.contains(&Condition::default()) {
         return Ok(Hosts::All);
@@ -41,6 +42,8 @@ pub fn of_line(line: &Line, at: usize, acls: &Acls) -> Result<Hosts, String> {
     match alone.ok_or("only acls with hosts have a counterpart, without lists in files")?[..] {
         [one] => Ok(Hosts::These(Rc::clone(one))),
         ref several => {
+            let work: usize = matched.iter().map(Condition::work).sum();
+            acls.work.spend(work * several.len())?;
             let empty = Destinations::default();
             let all = several.iter().fold(empty, |all, it| all.union(it));
             Ok(Hosts::These(Rc::new(all)))
@@ -88,25 +91,39 @@ impl<'a> Decisions<'a> {
     }
 
     /// Whether a host is allowed.
-    pub fn allows(&self, name: &str) -> bool {
-        let mut matching = self.all.iter().filter(|it| match &it.hosts {
-            Ok(Hosts::All) => true,
-            Ok(Hosts::These(hosts)) => hosts.has(name) || hosts.has_address(name),
-            Err(_) => false,
-        });
-        matching.next().map_or(self.otherwise, |it| it.allows)
+    ///
+    /// # Errors
+    /// There is no work left.
+    pub fn allows(&self, name: &str, work: &Work) -> Result<bool, String> {
+        for decision in &self.all {
+            work.spend(work::of_name(name))?;
+            let is_for_it = match &decision.hosts {
+                Ok(Hosts::All) => true,
+                Ok(Hosts::These(hosts)) => hosts.has(name) || hosts.has_address(name),
+                Err(_) => false,
+            };
+            if is_for_it {
+                return Ok(decision.allows);
+            }
+        }
+        Ok(self.otherwise)
     }
 
     /// The hosts that lines which allow name, and the names of domains.
-    pub fn names(&self) -> BTreeSet<String> {
-        let allowed = self.all.iter().filter(|it| it.allows);
-        let hosts = allowed.filter_map(|it| match &it.hosts {
-            Ok(Hosts::These(hosts)) => Some(hosts),
-            _ => None,
-        });
-        let names = hosts.flat_map(|hosts| hosts.names.iter());
-        names
-            .map(|name| name.trim_start_matches('.').to_owned())
-            .collect()
+    ///
+    /// # Errors
+    /// There is no work left.
+    pub fn names(&self, work: &Work) -> Result<BTreeSet<String>, String> {
+        let mut names = BTreeSet::new();
+        for decision in self.all.iter().filter(|it| it.allows) {
+            let Ok(Hosts::These(hosts)) = &decision.hosts else {
+                continue;
+            };
+            for name in &hosts.names {
+                work.spend(work::of_name(name))?;
+                names.insert(name.trim_start_matches('.').to_owned());
+            }
+        }
+        Ok(names)
     }
 }

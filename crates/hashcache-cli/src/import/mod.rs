@@ -25,6 +25,7 @@ mod source;
 mod storage;
 mod values;
 mod week;
+mod work;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
@@ -534,6 +535,73 @@ mod tests {
         );
     }
 
+    /// Sets that differ in one of many hosts, each of which is compared with each.
+    fn many_sets() -> String {
+        let hosts: String = (0..1999).map(|n| format!(" .h{n}.test")).collect();
+        let mut text: String = (0..25)
+            .map(|set| format!("acl s{set} dstdomain{hosts} z{set}.test\n"))
+            .collect();
+        for rule in 0..rules::RULES_MAX {
+            let (last, set) = (60_000 - rule, rule % 25);
+            text.push_str(&format!(
+                "acl p{rule} port 1-{last}\nhttp_access allow s{set} p{rule}\n"
+            ));
+        }
+        text + &"http_access deny s1 s2 s3 !s4\n".repeat(100)
+    }
+
+    /// A set of long names, in every rule.
+    fn long_rules() -> String {
+        let long = "x".repeat(60);
+        let hosts: String = (0..2000)
+            .map(|n| format!(" {long}.{long}.{long}.h{n}.test"))
+            .collect();
+        let mut text = format!("acl long dstdomain{hosts}\n");
+        for rule in 0..1000 {
+            text.push_str(&format!(
+                "acl p{rule} port {}\nhttp_access allow long p{rule}\n",
+                rule + 1
+            ));
+        }
+        text
+    }
+
+    /// Many hosts and many lines, in front of a site.
+    fn many_sites() -> String {
+        let mut text = "http_port 80 accel\n".to_owned();
+        for set in 0..20 {
+            let hosts: String = (0..2000).map(|n| format!(" h{n}.s{set}.test")).collect();
+            text.push_str(&format!("acl s{set} dstdomain{hosts}\n"));
+        }
+        for peer in 0..64 {
+            text.push_str(&format!(
+                "cache_peer 10.0.0.{peer} parent 80 0 originserver\n"
+            ));
+        }
+        let all: String = (0..20)
+            .map(|set| format!("http_access allow s{set}\n"))
+            .collect();
+        text + &all.repeat(50)
+    }
+
+    #[test]
+    fn rules_that_are_too_much_together_serve_nobody() {
+        for text in [many_sets(), long_rules()] {
+            let (draft, result) = imported(&text);
+            let table: toml::Table = toml::from_str(&result).unwrap();
+            let rules = table["access"].as_array().unwrap();
+            assert_eq!(
+                (rules.len(), rules[0]["action"].as_str()),
+                (1, Some("deny"))
+            );
+            let told = draft
+                .remarks
+                .iter()
+                .filter(|it| it.reason.contains("NOBODY IS SERVED"));
+            assert!(told.count() >= 1000);
+        }
+    }
+
     #[test]
     fn hostile_lines_end_soon_and_take_little_memory() {
         let many = |line: &str| line.repeat(20_000);
@@ -552,6 +620,7 @@ mod tests {
                 many("acl b any-of a !a\nhttp_access deny !b b\n")
             ),
             format!("unknown {}\n", "x ".repeat(100_000)),
+            many_sites(),
             format!("http_port 3128 {}\n", "x ".repeat(100_000)),
             format!("refresh_pattern {} 0 20% 1\n", "(a|b)".repeat(10_000)),
         ] {

@@ -16,6 +16,7 @@ use super::hosts::{Decisions, Hosts};
 use super::lines::Line;
 use super::peers::{PEERS_MAX, Peer, PeerLines};
 use super::rules;
+use super::work::Work;
 
 /// Servers with the same hosts.
 struct Group<'a> {
@@ -32,12 +33,17 @@ pub fn import(
     acls: &Acls,
 ) {
     let access = read_access(draft, http_access, acls);
-    let usual: BTreeSet<String> = &access.names() | default_sites;
-    let mut groups = Vec::<Group<'_>>::new();
+    let usual = access.names(&acls.work);
+    let usual = usual.map(|names| &names | default_sites);
+    let (mut groups, mut names) = (Vec::<Group<'_>>::new(), BTreeSet::new());
     for (at, line) in lines.cache_peer.iter().enumerate() {
         let peer = match Peer::read(line) {
             Ok(_) if at >= PEERS_MAX => {
                 draft.missing(line, format_args!("more than {PEERS_MAX} peers"));
+                continue;
+            }
+            Ok(peer) if !names.insert(peer.name.to_ascii_lowercase()) => {
+                draft.missing(line, "another peer has this name");
                 continue;
             }
             Ok(peer) if peer.is_server => peer,
@@ -58,12 +64,14 @@ pub fn import(
         // Where no line matches, the opposite of the last one holds.
         let otherwise = own.last().is_none_or(|line| line.arg(1) == "deny");
         let own = Decisions::read(own.into_iter(), 1, otherwise, acls);
-        let mut hosts = own.names();
-        if hosts.is_empty() {
-            hosts = usual.clone();
-        }
-        hosts.retain(|host| own.allows(host) && access.allows(host));
         tell(draft, &own);
+        let hosts = match hosts_of(&own, &access, &usual, &acls.work) {
+            Ok(hosts) => hosts,
+            Err(reason) => {
+                draft.missing(line, reason);
+                continue;
+            }
+        };
         match groups.iter_mut().find(|group| group.hosts == hosts) {
             Some(group) => group.peers.push(peer),
             None => groups.push(Group {
@@ -90,6 +98,27 @@ pub fn import(
     for line in [lines.icp_port, lines.htcp_port].into_iter().flatten() {
         draft.missing(line, "ICP and HTCP work in a forward proxy only");
     }
+}
+
+/// The hosts of a server with lines of its `own`: those that it and every client may have.
+fn hosts_of(
+    own: &Decisions<'_>,
+    access: &Decisions<'_>,
+    usual: &Result<BTreeSet<String>, String>,
+    work: &Work,
+) -> Result<BTreeSet<String>, String> {
+    let named = own.names(work)?;
+    let named = match named.is_empty() {
+        true => usual.clone()?,
+        false => named,
+    };
+    let mut hosts = BTreeSet::new();
+    for host in named {
+        if own.allows(&host, work)? && access.allows(&host, work)? {
+            hosts.insert(host);
+        }
+    }
+    Ok(hosts)
 }
 
 /// The hosts that every client may reach. Lines about the cache manager are told.
