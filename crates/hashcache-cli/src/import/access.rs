@@ -12,7 +12,7 @@ use toml::Value;
 use super::acl::{Acls, name_like};
 use super::address::Addresses;
 use super::condition::{Condition, all_ports};
-use super::draft::{Comments, Draft, Table, strings};
+use super::draft::{Comments, Draft, NO_REQUEST, Table, strings};
 use super::lines::Line;
 use super::ranges::Ranges;
 use super::rules::{self, Action, Compiled, PRIVATE, Rule};
@@ -79,7 +79,7 @@ fn remark(draft: &mut Draft, lines: &[&Line], compiled: &Compiled<'_>) {
     let told: BTreeSet<_> = compiled.unsaid.iter().map(|it| place(it.line)).collect();
     for line in lines {
         if !written.contains(&place(line)) && !told.contains(&place(line)) {
-            draft.unneeded(line, "no request comes to it: other lines decide");
+            draft.unneeded(line, NO_REQUEST);
         }
     }
 }

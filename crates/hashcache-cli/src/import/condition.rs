@@ -255,7 +255,8 @@ impl Destinations {
         }
     }
 
-    fn work(&self) -> usize {
+    /// The work of looking at all of it.
+    pub fn work(&self) -> usize {
         let names = self.names.iter().map(|name| work::of_name(name));
         names.sum::<usize>() + self.addresses.work()
     }

@@ -124,17 +124,40 @@ impl Draft {
     /// Adds a value to a key that has a list, unless it is there.
     pub fn push(&mut self, key: &'static str, value: impl Into<Value>, comments: Comments) {
         let value = value.into();
+        let is_new = !self.list(key).contains(&value);
+        self.add(key, is_new.then_some(value), comments);
+    }
+
+    /// Adds a value to each of two keys whose lists belong together, unless the pair is there.
+    pub fn push_pair(&mut self, [a, b]: [(&'static str, &str); 2], comments: &Comments) {
+        let mut pairs = self.list(a.0).iter().zip(self.list(b.0));
+        let is_new = !pairs.any(|(x, y)| (x.as_str(), y.as_str()) == (Some(a.1), Some(b.1)));
+        for (key, value) in [a, b] {
+            self.add(key, is_new.then(|| value.into()), comments.clone());
+        }
+    }
+
+    /// The values of a key that has a list.
+    fn list(&self, key: &str) -> &[Value] {
+        let list = self.get(key).and_then(Value::as_array);
+        list.map_or(&[], Vec::as_slice)
+    }
+
+    fn add(&mut self, key: &'static str, value: Option<Value>, comments: Comments) {
         let same = |setting: &&mut Setting| setting.key == key && !setting.is_off;
         match self.settings.iter_mut().find(same) {
             Some(setting) => {
                 setting.comments.0.extend(comments.0);
-                if let Value::Array(values) = &mut setting.value
-                    && !values.contains(&value)
-                {
-                    values.push(value);
+                if let Value::Array(values) = &mut setting.value {
+                    values.extend(value);
                 }
             }
-            None => self.put(key, Value::Array(vec![value]), comments, false),
+            None => self.put(
+                key,
+                Value::Array(value.into_iter().collect()),
+                comments,
+                false,
+            ),
         }
     }
 
@@ -321,6 +344,8 @@ fn assignment(name: &str, value: &Value) -> String {
 
 /// Columns after which a list is written on several lines.
 const COLUMNS: usize = 100;
+/// Why a line is not looked at.
+pub const NO_REQUEST: &str = "no request comes to it: other lines decide";
 /// Most remarks about one line.
 const REMARKS_MAX: usize = 16;
 /// Most comments above one setting.

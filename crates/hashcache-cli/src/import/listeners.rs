@@ -105,8 +105,8 @@ fn import_one(
                 return Err(format!("{path} is not there to be read"));
             }
         }
-        draft.push("tls_cert", certificate, Comments::of(line));
-        draft.push("tls_key", key, Comments::of(line));
+        let pair = [("tls_cert", &*certificate), ("tls_key", &*key)];
+        draft.push_pair(pair, &Comments::of(line));
     }
     if is_bumped && is_tls {
         return Err("there is no transparent mode".to_owned());
@@ -239,6 +239,20 @@ mod tests {
         let draft = imported("http_port 80 accel defaultsite=www.test vhost\nhttp_port 3128\n");
         assert_eq!(listen(&draft), r#"["http://[::]:80"]"#);
         assert_eq!(draft.remarks.len(), 1);
+    }
+
+    #[test]
+    fn each_certificate_keeps_its_key() {
+        let file = || tempfile::NamedTempFile::new().unwrap();
+        let (a, b, key) = (file(), file(), file());
+        let port = |port, certificate: &tempfile::NamedTempFile| {
+            let (certificate, key) = (certificate.path().display(), key.path().display());
+            format!("https_port {port} cert={certificate} key={key}\n")
+        };
+        let draft = imported(&[port(443, &a), port(444, &b), port(445, &a)].concat());
+        let values = |name| draft.get(name).unwrap().as_array().unwrap();
+        assert_eq!((values("tls_cert").len(), values("tls_key").len()), (2, 2));
+        assert_eq!(values("tls_key")[0], values("tls_key")[1]);
     }
 
     #[test]

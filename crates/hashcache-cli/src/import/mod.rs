@@ -1,10 +1,11 @@
 //! `hashcache import`: a Squid configuration becomes one of ours.
 //!
-//! Above each setting stands the directive that it was made from. A directive without a counterpart
-//! is named with its line and the reason, in the file and on standard error.
+//! Each setting has its Squid directive above it; a directive without a counterpart is named with
+//! its line and the reason, in the file and on standard error.
 //!
-//! Invariants: no directive is left out in silence; nothing is opened that Squid keeps closed; the
-//! work and the output are bounded by the size of what is read.
+//! Invariants: no directive is left out in silence. Nothing is opened that Squid keeps closed,
+//! except by a line that is named with NOT DENIED. A time ends one minute earlier than in Squid,
+//! also that of a line that denies. The work and the output are bounded, whatever is read.
 
 mod access;
 mod acl;
@@ -28,7 +29,7 @@ mod week;
 mod work;
 
 use std::collections::{HashMap, HashSet};
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -49,7 +50,7 @@ use crate::output::{NOT_WELL, tell};
 /// Arguments of `hashcache import`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Run it where Squid runs: files that the configuration names are looked at. Check the result with
+Run it where Squid runs: it reads the files that the configuration names. Check the result with
 `hashcache config check`.
 Exit status: 0 all imported, 1 something has no counterpart (the result is written), 2 failed.")]
 pub struct ImportArgs {
@@ -84,7 +85,7 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
 
 fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
     let made = OpenOptions::new().write(true).create_new(true).open(path);
-    let written = made.and_then(|mut file| file.write_all(text.as_bytes()));
+    let written = made.and_then(|file| write_whole(file, path, text));
     written.map_err(|error| {
         let fault = Fault::new(format!("cannot write {}", path.display()));
         let fault = match error.kind() {
@@ -92,6 +93,14 @@ fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
             _ => fault,
         };
         anyhow::Error::new(error).context(fault)
+    })
+}
+
+/// Writes `text`. After an error there is no file: half a configuration could be taken for one.
+fn write_whole(mut file: impl io::Write, path: &Path, text: &str) -> io::Result<()> {
+    file.write_all(text.as_bytes()).inspect_err(|_| {
+        // What cannot be removed either is told by the error that is returned.
+        let _ = fs::remove_file(path);
     })
 }
 
@@ -270,7 +279,6 @@ fn remark_repeated(draft: &mut Draft, sorted: &Sorted<'_>) {
 }
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::rc::Rc;
 
     use super::lines::Place;
@@ -342,6 +350,24 @@ mod tests {
             "{:?}",
             draft.remarks
         );
+    }
+
+    #[test]
+    fn half_a_result_is_removed() {
+        struct Full;
+        impl io::Write for Full {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("new.toml");
+        fs::write(&path, "half").unwrap();
+        assert!(write_whole(Full, &path, "text").is_err());
+        assert!(!path.exists());
     }
 
     #[test]

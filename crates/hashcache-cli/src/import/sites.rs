@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use toml::Value;
 
 use super::acl::Acls;
-use super::draft::{Comments, Draft, Table, strings};
+use super::draft::{Comments, Draft, NO_REQUEST, Table, strings};
 use super::hosts::{Decisions, Hosts};
 use super::lines::Line;
 use super::peers::{PEERS_MAX, Peer, PeerLines};
@@ -145,7 +145,7 @@ fn tell(draft: &mut Draft, decisions: &Decisions<'_>) {
     for decision in &decisions.all {
         let line = decision.line;
         match (&decision.hosts, decision.allows) {
-            _ if is_over => draft.unneeded(line, "no request comes to it: other lines decide"),
+            _ if is_over => draft.unneeded(line, NO_REQUEST),
             (Ok(Hosts::These(hosts)), true) => {
                 draft.imported += 1;
                 if hosts.names.iter().any(|name| name.starts_with('.')) {
@@ -208,12 +208,7 @@ fn write_site(draft: &mut Draft, group: Group<'_>, taken: &mut BTreeSet<String>)
             }
             None => peer.url.clone().into(),
         });
-        for word in peer.line.args_from(4) {
-            if let Some(reason) = option_reason(&word.text) {
-                let name = word.text.split('=').next().unwrap_or_default();
-                draft.missing(peer.line, format_args!("{name}: {reason}"));
-            }
-        }
+        peer.tell_options(draft);
         draft.imported += 1;
     }
     let mut fields = vec![
@@ -238,21 +233,6 @@ fn write_site(draft: &mut Draft, group: Group<'_>, taken: &mut BTreeSet<String>)
         fields,
     });
     taken.extend(group.hosts);
-}
-
-/// Why an option of a server has no counterpart; `None`: it has one, or needs none.
-fn option_reason(option: &str) -> Option<&'static str> {
-    match option.split('=').next().unwrap_or(option) {
-        "login" if !option.ends_with("=PASS") && !option.ends_with("=PASSTHRU") => {
-            Some("a password for the origin: request_headers can set Authorization")
-        }
-        "sslcert" | "tls-cert" | "sslkey" | "tls-key" => Some("the proxy shows no certificate"),
-        "sslcafile" | "tls-cafile" | "sslcapath" => Some("upstream_ca has more authorities"),
-        "sslflags" | "tls-flags" => Some("certificates are always checked"),
-        "sourcehash" | "userhash" | "carp" => Some("origins are chosen by `balance`"),
-        "max-conn" => Some("limits.upstream_per_origin is for all origins"),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -379,6 +359,15 @@ mod tests {
         let (sites, draft) = imported(&format!("{OFFICE}{lines}"), &[]);
         assert_eq!(sites, ["[\"shop.test\"]"]);
         assert!(draft.remarks[0].reason.starts_with("NOT DENIED"));
+    }
+
+    #[test]
+    fn options_of_a_server_that_are_not_known_are_told() {
+        let text = "acl a dstdomain a.test\nhttp_access allow a\n\
+                    cache_peer 10.0.0.1 parent 80 0 originserver no-query new=1 login=a:b\n";
+        let (_, draft) = imported(text, &[]);
+        let reasons: Vec<_> = draft.remarks.iter().map(|it| &it.reason[..4]).collect();
+        assert_eq!(reasons, ["new:", "logi"]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Times of the week: Squid's `time`, and ours.
 //!
 //! Minutes of the week are counted from Monday, 00:00. Squid serves a request until the end of the
-//! last minute that it names, our rules until its beginning: a rule ends one minute earlier.
+//! last minute that it names, our rules until its beginning: a rule ends one minute earlier, also
+//! one that denies.
 
 use super::condition::MINUTE_MAX;
 use super::ranges::Ranges;
