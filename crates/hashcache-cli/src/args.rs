@@ -239,6 +239,9 @@ pub struct SettingArgs {
     #[arg(help_heading = ACCESS, help = help("allow_client"))]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_client: Vec<String>,
+    #[arg(help_heading = ACCESS, help = help("proxy_protocol_from"))]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    proxy_protocol_from: Vec<String>,
     #[arg(help_heading = ACCESS, help = help("allow_purge"))]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_purge: Vec<String>,
@@ -411,6 +414,7 @@ impl SettingArgs {
             ("allow-destination", many(&self.allow_destination)),
             ("deny-destination", many(&self.deny_destination)),
             ("allow-client", many(&self.allow_client)),
+            ("proxy-protocol-from", many(&self.proxy_protocol_from)),
             ("upstream-ca", many(&self.upstream_ca)),
             ("allow-purge", many(&self.allow_purge)),
             ("nat64-prefix", many(&self.nat64_prefix)),

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use hashcache::{Cache, Config, OpenError, PolicyKind};
 use hashcache_proxy::{
-    AccessLog, CertificateAuthority, Hosts, Intercept, Listening, RunError, Settings, Speaks,
-    StateFiles,
+    AccessLog, CertificateAuthority, Diversion, Hosts, Intercept, Listening, RunError, Settings,
+    Speaks, StateFiles,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -436,6 +436,8 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
     let settings = values.for_proxy();
     let scheme = |at: usize| match settings.listen.get(at).map(|it| settings.speaks(it)) {
         Some(Speaks::Tls) => "https",
+        Some(Speaks::Transparent(Diversion::Redirect)) => "redirect",
+        Some(Speaks::Transparent(Diversion::Tproxy)) => "tproxy",
         Some(Speaks::Http | Speaks::H2c) | None => "http",
     };
     let urls: Vec<(&str, SocketAddr)> = listening
@@ -464,13 +466,15 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
         .zip(&values.link_forward)
         .map(|(address, forward)| format!(", {address} leads to {}", forward.destination()))
         .collect();
-    let next = match (values.is_reverse(), urls.first()) {
+    let is_for_programs = |(scheme, _): &&(&str, SocketAddr)| scheme.starts_with("http");
+    let next = match (values.is_reverse(), urls.iter().find(is_for_programs)) {
         (true, Some((scheme, address))) => format!("curl {scheme}://{}/", reachable(*address)),
         (false, Some((scheme, address))) => {
             format!("export http_proxy={scheme}://{}", reachable(*address))
         }
         (_, None) => match listening.forwards.first() {
             Some(address) => format!("connect to {}", reachable(*address)),
+            None if !urls.is_empty() => "send connections here by rules of netfilter".to_owned(),
             None => String::new(),
         },
     };

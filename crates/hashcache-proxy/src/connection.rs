@@ -34,6 +34,8 @@ pub(crate) struct Connection {
     pub(crate) allowance: Allowance,
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
+    /// The server that the client has connected to, if the network has sent the connection here.
+    pub(crate) destination: Option<SocketAddr>,
     /// The client's scheme: https over TLS.
     pub(crate) scheme: Scheme,
     /// The reason if this client is refused.

@@ -26,6 +26,8 @@ pub(crate) enum Failure {
         status: StatusCode,
         reason: &'static str,
     },
+    /// A forward proxy got the path of a resource without its host, as a web server would.
+    OriginForm,
     /// The client's address is not on the list.
     ClientDenied { client: IpAddr },
     /// Too many connections from this address, or in all.
@@ -86,8 +88,9 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 29] = [
+    pub(crate) const SLUGS: [&'static str; 30] = [
         "refused",
+        "origin-form",
         "client-denied",
         "client-limit",
         "connect-port-denied",
@@ -128,7 +131,7 @@ impl Failure {
             {
                 *status
             }
-            Self::Refused { .. } => StatusCode::BAD_REQUEST,
+            Self::Refused { .. } | Self::OriginForm => StatusCode::BAD_REQUEST,
             Self::ClientLimit => StatusCode::SERVICE_UNAVAILABLE,
             Self::DestinationDenied { .. } => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
@@ -147,7 +150,7 @@ impl Failure {
             Self::Refused { status, .. } if status.is_server_error() => {
                 ProxyError::ProxyInternalResponse
             }
-            Self::Refused { .. } => ProxyError::HttpRequestError,
+            Self::Refused { .. } | Self::OriginForm => ProxyError::HttpRequestError,
             Self::ClientDenied { .. }
             | Self::ClientLimit
             | Self::ConnectPortDenied { .. }
@@ -204,6 +207,7 @@ impl Failure {
     pub(crate) fn slug(&self) -> &'static str {
         match self {
             Self::Refused { .. } => "refused",
+            Self::OriginForm => "origin-form",
             Self::ClientDenied { .. } => "client-denied",
             Self::ClientLimit => "client-limit",
             Self::ConnectPortDenied { .. } => "connect-port-denied",
@@ -235,6 +239,17 @@ impl Failure {
         }
     }
 
+    /// Whether a rule of the operator forbids what the client asked for.
+    pub(crate) fn is_denial(&self) -> bool {
+        matches!(
+            self,
+            Self::ClientDenied { .. }
+                | Self::ConnectPortDenied { .. }
+                | Self::PortDenied { .. }
+                | Self::DestinationDenied { .. }
+        )
+    }
+
     /// When a client should try again, if known.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -253,6 +268,7 @@ impl fmt::Display for Failure {
             Self::Refused { status, reason } => {
                 write!(f, "request refused with {}: {reason}", status.as_u16())
             }
+            Self::OriginForm => f.write_str("a request to a proxy has only a path"),
             Self::ClientDenied { client } => write!(f, "client {client} is not allowed"),
             Self::ClientLimit => f.write_str("too many connections from clients"),
             Self::ConnectPortDenied { port } => write!(f, "CONNECT to port {port} is not allowed"),
@@ -305,6 +321,7 @@ impl Failure {
                 status: StatusCode::BAD_REQUEST,
                 reason: "two lengths",
             },
+            Failure::OriginForm,
             Failure::ClientDenied {
                 client: IpAddr::from([192, 0, 2, 1]),
             },

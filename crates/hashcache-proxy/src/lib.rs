@@ -69,8 +69,8 @@ pub use peer::{
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{Listening, RunError, preflight, run};
 pub use settings::{
-    AccessLog, CollapseWait, Fail, GroupBy, LinkSettings, Listen, LogFormat, Mode, Settings,
-    Speaks, StateFiles,
+    AccessLog, CollapseWait, Diversion, Fail, GroupBy, LinkSettings, Listen, LogFormat, Mode,
+    Settings, Speaks, StateFiles,
 };
 pub use site::balance::Balance;
 pub use site::encode::Coding;

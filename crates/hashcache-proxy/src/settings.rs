@@ -48,13 +48,29 @@ pub enum Speaks {
     H2c,
     /// TLS with HTTP/2 or HTTP/1.1, chosen by ALPN.
     Tls,
+    /// Connections to other servers that the network has sent here: those to port 443 are TLS, all
+    /// others plain HTTP/1.1.
+    Transparent(Diversion),
+}
+
+/// How connections to other servers reach a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Diversion {
+    /// The kernel has rewritten their destination (REDIRECT of netfilter) and knows the original
+    /// one.
+    Redirect,
+    /// They keep their destination, and the kernel gives them to this socket (TPROXY of netfilter).
+    Tproxy,
 }
 
 impl Speaks {
-    const WORDS: [(Self, &'static str); 3] = [
+    /// What stands in front of the address.
+    pub const WORDS: [(Self, &'static str); 5] = [
         (Self::Http, "http://"),
         (Self::H2c, "h2c://"),
         (Self::Tls, "https://"),
+        (Self::Transparent(Diversion::Redirect), "redirect://"),
+        (Self::Transparent(Diversion::Tproxy), "tproxy://"),
     ];
 }
 
@@ -187,6 +203,8 @@ pub struct Settings {
     pub pac_proxies: Vec<hashcache_http::Origin>,
     /// Clients allowed beside the default ones (loopback, private, link-local, our own networks).
     pub allow_client: Vec<Prefix>,
+    /// Load balancers whose connections begin with a header of the PROXY protocol.
+    pub proxy_protocol_from: Vec<Prefix>,
     /// Clients that may purge. None: this machine on forward listeners, no client in front of a
     /// site.
     pub allow_purge: Vec<Prefix>,
@@ -301,6 +319,8 @@ mod tests {
             "http://127.0.0.1:1",
             "h2c://[::1]:1",
             "https://0.0.0.0:443",
+            "redirect://[::]:3129",
+            "tproxy://0.0.0.0:3130",
         ] {
             let listen: Listen = text.parse().unwrap();
             assert_eq!(listen.to_string(), text);

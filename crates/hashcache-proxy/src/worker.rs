@@ -42,7 +42,7 @@ use crate::site::encode::EncodeBudget;
 use crate::site::live::LiveSites;
 use crate::summary::Summary;
 use crate::tls::identity::Identity;
-use crate::upstream::address::{Clients, ConnectPort, Purpose};
+use crate::upstream::address::{Clients, ConnectPort, Purpose, check_port};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::prefix::Prefix;
 use crate::upstream::{self, Destinations, Upstream};
@@ -89,6 +89,8 @@ pub(crate) struct LiveSettings {
     /// Schemes other than http and https whose resources are fetched.
     pub(crate) gateways: Vec<Scheme>,
     pub(crate) clients: Clients,
+    /// Load balancers, which say in the PROXY protocol who the client is.
+    pub(crate) balancers: Vec<Prefix>,
     pub(crate) public_url: Option<Origin>,
     pub(crate) mirrors: Mirrors,
     pub(crate) fail: Fail,
@@ -178,6 +180,7 @@ impl LiveSettings {
             ports: settings.allow_port.clone(),
             gateways: settings.gateways.clone(),
             clients: Clients::new(&settings.allow_client, own.clone()),
+            balancers: settings.proxy_protocol_from.clone(),
             public_url: settings.public_url.clone(),
             mirrors: Mirrors::new(&settings.mirrors),
             fail: settings.fail,
@@ -300,12 +303,13 @@ impl Common {
                 let name = name.strip_suffix('.').unwrap_or(name);
                 name == "localhost" || name.eq_ignore_ascii_case(self.name.as_str())
             }
-            Host::V4(address) => self.is_address(IpAddr::V4(*address)),
-            Host::V6(address) => self.is_address(IpAddr::V6(*address)),
+            Host::V4(address) => self.is_own_address(IpAddr::V4(*address)),
+            Host::V6(address) => self.is_own_address(IpAddr::V6(*address)),
         }
     }
 
-    fn is_address(&self, address: IpAddr) -> bool {
+    /// Whether `address` is one of this machine.
+    pub(crate) fn is_own_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         // All of 127/8 and 0.0.0.0 reach this machine although no interface has these addresses.
         address.is_loopback() || address.is_unspecified() || self.own.holds(address)
@@ -451,6 +455,22 @@ impl Worker {
         self.route(RouteRequest {
             is_tunnel: true,
             ..route_request(space, target, fields)
+        })
+    }
+
+    /// The next hops for a request that only `server` may answer, whatever name it has. A peer
+    /// would look the name up, so it makes a tunnel.
+    pub(crate) fn route_to_server(
+        &self,
+        target: &Target,
+        server: &Authority,
+        fields: &HeaderMap,
+    ) -> Result<Route, Failure> {
+        check_port(&self.common.live().ports, target.scheme, server.port)?;
+        self.route(RouteRequest {
+            authority: server,
+            is_tunnel: true,
+            ..route_request(Space::Own, target, fields)
         })
     }
 

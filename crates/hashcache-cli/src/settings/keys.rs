@@ -13,7 +13,7 @@ use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Seconds, SetCookie, TargetError};
 use hashcache_proxy::{
     AccessLog, CollapseWait, Direct, Fail, GroupBy, HostList, HostPattern, LinkForward,
-    LinkForwardError, Listen, LogFormat, PeerChoice, Pin, PinError,
+    LinkForwardError, Listen, LogFormat, PeerChoice, Pin, PinError, Speaks,
 };
 
 use super::mirror::{read_mirror, show_mirror};
@@ -311,6 +311,7 @@ pub static KEYS: &[Key] = &[
     one!("fail", fail, fail, show_fail),
     many!("pac_proxies", pac_proxies, proxy_url),
     many!("allow_client", allow_client, itself),
+    many!("proxy_protocol_from", proxy_protocol_from, itself),
     many!("allow_purge", allow_purge, itself),
     many!("allow_destination", allow_destination, itself),
     many!("deny_destination", deny_destination, itself),
@@ -586,8 +587,8 @@ fn listen(word: &str) -> Result<Listen, Fault> {
     match word.parse() {
         Ok(listen) => Ok(listen),
         Err(_) => {
-            let known = ["http://", "h2c://", "https://"];
-            let bare = known.iter().find_map(|word_| word.strip_prefix(word_));
+            let mut known = Speaks::WORDS.iter();
+            let bare = known.find_map(|(_, known)| word.strip_prefix(known));
             address(bare.unwrap_or(word)).map(Listen::from)
         }
     }

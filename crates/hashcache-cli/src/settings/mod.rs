@@ -38,7 +38,7 @@ pub use reference::{
 pub use values::Values;
 
 use hashcache_http::{RuleSpec, Rules};
-use hashcache_proxy::{PeerKind, SiteError, Sites, Speaks};
+use hashcache_proxy::{Listen, PeerKind, SiteError, Sites, Speaks};
 
 use self::peers::Said;
 use crate::fault::{Fault, Faults};
@@ -233,8 +233,8 @@ fn said_twice(layer: &[Given]) -> Vec<Fault> {
     faults
 }
 
-/// Contradictions between the settings of certificates.
-fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
+/// Contradictions between the settings of certificates and the protocols of listeners.
+fn protocol_contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
     let mut faults = vec![];
     let (certificates, keys) = (values.tls_cert.len(), values.tls_key.len());
@@ -248,6 +248,15 @@ fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
     if !values.is_reverse() && certificates > 0 {
         let fault = Fault::new("`tls_cert` needs `accelerate` or `[[site]]`");
         faults.push(fault.at(effective.source("tls_cert")));
+    }
+    let is_transparent = |listen: &&Listen| matches!(listen.speaks, Some(Speaks::Transparent(_)));
+    if let Some(listen) = values.listen.iter().find(is_transparent)
+        && values.is_reverse()
+    {
+        let fault = Fault::new(format!(
+            "{listen} works only in a forward proxy, not in front of a site"
+        ));
+        faults.push(fault.at(effective.source("listen")));
     }
     let tls = values
         .listen
@@ -327,7 +336,7 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
             faults.push(fault.hint("use another port for `admin`: clients must not reach it"));
         }
     }
-    faults.extend(tls_contradictions(effective));
+    faults.extend(protocol_contradictions(effective));
     faults.extend(intercept_contradictions(effective));
     faults.extend(link_contradictions(effective));
     if values.accelerate.is_none() && !values.accelerate_host.is_empty() {

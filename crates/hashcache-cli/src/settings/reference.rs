@@ -157,7 +157,9 @@ pub static ENTRIES: &[Entry] = &[
         "Address and port for clients; repeat it for several",
         "A scheme in front chooses the protocol: http://ADDRESS is HTTP/1.1, https://ADDRESS is \
          TLS with HTTP/1.1 or HTTP/2, h2c://ADDRESS is HTTP/1.1 or HTTP/2 with prior knowledge, \
-         without TLS. An address alone is https if `tls_cert` is set, otherwise http.",
+         without TLS. An address alone is https if `tls_cert` is set, otherwise http. \
+         redirect://ADDRESS and tproxy://ADDRESS take connections to other servers that netfilter \
+         sends here by REDIRECT or TPROXY: those to port 443 are TLS, all others HTTP.",
     ),
     entry(
         "accelerate",
@@ -277,6 +279,16 @@ pub static ENTRIES: &[Entry] = &[
         "Also serve clients of this network",
         "Clients of this machine, of private networks and of the networks of its own interfaces \
          are always served.",
+    ),
+    entry(
+        "proxy_protocol_from",
+        Topic::Access,
+        DefaultValue::Unset {
+            example: "[\"192.0.2.10\"]",
+        },
+        "Network of load balancers that tell the client's address by the PROXY protocol",
+        "Versions 1 and 2. Every connection from such an address has to begin with the header. \
+         Rights, limits and the log are about the client that it names.",
     ),
     entry(
         "allow_purge",

@@ -131,6 +131,8 @@ pub struct Values {
     pub pac_proxies: Vec<Origin>,
     /// Client networks allowed in addition to the default ones.
     pub allow_client: Vec<Prefix>,
+    /// Load balancers whose connections begin with a header of the PROXY protocol.
+    pub proxy_protocol_from: Vec<Prefix>,
     /// Clients that may send PURGE.
     pub allow_purge: Vec<Prefix>,
     /// File with the token for changes through the admin listener, if they are allowed.
@@ -245,6 +247,7 @@ impl Values {
             fail: Fail::Open,
             pac_proxies: vec![],
             allow_client: vec![],
+            proxy_protocol_from: vec![],
             allow_purge: vec![],
             admin_token_file: None,
             allow_destination: vec![],
@@ -342,6 +345,7 @@ impl Values {
             fail: self.fail,
             pac_proxies: self.pac_proxies.clone(),
             allow_client: self.allow_client.clone(),
+            proxy_protocol_from: self.proxy_protocol_from.clone(),
             allow_purge: self.allow_purge.clone(),
             admin_token_file: self.admin_token_file.clone(),
             allow_destination: self.allow_destination.clone(),

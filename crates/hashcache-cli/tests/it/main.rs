@@ -25,6 +25,7 @@ mod proxy_intercept;
 mod proxy_link;
 mod proxy_link_frames;
 mod proxy_link_hints;
+mod proxy_load_balancer;
 mod proxy_members;
 mod proxy_memory_hits;
 mod proxy_mirrors;

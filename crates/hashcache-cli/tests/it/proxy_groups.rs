@@ -59,6 +59,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         mirrors: vec![],
         fail: Fail::Open,
         allow_client: vec![],
+        proxy_protocol_from: vec![],
         allow_purge: vec![],
         admin_token_file: None,
         allow_destination: vec!["127.0.0.0/8".parse().expect("a prefix")],

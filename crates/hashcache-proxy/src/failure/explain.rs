@@ -38,6 +38,19 @@ impl Failure {
                  program, or report the problem to its authors."
                     .into(),
             ),
+            Self::OriginForm => (
+                "This is a proxy, not the site",
+                format!(
+                    "The program asked for a page of {site} as if this proxy were the server of \
+                     the site."
+                )
+                .into(),
+                "Set this proxy in the settings of the program: as http_proxy, as the proxy for \
+                 HTTP and HTTPS, or by the URL of /proxy.pac. If the network sends connections \
+                 here, its operator has to start the proxy with --listen redirect://ADDRESS:PORT \
+                 and send them to that port; in front of a site, with --accelerate URL."
+                    .into(),
+            ),
             Self::ClientDenied { client } => (
                 "This proxy does not serve your device",
                 format!("Your address, {client}, is not on this proxy’s list of clients.").into(),

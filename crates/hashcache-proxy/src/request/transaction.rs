@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use hashcache::Hit;
 use hashcache_http::{
-    CacheStatus, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds, Space, Target,
-    VariantTable, asks_for_upgrade,
+    Authority, CacheStatus, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds, Space,
+    Target, VariantTable, asks_for_upgrade,
 };
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -239,6 +239,9 @@ pub(super) struct ClientRequest {
     pub(super) site: Option<Arc<SiteRequest>>,
     /// The store must not be used.
     pub(super) is_bypass: bool,
+    /// The only server that may answer: that of the client's connection, to which the name does not
+    /// lead.
+    pub(super) only_server: Option<Authority>,
     /// What a child says about its link.
     pub(super) linked: Option<Arc<LinkedRequest>>,
     /// Whether there is content: the framing fields are no longer in `fields`.
@@ -264,6 +267,7 @@ impl ClientRequest {
             body: (info.content != ContentFraming::None).then_some(body),
             site: None,
             is_bypass: false,
+            only_server: None,
             has_content: !matches!(
                 info.content,
                 ContentFraming::None | ContentFraming::Length(0)
@@ -288,6 +292,7 @@ impl ClientRequest {
             body: None,
             site: self.site.clone(),
             is_bypass: self.is_bypass,
+            only_server: self.only_server.clone(),
             linked: self.linked.clone(),
             has_content: self.has_content,
         }

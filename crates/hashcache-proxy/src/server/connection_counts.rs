@@ -37,7 +37,7 @@ impl ConnectionCounts {
         limits: &Limits,
     ) -> Result<CountedConnection, Limit> {
         let bytes = match speaks {
-            Speaks::Http => CONNECTION_BYTES,
+            Speaks::Http | Speaks::Transparent(_) => CONNECTION_BYTES,
             Speaks::H2c => CONNECTION_BYTES + HTTP_2_BYTES,
             Speaks::Tls => CONNECTION_BYTES + TLS_BYTES + HTTP_2_BYTES,
         };

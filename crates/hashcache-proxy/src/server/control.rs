@@ -180,6 +180,7 @@ impl Control {
             fail: settings.fail,
             pac_proxies: settings.pac_proxies,
             allow_client: settings.allow_client,
+            proxy_protocol_from: settings.proxy_protocol_from,
             allow_destination: settings.allow_destination,
             deny_destination: settings.deny_destination,
             upstream_ca: settings.upstream_ca,

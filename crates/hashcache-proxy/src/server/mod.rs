@@ -20,9 +20,11 @@ mod cores;
 mod forward_listener;
 mod link_listener;
 mod links;
+mod original_destination;
 mod preflight;
 mod probes;
 mod protocol;
+mod proxy_protocol;
 mod site_checks;
 mod stage;
 mod udp_sockets;
@@ -61,7 +63,7 @@ use crate::page_groups::PageGroups;
 use crate::peers;
 use crate::purge::Purger;
 use crate::queries::Queries;
-use crate::settings::{Settings, StateFiles};
+use crate::settings::{Diversion, Listen, Settings, Speaks, StateFiles};
 use crate::share::Shares;
 use crate::site::live::LiveSites;
 use crate::tls::identity::Identity;
@@ -102,12 +104,13 @@ pub fn run<E: std::fmt::Display>(
     let listeners: Vec<StdListener> = settings
         .listen
         .iter()
-        .map(|listen| bind(listen.address))
+        .map(|listen| bind(*listen))
         .collect::<Result<_, _>>()?;
-    let admin_listener = settings.admin.map(bind).transpose()?;
-    let link_listener = settings.link.listen.map(bind).transpose()?;
+    let admin_listener = settings.admin.map(|at| bind(at.into())).transpose()?;
+    let link_listener = settings.link.listen.map(|at| bind(at.into()));
+    let link_listener = link_listener.transpose()?;
     let forwards = settings.link.forward.iter();
-    let forwards = forwards.map(|forward| bind(forward.listen));
+    let forwards = forwards.map(|forward| bind(forward.listen.into()));
     let forwards: Vec<StdListener> = forwards.collect::<Result<_, _>>()?;
     let forwarding = forwards.iter().filter_map(|it| it.local_addr().ok());
     let forwarding: Vec<SocketAddr> = forwarding.collect();
@@ -339,17 +342,19 @@ fn via_name(name: &str) -> String {
 /// The name of a proxy without a configured name.
 const UNNAMED: &str = "hashcache";
 
-fn bind(address: SocketAddr) -> Result<StdListener, RunError> {
-    let listen = || -> io::Result<StdListener> {
-        let socket = socket(address)?;
+fn bind(listen: Listen) -> Result<StdListener, RunError> {
+    let address = listen.address;
+    let bound = || -> io::Result<StdListener> {
+        let socket = socket(listen)?;
         socket.listen(1024)?;
         Ok(socket.into())
     };
-    listen().map_err(|source| RunError::Listen { address, source })
+    bound().map_err(|source| RunError::Listen { address, source })
 }
 
-/// A socket that is bound to `address` and accepts no connections yet.
-fn socket(address: SocketAddr) -> io::Result<socket2::Socket> {
+/// A socket that is bound to the address of `listen` and accepts no connections yet.
+fn socket(listen: Listen) -> io::Result<socket2::Socket> {
+    let address = listen.address;
     let socket = socket2::Socket::new(
         socket2::Domain::for_address(address),
         socket2::Type::STREAM,
@@ -359,6 +364,9 @@ fn socket(address: SocketAddr) -> io::Result<socket2::Socket> {
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
+    }
+    if listen.speaks == Some(Speaks::Transparent(Diversion::Tproxy)) {
+        original_destination::set_transparent(&socket, address)?;
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;

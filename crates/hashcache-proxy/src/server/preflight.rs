@@ -5,7 +5,6 @@
 //!
 //! Invariant: nothing is written, and no client is served.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::control::{interceptor, link_identity};
@@ -16,7 +15,7 @@ use crate::access_log::AccessLogger;
 use crate::admin::read_token;
 use crate::clock::Clock;
 use crate::peers;
-use crate::settings::Settings;
+use crate::settings::{Listen, Settings};
 use crate::tls::identity::{IdentityError, pair};
 use crate::upstream::tls::read_authorities;
 
@@ -26,9 +25,9 @@ use crate::upstream::tls::read_authorities;
 /// An address that is in use is not one of them: the process that uses it may be the one that is to
 /// be restarted with these settings.
 pub fn preflight(settings: &Settings) -> Vec<RunError> {
-    let listen = settings.listen.iter().map(|listen| listen.address);
-    let listeners = listen.chain(settings.admin).chain(settings.link.listen);
-    let listeners = listeners.map(can_bind);
+    let others = settings.admin.into_iter().chain(settings.link.listen);
+    let listeners = settings.listen.iter().copied();
+    let listeners = listeners.chain(others.map(Listen::from)).map(can_bind);
     let udp = Protocol::ALL.map(|protocol| protocol.address(settings));
     let udp = udp.into_iter().flatten();
     let udp = udp.map(|address| match peers::bind(address) {
@@ -73,10 +72,11 @@ pub fn preflight(settings: &Settings) -> Vec<RunError> {
         .collect()
 }
 
-/// Whether this user may listen on `address`. The socket does not listen, so no client can connect,
-/// and a proxy that starts at this moment can still bind the address.
-fn can_bind(address: SocketAddr) -> Result<(), RunError> {
-    match socket(address) {
+/// Whether this user may listen on the address of `listen`. The socket does not listen, so no
+/// client can connect, and a proxy that starts at this moment can still bind the address.
+fn can_bind(listen: Listen) -> Result<(), RunError> {
+    let address = listen.address;
+    match socket(listen) {
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Ok(()),
         Err(source) => Err(RunError::Listen { address, source }),
         Ok(_bound) => Ok(()),

@@ -42,7 +42,7 @@ pub(crate) mod unreachable;
 pub(crate) mod verified_hosts;
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -394,6 +394,13 @@ impl Upstream {
     pub(crate) async fn addresses(&self, peer: &Peer) -> Result<dns::Addresses, Failure> {
         let host = &peer.settings.url.authority.host;
         self.connector.addresses(host).await
+    }
+
+    /// Whether `address` is one of those of `host`. A name that cannot be looked up has none.
+    pub(crate) async fn leads_to(&self, host: &Host, address: IpAddr) -> bool {
+        let is_it = |it: &IpAddr| it.to_canonical() == address.to_canonical();
+        let addresses = self.connector.addresses(host).await;
+        addresses.is_ok_and(|addresses| addresses.iter().any(is_it))
     }
 
     /// Asks `peer` for its options, and notes in its health whether it answers, whatever it says.

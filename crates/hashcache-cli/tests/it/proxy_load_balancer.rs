@@ -1,0 +1,142 @@
+//! Behind a load balancer that speaks the PROXY protocol: whose rights and whose log line it is.
+//! And what a client gets that takes the proxy for a web server.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "what these helpers do is part of the tests"
+)]
+
+use std::fs;
+use std::time::Duration;
+
+use hashcache_testkit::{BodyEnd, Client, Origin, Response, Script};
+use serde_json::Value;
+
+use crate::Home;
+use crate::proxy_process::Proxy;
+
+const FLAGS: [&str; 3] = [
+    "--proxy-protocol-from=127.0.0.2",
+    "--allow-client=198.51.100.7",
+    "--log-format=json",
+];
+
+struct Balanced {
+    home: Home,
+    origin: Origin,
+    proxy: Proxy,
+}
+
+impl Balanced {
+    async fn start() -> Self {
+        let home = Home::new();
+        let origin = Origin::start(|_| Script::response(200, &[], "page")).await;
+        let log = format!("--access-log={}", home.path().join("log").display());
+        let flags = [&FLAGS[..], &[log.as_str()]].concat();
+        Self {
+            origin: origin.unwrap(),
+            proxy: Proxy::start(&home.path().join("cache"), &flags).unwrap(),
+            home,
+        }
+    }
+
+    /// A connection from 127.0.0.`host` that begins with `header`.
+    async fn connect(&self, host: u8, header: &[u8]) -> Client {
+        let from = [127, 0, 0, host].into();
+        let connecting = Client::connect_from(from, self.proxy.address());
+        let mut client = connecting.await.unwrap();
+        client.send(header).await.unwrap();
+        client
+    }
+
+    async fn get(&self, host: u8, header: &[u8]) -> Response {
+        let mut client = self.connect(host, header).await;
+        client.get(&self.origin.url("/"), &[]).await.unwrap()
+    }
+
+    /// The clients in the log, once it has `lines` lines. Threads write their lines at different
+    /// times, so they are in the order of the addresses.
+    async fn clients(&self, lines: usize) -> Vec<String> {
+        for _ in 0..200 {
+            let text = fs::read_to_string(self.home.path().join("log")).unwrap_or_default();
+            if text.lines().count() >= lines {
+                let client = |line: &str| {
+                    let line: Value = serde_json::from_str(line).unwrap();
+                    line["client.ip"].as_str().unwrap().to_owned()
+                };
+                let mut clients: Vec<String> = text.lines().map(client).collect();
+                clients.sort();
+                return clients;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the log has no {lines} lines");
+    }
+}
+
+/// A header of version 2 for a client with this IPv4 address.
+fn version_2(client: [u8; 4]) -> Vec<u8> {
+    let begin = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c";
+    [&begin[..], &client, &[10, 0, 0, 1, 0x30, 0x39, 0, 80]].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_and_log_are_those_of_the_client_that_the_balancer_names() {
+    let balanced = Balanced::start().await;
+    let named = b"PROXY TCP4 198.51.100.7 10.0.0.1 12345 80\r\n";
+    assert_eq!(balanced.get(2, named).await.status, 200);
+    assert_eq!(
+        balanced.get(2, &version_2([198, 51, 100, 7])).await.status,
+        200
+    );
+    let refused = balanced.get(2, &version_2([198, 51, 100, 8])).await;
+    assert_eq!(refused.status, 403);
+    assert!(String::from_utf8_lossy(&refused.body).contains("198.51.100.8"));
+    // A check of the balancer itself, and a client without a balancer.
+    assert_eq!(balanced.get(2, b"PROXY UNKNOWN\r\n").await.status, 200);
+    assert_eq!(balanced.get(1, b"").await.status, 200);
+    let clients = balanced.clients(5).await;
+    let expected = [
+        "127.0.0.1",
+        "127.0.0.2",
+        "198.51.100.7",
+        "198.51.100.7",
+        "198.51.100.8",
+    ];
+    assert_eq!(clients, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_is_read_from_a_balancer_alone_and_a_balancer_has_to_send_one() {
+    let balanced = Balanced::start().await;
+    // A client that claims to be a balancer has sent a bad request.
+    let forged = balanced.get(1, b"PROXY TCP4 198.51.100.7 10.0.0.1 1 2\r\n");
+    assert_eq!(forged.await.status, 400);
+    let mut client = balanced.connect(2, b"").await;
+    let unanswered = client.get(&balanced.origin.url("/"), &[]).await;
+    let is_closed = match &unanswered {
+        Ok(response) => response.end != BodyEnd::Complete,
+        Err(_) => true,
+    };
+    assert!(is_closed, "{unanswered:?}");
+    assert_eq!(balanced.origin.request_count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_takes_the_proxy_for_a_web_server_is_told_what_to_configure() {
+    let balanced = Balanced::start().await;
+    let mut client = balanced.connect(1, b"").await;
+    let asked = [("Host", "www.example.org"), ("Accept", "text/html")];
+    let answer = client.get("/page", &asked).await.unwrap();
+    assert_eq!(answer.status, 400);
+    let page = String::from_utf8_lossy(&answer.body);
+    for word in [
+        "www.example.org",
+        "http_proxy",
+        "/proxy.pac",
+        "--listen redirect://",
+        "--accelerate",
+    ] {
+        assert!(page.contains(word), "{word}: {page}");
+    }
+}

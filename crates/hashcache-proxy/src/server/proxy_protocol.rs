@@ -1,0 +1,217 @@
+//! The PROXY protocol, versions 1 and 2: in front of a client's bytes a load balancer says which
+//! client it has accepted (specification: `doc/proxy-protocol.txt` of HAProxy).
+//!
+//! Called by `cores` for connections from the networks of `proxy_protocol_from`.
+//!
+//! Invariants: only addresses that the operator trusts are asked for a header, and those must send
+//! one: a connection without it is an error. No byte behind the header is read, and at most
+//! [`REST_MAX`] in it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+/// The ends of the connection that the load balancer has accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AcceptedEnds {
+    pub(super) client: SocketAddr,
+    pub(super) local: SocketAddr,
+}
+
+/// Reads a header; `None`: the connection is the load balancer's own, such as a health check, or
+/// the load balancer does not know the client.
+pub(super) async fn read(
+    socket: &mut (impl AsyncRead + Unpin),
+) -> io::Result<Option<AcceptedEnds>> {
+    // No header of either version is shorter.
+    let mut begun = [0; SIGNATURE.len()];
+    socket.read_exact(&mut begun).await?;
+    if begun == SIGNATURE {
+        return read_version_2(socket).await;
+    }
+    if !begun.starts_with(b"PROXY ") {
+        return Err(malformed());
+    }
+    let mut line = begun.to_vec();
+    while !line.ends_with(b"\r\n") {
+        if line.len() == LINE_MAX {
+            return Err(malformed());
+        }
+        line.push(socket.read_u8().await?);
+    }
+    let line = std::str::from_utf8(&line[..line.len() - 2]).map_err(|_| malformed())?;
+    ends_in_line(line).ok_or_else(malformed)
+}
+
+/// The ends in a line of version 1, without its end; `None`: it is malformed.
+fn ends_in_line(line: &str) -> Option<Option<AcceptedEnds>> {
+    let mut words = line.split(' ');
+    let family = words.by_ref().nth(1)?;
+    if family == "UNKNOWN" {
+        return Some(None);
+    }
+    let words: Vec<&str> = words.collect();
+    let [client, local, client_port, local_port] = words[..] else {
+        return None;
+    };
+    let address = |text: &str| {
+        let address: IpAddr = text.parse().ok()?;
+        let is_right = match family {
+            "TCP4" => address.is_ipv4(),
+            "TCP6" => address.is_ipv6(),
+            _ => false,
+        };
+        is_right.then_some(address)
+    };
+    let port = |text: &str| {
+        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse::<u16>().ok().filter(|_| is_number)
+    };
+    Some(Some(AcceptedEnds {
+        client: SocketAddr::new(address(client)?, port(client_port)?),
+        local: SocketAddr::new(address(local)?, port(local_port)?),
+    }))
+}
+
+/// Reads what follows the signature of version 2.
+async fn read_version_2(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<AcceptedEnds>> {
+    let mut head = [0; 4];
+    socket.read_exact(&mut head).await?;
+    let [command, family, length @ ..] = head;
+    let length = usize::from(u16::from_be_bytes(length));
+    if length > REST_MAX {
+        return Err(malformed());
+    }
+    let mut rest = vec![0; length];
+    socket.read_exact(&mut rest).await?;
+    match (command, family) {
+        (LOCAL, _) => Ok(None),
+        (PROXY, TCP_OVER_IPV4) => ends_in::<4>(&rest).map(Some).ok_or_else(malformed),
+        (PROXY, TCP_OVER_IPV6) => ends_in::<16>(&rest).map(Some).ok_or_else(malformed),
+        // Unix sockets, datagrams, unknown: there are no addresses of a client that counts here.
+        (PROXY, _) => Ok(None),
+        _ => Err(malformed()),
+    }
+}
+
+/// The ends in front of the extensions: two addresses of `N` bytes, then two ports.
+fn ends_in<const N: usize>(rest: &[u8]) -> Option<AcceptedEnds>
+where
+    IpAddr: From<[u8; N]>,
+{
+    let (client, rest) = rest.split_first_chunk::<N>()?;
+    let (local, rest) = rest.split_first_chunk::<N>()?;
+    let (client_port, rest) = rest.split_first_chunk::<2>()?;
+    let (local_port, _extensions) = rest.split_first_chunk::<2>()?;
+    let end = |address: &[u8; N], port: &[u8; 2]| {
+        SocketAddr::new(IpAddr::from(*address), u16::from_be_bytes(*port))
+    };
+    Some(AcceptedEnds {
+        client: end(client, client_port),
+        local: end(local, local_port),
+    })
+}
+
+fn malformed() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "no header of the PROXY protocol",
+    )
+}
+
+/// The first bytes of version 2.
+const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
+/// The longest line of version 1, with its end.
+const LINE_MAX: usize = 107;
+/// Addresses and extensions of version 2. With certificates of clients, HAProxy sends some hundred
+/// bytes.
+const REST_MAX: usize = 4 << 10;
+
+const LOCAL: u8 = 0x20;
+const PROXY: u8 = 0x21;
+const TCP_OVER_IPV4: u8 = 0x11;
+const TCP_OVER_IPV6: u8 = 0x21;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The result for these bytes, and what is left of them.
+    async fn read_from(mut bytes: &[u8]) -> (io::Result<Option<AcceptedEnds>>, &[u8]) {
+        let ends = read(&mut bytes).await;
+        (ends, bytes)
+    }
+
+    fn ends(client: &str, local: &str) -> Option<AcceptedEnds> {
+        let (client, local) = (client.parse().unwrap(), local.parse().unwrap());
+        Some(AcceptedEnds { client, local })
+    }
+
+    fn version_2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
+        [&SIGNATURE[..], &[command, family], &length, rest].concat()
+    }
+
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\n";
+
+    #[tokio::test]
+    async fn both_versions_tell_the_client_and_leave_its_bytes() {
+        let v4 = [192, 0, 2, 1, 198, 51, 100, 2, 0x12, 0x34, 0, 80];
+        let mut v6 = [0; 36];
+        (v6[15], v6[31], v6[33], v6[35]) = (1, 2, 3, 4);
+        let extended = [&v4[..], &[0x20, 0, 1, 0]].concat();
+        let four = ends("192.0.2.1:4660", "198.51.100.2:80");
+        for (header, expected) in [
+            (
+                b"PROXY TCP4 192.0.2.1 198.51.100.2 4660 80\r\n".to_vec(),
+                four,
+            ),
+            (
+                b"PROXY TCP6 ::1 ::2 3 4\r\n".to_vec(),
+                ends("[::1]:3", "[::2]:4"),
+            ),
+            (b"PROXY UNKNOWN\r\n".to_vec(), None),
+            (b"PROXY UNKNOWN anything at all\r\n".to_vec(), None),
+            (version_2(0x21, 0x11, &v4), four),
+            (version_2(0x21, 0x11, &extended), four),
+            (version_2(0x21, 0x21, &v6), ends("[::1]:3", "[::2]:4")),
+            (version_2(0x20, 0x11, &v4), None),
+            (version_2(0x20, 0, &[]), None),
+            (version_2(0x21, 0x31, &[0; 216]), None),
+        ] {
+            let bytes = [&header[..], REQUEST].concat();
+            let (told, left) = read_from(&bytes).await;
+            assert_eq!(told.unwrap(), expected, "{header:?}");
+            assert_eq!(left, REQUEST, "{header:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn whatever_is_no_header_is_an_error_soon() {
+        let long = [&b"PROXY UNKNOWN "[..], &[b'x'; 200]].concat();
+        let huge = version_2(0x21, 0x11, &[0; REST_MAX + 1]);
+        for (bytes, read_at_most) in [
+            (REQUEST, SIGNATURE.len()),
+            (b"PROXY TCP4 192.0.2.1 ::1 1 2\r\n", 107),
+            (b"PROXY TCP6 192.0.2.1 192.0.2.2 1 2\r\n", 107),
+            (b"PROXY TCP4 192.0.2.1 192.0.2.2 1\r\n", 107),
+            (b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2 3\r\n", 107),
+            (b"PROXY TCP4 192.0.2.1 192.0.2.2 +1 2\r\n", 107),
+            (b"PROXY TCP4 192.0.2.1 192.0.2.2 1 65536\r\n", 107),
+            (b"PROXY UDP4 192.0.2.1 192.0.2.2 1 2\r\n", 107),
+            (b"PROXY TCP4 192.0.2.1", 107),
+            (&long, LINE_MAX),
+            (&huge, SIGNATURE.len() + 4),
+            (&version_2(0x21, 0x11, &[0; 11]), 27),
+            (&version_2(0x21, 0x21, &[0; 35]), 51),
+            (&version_2(0x22, 0x11, &[0; 12]), 28),
+            (&version_2(0x11, 0x11, &[0; 12]), 28),
+            (&SIGNATURE, SIGNATURE.len()),
+        ] {
+            let (told, left) = read_from(bytes).await;
+            assert!(told.is_err(), "{bytes:?}");
+            assert!(bytes.len() - left.len() <= read_at_most, "{bytes:?}");
+        }
+    }
+}
