@@ -9,11 +9,12 @@ use std::sync::LazyLock;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
-use hashcache_proxy::HostList;
+use hashcache_proxy::{HostList, Offline};
 
 use crate::bench::BenchCommand;
 use crate::ca::CaCommand;
 use crate::link::LinkCommand;
+use crate::offline::OfflineArgs;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::settings::{
@@ -72,6 +73,8 @@ pub enum Command {
     },
     /// Remove objects from the cache of a running proxy
     Purge(PurgeArgs),
+    /// Show or set whether the line to the Internet counts as down
+    Offline(OfflineArgs),
     /// Check, show or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -257,7 +260,7 @@ pub struct SettingArgs {
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     allow_connect_port: Vec<String>,
     #[arg(help_heading = ACCESS, help = help("allow_destination"))]
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    #[arg(long, value_name = "CIDR|DOMAIN@SERVER", value_delimiter = ',')]
     allow_destination: Vec<String>,
     #[arg(help_heading = ACCESS, help = help("deny_destination"))]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
@@ -334,6 +337,9 @@ pub struct SettingArgs {
     workers: Option<String>,
     #[arg(help_heading = EXPERT, help = help("collapse_wait"), long, value_name = "TIME")]
     collapse_wait: Option<String>,
+    #[arg(help_heading = EXPERT, help = help("offline"))]
+    #[arg(long, value_name = "MODE", value_parser = words(&Offline::WORDS))]
+    offline: Option<String>,
     #[arg(help_heading = EXPERT, help = help("set_cookie"))]
     #[arg(long, value_name = "HOW", value_parser = words(&COOKIES))]
     set_cookie: Option<String>,
@@ -415,6 +421,7 @@ impl SettingArgs {
             ("deny-destination", many(&self.deny_destination)),
             ("allow-client", many(&self.allow_client)),
             ("proxy-protocol-from", many(&self.proxy_protocol_from)),
+            ("offline", one(&self.offline)),
             ("upstream-ca", many(&self.upstream_ca)),
             ("allow-purge", many(&self.allow_purge)),
             ("nat64-prefix", many(&self.nat64_prefix)),

@@ -268,6 +268,14 @@ mod tests {
     }
 
     #[test]
+    fn programs_are_sent_to_a_listener_for_programs() {
+        let mut values = Values::defaults(1, None);
+        let listen = ["redirect://[::]:3129", "tproxy://[::]:3130", "0.0.0.0:3131"];
+        values.listen = listen.map(|text| text.parse().unwrap()).to_vec();
+        assert_eq!(proxy_url(&values).to_string(), "http://127.0.0.1:3131");
+    }
+
+    #[test]
     fn of_several_mirrors_of_a_kind_the_first_is_set_and_all_are_told() {
         let proxy: Origin = "http://cache.lan:3128".parse().unwrap();
         let mirrors = ["npm=http://one.test/", "npm:two=http://two.test/"]

@@ -7,6 +7,7 @@
 
 // What was asked.
 mod address;
+mod admin_client;
 mod args;
 mod fault;
 mod open_fault;
@@ -25,6 +26,7 @@ mod example;
 mod inspect;
 mod link;
 mod man;
+mod offline;
 mod plan;
 mod proxy;
 mod purge;
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Purge(args) => purge::run(&args, &environment),
+        Command::Offline(args) => offline::run(&args, &environment),
         Command::Ca(command) => ca::run(&command, &environment),
         Command::Link(command) => link::run(&command, &environment),
         Command::Config(command) => config::run(command, &environment),

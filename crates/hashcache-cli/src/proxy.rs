@@ -597,7 +597,7 @@ mod tests {
         assert_eq!(engine_changes(&old, &new), ["cache", "memory"]);
         assert!(engine_changes(&old, &old).is_empty());
         for name in ENGINES {
-            assert!(settings::find(name).is_some(), "{name}");
+            assert!(settings::find_flag(name).is_some(), "{name}");
         }
     }
 

@@ -78,6 +78,8 @@ pub(crate) enum Failure {
     FtpReply { code: u16 },
     /// The resource may only be fetched through peers, and none can be asked.
     NoRoute,
+    /// The line to the Internet counts as down, so nothing was asked.
+    Offline,
     /// A scheme or method that this proxy does not support.
     NotImplemented(&'static str),
     /// There is no link to a parent that is used by a link alone.
@@ -88,7 +90,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 30] = [
+    pub(crate) const SLUGS: [&'static str; 31] = [
         "refused",
         "origin-form",
         "client-denied",
@@ -116,6 +118,7 @@ impl Failure {
         "peer-status",
         "ftp-reply",
         "no-route",
+        "offline",
         "not-implemented",
         "link",
         "internal",
@@ -135,7 +138,7 @@ impl Failure {
             Self::ClientLimit => StatusCode::SERVICE_UNAVAILABLE,
             Self::DestinationDenied { .. } => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
-            Self::NotCached => StatusCode::GATEWAY_TIMEOUT,
+            Self::NotCached | Self::Offline => StatusCode::GATEWAY_TIMEOUT,
             Self::PeerStatus { .. } | Self::FtpReply { .. } | Self::NoRoute | Self::Link(_) => {
                 StatusCode::BAD_GATEWAY
             }
@@ -172,9 +175,11 @@ impl Failure {
             Self::ResponseIncomplete => ProxyError::HttpResponseIncomplete,
             Self::ResponseMalformed(_) => ProxyError::HttpProtocolError,
             Self::UpstreamLimit => ProxyError::ConnectionLimitReached,
-            Self::PeerStatus { .. } | Self::FtpReply { .. } | Self::NoRoute | Self::Link(_) => {
-                ProxyError::DestinationUnavailable
-            }
+            Self::PeerStatus { .. }
+            | Self::FtpReply { .. }
+            | Self::NoRoute
+            | Self::Offline
+            | Self::Link(_) => ProxyError::DestinationUnavailable,
             // Answered without an attempt to reach the next hop, and not an error of any other
             // party.
             Self::NotCached | Self::NotImplemented(_) => ProxyError::ProxyInternalResponse,
@@ -233,6 +238,7 @@ impl Failure {
             Self::PeerStatus { .. } => "peer-status",
             Self::FtpReply { .. } => "ftp-reply",
             Self::NoRoute => "no-route",
+            Self::Offline => "offline",
             Self::NotImplemented(_) => "not-implemented",
             Self::Link(_) => "link",
             Self::Internal(_) => "internal",
@@ -302,6 +308,7 @@ impl fmt::Display for Failure {
             Self::PeerStatus { status } => write!(f, "the peer answered with {status}"),
             Self::FtpReply { code } => write!(f, "the FTP server answered with {code}"),
             Self::NoRoute => f.write_str("no peer can be asked, and direct connections are off"),
+            Self::Offline => f.write_str("the line to the Internet counts as down"),
             Self::NotImplemented(what) => write!(f, "not supported: {what}"),
             Self::Link(fault) => f.write_str(fault.as_str()),
             Self::Internal(what) => write!(f, "internal error: {what}"),
@@ -351,6 +358,7 @@ impl Failure {
             Failure::PeerStatus { status: 407 },
             Failure::FtpReply { code: 421 },
             Failure::NoRoute,
+            Failure::Offline,
             Failure::NotImplemented("the scheme gopher"),
             Failure::Link(LinkFault::OtherKey),
             Failure::Internal("a task died"),

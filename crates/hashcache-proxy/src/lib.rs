@@ -37,6 +37,7 @@ mod store;
 mod gateway;
 mod link;
 mod members;
+mod offline;
 mod peer;
 mod peers;
 mod queries;
@@ -62,6 +63,7 @@ pub use link::forward::{LinkForward, LinkForwardError};
 pub use link::identity::{LinkIdentity, LinkIdentityError};
 pub use link::pin::{Pin, PinError};
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
+pub use offline::Offline;
 pub use peer::{
     Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
     PeerSummary,
@@ -80,5 +82,6 @@ pub use site::spec::{Grace, HealthCheck, SentHost, Site, SiteError, SiteOrigin, 
 pub use tls::identity::{CertificateFiles, IdentityError};
 pub use upstream::address::ConnectPort;
 pub use upstream::nat64::{Nat64, Nat64Error};
+pub use upstream::own_domain::{AllowedDestination, AllowedDestinationError, OwnDomain};
 pub use upstream::prefix::{Prefix, PrefixError};
 pub use upstream::tls::AuthoritiesError;

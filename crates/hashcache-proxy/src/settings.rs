@@ -13,12 +13,14 @@ use crate::limits::Limits;
 use crate::link::forward::LinkForward;
 use crate::link::pin::Pin;
 use crate::mirror::Mirror;
+use crate::offline::Offline;
 use crate::peer::PeerSettings;
 use crate::route::RouteSettings;
 use crate::site::spec::Sites;
 use crate::tls::identity::CertificateFiles;
 use crate::upstream::address::ConnectPort;
 use crate::upstream::nat64::Nat64;
+use crate::upstream::own_domain::AllowedDestination;
 use crate::upstream::prefix::Prefix;
 
 /// What the listeners of this process do with a request.
@@ -211,7 +213,7 @@ pub struct Settings {
     /// The token file of the admin listener. Without it the admin listener changes nothing.
     pub admin_token_file: Option<PathBuf>,
     /// Destinations allowed although they would be refused by default.
-    pub allow_destination: Vec<Prefix>,
+    pub allow_destination: Vec<AllowedDestination>,
     /// Destinations refused in any case.
     pub deny_destination: Vec<Prefix>,
     /// Certificates of authorities to trust in addition to the platform's.
@@ -245,6 +247,8 @@ pub struct Settings {
     /// How long an unreachable origin is not tried again; doubles each time, up to five minutes.
     /// Zero: it is always tried.
     pub unreachable_lifetime: Duration,
+    /// How the line to the Internet is regarded, until the admin listener is told otherwise.
+    pub offline: Offline,
     /// Whether a heuristic lifetime doubles each time a validation confirms the response.
     pub adaptive_lifetime: bool,
     /// Largest object to store, bytes.

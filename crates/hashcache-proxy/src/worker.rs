@@ -44,6 +44,7 @@ use crate::summary::Summary;
 use crate::tls::identity::Identity;
 use crate::upstream::address::{Clients, ConnectPort, Purpose, check_port};
 use crate::upstream::interfaces::OwnAddresses;
+use crate::upstream::own_domain::AllowedDestination;
 use crate::upstream::prefix::Prefix;
 use crate::upstream::{self, Destinations, Upstream};
 use crate::wire::Ending;
@@ -149,12 +150,17 @@ impl LiveSettings {
         (routes, sites): (Routes, Arc<LiveSites>),
         (identity, intercept, link): Shown,
     ) -> Self {
-        let destinations = Destinations::new(
-            &settings.allow_destination,
-            &settings.deny_destination,
-            own.clone(),
-        );
-        let destinations = destinations.behind(&settings.nat64_prefix);
+        let (mut networks, mut domains) = (Vec::new(), Vec::new());
+        for allowed in &settings.allow_destination {
+            match allowed {
+                AllowedDestination::Network(network) => networks.push(*network),
+                AllowedDestination::Domain(domain) => domains.push(domain.clone()),
+            }
+        }
+        let destinations = Destinations::new(&networks, &settings.deny_destination, own.clone());
+        let destinations = destinations
+            .with_domains(&domains)
+            .behind(&settings.nat64_prefix);
         Self {
             generation,
             store: StoreOptions {
@@ -485,6 +491,22 @@ impl Worker {
             self.check_literal(request)?;
         }
         Ok(route)
+    }
+
+    /// Whether `hop` lies behind a line that counts as down. Neighbours that are asked for what
+    /// they have stored do not, nor do boxes of the same site and origins in the operator's own
+    /// network.
+    pub(crate) fn is_cut_off(&self, hop: &Hop) -> bool {
+        let live = self.common.live();
+        if !live.upstream.line.is_down() {
+            return false;
+        }
+        let destinations = &live.upstream.destinations;
+        let is_near = match hop.peer() {
+            Some(_) => hop.wants_stored() || hop.member().is_some(),
+            None => destinations.is_inside(&hop.endpoint.authority.host),
+        };
+        !is_near
     }
 
     /// Refuses a host that is an address which clients may not reach.

@@ -13,7 +13,7 @@ use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Seconds, SetCookie, TargetError};
 use hashcache_proxy::{
     AccessLog, CollapseWait, Direct, Fail, GroupBy, HostList, HostPattern, LinkForward,
-    LinkForwardError, Listen, LogFormat, PeerChoice, Pin, PinError, Speaks,
+    LinkForwardError, Listen, LogFormat, Offline, PeerChoice, Pin, PinError, Speaks,
 };
 
 use super::mirror::{read_mirror, show_mirror};
@@ -351,6 +351,7 @@ pub static KEYS: &[Key] = &[
         show_duration
     ),
     one!("adaptive_lifetime", adaptive_lifetime, truth, show_truth),
+    one!("offline", offline, offline, show_offline),
     Key {
         name: "intercept.ca",
         form: Form::One(|values, word| {
@@ -542,6 +543,10 @@ fn reload(word: &str) -> Result<ClientReload, Fault> {
                 )
             }),
     }
+}
+
+fn offline(word: &str) -> Result<Offline, Fault> {
+    one_of(&Offline::WORDS, word)
 }
 
 fn set_cookie(word: &str) -> Result<SetCookie, Fault> {
@@ -831,6 +836,10 @@ fn show_reload(&reload: &ClientReload) -> Shown {
 
 fn show_set_cookie(&set_cookie: &SetCookie) -> Shown {
     show_word(&COOKIES, set_cookie)
+}
+
+fn show_offline(&offline: &Offline) -> Shown {
+    show_word(&Offline::WORDS, offline)
 }
 
 fn show_wait(&wait: &CollapseWait) -> Shown {

@@ -23,10 +23,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use environment::Environment;
-pub use given::{Given, Source};
+pub use given::{Given, Source, given_flags};
 pub use keys::{
     COOKIES, FAILS, FORMATS, GROUPS, IOS, KEYS, Key, PLACEMENTS, POLICIES, ROWS, Shown, Written,
-    block, find, find_flag,
+    block, find_flag,
 };
 #[cfg(test)]
 pub use mirror::read_mirror;

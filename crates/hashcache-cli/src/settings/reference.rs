@@ -341,11 +341,13 @@ pub static ENTRIES: &[Entry] = &[
         Topic::Access,
         DefaultValue::Words {
             words: "public addresses only",
-            example: "[\"10.20.0.0/16\"]",
+            example: "[\"10.20.0.0/16\", \"school.example@10.0.0.1\"]",
         },
-        "Also allow origins in this private network",
+        "Also allow origins in this private network, or by the names of this domain",
         "Private and local addresses are refused by default, and so are addresses that contain \
-         one: 6to4 relays, Teredo, SIIT and NAT64.",
+         one: 6to4 relays, Teredo, SIIT and NAT64. DOMAIN@ADDRESS allows private addresses to the \
+         names of a domain of yours, such as school.example@10.0.0.1; they are then looked up at \
+         that name server alone, so that no other name can lead into your network.",
     ),
     entry(
         "deny_destination",
@@ -641,6 +643,16 @@ pub static ENTRIES: &[Entry] = &[
         DefaultValue::Value,
         "Double the heuristic lifetime each time a response is validated unchanged",
         "Applies where the origin states no lifetime; from one minute up to one day.",
+    ),
+    entry(
+        "offline",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Whether the line to the Internet counts as down: off, on or auto",
+        "While it does, nothing is sent to the Internet. Stored responses are served, also stale \
+         ones where that is allowed; other requests get an error page at once. auto: it counts as \
+         down while sites that were reached before cannot be reached. \
+         `hashcache offline` changes it in a running proxy.",
     ),
     entry(
         "unreachable_lifetime",

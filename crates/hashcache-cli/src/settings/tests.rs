@@ -281,6 +281,8 @@ fn values_out_of_their_range_are_refused_where_they_stand() {
         "allow_client = [\"10.0.0.1/8\"]",
         "allow_client = \"everyone\"",
         "proxy_protocol_from = \"everyone\"",
+        "allow_destination = \"school.example\"",
+        "allow_destination = \"school.example@dns\"",
         "listen = \"redirect://3129\"",
         "allow_connect_port = [0]",
         "allow_connect_port = [\"99999\"]",
@@ -443,7 +445,10 @@ fn every_key_can_be_set_to_what_it_shows() {
             Shown::List(words) => Written::Many(words),
         };
         let mut values = effective.values.clone();
-        find(key.name).unwrap().read(&mut values, &written).unwrap();
+        keys::find(key.name)
+            .unwrap()
+            .read(&mut values, &written)
+            .unwrap();
         assert_eq!(
             (key.show)(&values),
             (key.show)(&effective.values),

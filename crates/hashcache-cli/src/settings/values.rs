@@ -12,9 +12,9 @@ use std::time::Duration;
 use hashcache::{Io, Placement, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie, host_part};
 use hashcache_proxy::{
-    AccessLog, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy, HostOptions,
-    Limits, LinkForward, LinkSettings, Listen, LogFormat, Mirror, Mode, Nat64, PeerChoice, Pin,
-    Prefix, SentHost, Settings, Site, Sites,
+    AccessLog, AllowedDestination, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail,
+    GroupBy, HostOptions, Limits, LinkForward, LinkSettings, Listen, LogFormat, Mirror, Mode,
+    Nat64, Offline, PeerChoice, Pin, Prefix, SentHost, Settings, Site, Sites,
 };
 
 use super::peers::{Parent, PeersAndRoutes};
@@ -138,7 +138,7 @@ pub struct Values {
     /// File with the token for changes through the admin listener, if they are allowed.
     pub admin_token_file: Option<PathBuf>,
     /// Destinations that are allowed although they are refused by default.
-    pub allow_destination: Vec<Prefix>,
+    pub allow_destination: Vec<AllowedDestination>,
     /// Destinations that are always refused.
     pub deny_destination: Vec<Prefix>,
     /// Files with certificates of authorities that the proxy trusts in addition to the platform's.
@@ -176,6 +176,8 @@ pub struct Values {
     /// Whether a heuristic freshness lifetime doubles each time a validation finds the response
     /// unchanged.
     pub adaptive_lifetime: bool,
+    /// How the line to the Internet is regarded at the start.
+    pub offline: Offline,
     /// Bounds on what one client or origin may take.
     pub limits: Limits,
 }
@@ -269,6 +271,7 @@ impl Values {
             negative_lifetime: Duration::from_mins(1),
             unreachable_lifetime: Duration::from_secs(10),
             adaptive_lifetime: false,
+            offline: Offline::Off,
             limits: Limits::default(),
         }
     }
@@ -367,6 +370,7 @@ impl Values {
             negative_lifetime: Seconds::new(self.negative_lifetime.as_secs()),
             unreachable_lifetime: self.unreachable_lifetime,
             adaptive_lifetime: self.adaptive_lifetime,
+            offline: self.offline,
             max_object_size: self.max_object_size(),
             workers: self.workers,
             link: LinkSettings {

@@ -30,6 +30,7 @@ mod proxy_members;
 mod proxy_memory_hits;
 mod proxy_mirrors;
 mod proxy_never_wrong;
+mod proxy_offline;
 mod proxy_peers;
 mod proxy_ports;
 mod proxy_private;

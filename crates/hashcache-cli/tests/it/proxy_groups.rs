@@ -11,7 +11,7 @@ use hashcache::{Cache, Config, Placement};
 use hashcache_http::{ClientReload, Rules, Seconds, SetCookie, host_part};
 use hashcache_proxy::{
     AccessLog, CollapseWait, Fail, GroupBy, Limits, LinkSettings, Listening, LogFormat, Mode,
-    Settings, StateFiles,
+    Offline, Settings, StateFiles,
 };
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 
@@ -59,6 +59,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         mirrors: vec![],
         fail: Fail::Open,
         allow_client: vec![],
+        offline: Offline::Off,
         proxy_protocol_from: vec![],
         allow_purge: vec![],
         admin_token_file: None,

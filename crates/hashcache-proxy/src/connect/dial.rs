@@ -66,6 +66,10 @@ impl Destination {
         let mut failed = Failure::NoRoute;
         let mut patience = Patience::new(&worker.limits);
         for (number, hop) in self.route.hops().enumerate() {
+            if worker.is_cut_off(hop) {
+                failed = Failure::Offline;
+                continue;
+            }
             let others = Others::after(&self.route, number);
             if number > 0 && !hop.is_up() && others.is_any_up {
                 // It went down while another one was waited for.

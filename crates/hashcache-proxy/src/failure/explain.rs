@@ -242,6 +242,17 @@ impl Failure {
                 .into(),
                 "Try again in a minute. Pages that are stored here still work.".into(),
             ),
+            Self::Offline => (
+                "The line to the Internet is down",
+                format!(
+                    "You asked for a page of {site}. It is not stored here, or must not be shown \
+                     without asking the site, so it has to wait until the line is back."
+                )
+                .into(),
+                "Pages that are stored here still work. Try again later. If other devices reach \
+                 the Internet, tell the operator of the proxy to run `hashcache offline off`."
+                    .into(),
+            ),
             Self::NotImplemented(what) => (
                 "The proxy does not support this request",
                 format!("Not supported: {what}.").into(),

@@ -137,6 +137,9 @@ impl Control {
             unreachable: UnreachableCache::new(settings.unreachable_lifetime),
             ..old.upstream.clone()
         };
+        if settings.offline != self.settings.offline {
+            upstream.line.regard(settings.offline);
+        }
         let own = &self.common.own;
         account(interceptor.as_deref(), &self.cache, &self.metrics);
         let shown = (identity, interceptor, link);
@@ -174,6 +177,7 @@ impl Control {
             negative_lifetime: settings.negative_lifetime,
             unreachable_lifetime: settings.unreachable_lifetime,
             adaptive_lifetime: settings.adaptive_lifetime,
+            offline: settings.offline,
             public_url: settings.public_url,
             mirrors: settings.mirrors,
             intercept: settings.intercept,

@@ -28,7 +28,7 @@ use super::connection_counts::ConnectionCounts;
 use super::forward_listener::ForwardListener;
 use super::link_listener::LinkListener;
 use super::original_destination;
-use super::probes::probe_peers;
+use super::probes::{probe_line, probe_peers};
 use super::protocol::{NotServed, detect_protocol};
 use super::proxy_protocol::{self, AcceptedEnds};
 use super::site_checks::check_origins;
@@ -97,6 +97,7 @@ impl Core {
         if number == 0 {
             tokio::task::spawn_local(probe_peers(Rc::clone(&worker)));
             tokio::task::spawn_local(check_origins(Rc::clone(&worker)));
+            tokio::task::spawn_local(probe_line(Rc::clone(&worker)));
         }
         let core = Rc::new(self);
         // Connections and listeners hold a sender each; when the last is dropped, the core can end.

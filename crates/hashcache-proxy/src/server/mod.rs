@@ -153,8 +153,11 @@ pub fn run<E: std::fmt::Display>(
         unreachable: UnreachableCache::new(settings.unreachable_lifetime),
         ..shared
     };
+    let line = Arc::clone(&shared.line);
+    line.regard(settings.offline);
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);
     let exposition = exposition.with_intercept_state(Arc::clone(&intercept_state));
+    let exposition = exposition.with_line(Arc::clone(&line));
     let link_identity = link_identity(&settings)?;
     let routes = load_routes(&settings, &[], link_identity.as_ref())?;
     let link = link_server(&settings, link_identity.as_ref(), &clock);
@@ -261,6 +264,7 @@ pub fn run<E: std::fmt::Display>(
     });
     let admin = Admin::new(
         exposition,
+        line,
         common.purger.clone(),
         {
             let common = Arc::clone(&common);

@@ -29,6 +29,7 @@ pub(crate) mod interfaces;
 pub(crate) mod linked;
 mod meter;
 pub(crate) mod nat64;
+pub(crate) mod own_domain;
 pub(crate) mod permits;
 mod pool;
 pub(crate) mod prefix;
@@ -76,6 +77,7 @@ use crate::gateway::{self, Session};
 use crate::limits::Limits;
 use crate::link;
 use crate::link::coding::LinkCoding;
+use crate::offline::Line;
 use crate::peer::Peer;
 use crate::share::{self, Share};
 use crate::wire::TLS_BYTES;
@@ -98,6 +100,8 @@ pub(crate) struct UpstreamShared {
     pub(crate) own: OwnAddresses,
     /// Recently unreachable origins.
     pub(crate) unreachable: UnreachableCache,
+    /// The line to the Internet, which hears of connections to origins.
+    pub(crate) line: Arc<Line>,
     /// The trusted certificate authorities.
     pub(crate) trust: Trust,
     /// Recently verified hosts.
@@ -239,6 +243,7 @@ impl UpstreamShared {
             destinations,
             own,
             unreachable: UnreachableCache::new(Duration::ZERO),
+            line: Arc::default(),
             trust,
             verified: Arc::default(),
             permits,
@@ -258,6 +263,7 @@ impl Upstream {
             destinations,
             own,
             unreachable,
+            line,
             trust,
             verified,
             permits,
@@ -266,10 +272,11 @@ impl Upstream {
             via,
         } = shared.clone();
         let connector = Connector {
-            resolver: Resolver::new(names),
+            resolver: Resolver::new(names).with_domains(destinations.domains()),
             destinations,
             own,
             unreachable,
+            line,
             connect_time: limits.connect_time,
         };
         let mut http = Builder::new();
@@ -401,6 +408,11 @@ impl Upstream {
         let is_it = |it: &IpAddr| it.to_canonical() == address.to_canonical();
         let addresses = self.connector.addresses(host).await;
         addresses.is_ok_and(|addresses| addresses.iter().any(is_it))
+    }
+
+    /// Whether `origin` can be reached now. What is remembered of it does not count.
+    pub(crate) async fn reaches(&self, origin: &Authority) -> bool {
+        self.connector.reaches(origin, PROBE_TIME).await
     }
 
     /// Asks `peer` for its options, and notes in its health whether it answers, whatever it says.
