@@ -245,6 +245,9 @@ pub struct SettingArgs {
     #[arg(help_heading = ACCESS, help = help("proxy_protocol_from"))]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     proxy_protocol_from: Vec<String>,
+    #[arg(help_heading = ACCESS, help = help("proxy_protocol_to"))]
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    proxy_protocol_to: Vec<String>,
     #[arg(help_heading = ACCESS, help = help("allow_purge"))]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_purge: Vec<String>,
@@ -421,6 +424,7 @@ impl SettingArgs {
             ("deny-destination", many(&self.deny_destination)),
             ("allow-client", many(&self.allow_client)),
             ("proxy-protocol-from", many(&self.proxy_protocol_from)),
+            ("proxy-protocol-to", many(&self.proxy_protocol_to)),
             ("offline", one(&self.offline)),
             ("upstream-ca", many(&self.upstream_ca)),
             ("allow-purge", many(&self.allow_purge)),

@@ -22,6 +22,7 @@ use crate::link::pin::Pin as KeyPin;
 use crate::link::sent_to::SentTo;
 use crate::peer::{Peer, PeerMisses};
 use crate::share::{Allowance, ShareReservation};
+use crate::upstream::announced::ClientEnds;
 use crate::wire::{self, Ending, Http2Kind, Protocol, Socket};
 use crate::worker::Worker;
 
@@ -103,6 +104,14 @@ impl Connection {
             return self.denied.clone();
         };
         (!self.worker.common.is_child(&child.pin)).then(removed)
+    }
+
+    /// The two ends, for servers that want to be told.
+    pub(crate) fn ends(&self) -> ClientEnds {
+        ClientEnds {
+            client: self.client,
+            local: self.local,
+        }
     }
 
     /// Whether the client is a peer for which nothing is fetched.

@@ -207,6 +207,8 @@ pub struct Settings {
     pub allow_client: Vec<Prefix>,
     /// Load balancers whose connections begin with a header of the PROXY protocol.
     pub proxy_protocol_from: Vec<Prefix>,
+    /// Servers of sites and peers to which connections begin with such a header.
+    pub proxy_protocol_to: Vec<hashcache_http::Origin>,
     /// Clients that may purge. None: this machine on forward listeners, no client in front of a
     /// site.
     pub allow_purge: Vec<Prefix>,

@@ -195,6 +195,7 @@ impl LiveSettings {
             allow_purge: settings.allow_purge.clone(),
             upstream: upstream::UpstreamShared {
                 destinations,
+                announced: settings.proxy_protocol_to.clone().into(),
                 ..upstream
             },
             routes,

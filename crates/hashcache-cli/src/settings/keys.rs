@@ -312,6 +312,7 @@ pub static KEYS: &[Key] = &[
     many!("pac_proxies", pac_proxies, proxy_url),
     many!("allow_client", allow_client, itself),
     many!("proxy_protocol_from", proxy_protocol_from, itself),
+    many!("proxy_protocol_to", proxy_protocol_to, server_url),
     many!("allow_purge", allow_purge, itself),
     many!("allow_destination", allow_destination, itself),
     many!("deny_destination", deny_destination, itself),
@@ -638,6 +639,13 @@ fn origin(word: &str) -> Result<Option<Origin>, Fault> {
 
 fn public_url(word: &str) -> Result<Option<Origin>, Fault> {
     proxy_url(word).map(Some)
+}
+
+fn server_url(word: &str) -> Result<Origin, Fault> {
+    word.parse().map_err(|error: TargetError| {
+        Fault::new(format!("`{word}` is not the URL of a server: {error}"))
+            .hint("write it as in `accelerate`, `origins` or `parent`: http://10.0.0.5:8080")
+    })
 }
 
 fn proxy_url(word: &str) -> Result<Origin, Fault> {

@@ -291,6 +291,16 @@ pub static ENTRIES: &[Entry] = &[
          Rights, limits and the log are about the client that it names.",
     ),
     entry(
+        "proxy_protocol_to",
+        Topic::Access,
+        DefaultValue::Unset {
+            example: "[\"http://10.0.0.5:8080\"]",
+        },
+        "Server of a site, or peer, that is told the client's address by the PROXY protocol",
+        "The URL as in `accelerate`, `origins` or `parent`. Version 2. Such a connection carries \
+         one request, because it tells one client.",
+    ),
+    entry(
         "allow_purge",
         Topic::Access,
         DefaultValue::Words {

@@ -133,6 +133,8 @@ pub struct Values {
     pub allow_client: Vec<Prefix>,
     /// Load balancers whose connections begin with a header of the PROXY protocol.
     pub proxy_protocol_from: Vec<Prefix>,
+    /// Servers to which connections begin with such a header.
+    pub proxy_protocol_to: Vec<Origin>,
     /// Clients that may send PURGE.
     pub allow_purge: Vec<Prefix>,
     /// File with the token for changes through the admin listener, if they are allowed.
@@ -250,6 +252,7 @@ impl Values {
             pac_proxies: vec![],
             allow_client: vec![],
             proxy_protocol_from: vec![],
+            proxy_protocol_to: vec![],
             allow_purge: vec![],
             admin_token_file: None,
             allow_destination: vec![],
@@ -349,6 +352,7 @@ impl Values {
             pac_proxies: self.pac_proxies.clone(),
             allow_client: self.allow_client.clone(),
             proxy_protocol_from: self.proxy_protocol_from.clone(),
+            proxy_protocol_to: self.proxy_protocol_to.clone(),
             allow_purge: self.allow_purge.clone(),
             admin_token_file: self.admin_token_file.clone(),
             allow_destination: self.allow_destination.clone(),

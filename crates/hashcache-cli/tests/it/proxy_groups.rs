@@ -61,6 +61,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         allow_client: vec![],
         offline: Offline::Off,
         proxy_protocol_from: vec![],
+        proxy_protocol_to: vec![],
         allow_purge: vec![],
         admin_token_file: None,
         allow_destination: vec!["127.0.0.0/8".parse().expect("a prefix")],

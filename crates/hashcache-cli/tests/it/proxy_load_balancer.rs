@@ -1,5 +1,5 @@
-//! Behind a load balancer that speaks the PROXY protocol: whose rights and whose log line it is.
-//! And what a client gets that takes the proxy for a web server.
+//! The PROXY protocol, from a load balancer and to servers: whose rights and whose log line it is,
+//! and what servers hear. And what a client gets that takes the proxy for a web server.
 
 #![expect(
     clippy::unwrap_used,
@@ -7,10 +7,15 @@
 )]
 
 use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hashcache_testkit::{BodyEnd, Client, Origin, Response, Script};
 use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpListener;
 
 use crate::Home;
 use crate::proxy_process::Proxy;
@@ -139,4 +144,63 @@ async fn a_client_that_takes_the_proxy_for_a_web_server_is_told_what_to_configur
     ] {
         assert!(page.contains(word), "{word}: {page}");
     }
+}
+
+/// A server that wants a header of version 2; it answers each request with the client in it, and
+/// counts connections.
+async fn server_behind_a_header() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                let mut header = [0; 28];
+                socket.read_exact(&mut header).await.unwrap();
+                assert_eq!(header[..16], version_2([0; 4])[..16]);
+                let mut reader = BufReader::new(&mut socket);
+                loop {
+                    let mut line = String::new();
+                    while !line.trim().is_empty() || line.is_empty() {
+                        line.clear();
+                        if reader.read_line(&mut line).await.unwrap_or(0) == 0 {
+                            return;
+                        }
+                    }
+                    let body = format!("{:?}", &header[16..20]);
+                    let head = format!(
+                        "HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Length: {}\r\n\r\n",
+                        body.len()
+                    );
+                    let answer = head + &body;
+                    reader.get_mut().write_all(answer.as_bytes()).await.unwrap();
+                }
+            });
+        }
+    });
+    (address, connections)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_wants_to_be_told_hears_of_each_client_on_a_connection_of_its_own() {
+    let home = Home::new();
+    let (server, connections) = server_behind_a_header().await;
+    let url = format!("http://{server}");
+    let (site, told) = (
+        format!("--accelerate={url}"),
+        format!("--proxy-protocol-to={url}"),
+    );
+    let proxy = Proxy::start(&home.path().join("cache"), &[&site, &told, "--workers=1"]).unwrap();
+    for (number, host) in [1, 2, 1, 3].into_iter().enumerate() {
+        let from = [127, 0, 0, host].into();
+        let mut client = Client::connect_from(from, proxy.address()).await.unwrap();
+        for _ in 0..2 {
+            let page = client.get("/", &[("Host", "a.test")]).await.unwrap();
+            let expected = format!("{:?}", [127, 0, 0, host]);
+            assert_eq!(String::from_utf8_lossy(&page.body), expected, "{number}");
+        }
+    }
+    assert_eq!(connections.load(Ordering::Relaxed), 8);
 }

@@ -82,6 +82,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     let options = SendOptions {
         informational: Some(informational),
         client: Some(connection.allowance.share().clone()),
+        ends: Some(connection.ends()),
         link,
         ..SendOptions::default()
     };

@@ -185,6 +185,7 @@ impl Control {
             pac_proxies: settings.pac_proxies,
             allow_client: settings.allow_client,
             proxy_protocol_from: settings.proxy_protocol_from,
+            proxy_protocol_to: settings.proxy_protocol_to,
             allow_destination: settings.allow_destination,
             deny_destination: settings.deny_destination,
             upstream_ca: settings.upstream_ca,

@@ -30,7 +30,7 @@ use super::link_listener::LinkListener;
 use super::original_destination;
 use super::probes::{probe_line, probe_peers};
 use super::protocol::{NotServed, detect_protocol};
-use super::proxy_protocol::{self, AcceptedEnds};
+use super::proxy_protocol;
 use super::site_checks::check_origins;
 use super::stage::{DRAIN_STEP, RunError, Stage, accept_while_serving};
 use crate::access_log::{RequestId, WorkerLog};
@@ -44,6 +44,7 @@ use crate::request;
 use crate::request::memory_hit::MemoryHits;
 use crate::settings::{Settings, Speaks};
 use crate::share::Allowance;
+use crate::upstream::announced::ClientEnds;
 use crate::wire::{self, ClientBody, Ending, Http2Kind, Protocol, Socket};
 use crate::worker::{Common, Worker};
 
@@ -180,7 +181,7 @@ impl Core {
         let Ok(local) = socket.local_addr() else {
             return;
         };
-        let mut ends = AcceptedEnds { client, local };
+        let mut ends = ClientEnds { client, local };
         if self.is_balancer(client.ip(), speaks) {
             let reading = Box::pin(proxy_protocol::read(&mut socket));
             match timeout(worker.limits.head_time, reading).await {
@@ -189,7 +190,7 @@ impl Core {
                 Err(_) => return worker.metrics.limit(Limit::HeadTime),
             }
         }
-        let AcceptedEnds { client, local } = ends;
+        let ClientEnds { client, local } = ends;
         let client = SocketAddr::new(client.ip().to_canonical(), client.port());
         let destination = match destination(&socket, speaks) {
             Ok(destination) => destination,

@@ -12,18 +12,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// The ends of the connection that the load balancer has accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AcceptedEnds {
-    pub(super) client: SocketAddr,
-    pub(super) local: SocketAddr,
-}
+use crate::upstream::announced::{
+    ClientEnds, LOCAL, PROXY, SIGNATURE, TCP_OVER_IPV4, TCP_OVER_IPV6,
+};
 
 /// Reads a header; `None`: the connection is the load balancer's own, such as a health check, or
 /// the load balancer does not know the client.
-pub(super) async fn read(
-    socket: &mut (impl AsyncRead + Unpin),
-) -> io::Result<Option<AcceptedEnds>> {
+pub(super) async fn read(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<ClientEnds>> {
     // No header of either version is shorter.
     let mut begun = [0; SIGNATURE.len()];
     socket.read_exact(&mut begun).await?;
@@ -45,7 +40,7 @@ pub(super) async fn read(
 }
 
 /// The ends in a line of version 1, without its end; `None`: it is malformed.
-fn ends_in_line(line: &str) -> Option<Option<AcceptedEnds>> {
+fn ends_in_line(line: &str) -> Option<Option<ClientEnds>> {
     let mut words = line.split(' ');
     let family = words.by_ref().nth(1)?;
     if family == "UNKNOWN" {
@@ -68,14 +63,14 @@ fn ends_in_line(line: &str) -> Option<Option<AcceptedEnds>> {
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
         text.parse::<u16>().ok().filter(|_| is_number)
     };
-    Some(Some(AcceptedEnds {
+    Some(Some(ClientEnds {
         client: SocketAddr::new(address(client)?, port(client_port)?),
         local: SocketAddr::new(address(local)?, port(local_port)?),
     }))
 }
 
 /// Reads what follows the signature of version 2.
-async fn read_version_2(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<AcceptedEnds>> {
+async fn read_version_2(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<ClientEnds>> {
     let mut head = [0; 4];
     socket.read_exact(&mut head).await?;
     let [command, family, length @ ..] = head;
@@ -96,7 +91,7 @@ async fn read_version_2(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Opt
 }
 
 /// The ends in front of the extensions: two addresses of `N` bytes, then two ports.
-fn ends_in<const N: usize>(rest: &[u8]) -> Option<AcceptedEnds>
+fn ends_in<const N: usize>(rest: &[u8]) -> Option<ClientEnds>
 where
     IpAddr: From<[u8; N]>,
 {
@@ -107,7 +102,7 @@ where
     let end = |address: &[u8; N], port: &[u8; 2]| {
         SocketAddr::new(IpAddr::from(*address), u16::from_be_bytes(*port))
     };
-    Some(AcceptedEnds {
+    Some(ClientEnds {
         client: end(client, client_port),
         local: end(local, local_port),
     })
@@ -120,32 +115,30 @@ fn malformed() -> io::Error {
     )
 }
 
-/// The first bytes of version 2.
-const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// The longest line of version 1, with its end.
 const LINE_MAX: usize = 107;
 /// Addresses and extensions of version 2. With certificates of clients, HAProxy sends some hundred
 /// bytes.
 const REST_MAX: usize = 4 << 10;
 
-const LOCAL: u8 = 0x20;
-const PROXY: u8 = 0x21;
-const TCP_OVER_IPV4: u8 = 0x11;
-const TCP_OVER_IPV6: u8 = 0x21;
-
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use tokio::runtime::Builder;
+
     use super::*;
+    use crate::upstream::announced::header;
 
     /// The result for these bytes, and what is left of them.
-    async fn read_from(mut bytes: &[u8]) -> (io::Result<Option<AcceptedEnds>>, &[u8]) {
+    async fn read_from(mut bytes: &[u8]) -> (io::Result<Option<ClientEnds>>, &[u8]) {
         let ends = read(&mut bytes).await;
         (ends, bytes)
     }
 
-    fn ends(client: &str, local: &str) -> Option<AcceptedEnds> {
+    fn ends(client: &str, local: &str) -> Option<ClientEnds> {
         let (client, local) = (client.parse().unwrap(), local.parse().unwrap());
-        Some(AcceptedEnds { client, local })
+        Some(ClientEnds { client, local })
     }
 
     fn version_2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
@@ -212,6 +205,34 @@ mod tests {
             let (told, left) = read_from(bytes).await;
             assert!(told.is_err(), "{bytes:?}");
             assert!(bytes.len() - left.len() <= read_at_most, "{bytes:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_servers_are_told_is_what_is_read() {
+        let four = ends("192.0.2.1:4660", "198.51.100.2:80");
+        let six = ends("[2001:db8::1]:4660", "[2001:db8::2]:80");
+        for ends in [four, six, None] {
+            let bytes = [&header(ends)[..], REQUEST].concat();
+            let (told, left) = read_from(&bytes).await;
+            assert_eq!((told.unwrap(), left), (ends, REQUEST));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_follows_a_beginning_is_read_within_bounds(
+            is_version_2: bool,
+            bytes in vec(any::<u8>(), 0..400),
+        ) {
+            let (begin, most) = match is_version_2 {
+                true => (&SIGNATURE[..], SIGNATURE.len() + 4 + REST_MAX),
+                false => (&b"PROXY "[..], LINE_MAX),
+            };
+            let all = [begin, &bytes].concat();
+            let runtime = Builder::new_current_thread().build().unwrap();
+            let (_, left) = runtime.block_on(read_from(&all));
+            prop_assert!(all.len() - left.len() <= most);
         }
     }
 }
