@@ -7,19 +7,22 @@
 //!
 //! The bar: what is asked for twice is served from the cache; a name that does not lead to the
 //! address of the connection is answered by that address and nothing of it is stored; https is a
-//! tunnel, or intercepted, as the list of hosts says; the proxy never connects to itself.
+//! tunnel, or intercepted, as the list of hosts says; the access rules hold for the names and for
+//! the addresses, and no page asks for a login; the proxy never connects to itself.
 
 mod network;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use hashcache_testkit::{Origin, RawRequest, Script};
 use rustix::process::geteuid;
 use tokio::net::TcpListener;
 
-use self::network::{FAMILIES, Family, LISTED, Mode, Network, PORT, SITE, in_url};
+use self::network::{
+    DENIED, FAMILIES, Family, LISTED, Mode, Network, OF_USER, PASSED, PORT, SITE, SITES, in_url,
+};
 use crate::campaign::Campaign;
 use crate::proxy_process::ProxyProcess;
 use crate::real_clients::intercept::front::Front;
@@ -54,7 +57,12 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
                 ("https as a tunnel", trial.tunnel(family).await),
                 ("https intercepted", trial.intercepted(family).await),
                 ("a forged server name", trial.forged_name(family).await),
+                ("a denied site", trial.denied(family).await),
+                ("a denied address", trial.denied_address(family).await),
+                ("a tunnel by a rule", trial.passed(family).await),
+                ("a rule for a user", trial.of_user(family).await),
                 ("the proxy's own address", trial.own_address(family).await),
+                ("the listener itself", trial.listener(family).await),
             ];
             for (what, outcome) in outcomes {
                 let what = format!("{mode}, {}: {what}", family.name);
@@ -92,7 +100,10 @@ impl Trial {
             .argument(folder.join("ca"))
             .run()
             .await?;
-        let front = Front::new(&[SITE, LISTED])?;
+        let config = folder.join("hashcache.toml");
+        std::fs::write(folder.join("users"), USERS)?;
+        std::fs::write(&config, rules(&folder))?;
+        let front = Front::new(&SITES)?;
         std::fs::write(folder.join("servers.pem"), &front.pem)?;
         let network = Network::make(&folder)?;
         network.divert(mode)?;
@@ -101,7 +112,10 @@ impl Trial {
             .without("allow-destination")
             .flag("listen", "127.0.0.1:3128")
             .flag("listen", format!("{mode}://[::]:{PORT}"))
+            .flag("config", config.display())
             .flag("intercept", LISTED)
+            .flag("intercept", PASSED)
+            .flag("intercept", DENIED)
             .flag("intercept-ca", folder.join("ca").display())
             .flag("upstream-ca", folder.join("servers.pem").display())
             .inside(&network.router)
@@ -123,15 +137,12 @@ impl Trial {
     }
 
     /// A page of one of the sites by curl on a device. `at` is the address that the device finds
-    /// for both names.
+    /// for all names.
     async fn curl(&self, at: &str, url: &str, words: &[&str]) -> anyhow::Result<Answer> {
-        let at = in_url(at);
-        let [page, tunnel, listed] = [(SITE, 80), (SITE, 443), (LISTED, 443)]
-            .map(|(name, port)| format!("{name}:{port}:{at}"));
+        let everywhere = format!("::{}:", in_url(at));
         let output = Tool::inside(&self.network.devices, "curl")
             .arguments(&["-sS", "-i", "--noproxy", "*", "--max-time", "20"])
-            .arguments(&["--resolve", &page, "--resolve", &tunnel])
-            .arguments(&["--resolve", &listed])
+            .arguments(&["--connect-to", &everywhere])
             .arguments(words)
             .argument(url)
             .run()
@@ -212,10 +223,74 @@ impl Trial {
         Ok("a tunnel to the server of the connection".to_owned())
     }
 
+    /// Whatever address the device finds for the name.
+    async fn denied(&self, family: &Family) -> anyhow::Result<String> {
+        for at in [family.named, family.other] {
+            let page = self.curl(at, &format!("http://{DENIED}/"), &[]).await?;
+            page.is_refusal(&["no games", "Not in this house.", "the porter"])?;
+            self.is_closed(at, &format!("https://{DENIED}/")).await?;
+        }
+        Ok("a page over http, a closed connection over https".to_owned())
+    }
+
+    /// Whatever allowed name the device gives to the server.
+    async fn denied_address(&self, family: &Family) -> anyhow::Result<String> {
+        let url = format!("http://{SITE}/");
+        let page = self.curl(family.denied, &url, &[]).await?;
+        page.is_refusal(&["no such server"])?;
+        self.is_closed(family.denied, &format!("https://{LISTED}/"))
+            .await?;
+        Ok("refused under the names of other sites".to_owned())
+    }
+
+    /// A TLS connection to a site gets nothing.
+    async fn is_closed(&self, at: &str, url: &str) -> anyhow::Result<()> {
+        let answer = self.curl(at, url, &["-k"]).await;
+        ensure!(answer.is_err(), "{url} at {at} has an answer");
+        Ok(())
+    }
+
+    async fn passed(&self, family: &Family) -> anyhow::Result<String> {
+        let url = format!("https://{PASSED}/passed-{}", family.name);
+        let trusting = ["--cacert", &self.file("servers.pem")];
+        let answer = self.curl(family.named, &url, &trusting).await?;
+        answer.is_from("named")?;
+        Ok("the certificate is that of the server".to_owned())
+    }
+
+    async fn of_user(&self, family: &Family) -> anyhow::Result<String> {
+        for words in [&[][..], &["-H", LOGIN]] {
+            let page = self
+                .curl(family.named, &format!("http://{OF_USER}/"), words)
+                .await?;
+            page.is_refusal(&["needs a login", "in the settings of your device"])?;
+            let asks = page.head.contains("authenticate");
+            ensure!(!asks, "the page asks for a login: {}", page.head);
+        }
+        self.is_closed(family.named, &format!("https://{OF_USER}/"))
+            .await?;
+        Ok("a page that says why no login can be asked for".to_owned())
+    }
+
+    /// A device that connects to the listener, without any rule of the network.
+    async fn listener(&self, family: &Family) -> anyhow::Result<String> {
+        let url = format!("http://{}:{PORT}/", in_url(family.router));
+        let answer = self.curl(family.router, &url, &[]).await;
+        // Without a rule of REDIRECT, the kernel may know of no original destination at all.
+        let is_refused = answer.map_or(true, |it| it.head.starts_with("http/1.1 508"));
+        ensure!(is_refused, "the listener serves itself");
+        Ok("refused".to_owned())
+    }
+
     async fn own_address(&self, family: &Family) -> anyhow::Result<String> {
-        let url = format!("http://{}/", in_url(family.router));
-        let answer = self.curl(family.named, &url, &[]).await?;
-        ensure!(answer.head.starts_with("http/1.1 508"), "{}", answer.head);
+        let router = in_url(family.router);
+        let url = format!("http://{router}/");
+        let listener = format!("Host: {router}:{PORT}");
+        let host = ["-H", &listener];
+        for (at, words) in [(family.router, &[][..]), (family.named, &host)] {
+            let answer = self.curl(at, &url, words).await?;
+            ensure!(answer.head.starts_with("http/1.1 508"), "{}", answer.head);
+        }
         Ok("refused with 508".to_owned())
     }
 
@@ -269,6 +344,19 @@ impl Answer {
         Ok(())
     }
 
+    /// A page of the proxy with status 403 and these words.
+    fn is_refusal(&self, words: &[&str]) -> anyhow::Result<()> {
+        let is_denied = self.head.starts_with("http/1.1 403");
+        let missing = words.iter().find(|word| !self.body.contains(**word));
+        ensure!(
+            is_denied && missing.is_none(),
+            "no refusal with {words:?}: {} {}",
+            self.head,
+            self.body
+        );
+        Ok(())
+    }
+
     fn says(&self, status: &str) -> anyhow::Result<()> {
         ensure!(self.head.contains(status), "no `{status}`: {}", self.head);
         Ok(())
@@ -290,6 +378,29 @@ async fn server(front: &Front, address: &str, name: &'static str) -> anyhow::Res
     front.put_on(TcpListener::bind(at(443)).await?, origin.address())?;
     Ok(origin)
 }
+
+/// The access rules, and the files of `folder` that they need.
+fn rules(folder: &Path) -> String {
+    let denied = FAMILIES.map(|family| format!("\"{}\"", family.denied));
+    format!(
+        "htpasswd = [\"{}\"]\n\
+         login_networks = [\"10.0.0.0/8\", \"fd00::/8\"]\n\
+         contact = \"the porter\"\n\
+         [[access]]\nname = \"no games\"\naction = \"deny\"\nreason = \"Not in this house.\"\n\
+         destinations = [\"{DENIED}\"]\n\
+         [[access]]\nname = \"no such server\"\naction = \"deny\"\ndestinations = [{}]\n\
+         [[access]]\naction = \"tunnel\"\ndestinations = [\"{PASSED}\"]\n\
+         [[access]]\naction = \"allow\"\ndestinations = [\"{OF_USER}\"]\nusers = [\"anna\"]\n\
+         [[access]]\naction = \"deny\"\ndestinations = [\"{OF_USER}\"]\n\
+         [[access]]\naction = \"allow\"\n",
+        folder.join("users").display(),
+        denied.join(", ")
+    )
+}
+
+/// `anna` has the password `right:1`.
+const USERS: &str = "anna:$2y$04$bvIG6Nmid91Mu9RcmmWZfO9uJIet1vZ5RxKoHcc2APXp/vBHdBvP.\n";
+const LOGIN: &str = "Proxy-Authorization: Basic YW5uYTpyaWdodDox";
 
 const PROGRAMS: [&str; 5] = ["unshare", "nsenter", "ip", "nft", "curl"];
 const CHROMIUM: &str = "chromium";

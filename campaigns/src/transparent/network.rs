@@ -47,6 +47,8 @@ pub struct Family {
     pub named: &'static str,
     /// Another server.
     pub other: &'static str,
+    /// A server that a rule denies by its address.
+    pub denied: &'static str,
 }
 
 pub const FAMILIES: [Family; 2] = [
@@ -55,12 +57,14 @@ pub const FAMILIES: [Family; 2] = [
         router: "203.0.113.1",
         named: "203.0.113.2",
         other: "203.0.113.3",
+        denied: "203.0.113.4",
     },
     Family {
         name: "IPv6",
         router: "2001:db8:1::1",
         named: "2001:db8:1::2",
         other: "2001:db8:1::3",
+        denied: "2001:db8:1::4",
     },
 ];
 
@@ -68,6 +72,14 @@ pub const FAMILIES: [Family; 2] = [
 pub const SITE: &str = "site.test";
 /// TLS to this site is intercepted.
 pub const LISTED: &str = "listed.test";
+/// A rule denies this site.
+pub const DENIED: &str = "denied.test";
+/// TLS to this site would be intercepted, but a rule says that it is a tunnel.
+pub const PASSED: &str = "passed.test";
+/// A rule serves this site to one user only.
+pub const OF_USER: &str = "user.test";
+/// All of them lead to the same server.
+pub const SITES: [&str; 5] = [SITE, LISTED, DENIED, PASSED, OF_USER];
 /// The port of the proxy's listener for connections to other servers.
 pub const PORT: u16 = 3129;
 
@@ -75,7 +87,7 @@ impl Network {
     /// Makes the network; `folder` gets the file in which the proxy finds the names.
     pub fn make(folder: &Path) -> anyhow::Result<Self> {
         let hosts = folder.join("hosts");
-        let lines = FAMILIES.map(|family| format!("{} {SITE} {LISTED}\n", family.named));
+        let lines = FAMILIES.map(|family| format!("{} {}\n", family.named, SITES.join(" ")));
         fs::write(&hosts, format!("127.0.0.1 localhost\n{}", lines.concat()))?;
         let network = Self {
             devices: Namespace::make(None)?,
@@ -98,8 +110,10 @@ impl Network {
         )?;
         network.servers.ip(
             "address add 203.0.113.2/24 dev eth0\naddress add 203.0.113.3/24 dev eth0\n\
+             address add 203.0.113.4/24 dev eth0\n\
              address add 2001:db8:1::2/64 dev eth0 nodad\n\
-             address add 2001:db8:1::3/64 dev eth0 nodad\nlink set dev eth0 up\n",
+             address add 2001:db8:1::3/64 dev eth0 nodad\n\
+             address add 2001:db8:1::4/64 dev eth0 nodad\nlink set dev eth0 up\n",
         )?;
         Ok(network)
     }

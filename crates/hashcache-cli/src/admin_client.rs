@@ -1,6 +1,6 @@
-//! Requests to the admin listener of a running proxy.
+//! One request to the admin listener of a running proxy, and its response.
 //!
-//! Called by `link`, `offline` and `purge`. The answers are short, and no more than that is read.
+//! Called by the subcommands `healthcheck`, `link`, `offline` and `purge`.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -13,18 +13,19 @@ use crate::address::reachable;
 use crate::fault::Fault;
 use crate::settings::Effective;
 
-/// The answer to a request.
-#[derive(Debug)]
-pub struct AdminAnswer {
-    /// Its status.
-    pub status: u16,
-    /// Its content.
-    pub content: String,
-}
+/// Longest response that is read.
+const RESPONSE_BYTES: u64 = 1 << 20;
+
+/// How long to wait for a connection at most.
+const CONNECT_TIME: Duration = Duration::from_secs(5);
+
+/// How long a change may take: it may wait for a write to disk, and a slow disk may have other
+/// writes queued.
+const CHANGE_TIME: Duration = Duration::from_secs(60);
 
 /// The address of the admin listener.
 pub fn address(effective: &Effective) -> anyhow::Result<SocketAddr> {
-    effective.values.admin.map(reachable).ok_or_else(|| {
+    effective.values.admin.ok_or_else(|| {
         let fault = Fault::new("the proxy has no admin listener");
         fault.hint("start the proxy with `--admin ADDRESS`").into()
     })
@@ -52,41 +53,55 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
     Ok(token.to_owned())
 }
 
-/// Asks for a page.
-pub fn get(admin: SocketAddr, path: &str) -> anyhow::Result<AdminAnswer> {
-    let head = format!("GET {path} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
-    exchange(admin, &head)
-}
-
-/// Asks for a change.
-pub fn post(admin: SocketAddr, path: &str, token: &str, body: &str) -> anyhow::Result<AdminAnswer> {
-    let request = format!(
-        "POST {path} HTTP/1.1\r\nHost: {admin}\r\nAuthorization: Bearer {token}\r\n\
-         Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
+/// Asks for a change, with JSON as `content`. Returns status and content of the response.
+pub fn change(
+    admin: SocketAddr,
+    path: &str,
+    token: &str,
+    content: &str,
+) -> anyhow::Result<(u16, String)> {
+    let fields = format!(
+        "Authorization: Bearer {token}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n",
+        content.len()
     );
-    exchange(admin, &request)
+    ask(
+        admin,
+        &format!("POST {path}"),
+        &fields,
+        content,
+        CHANGE_TIME,
+    )
 }
 
-fn exchange(admin: SocketAddr, request: &str) -> anyhow::Result<AdminAnswer> {
-    let mut stream = TcpStream::connect_timeout(&admin, Duration::from_secs(5))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+/// Sends `line` (method and path), `fields` (each with its line end) and `content`. Returns status
+/// and content of the response, which may begin `patience` later.
+pub fn ask(
+    admin: SocketAddr,
+    line: &str,
+    fields: &str,
+    content: &str,
+    patience: Duration,
+) -> anyhow::Result<(u16, String)> {
+    let admin = reachable(admin);
+    let mut stream = TcpStream::connect_timeout(&admin, patience.min(CONNECT_TIME))?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let request =
+        format!("{line} HTTP/1.1\r\nHost: {admin}\r\n{fields}Connection: close\r\n\r\n{content}");
     stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES).read_to_end(&mut answer)?;
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, content) = answer
+    let mut response = Vec::new();
+    stream.take(RESPONSE_BYTES).read_to_end(&mut response)?;
+    let response = String::from_utf8_lossy(&response);
+    let (head, content) = response
         .split_once("\r\n\r\n")
         .context("no whole answer came")?;
-    let status = head.split(' ').nth(1).and_then(|it| it.parse().ok());
-    Ok(AdminAnswer {
-        status: status.context("the answer is not HTTP")?,
-        content: content.to_owned(),
-    })
+    let status = head
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
+    Ok((
+        status.context("the answer is not HTTP")?,
+        content.to_owned(),
+    ))
 }
-
-/// A removal waits for a write to disk, and a slow disk may have other writes queued.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// An answer has no more bytes than a list of the purged names, or of links.
-const ANSWER_BYTES: u64 = 1 << 20;

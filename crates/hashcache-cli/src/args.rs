@@ -13,6 +13,8 @@ use hashcache_proxy::{HostList, Offline};
 
 use crate::bench::BenchCommand;
 use crate::ca::CaCommand;
+use crate::healthcheck::HealthArgs;
+use crate::import::ImportArgs;
 use crate::link::LinkCommand;
 use crate::offline::OfflineArgs;
 use crate::plan::PlanArgs;
@@ -75,9 +77,13 @@ pub enum Command {
     Purge(PurgeArgs),
     /// Show or set whether the line to the Internet counts as down
     Offline(OfflineArgs),
+    /// Ask a running proxy whether it works, for containers and scripts
+    Healthcheck(HealthArgs),
     /// Check, show or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Make a configuration of that of Squid
+    Import(ImportArgs),
     /// Make or show the certificate authority for intercepting HTTPS
     #[command(subcommand)]
     Ca(CaCommand),
@@ -516,6 +522,7 @@ mod tests {
                 "placement" => format!("--{flag}=host"),
                 "io" => format!("--{flag}=threads"),
                 "fail" => format!("--{flag}=closed"),
+                "offline" => format!("--{flag}=auto"),
                 "direct" => format!("--{flag}=never"),
                 "peer-choice" => format!("--{flag}=carp"),
                 "set-cookie" => format!("--{flag}=rfc"),

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -11,7 +12,7 @@ use clap::builder::PossibleValuesParser;
 use hashcache_proxy::Offline;
 use serde_json::{Value, json};
 
-use crate::admin_client::{self, address, get, post};
+use crate::admin_client::{address, ask, change, token};
 use crate::fault::Fault;
 use crate::output::say;
 use crate::settings::{self, Environment, given_flags};
@@ -56,23 +57,23 @@ pub fn run(args: &OfflineArgs, environment: &Environment) -> anyhow::Result<Exit
     let effective = settings::load(args.config.as_deref(), given, environment)?;
     let admin = address(&effective)?;
     let asked = match &args.mode {
-        None => get(admin, PATH),
+        None => ask(admin, &format!("GET {PATH}"), "", "", PATIENCE),
         Some(mode) => {
-            let token = admin_client::token(&effective)?;
-            post(admin, PATH, &token, &json!({ "mode": mode }).to_string())
+            let token = token(&effective)?;
+            change(admin, PATH, &token, &json!({ "mode": mode }).to_string())
         }
     };
-    let answer = asked.with_context(|| format!("cannot ask the proxy at {admin}"))?;
-    if answer.status != 200 {
-        let fault = Fault::new(format!("the proxy refused: {}", answer.content.trim()));
-        return Err(match answer.status {
+    let (status, answer) = asked.with_context(|| format!("cannot ask the proxy at {admin}"))?;
+    if status != 200 {
+        let fault = Fault::new(format!("the proxy refused: {}", answer.trim()));
+        return Err(match status {
             401 => fault.hint("use the token file that the proxy uses"),
             403 => fault.hint("start the proxy with `--admin-token-file FILE` too"),
             _ => fault,
         }
         .into());
     }
-    let state: Value = serde_json::from_str(&answer.content).context("the answer is no JSON")?;
+    let state: Value = serde_json::from_str(&answer).context("the answer is no JSON")?;
     say(&match args.json {
         true => format!("{state}\n"),
         false => told(&state),
@@ -91,6 +92,7 @@ fn told(state: &Value) -> String {
 }
 
 const PATH: &str = "/-/offline";
+const PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

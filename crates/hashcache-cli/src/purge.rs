@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use serde_json::{Map, Value, json};
 
-use crate::admin_client::{self, AdminAnswer};
+use crate::admin_client::{address, change, token};
 use crate::fault::Fault;
 use crate::output::say;
 use crate::settings::{self, Environment, Given, given_flags};
@@ -62,12 +62,10 @@ pub struct PurgeArgs {
 /// Purges.
 pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     let effective = settings::load(args.config.as_deref(), args.given(), environment)?;
-    let admin = admin_client::address(&effective)?;
-    let token = admin_client::token(&effective)?;
-    let AdminAnswer {
-        status,
-        content: answer,
-    } = admin_client::post(admin, "/-/purge", &token, &args.body().to_string())
+    let admin = address(&effective)?;
+    let token = token(&effective)?;
+    let body = args.body().to_string();
+    let (status, answer) = change(admin, "/-/purge", &token, &body)
         .with_context(|| format!("cannot ask the proxy at {admin}"))?;
     if status != 200 {
         let fault = Fault::new(format!("the proxy refused: {}", answer.trim()));

@@ -175,7 +175,7 @@ fn is_of_line(failure: &Failure) -> bool {
 /// origins are down is no reason.
 const FAILED_MIN: usize = 5;
 /// Failures count for so long.
-const FAILED_TIME: Duration = Duration::from_mins(2);
+const FAILED_TIME: Duration = Duration::from_secs(120);
 const REACHED_MAX: usize = 8;
 /// Origins that are probed when there is a doubt.
 const DOUBT_PROBES: usize = 2;

@@ -15,9 +15,11 @@ use std::time::Duration;
 use hashcache_testkit::{BodyEnd, Client, Origin, Response, Script};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::time::{sleep, timeout};
 
 use crate::Home;
+use crate::operation::Running;
 use crate::proxy_process::Proxy;
 
 const FLAGS: [&str; 3] = [
@@ -73,7 +75,7 @@ impl Balanced {
                 clients.sort();
                 return clients;
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            sleep(Duration::from_millis(50)).await;
         }
         panic!("the log has no {lines} lines");
     }
@@ -125,6 +127,99 @@ async fn a_header_is_read_from_a_balancer_alone_and_a_balancer_has_to_send_one()
     };
     assert!(is_closed, "{unanswered:?}");
     assert_eq!(balanced.origin.request_count(), 0);
+}
+
+/// Everything but what a rule says for the client at 198.51.100.7, and for one user.
+const RULES: &str = "
+    proxy_protocol_from = [\"127.0.0.2\"]
+    allow_client = [\"198.51.100.0/24\"]
+    htpasswd = [\"users\"]
+    [[access]]
+    name = \"that one\"
+    action = \"deny\"
+    clients = [\"198.51.100.7\"]
+    [[access]]
+    action = \"allow\"
+    clients = [\"all\"]
+    users = [\"anna\"]
+    [[access]]
+    name = \"others\"
+    action = \"deny\"
+    methods = [\"GET\"]
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn access_rules_are_about_the_client_that_the_balancer_names() {
+    let home = Home::new();
+    let origin = Origin::start(|_| Script::response(200, &[], "page"));
+    let origin = origin.await.unwrap();
+    home.file("h.toml", RULES);
+    home.file("users", USERS);
+    let proxy = Running::start(&home, &["--config=h.toml"]);
+    let ask = async |header: &str, fields: &[(&str, &str)]| {
+        let from = [127, 0, 0, 2].into();
+        let mut client = Client::connect_from(from, proxy.listen).await.unwrap();
+        client.send(header.as_bytes()).await.unwrap();
+        let response = client.get(&origin.url("/"), fields).await.unwrap();
+        (
+            response.status,
+            String::from_utf8_lossy(&response.body).into_owned(),
+        )
+    };
+    let login = [("Proxy-Authorization", "Basic YW5uYTpyaWdodDox")];
+    let (status, page) = ask("PROXY TCP4 198.51.100.7 10.0.0.1 1 2\r\n", &login).await;
+    assert_eq!(status, 403);
+    assert!(page.contains("that one"), "{page}");
+    // The balancer is on this machine, where a login may be asked for without TLS. Its client is
+    // not, so nobody asks it for a password that others could read.
+    let (status, page) = ask("PROXY TCP4 198.51.100.8 10.0.0.1 1 2\r\n", &login).await;
+    assert_eq!(status, 403);
+    assert!(page.contains("others"), "{page}");
+    let here = "PROXY TCP4 127.0.0.9 10.0.0.1 1 2\r\n";
+    assert_eq!(ask(here, &[]).await.0, 407);
+    assert_eq!(ask(here, &login).await.0, 200);
+    assert_eq!(origin.request_count(), 1);
+    proxy.end();
+}
+
+/// `anna` has the password `right:1`.
+const USERS: &str = "anna:$2y$04$bvIG6Nmid91Mu9RcmmWZfO9uJIet1vZ5RxKoHcc2APXp/vBHdBvP.\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_that_drips_ends_with_the_time_for_heads_and_a_long_one_at_once() {
+    let home = Home::new();
+    let config = "proxy_protocol_from = [\"127.0.0.2\"]\n[limits]\nhead_time = \"1s\"\n";
+    let config = format!("--config={}", home.file("h.toml", config).display());
+    let proxy = Proxy::start(&home.path().join("cache"), &[&config]).unwrap();
+    let balancer = TcpSocket::new_v4().unwrap();
+    balancer.bind(([127, 0, 0, 2], 0).into()).unwrap();
+    let mut dripping = balancer.connect(proxy.address()).await.unwrap();
+    dripping.write_all(b"PROXY UNKNOWN ").await.unwrap();
+    let ended = timeout(Duration::from_secs(60), async {
+        let (mut read, mut write) = dripping.split();
+        let mut answer = Vec::new();
+        let drip = async {
+            // Fewer bytes than a line may have, so only the time can end it.
+            for _ in 0..60 {
+                let _ = write.write_all(b"x").await;
+                sleep(Duration::from_millis(500)).await;
+            }
+        };
+        tokio::select! {
+            _ = read.read_to_end(&mut answer) => answer.is_empty(),
+            () = drip => false,
+        }
+    });
+    assert!(ended.await.unwrap(), "a header took 30 s");
+    let balancer = TcpSocket::new_v4().unwrap();
+    balancer.bind(([127, 0, 0, 2], 0).into()).unwrap();
+    let mut long = balancer.connect(proxy.address()).await.unwrap();
+    let header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff";
+    long.write_all(header).await.unwrap();
+    // It is refused by its length, before any of it has come.
+    let mut answer = Vec::new();
+    let _reset = long.read_to_end(&mut answer).await;
+    assert!(answer.is_empty(), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

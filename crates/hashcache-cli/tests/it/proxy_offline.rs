@@ -35,10 +35,16 @@ fn answer(request: &RawRequest) -> Script {
 
 impl Served {
     async fn start(flags: &[&str]) -> Self {
+        Self::configured("", flags).await
+    }
+
+    async fn configured(config: &str, flags: &[&str]) -> Self {
         let home = Home::new();
         home.file("token", "a-token-of-many-letters\n");
         let token = format!("--admin-token-file={}", home.path().join("token").display());
-        let flags = [flags, &[token.as_str()]].concat();
+        let config = home.file("h.toml", config);
+        let config = format!("--config={}", config.display());
+        let flags = [flags, &[token.as_str(), config.as_str()]].concat();
         Self {
             origin: Origin::start(answer).await.unwrap(),
             proxy: Proxy::start(&home.path().join("cache"), &flags).unwrap(),
@@ -129,6 +135,28 @@ async fn tunnels_and_posts_fail_at_once_and_the_own_network_is_still_reached() {
     let mut client = Client::connect(served.proxy.address()).await.unwrap();
     let inside = client.get(&served.origin.url("/new"), &[]).await.unwrap();
     assert_eq!(inside.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_that_denies_still_denies_what_is_stored_and_what_is_not() {
+    let rules = "[[access]]\nname = \"not you\"\naction = \"deny\"\nclients = [\"127.0.0.9\"]\n";
+    let served = Served::configured(rules, &[]).await;
+    for _ in 0..3 {
+        assert_eq!(served.get("/fresh", &[]).await.status, 200);
+    }
+    served.offline(&["on"]);
+    assert_eq!(served.get("/fresh", &[]).await.status, 200);
+    for path in ["/fresh", "/new"] {
+        let from = [127, 0, 0, 9].into();
+        let connecting = Client::connect_from(from, served.proxy.address());
+        let mut client = connecting.await.unwrap();
+        let url = format!("http://{}{path}", served.host());
+        let page = client.get(&url, &[]).await.unwrap();
+        assert_eq!(page.status, 403, "{path}");
+        let text = String::from_utf8_lossy(&page.body);
+        assert!(text.contains("not you"), "{path}: {text}");
+    }
+    assert_eq!(served.origin.request_count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 //! Called by `connect` for tunnels, by `intercepted` for hosts that are to be verified, and by both
 //! `intercepted` and `transparent` for tunnels that begin without a channel.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use hashcache_http::{Authority, Scheme, via_members};
@@ -87,6 +88,11 @@ impl Destination {
                 None => connecting.await,
             };
             match connected {
+                Ok((_, address)) if hop.peer().is_none() && is_member(worker, address.ip()) => {
+                    return Err(Failure::DestinationDenied {
+                        address: address.ip(),
+                    });
+                }
                 Ok((channel, address)) => return Ok((channel, hop.at(Some(address)))),
                 Err(failure) if is_final(&failure) => return Err(failure),
                 Err(failure) => failed = failure,
@@ -128,4 +134,12 @@ pub(super) async fn carry(
     };
     let open = worker.metrics.tunnel();
     tunnel::carry(connection, log_entry, client, upstream, open).await;
+}
+
+/// Whether another box of the list has this address. It takes what comes from our address for the
+/// request of a member, so no client may speak to it through a tunnel.
+fn is_member(worker: &Worker, address: IpAddr) -> bool {
+    let live = worker.common.live();
+    let members = live.routes.members();
+    members.is_some_and(|members| members.have_address(address))
 }

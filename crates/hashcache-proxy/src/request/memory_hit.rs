@@ -19,13 +19,13 @@ use hashcache_http::{RequestFacts, RequestTarget, Reuse, Scheme, Target, cache_k
 use http::{Method, StatusCode, Version};
 use tokio::time::Instant;
 
+use super::HEAD_FREE;
 use super::hit::reuse_stored;
 use super::site::with_scheme;
 use super::stored_form::ZSTD;
 use super::transaction::Served;
-use super::{HEAD_FREE, own};
 use crate::connect::intercepted::refusal;
-use crate::connection::{Connection, InterceptedFor};
+use crate::connection::{Connection, InterceptedFor, MayAsk};
 use crate::log_entry::MemoryHitEntry;
 use crate::page_groups::PageFields;
 use crate::site::encode::{ABOUT_IDENTITY, has_no_transform, prefers_zstd};
@@ -49,8 +49,8 @@ impl MemoryHits {
         let is_own = connection.intercepted.as_ref().is_some_and(is_self_test);
         // A child speaks HTTP/2, and a reload may take its rights. On a connection that the network
         // has sent here each name is looked up first.
-        let is_other = connection.child.is_some() || connection.destination.is_some();
-        if connection.denied().is_some() || is_other || is_own {
+        let is_other = connection.child.is_some() || connection.plain_destination().is_some();
+        if is_other || is_own {
             return None;
         }
         let connection = Rc::clone(connection);
@@ -239,6 +239,15 @@ fn target(
     host: Option<&str>,
 ) -> Option<(Target, Option<Grace>)> {
     let common = &connection.worker.common;
+    let live = common.live();
+    let permits = |target: &Target| {
+        let worker = &connection.worker;
+        // A request with a login has a field that is not known here.
+        let user = || connection.user_without_login(&live, MayAsk::Yes);
+        connection
+            .access
+            .permits_stored(worker, &live, (user, &target.authority))
+    };
     let scheme = match connection.intercepted {
         Some(_) => Scheme::Https,
         None => connection.scheme,
@@ -249,7 +258,7 @@ fn target(
         let RequestTarget::Resource(target) = named else {
             return None;
         };
-        return is_for_it.then_some((target, None));
+        return (is_for_it && permits(&target)).then_some((target, None));
     }
     let RequestTarget::Resource(target) = named else {
         return None;
@@ -257,12 +266,11 @@ fn target(
     if target.scheme.needs_gateway() {
         return None;
     }
-    let live = common.live();
     if common.is_reverse() {
         let site = live
             .sites
             .find(&target.authority)
-            .filter(|it| it.is_plain)?;
+            .filter(|it| it.is_plain && permits(&target))?;
         // Without fields that say otherwise the client is the peer.
         let authority = match site.spec.any_host_authority() {
             Some(authority) => authority.clone(),
@@ -278,8 +286,9 @@ fn target(
     let is_usual = request.form == RequestForm::Absolute
         && !common.is_admin(&target.authority)
         && !common.is_us(&target.authority)
-        && !own::is_self_test(connection, &target.authority)
-        && check_port(&live.ports, target.scheme, target.authority.port).is_ok();
+        && !connection.is_self_test(&target.authority)
+        && check_port(&live.ports, target.scheme, target.authority.port).is_ok()
+        && permits(&target);
     is_usual.then_some((target, None))
 }
 

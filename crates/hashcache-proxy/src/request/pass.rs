@@ -43,6 +43,9 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         (Some(route), _) => route,
         (None, Some(server)) => worker.route_to_server(target, server, &request.fields)?,
         (None, None) if upgrades => worker.route_for_upgrade(space, target, &request.fields)?,
+        (None, None) if request.is_for_origin() => {
+            worker.route_past_members(space, target, &request.fields)?
+        }
         (None, None) => worker.route_to(space, target, &request.fields)?,
     };
     let ClientRequest {

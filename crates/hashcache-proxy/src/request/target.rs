@@ -34,7 +34,7 @@ pub(super) fn parse(
 ) -> Result<RequestTarget, Failure> {
     let (text, host) = target_and_host(request, info)?;
     // HTTP/1.0 clients may omit Host; the connection has named the server.
-    let server = connection.destination.map(Authority::from);
+    let server = connection.plain_destination().map(Authority::from);
     let server = server.map(|server| server.display(Scheme::Http).to_string());
     let host = host.or(server.as_deref());
     let Some(intercepted) = &connection.intercepted else {

@@ -4,7 +4,8 @@
 //! its own and name another one, whose URLs would then lead to what this server has sent
 //! (CVE-2009-0801); or name a server that the program itself may not reach. So a name counts only
 //! if it leads to the address that the client had connected to. If it does not, that address
-//! answers, and the store is not used.
+//! answers, and the store is not used. The access rules must then permit both the name and the
+//! address: neither is known to be what the other says.
 //!
 //! Invariant: what is stored, or given from the store, is of a name that leads to the original
 //! destination of the connection.
@@ -13,10 +14,11 @@
 use std::net::SocketAddr;
 
 use hashcache_http::{Authority, Scheme, Target};
-use http::StatusCode;
+use http::{Method, StatusCode};
 
 use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::permission::permit_without_login;
 
 /// Refuses what no web server would be asked for, and what would come back here.
 pub(super) fn check(connection: &Connection, target: &Target) -> Result<(), Failure> {
@@ -32,15 +34,23 @@ pub(super) fn check(connection: &Connection, target: &Target) -> Result<(), Fail
     }
 }
 
-/// The only server that may answer a request for `named`; `None`: the client had connected to the
-/// server that it names.
+/// The only server that may answer a request for `named`, which is permitted; `None`: the client
+/// had connected to the server that it names.
+///
+/// # Errors
+/// The rules refuse that server by its address.
 pub(super) async fn only_server(
     connection: &Connection,
     destination: SocketAddr,
-    named: &Authority,
-) -> Option<Authority> {
+    (method, named): (&Method, &Authority),
+) -> Result<Option<Authority>, Failure> {
     let upstream = connection.worker.upstream();
     let is_named =
         named.port == destination.port() && upstream.leads_to(&named.host, destination.ip()).await;
-    (!is_named).then(|| destination.into())
+    if is_named {
+        return Ok(None);
+    }
+    let server = Authority::from(destination);
+    permit_without_login(connection, (method, &server))?;
+    Ok(Some(server))
 }

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{debug, error};
 
-use super::connection_counts::ConnectionCounts;
+use super::connection_counts::{ConnectionCounts, connection_bytes};
 use super::forward_listener::ForwardListener;
 use super::link_listener::LinkListener;
 use super::original_destination;
@@ -33,7 +33,9 @@ use super::protocol::{NotServed, detect_protocol};
 use super::proxy_protocol;
 use super::site_checks::check_origins;
 use super::stage::{DRAIN_STEP, RunError, Stage, accept_while_serving};
+use super::watchdog::Pulse;
 use crate::access_log::{RequestId, WorkerLog};
+use crate::client_access::ClientAccess;
 use crate::connect::transparent;
 use crate::connection::Connection;
 use crate::failure::Failure;
@@ -57,6 +59,7 @@ pub(super) struct Core {
     pub(super) settings: Settings,
     pub(super) counts: Arc<ConnectionCounts>,
     pub(super) stopping: watch::Receiver<Stage>,
+    pub(super) pulse: Option<Pulse>,
 }
 
 impl Core {
@@ -82,7 +85,7 @@ impl Core {
             })
     }
 
-    async fn serve(self, number: usize, sockets: CoreSockets) {
+    async fn serve(mut self, number: usize, sockets: CoreSockets) {
         let CoreSockets {
             clients,
             link,
@@ -99,6 +102,9 @@ impl Core {
             tokio::task::spawn_local(probe_peers(Rc::clone(&worker)));
             tokio::task::spawn_local(check_origins(Rc::clone(&worker)));
             tokio::task::spawn_local(probe_line(Rc::clone(&worker)));
+        }
+        if let Some(pulse) = self.pulse.take() {
+            tokio::task::spawn_local(pulse.answer());
         }
         let core = Rc::new(self);
         // Connections and listeners hold a sender each; when the last is dropped, the core can end.
@@ -199,7 +205,8 @@ impl Core {
         let tls_destination = destination.filter(|to| to.port() == Scheme::Https.default_port());
         let share = self.common.shares.of(client.ip());
         let allowance = Allowance::new(share, self.cache.clone());
-        let counted = match self.counts.admit(&allowance, speaks, &self.settings.limits) {
+        let bytes = connection_bytes(speaks, self.settings.mode);
+        let counted = match self.counts.admit(&allowance, bytes, &self.settings.limits) {
             Ok(counted) => counted,
             Err(limit) => {
                 worker.metrics.limit(limit);
@@ -241,7 +248,7 @@ impl Core {
         let (stop, stopping) = watch::channel(false);
         let (over, drained) = watch::channel(false);
         let connection = Connection {
-            denied: self.denied(client.ip(), destination),
+            access: Rc::new(ClientAccess::new(client.ip(), &self.common.live())),
             worker: Rc::clone(&worker),
             cell: wire::Cell::within(&allowance, counted.bytes),
             allowance: allowance.clone(),
@@ -299,20 +306,6 @@ impl Core {
         let live = self.common.live();
         let mut balancers = live.balancers.iter();
         is_direct && balancers.any(|network| network.contains(address))
-    }
-
-    /// The reason if this client is not served. A connection that the network has sent here is in a
-    /// loop if it is from this machine or to it: then the rules of the network match connections of
-    /// the proxy itself.
-    fn denied(&self, client: IpAddr, destination: Option<SocketAddr>) -> Option<Failure> {
-        let common = &self.common;
-        if let Err(failure) = common.live().clients.check(client) {
-            return Some(failure);
-        }
-        let is_own = |address| common.is_own_address(address);
-        destination
-            .filter(|to| is_own(to.ip()) || is_own(client))
-            .map(|_| Failure::Loop)
     }
 }
 

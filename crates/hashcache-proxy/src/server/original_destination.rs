@@ -1,7 +1,7 @@
 //! The server to which a client had connected before the network sent its connection here.
 //!
-//! Called by `server` for the sockets of `tproxy://` listeners, and by `cores` for each connection
-//! that a `redirect://` or `tproxy://` listener accepts.
+//! Called by `server` and `supervisor` for the sockets of `tproxy://` listeners, and by `cores` for
+//! each connection that a `redirect://` or `tproxy://` listener accepts.
 //!
 //! Invariant: a connection whose original destination is not known is not served. Only the kernel
 //! is asked for it, so a client cannot choose it by what it sends.
@@ -15,10 +15,12 @@ use tokio::net::TcpStream;
 use crate::settings::Diversion;
 
 /// Lets a socket accept connections to addresses that are not those of this host. Needs the
-/// capability CAP_NET_ADMIN.
+/// capability CAP_NET_ADMIN, unless a service manager has set it before (`Transparent=yes`).
 pub(super) fn set_transparent(socket: &Socket, listen: SocketAddr) -> io::Result<()> {
     match listen.ip() {
+        IpAddr::V4(_) if socket.ip_transparent_v4()? => Ok(()),
         IpAddr::V4(_) => socket.set_ip_transparent_v4(true),
+        IpAddr::V6(_) if socket.ip_transparent_v6()? => Ok(()),
         IpAddr::V6(_) => socket.set_ip_transparent_v6(true),
     }
 }

@@ -154,6 +154,8 @@ mod tests {
         let mut v6 = [0; 36];
         (v6[15], v6[31], v6[33], v6[35]) = (1, 2, 3, 4);
         let extended = [&v4[..], &[0x20, 0, 1, 0]].concat();
+        // Extensions are not read, so one that says a wrong length does no harm.
+        let full = [&v4[..], &[0xff; REST_MAX - 12]].concat();
         let four = ends("192.0.2.1:4660", "198.51.100.2:80");
         for (header, expected) in [
             (
@@ -168,6 +170,7 @@ mod tests {
             (b"PROXY UNKNOWN anything at all\r\n".to_vec(), None),
             (version_2(0x21, 0x11, &v4), four),
             (version_2(0x21, 0x11, &extended), four),
+            (version_2(0x21, 0x11, &full), four),
             (version_2(0x21, 0x21, &v6), ends("[::1]:3", "[::2]:4")),
             (version_2(0x20, 0x11, &v4), None),
             (version_2(0x20, 0, &[]), None),

@@ -289,8 +289,10 @@ fn a_domain_of_the_own_network_may_have_private_addresses_and_no_other_name_may(
     let AllowedDestination::Domain(domain) = "school.test@10.0.0.1".parse().unwrap() else {
         panic!("a domain was asked for");
     };
-    let deny = [prefix("10.9.0.0/16")];
+    let deny = [prefix("10.9.0.0/16"), prefix("2002:a08::/32")];
     let destinations = Destinations::new(&[], &deny, own()).with_domains(&[domain]);
+    // The translator of this network has a private prefix.
+    let destinations = destinations.behind(&["fd64::/96".parse().unwrap()]);
     let is_allowed = |name: &str, address: &str, purpose| {
         let host = Host::parse(name).unwrap();
         let checked = destinations.check_named(&host, ip(address), purpose);
@@ -334,6 +336,10 @@ fn a_domain_of_the_own_network_may_have_private_addresses_and_no_other_name_may(
         "203.0.113.7",
         "2001:db8:7::7",
         "::ffff:127.0.0.1",
+        // 10.9.1.1 and 127.0.0.1 behind the translator, and 10.8.1.1 in 6to4.
+        "fd64::a09:101",
+        "fd64::7f00:1",
+        "2002:a08:101::1",
     ] {
         assert!(
             !is_allowed("www.school.test", address, Purpose::Forward),
