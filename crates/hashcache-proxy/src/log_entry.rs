@@ -348,6 +348,13 @@ impl TunnelEntryBuilder {
         self.write_as(worker, outcome, 0, (true, Some(failure.slug())));
     }
 
+    /// Writes the entry of a connection that the network has sent here and that gets no tunnel. The
+    /// status is the one that a client which knows of the proxy would get.
+    pub(crate) fn refused(&mut self, worker: &Worker, failure: &Failure) {
+        self.status = failure.status().as_u16();
+        self.failed(worker, failure);
+    }
+
     /// Writes the entry of an intercepted CONNECT; the requests inside have entries of their own.
     pub(crate) fn intercepted(&self, worker: &Worker, handshake: Handshake) {
         let failed = match handshake {

@@ -40,7 +40,7 @@ pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: S
     // It has no other sign that something failed.
     client.reset_on_drop(true);
     if let Some(failure) = connection.denied() {
-        return log_entry.failed(worker, &failure);
+        return log_entry.refused(worker, &failure);
     }
     let mut drained = connection.drained.clone();
     let time = intercepted::peek_time(&connection);
@@ -62,7 +62,7 @@ pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: S
     log_entry.set_authority(authority.to_string());
     let (to, candidate) = match way(&connection, &authority, (&peeked.seen, named)) {
         Ok(way) => way,
-        Err(failure) => return log_entry.failed(worker, &failure),
+        Err(failure) => return log_entry.refused(worker, &failure),
     };
     client.reset_on_drop(false);
     match candidate {
