@@ -276,7 +276,7 @@ fn cannot_run(error: RunError) -> anyhow::Error {
         }
         RunError::Listen { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
             "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE, `tproxy://` needs \
-             CAP_NET_ADMIN"
+             CAP_NET_RAW or CAP_NET_ADMIN"
         }
         RunError::Listen { source, .. } if source.kind() == ErrorKind::AddrNotAvailable => {
             "this machine does not have this address; 0.0.0.0 means all its addresses"

@@ -238,13 +238,13 @@ fn a_passed_socket_that_no_setting_names_is_refused() {
     assert!(outcome.stderr.contains("LISTEN_FDS"), "{outcome:?}");
 }
 
-/// Whether this process may make sockets transparent (CAP_NET_ADMIN).
-fn may_administer_networks() -> bool {
+/// Whether this process may make sockets transparent: it has CAP_NET_ADMIN or CAP_NET_RAW.
+fn may_make_transparent() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
     let mut lines = status.lines();
     let all = lines.find_map(|line| line.strip_prefix("CapEff:"));
     let all = u64::from_str_radix(all.expect("a line of it").trim(), 16);
-    all.expect("capabilities are a number") & 1 << 12 != 0
+    all.expect("capabilities are a number") & (1 << 12 | 1 << 13) != 0
 }
 
 /// On a passed socket of such a listener the proxy finds itself as the destination, and refuses to
@@ -259,7 +259,7 @@ fn a_passed_socket_for_other_destinations_is_made_transparent_or_refused() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("--listen=tproxy://{}", address(&socket));
     let flags = [&listen, "--admin=none"];
-    if may_administer_networks() {
+    if may_make_transparent() {
         let service = Service::listening(&home, &socket, &listen);
         let serving = format!("READY=1\nSTATUS=serving on {}", address(&socket));
         assert_eq!(service.message(), serving);

@@ -85,6 +85,9 @@ fn way(
     (hello, named): (&Result<ParsedHello, Reason>, Result<Authority, Reason>),
 ) -> Result<(Destination, Option<Candidate>), Failure> {
     let worker = &connection.worker;
+    if connection.gets_stored_only() {
+        return Err(Failure::NotCached);
+    }
     check_ports(connection, authority.port)?;
     let action = permit(connection, authority, hello)?;
     let to = Destination::of(worker, authority, (&HeaderMap::new(), Version::HTTP_11))?;

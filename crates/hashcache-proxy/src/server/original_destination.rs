@@ -15,7 +15,8 @@ use tokio::net::TcpStream;
 use crate::settings::Diversion;
 
 /// Lets a socket accept connections to addresses that are not those of this host. Needs the
-/// capability CAP_NET_ADMIN, unless a service manager has set it before (`Transparent=yes`).
+/// capability CAP_NET_RAW or CAP_NET_ADMIN, unless a service manager has set it before
+/// (`Transparent=yes`).
 pub(super) fn set_transparent(socket: &Socket, listen: SocketAddr) -> io::Result<()> {
     match listen.ip() {
         IpAddr::V4(_) if socket.ip_transparent_v4()? => Ok(()),
