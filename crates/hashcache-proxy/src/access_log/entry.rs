@@ -128,6 +128,8 @@ pub(crate) enum Outcome {
     VaryMiss,
     /// `fwd=stale`: there is a new response.
     Stale,
+    /// `fwd=stale`: the stored response could not be validated, and must not be served unvalidated.
+    StaleFailed,
     /// `fwd=request`: the client wanted the origin's answer.
     Request,
     /// `fwd=bypass`: not to be cached, by rule.
@@ -197,6 +199,7 @@ impl Outcome {
             Self::Miss => ("uri-miss", "TCP_MISS", Some(OutcomeClass::Miss)),
             Self::VaryMiss => ("vary-miss", "TCP_MISS", Some(OutcomeClass::Miss)),
             Self::Stale => ("stale", "TCP_REFRESH_MODIFIED", Some(OutcomeClass::Miss)),
+            Self::StaleFailed => ("stale", "TCP_REFRESH_FAIL_ERR", Some(OutcomeClass::Miss)),
             Self::Request => (
                 "request",
                 "TCP_CLIENT_REFRESH_MISS",

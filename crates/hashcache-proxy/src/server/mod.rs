@@ -118,12 +118,12 @@ pub fn run<E: std::fmt::Display>(
         .iter()
         .filter_map(|it| it.local_addr().ok())
         .collect::<Vec<_>>();
-    let log = AccessLogger::start(&settings).map_err(|source| RunError::AccessLog {
+    let clock = Arc::new(Clock::start(state.clock));
+    let log = AccessLogger::start(&settings, &clock).map_err(|source| RunError::AccessLog {
         place: settings.access_log.to_string(),
         source,
     })?;
     let log = Arc::new(log);
-    let clock = Arc::new(Clock::start(state.clock));
     let metrics = Metrics::new(settings.workers);
     let identity = Identity::load(&settings.tls, &clock)?;
     let interceptor = interceptor(&settings, &clock)?;
