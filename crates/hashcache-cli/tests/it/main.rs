@@ -8,6 +8,7 @@ mod environment;
 mod log_readers;
 mod operation;
 mod plan;
+mod watching;
 
 mod cache_box;
 mod proxy_process;
