@@ -13,7 +13,9 @@ use hashcache_proxy::HostList;
 
 use crate::bench::BenchCommand;
 use crate::ca::CaCommand;
+use crate::explain::ExplainArgs;
 use crate::link::LinkCommand;
+use crate::list::ListArgs;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::settings::{
@@ -70,6 +72,10 @@ pub enum Command {
         #[command(flatten)]
         settings: Box<SettingArgs>,
     },
+    /// Say what a running proxy would do with a request for a URL, and why
+    Explain(ExplainArgs),
+    /// List what a running proxy has stored
+    List(ListArgs),
     /// Remove objects from the cache of a running proxy
     Purge(PurgeArgs),
     /// Check, show or explain the configuration

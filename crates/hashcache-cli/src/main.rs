@@ -8,6 +8,7 @@
 // What was asked.
 mod address;
 mod args;
+mod ask;
 mod fault;
 mod open_fault;
 mod private;
@@ -22,8 +23,10 @@ mod completions;
 mod config;
 mod env;
 mod example;
+mod explain;
 mod inspect;
 mod link;
+mod list;
 mod man;
 mod plan;
 mod proxy;
@@ -59,6 +62,8 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Purge(args) => purge::run(&args, &environment),
+        Command::Explain(args) => explain::run(&args, &environment),
+        Command::List(args) => list::run(&args, &environment),
         Command::Ca(command) => ca::run(&command, &environment),
         Command::Link(command) => link::run(&command, &environment),
         Command::Config(command) => config::run(command, &environment),

@@ -1,8 +1,8 @@
 //! The admin listener: metrics, health and figures, for operators and their monitoring.
 //!
 //! Started by `server` on a bound listener, by default on loopback. Answers `/`, `/metrics`,
-//! `/stats`, `/-/links`, `/-/healthy` and `/-/ready`, which change nothing, and `POST /-/purge`,
-//! which needs a token.
+//! `/stats`, `/-/links`, `/-/healthy`, `/-/ready` and `/-/explain`, which change nothing; and with
+//! a token `/-/list`, which names URLs that people have used, and `POST /-/purge`.
 //!
 //! Invariants: a page of a foreign site cannot read this through a browser on this machine (DNS
 //! rebinding): Host must be a loopback name, a loopback address or the address of the connection.
@@ -10,6 +10,7 @@
 
 mod answer;
 mod purge;
+mod views;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -32,7 +33,10 @@ use tokio::time::Instant;
 use self::answer::{plain, typed};
 pub(crate) use self::purge::read_token;
 use self::purge::{Purges, SitesView};
+use self::views::Views;
+use crate::explain::Explainer;
 use crate::frame::document;
+use crate::inventory::Inventory;
 use crate::metrics::Exposition;
 use crate::page::{self, PageReader};
 use crate::purge::Purger;
@@ -43,6 +47,7 @@ pub(crate) struct Admin {
     exposition: Exposition,
     draining: AtomicBool,
     purges: Option<Purges>,
+    views: Option<Views>,
 }
 
 impl Admin {
@@ -52,6 +57,7 @@ impl Admin {
         purger: Purger,
         sites: SitesView,
         token_file: Option<PathBuf>,
+        (explainer, inventory): (Explainer, Inventory),
     ) -> Arc<Self> {
         // Logs a bad token file now, and not only at the first purge.
         let _told = token_file.as_deref().map(purge::token);
@@ -60,6 +66,10 @@ impl Admin {
                 purger,
                 sites,
                 token_file,
+            }),
+            views: Some(Views {
+                explainer,
+                inventory,
             }),
             ..Self::of(exposition)
         })
@@ -70,6 +80,7 @@ impl Admin {
             exposition,
             draining: AtomicBool::new(false),
             purges: None,
+            views: None,
         }
     }
 
@@ -131,7 +142,10 @@ impl Admin {
                             }
                         }
                     }
-                    None => admin.answer(&head),
+                    None => match admin.view(&head).await {
+                        Some(view) => view,
+                        None => admin.answer(&head),
+                    },
                 };
                 Ok::<_, Infallible>(response.map(Full::new))
             }
@@ -166,6 +180,12 @@ impl Admin {
         }
     }
 
+    /// The answer to a question about requests or the store, if it is one.
+    async fn view(&self, head: &http::request::Parts) -> Option<Response<Bytes>> {
+        let (views, purges) = self.views.as_ref().zip(self.purges.as_ref())?;
+        views.answer(head, purges).await
+    }
+
     /// The answer to one request for a page.
     fn answer(&self, head: &http::request::Parts) -> Response<Bytes> {
         if head.method != Method::GET && head.method != Method::HEAD {
@@ -179,6 +199,8 @@ impl Admin {
             "/-/healthy" => plain(StatusCode::OK, "ok\n".to_owned()),
             "/-/ready" => self.ready(),
             purge::PATH => not_allowed("POST"),
+            // `view` has answered a GET.
+            views::EXPLAIN | views::LIST => not_allowed("GET"),
             _ => plain(StatusCode::NOT_FOUND, "no such page; see /\n".to_owned()),
         }
     }
@@ -302,7 +324,7 @@ fn json_page(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
 
 /// The page of `hashcache link status`.
 const LINKS: &str = "/-/links";
-const PATHS: [(&str, &str); 6] = [
+const PATHS: [(&str, &str); 8] = [
     ("/metrics", "metrics for Prometheus (OpenMetrics)"),
     ("/stats", "the main metrics as JSON"),
     ("/-/healthy", "health: 200 if the process answers"),
@@ -311,6 +333,11 @@ const PATHS: [(&str, &str); 6] = [
         "readiness, and the state of the cache and the clock",
     ),
     (LINKS, "links to parents and from children, as JSON"),
+    (
+        "/-/explain?url=http://example.org/",
+        "what would happen to a request for this URL, as JSON",
+    ),
+    ("/-/list", "what is stored, as JSON, with the token"),
     ("/-/purge", "POST a purge as JSON, with the token"),
 ];
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

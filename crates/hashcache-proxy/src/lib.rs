@@ -22,9 +22,11 @@ mod in_flight_ranges;
 mod intercept;
 mod log_entry;
 mod mirror;
+mod not_stored;
 mod page_groups;
 mod purge;
 mod request;
+mod reuse;
 #[allow(
     dead_code,
     unused_imports,
@@ -49,7 +51,9 @@ mod upstream;
 mod access_log;
 mod admin;
 mod clock;
+mod explain;
 mod frame;
+mod inventory;
 mod metrics;
 mod page;
 mod state_file;

@@ -5,6 +5,7 @@ mod certificate_authority;
 mod command;
 mod configuration;
 mod environment;
+mod explain;
 mod log_readers;
 mod operation;
 mod plan;

@@ -1,4 +1,5 @@
-//! `POST /-/purge`: the only request to the admin listener that changes anything.
+//! `POST /-/purge`: the only request to the admin listener that changes anything; and the token
+//! that it needs.
 //!
 //! The body is JSON: `url`, `prefix`, `label` or `group` (with `origin`), each a string or a list
 //! of strings, or `"everything": true`; and `"soft": true`. The token is in a file that the
@@ -142,7 +143,7 @@ const OTHERS: u32 = 0o027;
 
 impl Purges {
     /// The response to a request without the token.
-    fn refusal(&self, fields: &HeaderMap) -> Option<Response<Bytes>> {
+    pub(super) fn refusal(&self, fields: &HeaderMap) -> Option<Response<Bytes>> {
         let Some(path) = &self.token_file else {
             return Some(error(
                 StatusCode::FORBIDDEN,

@@ -54,9 +54,12 @@ use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
+use crate::explain::Explainer;
 use crate::intercept::InterceptState;
+use crate::inventory::Inventory;
 use crate::link::chunk_tables::ChunkTables;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
+use crate::not_stored::RecentlyNotStored;
 use crate::page_groups::PageGroups;
 use crate::peers;
 use crate::purge::Purger;
@@ -191,6 +194,7 @@ pub fn run<E: std::fmt::Display>(
             settings.limits.client_share,
         ),
         collapse,
+        not_stored: RecentlyNotStored::default(),
         purger,
         own,
         exposition: exposition.clone(),
@@ -267,6 +271,10 @@ pub fn run<E: std::fmt::Display>(
             })
         },
         settings.admin_token_file.clone(),
+        (
+            Explainer::new(Arc::clone(&common), cache.clone()),
+            Inventory::new(Arc::clone(&common), cache.clone()),
+        ),
     );
     if let Some(listener) = admin_listener {
         let listener = TcpListener::from_std(listener).map_err(system("the admin listener"))?;

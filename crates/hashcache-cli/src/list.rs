@@ -1,0 +1,152 @@
+//! `hashcache list`: asks a running proxy what it has stored, part by part.
+//!
+//! Called by `main`. The proxy walks through its store slowly; this prints what each part has found
+//! and asks for the next. When it ends, also by a signal or a closed pipe, so does the walk.
+//! Nothing but one part is held in memory.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Args;
+use serde_json::Value;
+
+use crate::ask::{self, AdminRequest, encoded};
+use crate::settings::{self, Environment};
+use crate::units::brief_size;
+
+/// Arguments of `hashcache list`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+The proxy reads its whole store for this, at most a quarter of the time, so a large cache takes
+long. What is printed was stored at some moment of the walk; a response may be printed twice.
+It names URLs that people have used, so it needs the token of --admin-token-file, as a purge does.
+Exit status: 0 all of the store was looked at, or --limit was reached, 2 it was not.")]
+pub struct ListArgs {
+    /// Only URLs that begin with this one
+    #[arg(long, value_name = "URL")]
+    prefix: Option<String>,
+    /// End after so many
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<u64>,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    json: bool,
+    /// Configuration file of the proxy
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Admin address of the proxy [default: from the configuration]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// File with the token [default: from the configuration]
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<String>,
+}
+
+/// Lists.
+pub fn run(args: &ListArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
+    let given = ask::given(&[
+        ("admin", &args.admin),
+        ("admin-token-file", &args.admin_token_file),
+    ]);
+    let effective = settings::load(args.config.as_deref(), given, environment)?;
+    let admin = ask::admin_of(&effective.values)?;
+    let token = ask::token_of(&effective.values)?;
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut from = String::new();
+    while left > 0 {
+        let target = target(args.prefix.as_deref(), &from);
+        let request = AdminRequest {
+            token: Some(&token),
+            ..AdminRequest::get(&target)
+        };
+        let text = ask::get(admin, &request)?;
+        let part: Value = serde_json::from_str(&text).context("the answer is no JSON")?;
+        for object in part["objects"].as_array().into_iter().flatten() {
+            if left == 0 {
+                break;
+            }
+            left -= 1;
+            print(&match args.json {
+                true => format!("{object}\n"),
+                false => told(object),
+            })?;
+        }
+        match part["next"].as_str() {
+            Some(next) => next.clone_into(&mut from),
+            None => break,
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a line; a closed pipe ends the list.
+fn print(line: &str) -> anyhow::Result<()> {
+    std::io::stdout().write_all(line.as_bytes())?;
+    Ok(())
+}
+
+/// Path and query of the question.
+fn target(prefix: Option<&str>, from: &str) -> String {
+    let mut target = format!("/-/list?from={}", encoded(from));
+    if from.is_empty() {
+        "/-/list?".clone_into(&mut target);
+    }
+    if let Some(prefix) = prefix {
+        target.push_str(&format!("&prefix={}", encoded(prefix)));
+    }
+    target
+}
+
+/// A stored response in a line: freshness, status, size, URL.
+fn told(object: &Value) -> String {
+    let number = |name: &str| object[name].as_i64().unwrap_or_default();
+    let fresh = match object["fresh"] == true {
+        true => format!("fresh {} s", number("ttl")),
+        false => "stale".to_owned(),
+    };
+    let size = object["content_bytes"].as_u64();
+    let size = size.map_or("-".to_owned(), brief_size);
+    let part = if object["complete"] == true {
+        ""
+    } else {
+        " (part)"
+    };
+    let variant = if object["varies"] == true {
+        " (variant)"
+    } else {
+        ""
+    };
+    let url = object["url"].as_str().unwrap_or_default();
+    format!(
+        "{fresh:<15} {:>3} {size:>10}  {url}{part}{variant}\n",
+        number("status")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_stored_response_is_a_line() {
+        let object = json!({"url": "http://a/", "fresh": true, "ttl": 90, "status": 200,
+            "content_bytes": 2048, "complete": true, "varies": false});
+        let line = "fresh 90 s      200       2KiB  http://a/\n";
+        assert_eq!(told(&object), line);
+        let object = json!({"url": "http://a/", "fresh": false, "status": 200,
+            "complete": false, "varies": true});
+        let line = "stale           200          -  http://a/ (part) (variant)\n";
+        assert_eq!(told(&object), line);
+    }
+
+    #[test]
+    fn each_question_goes_on_where_the_last_answer_has_stopped() {
+        assert_eq!(target(None, ""), "/-/list?");
+        let target = target(Some("http://a/?b"), "0.log.1.2.3.4");
+        assert_eq!(target, "/-/list?from=0.log.1.2.3.4&prefix=http://a/%3Fb");
+    }
+}
