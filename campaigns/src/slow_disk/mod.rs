@@ -37,6 +37,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use crate::campaign::Campaign;
+use crate::median::median;
 use crate::report::{Report, Verdict};
 use crate::rivals::Kind;
 use browsers::{Browsers, Counts, Source};
@@ -56,7 +57,7 @@ pub struct Args {
     /// Seconds a round takes
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// Reads that the disk does in a second, and writes
+    /// Reads a second that the disk does; as many writes
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     operations: u32,
     /// Memory of each server, page cache included, MiB
@@ -80,8 +81,9 @@ pub struct Args {
 }
 
 impl Args {
-    /// Room for the working set, what is filled beyond it, and what is new in the rounds, and twice
-    /// that, because the Disk Table of `set-mem` has half of the room.
+    /// Size of each store. It has room for the working set, for the objects with which it is filled
+    /// beyond that, and for those that the rounds add; then twice as much, because the Disk Table
+    /// of `set-mem` has half of the room.
     fn store_mib(&self) -> u32 {
         self.memory * self.working_set * 3
     }
@@ -99,10 +101,12 @@ impl Args {
 pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     // Otherwise these signals would leave mounts and loop devices behind.
     let mut terminated = signal(SignalKind::terminate())?;
+    let mut hung_up = signal(SignalKind::hangup())?;
     tokio::select! {
         done = measure_all(args, campaign) => done,
         _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         _ = terminated.recv() => bail!("terminated"),
+        _ = hung_up.recv() => bail!("the terminal was closed"),
     }
 }
 
@@ -225,12 +229,13 @@ async fn measure(
     campaign: &Campaign,
     origin: &ContentOrigin,
 ) -> anyhow::Result<Outcome> {
-    let folder = campaign.folder().join("server");
-    let place = (origin.address(), &*folder);
+    // Each server has its own folder, so the files of a failed start disturb no other.
+    let folder = tempfile::tempdir_in(campaign.folder())?;
+    let place = (origin.address(), folder.path());
     let contestant = Contestant::start((which, load.front()), args, campaign, place)?;
     let outcome = play(args, load, &contestant, origin).await;
     drop(contestant);
-    std::fs::remove_dir_all(&folder)?;
+    folder.close()?;
     outcome
 }
 
@@ -336,11 +341,7 @@ struct Outcome {
 impl Outcome {
     /// The median of each figure by itself.
     fn median(&self) -> Round {
-        let median = |figure: fn(&Round) -> u64| {
-            let mut figures: Vec<u64> = self.rounds.iter().map(figure).collect();
-            figures.sort_unstable();
-            figures.get(figures.len() / 2).copied().unwrap_or_default()
-        };
+        let median = |figure: fn(&Round) -> u64| median(&self.rounds, figure);
         Round {
             per_second: median(|round| round.per_second),
             hits: median(|round| round.hits),

@@ -14,6 +14,8 @@ use hashcache_proxy::HostList;
 use crate::bench::BenchCommand;
 use crate::ca::CaCommand;
 use crate::explain::ExplainArgs;
+use crate::healthcheck::HealthArgs;
+use crate::import::ImportArgs;
 use crate::link::LinkCommand;
 use crate::list::ListArgs;
 use crate::plan::PlanArgs;
@@ -78,9 +80,13 @@ pub enum Command {
     List(ListArgs),
     /// Remove objects from the cache of a running proxy
     Purge(PurgeArgs),
+    /// Ask a running proxy whether it works, for containers and scripts
+    Healthcheck(HealthArgs),
     /// Check, show or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Make a configuration of that of Squid
+    Import(ImportArgs),
     /// Make or show the certificate authority for intercepting HTTPS
     #[command(subcommand)]
     Ca(CaCommand),

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::Value;
 
-use crate::ask::{self, AdminRequest, encoded};
+use crate::admin_client::{self, AdminRequest, encoded};
 use crate::fault::Fault;
 use crate::output::say;
 use crate::settings::{self, Environment};
@@ -25,13 +25,14 @@ Exit status: 0 the proxy has answered, 2 it has not.")]
 pub struct ExplainArgs {
     /// URL of the request; for CONNECT also HOST:PORT
     url: String,
-    /// Address of the client [default: any]
+    /// Address of the client [default: this machine]
     #[arg(long, value_name = "IP")]
     client: Option<String>,
-    /// User who has logged in at the proxy
+    /// User who logs in at the proxy, if a rule needs one
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// Time of the request: 2026-11-27T08:30:00Z, seconds since 1970, or +2h from now
+    /// Time of the request, which decides about rules and freshness: 2026-11-27T08:30:00Z (UTC),
+    /// seconds since 1970, or +2h from now
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
     /// Method of the request
@@ -53,16 +54,16 @@ pub struct ExplainArgs {
 
 /// Asks and prints the answer.
 pub fn run(args: &ExplainArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let given = ask::given(&[("admin", &args.admin)]);
+    let given = admin_client::given(&[("admin", &args.admin)]);
     let effective = settings::load(args.config.as_deref(), given, environment)?;
-    let admin = ask::admin_of(&effective.values)?;
+    let admin = admin_client::admin_of(&effective.values)?;
     #[expect(clippy::disallowed_methods, reason = "the command begins here")]
     let now = SystemTime::now();
     let now = now
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
     let target = target(args, now)?;
-    let text = ask::get(admin, &AdminRequest::get(&target))?;
+    let text = admin_client::get(admin, &AdminRequest::get(&target))?;
     let answer: Value = serde_json::from_str(&text).context("the answer is no JSON")?;
     say(&match args.json {
         true => format!("{answer:#}\n"),
@@ -151,17 +152,7 @@ fn told(answer: &Value) -> String {
         }
     }
     if answer["access"].is_object() {
-        let allowed = answer["access"]["allowed"] == true;
-        line("access", if allowed { "allowed" } else { "refused" });
-        for check in list(&answer["access"]["checks"]) {
-            let mark = if check["allowed"] == true {
-                "yes"
-            } else {
-                "NO"
-            };
-            let (what, by) = (word(&check["check"]), word(&check["by"]));
-            line("", &format!("{what}: {mark}, {by}"));
-        }
+        access(&answer["access"], &mut line);
     }
     let interception = &answer["interception"];
     if interception.is_object() {
@@ -184,6 +175,32 @@ fn told(answer: &Value) -> String {
         route(&answer["route"], &mut line);
     }
     text
+}
+
+/// The checks, and the rules that decide them.
+fn access(access: &Value, line: &mut dyn FnMut(&str, &str)) {
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let allowed = access["allowed"] == true;
+    line("access", if allowed { "allowed" } else { "refused" });
+    if let Some(time) = access["local_time"].as_str() {
+        line("", &format!("local time: {time}"));
+    }
+    for check in list(&access["checks"]) {
+        let allowed = check["allowed"] == true;
+        let mark = if allowed { "yes" } else { "NO" };
+        let (what, by) = (word(&check["check"]), word(&check["by"]));
+        line("", &format!("{what}: {mark}, {by}"));
+        let rule = &check["rule"];
+        if let Some(written) = rule["written"].as_str() {
+            line("", &format!("  {written}"));
+        }
+        if let Some(reason) = rule["reason"].as_str().filter(|_| !allowed) {
+            line("", &format!("  reason: {reason}"));
+        }
+        if let Some(contact) = rule["contact"].as_str().filter(|_| !allowed) {
+            line("", &format!("  to ask: {contact}"));
+        }
+    }
 }
 
 /// What the store has.
@@ -244,6 +261,9 @@ fn route(route: &Value, line: &mut dyn FnMut(&str, &str)) {
     match route["error"].as_str() {
         Some(error) => line("route", &format!("none ({error}): {}", word(&route["by"]))),
         None => line("route", &word(&route["by"])),
+    }
+    if let Some(owner) = route["owner"].as_str() {
+        line("", &format!("owned by: {owner}"));
     }
     for peer in list(&route["asks_first"]) {
         line("", &format!("asked first: {}", word(peer)));

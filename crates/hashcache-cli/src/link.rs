@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use hashcache_proxy::{LinkIdentity, LinkIdentityError};
 use serde_json::{Value, json};
 
-use crate::ask::{self, AdminRequest};
+use crate::admin_client::{self, AdminRequest};
 use crate::fault::Fault;
 use crate::output::{NOT_WELL, say};
 use crate::settings::{self, Environment};
@@ -147,10 +147,10 @@ fn cannot(what: &str, error: LinkIdentityError) -> anyhow::Error {
 }
 
 fn status(args: &StatusArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let given = ask::given(&[("admin", &args.admin)]);
+    let given = admin_client::given(&[("admin", &args.admin)]);
     let effective = settings::load(args.config.as_deref(), given, environment)?;
-    let admin = ask::admin_of(&effective.values)?;
-    let text = ask::get(admin, &AdminRequest::get("/-/links"))?;
+    let admin = admin_client::admin_of(&effective.values)?;
+    let text = admin_client::get(admin, &AdminRequest::get("/-/links"))?;
     let links: Value = serde_json::from_str(&text).context("the answer is no JSON")?;
     #[expect(clippy::disallowed_methods, reason = "the command begins here")]
     let now = SystemTime::now();

@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::Value;
 
-use crate::ask::{self, AdminRequest, encoded};
+use crate::admin_client::{self, AdminRequest, encoded};
 use crate::settings::{self, Environment};
 use crate::units::brief_size;
 
@@ -46,13 +46,13 @@ pub struct ListArgs {
 
 /// Lists.
 pub fn run(args: &ListArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let given = ask::given(&[
+    let given = admin_client::given(&[
         ("admin", &args.admin),
         ("admin-token-file", &args.admin_token_file),
     ]);
     let effective = settings::load(args.config.as_deref(), given, environment)?;
-    let admin = ask::admin_of(&effective.values)?;
-    let token = ask::token_of(&effective.values)?;
+    let admin = admin_client::admin_of(&effective.values)?;
+    let token = admin_client::token_of(&effective.values)?;
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut from = String::new();
     while left > 0 {
@@ -61,7 +61,7 @@ pub fn run(args: &ListArgs, environment: &Environment) -> anyhow::Result<ExitCod
             token: Some(&token),
             ..AdminRequest::get(&target)
         };
-        let text = ask::get(admin, &request)?;
+        let text = admin_client::get(admin, &request)?;
         let part: Value = serde_json::from_str(&text).context("the answer is no JSON")?;
         for object in part["objects"].as_array().into_iter().flatten() {
             if left == 0 {

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use serde_json::{Map, Value, json};
 
-use crate::ask::{AdminRequest, admin_of, given, token_of};
+use crate::admin_client::{AdminRequest, admin_of, given, token_of};
 use crate::fault::Fault;
 use crate::output::say;
 use crate::settings::{self, Environment, Given};

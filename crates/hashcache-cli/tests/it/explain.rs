@@ -6,6 +6,7 @@
 )]
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use hashcache_testkit::{Client, Origin, Script};
@@ -35,8 +36,8 @@ async fn get(proxy: &Proxy, url: &str, fields: &[(&str, &str)]) -> u16 {
 }
 
 /// What `hashcache explain --json` prints, and what it prints without.
-fn explain(home: &Home, proxy: &Proxy, arguments: &[&str]) -> (Value, String) {
-    let admin = format!("--admin={}", proxy.admin());
+pub fn explain(home: &Home, admin: SocketAddr, arguments: &[&str]) -> (Value, String) {
+    let admin = format!("--admin={admin}");
     let asked = [
         &["explain", "--config=/dev/null", admin.as_str()],
         arguments,
@@ -122,13 +123,13 @@ async fn what_is_stored_is_told_and_nothing_changes_by_the_question() {
     let (home, origin) = (Home::new(), origin().await);
     let proxy = start(&home, &[]);
     let url = origin.url("/a");
-    let (before, _) = explain(&home, &proxy, &[&url]);
+    let (before, _) = explain(&home, proxy.admin(), &[&url]);
     assert_eq!(before["store"]["state"], "miss");
     assert_eq!(origin.request_count(), 0);
     get(&proxy, &url, &[]).await;
     let marks = traces(&proxy, 1).await;
 
-    let (fresh, told) = explain(&home, &proxy, &[&url]);
+    let (fresh, told) = explain(&home, proxy.admin(), &[&url]);
     assert_eq!(fresh["store"]["state"], "fresh", "{fresh}");
     assert_eq!(fresh["store"]["lifetime"], 600);
     assert_eq!(fresh["store"]["lifetime_from"], "max-age of the response");
@@ -142,14 +143,14 @@ async fn what_is_stored_is_told_and_nothing_changes_by_the_question() {
         "{told}"
     );
 
-    let (later, told) = explain(&home, &proxy, &[&url, "--at=+1h"]);
+    let (later, told) = explain(&home, proxy.admin(), &[&url, "--at=+1h"]);
     assert_eq!(later["store"]["state"], "validated", "{later}");
     assert!(told.contains("validated at the next hop first"), "{told}");
 
-    let (posted, _) = explain(&home, &proxy, &[&url, "--method=POST"]);
+    let (posted, _) = explain(&home, proxy.admin(), &[&url, "--method=POST"]);
     assert_eq!(posted["store"]["state"], "bypass", "{posted}");
     let no_cache = "--header=Cache-Control: no-cache";
-    let (reloaded, _) = explain(&home, &proxy, &[&url, no_cache]);
+    let (reloaded, _) = explain(&home, proxy.admin(), &[&url, no_cache]);
     assert_eq!(reloaded["store"]["state"], "validated", "{reloaded}");
 
     assert_eq!(traces(&proxy, 1).await, marks);
@@ -163,7 +164,7 @@ async fn why_a_response_is_not_stored_or_not_served_is_told() {
     let proxy = start(&home, &[]);
     let url = origin.url("/no-store");
     get(&proxy, &url, &[]).await;
-    let (answer, told) = explain(&home, &proxy, &[&url]);
+    let (answer, told) = explain(&home, proxy.admin(), &[&url]);
     let last = &answer["store"]["last_response_not_stored"];
     assert_eq!(last["reason"], "no-store", "{answer}");
     assert!(
@@ -173,16 +174,16 @@ async fn why_a_response_is_not_stored_or_not_served_is_told() {
 
     let url = origin.url("/must");
     get(&proxy, &url, &[]).await;
-    let (_, told) = explain(&home, &proxy, &[&url]);
+    let (_, told) = explain(&home, proxy.admin(), &[&url]);
     assert!(told.contains("may not be served unvalidated"), "{told}");
 
     let url = origin.url("/gzip");
     get(&proxy, &url, &[("Accept-Encoding", "gzip")]).await;
     let gzip = "--header=Accept-Encoding: gzip";
-    let (answer, _) = explain(&home, &proxy, &[&url, gzip]);
+    let (answer, _) = explain(&home, proxy.admin(), &[&url, gzip]);
     assert_eq!(answer["store"]["state"], "fresh", "{answer}");
     assert_eq!(answer["store"]["variant"]["accept-encoding"], "gzip");
-    let (answer, _) = explain(&home, &proxy, &[&url]);
+    let (answer, _) = explain(&home, proxy.admin(), &[&url]);
     assert_eq!(answer["store"]["state"], "vary-miss", "{answer}");
 }
 
@@ -191,7 +192,7 @@ async fn who_is_refused_and_by_which_setting_is_told() {
     let home = Home::new();
     let proxy = start(&home, &["--allow-client=203.0.113.0/24"]);
     let refused = |arguments: &[&str]| {
-        let (answer, _) = explain(&home, &proxy, arguments);
+        let (answer, _) = explain(&home, proxy.admin(), arguments);
         let checks = answer["access"]["checks"].as_array().unwrap().clone();
         let refused = checks.into_iter().find(|check| check["allowed"] == false);
         refused.map(|check| (check["error"].clone(), check["check"].clone()))
@@ -215,11 +216,11 @@ async fn who_is_refused_and_by_which_setting_is_told() {
         let expected = Some((error.into(), check.into()));
         assert_eq!(refused(arguments), expected, "{arguments:?}");
     }
-    let (answer, told) = explain(&home, &proxy, &["https://a.test/"]);
+    let (answer, told) = explain(&home, proxy.admin(), &["https://a.test/"]);
     assert_eq!(answer["interception"]["reason"], "off", "{answer}");
     assert!(told.contains("passed on in a tunnel"), "{told}");
     let own = format!("http://{}/", proxy.address());
-    let (_, told) = explain(&home, &proxy, &[&own]);
+    let (_, told) = explain(&home, proxy.admin(), &[&own]);
     assert!(told.contains("answered by the proxy itself"), "{told}");
 
     let wrong = ["explain", "nonsense", "--config=/dev/null"];
@@ -236,7 +237,7 @@ async fn the_next_hops_are_told_in_their_order() {
     let flags = [&parents[..], &["--peer-choice=round-robin"]].concat();
     let proxy = start(&home, &flags);
     let hops = |url: &str| -> Vec<String> {
-        let (answer, _) = explain(&home, &proxy, &[url]);
+        let (answer, _) = explain(&home, proxy.admin(), &[url]);
         let hops = answer["route"]["hops"].as_array().unwrap().clone();
         hops.iter()
             .map(|hop| hop["to"].as_str().unwrap().to_owned())
@@ -257,11 +258,11 @@ async fn in_front_of_a_site_its_origins_and_its_store_are_told() {
     let www = ("Host", "www.a.test");
     let mut client = Client::connect(proxy.address()).await.unwrap();
     client.get("/a", &[www]).await.unwrap();
-    let (answer, _) = explain(&home, &proxy, &["http://www.a.test/a"]);
+    let (answer, _) = explain(&home, proxy.admin(), &["http://www.a.test/a"]);
     assert_eq!(answer["store"]["state"], "fresh", "{answer}");
     let to = origin.address().to_string();
     assert_eq!(answer["route"]["hops"][0]["to"], to, "{answer}");
-    let (_, told) = explain(&home, &proxy, &["http://other.test/a"]);
+    let (_, told) = explain(&home, proxy.admin(), &["http://other.test/a"]);
     assert!(told.contains("no site has this host"), "{told}");
 }
 

@@ -6,14 +6,18 @@ mod command;
 mod configuration;
 mod environment;
 mod explain;
+mod explain_access;
+mod import;
 mod log_readers;
 mod operation;
 mod plan;
+mod service;
 mod watching;
 
 mod cache_box;
 mod proxy_process;
 
+mod proxy_access;
 mod proxy_both_ways;
 mod proxy_ca;
 mod proxy_clock;
@@ -46,6 +50,7 @@ mod proxy_sites_live;
 mod proxy_smuggling;
 mod proxy_text_at_rest;
 mod proxy_tls;
+mod proxy_users;
 mod proxy_variants;
 
 use std::fs;

@@ -21,11 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::Cache;
-use hashcache_http::{Authority, Scheme, Space, Target};
+use hashcache_http::{Authority, Scheme, Space, Target, UnixTime};
 use http::{HeaderMap, Method};
 use serde_json::{Map, Value, json};
 
-use self::access::Checks;
+use self::access::{Arrival, Checks};
 pub(crate) use self::question::Question;
 use self::store::StoreView;
 use crate::intercept::{InterceptKind, Reason};
@@ -48,6 +48,15 @@ struct Asked<'a> {
     fields: HeaderMap,
     /// The site, in front of one.
     site: Option<Arc<LiveSite>>,
+    /// An access rule keeps the request from the store.
+    is_no_cache: bool,
+}
+
+impl Asked<'_> {
+    /// The time of the request.
+    fn at(&self, common: &Common) -> UnixTime {
+        self.question.at.unwrap_or_else(|| common.now())
+    }
 }
 
 impl Explainer {
@@ -72,58 +81,114 @@ impl Explainer {
     /// A request to a forward proxy.
     async fn forward(&self, question: &Question) -> Result<Map<String, Value>, String> {
         let mut parts = Map::new();
-        let target = question.target()?;
-        let common = &self.common;
-        if common.is_admin(&target.authority) {
-            parts.insert("outcome".to_owned(), json!(OUTCOME_ADMIN));
-            return Ok(parts);
-        }
         let mut asked = Asked {
             question,
-            space: common.space(),
+            space: self.common.space(),
             fields: question.fields.clone(),
-            target,
+            target: question.target()?,
             site: None,
+            is_no_cache: false,
         };
-        if common.is_us(&asked.target.authority) {
-            match common.live().mirrors.resolve(&asked.target.path_and_query) {
-                Some(MirrorLookup::To(mirror, space, route)) => {
-                    parts.insert("mirror".to_owned(), json!(mirror.name()));
-                    (asked.space, asked.target) = (space, route.target);
-                }
-                Some(_) => {
-                    parts.insert("outcome".to_owned(), json!(OUTCOME_NO_MIRROR));
-                    return Ok(parts);
-                }
-                None => {
-                    parts.insert("outcome".to_owned(), json!(OUTCOME_OWN));
-                    return Ok(parts);
-                }
-            }
-        }
-        // Browsers ask for https URLs by CONNECT. A mirror fetches its URLs itself.
-        let by_connect = asked.space == Space::Own
-            && (question.method == Method::CONNECT || asked.target.scheme == Scheme::Https);
-        let checks = access::of_forward(common, &asked, by_connect);
-        parts.insert("access".to_owned(), checks.to_json());
-        if by_connect {
-            let interception = self.interception(&asked);
-            let tunnel = interception["decision"] == "tunnel";
-            parts.insert("interception".to_owned(), interception);
-            if tunnel || question.method == Method::CONNECT {
-                let route = route::of_tunnel(common, &asked);
-                let outcome = match (checks.denied(), tunnel) {
-                    (Some(denied), _) => denied,
-                    (None, true) => OUTCOME_TUNNEL.to_owned(),
-                    (None, false) => OUTCOME_INTERCEPTED.to_owned(),
-                };
-                parts.insert("route".to_owned(), route);
+        let arrival = match self.own(&asked) {
+            Some(outcome) => Err(outcome),
+            None => self.arrival(&mut asked, &mut parts),
+        };
+        let arrival = match arrival {
+            Ok(arrival) => arrival,
+            Err(outcome) => {
                 parts.insert("outcome".to_owned(), json!(outcome));
                 return Ok(parts);
             }
+        };
+        let mut checks = access::of_forward(&self.common, &asked, arrival);
+        let is_over =
+            arrival == Arrival::Connect && self.ends_with_connect(&asked, &mut checks, &mut parts);
+        parts.insert("access".to_owned(), checks.to_json());
+        if is_over {
+            return Ok(parts);
         }
+        asked.is_no_cache = checks.is_no_cache();
         self.stored_and_route(&asked, &checks, &mut parts).await;
         Ok(parts)
+    }
+
+    /// What happens, if the request is one to the proxy itself that no mirror takes.
+    fn own(&self, asked: &Asked<'_>) -> Option<&'static str> {
+        let (common, authority) = (&self.common, &asked.target.authority);
+        let live = common.live();
+        let interceptor = live.intercept.as_ref();
+        let is_self_test =
+            || interceptor.is_some_and(|it| it.judge(authority) == Ok(InterceptKind::SelfTest));
+        match () {
+            () if common.is_admin(authority) => Some(OUTCOME_ADMIN),
+            () if asked.question.method.as_str() == "PURGE" => Some(OUTCOME_PURGE),
+            () if asked.question.method == Method::CONNECT => {
+                common.is_us(authority).then_some(OUTCOME_LOOP)
+            }
+            () if is_self_test() => Some(OUTCOME_OWN),
+            () => None,
+        }
+    }
+
+    /// How the request reaches the proxy. Browsers ask for https URLs by CONNECT. A request for a
+    /// mirror becomes one for its registry.
+    ///
+    /// # Errors
+    /// The proxy answers it itself: what happens.
+    fn arrival(
+        &self,
+        asked: &mut Asked<'_>,
+        parts: &mut Map<String, Value>,
+    ) -> Result<Arrival, &'static str> {
+        if !self.common.is_us(&asked.target.authority) {
+            let by_connect =
+                asked.question.method == Method::CONNECT || asked.target.scheme == Scheme::Https;
+            return Ok(match by_connect {
+                true => Arrival::Connect,
+                false => Arrival::Absolute,
+            });
+        }
+        let live = self.common.live();
+        match live.mirrors.resolve(&asked.target.path_and_query) {
+            Some(MirrorLookup::To(mirror, space, route)) => {
+                parts.insert("mirror".to_owned(), json!(mirror.name()));
+                (asked.space, asked.target) = (space, route.target);
+                Ok(Arrival::Mirrored)
+            }
+            Some(_) => Err(OUTCOME_NO_MIRROR),
+            None => Err(OUTCOME_OWN),
+        }
+    }
+
+    /// Explains a CONNECT. Returns whether the answer ends with it: it makes a tunnel, or the
+    /// question is about nothing else.
+    fn ends_with_connect(
+        &self,
+        asked: &Asked<'_>,
+        checks: &mut Checks,
+        parts: &mut Map<String, Value>,
+    ) -> bool {
+        let interception = match checks.is_tunnel() {
+            true => json!({"decision": "tunnel", "reason": "rule", "why": WHY_RULE}),
+            false => self.interception(asked),
+        };
+        let is_tunnel = interception["decision"] == "tunnel";
+        parts.insert("interception".to_owned(), interception);
+        if !is_tunnel && asked.question.method != Method::CONNECT {
+            if checks.denied().is_none() {
+                access::add_inside(&self.common, asked, checks);
+            }
+            return false;
+        }
+        let outcome = match (checks.denied(), is_tunnel) {
+            (Some(denied), _) => denied,
+            (None, true) => OUTCOME_TUNNEL.to_owned(),
+            (None, false) => OUTCOME_INTERCEPTED.to_owned(),
+        };
+        let route = route::of_tunnel(&self.common, asked);
+        parts.insert("route".to_owned(), route);
+        parts.insert("outcome".to_owned(), json!(outcome));
+        true
     }
 
     /// A request to a proxy in front of sites.
@@ -151,6 +216,7 @@ impl Explainer {
             target,
             fields,
             site: Some(site),
+            is_no_cache: false,
         };
         let checks = access::of_site(&self.common, &asked);
         parts.insert("access".to_owned(), checks.to_json());
@@ -237,6 +303,8 @@ fn why_not(reason: Reason) -> &'static str {
 
 const OUTCOME_ADMIN: &str = "refused: the admin pages cannot be reached through the proxy";
 const OUTCOME_OWN: &str = "answered by the proxy itself: the URL is one of its own";
+const OUTCOME_PURGE: &str = "a purge, for clients of `allow_purge`; see `hashcache purge`";
+const OUTCOME_LOOP: &str = "refused (loop): a tunnel to the proxy itself";
 const OUTCOME_NO_MIRROR: &str = "refused: no mirror has this path";
 const OUTCOME_NO_SITE: &str = "refused with 421: no site has this host";
 const OUTCOME_REDIRECT: &str = "redirected to https, by `redirect_to_https` of the site";
@@ -244,6 +312,7 @@ const OUTCOME_TUNNEL: &str = "passed on in a tunnel: nothing is looked up or sto
 const OUTCOME_INTERCEPTED: &str =
     "intercepted: requests inside are answered like others; ask about their URL with GET";
 const WHY_OFF: &str = "no `intercept.ca` is set";
+const WHY_RULE: &str = "the access rule has the action `tunnel`";
 const WHY_SELF_TEST: &str = "it is the host of the page that tests whether a device trusts the CA";
 const WHY_SLOW: &str = "the disk did not answer in time";
 

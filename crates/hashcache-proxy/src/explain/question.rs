@@ -1,6 +1,6 @@
 //! A question about a request, as the admin listener gets it in a query string.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use hashcache_http::{RequestTarget, Scheme, Target, UnixTime, parse_target};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::gateway::decode;
 
-/// What is asked. The default is a GET without fields, by nobody, now.
+/// What is asked. The default is a GET without fields, from this machine, now.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Question {
     /// As it was asked.
@@ -73,12 +73,23 @@ impl Question {
         Ok(())
     }
 
+    /// The client: this machine, if the question names none.
+    pub(super) fn client(&self) -> IpAddr {
+        self.client.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    }
+
     /// The resource, or of a CONNECT the host and port as an https URL.
     pub(super) fn target(&self) -> Result<Target, String> {
         let url = &self.url;
         let wrong = |error: &dyn std::fmt::Display| format!("`{url}`: {error}");
-        if self.method != Method::CONNECT || url.contains("://") {
-            return Target::parse_url(url).map_err(|error| wrong(&error));
+        match (url.contains("://"), &self.method) {
+            (true, _) => return Target::parse_url(url).map_err(|error| wrong(&error)),
+            (false, &Method::CONNECT) => {}
+            (false, _) => {
+                return Err(wrong(
+                    &"a URL begins with a scheme, as http://a.test/x does",
+                ));
+            }
         }
         match parse_target(&Method::CONNECT, url, None, Scheme::Https) {
             Ok(RequestTarget::Tunnel(authority)) => {
@@ -94,7 +105,7 @@ impl Question {
         let value = json!({
             "url": self.url,
             "method": self.method.as_str(),
-            "client": self.client.map(|it| it.to_string()),
+            "client": self.client().to_string(),
             "user": self.user,
             "at": self.at.unwrap_or(now).0,
         });

@@ -10,17 +10,42 @@ use crate::route::{Hop, Route, RouteRequest, Siblings};
 use crate::upstream::address::Purpose;
 use crate::worker::{Common, route_request};
 
-/// The hops of a fetch.
+/// The name of the other member that owns the URL, is up, and would be asked.
+pub(super) fn owner(common: &Common, asked: &Asked<'_>) -> Option<String> {
+    let hops = member_hops(common, asked);
+    let first = hops.first().and_then(Hop::peer);
+    first.map(|peer| peer.name().to_owned())
+}
+
+/// The members that are asked first.
+fn member_hops(common: &Common, asked: &Asked<'_>) -> Vec<Hop> {
+    let request = route_request(asked.space, &asked.target, &asked.fields);
+    match asked.space {
+        Space::Mirror(_) => Vec::new(),
+        Space::Own | Space::Site(_) => common.live().routes.member_hops(request, &asked.fields),
+    }
+}
+
+/// The hops of a fetch, and the member that owns the URL, where there are members.
 pub(super) fn of_fetch(common: &Common, asked: &Asked<'_>) -> Value {
+    let has_members =
+        common.live().routes.members().is_some() && !matches!(asked.space, Space::Mirror(_));
+    let mut route = hops_of_fetch(common, asked);
+    if has_members && let Some(route) = route.as_object_mut() {
+        let owner = owner(common, asked);
+        let owner = owner.unwrap_or_else(|| "this box".to_owned());
+        route.insert("owner".to_owned(), json!(owner));
+    }
+    route
+}
+
+fn hops_of_fetch(common: &Common, asked: &Asked<'_>) -> Value {
     let live = common.live();
     let request = RouteRequest {
         siblings: Siblings::Asked(asked.question.client),
         ..route_request(asked.space, &asked.target, &asked.fields)
     };
-    let members = match asked.space {
-        Space::Mirror(_) => Vec::new(),
-        Space::Own | Space::Site(_) => live.routes.member_hops(request, &asked.fields),
-    };
+    let members = member_hops(common, asked);
     if let Some(site) = &asked.site {
         let origins = site.figures().map(|(origin, figures)| {
             json!({
@@ -61,7 +86,10 @@ fn of_route(route: Route) -> Value {
     let hops: Vec<Value> = route.hops().map(hop).collect();
     let by = match hops.len() {
         _ if !queries.is_empty() => "peers are asked by ICP or HTCP first; their replies decide",
-        1 if !route.has_peer() => "no peer is configured for it",
+        1 if !route.has_peer() => "no peer is configured for it, so its origin is asked",
+        _ if route.hops().any(|hop| hop.member().is_some()) => {
+            "the member that owns the URL, then the hops for URLs of this box"
+        }
         _ => "the first `[[route]]` that matches, or `parent`, `direct` and `peer_choice`",
     };
     json!({"hops": hops, "asks_first": queries, "by": by})

@@ -11,7 +11,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue};
 use serde_json::{Map, Value, json};
 
-use super::Asked;
+use super::{Asked, route};
 use crate::reuse::reuse_stored;
 use crate::store::{HitSource, StoreLookup, StoredResponse, peek};
 use crate::worker::Common;
@@ -28,7 +28,7 @@ pub(super) async fn view(common: &Common, cache: &Cache, asked: &Asked<'_>) -> S
     let facts = RequestFacts::of(&asked.question.method, &asked.fields);
     let bypass = match facts.lookup() {
         Err(forward) => Some(why_forwarded(forward)),
-        Ok(()) => bypass_of(asked),
+        Ok(()) => bypass_of(common, &facts, asked),
     };
     if let Some(why) = bypass {
         return passed(why);
@@ -70,12 +70,18 @@ pub(super) async fn view(common: &Common, cache: &Cache, asked: &Asked<'_>) -> S
 }
 
 /// Why the store is not asked, by properties of the request alone.
-fn bypass_of(asked: &Asked<'_>) -> Option<&'static str> {
+fn bypass_of(common: &Common, facts: &RequestFacts, asked: &Asked<'_>) -> Option<&'static str> {
+    if asked.is_no_cache {
+        return Some("the access rule has the action `no-cache`");
+    }
     if asks_for_upgrade(&asked.question.method, &asked.fields) {
         return Some("it asks for another protocol");
     }
     if asked.target.scheme.needs_gateway() && asked.fields.contains_key(AUTHORIZATION) {
         return Some("a user name selects the file");
+    }
+    if facts.has_range && route::owner(common, asked).is_some() {
+        return Some("the member that owns the URL answers ranges of it");
     }
     let site = asked.site.as_ref()?;
     let is_bypass = site.spec.key.is_bypass(&asked.fields);
@@ -105,6 +111,7 @@ fn missing(
     mut json: Value,
 ) -> StoreView {
     let refused = common.not_stored.find(key);
+    let owner = route::owner(common, asked);
     let outcome = match () {
         () if facts.directives.only_if_cached => {
             "answered with 504: the client wants what is stored (`only-if-cached`)"
@@ -115,6 +122,10 @@ fn missing(
         () if asked.fields.contains_key(AUTHORIZATION) => {
             "fetched from the next hop; stored only if the response says that it is for everyone, \
              because the request has Authorization"
+        }
+        () if owner.is_some() => {
+            "asked of the member that owns the URL and stores it; here a copy is kept in memory \
+             for a short time"
         }
         () => "fetched from the next hop, and stored if the response allows it",
     };
@@ -136,7 +147,7 @@ fn found(
     asked: &Asked<'_>,
     (facts, hit, stored, name, from): (&RequestFacts, &Hit, &StoredResponse, &[u8], HitSource),
 ) -> StoreView {
-    let now = asked.question.at.unwrap_or_else(|| common.now());
+    let now = asked.at(common);
     let grace = asked.site.as_ref().map(|it| it.spec.grace);
     let place = (asked.space, &asked.target);
     let reuse = reuse_stored(common, now, place, (facts, grace), (hit, &stored.facts));

@@ -1,7 +1,7 @@
-//! Requests to the admin listener of a running proxy.
+//! Requests to the admin listener of a running proxy, and the responses.
 //!
-//! Called by the subcommands that ask one. The address, and the token if one is needed, are those
-//! of the settings of the proxy.
+//! Called by the subcommands that ask one: `explain`, `healthcheck`, `link`, `list` and `purge`.
+//! The address, and the token if one is needed, are those of the settings of the proxy.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -42,7 +42,7 @@ impl<'a> AdminRequest<'a> {
     /// Status and content of the answer of the listener at `admin`.
     pub fn send(&self, admin: SocketAddr) -> anyhow::Result<(u16, String)> {
         let admin = reachable(admin);
-        let mut stream = TcpStream::connect_timeout(&admin, CONNECT_TIME)?;
+        let mut stream = TcpStream::connect_timeout(&admin, self.patience.min(CONNECT_TIME))?;
         stream.set_read_timeout(Some(self.patience))?;
         stream.set_write_timeout(Some(self.patience))?;
         let Self { method, target, .. } = self;
@@ -83,7 +83,12 @@ pub fn get(admin: SocketAddr, request: &AdminRequest<'_>) -> anyhow::Result<Stri
     if status == 200 {
         return Ok(content);
     }
-    let fault = Fault::new(format!("the proxy refused: {}", content.trim()));
+    let said = content.trim();
+    let fault = match status {
+        // What is wrong with the question.
+        400 => Fault::new(said),
+        _ => Fault::new(format!("the proxy refused: {said}")),
+    };
     Err(match status {
         401 => fault.hint("use the token file that the proxy uses"),
         403 => fault.hint("start the proxy with `--admin-token-file FILE` too"),
@@ -145,6 +150,7 @@ pub fn encoded(value: &str) -> String {
     value.bytes().map(byte).collect()
 }
 
+/// How long to wait for a connection at most.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// An answer is a report, not content.
 const ANSWER_BYTES: u64 = 8 << 20;
