@@ -3,7 +3,6 @@
 //! One module per subcommand; `args` defines the subcommands and flags, `settings` the settings and
 //! their sources. Invariant: results are written to standard output, messages to standard error;
 //! exit status 0 means success, 1 that the data has faults, 2 that the command failed.
-//! well, 1 that the data is not well, 2 that we could not do what was asked.
 
 // What was asked.
 mod address;

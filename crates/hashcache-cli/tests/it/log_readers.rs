@@ -7,8 +7,10 @@
     reason = "what these helpers do is part of the tests"
 )]
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
 use hashcache_testkit::{Client, Origin, Script};
 
@@ -88,6 +90,73 @@ async fn log_of(home: &Home, format: &str) -> PathBuf {
     }
     proxy.end_well();
     log
+}
+
+/// The result codes of requests for stored responses that must be validated, while their origin
+/// answers with `failing`: of a GET, of a GET for a range, and of a HEAD.
+async fn codes_of_failed_validation(failing: &'static str) -> Vec<String> {
+    let home = Home::new();
+    let log = home.path().join("a.log");
+    let log_flag = format!("--access-log={}", log.display());
+    let flags = [log_flag.as_str(), "--log-format=squid"];
+    let proxy = Proxy::start(&home.path().join("c.img"), &flags).unwrap();
+    let known = Mutex::new(HashSet::new());
+    let origin = Origin::start(move |request| {
+        let is_first = known.lock().unwrap().insert(request.target().to_owned());
+        let body = if request.method() == "HEAD" { "" } else { "no" };
+        let with = |status, control| Script::response(status, &[("Cache-Control", control)], body);
+        match failing {
+            _ if is_first => {
+                let control = ("Cache-Control", "max-age=0, must-revalidate");
+                Script::response(200, &[control, ("ETag", "\"a\"")], "must")
+            }
+            "503 that may not be stored" => with(503, "no-store"),
+            "503 that may be stored" => with(503, "max-age=60"),
+            "500 without fields" => Script::response(500, &[], body),
+            "507" => with(507, "no-store"),
+            "a new response" => with(200, "max-age=0, must-revalidate"),
+            _ => Script::new().close(),
+        }
+    });
+    let origin = origin.await.unwrap();
+    let range = [("Range", "bytes=1-2")];
+    for (method, fields) in [("GET", &[][..]), ("GET", &range), ("HEAD", &[])] {
+        let url = origin.url(&format!("/{method}{}", fields.len()));
+        for (method, fields) in [("GET", &[][..]), (method, fields)] {
+            let mut client = Client::connect(proxy.address()).await.unwrap();
+            client.request(method, &url, fields).await.unwrap();
+            client.read_response(method).await.unwrap();
+        }
+    }
+    proxy.end_well();
+    let text = read(&log);
+    let codes = text
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(3));
+    // A line may follow one of a request that began when its response had been read.
+    let of_validations = codes.filter(|code| *code != "TCP_MISS/200");
+    of_validations.map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_validation_that_fails_has_squids_code_whatever_the_error_is() {
+    for failing in [
+        "503 that may not be stored",
+        "503 that may be stored",
+        "500 without fields",
+        "507",
+        "a connection that ends",
+    ] {
+        let codes = codes_of_failed_validation(failing).await;
+        let is_failed = |code: &String| code.starts_with("TCP_REFRESH_FAIL_ERR/5");
+        assert_eq!(codes.len(), 3, "{failing}: {codes:?}");
+        assert!(codes.iter().all(is_failed), "{failing}: {codes:?}");
+    }
+    let codes = codes_of_failed_validation("a new response").await;
+    assert!(
+        codes.contains(&"TCP_REFRESH_MODIFIED/200".to_owned()),
+        "{codes:?}"
+    );
 }
 
 /// A port that refuses connections.

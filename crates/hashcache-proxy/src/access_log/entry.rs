@@ -180,6 +180,15 @@ pub(super) struct OutcomeWords {
 }
 
 impl Outcome {
+    /// The outcome of a request that was answered with `status`. An error does not replace a stale
+    /// response; its validation has failed. Squid draws the line at 500 too.
+    pub(crate) fn with_status(self, status: u16) -> Self {
+        match self {
+            Self::Stale if status >= 500 => Self::StaleFailed,
+            outcome => outcome,
+        }
+    }
+
     /// Whether this is about a connection, whose requests are counted separately.
     fn is_connection(self) -> bool {
         matches!(self, Self::Tunnel | Self::Intercepted)

@@ -9,11 +9,9 @@
 
 use hashcache::Hit;
 use hashcache_http::{Forward, MethodKind, OnError};
-use http::Response;
 use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 
-use super::body::Body;
 use super::follow::follow;
 use super::hit::found;
 use super::miss::{again, begin, fetch_spec, fetched};
@@ -75,27 +73,12 @@ pub(super) async fn validate(
         Ok(answer) if on_error == OnError::ServeIfError && is_failure(&answer) => {
             Ok(stale(transaction, forward, selected))
         }
-        Ok(answer) => {
-            if is_failure(&answer) {
-                note_failed(transaction, forward);
-            }
-            Ok(fetched(transaction, place, answer, forward))
-        }
+        Ok(answer) => Ok(fetched(transaction, place, answer, forward)),
         Err(failure) if on_error != OnError::Fail => {
             transaction.log_entry.set_error(&failure);
             Ok(stale(transaction, forward, selected))
         }
-        Err(failure) => {
-            note_failed(transaction, forward);
-            Err(failure)
-        }
-    }
-}
-
-/// Logs that a stale response was not validated, and may not be served in place of the error.
-fn note_failed(transaction: &mut Transaction<'_>, forward: Forward) {
-    if forward == Forward::Stale {
-        transaction.log_entry.set_outcome(Outcome::StaleFailed);
+        Err(failure) => Err(failure),
     }
 }
 
@@ -123,13 +106,7 @@ async fn head(
     match answer {
         Err(failure) if on_error != OnError::Fail => transaction.log_entry.set_error(&failure),
         Ok(response) if on_error == OnError::ServeIfError && is_error(response.status()) => {}
-        answer => {
-            let is_failed = |response: &Response<Body>| is_error(response.status());
-            if answer.as_ref().map_or(true, is_failed) {
-                note_failed(transaction, forward);
-            }
-            return answer.map(Next::Answer);
-        }
+        answer => return answer.map(Next::Answer),
     }
     Ok(stale(transaction, forward, selected))
 }
