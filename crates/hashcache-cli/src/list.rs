@@ -4,12 +4,13 @@
 //! and asks for the next. When it ends, also by a signal or a closed pipe, so does the walk.
 //! Nothing but one part is held in memory.
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use crate::admin_client::{self, AdminRequest, encoded};
@@ -20,8 +21,9 @@ use crate::units::brief_size;
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 The proxy reads its whole store for this, at most a quarter of the time, so a large cache takes
-long. What is printed was stored at some moment of the walk; a response may be printed twice.
-It names URLs that people have used, so it needs the token of --admin-token-file, as a purge does.
+long. Ctrl-C ends the reading at the proxy too. What is printed was stored at some moment of the
+walk; a response may be printed twice. It names URLs that people have used, so it needs the token of
+--admin-token-file, as a purge does.
 Exit status: 0 all of the store was looked at, or --limit was reached, 2 it was not.")]
 pub struct ListArgs {
     /// Only URLs that begin with this one
@@ -54,7 +56,8 @@ pub fn run(args: &ListArgs, environment: &Environment) -> anyhow::Result<ExitCod
     let admin = admin_client::admin_of(&effective.values)?;
     let token = admin_client::token_of(&effective.values)?;
     let mut left = args.limit.unwrap_or(u64::MAX);
-    let mut from = String::new();
+    let (mut from, mut examined) = (String::new(), 0);
+    let bar = progress_bar();
     while left > 0 {
         let target = target(args.prefix.as_deref(), &from);
         let request = AdminRequest {
@@ -63,27 +66,44 @@ pub fn run(args: &ListArgs, environment: &Environment) -> anyhow::Result<ExitCod
         };
         let text = admin_client::get(admin, &request)?;
         let part: Value = serde_json::from_str(&text).context("the answer is no JSON")?;
-        for object in part["objects"].as_array().into_iter().flatten() {
-            if left == 0 {
-                break;
-            }
-            left -= 1;
-            print(&match args.json {
-                true => format!("{object}\n"),
-                false => told(object),
-            })?;
-        }
+        let objects = part["objects"].as_array().map_or(&[][..], Vec::as_slice);
+        let objects = &objects[..objects
+            .len()
+            .min(usize::try_from(left).unwrap_or(usize::MAX))];
+        left -= objects.len() as u64;
+        let lines = objects.iter().map(|object| match args.json {
+            true => format!("{object}\n"),
+            false => told(object),
+        });
+        let lines: String = lines.collect();
+        bar.suspend(|| print(&lines))?;
+        examined += part["examined"].as_u64().unwrap_or_default();
+        bar.set_position(part["done_permille"].as_u64().unwrap_or_default());
+        bar.set_message(format!("{examined} looked at"));
         match part["next"].as_str() {
             Some(next) => next.clone_into(&mut from),
             None => break,
         }
     }
+    bar.finish_and_clear();
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a line; a closed pipe ends the list.
-fn print(line: &str) -> anyhow::Result<()> {
-    std::io::stdout().write_all(line.as_bytes())?;
+/// A progress bar on a terminal, nothing elsewhere.
+fn progress_bar() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {percent}% {eta}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(1000).with_style(style)
+}
+
+/// Writes lines at once; a closed pipe ends the list.
+fn print(lines: &str) -> anyhow::Result<()> {
+    let mut output = std::io::stdout().lock();
+    output.write_all(lines.as_bytes())?;
+    output.flush()?;
     Ok(())
 }
 

@@ -5,9 +5,9 @@
 //! where the next question goes on. So a client that stops asking has ended the walk, and nothing
 //! is kept between two questions.
 //!
-//! Invariants: an answer takes about [`ANSWER_TIME`] at most and has at most [`OBJECTS_MAX`] responses.
-//! One walk is under way at a time; it reads at most a quarter of the time. The store is read
-//! without a trace.
+//! Invariants: an answer takes about [`ANSWER_TIME`] at most, and has at most [`OBJECTS_MAX`]
+//! responses and those of the last steps. One walk is under way at a time; it reads at most a
+//! quarter of the time. The store is read without a trace.
 //! Cost: see `hashcache::Walk`. Reads block, so they run on a thread of their own.
 
 use std::sync::Arc;
@@ -82,8 +82,9 @@ impl Inventory {
         }
     }
 
-    /// The next part of the list, as JSON: `objects`, how many were `examined`, and `next`, the
-    /// position for the next question, or null at the end.
+    /// The next part of the list, as JSON: `objects`, how many were `examined`, which share of the
+    /// store was walked through by then (`done_permille`), and `next`, the position for the next
+    /// question, or null at the end.
     ///
     /// # Errors
     /// What is wrong with the question.
@@ -115,7 +116,12 @@ impl Inventory {
             }
         }
         let next = (!is_over).then(|| walk.position());
-        Ok(json!({"objects": objects, "examined": examined, "next": next}))
+        Ok(json!({
+            "objects": objects,
+            "examined": examined,
+            "done_permille": walk.done_permille(),
+            "next": next,
+        }))
     }
 }
 

@@ -120,6 +120,15 @@ impl Walk {
         }
     }
 
+    /// The share of the store that was walked through, in thousandths: devices count alike, and
+    /// within one its segments or its sets.
+    pub fn done_permille(&self) -> u64 {
+        let stripes = &self.cache.inner.stripes;
+        let here = stripes.get(self.device);
+        let here = here.map_or(1000, |stripe| self.stripe_walk.done_permille(stripe));
+        (1000 * self.device as u64 + here) / (stripes.len() as u64).max(1)
+    }
+
     fn object(&self, record: &RecordHandle) -> WalkedObject {
         let stripe = &self.cache.inner.stripes[self.device];
         WalkedObject {

@@ -140,6 +140,17 @@ impl StripeWalk {
         }
     }
 
+    /// The share of the device that was walked through, in thousandths.
+    pub(crate) fn done_permille(&self, stripe: &Stripe) -> u64 {
+        let (done, all) = match &self.stage {
+            Stage::Pending(_) => (0, 1),
+            Stage::Log(log) => (log.begun.saturating_sub(1), log.segments.begun_max()),
+            Stage::Set(set) => (*set, stripe.medium.geometry.sets),
+            Stage::Over => (1, 1),
+        };
+        1000 * done / all.max(1)
+    }
+
     /// Goes on until something was found or read; `None` at the end.
     pub(crate) fn step(&mut self, stripe: &Arc<Stripe>) -> Option<WalkedPiece> {
         loop {
