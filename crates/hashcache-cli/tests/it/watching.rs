@@ -136,7 +136,7 @@ impl Exported {
                 };
                 let values: Vec<&str> = match &**operator {
                     "=" => vec![value],
-                    "=~" => value.split('|').collect(),
+                    "=~" | "!~" => value.split('|').collect(),
                     other => return Some(format!("the operator {other} is not tested")),
                 };
                 if let Some(value) = values.into_iter().find(|value| !is_there(value)) {
