@@ -7,6 +7,7 @@ use hashcache_testkit::{Client, Origin, Script};
 use super::Home;
 use super::explain::explain;
 use super::operation::Running;
+use super::proxy_intercept::authority;
 use super::proxy_users::{ANNA, BERT, USERS};
 
 const CONFIG: &str = "--config=h.toml";
@@ -188,6 +189,74 @@ async fn what_cannot_be_asked_about_is_said() {
         let outcome = home.hashcache(&[&own[..], arguments].concat(), &[]);
         assert_eq!(outcome.status, Some(2), "{arguments:?}: {outcome:?}");
         assert!(outcome.stderr.contains(said), "{arguments:?}: {outcome:?}");
+    }
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rules_are_asked_about_the_connect_and_about_the_request_inside() {
+    let home = Home::new();
+    drop(authority(&home, &[]));
+    home.file("users", USERS);
+    let rules = "
+        htpasswd = [\"users\"]
+        [[access]]
+        action = \"tunnel\"
+        destinations = [\"bank.test\"]
+        [[access]]
+        action = \"deny\"
+        methods = [\"DELETE\"]
+        [[access]]
+        action = \"deny\"
+        destinations = [\"staff.test\"]
+        users = [\"bert\"]
+        methods = [\"GET\"]
+    ";
+    home.file("h.toml", rules);
+    let hosts = ["bank.test", "a.test", "staff.test"].map(|host| format!("--intercept={host}"));
+    let mut flags = vec![CONFIG, "--intercept-ca=ca"];
+    flags.extend(hosts.iter().map(String::as_str));
+    let proxy = Running::start(&home, &flags);
+    // URL, flags; interception, outcome.
+    for (arguments, interception, outcome) in [
+        (
+            &["https://bank.test/"][..],
+            "tunnel",
+            "passed on in a tunnel",
+        ),
+        (
+            &["https://a.test/"],
+            "intercept",
+            "fetched from the next hop",
+        ),
+        (&["https://other.test/"], "tunnel", "passed on in a tunnel"),
+        (
+            &["https://a.test/", "--method=DELETE"],
+            "intercept",
+            "refused (rule-denied): rule 2 denies it",
+        ),
+        // The CONNECT is asked for the login, because a request inside cannot be.
+        (
+            &["https://staff.test/"],
+            "intercept",
+            "refused (login-needed): requests inside the connection may need the user",
+        ),
+        (
+            &["https://staff.test/", "--user=bert"],
+            "intercept",
+            "refused (rule-denied): rule 3 denies it",
+        ),
+        (
+            &["https://staff.test/", "--user=anna"],
+            "intercept",
+            "fetched from the next hop",
+        ),
+    ] {
+        let (answer, told) = explain(&home, proxy.admin, arguments);
+        let decision = &answer["interception"]["decision"];
+        assert_eq!(decision, interception, "{arguments:?}: {told}");
+        let happens = answer["outcome"].as_str().unwrap();
+        assert!(happens.starts_with(outcome), "{arguments:?}: {told}");
     }
     proxy.end();
 }
