@@ -1,6 +1,6 @@
 //! One request to the admin listener of a running proxy, and its response.
 //!
-//! Called by the subcommands `healthcheck`, `link`, `offline` and `purge`.
+//! Called by the subcommands `explain`, `healthcheck`, `link`, `list`, `offline` and `purge`.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use crate::fault::Fault;
 use crate::settings::Effective;
 
 /// Of a longer response no more is read.
-const RESPONSE_BYTES: usize = 1 << 20;
+const RESPONSE_BYTES: usize = 8 << 20;
 
 /// How long to wait for a connection at most.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
@@ -22,6 +22,9 @@ const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// How long a change may take: it may wait for a write to disk, and a slow disk may have other
 /// writes queued.
 const CHANGE_TIME: Duration = Duration::from_secs(60);
+
+/// How long a view may take: the proxy walks through its store for a part of a list.
+const VIEW_TIME: Duration = Duration::from_secs(60);
 
 /// The address of the admin listener.
 pub fn address(effective: &Effective) -> anyhow::Result<SocketAddr> {
@@ -51,6 +54,46 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
         return Err(fault.hint(hint).into());
     }
     Ok(token.to_owned())
+}
+
+/// The content of the page at `target`, with the token if it needs one.
+///
+/// # Errors
+/// The status is not 200; what to do about it is said.
+pub fn view(admin: SocketAddr, target: &str, token: Option<&str>) -> anyhow::Result<String> {
+    let fields = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
+    let fields = fields.unwrap_or_default();
+    let answer = ask(admin, &format!("GET {target}"), &fields, "", VIEW_TIME);
+    let (status, content) = answer.with_context(|| {
+        let fault = Fault::new(format!("cannot ask the proxy at {admin}"));
+        fault.hint("is it running? `--admin` names the address of its admin listener")
+    })?;
+    if status == 200 {
+        return Ok(content);
+    }
+    let said = content.trim();
+    let fault = match status {
+        // What is wrong with the question.
+        400 => Fault::new(said),
+        _ => Fault::new(format!("the proxy refused: {said}")),
+    };
+    Err(match status {
+        401 => fault.hint("use the token file that the proxy uses"),
+        403 => fault.hint("start the proxy with `--admin-token-file FILE` too"),
+        _ => fault,
+    }
+    .into())
+}
+
+/// A value in a query string: what is neither letter nor digit is percent-encoded.
+pub fn encoded(value: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' => {
+            char::from(byte).to_string()
+        }
+        _ => format!("%{byte:02X}"),
+    };
+    value.bytes().map(byte).collect()
 }
 
 /// Asks for a change, with JSON as `content`. Returns status and content of the response.
@@ -165,6 +208,14 @@ mod tests {
         let answer = ask(admin, "GET /-/healthy", "", "", patience);
         server.join().unwrap();
         answer
+    }
+
+    #[test]
+    fn values_in_queries_are_encoded() {
+        assert_eq!(
+            encoded("http://a/?b=c&d é%"),
+            "http://a/%3Fb%3Dc%26d%20%C3%A9%25"
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use hashcache_proxy::{LinkIdentity, LinkIdentityError};
 use serde_json::{Value, json};
 
-use crate::admin_client::{address, ask};
+use crate::admin_client::{address, view};
 use crate::fault::Fault;
 use crate::output::{NOT_WELL, say};
 use crate::settings::{self, Environment, given_flags};
@@ -150,13 +150,7 @@ fn status(args: &StatusArgs, environment: &Environment) -> anyhow::Result<ExitCo
     let given = given_flags([("admin", &args.admin)]);
     let effective = settings::load(args.config.as_deref(), given, environment)?;
     let admin = address(&effective)?;
-    let (answered, text) = ask(admin, "GET /-/links", "", "", PATIENCE).with_context(|| {
-        let fault = Fault::new(format!("cannot ask the proxy at {admin}"));
-        fault.hint("is it running? `--admin` names the address of its admin listener")
-    })?;
-    if answered != 200 {
-        return Err(Fault::new(format!("the proxy answered with status {answered}")).into());
-    }
+    let text = view(admin, "/-/links", None)?;
     let links: Value = serde_json::from_str(&text).context("the answer is no JSON")?;
     #[expect(clippy::disallowed_methods, reason = "the command begins here")]
     let now = SystemTime::now();
@@ -291,7 +285,6 @@ fn span(seconds: u64) -> String {
 
 /// Hosts in the words; the JSON has more.
 const SITES_SHOWN: usize = 5;
-const PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

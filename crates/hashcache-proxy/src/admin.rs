@@ -1,8 +1,9 @@
 //! The admin listener: metrics, health and figures, for operators and their monitoring.
 //!
 //! Started by `server` on a bound listener, by default on loopback. Answers `/`, `/metrics`,
-//! `/stats`, `/-/links`, `/-/healthy`, `/-/ready` and `/-/offline`, which change nothing, and
-//! `POST` to `/-/purge` and `/-/offline`, which need a token.
+//! `/stats`, `/-/links`, `/-/healthy`, `/-/ready` and `/-/offline`, which change nothing; and with
+//! the token `/-/explain` and `/-/list`, which say what users have asked for and what rules say of
+//! them, and `POST` to `/-/purge` and `/-/offline`.
 //!
 //! Invariants: a page of a foreign site cannot read this through a browser on this machine (DNS
 //! rebinding): Host must be a loopback name, a loopback address or the address of the connection.
@@ -12,6 +13,7 @@ mod answer;
 mod offline;
 mod purge;
 mod token;
+mod views;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +38,10 @@ use self::offline::Switch;
 use self::purge::{Purges, SitesView};
 use self::token::Token;
 pub(crate) use self::token::read_token;
+use self::views::Views;
+use crate::explain::Explainer;
 use crate::frame::document;
+use crate::inventory::Inventory;
 use crate::metrics::Exposition;
 use crate::offline::Line;
 use crate::page::{self, PageReader};
@@ -49,6 +54,7 @@ pub(crate) struct Admin {
     draining: AtomicBool,
     purges: Option<Purges>,
     switch: Switch,
+    views: Option<Views>,
 }
 
 impl Admin {
@@ -59,12 +65,18 @@ impl Admin {
         purger: Purger,
         sites: SitesView,
         token_file: Option<PathBuf>,
+        (explainer, inventory): (Explainer, Inventory),
     ) -> Arc<Self> {
         let token = Token::new(token_file);
         Arc::new(Self {
             purges: Some(Purges {
                 purger,
                 sites,
+                token: token.clone(),
+            }),
+            views: Some(Views {
+                explainer,
+                inventory,
                 token: token.clone(),
             }),
             switch: Switch { line, token },
@@ -81,6 +93,7 @@ impl Admin {
                 line: Arc::default(),
                 token: Token::new(None),
             },
+            views: None,
         }
     }
 
@@ -135,7 +148,10 @@ impl Admin {
                 let response = match admin.refusal(&head, local) {
                     Some(refusal) => refusal,
                     None if head.method == Method::POST => admin.change(&head, body).await,
-                    None => admin.answer(&head),
+                    None => match admin.view(&head).await {
+                        Some(view) => view,
+                        None => admin.answer(&head),
+                    },
                 };
                 Ok::<_, Infallible>(response.map(Full::new))
             }
@@ -183,6 +199,11 @@ impl Admin {
         }
     }
 
+    /// The answer to a question about requests or the store, if it is one.
+    async fn view(&self, head: &http::request::Parts) -> Option<Response<Bytes>> {
+        self.views.as_ref()?.answer(head).await
+    }
+
     /// The answer to one request for a page.
     fn answer(&self, head: &http::request::Parts) -> Response<Bytes> {
         if head.method != Method::GET && head.method != Method::HEAD {
@@ -197,6 +218,8 @@ impl Admin {
             "/-/ready" => self.ready(),
             offline::PATH => json_page(StatusCode::OK, &offline::state(&self.switch.line)),
             purge::PATH => not_allowed("POST"),
+            // `view` has answered a GET.
+            views::EXPLAIN | views::LIST => not_allowed("GET"),
             _ => plain(StatusCode::NOT_FOUND, "no such page; see /\n".to_owned()),
         }
     }
@@ -320,7 +343,7 @@ fn json_page(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
 
 /// The page of `hashcache link status`.
 const LINKS: &str = "/-/links";
-const PATHS: [(&str, &str); 7] = [
+const PATHS: [(&str, &str); 9] = [
     ("/metrics", "metrics for Prometheus (OpenMetrics)"),
     ("/stats", "the main metrics as JSON"),
     ("/-/healthy", "health: 200 if the process answers"),
@@ -333,6 +356,11 @@ const PATHS: [(&str, &str); 7] = [
         offline::PATH,
         "whether the line counts as down; POST a mode as JSON, with the token",
     ),
+    (
+        "/-/explain?url=http://example.org/",
+        "what would happen to a request for this URL, as JSON",
+    ),
+    ("/-/list", "what is stored, as JSON, with the token"),
     ("/-/purge", "POST a purge as JSON, with the token"),
 ];
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

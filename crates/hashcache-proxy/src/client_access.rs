@@ -153,7 +153,7 @@ impl Known {
 }
 
 /// The failure of a refused request.
-fn failure(live: &LiveSettings, client: IpAddr, decision: Decision) -> Failure {
+pub(crate) fn failure(live: &LiveSettings, client: IpAddr, decision: Decision) -> Failure {
     let Some(rule) = decision.rule else {
         return Failure::ClientDenied { client };
     };

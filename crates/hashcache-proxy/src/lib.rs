@@ -25,10 +25,12 @@ mod intercept;
 mod lists;
 mod log_entry;
 mod mirror;
+mod not_stored;
 mod page_groups;
 mod permission;
 mod purge;
 mod request;
+mod reuse;
 #[allow(
     dead_code,
     unused_imports,
@@ -55,7 +57,9 @@ mod upstream;
 mod access_log;
 mod admin;
 mod clock;
+mod explain;
 mod frame;
+mod inventory;
 mod metrics;
 mod page;
 mod state_file;

@@ -77,7 +77,7 @@ pub(crate) async fn permit(
             action,
             user: settled,
         }),
-        Ok(_) | Err(UserNeeded) => {
+        Ok(_) | Err(UserNeeded { .. }) => {
             let LoginField::Asked(Some(field)) = login else {
                 return Err(login_needed(connection));
             };
@@ -87,7 +87,7 @@ pub(crate) async fn permit(
             let known = RequestUser::Known(&user);
             // With a known user no rule needs one.
             let decided = decide(connection, (known, method, authority))?;
-            let action = decided.map_err(|UserNeeded| login_needed(connection))?;
+            let action = decided.map_err(|UserNeeded { .. }| login_needed(connection))?;
             Ok(Permission {
                 action,
                 user: Some(user),
@@ -123,7 +123,7 @@ pub(crate) fn permit_without_login(
     (method, authority): (&Method, &Authority),
 ) -> Result<AccessAction, Failure> {
     let request = (RequestUser::Unknowable, method, authority);
-    decide(connection, request)?.map_err(|UserNeeded| Failure::LoginImpossible)
+    decide(connection, request)?.map_err(|_| Failure::LoginImpossible)
 }
 
 fn decide(
@@ -140,7 +140,7 @@ fn decide(
     let may_lack_login =
         connection.destination.is_some() && user == RequestUser::Unknowable && live.users.is_some();
     match decided {
-        Err(_) if may_lack_login && decide(RequestUser::Unknown) == Ok(Err(UserNeeded)) => {
+        Err(_) if may_lack_login && matches!(decide(RequestUser::Unknown), Ok(Err(_))) => {
             Err(Failure::LoginImpossible)
         }
         decided => decided,

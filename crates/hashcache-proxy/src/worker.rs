@@ -35,6 +35,7 @@ use crate::link::pin::Pin;
 use crate::lists::Lists;
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
+use crate::not_stored::RecentlyNotStored;
 use crate::page_groups::PageGroups;
 use crate::purge::Purger;
 use crate::queries::Queries;
@@ -70,6 +71,8 @@ pub(crate) struct Common {
     /// Results of earlier interceptions, by host and client.
     pub(crate) intercept: Arc<InterceptState>,
     pub(crate) collapse: Arc<Collapse>,
+    /// Why the latest responses that may not be stored are not.
+    pub(crate) not_stored: RecentlyNotStored,
     pub(crate) purger: Purger,
     pub(crate) page_groups: PageGroups,
     pub(crate) shares: Arc<Shares>,
@@ -146,8 +149,13 @@ type Shown = (
 impl LiveSettings {
     /// The access rules whose times include this Unix time.
     pub(crate) fn rules_at(&self, unix: u64) -> TimedRules {
+        self.access.at(self.week_minute(unix))
+    }
+
+    /// The minute of the local week at this Unix time.
+    pub(crate) fn week_minute(&self, unix: u64) -> WeekMinute {
         let local = self.zone.local(i64::try_from(unix).unwrap_or(i64::MAX));
-        self.access.at(WeekMinute::of_local(local))
+        WeekMinute::of_local(local)
     }
 
     /// The pins of all boxes at the other ends of links.
@@ -295,6 +303,14 @@ impl Common {
         self.mode == Mode::Reverse
     }
 
+    /// Whether a member that is up is to store the resource, and not this box.
+    pub(crate) fn is_of_member(&self, space: Space, target: &Target) -> bool {
+        let live = self.live();
+        let has_members = live.routes.members().is_some() && !matches!(space, Space::Mirror(_));
+        let request = || route_request(space, target, &HeaderMap::new());
+        has_members && live.routes.is_of_member(request())
+    }
+
     /// Whether `authority` is the admin listener, which is not for all clients of the proxy.
     pub(crate) fn is_admin(&self, authority: &Authority) -> bool {
         let Some(admin) = self.admin else {
@@ -355,7 +371,12 @@ impl Common {
     }
 }
 
-fn route_request<'a>(space: Space, target: &'a Target, fields: &HeaderMap) -> RouteRequest<'a> {
+/// The request for the next hops of a resource, on behalf of a request with these fields.
+pub(crate) fn route_request<'a>(
+    space: Space,
+    target: &'a Target,
+    fields: &HeaderMap,
+) -> RouteRequest<'a> {
     RouteRequest {
         scheme: target.scheme,
         authority: &target.authority,
@@ -502,15 +523,7 @@ impl Worker {
         self.common.live().routes.member_hops(request, fields)
     }
 
-    /// Whether a member that is up is to store the resource, and not this box.
-    pub(crate) fn is_of_member(&self, space: Space, target: &Target) -> bool {
-        let live = self.common.live();
-        let has_members = live.routes.members().is_some() && !matches!(space, Space::Mirror(_));
-        let request = || route_request(space, target, &HeaderMap::new());
-        has_members && live.routes.is_of_member(request())
-    }
-
-    /// The same for a fetch, which may ask siblings.
+    /// The next hops of a fetch, which may ask siblings.
     pub(crate) fn route_of_fetch(
         &self,
         space: Space,

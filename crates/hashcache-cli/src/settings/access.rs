@@ -14,6 +14,9 @@ use hashcache_proxy::{
 };
 use serde::Deserialize;
 
+use toml::Spanned;
+use toml::de::{DeValue, ValueDeserializer};
+
 use super::suggest;
 use super::words::one_of;
 use crate::fault::{Fault, Faults};
@@ -131,6 +134,20 @@ impl ListTable {
                 .map_err(|fault| fault.at("format"))?
                 .unwrap_or_default(),
         })
+    }
+}
+
+/// A rule as it is written, in one line; of long ones the begin.
+pub fn in_a_line(table: &Spanned<DeValue<'_>>) -> String {
+    let written = toml::Table::deserialize(ValueDeserializer::from(table.clone()));
+    let fields = written.unwrap_or_default().into_iter();
+    let fields: Vec<String> = fields
+        .map(|(name, value)| format!("{name} = {value}"))
+        .collect();
+    let line = fields.join(", ");
+    match line.char_indices().nth(LINE_CHARS) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
     }
 }
 
@@ -274,6 +291,9 @@ fn rule_fault(error: &AccessRuleError, settings: &AccessSettings) -> Fault {
         _ => fault,
     }
 }
+
+/// Most characters of a rule in explanations: a rule may have thousands of destinations.
+const LINE_CHARS: usize = 300;
 
 const CLIENTS: &str = "write 10.1.0.0/16, a name of `[networks]`, `local` or `all`";
 const DESTINATIONS: &str =

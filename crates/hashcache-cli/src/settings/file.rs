@@ -269,7 +269,11 @@ impl Reader<'_> {
         if let Some(read) = self.read::<AccessTable>(ACCESS, table) {
             let line = self.line(table.span().start);
             match read.rule() {
-                Ok(rule) => self.access.push((self.place(line), rule)),
+                Ok(rule) => {
+                    let place = self.place(line);
+                    let written = Some(format!("{place}: {}", access::in_a_line(table)));
+                    self.access.push((place, AccessRule { written, ..rule }));
+                }
                 Err(Faults(faults)) => {
                     for fault in faults {
                         self.fault(line, fault.at(ACCESS));

@@ -5,10 +5,14 @@ mod certificate_authority;
 mod command;
 mod configuration;
 mod environment;
+mod explain;
+mod explain_access;
 mod import;
+mod log_readers;
 mod operation;
 mod plan;
 mod service;
+mod watching;
 
 mod cache_box;
 mod proxy_process;

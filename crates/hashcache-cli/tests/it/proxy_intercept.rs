@@ -769,7 +769,7 @@ async fn a_program_that_refuses_gets_a_tunnel_from_its_third_try_on_and_another_
     let home = Home::new();
     let root = authority(&home, &[]);
     let site = Site::start(&pair("a.localhost"), Clients::Anybody).await;
-    let proxy = proxy(&home, &site, "a.localhost", &[]);
+    let proxy = proxy(&home, &site, "a.localhost", &["--log-format=combined"]);
     let host = format!("a.localhost:{}", site.port());
     let believer = Program::new(&root, HTTP_1);
     // Trusts only the origin's certificate, as programs with a pinned certificate do.

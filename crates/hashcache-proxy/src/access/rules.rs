@@ -80,6 +80,7 @@ struct ListUnion {
 #[derive(Debug)]
 struct Rule {
     label: Box<str>,
+    written: Option<Box<str>>,
     reason: Option<Box<str>>,
     action: AccessAction,
     is_blanket: bool,
@@ -271,7 +272,7 @@ impl AccessRules {
         };
         let rule = &self.rules[number];
         if rule.needs_user && request.user == RequestUser::Unknown {
-            return Err(UserNeeded);
+            return Err(UserNeeded { rule: number });
         }
         Ok(Decision {
             action: rule.action,
@@ -346,6 +347,16 @@ impl AccessRules {
         &self.rules[rule].label
     }
 
+    /// What a rule does.
+    pub(crate) fn action(&self, rule: usize) -> AccessAction {
+        self.rules[rule].action
+    }
+
+    /// What the operator wrote, and where.
+    pub(crate) fn written(&self, rule: usize) -> Option<&str> {
+        self.rules[rule].written.as_deref()
+    }
+
     /// The reason of a rule, for the page that refuses.
     pub(crate) fn reason(&self, rule: usize) -> Option<&str> {
         self.rules[rule].reason.as_deref()
@@ -365,6 +376,7 @@ impl Rule {
         };
         Self {
             label: label.into(),
+            written: rule.written.as_deref().map(Box::from),
             reason: rule.reason.as_deref().map(Box::from),
             action: rule.action,
             is_blanket: rule.is_blanket(),

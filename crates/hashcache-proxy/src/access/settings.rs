@@ -74,6 +74,8 @@ pub struct AccessRule {
     pub times: Option<Vec<WeekSpan>>,
     /// The reason, for the page that refuses.
     pub reason: Option<String>,
+    /// The rule as the operator wrote it, and where, for explanations.
+    pub written: Option<String>,
 }
 
 impl AccessRule {
@@ -91,6 +93,7 @@ impl AccessRule {
             methods: None,
             times: None,
             reason: None,
+            written: None,
         }
     }
 

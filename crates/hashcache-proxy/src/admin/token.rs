@@ -1,7 +1,7 @@
-//! The token without which the admin listener changes nothing.
+//! The token without which the admin listener changes nothing and names no URLs.
 //!
 //! It is in a file that the operator names, and in the request as `Authorization: Bearer …`. Called
-//! by `purge` and `offline`.
+//! by `purge`, `offline` and `views`.
 //!
 //! Invariants: a page of a foreign site cannot send the token: with Authorization, browsers send a
 //! preflight request first, and that is refused. The time of a refusal does not reveal the token.
@@ -26,6 +26,11 @@ impl Token {
     pub(super) fn new(path: Option<PathBuf>) -> Self {
         let _told = path.as_deref().map(token);
         Self(path)
+    }
+
+    /// Whether the operator has named a file.
+    pub(super) fn is_configured(&self) -> bool {
+        self.0.is_some()
     }
 
     /// The response to a request without the token.

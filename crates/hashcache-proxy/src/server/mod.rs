@@ -66,10 +66,13 @@ use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
+use crate::explain::Explainer;
 use crate::intercept::InterceptState;
+use crate::inventory::Inventory;
 use crate::link::chunk_tables::ChunkTables;
 use crate::lists::Lists;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
+use crate::not_stored::RecentlyNotStored;
 use crate::page_groups::PageGroups;
 use crate::peers;
 use crate::purge::Purger;
@@ -159,12 +162,12 @@ pub fn run<E: fmt::Display>(
         .iter()
         .filter_map(|it| it.local_addr().ok())
         .collect::<Vec<_>>();
-    let log = AccessLogger::start(&settings).map_err(|source| RunError::AccessLog {
+    let clock = Arc::new(Clock::start(state.clock));
+    let log = AccessLogger::start(&settings, &clock).map_err(|source| RunError::AccessLog {
         place: settings.access_log.to_string(),
         source,
     })?;
     let log = Arc::new(log);
-    let clock = Arc::new(Clock::start(state.clock));
     let metrics = Metrics::new(settings.workers);
     let identity = identity(&settings, &clock)?;
     let interceptor = interceptor(&settings, &clock)?;
@@ -242,6 +245,7 @@ pub fn run<E: fmt::Display>(
         ),
         user_checks: Arc::new(user_checks),
         collapse,
+        not_stored: RecentlyNotStored::default(),
         purger,
         own,
         exposition: exposition.clone(),
@@ -322,6 +326,10 @@ pub fn run<E: fmt::Display>(
             })
         },
         settings.admin_token_file.clone(),
+        (
+            Explainer::new(Arc::clone(&common), cache.clone()),
+            Inventory::new(Arc::clone(&common), cache.clone()),
+        ),
     );
     if let Some(listener) = admin_listener {
         let listener = TcpListener::from_std(listener).map_err(system("the admin listener"))?;

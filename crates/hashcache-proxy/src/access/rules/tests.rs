@@ -755,7 +755,7 @@ fn a_rule_for_users_asks_for_one_only_when_all_else_matches() {
         let timed = rules.at(WeekMinute::of_local(MONDAY));
         let decided = rules.decide(&client, &timed, &request, |_, _| false);
         let said = match decided {
-            Err(UserNeeded) => "ask".to_owned(),
+            Err(UserNeeded { .. }) => "ask".to_owned(),
             Ok(Decision {
                 rule: Some(rule), ..
             }) => (rule + 1).to_string(),
