@@ -30,6 +30,33 @@ pub(crate) struct RuleDenial {
     pub(crate) contact: Option<Box<str>>,
 }
 
+/// A quota that is used up, as the person at the client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QuotaDenial {
+    /// The name of the limit.
+    pub(crate) limit: Box<str>,
+    /// Bytes in each period, and its name.
+    pub(crate) bytes: u64,
+    pub(crate) period: &'static str,
+    /// When it begins anew, on the local clock, and how long that takes.
+    pub(crate) ends: Box<str>,
+    pub(crate) wait: Duration,
+    /// The person to ask.
+    pub(crate) contact: Option<Box<str>>,
+}
+
+/// A limit on requests that was reached, as the person at the client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RequestRateDenial {
+    /// The name of the limit.
+    pub(crate) limit: Box<str>,
+    pub(crate) per_second: u64,
+    /// How long until the next request may come.
+    pub(crate) wait: Duration,
+    /// The person to ask.
+    pub(crate) contact: Option<Box<str>>,
+}
+
 /// Why a request could not be answered as asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -46,6 +73,10 @@ pub(crate) enum Failure {
     TooManyLogins,
     /// An access rule refuses the request.
     RuleDenied(Box<RuleDenial>),
+    /// A quota is used up.
+    QuotaUsed(Box<QuotaDenial>),
+    /// More requests per second than a limit allows.
+    TooManyRequests(Box<RequestRateDenial>),
     /// Too many connections from this address, or in all.
     ClientLimit,
     /// `CONNECT` to a port that is not allowed.
@@ -104,12 +135,14 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 32] = [
+    pub(crate) const SLUGS: [&'static str; 34] = [
         "refused",
         "client-denied",
         "login-needed",
         "too-many-logins",
         "rule-denied",
+        "quota-used",
+        "too-many-requests",
         "client-limit",
         "connect-port-denied",
         "port-denied",
@@ -152,7 +185,9 @@ impl Failure {
             Self::Refused { .. } => StatusCode::BAD_REQUEST,
             Self::ClientLimit => StatusCode::SERVICE_UNAVAILABLE,
             Self::LoginNeeded { .. } => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
-            Self::TooManyLogins => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooManyLogins | Self::QuotaUsed(_) | Self::TooManyRequests(_) => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::DestinationDenied { .. } => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
             Self::NotCached => StatusCode::GATEWAY_TIMEOUT,
@@ -175,6 +210,8 @@ impl Failure {
             | Self::RuleDenied(_)
             | Self::LoginNeeded { .. }
             | Self::TooManyLogins
+            | Self::QuotaUsed(_)
+            | Self::TooManyRequests(_)
             | Self::ClientLimit
             | Self::ConnectPortDenied { .. }
             | Self::PortDenied { .. } => ProxyError::HttpRequestDenied,
@@ -232,6 +269,8 @@ impl Failure {
             Self::Refused { .. } => "refused",
             Self::ClientDenied { .. } => "client-denied",
             Self::RuleDenied(_) => "rule-denied",
+            Self::QuotaUsed(_) => "quota-used",
+            Self::TooManyRequests(_) => "too-many-requests",
             Self::LoginNeeded { .. } => "login-needed",
             Self::TooManyLogins => "too-many-logins",
             Self::ClientLimit => "client-limit",
@@ -281,9 +320,17 @@ impl Failure {
             Self::ClientLimit | Self::UpstreamLimit | Self::TooManyLogins => {
                 Some(Duration::from_secs(5))
             }
+            Self::QuotaUsed(denial) => Some(whole_seconds(denial.wait)),
+            Self::TooManyRequests(denial) => Some(whole_seconds(denial.wait)),
             _ => None,
         }
     }
+}
+
+/// A time to wait as `Retry-After` can tell it: whole seconds, at least one.
+fn whole_seconds(wait: Duration) -> Duration {
+    let begun = u64::from(wait.subsec_nanos() > 0);
+    Duration::from_secs(wait.as_secs().saturating_add(begun).max(1))
 }
 
 /// For logs: a phrase of this level only.
@@ -297,6 +344,10 @@ impl fmt::Display for Failure {
             Self::LoginNeeded { .. } => f.write_str("a login is needed"),
             Self::TooManyLogins => f.write_str("too many logins are being checked"),
             Self::RuleDenied(denial) => write!(f, "{} does not allow it", denial.rule),
+            Self::QuotaUsed(denial) => write!(f, "the quota {} is used up", denial.limit),
+            Self::TooManyRequests(denial) => {
+                write!(f, "more requests than {} allows", denial.limit)
+            }
             Self::ClientLimit => f.write_str("too many connections from clients"),
             Self::ConnectPortDenied { port } => write!(f, "CONNECT to port {port} is not allowed"),
             Self::PortDenied { port } => write!(f, "port {port} is not allowed"),
@@ -358,6 +409,20 @@ impl Failure {
             Failure::RuleDenied(Box::new(RuleDenial {
                 rule: "rule 1".into(),
                 reason: None,
+                contact: None,
+            })),
+            Failure::QuotaUsed(Box::new(QuotaDenial {
+                limit: "pupil".into(),
+                bytes: 1 << 30,
+                period: "day",
+                ends: "Saturday 28 November, 00:00".into(),
+                wait: second,
+                contact: None,
+            })),
+            Failure::TooManyRequests(Box::new(RequestRateDenial {
+                limit: "pupil".into(),
+                per_second: 20,
+                wait: second,
                 contact: None,
             })),
             Failure::ClientLimit,

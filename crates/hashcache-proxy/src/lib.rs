@@ -28,6 +28,7 @@ mod mirror;
 mod page_groups;
 mod permission;
 mod purge;
+mod quota;
 mod request;
 #[allow(
     dead_code,
@@ -76,6 +77,7 @@ pub use peer::{
     Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
     PeerSummary,
 };
+pub use quota::{LimitPer, LimitSettings, Quota, QuotaEnd, QuotaPeriod, Rate};
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{Listening, RunError, Supervisor, Warning, preflight, run, warnings};
 pub use settings::{

@@ -127,6 +127,8 @@ impl LogEntryBuilder {
                 | Failure::RuleDenied(_)
                 | Failure::LoginNeeded { .. }
                 | Failure::TooManyLogins
+                | Failure::QuotaUsed(_)
+                | Failure::TooManyRequests(_)
                 | Failure::ConnectPortDenied { .. }
                 | Failure::PortDenied { .. }
                 | Failure::DestinationDenied { .. }

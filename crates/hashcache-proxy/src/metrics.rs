@@ -127,7 +127,7 @@ pub(crate) struct WorkerMetrics {
     /// Requests by duration: one counter per bound and one for longer requests.
     durations: [AtomicU64; DURATION_BOUNDS.len() + 1],
     duration_ns: AtomicU64,
-    failures: [AtomicU64; Failure::SLUGS.len()],
+    failures: FailureCounts,
     limits: [AtomicU64; Limit::ALL.len()],
     intercepted: [AtomicU64; Handshake::ALL.len()],
     not_intercepted: [AtomicU64; Reason::ALL.len()],
@@ -148,7 +148,7 @@ impl WorkerMetrics {
         if let Some(error) = entry.error
             && let Some(at) = Failure::SLUGS.iter().position(|slug| *slug == error)
         {
-            self.failures[at].fetch_add(1, Relaxed);
+            self.failures.0[at].fetch_add(1, Relaxed);
         }
         if entry.outcome == Outcome::Tunnel {
             self.tunnel_bytes.fetch_add(entry.client_bytes, Relaxed);
@@ -229,6 +229,16 @@ impl WorkerMetrics {
     /// Counts a tunnel as open while the guard lives.
     pub(crate) fn tunnel(self: &Arc<Self>) -> OpenGauge {
         OpenGauge::new(self, |worker| &worker.tunnels)
+    }
+}
+
+/// A counter for each failure; arrays of this length have no default of their own.
+#[derive(Debug)]
+struct FailureCounts([AtomicU64; Failure::SLUGS.len()]);
+
+impl Default for FailureCounts {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 }
 

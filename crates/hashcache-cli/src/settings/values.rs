@@ -14,8 +14,8 @@ use hashcache::{Io, Placement, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie};
 use hashcache_proxy::{
     AccessLog, AccessRules, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy,
-    HostOptions, Limits, LinkForward, LinkSettings, ListSettings, Listen, LogFormat, Mirror, Mode,
-    Nat64, PeerChoice, Pin, Prefix, SentHost, Settings, Site, Sites,
+    HostOptions, LimitSettings, Limits, LinkForward, LinkSettings, ListSettings, Listen, LogFormat,
+    Mirror, Mode, Nat64, PeerChoice, Pin, Prefix, SentHost, Settings, Site, Sites,
 };
 
 use super::peers::{Parent, PeersAndRoutes};
@@ -142,6 +142,8 @@ pub struct Values {
     pub login_networks: Vec<Prefix>,
     /// The lists of hosts that they name.
     pub lists: Vec<ListSettings>,
+    /// The limits that they name.
+    pub access_limits: Vec<LimitSettings>,
     /// A person to ask, for pages that refuse.
     pub contact: Option<String>,
     /// Clients that may send PURGE.
@@ -267,6 +269,7 @@ impl Values {
                 Prefix::new(Ipv6Addr::LOCALHOST.into(), 128),
             ],
             lists: vec![],
+            access_limits: vec![],
             contact: None,
             allow_purge: vec![],
             admin_token_file: None,
@@ -375,6 +378,7 @@ impl Values {
             login_realm: self.login_realm.clone(),
             login_networks: self.login_networks.clone(),
             lists: self.lists.clone(),
+            access_limits: self.access_limits.clone(),
             allow_purge: self.allow_purge.clone(),
             admin_token_file: self.admin_token_file.clone(),
             allow_destination: self.allow_destination.clone(),

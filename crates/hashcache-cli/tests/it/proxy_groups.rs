@@ -61,6 +61,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         allow_client: vec![],
         access: Arc::default(),
         lists: vec![],
+        access_limits: vec![],
         htpasswd: vec![],
         login_realm: String::new(),
         login_networks: vec![],

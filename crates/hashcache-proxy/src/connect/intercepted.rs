@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use super::dial::Destination;
+use super::metered::Metered;
 use super::tunnel;
 use crate::access::RequestUser;
 use crate::connection::{Connection, InterceptedFor};
@@ -29,6 +30,7 @@ use crate::intercept::peek::peek;
 use crate::intercept::refusals::ClientProgram;
 use crate::intercept::{Handshake, InterceptKind, Interceptor, PEEK_TIME, Reason, suits};
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
+use crate::quota::RequestLimits;
 use crate::share::ShareReservation;
 use crate::upstream::Unverified;
 use crate::upstream::channel::Channel;
@@ -44,6 +46,8 @@ pub(crate) struct Candidate {
     to: Destination,
     host: Box<str>,
     memory: ShareReservation,
+    /// For a tunnel, if it becomes one.
+    limits: Option<RequestLimits>,
 }
 
 /// Whether a CONNECT to `to` may be intercepted.
@@ -67,6 +71,7 @@ pub(crate) fn candidate(
             to: to.clone(),
             host: without_dot(name).into(),
             memory,
+            limits: None,
         }),
         (Ok(_), Host::V4(_) | Host::V6(_)) => None,
         (Err(reason), _) => {
@@ -169,6 +174,7 @@ struct Tunnel {
     client: Socket,
     upstream: Option<Channel>,
     to: Destination,
+    limits: Option<RequestLimits>,
 }
 
 /// A client whose TLS ends here.
@@ -212,6 +218,7 @@ async fn decide(
                 client,
                 upstream,
                 to: candidate.to,
+                limits: candidate.limits,
             }));
         }
     };
@@ -257,6 +264,12 @@ fn shaken_in_time<T>(shaken: Result<io::Result<T>, tokio::time::error::Elapsed>)
 }
 
 impl Candidate {
+    /// The same, within these limits if it becomes a tunnel. Requests inside have limits of their
+    /// own.
+    pub(super) fn within(self, limits: Option<RequestLimits>) -> Self {
+        Self { limits, ..self }
+    }
+
     /// Why the client may have no tunnel to the host that its ClientHello names, if it is another
     /// one than in the CONNECT: many servers answer for both.
     fn denied(&self, connection: &Connection, name: &str) -> Option<Failure> {
@@ -364,6 +377,11 @@ impl Tunnel {
     /// Forwards bytes both ways until the end; connects to the upstream first if necessary.
     async fn carry(self, connection: &Rc<Connection>, mut log_entry: TunnelEntryBuilder) {
         let worker = &connection.worker;
+        let checked = self.limits.as_ref().map(RequestLimits::check_quota);
+        // The client already has its 200, so the failure can only be logged.
+        if let Some(Err(failure)) = checked {
+            return log_entry.failed(worker, &failure);
+        }
         let upstream = match self.upstream {
             Some(upstream) => upstream,
             None => {
@@ -385,6 +403,7 @@ impl Tunnel {
             }
         };
         let open = worker.metrics.tunnel();
+        let upstream = Metered::new(upstream, self.limits);
         tunnel::carry(connection, log_entry, self.client, upstream, open).await;
     }
 }

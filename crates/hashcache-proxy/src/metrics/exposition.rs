@@ -300,7 +300,7 @@ impl Collector for Exposition {
         self.encode_durations(&mut page)?;
         let failures = Failure::SLUGS.iter().enumerate();
         let failures =
-            failures.map(|(at, slug)| (*slug, metrics.sum(|worker| &worker.failures[at])));
+            failures.map(|(at, slug)| (*slug, metrics.sum(|worker| &worker.failures.0[at])));
         page.family(
             "hashcache_failures",
             "Failed requests by error",

@@ -54,6 +54,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         body,
         has_content,
         is_bypass,
+        limits,
         ..
     } = request;
     let upgrading = match asks_for_upgrade(&method, &fields) {
@@ -101,7 +102,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     }
     let response = fetch::passed_on(exchange.response, worker.common.now(), upgrading);
     if let Some(upgrade) = exchange.upgrade {
-        connect::upgrade(connection, upgrade, log_entry);
+        connect::upgrade(connection, upgrade, limits, log_entry);
     }
     if is_unsafe(&method) {
         let (status, fields) = (response.status(), response.headers());

@@ -72,6 +72,7 @@ use crate::page_groups::PageGroups;
 use crate::peers;
 use crate::purge::Purger;
 use crate::queries::Queries;
+use crate::quota::Limiter;
 use crate::settings::{Settings, StateFiles};
 use crate::share::Shares;
 use crate::site::live::LiveSites;
@@ -198,6 +199,7 @@ pub fn run<E: fmt::Display>(
     let lists = Lists::load(&settings.lists, &cache, &Lists::default())?;
     let access = (Arc::new(lists), users(&settings, &cache)?, zone);
     warnings::log(&settings);
+    let limiter = Limiter::load(state.quotas, Arc::clone(&clock), &cache);
     let live = LiveSettings::new(&settings, 0, &own, shared, hops, shown, access);
     // Pages of a site that any host leads to carry other names in Referer.
     let site = settings
@@ -231,6 +233,7 @@ pub fn run<E: fmt::Display>(
             cache.stats().memory_limit_bytes,
             settings.limits.client_share,
         ),
+        limiter: Arc::clone(&limiter),
         user_checks: Arc::new(user_checks),
         collapse,
         purger,
@@ -327,6 +330,7 @@ pub fn run<E: fmt::Display>(
     runtime.spawn(list_refresh::keep_lists(Arc::clone(&common), cache.clone()));
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
+    runtime.spawn(Arc::clone(&limiter).keep());
     runtime.spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));
     let bound = Listening {
         clients: listen,
@@ -363,6 +367,9 @@ pub fn run<E: fmt::Display>(
     }
     if let Err(error) = verified.persist() {
         warn!(%error, "verified hosts not saved");
+    }
+    if let Err(error) = limiter.persist() {
+        warn!(%error, "usage of quotas not saved");
     }
     if let Err(error) = chunks.persist() {
         warn!(%error, "tables of chunks not saved");

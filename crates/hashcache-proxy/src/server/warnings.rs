@@ -27,7 +27,7 @@ pub enum Warning {
         /// How many users have such a hash.
         users: usize,
     },
-    /// Rules have times, and the system does not say in which time zone it is.
+    /// Rules have times or quotas have days, and the system does not say in which time zone it is.
     NoZone,
 }
 
@@ -49,7 +49,9 @@ impl fmt::Display for Warning {
                 f,
                 "{users} passwords have a bcrypt cost below {COST_MIN}: use `htpasswd -B -C 10`"
             ),
-            Self::NoZone => f.write_str("there is no /etc/localtime: access rules have UTC times"),
+            Self::NoZone => {
+                f.write_str("there is no /etc/localtime: access rules and quotas have UTC times")
+            }
         }
     }
 }
@@ -78,7 +80,7 @@ pub fn warnings(settings: &Settings) -> Vec<Warning> {
         others: unknown.len() - shown,
     });
     let cheap_hashes = (cheap > 0).then_some(Warning::CheapHashes { users: cheap });
-    let no_zone = (settings.access.has_times() && !Zone::is_set()).then_some(Warning::NoZone);
+    let no_zone = (settings.needs_zone() && !Zone::is_set()).then_some(Warning::NoZone);
     [unknown_users, cheap_hashes, no_zone]
         .into_iter()
         .flatten()
