@@ -554,8 +554,8 @@ mod tests {
     #[test]
     fn an_unknown_table_is_one_fault_not_one_per_key() {
         assert_eq!(
-            faults("[limit]\nclients = 1\nupstream = 2\n"),
-            ["a.toml:1: unknown key `limit`"]
+            faults("[quota]\nclients = 1\nupstream = 2\n"),
+            ["a.toml:1: unknown key `quota`"]
         );
     }
 

@@ -276,6 +276,8 @@ async fn bandwidth_slows_hits_in_memory_and_tunnels_down() {
         start.elapsed()
     );
     assert_eq!(origin.request_count(), 4);
+    // A tunnel that is open would be waited for.
+    drop(kept);
     proxy.end();
 }
 
@@ -298,7 +300,7 @@ limits = [\"day\"]
 destinations = [\"b.example\"]
 ";
     home.file("h.toml", config);
-    let checked = home.hashcache(&["config", "check", CONFIG], &[]);
+    let checked = home.hashcache(&["config", "check", "h.toml"], &[]);
     assert_ne!(checked.status, Some(0));
     for part in [
         "h.toml:5: access: there is no limit called `dai`",
