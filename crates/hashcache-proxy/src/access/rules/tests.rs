@@ -359,7 +359,10 @@ fn names_of_rules_are_unique_and_rules_are_counted() {
     ];
     assert_eq!(
         faults(rules),
-        [(RULES_MAX, "more than 1024 rules or 64 lists".into())]
+        [(
+            RULES_MAX,
+            "more than 1024 rules, 64 lists or 64 limits".into()
+        )]
     );
 }
 
