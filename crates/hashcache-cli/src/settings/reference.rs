@@ -978,8 +978,8 @@ pub const GROUP_FIELDS: [(&str, &str); 2] = [
 
 /// What a `[[limit]]` is for.
 pub const LIMIT_ABOUT: &str = "\
-A limit for the requests of access rules that name it in limits. Two rules that name one limit share \
-it. What was used is kept over restarts, in a file beside the cache. http://proxy/quota, asked \
+A limit for the requests of access rules that name it in limits. Two rules that name one limit \
+share it. What was used is kept over restarts, in a file beside the cache. http://proxy/quota, asked \
 through the proxy, shows a person what is left.";
 
 /// The fields of a `[[limit]]`.
@@ -988,7 +988,8 @@ pub const LIMIT_FIELDS: [(&str, &str); 9] = [
     (
         "per",
         "client, the default: each IPv4 address or IPv6 /64 has a limit of its own. user: each \
-         user has; a client whose user is not known counts as a client. all: all have one together.",
+         user has; a client whose user is not known counts as a client. all: all have one \
+         together.",
     ),
     (
         "quota",
@@ -996,7 +997,8 @@ pub const LIMIT_FIELDS: [(&str, &str); 9] = [
     ),
     (
         "every",
-        "How long the quota lasts, in the time zone of the system: day, week (from Monday) or month.",
+        "How long the quota lasts, in the time zone of the system: day, week (from Monday) or \
+         month.",
     ),
     (
         "used_up",
