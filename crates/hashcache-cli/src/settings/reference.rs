@@ -979,8 +979,8 @@ pub const GROUP_FIELDS: [(&str, &str); 2] = [
 /// What a `[[limit]]` is for.
 pub const LIMIT_ABOUT: &str = "\
 A limit for the requests of access rules that name it in limits. Two rules that name one limit \
-share it. What was used is kept over restarts, in a file beside the cache. http://proxy/quota, asked \
-through the proxy, shows a person what is left.";
+share it. What was used is kept over restarts, in a file beside the cache. http://proxy/quota, \
+asked through the proxy, shows a person what is left.";
 
 /// The fields of a `[[limit]]`.
 pub const LIMIT_FIELDS: [(&str, &str); 9] = [
