@@ -229,7 +229,7 @@ async fn measure(
     campaign: &Campaign,
     origin: &ContentOrigin,
 ) -> anyhow::Result<Outcome> {
-    // One of its own: what a server that does not start leaves is in no other's way.
+    // Each server has its own folder, so the files of a failed start disturb no other.
     let folder = tempfile::tempdir_in(campaign.folder())?;
     let place = (origin.address(), folder.path());
     let contestant = Contestant::start((which, load.front()), args, campaign, place)?;

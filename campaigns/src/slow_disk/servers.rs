@@ -81,7 +81,8 @@ pub struct Contestant {
 }
 
 impl Contestant {
-    /// Starts one in front of `origin`, with its disk in `folder`, which is its alone.
+    /// Starts one in front of `origin`, with its disk in `folder`, which no other server
+    /// uses.
     pub fn start(
         (which, front): (Which, Front),
         args: &Args,

@@ -14,6 +14,7 @@ use hashcache_proxy::HostList;
 use crate::bench::BenchCommand;
 use crate::ca::CaCommand;
 use crate::healthcheck::HealthArgs;
+use crate::import::ImportArgs;
 use crate::link::LinkCommand;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
@@ -78,6 +79,8 @@ pub enum Command {
     /// Check, show or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Make a configuration of that of Squid
+    Import(ImportArgs),
     /// Make or show the certificate authority for intercepting HTTPS
     #[command(subcommand)]
     Ca(CaCommand),

@@ -1,8 +1,11 @@
 //! `hashcache healthcheck`: whether a running proxy works, as an exit status.
 //!
 //! Called by `main`, for containers, whose images have no other program that could ask. The address
-//! of the admin listener is read from the settings of the proxy.
+//! of the admin listener is read from the settings of the proxy, unless it is given. A check that
+//! ends containers needs it given: the file may have a mistake by now that a running proxy does not
+//! know of.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,7 +15,7 @@ use clap::Args;
 use crate::admin_client::ask;
 use crate::fault::Fault;
 use crate::output::{NOT_WELL, say};
-use crate::settings::{self, Environment, Given, Source, Written, find};
+use crate::settings::{self, Environment};
 
 /// Arguments of `hashcache healthcheck`.
 #[derive(Args, Clone, Debug)]
@@ -24,9 +27,9 @@ pub struct HealthArgs {
     /// Configuration file of the proxy
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Admin address of the proxy [default: from the configuration]
+    /// Admin address of the proxy; its settings are not read then [default: from the settings]
     #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
+    admin: Option<SocketAddr>,
 }
 
 /// Container runtimes wait for 30 s unless they are told otherwise.
@@ -34,16 +37,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks.
 pub fn run(args: &HealthArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let admin = args.admin.clone().map(|word| Given {
-        found: find("admin").expect("it is a setting of the proxy"),
-        written: Written::One(word),
-        source: Source::Flag("--admin".to_owned()),
-    });
-    let given = admin.into_iter().collect();
-    let effective = settings::load(args.config.as_deref(), given, environment)?;
-    let Some(admin) = effective.values.admin else {
-        let fault = Fault::new("the proxy has no admin listener");
-        return Err(fault.hint("start the proxy with `--admin ADDRESS`").into());
+    let admin = match args.admin {
+        Some(admin) => admin,
+        None => configured(args, environment)?,
     };
     let line = match args.ready {
         true => "GET /-/ready",
@@ -58,5 +54,14 @@ pub fn run(args: &HealthArgs, environment: &Environment) -> anyhow::Result<ExitC
     Ok(match is_well {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(NOT_WELL),
+    })
+}
+
+/// The admin address of the settings.
+fn configured(args: &HealthArgs, environment: &Environment) -> anyhow::Result<SocketAddr> {
+    let effective = settings::load(args.config.as_deref(), vec![], environment)?;
+    effective.values.admin.ok_or_else(|| {
+        let fault = Fault::new("the proxy has no admin listener");
+        fault.hint("start the proxy with `--admin ADDRESS`").into()
     })
 }

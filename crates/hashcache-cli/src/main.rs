@@ -24,6 +24,7 @@ mod config;
 mod env;
 mod example;
 mod healthcheck;
+mod import;
 mod inspect;
 mod link;
 mod man;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         Command::Healthcheck(args) => healthcheck::run(&args, &environment),
         Command::Ca(command) => ca::run(&command, &environment),
         Command::Link(command) => link::run(&command, &environment),
+        Command::Import(args) => import::run(&args),
         Command::Config(command) => config::run(command, &environment),
         Command::Env { json, settings } => env::run(json, &settings, &environment),
         Command::Completions { shell } => completions::run(shell),

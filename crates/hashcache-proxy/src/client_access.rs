@@ -86,6 +86,11 @@ impl ClientAccess {
         live.access.limits_of(&self.known(live).rules, user)
     }
 
+    /// Whether a rule that is about hosts can refuse the client a tunnel.
+    pub(crate) fn judges_hosts(&self, live: &LiveSettings) -> bool {
+        live.access.judge_hosts(&self.known(live).rules)
+    }
+
     /// Whether a request of some method, now or later, may need the user.
     pub(crate) fn may_need_user(&self, live: &LiveSettings, authority: &Authority) -> bool {
         let in_list = |list, host: &HostHashes| live.lists.has(list, host);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use hashcache::Reservation;
 use hashcache_http::{Authority, Host, Scheme, Space};
+use http::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -110,6 +111,17 @@ impl Connection {
             return self.access.refused(&self.worker.common.live());
         };
         (!self.worker.common.is_child(&child.pin)).then(removed)
+    }
+
+    /// Whether another member has sent a request with these fields. The rules there have decided
+    /// about its client, whose address and login are not known here.
+    pub(crate) fn is_from_member(&self, fields: &HeaderMap) -> bool {
+        let live = self.worker.common.live();
+        let Some(members) = live.routes.members() else {
+            return false;
+        };
+        let is_plain = self.child.is_none() && self.intercepted.is_none();
+        is_plain && members.have_sent(self.client.ip(), fields)
     }
 
     /// The user of the CONNECT of an intercepted connection.

@@ -94,4 +94,4 @@ pub use upstream::address::ConnectPort;
 pub use upstream::nat64::{Nat64, Nat64Error};
 pub use upstream::prefix::{Prefix, PrefixError};
 pub use upstream::tls::AuthoritiesError;
-pub use users::UsersError;
+pub use users::{UsersError, users_of};

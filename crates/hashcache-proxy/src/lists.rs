@@ -3,9 +3,10 @@
 //! Loaded by `server` at the start and at a reload, and refreshed by it once a minute. A request
 //! asks only memory.
 //!
-//! Invariants: a list that cannot be read any more stays as it was, and so does one whose files
-//! look like a broken download. Each cause is warned about once. Its memory is set aside in the
-//! budget before it is filled; a list that does not fit is refused.
+//! Invariants: a list that cannot be read any more stays as it was, and so does one with a file
+//! that looks like a broken download. Each cause is warned about once, and at each reload. The
+//! memory of a list is set aside in the budget before it is filled; a list that does not fit is
+//! refused.
 //! Cost: a file is read twice, first to count its names.
 
 use std::fs;
@@ -54,8 +55,49 @@ pub(crate) enum Look {
 /// The names of a list, with their memory.
 struct LoadedList {
     names: NameSet,
-    bad_lines: u64,
+    /// What each file has, in the order of the settings.
+    files: Box<[FileCounts]>,
     _memory: Reservation,
+}
+
+/// What a file of a list has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileCounts {
+    entries: usize,
+    /// Lines that are no entries.
+    bad_lines: u64,
+}
+
+impl FileCounts {
+    /// Whether it looks like a broken download: an empty file, or a page of HTML.
+    fn are_doubtful(self) -> bool {
+        self.entries == 0 || self.bad_lines > self.entries as u64
+    }
+
+    /// Names the file at `path` that has this, if it is doubtful.
+    fn doubtful<'a>(self, list: &'a ListSettings, path: &'a Path) -> Option<DoubtfulFile<'a>> {
+        self.are_doubtful().then(|| DoubtfulFile {
+            list: &list.name,
+            path,
+            entries: self.entries,
+            bad_lines: self.bad_lines,
+        })
+    }
+
+    /// Whether it looks like a broken download of a file that had `before`: if it did not look so
+    /// then, or if most of it is missing.
+    fn are_broken_after(self, before: Self) -> bool {
+        let is_doubtful = self.are_doubtful() && !before.are_doubtful();
+        is_doubtful || self.entries.saturating_mul(SHRINK_MAX) < before.entries
+    }
+}
+
+/// A file of a list that looks like a broken download.
+pub(crate) struct DoubtfulFile<'a> {
+    pub(crate) list: &'a str,
+    pub(crate) path: &'a Path,
+    pub(crate) entries: usize,
+    pub(crate) bad_lines: u64,
 }
 
 /// What shows that a file has changed.
@@ -93,14 +135,22 @@ pub enum ListError {
         /// What a set of them takes.
         bytes: u64,
     },
-    /// The files of a list that was good look like a broken download.
-    #[error("the list `{list}` seems broken: {names} entries, and {bad_lines} lines that are none")]
+    /// A file of a list that was good looks like a broken download.
+    #[error(
+        "{} of the list `{list}` seems broken: it has {entries} entries and {bad_lines} invalid \
+         lines; before, it had {before} entries",
+        path.display()
+    )]
     Broken {
         /// The name of the list.
         list: String,
+        /// The file.
+        path: PathBuf,
         /// How many entries it has.
-        names: usize,
-        /// How many lines are no entries.
+        entries: usize,
+        /// How many it had.
+        before: usize,
+        /// How many lines are invalid.
         bad_lines: u64,
     },
 }
@@ -144,8 +194,16 @@ impl Lists {
 impl LiveList {
     fn load(settings: &ListSettings, cache: &Cache) -> Result<Self, ListError> {
         let stamps = stamps(&settings.files);
+        let loaded = LoadedList::read(settings, cache, None)?;
+        // There is no older list to keep.
+        let files = settings.files.iter().zip(&loaded.files);
+        for file in files.filter_map(|(path, counts)| counts.doubtful(settings, path)) {
+            let (list, path) = (file.list, file.path.display());
+            let (entries, bad_lines) = (file.entries, file.bad_lines);
+            warn!(list, file = %path, entries, bad_lines, "a file of a list looks broken");
+        }
         Ok(Self {
-            loaded: ArcSwap::from_pointee(LoadedList::read(settings, cache)?),
+            loaded: ArcSwap::from_pointee(loaded),
             settings: settings.clone(),
             tried: Mutex::new(Tried {
                 stamps,
@@ -167,42 +225,56 @@ impl LiveList {
         }
         tried.stamps = now;
         let old = self.loaded.load();
-        let read = LoadedList::read(&self.settings, cache);
-        match read.and_then(|loaded| loaded.instead_of(&old, &self.settings)) {
+        match LoadedList::read(&self.settings, cache, Some(&old)) {
             Ok(loaded) => {
                 let (list, names) = (&self.settings.name, loaded.names.len());
                 info!(list, names, "list read again");
                 self.loaded.store(Arc::new(loaded));
                 tried.error = None;
             }
-            Err(error) => tried.failed(&error),
+            Err(error) => tried.failed(&error, look),
         }
     }
 }
 
 impl Tried {
-    /// Warns of an error, unless the attempt before failed by the same.
-    fn failed(&mut self, error: &ListError) {
+    /// Warns of an error, unless the attempt before failed by the same. An operator who reloads
+    /// hears of it again.
+    fn failed(&mut self, error: &ListError, look: Look) {
         let cause = std::error::Error::source(error).map(ToString::to_string);
         let text = format!("{error}: {}", cause.as_deref().unwrap_or_default());
-        if self.error.as_ref() != Some(&text) {
+        if matches!(look, Look::Reload) || self.error.as_ref() != Some(&text) {
             warn!(%error, cause, "list not read again, the old one stays in effect");
-            self.error = Some(text);
         }
+        self.error = Some(text);
     }
 }
 
 impl LoadedList {
-    fn read(settings: &ListSettings, cache: &Cache) -> Result<Self, ListError> {
-        let (mut room, mut bad_lines) = (0, 0);
-        for path in &settings.files {
-            let bad = read(settings, path, |_, _| {
-                room += 1;
-                true
-            })?;
-            bad_lines += bad.count;
+    /// Reads the files of a list. `old`: the list as it was before.
+    ///
+    /// # Errors
+    /// Also if one of the files was good in `old` and now looks like a broken download: a list that
+    /// denies would not deny what that file had.
+    fn read(settings: &ListSettings, cache: &Cache, old: Option<&Self>) -> Result<Self, ListError> {
+        let mut files = Vec::with_capacity(settings.files.len());
+        for (n, path) in settings.files.iter().enumerate() {
+            let (now, bad) = count(settings, path)?;
             warn_of(&bad, settings, path);
+            if let Some(before) = old.map(|old| old.files[n])
+                && now.are_broken_after(before)
+            {
+                return Err(ListError::Broken {
+                    list: settings.name.clone(),
+                    path: path.clone(),
+                    entries: now.entries,
+                    before: before.entries,
+                    bad_lines: now.bad_lines,
+                });
+            }
+            files.push(now);
         }
+        let room = files.iter().map(|file| file.entries).sum();
         let bytes = NameSet::bytes_for(room);
         let memory = cache.reserve(bytes).ok_or_else(|| ListError::Memory {
             list: settings.name.clone(),
@@ -210,13 +282,15 @@ impl LoadedList {
             bytes,
         })?;
         let mut names = NameSet::with_room(room);
-        for path in &settings.files {
-            let mut fits = true;
+        for (path, counts) in settings.files.iter().zip(&files) {
+            let mut left = counts.entries;
+            let mut is_longer = false;
             read(settings, path, |host, reach| {
-                fits = names.insert(host, reach);
-                fits
+                is_longer = left == 0 || !names.insert(host, reach);
+                left = left.saturating_sub(1);
+                !is_longer
             })?;
-            if !fits {
+            if is_longer || left > 0 {
                 let (list, path) = (settings.name.clone(), path.clone());
                 let source = io::Error::other("it changed while it was read");
                 return Err(ListError::File { list, path, source });
@@ -224,28 +298,36 @@ impl LoadedList {
         }
         Ok(Self {
             names,
-            bad_lines,
+            files: files.into(),
             _memory: memory,
         })
     }
+}
 
-    /// This list, unless it would take the place of a good one and looks like a broken download: an
-    /// empty file, or a page of HTML. A list that denies would deny nothing any more.
-    fn instead_of(self, old: &Self, settings: &ListSettings) -> Result<Self, ListError> {
-        let is_emptied = self.names.len() == 0 && old.names.len() > 0;
-        if is_emptied || (self.is_mostly_bad() && !old.is_mostly_bad()) {
-            return Err(ListError::Broken {
-                list: settings.name.clone(),
-                names: self.names.len(),
-                bad_lines: self.bad_lines,
-            });
-        }
-        Ok(self)
-    }
+/// The files of all lists that look like broken downloads. Reads them all, and skips files that
+/// cannot be read.
+pub(crate) fn doubtful(settings: &[ListSettings]) -> impl Iterator<Item = DoubtfulFile<'_>> {
+    files_of(settings).filter_map(|(list, path)| {
+        let (counts, _) = count(list, path).ok()?;
+        counts.doubtful(list, path)
+    })
+}
 
-    fn is_mostly_bad(&self) -> bool {
-        self.bad_lines > self.names.len() as u64
-    }
+fn files_of(settings: &[ListSettings]) -> impl Iterator<Item = (&ListSettings, &PathBuf)> {
+    settings
+        .iter()
+        .flat_map(|list| list.files.iter().map(move |path| (list, path)))
+}
+
+/// Reads one file of a list to count what it has.
+fn count(settings: &ListSettings, path: &Path) -> Result<(FileCounts, BadLines), ListError> {
+    let mut entries = 0;
+    let bad = read(settings, path, |_, _| {
+        entries += 1;
+        true
+    })?;
+    let bad_lines = bad.count;
+    Ok((FileCounts { entries, bad_lines }, bad))
 }
 
 /// Reads one file of a list; `each` says whether to go on.
@@ -305,10 +387,7 @@ fn are_settled(files: &[Option<FileStamp>], now: UnixTime) -> bool {
 
 /// Checks that the files of all lists can be opened, without reading them.
 pub(crate) fn check(settings: &[ListSettings]) -> impl Iterator<Item = ListError> {
-    let files = settings
-        .iter()
-        .flat_map(|list| list.files.iter().map(move |path| (list, path)));
-    files.filter_map(|(list, path)| {
+    files_of(settings).filter_map(|(list, path)| {
         let source = open_regular(path, Link::Followed).err()?;
         let (list, path) = (list.name.clone(), path.clone());
         Some(ListError::File { list, path, source })
@@ -316,6 +395,8 @@ pub(crate) fn check(settings: &[ListSettings]) -> impl Iterator<Item = ListError
 }
 
 const READ_BYTES: usize = 64 << 10;
+/// A file with fewer entries than one in so many of those before looks broken.
+const SHRINK_MAX: usize = 10;
 /// How long a file must not have been written before it is read.
 const SETTLE_SECONDS: i64 = 5;
 
@@ -347,6 +428,31 @@ mod tests {
         }]
     }
 
+    /// A list that was loaded from one file.
+    struct OneFile {
+        cache: Cache,
+        path: PathBuf,
+        settings: Vec<ListSettings>,
+        lists: Lists,
+        _directory: tempfile::TempDir,
+    }
+
+    fn one_file(content: &str) -> OneFile {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = cache(&directory);
+        let path = directory.path().join("a");
+        fs::write(&path, content).unwrap();
+        let settings = settings(&[&path]);
+        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        OneFile {
+            cache,
+            path,
+            settings,
+            lists,
+            _directory: directory,
+        }
+    }
+
     #[test]
     fn a_list_follows_its_files_and_outlives_them() {
         let directory = tempfile::tempdir().unwrap();
@@ -375,12 +481,14 @@ mod tests {
 
     #[test]
     fn a_list_that_does_not_fit_the_memory_is_refused_and_the_old_one_stays() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = cache(&directory);
-        let path = directory.path().join("a");
-        fs::write(&path, "a.example\n").unwrap();
-        let settings = settings(&[&path]);
-        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        let one = one_file("a.example\n");
+        let OneFile {
+            cache,
+            path,
+            settings,
+            lists,
+            ..
+        } = one;
         let many: String = (0..2_000_000).map(|n| format!("{n}.x\n")).collect();
         fs::write(&path, many).unwrap();
         lists.refresh(&cache, Look::Reload);
@@ -395,12 +503,10 @@ mod tests {
 
     #[test]
     fn a_broken_download_does_not_take_the_place_of_a_good_list() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = cache(&directory);
-        let path = directory.path().join("a");
-        fs::write(&path, "a.example\nb.example\n").unwrap();
-        let settings = settings(&[&path]);
-        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        let one = one_file("a.example\nb.example\n");
+        let OneFile {
+            cache, path, lists, ..
+        } = one;
         let page = "<html>\n<p>no such page\nexample\n</html>\n";
         for broken in ["", "# nothing\n", page] {
             fs::write(&path, broken).unwrap();
@@ -414,13 +520,59 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_was_mostly_bad_lines_from_the_start_follows_its_file() {
+    fn each_file_of_a_list_is_judged_by_itself() {
         let directory = tempfile::tempdir().unwrap();
         let cache = cache(&directory);
-        let path = directory.path().join("a");
-        fs::write(&path, "||a^\n||b^\na.example\n").unwrap();
-        let settings = settings(&[&path]);
+        let (a, b) = (directory.path().join("a"), directory.path().join("b"));
+        let lines = |names: std::ops::Range<u32>| -> String {
+            names.map(|n| format!("n{n}.example\n")).collect()
+        };
+        fs::write(&a, lines(0..100)).unwrap();
+        fs::write(&b, lines(200..1000)).unwrap();
+        let settings = settings(&[&a, &b]);
         let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        let page = "<html>\n<p>no such page\nexample\n</html>\n".to_owned();
+        for broken in [String::new(), page, lines(0..9)] {
+            fs::write(&a, &broken).unwrap();
+            lists.refresh(&cache, Look::Reload);
+            assert!(has(&lists, "n99.example"), "{broken}");
+            let error = lists.0[0].tried.lock().unwrap().error.clone().unwrap();
+            let said = format!("{} of the list `ads` seems broken", a.display());
+            assert!(error.starts_with(&said), "{error}");
+        }
+        fs::write(&a, lines(0..10)).unwrap();
+        lists.refresh(&cache, Look::Reload);
+        assert!(has(&lists, "n9.example") && !has(&lists, "n99.example"));
+        assert!(lists.0[0].tried.lock().unwrap().error.is_none());
+        cache.close();
+    }
+
+    #[test]
+    fn a_file_without_entries_or_with_more_wrong_lines_is_doubtful_at_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let files = [
+            file("good", "a.example\n<p>\n"),
+            file("empty", "# nothing\n"),
+            file("page", "<html>\n<p>\nexample\n"),
+            directory.path().join("none"),
+        ];
+        let settings = settings(&files.each_ref());
+        let found = doubtful(&settings).map(|file| (file.path, file.entries, file.bad_lines));
+        let expected = [(&*files[1], 0, 0), (&*files[2], 1, 2)];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_list_that_was_mostly_bad_lines_from_the_start_follows_its_file() {
+        let one = one_file("||a^\n||b^\na.example\n");
+        let OneFile {
+            cache, path, lists, ..
+        } = one;
         fs::write(&path, "||a^\n||b^\nb.example\n").unwrap();
         lists.refresh(&cache, Look::Reload);
         assert!(has(&lists, "b.example"));
@@ -429,12 +581,10 @@ mod tests {
 
     #[test]
     fn a_file_that_was_just_written_is_left_to_the_next_look() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = cache(&directory);
-        let path = directory.path().join("a");
-        fs::write(&path, "a.example\n").unwrap();
-        let settings = settings(&[&path]);
-        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        let one = one_file("a.example\n");
+        let OneFile {
+            cache, path, lists, ..
+        } = one;
         fs::write(&path, "other.example\n").unwrap();
         let written = u64::try_from(fs::metadata(&path).unwrap().mtime()).unwrap();
         let after = |seconds| Look::Minute(UnixTime(written + seconds));
@@ -451,12 +601,10 @@ mod tests {
 
     #[test]
     fn a_reload_tries_again_what_failed_although_the_files_are_the_same() {
-        let directory = tempfile::tempdir().unwrap();
-        let cache = cache(&directory);
-        let path = directory.path().join("a");
-        fs::write(&path, "a.example\n").unwrap();
-        let settings = settings(&[&path]);
-        let lists = Lists::load(&settings, &cache, &Lists::default()).unwrap();
+        let one = one_file("a.example\n");
+        let OneFile {
+            cache, path, lists, ..
+        } = one;
         let many: String = (0..500_000).map(|n| format!("{n}.x\n")).collect();
         fs::write(&path, many).unwrap();
         // Others hold the memory.

@@ -55,6 +55,7 @@ use tokio::time::Instant;
 pub(crate) use self::fields::{PageFields, is_html, wants_page};
 use self::fields::{Wanted, is_style_or_script};
 use crate::settings::GroupBy;
+use crate::share::Network;
 
 /// How long after the last object of a page further objects still belong to it.
 const PAGE_OPEN: Duration = Duration::from_secs(2);
@@ -115,7 +116,7 @@ struct OpenPages {
 /// A page until [`PAGE_OPEN`] has passed without a request for a part of it.
 #[derive(Clone, Copy)]
 struct OpenPage {
-    client: IpAddr,
+    client: Network,
     opened: Instant,
     /// Whether the page itself was requested, not only parts that name it.
     is_requested: bool,
@@ -444,7 +445,7 @@ impl OpenPages {
         let page = OpenPage {
             used: now,
             ..self.page(group, now).unwrap_or(OpenPage {
-                client,
+                client: Network::of(client),
                 opened: now,
                 is_requested: false,
                 used: now,
@@ -484,17 +485,17 @@ impl OpenPages {
             .retain(|_, latest| pages.contains_key(&latest.visit.group));
     }
 
-    /// The clients with the fewest entries, which have at most `entries` together.
-    fn smallest_clients(&self, mut entries: usize) -> HashSet<IpAddr> {
+    /// The networks of clients with the fewest entries, which have at most `entries` together.
+    fn smallest_clients(&self, mut entries: usize) -> HashSet<Network> {
         let latest = self.latest.values().map(|latest| &latest.visit);
         let visits = self.parts.values().chain(latest).map(|visit| &visit.group);
-        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+        let mut counts: HashMap<Network, usize> = HashMap::new();
         for page in self.pages.keys().chain(visits) {
             if let Some(page) = self.pages.get(page) {
                 *counts.entry(page.client).or_default() += 1;
             }
         }
-        let mut counts: Vec<(IpAddr, usize)> = counts.into_iter().collect();
+        let mut counts: Vec<(Network, usize)> = counts.into_iter().collect();
         counts.sort_unstable_by_key(|(_, count)| *count);
         let mut clients = HashSet::new();
         for (client, count) in counts {

@@ -1,8 +1,9 @@
 //! Whether a client may make a request, with the login that the rules may need.
 //!
-//! Called by `request` for every request that is not for the proxy itself. A login is looked at
-//! only if a rule needs the user: for this request, or for those inside the connection that a
-//! CONNECT opens, if it may be intercepted.
+//! Called by `request` for every request, except those for the proxy itself and for resources that
+//! a member asks for ([`Permission::OF_MEMBER`]). A login is looked at only if a rule needs the
+//! user: for this request, or for those inside the connection that a CONNECT opens, if it may be
+//! intercepted.
 //!
 //! Invariants: a password is asked for only over TLS and from networks that the operator trusts.
 //! The field Proxy-Authorization is taken out of the request by the caller, whatever is decided.
@@ -27,6 +28,15 @@ pub(crate) struct Permission {
     pub(crate) user: Option<Arc<str>>,
     /// `None`: the rule names none.
     pub(crate) limits: Option<RequestLimits>,
+}
+
+impl Permission {
+    /// For a request that a member forwards: allowed, because that member has applied its rules.
+    pub(crate) const OF_MEMBER: Self = Self {
+        action: AccessAction::Allow,
+        user: None,
+        limits: None,
+    };
 }
 
 /// What a request says about its user.

@@ -190,7 +190,7 @@ pub struct Settings {
     pub pac_proxies: Vec<hashcache_http::Origin>,
     /// Clients allowed beside the default ones (loopback, private, link-local, our own networks).
     pub allow_client: Vec<Prefix>,
-    /// Who may do what.
+    /// The access rules.
     pub access: Arc<AccessRules>,
     /// The limits that its rules name, in this order.
     pub access_limits: Vec<LimitSettings>,

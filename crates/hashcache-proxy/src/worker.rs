@@ -98,7 +98,7 @@ pub(crate) struct LiveSettings {
     /// Schemes other than http and https whose resources are fetched.
     pub(crate) gateways: Vec<Scheme>,
     pub(crate) clients: Clients,
-    /// Who may do what, before the default for `clients`.
+    /// The access rules. They are asked before `clients`.
     pub(crate) access: Arc<AccessRules>,
     /// The limits that its rules name.
     pub(crate) limits: Arc<LimitPlan>,
@@ -471,6 +471,19 @@ impl Worker {
         fields: &HeaderMap,
     ) -> Result<Route, Failure> {
         self.route_of_fetch(space, target, fields, Siblings::NotAsked)
+    }
+
+    /// The same without members.
+    ///
+    /// # Errors
+    /// As [`Worker::route`].
+    pub(crate) fn route_past_members(
+        &self,
+        space: Space,
+        target: &Target,
+        fields: &HeaderMap,
+    ) -> Result<Route, Failure> {
+        self.route(route_request(space, target, fields))
     }
 
     /// The members to ask for a resource before its route: see `Routes::member_hops`.

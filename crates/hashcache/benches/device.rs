@@ -74,15 +74,18 @@ fn stored(cache: &Cache) -> Vec<String> {
 
 /// Puts an object, when there is memory for it.
 fn put(cache: &Cache, name: &str, content: &[u8]) {
-    let length = Some(content.len() as u64);
-    let mut writer = cache
-        .intend(name.as_bytes())
-        .unwrap()
-        .writer(Put {
-            length,
+    let mut writer = loop {
+        let put = Put {
+            length: Some(content.len() as u64),
             ..Put::metadata("")
-        })
-        .unwrap();
+        };
+        match cache.intend(name.as_bytes()).unwrap().writer(put) {
+            Ok(writer) => break writer,
+            // The pending writes that take the memory take much longer than this.
+            Err(PutError::Full) => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => panic!("{error}"),
+        }
+    };
     loop {
         match writer.write(content) {
             Ok(()) => break,

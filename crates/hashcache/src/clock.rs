@@ -44,7 +44,7 @@ impl Clock {
     /// The same, for time that passes only when the caller lets it, as in a simulation. The writing
     /// threads write what was put only when they are asked to, by
     /// [`Cache::cut_batch`](crate::Cache::cut_batch), [`Cache::flush`](crate::Cache::flush) or a
-    /// remove, so that what they do does not depend on how fast they run. They do not sleep until a
+    /// purge, so that what they do does not depend on how fast they run. They do not sleep until a
     /// checkpoint or a sync is due by such a clock: they look at it when they have other work.
     /// Removes become durable at once, however long the last ones took. Of several devices one
     /// writes after the other, and `flush` and `cut_batch` wait for all of them.

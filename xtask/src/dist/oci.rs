@@ -88,7 +88,9 @@ fn manifest(blobs: &Blobs, arch: Arch) -> anyhow::Result<Value> {
             "StopSignal": "SIGTERM",
             // An extension of Docker: others have health checks of their own.
             "Healthcheck": {
-                "Test": ["CMD", "/usr/bin/hashcache", "healthcheck"],
+                // The default of `admin`. Without it the settings would be read anew, and may have
+                // a mistake by now.
+                "Test": ["CMD", "/usr/bin/hashcache", "healthcheck", "--admin", "127.0.0.1:3180"],
                 "Interval": 10_000_000_000_u64,
                 "Timeout": 10_000_000_000_u64,
             },

@@ -25,9 +25,9 @@ const C_FLAGS: &str = "-fno-unwind-tables -fno-asynchronous-unwind-tables -DMI_D
 
 /// What the linker is told.
 ///
-/// No symbols: a profile with levels of its own for packages cannot say that. Relocations in the
-/// compact form, which musl knows. Functions with the same code once: Rust promises no function an
-/// address of its own, and the C code here compares none. (Data is not folded.)
+/// Symbols are stripped, which a profile cannot set for single packages. Relocations are in the
+/// compact form, which musl knows. Functions with the same code are kept once: Rust promises no
+/// function an address of its own, and the C code here compares none. (Data is not folded.)
 const LINKER_FLAGS: &str =
     "['-Cstrip=symbols', '-Clink-arg=--pack-dyn-relocs=relr', '-Clink-arg=--icf=all']";
 

@@ -166,10 +166,12 @@ pub const FAULTS: &[Fault] = &[
         edits: &[(
             "        last = replay.segment(next, 0, 0);
     }
+    replay.sweep_all();
     writer.log.resume_behind(last);
 ",
             "        last = replay.segment(next, 0, 0);
     }
+    replay.sweep_all();
     let listed = Segment::walk(&stripe.medium, last.segment, Some(last.stamp), 0, 0).listed;
     writer.log.resume(last, listed);
 ",

@@ -70,11 +70,11 @@ impl LimitTable {
             return Err(fault.hint("write every = \"day\", \"week\" or \"month\""));
         };
         Ok(Some(Quota {
-            bytes: positive_size("quota", quota)?,
+            bytes: at_least(QUOTA_MIN, positive_size("quota", quota)?, ("quota", quota))?,
             period: one_of(&QuotaPeriod::ALL, every).map_err(|fault| fault.at("every"))?,
             end: match self.used_up.as_deref() {
                 None | Some("refuse") => QuotaEnd::Refuse,
-                Some(rate) => QuotaEnd::Slow(positive_size("used_up", rate).map_err(|fault| {
+                Some(word) => QuotaEnd::Slow(rate("used_up", word).map_err(|fault| {
                     fault.hint("write \"refuse\", or the bytes per second that are left: \"64KiB\"")
                 })?),
             },
@@ -82,13 +82,13 @@ impl LimitTable {
     }
 
     fn bandwidth(&self) -> Result<Option<Rate>, Fault> {
-        let Some(rate) = &self.bandwidth else {
+        let Some(bandwidth) = &self.bandwidth else {
             return match self.burst {
                 None => Ok(None),
                 Some(_) => Err(Fault::new("`burst` needs `bandwidth`")),
             };
         };
-        let per_second = positive_size("bandwidth", rate)?;
+        let per_second = rate("bandwidth", bandwidth)?;
         let burst = self.burst.as_deref();
         let burst = burst
             .map(|burst| positive_size("burst", burst))
@@ -123,6 +123,25 @@ fn positive_size(field: &str, word: &str) -> Result<u64, Fault> {
         read => read.map_err(|fault| fault.at(field)),
     }
 }
+
+/// Bytes per second.
+fn rate(field: &str, word: &str) -> Result<u64, Fault> {
+    at_least(RATE_MIN, positive_size(field, word)?, (field, word))
+}
+
+/// The bytes. Fewer than `least` are most likely a number whose unit was forgotten.
+fn at_least(least: u64, bytes: u64, (field, word): (&str, &str)) -> Result<u64, Fault> {
+    if bytes >= least {
+        return Ok(bytes);
+    }
+    let fault = Fault::new(format!("`{word}` is less than {least} bytes")).at(field);
+    Err(fault.hint("write the number with its unit: \"500KiB\", \"2MiB\", \"1GiB\""))
+}
+
+/// Slower than any line that a page comes through.
+const RATE_MIN: u64 = 1 << 10;
+/// Less than a page.
+const QUOTA_MIN: u64 = 64 << 10;
 
 /// The value; a fault goes to `faults`.
 fn kept<T>(read: Result<T, Fault>, faults: &mut Vec<Fault>) -> Option<T> {
@@ -200,6 +219,18 @@ mod tests {
         assert_eq!(
             said("bandwidth = \"0\""),
             "bandwidth: `0` is nothing at all"
+        );
+        assert_eq!(
+            said("quota = \"500\"\nevery = \"day\""),
+            "quota: `500` is less than 65536 bytes"
+        );
+        assert_eq!(
+            said("bandwidth = \"1000\""),
+            "bandwidth: `1000` is less than 1024 bytes"
+        );
+        assert!(
+            said("quota = \"1GiB\"\nevery = \"day\"\nused_up = \"64\"")
+                .starts_with("used_up: `64` is less")
         );
         assert!(said("quota = \"1GiB\"\nevery = \"year\"").starts_with("every: `year` is not"));
         assert!(said("per = \"host\"\nrequests = 1").starts_with("per: `host` is not one of"));

@@ -894,10 +894,10 @@ pub const RULE_FIELDS: [(&str, &str); 5] = [
 
 /// What an `[[access]]` is for.
 pub const ACCESS_ABOUT: &str = "\
-An access rule says who may do what in a forward proxy. The first rule that matches a request \
-decides; all conditions that it has must hold. Where none matches, clients of this machine, of \
-private networks, of the networks of its own interfaces and of allow_client are served, and no \
-others. Rules do not change which ports and addresses can be reached (allow_port, \
+An access rule allows or denies requests to a forward proxy. The first rule that matches a \
+request decides; a rule matches when all its conditions hold. Where none matches, clients of this \
+machine, of private networks, of the networks of its own interfaces and of allow_client are \
+served, and no others. Rules do not change which ports and addresses can be reached (allow_port, \
 allow_connect_port, allow_destination). [networks] gives names to networks: pupils = \
 [\"10.1.0.0/16\"]. A reload applies changes to the next request of every client.";
 

@@ -132,7 +132,7 @@ pub struct Values {
     pub pac_proxies: Vec<Origin>,
     /// Client networks allowed in addition to the default ones.
     pub allow_client: Vec<Prefix>,
-    /// Who may do what: made of the tables of the file.
+    /// The access rules, from the tables of the file.
     pub access: Arc<AccessRules>,
     /// Files with users and the hashes of their passwords.
     pub htpasswd: Vec<PathBuf>,

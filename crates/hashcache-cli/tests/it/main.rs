@@ -5,6 +5,7 @@ mod certificate_authority;
 mod command;
 mod configuration;
 mod environment;
+mod import;
 mod operation;
 mod plan;
 mod service;

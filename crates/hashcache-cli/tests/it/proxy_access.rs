@@ -188,6 +188,10 @@ async fn no_cache_neither_looks_up_nor_stores() {
     assert_eq!(origin.request_count(), 3);
     get(&proxy, PUPIL, &url).await;
     assert_eq!(origin.request_count(), 4);
+    // Nothing stored may answer, and the client wants nothing else.
+    let only = [("Cache-Control", "only-if-cached")];
+    let page = client(&proxy, PUPIL).await.get(&url, &only).await.unwrap();
+    assert_eq!((page.status, origin.request_count()), (504, 4));
     proxy.end();
 }
 
@@ -239,12 +243,45 @@ async fn a_list_decides_by_its_names_and_a_reload_reads_it_again() {
     proxy.says("list not read again, the old one stays in effect");
     proxy.says("configuration reloaded");
     assert_eq!(get(&proxy, PUPIL, &url).await.status, 200);
+    // An operator who reloads hears of it again.
+    proxy.signal(Signal::HUP);
+    let said = proxy.says_up_to("configuration reloaded");
+    assert!(said.contains("list not read again"), "{said}");
     proxy.end();
     // At a start there is no old one.
     let refused = refused_with(&home);
     let (what, hint) = told(&refused);
     assert!(what.contains("cannot read ads of the list `ads`"), "{what}");
     assert!(hint.contains("must be able to read"), "{hint}");
+}
+
+#[test]
+fn a_list_that_looks_broken_at_the_start_is_warned_about() {
+    let home = Home::new();
+    let config = "
+        [[list]]
+        name = \"ads\"
+        files = [\"good\", \"empty\", \"page\"]
+        [[access]]
+        action = \"deny\"
+        lists = [\"ads\"]";
+    home.file("h.toml", config);
+    home.file("good", "a.example\n");
+    home.file("empty", "");
+    home.file("page", "<html>\n<p>\nexample\n");
+    let checked = home.hashcache(&["config", "check", "h.toml"], &[]);
+    assert_eq!(checked.status, Some(0), "{checked:?}");
+    let expected = "\
+warning: empty of the list `ads` looks broken: it has 0 entries, and 0 lines that are none
+warning: page of the list `ads` looks broken: it has 1 entries, and 2 lines that are none
+";
+    assert_eq!(checked.stderr, expected);
+    let mut proxy = Running::start(&home, &[CONFIG]);
+    for file in ["empty", "page"] {
+        let line = proxy.says("a file of a list looks broken");
+        assert!(line.contains(&format!("file={file} ")), "{line}");
+    }
+    proxy.end();
 }
 
 fn refused_with(home: &Home) -> Outcome {

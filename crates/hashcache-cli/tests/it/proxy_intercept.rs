@@ -1106,6 +1106,44 @@ async fn a_client_gets_no_tunnel_to_another_host_that_the_rules_deny() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_hides_the_host_of_its_handshake_from_the_rules_gets_no_tunnel() {
+    let home = Home::new();
+    authority(&home, &[]);
+    let (address, _accepting) = echo().await;
+    let port = format!("--allow-connect-port={}", address.port());
+    let flags = ["--intercept-ca=ca", "--intercept=a.localhost", &port];
+    let host = format!("a.localhost:{}", address.port());
+    let limits = "[limits]\nhead_time = \"1s\"\n";
+    let about_hosts = "[[access]]\naction = \"deny\"\ndestinations = [\"denied.localhost\"]\n";
+    let about_others = format!("{about_hosts}clients = [\"127.0.0.9\"]\n");
+    // Three seconds pass before the rest is sent.
+    let slow = &old_hello()[..30];
+    let malformed = &[22, 3, 1, 0, 0, 22, 3, 1, 0, 0][..];
+    let no_tls = &b"SSH-2.0-OpenSSH_9.6\r\n"[..];
+    for (rules, begun, is_served) in [
+        (about_hosts, slow, false),
+        (about_hosts, malformed, false),
+        (about_hosts, no_tls, true),
+        (&*about_others, slow, true),
+        (&*about_others, malformed, true),
+    ] {
+        home.file("rules.toml", &format!("{rules}{limits}"));
+        let all = [&["--config=rules.toml"][..], &flags].concat();
+        let proxy = Running::start(&home, &all);
+        let mut socket = connected(&proxy, &host).await;
+        socket.write_all(begun).await.unwrap();
+        let mut heard = vec![0; begun.len()];
+        let is_heard = socket.read_exact(&mut heard).await.is_ok();
+        assert_eq!(is_heard, is_served, "{begun:?}");
+        if is_heard {
+            assert_eq!(heard, begun);
+        }
+        drop(socket);
+        proxy.end();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_dot_behind_the_host_of_a_connect_is_no_way_around_interception() {
     let home = Home::new();
     let root = authority(&home, &[]);

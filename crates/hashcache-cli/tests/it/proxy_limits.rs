@@ -7,10 +7,11 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hashcache_testkit::{BodyEnd, Client, Origin, Response, Script};
 use rustix::process::Signal;
+use tokio::time::Instant;
 
 use crate::Home;
 use crate::operation::Running;
@@ -53,7 +54,14 @@ async fn client(proxy: &Running, from: [u8; 4]) -> Client {
 }
 
 async fn get(proxy: &Running, from: [u8; 4], url: &str) -> Response {
-    client(proxy, from).await.get(url, &[]).await.unwrap()
+    let mut client = client(proxy, from).await;
+    in_time(client.get(url, &[])).await.unwrap()
+}
+
+/// What is slowed down must end all the same.
+async fn in_time<T>(what: impl Future<Output = T>) -> T {
+    let ended = tokio::time::timeout(Duration::from_secs(60), what).await;
+    ended.expect("it ends in time")
 }
 
 fn text(response: &Response) -> String {
@@ -150,7 +158,7 @@ async fn what_was_used_outlives_a_stop_and_a_kill() {
     assert_eq!(get(&proxy, PUPIL, &origin.url("/d")).await.status, 429);
     proxy.end();
     let file = fs::read(home.path().join("c.quotas")).unwrap();
-    assert!(file.starts_with(b"HCQUOTA1") && file.len() == 8 + 48);
+    assert!(file.starts_with(b"HCQUOTA1") && file.len() == 8 + 56);
     let proxy = start(&home, QUOTA);
     assert_eq!(get(&proxy, PUPIL, &origin.url("/d")).await.status, 429);
     proxy.end();
@@ -171,10 +179,8 @@ async fn a_quota_that_ends_in_the_middle_ends_responses_and_tunnels() {
     .await
     .unwrap();
     let proxy = start(&home, QUOTA);
-    let cut = client(&proxy, PUPIL)
-        .await
-        .get(&origin.url("/a"), &[])
-        .await;
+    let mut kept = client(&proxy, PUPIL).await;
+    let cut = in_time(kept.get(&origin.url("/a"), &[])).await;
     if let Ok(response) = cut {
         assert_ne!(response.end, BodyEnd::Complete);
         // The quota, and one mebibyte to end with.
@@ -188,7 +194,7 @@ async fn a_quota_that_ends_in_the_middle_ends_responses_and_tunnels() {
     let address = origin.address().to_string();
     tunnel.request("CONNECT", &address, &[]).await.unwrap();
     assert_eq!(tunnel.read_response("CONNECT").await.unwrap().status, 200);
-    let cut = tunnel.get("/a", &[]).await;
+    let cut = in_time(tunnel.get("/a", &[])).await;
     if let Ok(response) = cut {
         assert_ne!(response.end, BodyEnd::Complete);
         assert!(response.body.len() < 20 * SIZE, "{}", response.body.len());
@@ -250,7 +256,7 @@ async fn bandwidth_slows_hits_in_memory_and_tunnels_down() {
     let start = Instant::now();
     let mut kept = client(&proxy, PUPIL).await;
     for _ in 0..3 {
-        let hit = kept.get(&url, &[]).await.unwrap();
+        let hit = in_time(kept.get(&url, &[])).await.unwrap();
         assert_eq!((hit.end, hit.body.len()), (BodyEnd::Complete, SIZE));
         assert!(hit.field("Cache-Status").unwrap().contains("hit"));
     }
@@ -264,7 +270,7 @@ async fn bandwidth_slows_hits_in_memory_and_tunnels_down() {
     kept.request("CONNECT", &address, &[]).await.unwrap();
     assert_eq!(kept.read_response("CONNECT").await.unwrap().status, 200);
     for _ in 0..3 {
-        let response = kept.get("/a", &[]).await.unwrap();
+        let response = in_time(kept.get("/a", &[])).await.unwrap();
         assert_eq!(
             (response.end, response.body.len()),
             (BodyEnd::Complete, SIZE)
@@ -276,9 +282,48 @@ async fn bandwidth_slows_hits_in_memory_and_tunnels_down() {
         start.elapsed()
     );
     assert_eq!(origin.request_count(), 4);
-    // A tunnel that is open would be waited for.
+    // A tunnel that is open would be waited for, up to `limits.drain_time`.
     drop(kept);
     proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_waits_for_what_is_slowed_down_no_longer_than_for_other_transfers() {
+    let (home, origin) = (Home::new(), origin().await);
+    // A response would take 98 s.
+    let config = "
+        allow_connect_port = [\"1-65535\"]
+        [limits]
+        drain_time = \"1s\"
+        [[limit]]
+        name = \"slow\"
+        bandwidth = \"1KiB\"
+        [[access]]
+        action = \"limit\"
+        limits = [\"slow\"]
+        clients = [\"127.0.0.2\"]";
+    let proxy = start(&home, config);
+    assert_eq!(get(&proxy, STAFF, &origin.url("/a")).await.status, 200);
+    let mut hit = client(&proxy, PUPIL).await;
+    hit.request("GET", &origin.url("/a"), &[]).await.unwrap();
+    let mut tunnel = client(&proxy, PUPIL).await;
+    let address = origin.address().to_string();
+    tunnel.request("CONNECT", &address, &[]).await.unwrap();
+    let answer = in_time(tunnel.read_response("CONNECT")).await.unwrap();
+    assert_eq!(answer.status, 200);
+    tunnel.request("GET", "/a", &[]).await.unwrap();
+    let start = Instant::now();
+    let ended = tokio::task::spawn_blocking(move || proxy.end());
+    let cut = in_time(hit.read_response("GET")).await.unwrap();
+    assert_ne!(cut.end, BodyEnd::Complete);
+    let cut = in_time(tunnel.read_response("GET")).await;
+    assert!(cut.is_err() || cut.is_ok_and(|it| it.end != BodyEnd::Complete));
+    in_time(ended).await.unwrap();
+    assert!(
+        start.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        start.elapsed()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -310,4 +355,43 @@ destinations = [\"b.example\"]
     ] {
         assert!(checked.stderr.contains(part), "{part}: {checked:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_that_limit_nobody_are_warned_of_and_metrics_show_the_others() {
+    let (home, origin) = (Home::new(), origin().await);
+    let config = format!(
+        "{QUOTA}
+        [[limit]]
+        name = \"spare\"
+        requests = 5
+        [[limit]]
+        name = \"login\"
+        per = \"user\"
+        requests = 5
+        [[access]]
+        action = \"limit\"
+        limits = [\"login\"]
+        clients = [\"127.0.0.9\"]"
+    );
+    home.file("h.toml", &config);
+    let checked = home.hashcache(&["config", "check", "h.toml"], &[]);
+    for part in [
+        "no access rule names the limits `spare`: they limit nothing",
+        "no access rule asks for users: the limits `login` are for each client instead",
+    ] {
+        assert!(checked.stderr.contains(part), "{part}: {checked:?}");
+    }
+    let proxy = start(&home, &config);
+    for path in ["/a", "/b", "/c", "/d"] {
+        get(&proxy, PUPIL, &origin.url(path)).await;
+    }
+    for (name, value) in [
+        ("hashcache_quota_refusals_total{limit=\"day\"}", "1"),
+        ("hashcache_quota_subjects", "1"),
+        ("hashcache_failures_total{error=\"quota-used\"}", "1"),
+    ] {
+        assert_eq!(proxy.figure(name).await, value, "{name}");
+    }
+    proxy.end();
 }

@@ -1,4 +1,4 @@
-//! Users of the real proxy: who is asked for a login, where, and what comes of it.
+//! Users of the real proxy: which requests are answered with 407, and what a login changes.
 
 #![expect(
     clippy::unwrap_used,

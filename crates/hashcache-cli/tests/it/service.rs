@@ -23,10 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The command, which gets `socket` as systemd would pass it.
 fn with_socket(home: &Home, socket: &TcpListener, flags: &[&str]) -> Command {
     let socket = OwnedFd::from(socket.try_clone().expect("a copy"));
+    home.file("service.toml", "");
     let mut command = Command::new("sh");
     command
         .args(["-c", PASS_SOCKET, "sh", env!("CARGO_BIN_EXE_hashcache")])
-        .args(["proxy", "--config=/dev/null", "--access-log=none"])
+        .args(["proxy", "--config=service.toml", "--access-log=none"])
         .args(["--cache=c.img", "--cache-size=32MiB"])
         .args(flags)
         .current_dir(home.path())
@@ -137,6 +138,15 @@ fn the_service_manager_is_told_of_start_reload_and_stop() {
         .and_then(|micros| micros.parse::<u64>().ok());
     assert!(since.is_some_and(|micros| micros > 0), "{reloading:?}");
     assert_eq!(service.message(), serving);
+    for (text, more) in [
+        ("memroy = \"1GiB\"\n", "; last reload refused, see the log"),
+        ("", ""),
+    ] {
+        home.file("service.toml", text);
+        service.signal(Signal::HUP);
+        assert!(service.message().starts_with("RELOADING=1\n"));
+        assert_eq!(service.message(), format!("{serving}{more}"));
+    }
     service.signal(Signal::USR2);
     service.says("signal USR2 has no effect");
     assert_eq!(status_line(ask(&socket)), "HTTP/1.1 200 OK");
@@ -234,9 +244,12 @@ fn the_health_check_says_whether_the_proxy_works() {
     let home = Home::new();
     let proxy = Running::start(&home, &["--config=/dev/null"]);
     let admin = format!("--admin={}", proxy.admin);
+    // A mistake in a file that the proxy has not read is no reason to end the proxy.
+    let file = home.file("h.toml", "memroy = \"1GiB\"\n");
+    let config = format!("--config={}", file.display());
     let check = |flags: &[&str]| {
-        let flags = [&["healthcheck", "--config=/dev/null"], flags].concat();
-        home.hashcache(&flags, &[])
+        let flags = [&["healthcheck", &config], flags].concat();
+        home.hashcache(&flags, &[("HASHCACHE_POLICY", "lru")])
     };
     for flags in [&[admin.as_str()][..], &[&admin, "--ready"]] {
         assert_eq!(check(flags).status, Some(0), "{:?}", check(flags));
@@ -245,6 +258,12 @@ fn the_health_check_says_whether_the_proxy_works() {
     let gone = check(&[&admin]);
     assert_eq!(gone.status, Some(1), "{gone:?}");
     assert!(gone.stdout.starts_with("no answer from "), "{gone:?}");
-    let none = check(&["--admin=none"]);
+    for flags in [&["--admin=none"][..], &[]] {
+        let unknown = check(flags);
+        assert_eq!(unknown.status, Some(2), "{unknown:?}");
+    }
+    home.file("h.toml", "admin = \"none\"\n");
+    let none = home.hashcache(&["healthcheck", &config], &[]);
     assert_eq!(none.status, Some(2), "{none:?}");
+    assert!(told(&none).0.contains("no admin listener"), "{none:?}");
 }

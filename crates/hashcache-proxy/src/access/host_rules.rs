@@ -14,8 +14,8 @@ use super::destination::Destination;
 use super::name::PlainHost;
 use super::name_set::{HostHashes, hash_of_name};
 use super::rule_set::RuleSet;
-use super::settings::AccessRule;
-use crate::upstream::address::embedded;
+use super::settings::{AccessAction, AccessRule};
+use crate::upstream::address::{embedded, translated};
 use crate::upstream::nat64::Nat64;
 use crate::upstream::prefix::Prefix;
 
@@ -26,7 +26,7 @@ pub(super) struct HostRules {
     anywhere: RuleSet,
     /// Rules for a host or for a domain, by the hash of its name.
     names: HashMap<u64, NameRules, BuildHasherDefault<IsHash>>,
-    networks: Vec<(Prefix, usize)>,
+    networks: Vec<NetworkRule>,
     /// Translators of this network, which put IPv4 addresses into IPv6 addresses.
     nat64: Box<[Nat64]>,
 }
@@ -36,6 +36,46 @@ pub(super) struct HostRules {
 struct NameRules {
     exact: Vec<usize>,
     below: Vec<usize>,
+}
+
+/// A rule for hosts that are named by an address.
+#[derive(Debug)]
+struct NetworkRule {
+    network: Prefix,
+    rule: usize,
+    takes: Embedded,
+}
+
+/// The IPv4 addresses as which a rule takes an IPv6 address, besides itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Embedded {
+    /// Where a connection to it ends: behind a translator (NAT64). An IPv4-mapped address is the
+    /// IPv4 address itself.
+    Certain,
+    /// Every one that it may embed.
+    Possible,
+}
+
+impl Embedded {
+    /// What rules with this action take. A rule that serves is for what the operator knows: anyone
+    /// may have a server whose address seems to embed an address of the operator's (ISATAP, 6to4).
+    pub(super) fn of(action: AccessAction) -> Self {
+        match action {
+            AccessAction::Deny => Self::Possible,
+            AccessAction::Allow
+            | AccessAction::Tunnel
+            | AccessAction::NoCache
+            | AccessAction::Limit => Self::Certain,
+        }
+    }
+}
+
+/// The hashes of the host of a request.
+pub(super) struct RequestHashes {
+    /// For rules that take [`Embedded::Possible`].
+    pub(super) all: HostHashes,
+    /// For rules that take [`Embedded::Certain`], if those are fewer.
+    pub(super) certain: Option<HostHashes>,
 }
 
 impl HostRules {
@@ -50,7 +90,11 @@ impl HostRules {
                 match destination {
                     Destination::Host(name) => made.of_name(name).exact.push(number),
                     Destination::Below(name) => made.of_name(name).below.push(number),
-                    Destination::Network(network) => made.networks.push((*network, number)),
+                    Destination::Network(network) => made.networks.push(NetworkRule {
+                        network: *network,
+                        rule: number,
+                        takes: Embedded::of(rule.action),
+                    }),
                 }
             }
         }
@@ -63,19 +107,30 @@ impl HostRules {
 
     /// The hashes of a host, for [`HostRules::at`] and for lists. An IPv6 address that embeds an
     /// IPv4 address has that one's too: the connection may end there.
-    pub(super) fn hashes(&self, host: &Host) -> HostHashes {
+    pub(super) fn hashes(&self, host: &Host) -> RequestHashes {
         match PlainHost::of(host) {
-            PlainHost::Name(name) => HostHashes::of_name(name),
-            PlainHost::Address(address) => HostHashes::of_addresses(self.forms(address)),
+            PlainHost::Name(name) => RequestHashes {
+                all: HostHashes::of_name(name),
+                certain: None,
+            },
+            PlainHost::Address(address) => {
+                let forms = |takes| self.forms(address, takes);
+                let (all, certain) = (forms(Embedded::Possible), forms(Embedded::Certain));
+                RequestHashes {
+                    all: HostHashes::of_addresses(all),
+                    certain: (all != certain).then(|| HostHashes::of_addresses(certain)),
+                }
+            }
         }
     }
 
     /// The rules whose destinations include `host`, which has these hashes.
-    pub(super) fn at(&self, host: &Host, hashes: &HostHashes) -> RuleSet {
+    pub(super) fn at(&self, host: &Host, hashes: &RequestHashes) -> RuleSet {
         let mut rules = self.anywhere.clone();
         match PlainHost::of(host) {
             PlainHost::Name(_) if self.names.is_empty() => {}
             PlainHost::Name(_) => {
+                let hashes = &hashes.all;
                 for hash in hashes.with_parents() {
                     if let Some(found) = self.names.get(&hash) {
                         rules.extend(found.below.iter().copied());
@@ -86,18 +141,28 @@ impl HostRules {
                 }
             }
             PlainHost::Address(address) => {
-                let forms = self.forms(address);
-                let has = |network: &Prefix| forms.iter().any(|form| network.contains(*form));
-                let matched = self.networks.iter().filter(|(network, _)| has(network));
-                rules.extend(matched.map(|&(_, number)| number));
+                let certain = self.forms(address, Embedded::Certain);
+                let possible = self.forms(address, Embedded::Possible);
+                let has = |it: &&NetworkRule| {
+                    let forms = match it.takes {
+                        Embedded::Certain => certain,
+                        Embedded::Possible => possible,
+                    };
+                    forms.iter().any(|form| it.network.contains(*form))
+                };
+                rules.extend(self.networks.iter().filter(has).map(|it| it.rule));
             }
         }
         rules
     }
 
     /// An address, and the one that it embeds; twice the same if it embeds none.
-    fn forms(&self, address: IpAddr) -> [IpAddr; 2] {
-        [address, embedded(address, &self.nat64)]
+    fn forms(&self, address: IpAddr, takes: Embedded) -> [IpAddr; 2] {
+        let inner = match takes {
+            Embedded::Certain => translated(address, &self.nat64).unwrap_or(address),
+            Embedded::Possible => embedded(address, &self.nat64),
+        };
+        [address, inner]
     }
 }
 

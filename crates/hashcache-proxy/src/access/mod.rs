@@ -1,4 +1,4 @@
-//! Who may do what: the rules of `[[access]]`.
+//! Access rules: which requests of which clients a forward proxy serves.
 //!
 //! `request` and `connect` ask what is decided about a request; `hashcache-cli` reads the rules.
 //!

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 use hashcache_http::Host;
 
-use super::host_rules::HostRules;
+use super::host_rules::{Embedded, HostRules, RequestHashes};
 use super::name_set::HostHashes;
 use super::request::{AccessRequest, Decision, RequestUser, UserNeeded};
 use super::rule_clients::Clients;
@@ -51,6 +51,10 @@ pub struct AccessRules {
     unions: Box<[ListUnion]>,
     /// Rules that need the user, or that are for all methods at all times.
     settling: RuleSet,
+    /// Rules for certain hosts.
+    about_hosts: RuleSet,
+    /// Rules that can deny a CONNECT.
+    denying_tunnels: RuleSet,
     has_times: bool,
     contact: Option<Box<str>>,
 }
@@ -68,6 +72,7 @@ struct PortRules {
 struct ListUnion {
     /// One bit for each list; 0: any host.
     lists: u64,
+    takes: Embedded,
     rules: RuleSet,
 }
 
@@ -122,7 +127,7 @@ impl AccessRules {
                 let rule = number;
                 faults.push(AccessRuleFault { rule, error });
             }
-            let union = union_of(lists, &mut unions);
+            let union = union_of(lists, Embedded::of(rule.action), &mut unions);
             unions[union].rules.insert(number);
             rules.push(Rule::new((number, rule), clients, (union, limits)));
         }
@@ -137,6 +142,14 @@ impl AccessRules {
             unions: unions.into(),
             settling: RuleSet::of(written, |rule| {
                 rule.needs_user() || (rule.methods.is_none() && rule.times.is_none())
+            }),
+            about_hosts: RuleSet::of(written, |rule| {
+                rule.destinations.is_some() || rule.lists.is_some()
+            }),
+            denying_tunnels: RuleSet::of(written, |rule| {
+                let methods = rule.methods.as_ref();
+                rule.action == AccessAction::Deny
+                    && methods.is_none_or(|it| it.iter().any(|method| method == "CONNECT"))
             }),
             has_times: written.iter().any(|rule| rule.times.is_some()),
             contact: settings.contact.as_deref().map(Box::from),
@@ -207,6 +220,17 @@ impl AccessRules {
         (!client.by_default).then_some(Decision { action, rule: None })
     }
 
+    /// Whether a rule with destinations or lists decides if the client may open tunnels: one that
+    /// denies them, or where tunnels are denied by default, any.
+    pub(crate) fn judge_hosts(&self, client: &ClientRules) -> bool {
+        let has_any = |rules: &RuleSet| {
+            let mut of_client = rules.clone();
+            of_client.keep_only(&client.rules);
+            of_client.first().is_some()
+        };
+        has_any(&self.about_hosts) && (!client.by_default || has_any(&self.denying_tunnels))
+    }
+
     /// The rules whose times include `minute`.
     pub(crate) fn at(&self, minute: WeekMinute) -> TimedRules {
         let includes = |rule: &Rule| {
@@ -248,7 +272,7 @@ impl AccessRules {
         left.keep_only(self.users.of(request.user));
         left.keep_only(self.of_method(request.method));
         left.keep_only(self.ports.at(request.port));
-        let Some(number) = self.first_listed(left, |list| has(list, &hashes)) else {
+        let Some(number) = self.first_listed(left, &hashes, has) else {
             return Ok(by_default);
         };
         let rule = &self.rules[number];
@@ -275,7 +299,7 @@ impl AccessRules {
         left.keep_only(self.ports.at(port));
         // Behind a rule without a user that matches every request, no rule decides.
         left.keep_only(&self.settling);
-        let first = self.first_listed(left, |list| has(list, &hashes));
+        let first = self.first_listed(left, &hashes, has);
         first.is_some_and(|number| self.rules[number].needs_user)
     }
 
@@ -293,14 +317,23 @@ impl AccessRules {
     }
 
     /// The first of `left` that has no lists, or one that has the host: `has` says which. Each list
-    /// is asked once, however many rules name it.
-    fn first_listed(&self, mut left: RuleSet, has: impl Fn(usize) -> bool) -> Option<usize> {
-        let mut without = 0;
+    /// is asked once for the same hashes, however many rules name it.
+    fn first_listed(
+        &self,
+        mut left: RuleSet,
+        hashes: &RequestHashes,
+        has: impl Fn(usize, &HostHashes) -> bool,
+    ) -> Option<usize> {
+        let (mut without_all, mut without_certain) = (0, 0);
         while let Some(number) = left.first() {
             let union = &self.unions[self.rules[number].union];
-            let mut unasked = union.lists & !without;
+            let (hashes, without) = match (union.takes, &hashes.certain) {
+                (Embedded::Certain, Some(certain)) => (certain, &mut without_certain),
+                _ => (&hashes.all, &mut without_all),
+            };
+            let mut unasked = union.lists & !*without;
             while unasked != 0 {
-                if has(unasked.trailing_zeros() as usize) {
+                if has(unasked.trailing_zeros() as usize, hashes) {
                     return Some(number);
                 }
                 unasked &= unasked - 1;
@@ -308,7 +341,7 @@ impl AccessRules {
             if union.lists == 0 {
                 return Some(number);
             }
-            without |= union.lists;
+            *without |= union.lists;
             left.remove_all(&union.rules);
         }
         None
@@ -335,6 +368,16 @@ impl AccessRules {
         rules.keep_only(self.users.of(user));
         let limits = rules.iter().map(|rule| self.rules[rule].limits);
         limits.fold(0, |all, limits| all | limits)
+    }
+
+    /// The limits that rules name, one bit each.
+    pub(crate) fn named_limits(&self) -> u64 {
+        self.rules.iter().fold(0, |all, rule| all | rule.limits)
+    }
+
+    /// Whether a rule asks for the user.
+    pub(crate) fn need_users(&self) -> bool {
+        self.rules.iter().any(|rule| rule.needs_user)
     }
 
     /// The person to ask, for the page that refuses.
@@ -411,11 +454,16 @@ fn limit_mask(rule: &AccessRule, settings: &AccessSettings) -> Result<u64, Acces
 }
 
 /// The number of the union of `lists`, which is added if it is new.
-fn union_of(lists: u64, unions: &mut Vec<ListUnion>) -> usize {
-    let known = unions.iter().position(|union| union.lists == lists);
+fn union_of(lists: u64, takes: Embedded, unions: &mut Vec<ListUnion>) -> usize {
+    let is_it = |union: &ListUnion| (union.lists, union.takes) == (lists, takes);
+    let known = unions.iter().position(is_it);
     known.unwrap_or_else(|| {
         let rules = RuleSet::default();
-        unions.push(ListUnion { lists, rules });
+        unions.push(ListUnion {
+            lists,
+            takes,
+            rules,
+        });
         unions.len() - 1
     })
 }

@@ -86,7 +86,8 @@ impl Zone {
         Some(zone)
     }
 
-    /// Reads a data block whose moments have `width` bytes; returns what follows it.
+    /// Reads the data block at the start of `block`, in which each moment takes `width` bytes.
+    /// Returns the bytes behind the data block.
     fn read_block<'a>(block: &'a [u8], counts: &Counts, width: usize) -> Option<(Self, &'a [u8])> {
         let (moments, rest) = block.split_at_checked(counts.moments.checked_mul(width)?)?;
         let (kinds, rest) = rest.split_at_checked(counts.moments)?;

@@ -50,20 +50,25 @@ pub(crate) struct Candidate {
     limits: Option<RequestLimits>,
 }
 
-/// Whether a CONNECT to `to` may be intercepted.
+/// A CONNECT to `to`, if it may be intercepted.
+///
+/// # Errors
+/// There is no memory to see which host the client names, and the rules must know it.
 pub(crate) fn candidate(
     connection: &Connection,
     (authority, user): (&Authority, Option<&Arc<str>>),
     to: &Destination,
-) -> Option<Candidate> {
+) -> Result<Option<Candidate>, Failure> {
     let worker = &connection.worker;
-    let interceptor = worker.common.live().intercept.clone()?;
+    let Some(interceptor) = worker.common.live().intercept.clone() else {
+        return Ok(None);
+    };
     let judged = interceptor.judge(authority).and_then(|kind| {
         let memory = connection.allowance.reserve(INTERCEPTED_BYTES);
         Ok((kind, memory.ok_or(Reason::Memory)?))
     });
     match (judged, &authority.host) {
-        (Ok((kind, memory)), Host::Name(name)) => Some(Candidate {
+        (Ok((kind, memory)), Host::Name(name)) => Ok(Some(Candidate {
             interceptor,
             kind,
             user: user.cloned(),
@@ -72,13 +77,22 @@ pub(crate) fn candidate(
             host: without_dot(name).into(),
             memory,
             limits: None,
-        }),
-        (Ok(_), Host::V4(_) | Host::V6(_)) => None,
+        })),
+        (Ok(_), Host::V4(_) | Host::V6(_)) => Ok(None),
         (Err(reason), _) => {
             worker.metrics.not_intercepted(reason);
-            None
+            match reason == Reason::Memory && judges_hosts(connection) {
+                true => Err(NO_MEMORY),
+                false => Ok(None),
+            }
         }
     }
+}
+
+/// Whether the host that the client names in its ClientHello decides what it may do.
+fn judges_hosts(connection: &Connection) -> bool {
+    let live = connection.worker.common.live();
+    connection.access.judges_hosts(&live)
 }
 
 /// Answers the CONNECT. Connects first if the host is not verified, so that the client gets an
@@ -161,7 +175,8 @@ async fn go_on(
 /// What is done with a candidate.
 enum Decision {
     Tunnel(Box<Tunnel>),
-    /// The client names another host in its ClientHello, to which it may not connect.
+    /// The client may not connect to the host that it names in its ClientHello, or names none that
+    /// can be read although the rules must know it.
     Denied(Failure),
     /// The client did not finish our handshake.
     Broken(Handshake),
@@ -192,9 +207,15 @@ async fn decide(
     mut client: Socket,
     mut upstream: Option<Channel>,
 ) -> Decision {
-    let peeked = peek(&mut client, PEEK_TIME, &worker.cache).await;
+    // Without a ClientHello there may be no tunnel, so a slow client gets more time for it.
+    let limit = match judges_hosts(connection) {
+        true => PEEK_TIME.max(worker.limits.head_time),
+        false => PEEK_TIME,
+    };
+    let peeked = peek(&mut client, limit, &worker.cache).await;
     let client = client.begun_with(peeked.bytes).until_read(peeked.memory);
-    let named = peeked.seen.as_ref().ok().and_then(|it| it.name.clone());
+    let named = peeked.seen.as_ref().map(|hello| hello.name.clone());
+    let named = named.map_err(|reason| *reason);
     let hello = peeked
         .seen
         .and_then(|hello| suits(&hello, &candidate.host).map(|()| hello));
@@ -209,7 +230,10 @@ async fn decide(
     let (program, acceptor) = match able {
         Ok(able) => able,
         Err(reason) => {
-            let denied = named.and_then(|name| candidate.denied(connection, &name));
+            let denied = match named {
+                Ok(name) => name.and_then(|name| candidate.denied(connection, &name)),
+                Err(reason) => hides_host(reason, connection).then_some(HIDDEN_HOST),
+            };
             if let Some(failure) = denied {
                 return Decision::Denied(failure);
             }
@@ -257,6 +281,12 @@ async fn decide(
             Decision::Broken(handshake)
         }
     }
+}
+
+/// Whether a client may still name a host in the tunnel that its rules must know.
+fn hides_host(reason: Reason, connection: &Connection) -> bool {
+    let is_hidden = matches!(reason, Reason::Slow | Reason::Malformed | Reason::Memory);
+    is_hidden && judges_hosts(connection)
 }
 
 fn shaken_in_time<T>(shaken: Result<io::Result<T>, tokio::time::error::Elapsed>) -> io::Result<T> {
@@ -454,3 +484,13 @@ pub(crate) fn refusal(intercepted: &InterceptedFor, named: &RequestTarget) -> Op
         reason: "this connection was made for another host",
     })
 }
+
+/// The failure if the ClientHello does not come, or cannot be read.
+const HIDDEN_HOST: Failure = Failure::Refused {
+    status: StatusCode::FORBIDDEN,
+    reason: "the rules must know the host of the TLS handshake, and it cannot be read",
+};
+const NO_MEMORY: Failure = Failure::Refused {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    reason: "no memory for a TLS handshake",
+};

@@ -68,7 +68,7 @@ pub(crate) async fn tunnel(
     if connection.child.is_none()
         && action != AccessAction::Tunnel
         && let Some(candidate) =
-            intercepted::candidate(connection, (&authority, user.as_ref()), &to)
+            intercepted::candidate(connection, (&authority, user.as_ref()), &to)?
     {
         let candidate = candidate.within(limits);
         intercepted::begin(connection, candidate, log_entry).await?;

@@ -5,8 +5,9 @@
 //! back. So a bucket gives `rate * time + burst` over any time, and no more than one taking beyond.
 //!
 //! Fairness: clients that wait get their turns one after another, however many of their transfers
-//! wait; the transfers of one client follow each other too. Only the first in the queue has a
-//! timer; it wakes the next.
+//! wait; the transfers of one client follow each other too. The first in the queue has a timer, and
+//! wakes the next. A first one that does not come (its client does not read, so nobody asks for
+//! more content) is put out of the queue by those that look whether it has.
 //!
 //! Invariant: there is no clock here. Time is an argument, and one that goes back changes nothing.
 //! Cost: one lock for each taking.
@@ -35,6 +36,8 @@ struct BucketState {
     turns: VecDeque<Network>,
     /// The transfers of each of these clients, in their order.
     waiting: HashMap<Network, VecDeque<Waiter>>,
+    /// Since when the first one could have taken, as far as others saw.
+    due_since: Option<Instant>,
     next_number: u64,
 }
 
@@ -49,10 +52,11 @@ struct Waiter {
 pub(crate) enum Taken {
     /// It has what it asked for.
     Yes,
-    /// It is the first in the queue, and should ask again at this moment.
-    At(Instant),
-    /// Others are before it; it will be woken.
-    InQueue,
+    /// It is in the queue, and should ask again at this moment, or before that when it is woken.
+    Not {
+        /// The moment.
+        again: Instant,
+    },
 }
 
 /// A place in the queue of a bucket; given up when dropped.
@@ -71,6 +75,7 @@ impl Bucket {
             at: now,
             turns: VecDeque::new(),
             waiting: HashMap::new(),
+            due_since: None,
             next_number: 0,
         }))
     }
@@ -117,35 +122,39 @@ impl Bucket {
     ) -> Taken {
         let mut state = self.lock();
         state.fill(now);
-        if ticket.is_none() {
-            if state.turns.is_empty() && state.balance > 0 {
-                state.balance -= billionths(amount);
-                return Taken::Yes;
-            }
-            let number = state.enter(client, waker.clone());
-            *ticket = Some(Ticket {
-                bucket: Arc::clone(self),
-                client,
-                number,
-            });
+        if ticket.is_none() && state.turns.is_empty() && state.balance > 0 {
+            state.balance -= billionths(amount);
+            return Taken::Yes;
         }
-        let number = ticket.as_ref().map_or(0, |ticket| ticket.number);
-        if !state.is_first(client, number) {
-            state.keep_waker(client, number, waker);
-            return Taken::InQueue;
-        }
-        if state.balance <= 0 {
-            let time = state.time_for(1 - state.balance);
-            state.keep_waker(client, number, waker);
-            return Taken::At(now + time);
-        }
-        state.balance -= billionths(amount);
-        let next = state.leave(client, number);
+        let known = ticket.as_ref().map(|ticket| ticket.number);
+        let known = known.filter(|number| state.keep_waker(client, *number, waker));
+        let number = known.unwrap_or_else(|| state.enter(client, waker.clone()));
+        let mut next = state.put_out_late(number, now);
+        let taken = if !state.is_first(client, number) {
+            Taken::Not { again: now + LOOK }
+        } else if state.balance <= 0 {
+            let again = now + state.time_for(1 - state.balance);
+            Taken::Not { again }
+        } else {
+            state.balance -= billionths(amount);
+            next = state.leave(client, number);
+            Taken::Yes
+        };
         drop(state);
         wake(next);
-        // It is in no queue any more.
-        *ticket = None;
-        Taken::Yes
+        match (taken, ticket.as_mut()) {
+            // It is in no queue any more.
+            (Taken::Yes, _) => *ticket = None,
+            (Taken::Not { .. }, Some(ticket)) => ticket.number = number,
+            (Taken::Not { .. }, None) => {
+                *ticket = Some(Ticket {
+                    bucket: Arc::clone(self),
+                    client,
+                    number,
+                });
+            }
+        }
+        taken
     }
 
     /// Takes back what was taken and not used.
@@ -193,16 +202,41 @@ impl BucketState {
         number
     }
 
-    fn is_first(&self, client: Network, number: u64) -> bool {
-        let first = self.turns.front().and_then(|first| self.waiting.get(first));
-        let first = first.and_then(VecDeque::front);
-        self.turns.front() == Some(&client) && first.is_some_and(|it| it.number == number)
+    /// The first in the queue.
+    fn first(&self) -> Option<(Network, &Waiter)> {
+        let client = self.turns.front()?;
+        Some((*client, self.waiting.get(client)?.front()?))
     }
 
-    fn keep_waker(&mut self, client: Network, number: u64, waker: &Waker) {
+    fn is_first(&self, client: Network, number: u64) -> bool {
+        let first = self.first().map(|(client, waiter)| (client, waiter.number));
+        first == Some((client, number))
+    }
+
+    /// Takes the waker of one that waits; `false`: it does not.
+    fn keep_waker(&mut self, client: Network, number: u64, waker: &Waker) -> bool {
         let mut waiters = self.waiting.get_mut(&client).into_iter().flatten();
-        if let Some(waiter) = waiters.find(|waiter| waiter.number == number) {
-            waiter.waker.clone_from(waker);
+        let waiter = waiters.find(|waiter| waiter.number == number);
+        waiter
+            .map(|waiter| waiter.waker.clone_from(waker))
+            .is_some()
+    }
+
+    /// Puts the first one out of the queue if it could have taken for a while. The one with this
+    /// number is here, so it is not late. Returns the waker of the new first one.
+    fn put_out_late(&mut self, here: u64, now: Instant) -> Option<Waker> {
+        let (client, first) = self.first()?;
+        let number = first.number;
+        if number == here || self.balance <= 0 {
+            self.due_since = None;
+            return None;
+        }
+        let since = *self.due_since.get_or_insert(now);
+        let is_late = now.saturating_duration_since(since) >= LATE;
+        if is_late {
+            self.leave(client, number)
+        } else {
+            None
         }
     }
 
@@ -210,6 +244,9 @@ impl BucketState {
     /// is returned.
     fn leave(&mut self, client: Network, number: u64) -> Option<Waker> {
         let was_first = self.is_first(client, number);
+        if was_first {
+            self.due_since = None;
+        }
         let waiters = self.waiting.get_mut(&client)?;
         waiters.retain(|waiter| waiter.number != number);
         if waiters.is_empty() {
@@ -222,8 +259,7 @@ impl BucketState {
     }
 
     fn first_waker(&self) -> Option<Waker> {
-        let first = self.waiting.get(self.turns.front()?)?.front()?;
-        Some(first.waker.clone())
+        self.first().map(|(_, waiter)| waiter.waker.clone())
     }
 }
 
@@ -250,12 +286,24 @@ fn billionths(amount: u64) -> i128 {
 const QUANTA_PER_SECOND: u64 = 16;
 const QUANTUM_MIN: u64 = 1 << 10;
 const QUANTUM_MAX: u64 = 64 << 10;
+/// How often one that waits looks whether the first one comes, without being woken.
+const LOOK: Duration = Duration::from_secs(1);
+/// How late the first one may be: far more than a busy thread needs to come to it.
+const LATE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const KIB: u64 = 1 << 10;
+
+    const NANOSECOND: Duration = Duration::from_nanos(1);
+    /// In which a bucket of that rate gets a kibibyte.
+    const KIB_TIME: Duration = Duration::from_secs(1);
+
+    fn not(again: Instant) -> Taken {
+        Taken::Not { again }
+    }
 
     fn bucket(per_second: u64, burst: u64) -> (Arc<Bucket>, Instant) {
         let now = Instant::now();
@@ -273,7 +321,7 @@ mod tests {
         let mut bytes = vec![0; clients.len()];
         let mut now = start;
         while now < start + time {
-            let mut next = None;
+            let mut next: Option<Instant> = None;
             for (at, last) in clients.iter().enumerate() {
                 let place = (client(*last), &mut tickets[at]);
                 match bucket.take(amount, place, Waker::noop(), now) {
@@ -281,8 +329,9 @@ mod tests {
                         bytes[at] += amount;
                         next = Some(now);
                     }
-                    Taken::At(then) => next = next.or(Some(then)),
-                    Taken::InQueue => {}
+                    Taken::Not { again } => {
+                        next = Some(next.map_or(again, |next| next.min(again)));
+                    }
                 }
             }
             now = next.expect("one of them is the first").max(now);
@@ -335,11 +384,41 @@ mod tests {
             bucket.take(KIB, (client(last), ticket), Waker::noop(), now)
         };
         assert_eq!(take(1, &mut first, now), Taken::Yes);
-        assert!(matches!(take(1, &mut first, now), Taken::At(_)));
-        assert_eq!(take(2, &mut second, now), Taken::InQueue);
+        assert_ne!(take(1, &mut first, now), Taken::Yes);
+        assert_eq!(take(2, &mut second, now), not(now + LOOK));
         drop(first);
         let later = now + Duration::from_secs(1);
         assert_eq!(take(2, &mut second, later), Taken::Yes);
+        let state = bucket.lock();
+        assert!(state.turns.is_empty() && state.waiting.is_empty());
+    }
+
+    #[test]
+    fn one_that_does_not_come_when_it_is_its_turn_holds_nobody_up_for_long() {
+        let (bucket, now) = bucket(KIB, 1);
+        let mut tickets = [None, None, None];
+        let mut take = |last: u8, now| {
+            let ticket = &mut tickets[usize::from(last)];
+            bucket.take(KIB, (client(last), ticket), Waker::noop(), now)
+        };
+        assert_eq!(take(0, now), Taken::Yes);
+        for last in 0..3 {
+            assert_ne!(take(last, now), Taken::Yes);
+        }
+        // There is enough from here on, and the first one does not come.
+        let mut now = now + Duration::from_secs(10);
+        assert_eq!(take(1, now), not(now + LOOK));
+        now += LATE - NANOSECOND;
+        assert_eq!(take(2, now), not(now + LOOK));
+        now += NANOSECOND;
+        assert_eq!(take(2, now), not(now + LOOK));
+        assert_eq!(take(1, now), Taken::Yes);
+        assert_eq!(take(2, now + KIB_TIME), Taken::Yes);
+        // It comes late, and waits like a new one.
+        assert_ne!(take(1, now + KIB_TIME), Taken::Yes);
+        assert_ne!(take(0, now + KIB_TIME), Taken::Yes);
+        assert_eq!(take(1, now + 2 * KIB_TIME), Taken::Yes);
+        assert_eq!(take(0, now + 3 * KIB_TIME), Taken::Yes);
         let state = bucket.lock();
         assert!(state.turns.is_empty() && state.waiting.is_empty());
     }
@@ -352,10 +431,10 @@ mod tests {
         assert_eq!(take(), Taken::Yes);
         bucket.give_back(3 * KIB);
         assert_eq!(take(), Taken::Yes);
-        assert_eq!(take(), Taken::At(now + Duration::from_nanos(3_000_000_001)));
+        assert_eq!(take(), not(now + Duration::from_nanos(3_000_000_001)));
         bucket.give_back(1000 * KIB);
         assert_eq!(take(), Taken::Yes);
-        assert!(matches!(take(), Taken::At(_)));
+        assert_ne!(take(), Taken::Yes);
     }
 
     #[test]

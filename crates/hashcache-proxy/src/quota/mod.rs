@@ -4,7 +4,8 @@
 //! origin, slows its body down with a [`Throttle`], and counts what came; so does `connect` for
 //! tunnels.
 //!
-//! Invariant: a request whose rule names no limits never gets here. A hit costs nothing of a quota.
+//! Invariants: a request whose rule names no limits never gets here. A hit costs nothing of a quota.
+//! Nobody gets a quota anew within its period, also when the memory for clients is used up.
 
 mod bucket;
 mod limiter;
@@ -14,7 +15,7 @@ mod settings;
 mod throttle;
 mod usage;
 
-pub(crate) use limiter::{Limiter, Sender, Standing};
+pub(crate) use limiter::{LimitFigures, Limiter, LimiterFigures, Sender, Standing};
 pub(crate) use request_limits::{ContentFrom, LimitPlan, RequestLimits};
 pub use settings::{LimitPer, LimitSettings, Quota, QuotaEnd, QuotaPeriod, Rate};
 pub(crate) use throttle::Throttle;

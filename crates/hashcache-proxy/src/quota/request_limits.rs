@@ -6,7 +6,7 @@
 //! Invariant: it holds what it counts in, so a reload or a forgotten client changes nothing for a
 //! request that has begun. Cost: one lock for each limit and call.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -41,6 +41,24 @@ pub(super) struct SubjectState {
     slow: OnceLock<Arc<Bucket>>,
 }
 
+/// What happened under one limit, for operators.
+#[derive(Debug, Default)]
+pub(super) struct LimitCounts {
+    pub(super) bytes: AtomicU64,
+    pub(super) quota_refusals: AtomicU64,
+    pub(super) request_refusals: AtomicU64,
+}
+
+/// A limit of a request.
+#[derive(Debug)]
+pub(super) struct Used {
+    /// The number of the limit in its plan.
+    pub(super) number: usize,
+    /// What the sender has used of it.
+    pub(super) state: Arc<SubjectState>,
+    pub(super) counts: Arc<LimitCounts>,
+}
+
 /// What all requests need to count.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -58,8 +76,7 @@ struct LimitsInner {
     shared: Arc<Shared>,
     plan: Arc<LimitPlan>,
     client: Network,
-    /// The numbers of the limits, with what the sender has used of each.
-    used: Box<[(usize, Arc<SubjectState>)]>,
+    used: Box<[Used]>,
 }
 
 /// Where content comes from.
@@ -72,6 +89,13 @@ pub(crate) enum ContentFrom {
 }
 
 impl SubjectState {
+    pub(super) fn with_usage(usage: Usage) -> Self {
+        Self {
+            usage: Mutex::new(usage),
+            ..Self::default()
+        }
+    }
+
     pub(super) fn usage(&self) -> MutexGuard<'_, Usage> {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,7 +114,7 @@ impl RequestLimits {
         shared: Arc<Shared>,
         plan: Arc<LimitPlan>,
         client: Network,
-        used: Box<[(usize, Arc<SubjectState>)]>,
+        used: Box<[Used]>,
     ) -> Self {
         Self(Arc::new(LimitsInner {
             shared,
@@ -105,10 +129,11 @@ impl RequestLimits {
     /// # Errors
     /// There were too many.
     pub(crate) fn take_request(&self, now: Instant) -> Result<(), Failure> {
-        for (limit, state) in self.used() {
+        for (limit, used) in self.used() {
             let Some(rate) = limit.requests else { continue };
-            let bucket = bucket(&state.requests, rate, now);
+            let bucket = bucket(&used.state.requests, rate, now);
             bucket.take_one(now).map_err(|wait| {
+                used.counts.request_refusals.fetch_add(1, Relaxed);
                 Failure::TooManyRequests(Box::new(RequestRateDenial {
                     limit: limit.name.as_str().into(),
                     per_second: rate.per_second,
@@ -125,20 +150,40 @@ impl RequestLimits {
     /// # Errors
     /// A quota is used up.
     pub(crate) fn check_quota(&self) -> Result<(), Failure> {
+        self.find_used_up(0)
+            .inspect_err(|(_, counts)| {
+                counts.quota_refusals.fetch_add(1, Relaxed);
+            })
+            .map_err(|(failure, _)| failure)
+    }
+
+    /// Whether a transfer from an origin may go on that has begun: one whose quota is not used up,
+    /// or only by as much more.
+    ///
+    /// # Errors
+    /// A quota is used up.
+    pub(super) fn check_transfer(&self, more: u64) -> Result<(), Failure> {
+        self.find_used_up(more).map_err(|(failure, _)| failure)
+    }
+
+    /// # Errors
+    /// A quota is used up, and as much more.
+    fn find_used_up(&self, more: u64) -> Result<(), (Failure, &LimitCounts)> {
         let unix = self.0.shared.clock.now().seconds();
-        for (limit, state) in self.used() {
+        for (limit, used) in self.used() {
             let Some(quota) = limit.quota else { continue };
-            let usage = self.usage(state, &quota, unix);
-            if quota.end == QuotaEnd::Refuse && usage.bytes >= quota.bytes {
+            let usage = self.usage(&used.state, &quota, unix);
+            if quota.end == QuotaEnd::Refuse && usage.bytes >= quota.bytes.saturating_add(more) {
                 let ends = usage.period.ends;
-                return Err(Failure::QuotaUsed(Box::new(QuotaDenial {
+                let failure = Failure::QuotaUsed(Box::new(QuotaDenial {
                     limit: limit.name.as_str().into(),
                     bytes: quota.bytes,
                     period: quota.period.as_str(),
                     ends: local_text(ends, &self.0.plan.zone).into(),
                     wait: Duration::from_secs(ends.saturating_sub(unix)),
                     contact: self.0.plan.contact.clone(),
-                })));
+                }));
+                return Err((failure, &used.counts));
             }
         }
         Ok(())
@@ -147,11 +192,12 @@ impl RequestLimits {
     /// Counts bytes that came from an origin.
     pub(crate) fn charge(&self, bytes: u64) {
         let unix = self.0.shared.clock.now().seconds();
-        for (limit, state) in self.used() {
+        for (limit, used) in self.used() {
             let Some(quota) = limit.quota else { continue };
-            let mut usage = state.usage();
+            let mut usage = used.state.usage();
             usage.roll(unix, &quota, &self.0.plan.zone);
             usage.bytes = usage.bytes.saturating_add(bytes);
+            used.counts.bytes.fetch_add(bytes, Relaxed);
             self.0.shared.is_changed.store(true, Relaxed);
         }
     }
@@ -167,7 +213,7 @@ impl RequestLimits {
     pub(super) fn buckets(&self, from: ContentFrom) -> Vec<(Arc<Bucket>, Option<usize>)> {
         let now = Instant::now();
         let mut buckets = Vec::new();
-        for (at, (limit, state)) in self.used().enumerate() {
+        for (at, (limit, Used { state, .. })) in self.used().enumerate() {
             if let Some(rate) = limit.bandwidth {
                 buckets.push((bucket(&state.bandwidth, rate, now), None));
             }
@@ -192,10 +238,10 @@ impl RequestLimits {
     /// Whether the quota of the limit at this place of the request's limits is used up.
     pub(super) fn is_used_up(&self, at: usize) -> bool {
         let unix = self.0.shared.clock.now().seconds();
-        let Some((limit, state)) = self.used().nth(at) else {
+        let Some((limit, used)) = self.used().nth(at) else {
             return false;
         };
-        let is_over = |quota: Quota| self.usage(state, &quota, unix).bytes >= quota.bytes;
+        let is_over = |quota: Quota| self.usage(&used.state, &quota, unix).bytes >= quota.bytes;
         limit.quota.is_some_and(is_over)
     }
 
@@ -205,9 +251,9 @@ impl RequestLimits {
         *usage
     }
 
-    fn used(&self) -> impl Iterator<Item = (&LimitSettings, &SubjectState)> {
+    fn used(&self) -> impl Iterator<Item = (&LimitSettings, &Used)> {
         let used = self.0.used.iter();
-        used.map(|(number, state)| (&self.0.plan.limits[*number], &**state))
+        used.map(|used| (&self.0.plan.limits[used.number], used))
     }
 }
 

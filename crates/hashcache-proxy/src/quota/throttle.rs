@@ -97,18 +97,23 @@ impl Throttle {
         }
     }
 
+    fn check_quota(&mut self) -> Result<(), Failure> {
+        if let Err(failure) = self.limits.check_transfer(0) {
+            if self.grace == 0 {
+                return Err(failure);
+            }
+            self.limits.check_transfer(GRACE_OF_ALL)?;
+            self.grace = self.grace.saturating_sub(UNSLOWED);
+        }
+        Ok(())
+    }
+
     /// Takes the same amount from one bucket after another. No bucket is locked meanwhile, so two
     /// transfers cannot wait for each other.
     fn poll_round(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         if self.next == 0 && self.ticket.is_none() {
-            let is_refused = match self.from {
-                ContentFrom::Origin => self.limits.check_quota().err(),
-                ContentFrom::Store => None,
-            };
-            match is_refused {
-                Some(failure) if self.grace == 0 => return Poll::Ready(Err(failure)),
-                Some(_) => self.grace = self.grace.saturating_sub(UNSLOWED),
-                None => {}
+            if self.from == ContentFrom::Origin {
+                self.check_quota()?;
             }
             let counting = self.steps.iter().filter(|step| step.counts(&self.limits));
             let quanta = counting.map(|step| step.bucket.quantum());
@@ -137,8 +142,7 @@ impl Throttle {
                     self.timer = None;
                     return Poll::Ready(());
                 }
-                Taken::InQueue => return Poll::Pending,
-                Taken::At(moment) => {
+                Taken::Not { again: moment } => {
                     let timer = self
                         .timer
                         .get_or_insert_with(|| Box::pin(sleep_until(moment)));
@@ -169,3 +173,5 @@ const UNSLOWED: u64 = 64 << 10;
 /// What a transfer may go on with when the quota is used up: much of it has been fetched ahead and
 /// is paid for, and a page that has begun should arrive whole.
 const GRACE: u64 = 1 << 20;
+/// The usage beyond the quota at which it may not: a client can have thousands of transfers.
+const GRACE_OF_ALL: u64 = 8 << 20;

@@ -5,10 +5,11 @@
 //!
 //! ```text
 //! "HCQUOTA1" | record | record | …
-//! record: key 16 | begins 8 | ends 8 | used 8 | checksum 8        numbers little-endian
+//! record: limit 8 | subject 16 | begins 8 | ends 8 | used 8 | checksum 8
 //! ```
 //!
-//! Invariant: nothing in a file can panic or take more memory than [`SUBJECTS_MAX`] records.
+//! Invariants: nothing in a file can panic or take more memory than [`RECORDS_MAX`] records. Usage
+//! falls only when a later period begins: not when the clock is set back.
 
 use ring::digest::{SHA256, digest};
 
@@ -25,30 +26,55 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Begins a new period if the old one is over, or if the clock was wrong in it.
+    /// Goes to the period around this moment if it is another one.
     pub(super) fn roll(&mut self, unix: u64, quota: &Quota, zone: &Zone) {
         if !self.period.contains(unix) {
-            self.begin(Period::around(unix, quota.period, zone));
+            self.go_to(Period::around(unix, quota.period, zone));
         }
     }
 
-    /// The same if the settings may have changed since: what was used in a day is not what was used
-    /// in the week.
+    /// The same if the settings or the time zone may have changed since: a period that contains the
+    /// moment may be a wrong one.
     pub(super) fn adjust(&mut self, unix: u64, quota: &Quota, zone: &Zone) {
-        let period = Period::around(unix, quota.period, zone);
-        if self.period != period {
-            self.begin(period);
+        self.go_to(Period::around(unix, quota.period, zone));
+    }
+
+    /// Bytes from before the new period are not counted in it. Others are: those of a day whose
+    /// week counts now, and those of a time that a clock which was set back shows again.
+    fn go_to(&mut self, period: Period) {
+        if self.period.begins < period.begins {
+            self.bytes = 0;
+        }
+        self.period = period;
+    }
+
+    /// The bytes, unless they were used in a period that is over.
+    pub(super) fn current_bytes(&self, unix: u64) -> u64 {
+        match unix < self.period.ends {
+            true => self.bytes,
+            false => 0,
         }
     }
 
-    fn begin(&mut self, period: Period) {
-        *self = Self { period, bytes: 0 };
+    /// Takes the larger one of two, of the later period.
+    pub(super) fn raise_to(&mut self, other: Self) {
+        if self.period.ends < other.period.ends {
+            *self = other;
+        } else if self.period.ends == other.period.ends {
+            self.bytes = self.bytes.max(other.bytes);
+        }
     }
 }
 
-/// Whose usage it is: a hash of the limit's name and of the client or user.
+/// Whose usage it is: hashes of the limit's name and of the client or user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct SubjectKey([u8; KEY_BYTES]);
+pub(super) struct SubjectKey {
+    pub(super) limit: LimitHash,
+    subject: [u8; SUBJECT_BYTES],
+}
+
+/// A hash of the name of a limit.
+pub(super) type LimitHash = [u8; LIMIT_BYTES];
 
 /// A client, a user, or all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,10 +86,7 @@ pub(super) enum Subject<'a> {
 
 impl SubjectKey {
     pub(super) fn new(limit: &str, subject: Subject<'_>) -> Self {
-        // The length keeps a name from running into what follows it.
-        let length = u64::try_from(limit.len()).unwrap_or(u64::MAX);
-        let mut text = length.to_le_bytes().to_vec();
-        text.extend_from_slice(limit.as_bytes());
+        let mut text = Vec::new();
         match subject {
             Subject::All => text.push(0),
             Subject::Client(Network::Address(address)) => {
@@ -79,7 +102,22 @@ impl SubjectKey {
                 text.extend_from_slice(name.as_bytes());
             }
         }
-        Self(hash(&text))
+        Self {
+            limit: hash(limit.as_bytes()),
+            subject: hash(&text),
+        }
+    }
+
+    /// The key for what forgotten clients and users had used of a limit.
+    pub(super) const fn of_forgotten(limit: LimitHash) -> Self {
+        Self {
+            limit,
+            subject: FORGOTTEN,
+        }
+    }
+
+    pub(super) fn is_of_forgotten(&self) -> bool {
+        self.subject == FORGOTTEN
     }
 }
 
@@ -87,9 +125,10 @@ impl SubjectKey {
 pub(super) fn encode(records: &[(SubjectKey, Usage)]) -> Vec<u8> {
     let mut file = Vec::with_capacity(MAGIC.len() + records.len() * RECORD_BYTES);
     file.extend_from_slice(MAGIC);
-    for (SubjectKey(key), usage) in records {
+    for (SubjectKey { limit, subject }, usage) in records {
         let at = file.len();
-        file.extend_from_slice(key);
+        file.extend_from_slice(limit);
+        file.extend_from_slice(subject);
         for number in [usage.period.begins, usage.period.ends, usage.bytes] {
             file.extend_from_slice(&number.to_le_bytes());
         }
@@ -105,7 +144,7 @@ pub(super) fn decode(file: &[u8]) -> (Vec<(SubjectKey, Usage)>, bool) {
         return (Vec::new(), true);
     };
     let (whole, rest) = records.as_chunks::<RECORD_BYTES>();
-    let right: Vec<_> = whole.iter().take(SUBJECTS_MAX).filter_map(read).collect();
+    let right: Vec<_> = whole.iter().take(RECORDS_MAX).filter_map(read).collect();
     let is_damaged = right.len() < whole.len() || !rest.is_empty();
     (right, is_damaged)
 }
@@ -115,14 +154,15 @@ fn read(record: &[u8; RECORD_BYTES]) -> Option<(SubjectKey, Usage)> {
     if *checksum != hash::<CHECKSUM_BYTES>(record) {
         return None;
     }
-    let (key, numbers) = record.split_first_chunk::<KEY_BYTES>()?;
+    let (&limit, record) = record.split_first_chunk::<LIMIT_BYTES>()?;
+    let (&subject, numbers) = record.split_first_chunk::<SUBJECT_BYTES>()?;
     let (numbers, _) = numbers.as_chunks::<8>();
     let &[begins, ends, bytes] = numbers else {
         return None;
     };
     let [begins, ends, bytes] = [begins, ends, bytes].map(u64::from_le_bytes);
     let period = Period { begins, ends };
-    Some((SubjectKey(*key), Usage { period, bytes }))
+    Some((SubjectKey { limit, subject }, Usage { period, bytes }))
 }
 
 /// The first bytes of the SHA-256 hash.
@@ -132,20 +172,27 @@ fn hash<const N: usize>(text: &[u8]) -> [u8; N] {
     *first.expect("the hash has 32 bytes")
 }
 
-/// Most clients and users, over all limits, that are remembered.
-pub(super) const SUBJECTS_MAX: usize = 16 << 10;
+/// Most records of a file. More clients and users than [`SUBJECTS_MAX`] are remembered only while
+/// they all have requests on their way, which the limits on connections keep far below this.
+///
+/// [`SUBJECTS_MAX`]: super::limiter
+pub(super) const RECORDS_MAX: usize = 64 << 10;
 /// The longest file.
-pub(super) const FILE_BYTES_MAX: usize = MAGIC.len() + SUBJECTS_MAX * RECORD_BYTES;
+pub(super) const FILE_BYTES_MAX: usize = MAGIC.len() + RECORDS_MAX * RECORD_BYTES;
 
 const MAGIC: &[u8] = b"HCQUOTA1";
-const KEY_BYTES: usize = 16;
+const LIMIT_BYTES: usize = 8;
+const SUBJECT_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 8;
-const RECORD_BYTES: usize = KEY_BYTES + 3 * 8 + CHECKSUM_BYTES;
+const RECORD_BYTES: usize = LIMIT_BYTES + SUBJECT_BYTES + 3 * 8 + CHECKSUM_BYTES;
+/// No hash, in practice.
+const FORGOTTEN: [u8; SUBJECT_BYTES] = [0; SUBJECT_BYTES];
 
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
 
+    use super::super::settings::{QuotaEnd, QuotaPeriod};
     use super::*;
 
     fn records() -> Vec<(SubjectKey, Usage)> {
@@ -171,7 +218,7 @@ mod tests {
     fn a_file_gives_back_what_was_written() {
         let records = records();
         let file = encode(&records);
-        assert_eq!(file.len(), 8 + 5 * 48);
+        assert_eq!(file.len(), 8 + 5 * 56);
         assert_eq!(decode(&file), (records, false));
         assert_eq!(decode(&encode(&[])), (vec![], false));
     }
@@ -194,9 +241,55 @@ mod tests {
         }
         for length in 0..file.len() {
             let (read, _) = decode(&file[..length]);
-            let whole = length.saturating_sub(8) / 48;
+            let whole = length.saturating_sub(8) / 56;
             assert_eq!(read, records[..whole], "{length}");
         }
+    }
+
+    #[test]
+    fn usage_falls_only_when_a_later_period_begins() {
+        let zone = Zone::default();
+        let quota = |period| Quota {
+            bytes: 1,
+            period,
+            end: QuotaEnd::Refuse,
+        };
+        let [day, week, month] = [QuotaPeriod::Day, QuotaPeriod::Week, QuotaPeriod::Month];
+        // 2026-11-27, a Friday, 12:00.
+        let noon = 1_795_780_800;
+        const DAY: u64 = 86_400;
+        let friday = || {
+            let mut usage = Usage::default();
+            usage.roll(noon, &quota(day), &zone);
+            usage.bytes = 7;
+            usage
+        };
+        let (mut usage, before) = (friday(), friday());
+        usage.roll(noon + DAY / 2 - 1, &quota(day), &zone);
+        assert_eq!(usage, before);
+        // The clock is set back over midnight, and comes to this day again.
+        usage.roll(noon - DAY, &quota(day), &zone);
+        assert_eq!((usage.bytes, usage.period.ends), (7, noon - DAY / 2));
+        usage.roll(noon, &quota(day), &zone);
+        assert_eq!(usage.bytes, 0);
+        // The day lies in its week and its month; the month does not lie in the day.
+        let mut usage = friday();
+        usage.adjust(noon, &quota(week), &zone);
+        usage.adjust(noon, &quota(month), &zone);
+        assert_eq!(usage.bytes, 7);
+        usage.adjust(noon, &quota(day), &zone);
+        assert_eq!(usage, Usage { bytes: 0, ..before });
+        assert_eq!(before.current_bytes(noon + DAY / 2 - 1), 7);
+        assert_eq!(before.current_bytes(noon + DAY / 2), 0);
+        let mut raised = before;
+        raised.raise_to(Usage { bytes: 3, ..before });
+        assert_eq!(raised.bytes, 7);
+        let mut tomorrow = Usage::default();
+        tomorrow.roll(noon + DAY, &quota(day), &zone);
+        tomorrow.bytes = 2;
+        raised.raise_to(tomorrow);
+        raised.raise_to(before);
+        assert_eq!(raised, tomorrow);
     }
 
     #[test]

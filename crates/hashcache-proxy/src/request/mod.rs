@@ -59,7 +59,7 @@ use crate::fetch::variant::with_objects;
 use crate::log_entry::LogEntryBuilder;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, PageReader};
-use crate::permission::{LoginField, permit};
+use crate::permission::{LoginField, Permission, permit};
 use crate::settings::Mode;
 use crate::store::{StoreLookup, look_up};
 use crate::upstream::address::check_port;
@@ -138,12 +138,14 @@ async fn serve(
     info: &HeadInfo,
     log_entry: &mut LogEntryBuilder,
 ) -> Answer {
-    if let Some(failure) = connection.denied() {
+    let common = &connection.worker.common;
+    // In front of a site there are no rules.
+    let is_from_member = !common.is_reverse() && connection.is_from_member(request.headers());
+    if let Some(failure) = connection.denied().filter(|_| !is_from_member) {
         return Err(failure);
     }
     let login = LoginField::Asked(request.headers_mut().remove(PROXY_AUTHORIZATION));
     strip(&mut request)?;
-    let common = &connection.worker.common;
     if let Some(intercepted) = &connection.intercepted {
         intercepted.note_request(&connection.worker);
         log_entry.set_authority(intercepted.host_field());
@@ -245,7 +247,10 @@ async fn serve(
         return answer;
     }
     let named = (request.method(), &target.authority);
-    let permission = permit(connection, named, login, log_entry).await?;
+    let permission = match is_from_member {
+        true => Permission::OF_MEMBER,
+        false => permit(connection, named, login, log_entry).await?,
+    };
     let mut request = ClientRequest::new(common.space(), target, request, info);
     // A name may be another file for each user, which a key does not tell.
     request.is_bypass = permission.action == AccessAction::NoCache
@@ -331,7 +336,7 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
             None => Forward::Bypass,
         },
     };
-    match connection.gets_stored_only() {
+    match transaction.facts.directives.only_if_cached {
         true => Err(Failure::NotCached),
         false => Ok(Next::Pass(forward)),
     }

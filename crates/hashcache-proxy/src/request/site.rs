@@ -123,8 +123,7 @@ fn enter(
     let peer = connection.client.ip();
     let live = connection.worker.common.live();
     let fields = request.headers_mut();
-    let is_member =
-        |it: &MemberList| is_trusted(peer) && it.have_address(peer) && it.are_in_via(fields);
+    let is_member = |it: &MemberList| is_trusted(peer) && it.have_sent(peer, fields);
     let sender = match live.routes.members().is_some_and(is_member) {
         true => Sender::Member,
         false => Sender::Client,

@@ -325,6 +325,12 @@ impl ClientRequest {
         }
     }
 
+    /// Whether no member is asked: the owner would look up and store what no box may, and other
+    /// protocols are not worth a hop. But the owner must see what may change a stored response.
+    pub(super) fn is_for_origin(&self) -> bool {
+        (self.is_bypass && self.method.is_safe()) || asks_for_upgrade(&self.method, &self.fields)
+    }
+
     /// The next hops for a request to a site; `Ok(None)`: it is not for a site, and its route is
     /// planned when it is sent. A request about a stored response with these fields is about the
     /// entity tag of one origin, so that one is asked first.
@@ -342,11 +348,7 @@ impl ClientRequest {
         let url = &self.target.path_and_query;
         let first = stored.and_then(|fields| fields.get(ORIGIN));
         let origins = site.site.endpoints(url, first);
-        // What no box stores is not worth a hop; but the owner must see what may change a stored
-        // response.
-        let is_for_origin = (self.is_bypass && self.method.is_safe())
-            || asks_for_upgrade(&self.method, &self.fields);
-        let members = match is_for_origin {
+        let members = match self.is_for_origin() {
             true => Vec::new(),
             false => worker.member_hops(self.space, &self.target, &self.fields),
         };

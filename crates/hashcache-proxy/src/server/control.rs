@@ -74,11 +74,11 @@ impl Control {
                     self.notifier.reloading();
                     self.log.reopen();
                     let reloading = self.reload(reload());
-                    tokio::select! {
-                        () = reloading => {}
+                    let outcome = tokio::select! {
+                        outcome = reloading => outcome,
                         () = signals.stop.recv() => break,
-                    }
-                    self.notifier.ready(&self.status);
+                    };
+                    self.notifier.ready(&status_after(&self.status, outcome));
                 }
                 _ = signals.usr1.recv() => self.log.reopen(),
                 // With USR2 nginx starts its new version. By default the signal ends the process,
@@ -109,13 +109,13 @@ impl Control {
 
     /// Applies the settings that can change without a restart, and logs the others. Waits for lists
     /// of hosts only, before anything is applied: so a signal to stop can end it then.
-    async fn reload<E: std::fmt::Display>(&mut self, settings: Result<Settings, E>) {
+    async fn reload<E: std::fmt::Display>(&mut self, settings: Result<Settings, E>) -> Reload {
         let settings = match settings {
             Ok(settings) => settings,
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
                 error!("configuration not reloaded, the old one stays in effect: {error:#}");
-                return;
+                return Reload::Kept;
             }
         };
         let clock = &self.common.clock;
@@ -149,7 +149,7 @@ impl Control {
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
                 error!("configuration not reloaded, the old one stays in effect: {error}");
-                return;
+                return Reload::Kept;
             }
         };
         warnings::log(&settings);
@@ -247,6 +247,15 @@ impl Control {
         }
         self.metrics.config_reloaded(Reload::Taken);
         info!("configuration reloaded");
+        Reload::Taken
+    }
+}
+
+/// What the supervisor shows after a reload. It has no way to be told that a reload failed.
+fn status_after(status: &str, reload: Reload) -> String {
+    match reload {
+        Reload::Taken => status.to_owned(),
+        Reload::Kept => format!("{status}; last reload refused, see the log"),
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 use tracing::{debug, error};
 
-use super::connection_counts::ConnectionCounts;
+use super::connection_counts::{ConnectionCounts, connection_bytes};
 use super::forward_listener::ForwardListener;
 use super::link_listener::LinkListener;
 use super::probes::probe_peers;
@@ -183,7 +183,8 @@ impl Core {
         };
         let share = self.common.shares.of(client.ip());
         let allowance = Allowance::new(share, self.cache.clone());
-        let counted = match self.counts.admit(&allowance, speaks, &self.settings.limits) {
+        let bytes = connection_bytes(speaks, self.settings.mode);
+        let counted = match self.counts.admit(&allowance, bytes, &self.settings.limits) {
             Ok(counted) => counted,
             Err(limit) => {
                 worker.metrics.limit(limit);

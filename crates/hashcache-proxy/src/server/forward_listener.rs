@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tracing::debug;
 
-use super::connection_counts::ConnectionCounts;
+use super::connection_counts::{CONNECTION_BYTES, ConnectionCounts};
 use super::stage::{Stage, accept_while_serving};
 use crate::access::RequestUser;
 use crate::client_access::ClientAccess;
@@ -31,7 +31,6 @@ use crate::link::parent::ParentLink;
 use crate::log_entry::TunnelEntryBuilder;
 use crate::peer::Peer;
 use crate::route::NextHop;
-use crate::settings::Speaks;
 use crate::share::Allowance;
 use crate::upstream::channel::Channel;
 use crate::wire::Socket;
@@ -89,7 +88,7 @@ impl ForwardListener {
         }
         let allowance = Allowance::new(common.shares.of(client.ip()), self.cache.clone());
         let limits = &worker.limits;
-        let _counted = match self.counts.admit(&allowance, Speaks::Http, limits) {
+        let _counted = match self.counts.admit(&allowance, CONNECTION_BYTES, limits) {
             Ok(counted) => counted,
             Err(limit) => return worker.metrics.limit(limit),
         };

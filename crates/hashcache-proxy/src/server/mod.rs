@@ -304,6 +304,10 @@ pub fn run<E: fmt::Display>(
         let common = Arc::clone(&common);
         move || links::view(&common)
     });
+    let exposition = exposition.with_limiter({
+        let limiter = Arc::clone(&limiter);
+        move || limiter.figures()
+    });
     let admin = Admin::new(
         exposition,
         common.purger.clone(),

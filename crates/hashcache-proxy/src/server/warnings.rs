@@ -4,10 +4,13 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::path::PathBuf;
 
 use tracing::warn;
 
 use crate::clock::zone::Zone;
+use crate::lists;
+use crate::quota::{LimitPer, LimitSettings};
 use crate::settings::Settings;
 use crate::users::users_of;
 
@@ -29,6 +32,21 @@ pub enum Warning {
     },
     /// Rules have times or quotas have days, and the system does not say in which time zone it is.
     NoZone,
+    /// No access rule names these limits, so they limit nothing.
+    UnusedLimits(Vec<String>),
+    /// These limits are for users, and no access rule asks for a login: they count by client.
+    LimitsWithoutUsers(Vec<String>),
+    /// A file of a list looks like a broken download.
+    DoubtfulList {
+        /// The name of the list.
+        list: String,
+        /// The file.
+        path: PathBuf,
+        /// How many entries it has.
+        entries: usize,
+        /// How many lines are no entries.
+        bad_lines: u64,
+    },
 }
 
 impl fmt::Display for Warning {
@@ -52,13 +70,47 @@ impl fmt::Display for Warning {
             Self::NoZone => {
                 f.write_str("there is no /etc/localtime: access rules and quotas have UTC times")
             }
+            Self::UnusedLimits(names) => write!(
+                f,
+                "no access rule names the limits `{}`: they limit nothing",
+                names.join("`, `")
+            ),
+            Self::LimitsWithoutUsers(names) => write!(
+                f,
+                "no access rule asks for users: the limits `{}` are for each client instead",
+                names.join("`, `")
+            ),
+            Self::DoubtfulList {
+                list,
+                path,
+                entries,
+                bad_lines,
+            } => write!(
+                f,
+                "{} of the list `{list}` looks broken: it has {entries} entries, and {bad_lines} \
+                 lines that are none",
+                path.display()
+            ),
         }
     }
 }
 
 /// What is most likely not meant in `settings`. Files that cannot be read are none of it:
-/// [`super::preflight`] reports them.
+/// [`super::preflight`] reports them. Reads all lists of hosts.
 pub fn warnings(settings: &Settings) -> Vec<Warning> {
+    let doubtful = lists::doubtful(&settings.lists).map(|file| Warning::DoubtfulList {
+        list: file.list.to_owned(),
+        path: file.path.to_owned(),
+        entries: file.entries,
+        bad_lines: file.bad_lines,
+    });
+    let mut all = warnings_of_rules(settings);
+    all.extend(doubtful);
+    all
+}
+
+/// The same without the files of lists.
+fn warnings_of_rules(settings: &Settings) -> Vec<Warning> {
     let (mut known, mut cheap) = (HashSet::new(), 0);
     let files = settings
         .htpasswd
@@ -83,13 +135,35 @@ pub fn warnings(settings: &Settings) -> Vec<Warning> {
     let no_zone = (settings.needs_zone() && !Zone::is_set()).then_some(Warning::NoZone);
     [unknown_users, cheap_hashes, no_zone]
         .into_iter()
+        .chain(warnings_of_limits(settings))
         .flatten()
         .collect()
 }
 
-/// Logs the warnings about `settings`.
+fn warnings_of_limits(settings: &Settings) -> [Option<Warning>; 2] {
+    let named = settings.access.named_limits();
+    let numbered = settings.access_limits.iter().enumerate();
+    let (named, unused): (Vec<_>, Vec<_>) =
+        numbered.partition(|(number, _)| named >> number & 1 == 1);
+    let names = |limits: Vec<(usize, &LimitSettings)>| -> Vec<String> {
+        let limits = limits.iter();
+        limits.map(|(_, limit)| limit.name.clone()).collect()
+    };
+    let counts_by_client =
+        |limit: &LimitSettings| limit.per == LimitPer::User && !settings.access.need_users();
+    let of_users = named
+        .into_iter()
+        .filter(|(_, limit)| counts_by_client(limit));
+    let (unused, of_users) = (names(unused), names(of_users.collect()));
+    [
+        (!unused.is_empty()).then_some(Warning::UnusedLimits(unused)),
+        (!of_users.is_empty()).then_some(Warning::LimitsWithoutUsers(of_users)),
+    ]
+}
+
+/// Logs the warnings about `settings`; lists are judged when they are loaded.
 pub(super) fn log(settings: &Settings) {
-    for warning in warnings(settings) {
+    for warning in warnings_of_rules(settings) {
         warn!(%warning, "settings may not do what they say");
     }
 }

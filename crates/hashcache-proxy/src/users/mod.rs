@@ -28,8 +28,9 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 
 pub(crate) use basic::Login;
+pub(crate) use user_hashes::UserHashes;
 pub use user_hashes::UsersError;
-pub(crate) use user_hashes::{UserHashes, users_of};
+pub use user_hashes::users_of;
 
 use self::failures::{FailureKeys, Failures};
 use crate::share::Network;
@@ -102,14 +103,16 @@ impl UserChecks {
             return Ok(false);
         };
         let tag = self.tag(&login, hash);
-        if let Some(result) = self.result(&tag) {
+        // A right login of a user who was removed may have been one with this hash.
+        let result = || self.result(&tag).map(|is_right| is_right && is_user);
+        if let Some(result) = result() {
             return Ok(result);
         }
         let failure_keys = FailureKeys::new(&self.key, client, &login.user);
         let turn = self.enter(client, tag, &failure_keys)?;
         let gate = Arc::clone(&turn.gate).lock_owned().await;
         // Another request with this login may have had it checked meanwhile.
-        if let Some(result) = self.result(&tag) {
+        if let Some(result) = result() {
             return Ok(result);
         }
         let permit = Arc::clone(&self.permits).acquire_owned().await;
@@ -122,7 +125,7 @@ impl UserChecks {
         let checking = tokio::task::spawn_blocking(move || {
             let is_right = bcrypt::verify(&login.password, &hash).unwrap_or(false) && is_user;
             match is_right {
-                true => turn.checks.note_right(tag, user_count),
+                true => turn.checks.note_right(tag, failure_keys, user_count),
                 false => turn.checks.note_wrong(tag, failure_keys),
             }
             // The turn last: requests that come now find the result.
@@ -163,11 +166,12 @@ impl UserChecks {
 
     /// Notes a right login. There is a place for each of `users`: their logins would drop each
     /// other otherwise, and be checked again and again.
-    fn note_right(&self, tag: Tag, users: usize) {
+    fn note_right(&self, tag: Tag, keys: FailureKeys, users: usize) {
         let mut state = self.state();
         let places = NonZeroUsize::new(users).map_or(RESULTS_MAX, |it| it.max(RESULTS_MAX));
         state.right.resize(places);
         state.right.put(tag, Instant::now());
+        state.failures.note_login(keys);
     }
 
     fn note_wrong(&self, tag: Tag, keys: FailureKeys) {

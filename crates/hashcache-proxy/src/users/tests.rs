@@ -78,6 +78,21 @@ async fn a_changed_file_ends_what_was_known_of_a_password() {
     assert_eq!(checks.check(&gone, client(1), anna()).await, Ok(false));
 }
 
+#[tokio::test]
+async fn a_user_who_was_removed_has_no_right_password_although_another_has_the_same_hash() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\nbert:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    let anna = || login("anna", "right:1");
+    assert_eq!(checks.check(&users, client(1), anna()).await, Ok(true));
+    let without_anna = fixture.users(&format!("bert:{ANNA}\n"));
+    let checked = checks.check(&without_anna, client(1), anna()).await;
+    assert_eq!(checked, Ok(false));
+    let bert = login("bert", "right:1");
+    let checked = checks.check(&without_anna, client(1), bert).await;
+    assert_eq!(checked, Ok(true));
+}
+
 /// The password is `other`.
 const OTHER: &str = "$2y$04$abcdefghijklmnopqrstuu0HtfOlPbTiymk5tcV.3TsFPDd3SYZqu";
 
@@ -228,6 +243,36 @@ async fn guesses_with_many_names_or_from_many_networks_are_limited() {
 }
 
 #[tokio::test]
+async fn guesses_lock_no_user_out_of_a_network_where_the_user_has_logged_in() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    tokio::time::pause();
+    let anna = login("anna", "right:1");
+    assert_eq!(checks.check(&users, client(1), anna).await, Ok(true));
+    for n in 0..200 {
+        let wrong = login("anna", &n.to_string());
+        let _ = checks.check(&users, client(n + 2), wrong).await;
+    }
+    // Another password: what is known of the old one would answer without a check.
+    let changed = fixture.users(&format!("anna:{OTHER}\n"));
+    let at = async |n| {
+        checks
+            .check(&changed, client(n), login("anna", "other"))
+            .await
+    };
+    assert_eq!(at(250).await, Err(Unchecked::TooMany));
+    assert_eq!(at(1).await, Ok(true));
+    // What is wrong there is limited as before.
+    let mut checked = 0;
+    for n in 0..50 {
+        let wrong = login("anna", &format!("wrong {n}"));
+        checked += usize::from(checks.check(&changed, client(1), wrong).await.is_ok());
+    }
+    assert!((10..=12).contains(&checked), "{checked}");
+}
+
+#[tokio::test]
 async fn a_right_login_is_kept_for_every_user() {
     let fixture = Fixture::new();
     let users = RESULTS_MAX.get() + 100;
@@ -237,9 +282,10 @@ async fn a_right_login_is_kept_for_every_user() {
         tag[..8].copy_from_slice(&(n as u64).to_le_bytes());
         tag
     };
-    (0..users).for_each(|n| checks.note_right(tag(n), users));
+    let keys = || FailureKeys::new(&checks.key, client(1), "anna");
+    (0..users).for_each(|n| checks.note_right(tag(n), keys(), users));
     assert!((0..users).all(|n| checks.result(&tag(n)) == Some(true)));
-    checks.note_right(tag(users), 1);
+    checks.note_right(tag(users), keys(), 1);
     assert_eq!(checks.state().right.len(), RESULTS_MAX.get());
     let lines = (0..3).map(|n| format!("user{n}:{ANNA}\n"));
     assert_eq!(fixture.users(&lines.collect::<String>()).len(), 3);

@@ -102,7 +102,10 @@ impl UserHashes {
 
 /// Checks that every line of a file is an entry; the names of the users, with the costs of their
 /// hashes.
-pub(crate) fn users_of(path: &Path) -> Result<Vec<(Box<str>, u32)>, UsersError> {
+///
+/// # Errors
+/// The file cannot be read, or has a line that is no entry.
+pub fn users_of(path: &Path) -> Result<Vec<(Box<str>, u32)>, UsersError> {
     let text = read_file(path)?;
     let entries = read_entries(&text).map(|entry| match entry {
         Ok(entry) => Ok((entry.user.into(), entry.cost)),

@@ -282,7 +282,7 @@ impl DeviceWriter {
         if !(work.flushes.is_empty() && work.cuts.is_empty()) {
             self.wait_for_write()?;
         }
-        // By a manual clock callers wait for what is due then, too.
+        // With a manual clock, callers also wait for a checkpoint that is due.
         if !is_manual {
             work.answer();
         }

@@ -100,6 +100,15 @@ fn school() -> AccessRules {
             clients: clients(&["192.168.7.7"]),
             ..rule(DENY)
         },
+        AccessRule {
+            destinations: destinations(&["198.51.100.0/24"]),
+            ..rule(DENY)
+        },
+        AccessRule {
+            clients: clients(&["road"]),
+            destinations: destinations(&["192.0.2.0/24"]),
+            ..rule(AccessAction::Allow)
+        },
     ];
     AccessRules::new(&settings(rules)).unwrap()
 }
@@ -147,15 +156,26 @@ const TABLE: &str = "
     CONNECT live.example        443   6 6 6 6 6 1 8 d 6
     GET     live.example        80    6 6 6 6 6 1 d d 6
     GET     www.live.example    80    a a a a a 1 d d 10
-    GET     192.0.2.77          80    6 6 6 6 6 1 d d 6
+    GET     192.0.2.77          80    6 6 6 6 6 1 12 d 6
     GET     192.0.3.77          80    a a a a a 1 d d 10
-    GET     [::ffff:192.0.2.1]  80    6 6 6 6 6 1 d d 6
+    GET     [::ffff:192.0.2.1]  80    6 6 6 6 6 1 12 d 6
     GET     [2001:db8::1]       80    a a a a a 1 d d 10
-    GET     [64:ff9b::c000:209] 80    6 6 6 6 6 1 d d 6
+    GET     [64:ff9b::c000:209] 80    6 6 6 6 6 1 12 d 6
     GET     [64:ff9b::c000:309] 80    a a a a a 1 d d 10
-    GET     [2001:db8:64::c000:209] 443 6 6 6 6 6 1 d d 6
+    GET     [2001:db8:64::c000:209] 443 6 6 6 6 6 1 12 d 6
     GET     [2001:db8:64::c000:309] 80 a a a a a 1 d d 10
-    GET     [2002:c000:209::1]  80    6 6 6 6 6 1 d d 6
+    GET     [2002:c000:209::1]  80    a a a a a 1 d d 10
+    GET     [2001:db8::5efe:192.0.2.9] 80 a a a a a 1 d d 10
+    GET     [2001:db8::200:5efe:192.0.2.9] 80 a a a a a 1 d d 10
+    GET     [::ffff:0:192.0.2.9] 80   a a a a a 1 d d 10
+    GET     198.51.100.7        80    11 11 11 11 11 1 11 11 10
+    GET     [::ffff:198.51.100.7] 80  11 11 11 11 11 1 11 11 10
+    GET     [64:ff9b::198.51.100.7] 80 11 11 11 11 11 1 11 11 10
+    GET     [2001:db8:64::198.51.100.7] 80 11 11 11 11 11 1 11 11 10
+    GET     [2002:c633:6407::1] 80    11 11 11 11 11 1 11 11 10
+    GET     [2001:db8::5efe:198.51.100.7] 80 11 11 11 11 11 1 11 11 10
+    GET     [2001:db8::200:5efe:198.51.100.7] 80 11 11 11 11 11 1 11 11 10
+    GET     [::ffff:0:198.51.100.7] 80 11 11 11 11 11 1 11 11 10
     POST    www.example         80    a a a a 7 1 d d 10
     PUT     www.example         80    a a a a 7 1 d d 10
     post    www.example         80    a a a a 7 1 d d 10
@@ -249,6 +269,28 @@ fn a_client_is_refused_as_a_whole_only_if_no_rule_can_serve_it() {
     let pupils = rule(AccessAction::Allow, clients(&["pupils"]));
     assert_eq!(refusal(vec![pupils], false), None);
     assert_eq!(refusal(vec![rule(DENY, clients(&["staff"]))], true), None);
+}
+
+#[test]
+fn the_host_in_a_tunnel_matters_only_if_a_rule_can_deny_the_tunnel() {
+    let judges = |rules: Vec<AccessRule>, by_default: bool| {
+        let rules = AccessRules::new(&settings(rules)).unwrap();
+        rules.judge_hosts(&rules.client(IpAddr::from([10, 1, 0, 1]), by_default))
+    };
+    let some = |action, methods: Option<&[&str]>| AccessRule {
+        destinations: destinations(&["a.example"]),
+        methods: methods.map(|it| it.iter().map(ToString::to_string).collect()),
+        ..AccessRule::of(action)
+    };
+    assert!(judges(vec![some(DENY, None)], true));
+    assert!(judges(vec![some(DENY, Some(&["GET", "CONNECT"]))], true));
+    assert!(judges(
+        vec![some(AccessAction::Allow, None), AccessRule::of(DENY)],
+        true
+    ));
+    assert!(!judges(vec![some(DENY, Some(&["POST"]))], true));
+    assert!(!judges(vec![some(AccessAction::Tunnel, None)], true));
+    assert!(!judges(vec![AccessRule::of(DENY)], true));
 }
 
 fn faults(rules: Vec<AccessRule>) -> Vec<(usize, String)> {
@@ -452,6 +494,52 @@ fn a_list_has_an_address_in_an_ipv6_address_that_embeds_it() {
 }
 
 #[test]
+fn a_rule_that_serves_takes_no_address_that_its_owner_made_up_for_one_of_a_list() {
+    let of_list = |action| AccessRule {
+        lists: Some(vec!["known".to_owned()]),
+        ..AccessRule::of(action)
+    };
+    let rules = AccessRules::new(&AccessSettings {
+        lists: vec![ListSettings {
+            name: "known".to_owned(),
+            files: vec![],
+            format: ListFormat::Auto,
+        }],
+        ..settings(vec![of_list(AccessAction::Allow), of_list(DENY)])
+    });
+    let rules = rules.unwrap();
+    let client = rules.client(IpAddr::from([10, 0, 0, 1]), true);
+    let timed = rules.at(WeekMinute::of_local(MONDAY));
+    let mut list = NameSet::with_room(1);
+    assert!(list.insert(&Host::parse("192.0.2.1").unwrap(), Reach::Host));
+    for (host, rule, asked) in [
+        ("192.0.2.1", Some(0), 1),
+        ("[::ffff:192.0.2.1]", Some(0), 1),
+        ("[64:ff9b::192.0.2.1]", Some(0), 1),
+        ("[2001:db8:64::192.0.2.1]", Some(0), 1),
+        ("[2001:db8::5efe:192.0.2.1]", Some(1), 2),
+        ("[2002:c000:201::1]", Some(1), 2),
+        ("[2001:db8::5efe:192.0.2.2]", None, 2),
+        ("a.example", None, 1),
+    ] {
+        let host = Host::parse(host).unwrap();
+        let request = AccessRequest {
+            user: RequestUser::Unknowable,
+            method: "GET",
+            host: &host,
+            port: 80,
+        };
+        let count = std::cell::Cell::new(0);
+        let has = |_, host: &HostHashes| {
+            count.set(count.get() + 1);
+            list.contains(host)
+        };
+        let decision = rules.decide(&client, &timed, &request, has).unwrap();
+        assert_eq!((decision.rule, count.get()), (rule, asked), "{host:?}");
+    }
+}
+
+#[test]
 fn a_rule_with_a_list_that_there_is_not_or_with_none_is_refused() {
     let unknown = AccessRule {
         lists: Some(vec!["ad".into()]),
@@ -567,8 +655,9 @@ fn rule_of_a_kind(number: usize, list: String) -> AccessRule {
     }
 }
 
-/// Rules for users: the user, the client, the host; then the deciding rule, as in [`TABLE`]. `?` is
-/// an unknown user who can be asked, `-` one who cannot, `ask` that the user is needed.
+/// Rules for users: the user, the client, the host; then the deciding rule, as in [`TABLE`]. The
+/// user `?` has not logged in and can be asked to; `-` has not and cannot be asked. `ask` means
+/// that the client must log in first.
 const USERS: &str = "
     abara  10.2.0.5  video.example      1
     lee    10.2.0.5  video.example      1

@@ -373,33 +373,46 @@ fn a_reload_keeps_what_was_used_and_takes_the_new_limit() {
     assert!(limits.check_quota().is_ok());
     limits.charge(MIB);
     assert!(limits.check_quota().is_err());
-    // A quota for another time begins anew.
+    // The day lies in its week, and the week does not lie in the day.
     let weekly = plan(vec![LimitSettings {
         quota: quota(MIB, QuotaPeriod::Week, QuotaEnd::Refuse),
         ..limit("day", LimitPer::Client)
     }]);
     let limits = limiter.of_request(&weekly, ALL, client(1));
+    assert!(limits.check_quota().is_err());
+    let limits = limiter.of_request(&after, ALL, client(1));
     assert!(limits.check_quota().is_ok());
 }
 
-#[test]
-fn many_clients_take_bounded_memory_and_the_last_ones_are_remembered() {
-    let limiter = limiter(None);
-    let plan = plan(vec![daily("day", LimitPer::Client, MIB)]);
-    let sender = |number: u32| Sender {
+/// One of many clients.
+fn numbered(number: u32) -> Sender<'static> {
+    Sender {
         client: Network::of(IpAddr::from(number.to_be_bytes())),
         user: None,
-    };
+    }
+}
+
+fn used_by(limiter: &Limiter, plan: &LimitPlan, sender: Sender<'_>) -> u64 {
+    let standings = limiter.standings(plan, ALL, sender);
+    standings[0].used.clone().unwrap().0
+}
+
+#[test]
+fn many_clients_take_bounded_memory_and_none_gets_its_quota_anew() {
+    let limiter = limiter(None);
+    let plan = plan(vec![daily("day", LimitPer::Client, MIB)]);
     let before = limiter.cache.stats().memory_used_bytes;
     let most = u32::try_from(SUBJECTS_MAX).unwrap();
+    let early = 1 << 30;
+    let waiting = limiter.of_request(&plan, ALL, numbered(early));
     for number in 0..2 * most {
-        limiter.of_request(&plan, ALL, sender(number)).charge(1);
-        // It comes back again and again, and so is not forgotten.
-        limiter.of_request(&plan, ALL, sender(7)).charge(1);
+        limiter.of_request(&plan, ALL, numbered(number)).charge(1);
+        limiter.of_request(&plan, ALL, numbered(7)).charge(1);
     }
-    let (known, steps) = {
+    let (known, steps, forgotten) = {
         let subjects = limiter.lock();
-        (subjects.by_key.len(), subjects.memory.len())
+        let floor = subjects.forgotten.values().next().unwrap().bytes;
+        (subjects.by_key.len(), subjects.memory.len(), floor)
     };
     assert!(
         known <= SUBJECTS_MAX && known <= steps * SUBJECTS_STEP,
@@ -411,16 +424,19 @@ fn many_clients_take_bounded_memory_and_the_last_ones_are_remembered() {
         held,
         u64::try_from(steps * SUBJECTS_STEP).unwrap() * SUBJECT_BYTES
     );
-    let used = |number| {
-        limiter.standings(&plan, ALL, sender(number))[0]
-            .used
-            .clone()
-            .unwrap()
-            .0
-    };
+    let used = |number| used_by(&limiter, &plan, numbered(number));
+    // One that used much is known exactly, and so is one with a request on its way.
     assert_eq!(used(7), u64::from(2 * most) + 1);
-    assert_eq!(used(2 * most - 1), 1);
-    assert_eq!(used(0), 0, "it was forgotten");
+    waiting.charge(5);
+    assert_eq!(used(early), 5);
+    // All others have what they used, and little more.
+    let known = u64::try_from(known).unwrap();
+    assert!(forgotten <= 2 * u64::from(2 * most) / known, "{forgotten}");
+    for number in 0..2 * most {
+        let used = used(number);
+        assert!(used >= 1, "{number}");
+        assert!(number == 7 || used <= forgotten + 1, "{number}: {used}");
+    }
     // All addresses of a /64 are one client.
     let known = || limiter.lock().by_key.iter().count();
     let before = known();
@@ -431,6 +447,83 @@ fn many_clients_take_bounded_memory_and_the_last_ones_are_remembered() {
         limiter.of_request(&plan, ALL, sender);
     }
     assert!(known() <= before + 1);
+}
+
+#[test]
+fn what_forgotten_clients_had_used_outlives_a_restart_and_not_the_day() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("c.quotas");
+    let plan = plan(vec![
+        daily("day", LimitPer::Client, MIB),
+        daily("other", LimitPer::User, MIB),
+    ]);
+    let most = u32::try_from(SUBJECTS_MAX).unwrap();
+    let forgotten = {
+        let limiter = limiter(Some(&path));
+        for number in 0..=most {
+            limiter.of_request(&plan, 1, numbered(number)).charge(10);
+        }
+        limiter.persist().unwrap();
+        let subjects = limiter.lock();
+        subjects.forgotten.values().next().unwrap().bytes
+    };
+    assert!(forgotten >= 10, "{forgotten}");
+    let after = limiter(Some(&path));
+    let used = |number| used_by(&after, &plan, numbered(number));
+    assert_eq!(used(0), forgotten);
+    // It was new when others had been forgotten.
+    assert_eq!(used(most), forgotten + 10);
+    // Of another limit nothing was forgotten.
+    let standings = after.standings(&plan, 2, numbered(0));
+    assert_eq!(standings[0].used.clone().unwrap().0, 0);
+    after.shared.clock.pass(DAY);
+    assert_eq!((used(0), used(most)), (0, 0));
+}
+
+#[test]
+fn operators_see_what_happened_under_each_limit() {
+    let limiter = limiter(None);
+    let plan = plan(vec![
+        LimitSettings {
+            requests: rate(1, 1),
+            ..daily("day", LimitPer::Client, 10)
+        },
+        limit("other", LimitPer::All),
+    ]);
+    let limits = limiter.of_request(&plan, ALL, client(1));
+    let now = Instant::now();
+    assert!(limits.take_request(now).is_ok());
+    assert!(limits.take_request(now).is_err());
+    limits.charge(10);
+    assert!(limits.check_quota().is_err());
+    // A look that is no request counts nothing.
+    assert!(limits.check_transfer(0).is_err() && limits.check_transfer(1).is_ok());
+    let figures = limiter.figures();
+    assert_eq!((figures.subjects, figures.forgotten), (2, 0));
+    let counts = figures.limits.iter().map(|it| {
+        let refusals = (it.quota_refusals, it.request_refusals);
+        (&*it.name, it.bytes, refusals)
+    });
+    let expected = [("day", 10, (1, 1)), ("other", 0, (0, 0))];
+    assert!(counts.eq(expected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_transfers_of_a_client_exceed_its_quota_by_little_together() {
+    let limiter = limiter(None);
+    let plan = plan(vec![daily("day", LimitPer::Client, 50 * MIB)]);
+    let moved = LocalSet::new()
+        .run_until(async {
+            let mut transfers = tokio::task::JoinSet::new();
+            for _ in 0..500 {
+                let limits = limiter.of_request(&plan, ALL, client(1));
+                transfers.spawn_local(transfer(limits, ContentFrom::Origin, TEN_MINUTES));
+            }
+            transfers.join_all().await
+        })
+        .await;
+    let moved: u64 = moved.iter().sum();
+    assert!(moved <= 59 * MIB, "{moved}");
 }
 
 #[test]
