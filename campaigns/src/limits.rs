@@ -295,13 +295,14 @@ fn is_close(moved: u64, due: u64, percent: u64) -> bool {
 }
 
 fn told(moved: u64, due: u64) -> String {
-    let permille = i128::from(moved) * 1000 / i128::from(due.max(1)) - 1000;
+    let permille = u128::from(moved.abs_diff(due)) * 1000 / u128::from(due.max(1));
     format!(
-        "{} of {}, {:+}.{} %",
+        "{} of {}, {}{}.{} %",
         show_bytes(moved),
         show_bytes(due),
+        if moved < due { '-' } else { '+' },
         permille / 10,
-        permille.abs() % 10
+        permille % 10
     )
 }
 

@@ -11,6 +11,7 @@ mod acl;
 mod address;
 mod auth;
 mod condition;
+mod delay;
 mod directives;
 mod draft;
 mod lines;
@@ -36,6 +37,7 @@ use clap::Args;
 
 use self::access::AccessLines;
 use self::acl::Acls;
+use self::delay::DelayLines;
 use self::draft::{Comments, Draft, Fate, strings};
 use self::lines::Line;
 use self::listeners::Role;
@@ -164,6 +166,7 @@ fn import(source: Source) -> Draft {
         acl: sorted.all("acl"),
         http_access: sorted.all("http_access"),
         cache: [sorted.all("cache"), sorted.all("no_cache")].concat(),
+        delay: DelayLines::of(|name| sorted.all(name)),
     };
     match role {
         Role::Forward => {
@@ -180,6 +183,9 @@ fn import(source: Source) -> Draft {
             for line in &access.cache {
                 draft.missing(line, "in front of a site there are no access rules");
             }
+            access
+                .delay
+                .leave_out(&mut draft, "in front of a site there are no access rules");
         }
     }
     refresh::import(&mut draft, &sorted.all("refresh_pattern"));
@@ -263,7 +269,7 @@ mod tests {
         (draft, text)
     }
 
-    fn loaded(text: &str) -> anyhow::Result<Effective> {
+    pub(super) fn loaded(text: &str) -> anyhow::Result<Effective> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
         let environment = Environment {

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use super::acl::{self, Acls, MANAGER, TO_LOCAL};
 use super::address::Addresses;
 use super::condition::Condition;
+use super::delay::Limited;
 use super::lines::Line;
 
 /// What a rule does.
@@ -34,6 +35,8 @@ pub struct Rule<'a> {
     pub line: Option<&'a Line>,
     /// The line that makes an exception, for which the rule is a copy.
     pub exception: Option<&'a Line>,
+    /// The names of the limits of its requests.
+    pub limits: Vec<String>,
 }
 
 /// A line that became no rule, or not exactly one.
@@ -55,11 +58,12 @@ pub struct Compiled<'a> {
 }
 
 /// What a line matches.
-struct Matched {
-    alternatives: Vec<Condition>,
+pub struct Matched {
+    pub alternatives: Vec<Condition>,
     /// None of these may match.
-    exceptions: Vec<Condition>,
-    inexact: Option<&'static str>,
+    pub exceptions: Vec<Condition>,
+    /// Why it matches more or fewer requests than the line.
+    pub inexact: Option<&'static str>,
 }
 
 /// The rules of `http_access` lines and, for requests that are served, of `cache` lines.
@@ -90,6 +94,7 @@ fn at_the_end<'a>(access: &[&'a Line]) -> Vec<Rule<'a>> {
         },
         line: None,
         exception: None,
+        limits: Vec::new(),
     };
     let deny = rule(Action::Deny, None);
     match access.last() {
@@ -148,8 +153,7 @@ impl<'a> Compiled<'a> {
             for guard in guards {
                 for rule in &self.rules {
                     let left = self.work_left.get().checked_sub(1);
-                    self.work_left
-                        .set(left.ok_or("the lines are too many together")?);
+                    self.work_left.set(left.ok_or(TOO_MANY)?);
                     let both = rule.condition.and(&guard);
                     let Some(condition) = both.map_err(|_| acl::TWO_LISTS.to_owned())? else {
                         continue;
@@ -176,6 +180,7 @@ impl<'a> Compiled<'a> {
                 condition: condition.clone(),
                 line: Some(line),
                 exception: None,
+                limits: Vec::new(),
             });
         }
         match rules.len() > room {
@@ -217,6 +222,7 @@ impl<'a> Compiled<'a> {
                         condition,
                         line: Some(line),
                         exception: rule.exception,
+                        limits: Vec::new(),
                     });
                 }
             }
@@ -230,6 +236,48 @@ impl<'a> Compiled<'a> {
             }
         }
         self.rules = rules;
+    }
+
+    /// Gives the requests that are served the limits of the first entry of `list` that matches; the
+    /// last one matches all requests.
+    ///
+    /// # Errors
+    /// The rules cannot say it; they are as before.
+    pub fn limit(&mut self, list: &[Limited]) -> Result<(), String> {
+        let mut rules = Vec::new();
+        for rule in &self.rules {
+            if rule.action == Action::Deny {
+                rules.push(rule.clone());
+                continue;
+            }
+            for limited in list {
+                let left = self.work_left.get().checked_sub(1);
+                self.work_left.set(left.ok_or(TOO_MANY)?);
+                let both = rule.condition.and(&limited.condition);
+                let Some(condition) = both.map_err(|_| acl::TWO_LISTS.to_owned())? else {
+                    continue;
+                };
+                if !condition.is_writable() {
+                    return Err("it needs too many networks".to_owned());
+                }
+                let decides_all = condition == rule.condition;
+                let limits = rule.limits.iter().chain(limited.limits.iter());
+                rules.push(Rule {
+                    condition,
+                    limits: limits.cloned().collect(),
+                    ..rule.clone()
+                });
+                if decides_all {
+                    break;
+                }
+            }
+            if rules.len() > RULES_MAX {
+                return Err(format!("they need more than {RULES_MAX} rules"));
+            }
+        }
+        self.rules = rules;
+        self.leave_out_unreachable();
+        Ok(())
     }
 
     /// Removes rules behind one that decides all of their requests.
@@ -277,7 +325,7 @@ fn special(line: &Line, acls: &Acls) -> Option<(String, bool)> {
 }
 
 /// What the `acl`s of a line match together.
-fn matched(line: &Line, acls: &Acls) -> Result<Matched, String> {
+pub fn matched(line: &Line, acls: &Acls) -> Result<Matched, String> {
     let mut matched = Matched {
         alternatives: vec![Condition::default()],
         exceptions: Vec::new(),
@@ -322,6 +370,7 @@ fn matched(line: &Line, acls: &Acls) -> Result<Matched, String> {
 
 /// Rules that a configuration may have.
 pub const RULES_MAX: usize = 1024;
+const TOO_MANY: &str = "the lines are too many together";
 /// Most alternatives that one line excepts.
 const EXCEPTIONS_MAX: usize = 256;
 /// Most combinations of conditions for all lines: some seconds.

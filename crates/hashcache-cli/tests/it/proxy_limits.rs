@@ -79,6 +79,8 @@ async fn a_used_up_quota_refuses_what_needs_an_origin_and_hits_stay_free() {
     assert_eq!(refused.status, 429);
     let wait: u64 = refused.field("Retry-After").unwrap().parse().unwrap();
     assert!((1..=31 * 86_400).contains(&wait), "{wait}");
+    let status = refused.field("Proxy-Status").unwrap();
+    assert!(status.contains("error=http_request_denied"), "{status}");
     let said = text(&refused);
     for part in [
         "the quota “day” of 292.9 KiB per month is used up",

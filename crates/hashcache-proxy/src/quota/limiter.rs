@@ -7,9 +7,9 @@
 //! reload. About [`SUBJECTS_MAX`] clients and users are remembered, in memory that is reserved.
 //! Those that have used least are forgotten for newcomers, and a newcomer begins with the most that
 //! a forgotten one had used: it may be that one. So nobody gets a quota anew within its period.
-//! (This is the counter table of Metwally, Agrawal and El Abbadi, "Efficient computation of frequent
-//! and top-k elements in data streams", ICDT 2005, with many evictions at once.) The file is at
-//! most [`PERSIST_EVERY`] old.
+//! (This is the counter table of Metwally, Agrawal and El Abbadi, "Efficient computation of
+//! frequent and top-k elements in data streams", ICDT 2005, with many evictions at once.) The file
+//! is at most [`PERSIST_EVERY`] old.
 //! Cost: one lock and one hash for each limit of a request; one lock for each piece of content.
 
 use std::collections::{BTreeMap, HashMap};

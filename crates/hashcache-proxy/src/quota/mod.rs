@@ -4,8 +4,8 @@
 //! origin, slows its body down with a [`Throttle`], and counts what came; so does `connect` for
 //! tunnels.
 //!
-//! Invariants: a request whose rule names no limits never gets here. A hit costs nothing of a quota.
-//! Nobody gets a quota anew within its period, also when the memory for clients is used up.
+//! Invariants: a request whose rule names no limits never gets here. A hit costs nothing of a
+//! quota. Nobody gets a quota anew within its period, also when the memory for clients is used up.
 
 mod bucket;
 mod limiter;
