@@ -97,7 +97,8 @@ fn a_school_keeps_its_rules_lists_and_users() {
             "login_networks = [\"10.2.0.0/16\", \"127.0.0.0/8\", \"::1/128\"]\n",
             "contact = \"it@greenfield.example\"\n",
             "# squid.conf:49: delay_access 1 allow pupils\n\
-             # Squid does not slow hits down. Here they are too.\n[[limit]]\nname = \"pool-1-client\"\nper = \"client\"\n\
+             # Squid does not slow hits down. Here they are too.\n\
+             [[limit]]\nname = \"pool-1-client\"\nper = \"client\"\n\
              bandwidth = \"64000\"\nburst = \"128000\"\n",
             "# squid.conf:24: http_access deny blocked\n[[access]]\naction = \"deny\"\n\
              lists = [\"blocked\"]\n",
