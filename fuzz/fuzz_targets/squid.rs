@@ -15,6 +15,7 @@ mod import {
     pub(crate) mod ranges;
     pub(crate) mod values;
     pub(crate) mod week;
+    pub(crate) mod work;
 }
 
 use import::address::Addresses;

@@ -275,6 +275,7 @@ struct Snapshot {
     browsers: Counts,
     origin_requests: u64,
     disk: Figures,
+    engine_reads: Option<u64>,
 }
 
 impl Snapshot {
@@ -288,6 +289,7 @@ impl Snapshot {
             browsers: browsers.counts(),
             origin_requests: origin.counts().requests,
             disk: contestant.disk().figures()?,
+            engine_reads: contestant.engine_reads()?,
         })
     }
 }
@@ -306,6 +308,8 @@ struct Round {
     read_kib: u64,
     /// Reads for 1000 visits.
     visit_reads: u64,
+    /// The same as our engine counts them; 0 for others.
+    visit_engine_reads: u64,
 }
 
 impl Round {
@@ -317,6 +321,8 @@ impl Round {
         let missed = after.origin_requests - before.origin_requests;
         let again = after.browsers.again - before.browsers.again;
         let visits = after.browsers.visits - before.browsers.visits;
+        let engine_reads = after.engine_reads.zip(before.engine_reads);
+        let engine_reads = engine_reads.map_or(0, |(after, before)| after - before);
         let of_thousand = |count: u64| count * 1000 / requests;
         Ok(Self {
             per_second: requests * 1000 / millis.max(1),
@@ -326,6 +332,7 @@ impl Round {
             writes: of_thousand(disk.writes),
             read_kib: (disk.read_bytes >> 10) / disk.reads.max(1),
             visit_reads: disk.reads * 1000 / visits.max(1),
+            visit_engine_reads: engine_reads * 1000 / visits.max(1),
         })
     }
 }
@@ -350,6 +357,7 @@ impl Outcome {
             writes: median(|round| round.writes),
             read_kib: median(|round| round.read_kib),
             visit_reads: median(|round| round.visit_reads),
+            visit_engine_reads: median(|round| round.visit_engine_reads),
         }
     }
 
@@ -358,7 +366,7 @@ impl Outcome {
         let rates = || self.rounds.iter().map(|round| round.per_second);
         let mut detail = format!(
             "{} requests/s ({} to {}), hits {} of {} offered, {} reads of {} KiB and {} writes a \
-             request, {} reads a visit",
+             request, {} reads a visit ({} by the engine's count)",
             median.per_second,
             rates().min().unwrap_or_default(),
             rates().max().unwrap_or_default(),
@@ -368,6 +376,7 @@ impl Outcome {
             median.read_kib,
             thousandths(median.writes),
             thousandths(median.visit_reads),
+            thousandths(median.visit_engine_reads),
         );
         if let Some(first) = &self.first_fault {
             detail += &format!("; {} faults, first: {first}", self.faults);
@@ -385,6 +394,7 @@ impl Outcome {
             "read_kib": median.read_kib,
             "writes_per_mille": median.writes,
             "visit_reads_per_mille": median.visit_reads,
+            "visit_engine_reads_per_mille": median.visit_engine_reads,
             "faults": self.faults,
         });
         report.figures(what, verdict, detail, figures);

@@ -148,6 +148,15 @@ impl Contestant {
         &self.disk
     }
 
+    /// Reads that our engine has made so far. The kernel makes several operations of the disk of a
+    /// long one: each has at most 128 stretches of memory here.
+    pub fn engine_reads(&self) -> anyhow::Result<Option<u64>> {
+        match &self.server {
+            Server::Ours(proxy) => Ok(proxy.stats()?["device"]["reads"].as_u64()),
+            Server::Rival(_) => Ok(None),
+        }
+    }
+
     /// Makes its disk slow: so many reads and as many writes a second.
     pub fn limit_disk(&self, per_second: u32) -> anyhow::Result<()> {
         // What was written before is not to take the time of what follows.

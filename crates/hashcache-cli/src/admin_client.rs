@@ -2,22 +2,22 @@
 //!
 //! Called by the subcommands `healthcheck`, `link` and `purge`.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
 use crate::address::reachable;
 
-/// Longest response that is read.
-const RESPONSE_BYTES: u64 = 1 << 20;
+/// Of a longer response no more is read.
+const RESPONSE_BYTES: usize = 1 << 20;
 
 /// How long to wait for a connection at most.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 
 /// Sends `line` (method and path), `fields` (each with its line end) and `content`. Returns status
-/// and content of the response, which may begin `patience` later.
+/// and content of the response, which ends within `patience`.
 pub fn ask(
     admin: SocketAddr,
     line: &str,
@@ -25,15 +25,14 @@ pub fn ask(
     content: &str,
     patience: Duration,
 ) -> anyhow::Result<(u16, String)> {
+    let deadline = now() + patience;
     let admin = reachable(admin);
     let mut stream = TcpStream::connect_timeout(&admin, patience.min(CONNECT_TIME))?;
-    stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     let request =
         format!("{line} HTTP/1.1\r\nHost: {admin}\r\n{fields}Connection: close\r\n\r\n{content}");
     stream.write_all(request.as_bytes())?;
-    let mut response = Vec::new();
-    stream.take(RESPONSE_BYTES).read_to_end(&mut response)?;
+    let response = read_until(deadline, &mut stream)?;
     let response = String::from_utf8_lossy(&response);
     let (head, content) = response
         .split_once("\r\n\r\n")
@@ -46,4 +45,74 @@ pub fn ask(
         status.context("the answer is not HTTP")?,
         content.to_owned(),
     ))
+}
+
+/// The bytes up to the end of the stream, [`RESPONSE_BYTES`] at most.
+///
+/// # Errors
+/// The stream is not over at `deadline`, also if a byte comes now and then.
+fn read_until(deadline: Instant, stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut response = Vec::new();
+    let mut buffer = [0; 8192];
+    while response.len() < RESPONSE_BYTES {
+        let left = deadline.saturating_duration_since(now());
+        if left.is_zero() {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "no whole answer in time",
+            ));
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => response.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(response)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a command waits in real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// The result of asking a server that answers with `response`, and then with a byte now and
+    /// then until the client leaves.
+    fn asked(response: &'static str, drips: bool) -> anyhow::Result<(u16, String)> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin = listener.local_addr().unwrap();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(response.as_bytes()).unwrap();
+            while drips && stream.write_all(b".").is_ok() {
+                thread::sleep(Duration::from_millis(5));
+            }
+            // A close with bytes unread would be a reset.
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = io::copy(&mut stream, &mut io::sink());
+        });
+        let patience = match drips {
+            true => Duration::from_millis(100),
+            false => Duration::from_secs(60),
+        };
+        let answer = ask(admin, "GET /-/healthy", "", "", patience);
+        server.join().unwrap();
+        answer
+    }
+
+    #[test]
+    fn an_answer_that_drips_ends_with_the_patience() {
+        let head = "HTTP/1.1 200 OK\r\n\r\n";
+        assert!(asked(head, true).is_err());
+        assert_eq!(asked(head, false).unwrap(), (200, String::new()));
+    }
 }

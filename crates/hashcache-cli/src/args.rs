@@ -79,7 +79,7 @@ pub enum Command {
     /// Check, show or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Make a configuration of that of Squid
+    /// Convert a Squid configuration
     Import(ImportArgs),
     /// Make or show the certificate authority for intercepting HTTPS
     #[command(subcommand)]

@@ -1,9 +1,9 @@
 //! `hashcache healthcheck`: whether a running proxy works, as an exit status.
 //!
 //! Called by `main`, for containers, whose images have no other program that could ask. The address
-//! of the admin listener is read from the settings of the proxy, unless it is given. A check that
-//! ends containers needs it given: the file may have a mistake by now that a running proxy does not
-//! know of.
+//! of the admin listener is read from the settings of the proxy, unless it is given. Give `--admin`
+//! where a failed check ends the container: the file may have a mistake that the running proxy has
+//! not read.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -11,8 +11,9 @@
 //! Referer with a path                  the group of that URL, or of the page that it is a part of
 //! Referer of an origin only, another's the latest page this client had from there, while open;
 //!                                      else the latest with a style sheet or script from there
-//! no Referer                           the group of its own URL: others may name it as a page
-//! no Referer, a browser calls it a part no group
+//! no Referer, an icon or, by what a     the latest page this client had from its own origin, while
+//! browser says, another part            open; else no group
+//! no Referer otherwise                 the group of its own URL: others may name it as a page
 //! ```
 //!
 //! A page is open until two seconds have passed without a request for a part of it. As long as it
@@ -53,7 +54,7 @@ use http::{HeaderMap, Method};
 use tokio::time::Instant;
 
 pub(crate) use self::fields::{PageFields, is_html, wants_page};
-use self::fields::{Wanted, is_style_or_script};
+use self::fields::{Wanted, is_icon, is_style_or_script};
 use crate::settings::GroupBy;
 use crate::share::Network;
 
@@ -246,15 +247,20 @@ impl PageGroups {
         if wanted.is_page() == Some(true) {
             return self.page_or_frame(place, &fields, now).group;
         }
+        let is_icon = is_icon(request.target);
         // A program that sends a Referer, and no Accept that asks for a page, asks for a part of
         // one.
-        if wanted == Wanted::Unknown && fields.referer.is_none() {
+        if wanted == Wanted::Unknown && fields.referer.is_none() && !is_icon {
             return match is_html(response) {
                 true => self.page_or_frame(place, &fields, now).group,
                 false => self.key(place),
             };
         }
-        let Some(referred) = self.referred(place, &fields) else {
+        let referred = match fields.referer {
+            Some(_) => self.referred(place, &fields),
+            None => Some(self.own_origin(place)),
+        };
+        let Some(referred) = referred else {
             return 0;
         };
         let requested = self.requested(place);
@@ -332,6 +338,15 @@ impl PageGroups {
             of_origin: self.of_origin((client, &page)),
             is_origin_only: &*page.path_and_query == "/" && !page.same_origin(target),
         })
+    }
+
+    /// What is assumed of a part without a Referer: that it is one of a page of its own origin.
+    fn own_origin(&self, place: (IpAddr, &Target)) -> Referred {
+        Referred {
+            key: self.key(place),
+            of_origin: self.of_origin(place),
+            is_origin_only: true,
+        }
     }
 
     /// Never 0, which means no group.

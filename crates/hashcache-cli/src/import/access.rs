@@ -4,7 +4,7 @@
 //! `allow_connect_port`, and `deny` of `dst` alone becomes `deny_destination`: these settings say
 //! the same for all clients, and `deny_destination` holds for the addresses that names resolve to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use toml::Value;
@@ -13,10 +13,10 @@ use super::acl::{Acls, name_like};
 use super::address::Addresses;
 use super::condition::{Condition, all_ports};
 use super::delay::{self, DelayLines};
-use super::draft::{Comments, Draft, Table, strings};
+use super::draft::{Comments, Draft, NO_REQUEST, Table, strings};
 use super::lines::Line;
 use super::ranges::Ranges;
-use super::rules::{self, Action, PRIVATE, Rule};
+use super::rules::{self, Action, Compiled, PRIVATE, Rule};
 use super::week;
 
 /// The directives that allow or deny requests, and those that define their conditions.
@@ -38,6 +38,30 @@ pub fn import(
     let rest = import_ports(draft, &lines.http_access, acls);
     let mut compiled = rules::compile(&rest, &lines.cache, acls);
     delay::import(draft, &lines.delay, acls, &mut compiled);
+    let mut writer = Writer {
+        names: named_networks(&lines.acl, acls),
+        all_users: users,
+        ..Writer::default()
+    };
+    if let Err(reason) = writer.rules(&compiled.rules) {
+        compiled.close(reason);
+        writer = Writer::default();
+        compiled.rules.iter().for_each(|rule| writer.rule(rule));
+    }
+    writer.finish(draft, acls, &compiled.rules);
+    let all: Vec<&Line> = rest.iter().chain(&lines.cache).copied().collect();
+    match &compiled.closed {
+        Some(reason) => {
+            for line in all {
+                draft.missing(line, format_args!("NOBODY IS SERVED: {reason}"));
+            }
+        }
+        None => remark(draft, &all, &compiled),
+    }
+}
+
+/// Tells of lines that became no rule, or not exactly one.
+fn remark(draft: &mut Draft, lines: &[&Line], compiled: &Compiled<'_>) {
     for unsaid in &compiled.unsaid {
         match (unsaid.is_unneeded, unsaid.line.arg(0)) {
             (true, _) => draft.unneeded(unsaid.line, &unsaid.reason),
@@ -51,25 +75,14 @@ pub fn import(
             (false, _) => draft.missing(unsaid.line, &unsaid.reason),
         }
     }
-    let mut writer = Writer {
-        networks: named_networks(&lines.acl, acls),
-        all_users: users,
-        has_group: false,
-        used_lists: BTreeSet::new(),
-        draft,
-    };
-    for rule in &compiled.rules {
-        writer.rule(rule);
-    }
     let place = |line: &Line| (line.place.file.to_string(), line.place.line);
     let of_rules = compiled.rules.iter().filter_map(|rule| rule.line);
     let written: BTreeSet<_> = of_rules.map(place).collect();
-    writer.finish(acls, &compiled.rules);
     draft.imported += written.len();
     let told: BTreeSet<_> = compiled.unsaid.iter().map(|it| place(it.line)).collect();
-    for line in rest.iter().chain(&lines.cache) {
+    for line in lines {
         if !written.contains(&place(line)) && !told.contains(&place(line)) {
-            draft.unneeded(line, "no request comes to it: other lines decide");
+            draft.unneeded(line, NO_REQUEST);
         }
     }
 }
@@ -80,7 +93,8 @@ fn import_ports<'a>(draft: &mut Draft, lines: &[&'a Line], acls: &Acls) -> Vec<&
     let (mut allowed, mut connect) = (None, None);
     let (mut denied, mut denied_by) = (Addresses::default(), Comments::default());
     for (at, line) in lines.iter().enumerate() {
-        match own_setting(line, acls).filter(|_| at < OWN_MAX) {
+        let own = (at < OWN_MAX).then(|| own_setting(line, acls)).flatten();
+        match own {
             Some(Own::Port(ports)) => narrow(&mut allowed, ports, line),
             Some(Own::ConnectPort(ports)) => narrow(&mut connect, ports, line),
             Some(Own::DenyDestination(networks)) => {
@@ -124,10 +138,8 @@ fn own_setting(line: &Line, acls: &Acls) -> Option<Own> {
     if line.arg(0) != "deny" {
         return None;
     }
-    let words = line.args_from(1).iter().map(|word| &*word.text);
-    let words: Vec<&str> = words
-        .filter(|word| !word.eq_ignore_ascii_case("all"))
-        .collect();
+    let words = line.args_from(1).iter().filter(|word| !word.is_all());
+    let words: Vec<&str> = words.map(|word| &*word.text).collect();
     let only = |name: &str| match acls.literal(name).ok()?.as_slice() {
         [condition] => Some(condition.clone()),
         _ => None,
@@ -150,10 +162,8 @@ fn own_setting(line: &Line, acls: &Acls) -> Option<Own> {
         }
         [word] => ports(word).map(Own::Port),
         [a, b] => {
-            let is_connect = |word: &str| {
-                let methods = only(word).and_then(|condition| condition.methods);
-                methods.is_some_and(|it| it.len() == 1 && it.contains("CONNECT"))
-            };
+            let is_connect =
+                |word: &str| only(word).is_some_and(|it| it == Condition::of_connect());
             let other = if is_connect(a) {
                 Some(b)
             } else {
@@ -206,15 +216,35 @@ fn named_networks(lines: &[&Line], acls: &Acls) -> Vec<(String, Rc<Addresses>)> 
     named
 }
 
+#[derive(Default)]
 struct Writer<'a> {
-    draft: &'a mut Draft,
-    networks: Vec<(String, Rc<Addresses>)>,
+    /// Names that sets of clients may have.
+    names: Vec<(String, Rc<Addresses>)>,
     all_users: Option<&'a Rc<BTreeSet<String>>>,
+    /// The rules, and the sets of clients that they name.
+    tables: Vec<Table>,
+    networks: BTreeMap<String, Vec<String>>,
+    /// The size of the tables.
+    bytes: usize,
     has_group: bool,
     used_lists: BTreeSet<String>,
 }
 
 impl Writer<'_> {
+    /// Writes all rules.
+    ///
+    /// # Errors
+    /// They are too long together.
+    fn rules(&mut self, rules: &[Rule<'_>]) -> Result<(), String> {
+        for rule in rules {
+            self.rule(rule);
+            if self.bytes > BYTES_MAX {
+                return Err(format!("the rules are more than {BYTES_MAX} bytes"));
+            }
+        }
+        Ok(())
+    }
+
     fn rule(&mut self, rule: &Rule<'_>) {
         let mut comments = match rule.line {
             Some(line) => Comments::of(line),
@@ -266,7 +296,11 @@ impl Writer<'_> {
         if let Some(times) = &condition.times {
             fields.push(("times", strings(&week::written(times))));
         }
-        self.draft.table(Table {
+        self.bytes += fields
+            .iter()
+            .map(|(_, value)| bytes_of(value))
+            .sum::<usize>();
+        self.tables.push(Table {
             array: "access",
             comments,
             fields,
@@ -276,9 +310,9 @@ impl Writer<'_> {
     /// The name of a set of clients, or its networks.
     fn clients(&mut self, clients: &Rc<Addresses>) -> Value {
         let networks = clients.networks().unwrap_or_default();
-        match self.networks.iter().find(|(_, named)| named == clients) {
+        match self.names.iter().find(|(_, named)| named == clients) {
             Some((name, _)) => {
-                self.draft.network(name, networks);
+                self.networks.insert(name.clone(), networks);
                 strings(&[name])
             }
             None => strings(&networks),
@@ -294,11 +328,17 @@ impl Writer<'_> {
     }
 
     /// Writes what the rules name.
-    fn finish(self, acls: &Acls, rules: &[Rule<'_>]) {
+    fn finish(self, draft: &mut Draft, acls: &Acls, rules: &[Rule<'_>]) {
+        for (name, networks) in self.networks {
+            draft.network(&name, networks);
+        }
+        for table in self.tables {
+            draft.table(table);
+        }
         for file in &acls.host_files {
             if self.used_lists.contains(&file.name) {
                 let path = file.path.to_string_lossy();
-                self.draft.table(Table {
+                draft.table(Table {
                     array: "list",
                     comments: Comments::text("Read again when the file changes."),
                     fields: vec![
@@ -311,7 +351,7 @@ impl Writer<'_> {
         }
         if let (true, Some(users)) = (self.has_group, self.all_users) {
             let why = "The users of the file when it was imported: add new ones here too.";
-            self.draft.table(Table {
+            draft.table(Table {
                 array: "group",
                 comments: Comments::text(why),
                 fields: vec![
@@ -337,12 +377,22 @@ impl Writer<'_> {
             let networks = all
                 .networks()
                 .unwrap_or_else(|| PRIVATE.map(str::to_owned).to_vec());
-            self.draft
-                .set("login_networks", strings(&networks), Comments::text(why));
+            draft.set("login_networks", strings(&networks), Comments::text(why));
         }
     }
 }
 
+/// The size of a value in the file, at least.
+fn bytes_of(value: &Value) -> usize {
+    match value {
+        Value::Array(values) => values.iter().map(bytes_of).sum(),
+        Value::String(text) => text.len() + 4,
+        _ => 0,
+    }
+}
+
+/// Most bytes of all rules.
+const BYTES_MAX: usize = 8 << 20;
 /// Lines that may become settings: the first ones do.
 const OWN_MAX: usize = 64;
 /// Networks of a line that becomes a setting.

@@ -11,11 +11,12 @@ use std::rc::Rc;
 use hashcache_proxy::Destination;
 
 use super::address::{self, Addresses};
-use super::condition::{Condition, Destinations};
+use super::condition::{Condition, Destinations, TwoLists};
 use super::lines::{Line, Word};
 use super::ranges::Ranges;
 use super::source;
 use super::week;
+use super::work::Work;
 
 /// Users who can log in, or why there are none.
 pub type Users = Result<Rc<BTreeSet<String>>, String>;
@@ -48,6 +49,8 @@ pub struct Acls {
     values_left: usize,
     /// Files with values that may still be read.
     files_left: usize,
+    /// For combinations of conditions.
+    pub work: Work,
 }
 
 impl Acls {
@@ -58,6 +61,7 @@ impl Acls {
             host_files: Vec::new(),
             values_left: ALL_VALUES_MAX,
             files_left: FILES_MAX,
+            work: Work::new(),
         };
         acls.add_built_in();
         let mut written = Vec::<(String, Vec<&Line>)>::new();
@@ -71,14 +75,18 @@ impl Acls {
             written[number].1.push(line);
         }
         for (name, lines) in written {
-            // Old configurations write these out.
-            if acls
-                .get(&name)
-                .is_some_and(|it| [MANAGER, TO_LOCAL].contains(&&*it.kind))
-            {
-                continue;
+            let is_of = |kind: &str| lines.iter().all(|line| line.arg(1) == kind);
+            // Old configurations write the built-in ones out.
+            let built_in = match acls.by_name.get(&name) {
+                // Squid refuses lines of another type: they change nothing.
+                Some(known) if !is_of(&known.kind) => continue,
+                Some(known) => Some(known.alternatives.clone()),
+                None => None,
+            };
+            let mut acl = acls.read(&lines, users);
+            if let Some(known) = built_in {
+                acl.alternatives = extended(known, acl.alternatives);
             }
-            let acl = acls.read(&lines, users);
             acls.by_name.insert(name, acl);
         }
         acls
@@ -95,15 +103,11 @@ impl Acls {
             clients: Some(Rc::new(Addresses::of_networks(networks))),
             ..Condition::default()
         };
-        let connect = Condition {
-            methods: Some(["CONNECT".to_owned()].into()),
-            ..Condition::default()
-        };
         let to_this_machine = "the proxy refuses these addresses by itself";
         for (name, kind, alternatives) in [
             ("all", "src", Ok(vec![Condition::default()])),
             ("localhost", "src", Ok(vec![clients(&["127.0.0.1", "::1"])])),
-            ("CONNECT", "method", Ok(vec![connect])),
+            ("CONNECT", "method", Ok(vec![Condition::of_connect()])),
             (
                 MANAGER,
                 MANAGER,
@@ -130,9 +134,21 @@ impl Acls {
             false => Err("its lines have different types".to_owned()),
         };
         Acl {
-            inexact: (kind == "dst").then_some(DST),
+            inexact: self.inexact(&kind, lines),
             kind,
             alternatives,
+        }
+    }
+
+    /// What alternatives of this type do not say: with members, what those of one do not.
+    fn inexact(&self, kind: &str, lines: &[&Line]) -> Option<&'static str> {
+        match kind {
+            "dst" => Some(DST),
+            "any-of" | "all-of" => words(lines).find_map(|word| {
+                let name = word.text.strip_prefix('!').unwrap_or(&word.text);
+                self.get(name)?.inexact
+            }),
+            _ => None,
         }
     }
 
@@ -297,7 +313,7 @@ impl Acls {
         for line in lines {
             let mut line_matches = vec![Condition::default()];
             for word in line.args_from(2) {
-                line_matches = product(&line_matches, &self.literal(&word.text)?)?;
+                line_matches = self.product(&line_matches, &self.literal(&word.text)?)?;
             }
             all.extend(line_matches);
             if all.len() > ALTERNATIVES_MAX {
@@ -315,28 +331,67 @@ impl Acls {
             .ok_or_else(|| format!("there is no acl `{name}`"))?;
         let reason = |reason: &String| format!("acl {name}: {reason}");
         let alternatives = acl.alternatives.as_ref().map_err(reason)?;
+        let work = alternatives.iter().map(Condition::work_of_copy);
+        self.work.spend(work.sum())?;
         if name == text {
             return Ok(alternatives.clone());
         }
         if let Some(inexact) = acl.inexact {
             return Err(format!("acl {name}: {inexact}"));
         }
-        let opposite = Condition::opposite(alternatives);
-        opposite
+        self.opposite(alternatives)?
             .map(|opposite| vec![opposite])
             .ok_or_else(|| format!("`!{name}` inside another acl has no counterpart"))
     }
+
+    /// The requests that both match. `None`: there are none.
+    pub fn and(&self, a: &Condition, b: &Condition) -> Result<Option<Condition>, String> {
+        self.work.spend(a.work_with(b))?;
+        a.and(b).map_err(|TwoLists| TWO_LISTS.to_owned())
+    }
+
+    /// [`Condition::is_writable`].
+    pub fn is_writable(&self, condition: &Condition) -> Result<bool, String> {
+        self.work.spend(condition.work_of_writing())?;
+        Ok(condition.is_writable())
+    }
+
+    /// The requests that match one of `a` and one of `b`.
+    pub fn product(&self, a: &[Condition], b: &[Condition]) -> Result<Vec<Condition>, String> {
+        if a.len() * b.len() > ALTERNATIVES_MAX {
+            return Err(too_many());
+        }
+        let pairs = a.iter().flat_map(|a| b.iter().map(move |b| self.and(a, b)));
+        pairs.filter_map(Result::transpose).collect()
+    }
+
+    /// [`Condition::opposite`].
+    pub fn opposite(&self, alternatives: &[Condition]) -> Result<Option<Condition>, String> {
+        // Each is added to the union of those before.
+        let work: usize = alternatives.iter().map(Condition::work).sum();
+        self.work.spend(work * alternatives.len())?;
+        Ok(Condition::opposite(alternatives))
+    }
 }
 
-/// The requests that match one of `a` and one of `b`.
-pub fn product(a: &[Condition], b: &[Condition]) -> Result<Vec<Condition>, String> {
-    if a.len() * b.len() > ALTERNATIVES_MAX {
-        return Err(too_many());
+/// A built-in `acl` together with lines of its name: Squid adds them to it. What matches every
+/// request is as it was, whatever the lines have.
+fn extended(
+    known: Result<Vec<Condition>, String>,
+    more: Result<Vec<Condition>, String>,
+) -> Result<Vec<Condition>, String> {
+    let known = known?;
+    if known.contains(&Condition::default()) {
+        return Ok(known);
     }
-    let pairs = a.iter().flat_map(|a| b.iter().map(move |b| a.and(b)));
-    let pairs: Result<Vec<_>, _> = pairs.collect();
-    let pairs = pairs.map_err(|_| TWO_LISTS.to_owned())?;
-    Ok(pairs.into_iter().flatten().collect())
+    let more = more?;
+    Ok(match (&known[..], &more[..]) {
+        ([a], [b]) if a == b => known,
+        ([a], [b]) => a
+            .or(b)
+            .map_or_else(|| [known, more].concat(), |it| vec![it]),
+        _ => [known, more].concat(),
+    })
 }
 
 /// A name that `[networks]` and `[[list]]` take.
@@ -417,7 +472,10 @@ fn times(lines: &[&Line]) -> Result<Vec<Condition>, String> {
     for line in lines {
         let words: Vec<&str> = line.args_from(2).iter().map(|it| &*it.text).collect();
         let read = week::read(&words);
-        let read = read.ok_or_else(|| format!("`{}` is no time", words.join(" ")))?;
+        let read = read.ok_or_else(|| {
+            let words = words.join(" ");
+            format!("`{words}` is no time: days, and then one pair of hours")
+        })?;
         minutes = minutes.union(&read);
     }
     let always = week::is_always(&minutes);
@@ -495,8 +553,10 @@ fn too_many() -> String {
 pub const MANAGER: &str = "manager";
 /// The type of the built-in `acl`s for addresses of this machine and link.
 pub const TO_LOCAL: &str = "to_local";
+/// Why a line without an `acl` is left out.
+pub const NO_ACL: &str = "it names no acl: Squid skips it";
 /// Why two conditions could not be combined.
-pub const TWO_LISTS: &str = "a rule cannot say that a host must be in two lists";
+const TWO_LISTS: &str = "a rule cannot say that a host must be in two lists";
 const DST: &str = "an address matches here if the URL names it, not if a name resolves to it";
 /// Most values of an `acl`. More hosts belong into a list.
 const VALUES_MAX: usize = 2000;
@@ -600,6 +660,39 @@ mod tests {
         };
         let networks = net.clients.as_ref().unwrap().networks().unwrap();
         assert_eq!(networks, ["10.1.0.0/16", "10.2.0.0/24"]);
+    }
+
+    #[test]
+    fn lines_of_a_built_in_acl_are_added_to_it() {
+        let acls = acls(
+            "acl all src 0.0.0.0/0.0.0.0\nacl localhost src 127.0.0.2\n\
+             acl CONNECT method CONNECT\nacl connect method GET\n\
+             acl to_localhost dst 127.0.0.0/8\n",
+        );
+        assert_eq!(acls.literal("all").unwrap(), [Condition::default()]);
+        let [localhost] = &acls.literal("localhost").unwrap()[..] else {
+            panic!("several alternatives")
+        };
+        let networks = localhost.clients.as_ref().unwrap().networks().unwrap();
+        assert_eq!(networks, ["127.0.0.1/32", "127.0.0.2/32", "::1/128"]);
+        assert_eq!(acls.literal("CONNECT").unwrap().len(), 2);
+        assert_eq!(acls.get("to_localhost").unwrap().kind, TO_LOCAL);
+    }
+
+    #[test]
+    fn no_line_narrows_all() {
+        for line in [
+            "acl all src 10.0.0.0/8",
+            "acl all src pc.test",
+            "acl ALL port 80",
+        ] {
+            let acls = acls(&format!("{line}\n"));
+            assert_eq!(
+                acls.literal("all").unwrap(),
+                [Condition::default()],
+                "{line}"
+            );
+        }
     }
 
     #[test]

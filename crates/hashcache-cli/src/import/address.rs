@@ -54,20 +54,45 @@ impl Addresses {
         }
     }
 
+    /// Whether all addresses of `other` are among these.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.intersection(other) == *other
+    }
+
+    /// The work of looking at all of it.
+    pub fn work(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
     /// The set as networks, or `None` if it takes more than [`NETWORKS_MAX`].
     pub fn networks(&self) -> Option<Vec<String>> {
-        let v4 = self.v4.iter().flat_map(|range| prefixes(range, 32));
-        let v4 = v4.map(|(first, length)| {
+        let count = self.network_count()?;
+        let mut networks = Vec::with_capacity(count);
+        networks.extend(self.prefixes_v4().map(|(first, length)| {
             let address = Ipv4Addr::from(u32::try_from(first).unwrap_or(u32::MAX));
             format!("{address}/{length}")
-        });
-        let v6 = self.v6.iter().flat_map(|range| prefixes(range, 128));
+        }));
+        let v6 = self.prefixes_v6();
+        networks.extend(v6.map(|(first, length)| format!("{}/{length}", Ipv6Addr::from(first))));
+        Some(networks)
+    }
+
+    /// How many networks it takes, or `None` for more than [`NETWORKS_MAX`].
+    pub fn network_count(&self) -> Option<usize> {
+        let networks = self.prefixes_v4().chain(self.prefixes_v6());
+        let count = networks.take(NETWORKS_MAX + 1).count();
+        (count <= NETWORKS_MAX).then_some(count)
+    }
+
+    fn prefixes_v4(&self) -> impl Iterator<Item = (u128, u32)> {
+        self.v4.iter().flat_map(|range| prefixes(range, 32))
+    }
+
+    fn prefixes_v6(&self) -> impl Iterator<Item = (u128, u32)> {
+        let all = self.v6.iter().flat_map(|range| prefixes(range, 128));
         // Such a network would be read as one of IPv4, which `v4` has.
         let is_mapped = |first: u128, length| length >= 96 && first >> 32 == 0xffff;
-        let v6 = v6.filter(|(first, length)| !is_mapped(*first, *length));
-        let v6 = v6.map(|(first, length)| format!("{}/{length}", Ipv6Addr::from(first)));
-        let networks: Vec<_> = v4.chain(v6).take(NETWORKS_MAX + 1).collect();
-        (networks.len() <= NETWORKS_MAX).then_some(networks)
+        all.filter(move |(first, length)| !is_mapped(*first, *length))
     }
 }
 
@@ -132,6 +157,13 @@ pub fn parse(text: &str) -> Option<Addresses> {
     }
 }
 
+/// Whether all addresses of a value are those of this machine or of its link, which the proxy
+/// refuses as destinations.
+pub fn is_local(text: &str) -> bool {
+    let local = Addresses::of_networks(&LOCAL);
+    parse(text).is_some_and(|set| local.covers(&set))
+}
+
 fn address(text: &str) -> Option<IpAddr> {
     let bare = text.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
     let address: IpAddr = bare.unwrap_or(text).parse().ok()?;
@@ -165,6 +197,15 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
+/// Addresses of this machine and of its link.
+const LOCAL: [&str; 6] = [
+    "127.0.0.0/8",
+    "0.0.0.0/8",
+    "169.254.0.0/16",
+    "::",
+    "::1",
+    "fe80::/10",
+];
 const V4_MAX: u128 = u32::MAX as u128;
 /// Most networks that a rule is written with.
 const NETWORKS_MAX: usize = 4096;

@@ -5,10 +5,12 @@
 //! wider.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::rc::Rc;
 
-use super::address::Addresses;
+use super::address::{self, Addresses};
 use super::ranges::Ranges;
+use super::work::{self, Work};
 
 /// Conditions that must all hold. A kind that is not given holds for every request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +31,14 @@ pub struct Condition {
 pub struct TwoLists;
 
 impl Condition {
+    /// Requests for a tunnel.
+    pub fn of_connect() -> Self {
+        Self {
+            methods: Some(["CONNECT".to_owned()].into()),
+            ..Self::default()
+        }
+    }
+
     /// The requests that both match. `None`: there are none.
     pub fn and(&self, other: &Self) -> Result<Option<Self>, TwoLists> {
         let both = Self {
@@ -64,17 +74,73 @@ impl Condition {
         is_empty.contains(&Some(true))
     }
 
+    /// The work of [`Self::and`].
+    pub fn work_with(&self, other: &Self) -> usize {
+        let both = [
+            work_of(&self.clients, &other.clients, Addresses::work),
+            work_of(&self.destinations, &other.destinations, Destinations::work),
+            work_of(&self.users, &other.users, BTreeSet::len),
+        ];
+        1 + both.iter().sum::<usize>() + self.work_of_copy() + other.work_of_copy()
+    }
+
+    /// The work of a copy: that of the sets that a copy does not share.
+    pub fn work_of_copy(&self) -> usize {
+        let ranges = |set: &Option<Ranges>| set.as_ref().map_or(0, Ranges::len);
+        let names = |set: &Option<BTreeSet<String>>| set.as_ref().map_or(0, BTreeSet::len);
+        1 + ranges(&self.ports) + ranges(&self.times) + names(&self.methods) + names(&self.lists)
+    }
+
+    /// The work of looking at all of it.
+    pub fn work(&self) -> usize {
+        self.work_of_copy()
+            + self.clients.as_ref().map_or(0, |it| it.work())
+            + self.destinations.as_ref().map_or(0, |it| it.work())
+            + self.users.as_ref().map_or(0, |it| it.len())
+    }
+
     /// Whether every request that matches `other` matches this.
-    pub fn covers(&self, other: &Self) -> bool {
-        self.and(other)
-            .is_ok_and(|both| both.as_ref() == Some(other))
+    ///
+    /// # Errors
+    /// There is no work left.
+    pub fn covers(&self, other: &Self, work: &Work) -> Result<bool, String> {
+        work.spend(1)?;
+        let ranges = |ours: &Ranges, theirs: &Ranges| -> Result<bool, String> {
+            work.spend(ours.len() + theirs.len())?;
+            Ok(ours.intersection(theirs) == *theirs)
+        };
+        let names = |ours: &BTreeSet<String>, theirs: &BTreeSet<String>| -> Result<bool, String> {
+            work.spend(theirs.len())?;
+            Ok(theirs.is_subset(ours))
+        };
+        // What differs most often, and costs least, comes first.
+        Ok(within(&self.ports, &other.ports, ranges)?
+            && within(&self.times, &other.times, ranges)?
+            && within(&self.methods, &other.methods, names)?
+            && within(&self.lists, &other.lists, |a, b| Ok(a == b))?
+            && within_shared(&self.users, &other.users, names)?
+            && within_shared(&self.clients, &other.clients, |ours, theirs| {
+                work.spend(ours.work() + theirs.work())?;
+                Ok(ours.covers(theirs))
+            })?
+            && within_shared(&self.destinations, &other.destinations, |a, b| {
+                a.covers(b, work)
+            })?)
+    }
+
+    /// The work of [`Self::is_writable`]: a range takes several networks.
+    pub fn work_of_writing(&self) -> usize {
+        let addresses = self.destinations.as_ref().map(|it| &it.addresses);
+        let ranges = self.clients.as_deref().into_iter().chain(addresses);
+        let ranges: usize = ranges.map(Addresses::work).sum();
+        1 + (ranges * NETWORKS_OF_RANGE).min(WRITING_MAX)
     }
 
     /// Whether its networks can be written: there are some, and not too many.
     pub fn is_writable(&self) -> bool {
         let can_write = |addresses: &Addresses, may_be_empty: bool| {
-            let networks = addresses.networks();
-            networks.is_some_and(|it| may_be_empty || !it.is_empty())
+            let networks = addresses.network_count();
+            networks.is_some_and(|count| may_be_empty || count > 0)
         };
         let clients = self.clients.as_ref();
         let destinations = self.destinations.as_ref();
@@ -89,6 +155,15 @@ impl Condition {
             ..Self::default()
         };
         *self == only_clients
+    }
+
+    /// Its destinations, if it has no other condition.
+    pub fn only_destinations(&self) -> Option<&Rc<Destinations>> {
+        let only = Self {
+            destinations: self.destinations.clone(),
+            ..Self::default()
+        };
+        self.destinations.as_ref().filter(|_| *self == only)
     }
 
     /// The requests that match none of `alternatives`, where these are all of one kind that has an
@@ -118,7 +193,7 @@ impl Condition {
     }
 
     /// The requests that one or the other matches, if they are of one kind that has an opposite.
-    fn or(&self, other: &Self) -> Option<Self> {
+    pub fn or(&self, other: &Self) -> Option<Self> {
         let union = Self {
             clients: either(&self.clients, &other.clients, |a, b| {
                 shared(a, b, Addresses::union)
@@ -180,21 +255,37 @@ impl Destinations {
         }
     }
 
+    /// The work of looking at all of it.
+    pub fn work(&self) -> usize {
+        let names = self.names.iter().map(|name| work::of_name(name));
+        names.sum::<usize>() + self.addresses.work()
+    }
+
+    /// Whether all hosts of `other` are among these.
+    fn covers(&self, other: &Self, work: &Work) -> Result<bool, String> {
+        for name in &other.names {
+            work.spend(work::of_name(name))?;
+            if !self.has(name) {
+                return Ok(false);
+            }
+        }
+        work.spend(self.addresses.work() + other.addresses.work())?;
+        Ok(self.addresses.covers(&other.addresses))
+    }
+
+    /// Whether `text` is an address that is among these.
+    pub fn has_address(&self, text: &str) -> bool {
+        let is_address = text.parse::<IpAddr>().is_ok();
+        let address = address::parse(text).filter(|_| is_address);
+        address.is_some_and(|it| self.addresses.covers(&it))
+    }
+
     /// Whether all hosts that `name` stands for are among these.
-    fn has(&self, name: &str) -> bool {
-        let mut below = name.strip_prefix('.').unwrap_or(name);
-        if self.names.contains(name) {
-            return true;
-        }
-        loop {
-            if self.names.contains(&format!(".{below}")) {
-                return true;
-            }
-            match below.split_once('.') {
-                Some((_, parent)) => below = parent,
-                None => return false,
-            }
-        }
+    pub fn has(&self, name: &str) -> bool {
+        let domain = format!(".{}", name.strip_prefix('.').unwrap_or(name));
+        // The domain itself, and each domain that it is in.
+        let mut domains = domain.match_indices('.').map(|(at, _)| &domain[at..]);
+        self.names.contains(name) || domains.any(|it| self.names.contains(it))
     }
 }
 
@@ -222,6 +313,41 @@ fn either<T>(a: &Option<T>, b: &Option<T>, join: impl Fn(&T, &T) -> T) -> Option
     }
 }
 
+/// The work of combining two sets: none if one is not given, or if they are one.
+fn work_of<T>(a: &Option<Rc<T>>, b: &Option<Rc<T>>, work: impl Fn(&T) -> usize) -> usize {
+    match (a, b) {
+        (Some(a), Some(b)) if !Rc::ptr_eq(a, b) => work(a) + work(b),
+        _ => 0,
+    }
+}
+
+/// Whether a condition holds where another one does; `is_within` compares what they are about.
+fn within<T>(
+    ours: &Option<T>,
+    theirs: &Option<T>,
+    is_within: impl Fn(&T, &T) -> Result<bool, String>,
+) -> Result<bool, String> {
+    match (ours, theirs) {
+        (None, _) => Ok(true),
+        (Some(_), None) => Ok(false),
+        (Some(ours), Some(theirs)) => is_within(ours, theirs),
+    }
+}
+
+/// [`within`] for sets that may be one.
+fn within_shared<T>(
+    ours: &Option<Rc<T>>,
+    theirs: &Option<Rc<T>>,
+    is_within: impl Fn(&T, &T) -> Result<bool, String>,
+) -> Result<bool, String> {
+    within(ours, theirs, |ours, theirs| {
+        match Rc::ptr_eq(ours, theirs) {
+            true => Ok(true),
+            false => is_within(ours, theirs),
+        }
+    })
+}
+
 /// Combines two sets without a copy if they are one.
 fn shared<T: PartialEq>(a: &Rc<T>, b: &Rc<T>, meet: impl Fn(&T, &T) -> T) -> Rc<T> {
     match Rc::ptr_eq(a, b) {
@@ -230,6 +356,10 @@ fn shared<T: PartialEq>(a: &Rc<T>, b: &Rc<T>, meet: impl Fn(&T, &T) -> T) -> Rc<
     }
 }
 
+/// The work of a range that is written as networks.
+const NETWORKS_OF_RANGE: usize = 8;
+/// The networks of a condition are counted up to a limit.
+const WRITING_MAX: usize = 512;
 const PORT_MAX: u128 = u16::MAX as u128;
 /// The last minute of a week.
 pub const MINUTE_MAX: u128 = 7 * 24 * 60 - 1;
@@ -311,8 +441,12 @@ mod tests {
     #[test]
     fn a_condition_covers_what_it_matches() {
         let (wide, narrow) = (clients(&["10.0.0.0/8"]), clients(&["10.1.0.0/16"]));
-        assert!(wide.covers(&narrow) && !narrow.covers(&wide));
-        assert!(Condition::default().covers(&list("a")));
+        let covers = |a: &Condition, b: &Condition| a.covers(b, &Work::new()).unwrap();
+        assert!(covers(&wide, &narrow) && !covers(&narrow, &wide));
+        assert!(covers(&Condition::default(), &list("a")) && !covers(&list("a"), &list("b")));
+        let (domain, host) = (hosts(&[".b.test"]), hosts(&["a.b.test"]));
+        assert!(covers(&domain, &host) && !covers(&host, &domain));
+        assert!(!covers(&wide, &domain) && !covers(&domain, &Condition::default()));
         assert!(wide.is_blanket() && !list("a").is_blanket());
     }
 }

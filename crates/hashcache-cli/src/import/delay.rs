@@ -12,11 +12,11 @@ use std::rc::Rc;
 
 use toml::Value;
 
-use super::acl::{self, Acls, TWO_LISTS};
+use super::acl::Acls;
 use super::condition::Condition;
 use super::draft::{Comments, Draft, Table};
 use super::lines::Line;
-use super::rules::{self, Compiled, RULES_MAX};
+use super::rules::{self, Compiled, RULES_MAX, TOO_MANY_NETWORKS};
 
 /// Requests and their limits.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ pub fn import(draft: &mut Draft, lines: &DelayLines<'_>, acls: &Acls, compiled: 
         let known = draft.tables_of("limit");
         let limits = pools.iter().map(|pool| pool.limits.len()).sum::<usize>();
         let added = match known + limits <= LIMITS_MAX {
-            true => lists(&mut pools, acls).and_then(|list| compiled.limit(&list)),
+            true => lists(&mut pools, acls).and_then(|list| compiled.limit(&list, acls)),
             false => Err(format!("there are more than {LIMITS_MAX} limits")),
         };
         for pool in pools {
@@ -293,7 +293,6 @@ fn lists(pools: &mut [Pool<'_>], acls: &Acls) -> Result<Vec<Limited>, String> {
         condition: Condition::default(),
         limits: Rc::from([]),
     };
-    let mut work_left = WORK_MAX;
     let mut list = vec![none];
     pools.sort_by_key(|pool| pool.number);
     for pool in pools.iter().rev() {
@@ -303,7 +302,7 @@ fn lists(pools: &mut [Pool<'_>], acls: &Acls) -> Result<Vec<Limited>, String> {
         let after = list.clone();
         for line in pool.access.iter().rev() {
             let at = |reason: String| format!("{}: {reason}", line.place);
-            let added = with_line(line, (&limits, &after, &list), (acls, &mut work_left));
+            let added = with_line(line, (&limits, &after, &list), acls);
             list.splice(..0, added.map_err(at)?);
             if list.len() > RULES_MAX {
                 return Err(format!("they need more than {RULES_MAX} rules"));
@@ -317,7 +316,7 @@ fn lists(pools: &mut [Pool<'_>], acls: &Acls) -> Result<Vec<Limited>, String> {
 fn with_line(
     line: &Line,
     (limits, after, list): (&Rc<[String]>, &[Limited], &[Limited]),
-    (acls, work_left): (&Acls, &mut usize),
+    acls: &Acls,
 ) -> Result<Vec<Limited>, String> {
     // As in `http_access`, behind the number of the pool.
     let as_access = Line {
@@ -330,16 +329,16 @@ fn with_line(
     }
     let mut added = Vec::new();
     for condition in matched.alternatives {
-        let guards = acl::product(std::slice::from_ref(&condition), &matched.exceptions)?;
+        let guards = acls.product(std::slice::from_ref(&condition), &matched.exceptions)?;
         for guard in guards {
-            narrow(list, &guard, &mut added, work_left)?;
+            narrow(list, &guard, &mut added, acls)?;
         }
         match as_access.arg(0) {
             "allow" => added.push(Limited {
                 condition,
                 limits: Rc::clone(limits),
             }),
-            "deny" => narrow(after, &condition, &mut added, work_left)?,
+            "deny" => narrow(after, &condition, &mut added, acls)?,
             _ => return Err("neither allow nor deny".to_owned()),
         }
     }
@@ -351,18 +350,14 @@ fn narrow(
     list: &[Limited],
     guard: &Condition,
     added: &mut Vec<Limited>,
-    work_left: &mut usize,
+    acls: &Acls,
 ) -> Result<(), String> {
     for limited in list {
-        *work_left = work_left
-            .checked_sub(1)
-            .ok_or("the lines are too many together")?;
-        let both = limited.condition.and(guard);
-        let Some(condition) = both.map_err(|_| TWO_LISTS.to_owned())? else {
+        let Some(condition) = acls.and(&limited.condition, guard)? else {
             continue;
         };
-        if !condition.is_writable() {
-            return Err("it needs too many networks".to_owned());
+        if !acls.is_writable(&condition)? {
+            return Err(TOO_MANY_NETWORKS.to_owned());
         }
         let decides_all = condition == *guard;
         added.push(Limited {
@@ -398,8 +393,6 @@ const RATE_MIN: u64 = 1 << 10;
 const LIMITS_MAX: usize = 64;
 /// Pools that are looked at.
 const POOLS_MAX: usize = 256;
-/// Most combinations of conditions.
-const WORK_MAX: usize = 200_000;
 
 #[cfg(test)]
 mod tests {

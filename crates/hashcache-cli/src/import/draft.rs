@@ -10,6 +10,7 @@ use std::fmt::Display;
 use toml::Value;
 
 use super::lines::{Line, plain};
+use super::source::Failed;
 use crate::settings::{ENTRIES, Topic};
 
 /// What happened to a directive that is not a setting of the file.
@@ -37,12 +38,12 @@ pub struct Comments(Vec<String>);
 impl Comments {
     /// The place and text of a directive.
     pub fn of(line: &Line) -> Self {
-        Self(vec![directive(line)])
+        Self(vec![line.shown_with_place()])
     }
 
     /// Also the place and text of this directive.
     pub fn and_of(mut self, line: &Line) -> Self {
-        self.0.push(directive(line));
+        self.0.push(line.shown_with_place());
         self
     }
 
@@ -123,17 +124,40 @@ impl Draft {
     /// Adds a value to a key that has a list, unless it is there.
     pub fn push(&mut self, key: &'static str, value: impl Into<Value>, comments: Comments) {
         let value = value.into();
+        let is_new = !self.list(key).contains(&value);
+        self.add(key, is_new.then_some(value), comments);
+    }
+
+    /// Adds a value to each of two keys whose lists belong together, unless the pair is there.
+    pub fn push_pair(&mut self, [a, b]: [(&'static str, &str); 2], comments: &Comments) {
+        let mut pairs = self.list(a.0).iter().zip(self.list(b.0));
+        let is_new = !pairs.any(|(x, y)| (x.as_str(), y.as_str()) == (Some(a.1), Some(b.1)));
+        for (key, value) in [a, b] {
+            self.add(key, is_new.then(|| value.into()), comments.clone());
+        }
+    }
+
+    /// The values of a key that has a list.
+    fn list(&self, key: &str) -> &[Value] {
+        let list = self.get(key).and_then(Value::as_array);
+        list.map_or(&[], Vec::as_slice)
+    }
+
+    fn add(&mut self, key: &'static str, value: Option<Value>, comments: Comments) {
         let same = |setting: &&mut Setting| setting.key == key && !setting.is_off;
         match self.settings.iter_mut().find(same) {
             Some(setting) => {
                 setting.comments.0.extend(comments.0);
-                if let Value::Array(values) = &mut setting.value
-                    && !values.contains(&value)
-                {
-                    values.push(value);
+                if let Value::Array(values) = &mut setting.value {
+                    values.extend(value);
                 }
             }
-            None => self.put(key, Value::Array(vec![value]), comments, false),
+            None => self.put(
+                key,
+                Value::Array(value.into_iter().collect()),
+                comments,
+                false,
+            ),
         }
     }
 
@@ -180,13 +204,21 @@ impl Draft {
         self.remark(Fate::Missing, line, reason);
     }
 
+    /// Notes that a line could not be followed.
+    pub fn failed(&mut self, failed: &Failed) {
+        self.add_remark(Fate::Missing, failed.directive.clone(), &failed.reason);
+    }
+
     /// Notes that a directive needs no setting.
     pub fn unneeded(&mut self, line: &Line, reason: impl Display) {
         self.remark(Fate::Unneeded, line, reason);
     }
 
     fn remark(&mut self, fate: Fate, line: &Line, reason: impl Display) {
-        let directive = directive(line);
+        self.add_remark(fate, line.shown_with_place(), reason);
+    }
+
+    fn add_remark(&mut self, fate: Fate, directive: String, reason: impl Display) {
         // A line may have any number of options.
         let before = self.remarks.iter().rev();
         let of_line = before.take_while(|it| it.directive == directive).count();
@@ -276,10 +308,6 @@ pub fn strings<T: AsRef<str>>(texts: &[T]) -> Value {
     Value::Array(texts.collect())
 }
 
-fn directive(line: &Line) -> String {
-    format!("{}: {}", line.place, line.shown())
-}
-
 fn topic_of(key: &str) -> Option<Topic> {
     let entry = ENTRIES.iter().find(|entry| entry.key == key)?;
     Some(entry.topic)
@@ -322,6 +350,8 @@ fn assignment(name: &str, value: &Value) -> String {
 
 /// Columns after which a list is written on several lines.
 const COLUMNS: usize = 100;
+/// Why a line is not looked at.
+pub const NO_REQUEST: &str = "no request comes to it: other lines decide";
 /// Most remarks about one line.
 const REMARKS_MAX: usize = 16;
 /// Most comments above one setting.

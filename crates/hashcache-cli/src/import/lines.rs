@@ -1,8 +1,10 @@
 //! The lines of a Squid configuration: comments, continued lines, quoted words, macros.
 //!
-//! Pure text, called by `source` for each file. The fuzzer of this module knows nothing else.
+//! Called by `source` for each file. The fuzzer runs this module together with `address`, `values`
+//! and `week`.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 /// A place in a file.
@@ -27,6 +29,23 @@ pub struct Word {
     pub is_quoted: bool,
 }
 
+impl Word {
+    /// Whether it names the `acl` that matches every request.
+    pub fn is_all(&self) -> bool {
+        self.text.eq_ignore_ascii_case("all")
+    }
+
+    /// The beginning of an option that holds a password.
+    fn secret(&self) -> Option<&'static str> {
+        let begins = |it: &&&str| self.text.starts_with(**it);
+        let option = PASSWORDS.iter().find(begins).copied();
+        // A log in a database: `daemon:/host/database/table/user/password`.
+        let is_database = |path: &str| path.matches('/').count() >= DATABASE_PARTS;
+        let database = self.text.strip_prefix(DAEMON).filter(|it| is_database(it));
+        option.or(database.map(|_| DAEMON))
+    }
+}
+
 /// A directive with its arguments: a line, together with those that continue it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
@@ -49,6 +68,17 @@ impl Line {
         self.args.get(at..).unwrap_or_default()
     }
 
+    /// Whether the arguments from this number on are the `acl` that matches every request.
+    pub fn is_all_from(&self, at: usize) -> bool {
+        let args = self.args_from(at);
+        !args.is_empty() && args.iter().all(Word::is_all)
+    }
+
+    /// The place, and the line as [`Self::shown`] has it.
+    pub fn shown_with_place(&self) -> String {
+        format!("{}: {}", self.place, self.shown())
+    }
+
     /// The line as comments and messages show it: on one line, cut off when it is long, and
     /// without passwords.
     pub fn shown(&self) -> String {
@@ -62,8 +92,7 @@ impl Line {
                 shown.push_str(" ...");
                 break;
             }
-            let secret = PASSWORDS.iter().find(|it| word.text.starts_with(**it));
-            match (secret, word.is_quoted) {
+            match (word.secret(), word.is_quoted) {
                 (Some(option), _) => shown.push_str(&format!(" {option}...")),
                 (None, true) => shown.push_str(&format!(" \"{}\"", word.text)),
                 (None, false) => shown.push_str(&format!(" {}", word.text)),
@@ -76,7 +105,8 @@ impl Line {
 /// A text without what a comment or a terminal would not survive, of at most [`PLAIN_MAX`]
 /// characters and an ellipsis.
 pub fn plain(text: &str) -> String {
-    let is_odd = |c: char| c.is_control() || INVISIBLE.contains(&c) || c == '\u{feff}';
+    let is_invisible = |c: char| INVISIBLE.iter().any(|range| range.contains(&c));
+    let is_odd = |c: char| c.is_control() || is_invisible(c);
     let mut chars = text.chars().map(|c| if is_odd(c) { '?' } else { c });
     let mut clean: String = chars.by_ref().take(PLAIN_MAX).collect();
     if chars.next().is_some() {
@@ -184,11 +214,14 @@ const SHOWN_MAX: usize = 160;
 /// Most characters of one comment.
 const PLAIN_MAX: usize = 500;
 /// Directives whose arguments may hold passwords, with the number of those that are shown.
-const SECRETS: [(&str, usize); 9] = [
+const SECRETS: [(&str, usize); 12] = [
     ("auth_param", 3),
     ("external_acl_type", 1),
     ("url_rewrite_program", 1),
+    ("redirect_program", 1),
+    ("location_rewrite_program", 1),
     ("store_id_program", 1),
+    ("sslcrtvalidator_program", 1),
     ("sslpassword_program", 1),
     ("sslcrtd_program", 1),
     ("cachemgr_passwd", 0),
@@ -197,8 +230,15 @@ const SECRETS: [(&str, usize); 9] = [
 ];
 /// Beginnings of options that hold passwords.
 const PASSWORDS: [&str; 2] = ["login=", "password="];
+const DAEMON: &str = "daemon:";
+const DATABASE_PARTS: usize = 5;
 /// Characters that change the order of a line or are not seen.
-const INVISIBLE: std::ops::RangeInclusive<char> = '\u{200b}'..='\u{202e}';
+const INVISIBLE: [RangeInclusive<char>; 4] = [
+    '\u{61c}'..='\u{61c}',
+    '\u{200b}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{feff}'..='\u{feff}',
+];
 const MACROS: [(&str, &str); 3] = [
     ("${process_number}", "1"),
     ("${process_name}", "squid"),
@@ -252,6 +292,10 @@ mod tests {
             "auth_param basic program /usr/lib/squid/basic_ldap_auth -w SECRET",
             "cachemgr_passwd SECRET all",
             "external_acl_type x ldap -w SECRET",
+            "redirect_program /x SECRET",
+            "location_rewrite_program /x SECRET",
+            "sslcrtvalidator_program /x SECRET",
+            "access_log daemon:/host/squid/log/me/SECRET",
         ] {
             let shown = &shown(text)[0].1;
             assert!(!shown.contains("SECRET"), "{shown}");
@@ -262,8 +306,10 @@ mod tests {
     fn a_shown_line_is_one_line_without_odd_characters() {
         let long = format!("acl x src {}", "10.0.0.1 ".repeat(1000));
         assert!(shown(&long)[0].1.len() < 200);
-        let odd = shown("via \u{1b}[31m\u{202e}\u{7}");
-        assert_eq!(odd[0].1, "via ?[31m??");
+        let odd = shown("via \u{1b}[31m\u{202e}\u{7}\u{2066}\u{2069}\u{61c}");
+        assert_eq!(odd[0].1, "via ?[31m?????");
+        let log = shown("access_log daemon:/var/log/squid/access.log");
+        assert_eq!(log[0].1, "access_log daemon:/var/log/squid/access.log");
     }
 
     #[test]

@@ -3,8 +3,11 @@
 //! Invariant: a port that Squid uses in another way (transparently, in front of a site) is never
 //! opened as a port of a forward proxy.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+
+use hashcache_http::Host;
 
 use super::draft::{Comments, Draft};
 use super::lines::Line;
@@ -26,12 +29,21 @@ pub fn role(lines: &[&Line]) -> Role {
     }
 }
 
-/// The site that a port in front of a site is for by default.
-pub fn default_site<'a>(lines: &[&'a Line]) -> Option<&'a str> {
+/// The sites that ports in front of sites are for by default.
+pub fn default_sites(lines: &[&Line]) -> BTreeSet<String> {
     let words = lines.iter().flat_map(|line| line.args_from(1));
-    words
-        .filter_map(|word| word.text.strip_prefix("defaultsite="))
-        .next()
+    words.filter_map(|word| default_site(&word.text)).collect()
+}
+
+/// The host of `defaultsite=`, without a port.
+fn default_site(option: &str) -> Option<String> {
+    let host = option.strip_prefix(DEFAULT_SITE)?;
+    let host = match host.rsplit_once(':') {
+        Some((host, port)) if port.parse::<u16>().is_ok() && !host.contains(':') => host,
+        _ => host,
+    };
+    let host = host.to_ascii_lowercase();
+    Host::parse(&host).is_ok().then_some(host)
 }
 
 /// Writes the settings of all ports.
@@ -93,8 +105,8 @@ fn import_one(
                 return Err(format!("{path} is not there to be read"));
             }
         }
-        draft.push("tls_cert", certificate, Comments::of(line));
-        draft.push("tls_key", key, Comments::of(line));
+        let pair = [("tls_cert", &*certificate), ("tls_key", &*key)];
+        draft.push_pair(pair, &Comments::of(line));
     }
     if is_bumped && is_tls {
         return Err("there is no transparent mode".to_owned());
@@ -126,6 +138,9 @@ fn import_one(
 
 /// Why an option has no counterpart; `None`: it has one, or needs none.
 fn option_reason(option: &str, is_bumped: bool) -> Option<&'static str> {
+    if option.starts_with(DEFAULT_SITE) && default_site(option).is_none() {
+        return Some("it is no host");
+    }
     if is_accel(option) || ["ssl-bump", "allow-direct", "ignore-cc"].contains(&option) {
         return (option == "ignore-cc").then_some("Cache-Control of clients is not ignored");
     }
@@ -155,7 +170,7 @@ fn option_reason(option: &str, is_bumped: bool) -> Option<&'static str> {
 
 fn is_accel(option: &str) -> bool {
     ["accel", "vhost", "no-vhost", "vport", "act-as-origin"].contains(&option)
-        || ["defaultsite=", "vport="]
+        || [DEFAULT_SITE, "vport="]
             .iter()
             .any(|it| option.starts_with(it))
 }
@@ -172,6 +187,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
+const DEFAULT_SITE: &str = "defaultsite=";
 const PORTS_MAX: usize = 256;
 /// The address of `admin` by default.
 const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 3180);
@@ -223,6 +239,30 @@ mod tests {
         let draft = imported("http_port 80 accel defaultsite=www.test vhost\nhttp_port 3128\n");
         assert_eq!(listen(&draft), r#"["http://[::]:80"]"#);
         assert_eq!(draft.remarks.len(), 1);
+    }
+
+    #[test]
+    fn each_certificate_keeps_its_key() {
+        let file = || tempfile::NamedTempFile::new().unwrap();
+        let (a, b, key) = (file(), file(), file());
+        let port = |port, certificate: &tempfile::NamedTempFile| {
+            let (certificate, key) = (certificate.path().display(), key.path().display());
+            format!("https_port {port} cert={certificate} key={key}\n")
+        };
+        let draft = imported(&[port(443, &a), port(444, &b), port(445, &a)].concat());
+        let values = |name| draft.get(name).unwrap().as_array().unwrap();
+        assert_eq!((values("tls_cert").len(), values("tls_key").len()), (2, 2));
+        assert_eq!(values("tls_key")[0], values("tls_key")[1]);
+    }
+
+    #[test]
+    fn every_site_by_default_is_known() {
+        let text = "http_port 80 accel defaultsite=a.test:80\nhttp_port 81 accel \
+                    defaultsite=B.test\nhttp_port 82 accel defaultsite=b/c\n";
+        let lines: Vec<Line> = lines::lines("squid.conf", text).collect();
+        let sites = default_sites(&lines.iter().collect::<Vec<_>>());
+        assert_eq!(sites, ["a.test".to_owned(), "b.test".to_owned()].into());
+        assert_eq!(imported(text).remarks.len(), 1);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! `hashcache import`: a Squid configuration becomes one of ours.
 //!
-//! Above each setting stands the directive that it was made from. A directive without a counterpart
-//! is named with its line and the reason, in the file and on standard error.
+//! Each setting has its Squid directive above it; a directive without a counterpart is named with
+//! its line and the reason, in the file and on standard error.
 //!
-//! Invariants: no directive is left out in silence; nothing is opened that Squid keeps closed; the
-//! work and the output are bounded by the size of what is read.
+//! Invariants: no directive is left out in silence. Nothing is opened that Squid keeps closed,
+//! except by a line that is named with NOT DENIED. A time ends one minute earlier than in Squid,
+//! also that of a line that denies. The work and the output are bounded, whatever is read.
 
 mod access;
 mod acl;
@@ -14,6 +15,7 @@ mod condition;
 mod delay;
 mod directives;
 mod draft;
+mod hosts;
 mod lines;
 mod listeners;
 mod peers;
@@ -25,9 +27,10 @@ mod source;
 mod storage;
 mod values;
 mod week;
+mod work;
 
 use std::collections::{HashMap, HashSet};
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -36,7 +39,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use self::access::AccessLines;
-use self::acl::Acls;
+use self::acl::{Acls, MANAGER, TO_LOCAL};
 use self::delay::DelayLines;
 use self::draft::{Comments, Draft, Fate, strings};
 use self::lines::Line;
@@ -49,7 +52,7 @@ use crate::output::{NOT_WELL, tell};
 /// Arguments of `hashcache import`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Run it where Squid runs: files that the configuration names are looked at. Check the result with
+Run it where Squid runs: it reads the files that the configuration names. Check the result with
 `hashcache config check`.
 Exit status: 0 all imported, 1 something has no counterpart (the result is written), 2 failed.")]
 pub struct ImportArgs {
@@ -84,7 +87,7 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
 
 fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
     let made = OpenOptions::new().write(true).create_new(true).open(path);
-    let written = made.and_then(|mut file| file.write_all(text.as_bytes()));
+    let written = made.and_then(|file| write_whole(file, path, text));
     written.map_err(|error| {
         let fault = Fault::new(format!("cannot write {}", path.display()));
         let fault = match error.kind() {
@@ -92,6 +95,14 @@ fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
             _ => fault,
         };
         anyhow::Error::new(error).context(fault)
+    })
+}
+
+/// Writes `text`. After an error there is no file: half a configuration could be taken for one.
+fn write_whole(mut file: impl io::Write, path: &Path, text: &str) -> io::Result<()> {
+    file.write_all(text.as_bytes()).inspect_err(|_| {
+        // What cannot be removed either is told by the error that is returned.
+        let _ = fs::remove_file(path);
     })
 }
 
@@ -128,8 +139,8 @@ impl<'a> Sorted<'a> {
 /// The configuration that says what `source` does.
 fn import(source: Source) -> Draft {
     let mut draft = Draft::default();
-    for (line, reason) in &source.failed {
-        draft.missing(line, reason);
+    for failed in &source.failed {
+        draft.failed(failed);
     }
     for line in &source.skipped {
         draft.unneeded(line, "it is for another case of `if`");
@@ -175,8 +186,14 @@ fn import(source: Source) -> Draft {
             suggest_gateways(&mut draft);
         }
         Role::Reverse => {
-            let site = listeners::default_site(&ports);
-            sites::import(&mut draft, &peers, &access.http_access, site, &acls);
+            let default_sites = listeners::default_sites(&ports);
+            sites::import(
+                &mut draft,
+                &peers,
+                &access.http_access,
+                &default_sites,
+                &acls,
+            );
             if !draft.has_table("site", "hosts") {
                 close_ports(&mut draft, &ports);
             }
@@ -230,13 +247,30 @@ fn remark_acls(draft: &mut Draft, lines: &[Line], acls: &Acls) {
     }
     for line in lines.iter().filter(|line| line.name == "acl") {
         let name = line.arg(0);
-        match acls.get(name).map(|acl| &acl.alternatives) {
+        match acls.get(name).map(|acl| (&*acl.kind, &acl.alternatives)) {
             _ if !used.contains(&name.to_ascii_lowercase()) => {
                 draft.unneeded(line, "no other directive names it");
             }
-            Some(Err(reason)) => draft.missing(line, reason),
+            Some((kind @ (MANAGER | TO_LOCAL), _)) => remark_built_in(draft, line, kind),
+            Some((_, Err(reason))) => draft.missing(line, reason),
+            Some((kind, _)) if kind != line.arg(1) => {
+                draft.missing(line, "Squid has an acl of this name and of another type");
+            }
             _ => draft.imported += 1,
         }
+    }
+}
+
+/// Tells of a line that writes out an `acl` whose requests the proxy refuses, or never gets.
+fn remark_built_in(draft: &mut Draft, line: &Line, kind: &str) {
+    let mut values = line.args_from(2).iter();
+    match kind == MANAGER || values.all(|word| address::is_local(&word.text)) {
+        true => draft.unneeded(line, "Squid has this acl without a line"),
+        false => draft.missing(
+            line,
+            "NOT DENIED: the addresses that it adds to those of this machine; write them as \
+             deny_destination",
+        ),
     }
 }
 
@@ -251,10 +285,10 @@ fn remark_repeated(draft: &mut Draft, sorted: &Sorted<'_>) {
 }
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::rc::Rc;
 
     use super::lines::Place;
+    use super::source::Failed;
     use super::*;
     use crate::settings::{self, Effective, Environment};
 
@@ -305,6 +339,44 @@ mod tests {
     }
 
     #[test]
+    fn a_built_in_acl_that_is_written_out_is_unneeded_unless_it_adds_something() {
+        let (draft, _) = imported(
+            "acl manager proto cache_object\nacl to_localhost dst 127.0.0.0/8 ::1\n\
+             acl to_localhost dst 192.0.2.1\nhttp_access deny manager to_localhost\n",
+        );
+        let fates: Vec<Fate> = draft.remarks.iter().map(|it| it.fate).collect();
+        assert_eq!(
+            fates,
+            [
+                Fate::Unneeded,
+                Fate::Unneeded,
+                Fate::Unneeded,
+                Fate::Missing
+            ],
+            "{:?}",
+            draft.remarks
+        );
+    }
+
+    #[test]
+    fn half_a_result_is_removed() {
+        struct Full;
+        impl io::Write for Full {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("new.toml");
+        fs::write(&path, "half").unwrap();
+        assert!(write_whole(Full, &path, "text").is_err());
+        assert!(!path.exists());
+    }
+
+    #[test]
     fn an_empty_configuration_is_one_of_ours() {
         let (draft, text) = imported("");
         loaded(&text).unwrap();
@@ -333,7 +405,10 @@ mod tests {
             args: vec![],
         };
         let source = Source {
-            failed: vec![(line.clone(), "why".to_owned())],
+            failed: vec![Failed {
+                directive: line.shown_with_place(),
+                reason: "why".to_owned(),
+            }],
             skipped: vec![line],
             ..Source::default()
         };
@@ -466,6 +541,7 @@ mod tests {
                     6 => "icp_port 3130".to_owned(),
                     7 if rng.u8(..) < 20 => format!(
                         "http_port 80 accel defaultsite=w.test\n\
+                         http_access allow all\n\
                          cache_peer {ab}.o.test parent 80 0 originserver {rest}"
                     ),
                     _ => rest,
@@ -491,6 +567,73 @@ mod tests {
         );
     }
 
+    /// Sets that differ in one of many hosts, each of which is compared with each.
+    fn many_sets() -> String {
+        let hosts: String = (0..1999).map(|n| format!(" .h{n}.test")).collect();
+        let mut text: String = (0..25)
+            .map(|set| format!("acl s{set} dstdomain{hosts} z{set}.test\n"))
+            .collect();
+        for rule in 0..rules::RULES_MAX {
+            let (last, set) = (60_000 - rule, rule % 25);
+            text.push_str(&format!(
+                "acl p{rule} port 1-{last}\nhttp_access allow s{set} p{rule}\n"
+            ));
+        }
+        text + &"http_access deny s1 s2 s3 !s4\n".repeat(100)
+    }
+
+    /// A set of long names, in every rule.
+    fn long_rules() -> String {
+        let long = "x".repeat(60);
+        let hosts: String = (0..2000)
+            .map(|n| format!(" {long}.{long}.{long}.h{n}.test"))
+            .collect();
+        let mut text = format!("acl long dstdomain{hosts}\n");
+        for rule in 0..1000 {
+            text.push_str(&format!(
+                "acl p{rule} port {}\nhttp_access allow long p{rule}\n",
+                rule + 1
+            ));
+        }
+        text
+    }
+
+    /// Many hosts and many lines, in front of a site.
+    fn many_sites() -> String {
+        let mut text = "http_port 80 accel\n".to_owned();
+        for set in 0..20 {
+            let hosts: String = (0..2000).map(|n| format!(" h{n}.s{set}.test")).collect();
+            text.push_str(&format!("acl s{set} dstdomain{hosts}\n"));
+        }
+        for peer in 0..64 {
+            text.push_str(&format!(
+                "cache_peer 10.0.0.{peer} parent 80 0 originserver\n"
+            ));
+        }
+        let all: String = (0..20)
+            .map(|set| format!("http_access allow s{set}\n"))
+            .collect();
+        text + &all.repeat(50)
+    }
+
+    #[test]
+    fn rules_that_are_too_much_together_serve_nobody() {
+        for text in [many_sets(), long_rules()] {
+            let (draft, result) = imported(&text);
+            let table: toml::Table = toml::from_str(&result).unwrap();
+            let rules = table["access"].as_array().unwrap();
+            assert_eq!(
+                (rules.len(), rules[0]["action"].as_str()),
+                (1, Some("deny"))
+            );
+            let told = draft
+                .remarks
+                .iter()
+                .filter(|it| it.reason.contains("NOBODY IS SERVED"));
+            assert!(told.count() >= 1000);
+        }
+    }
+
     #[test]
     fn hostile_lines_end_soon_and_take_little_memory() {
         let many = |line: &str| line.repeat(20_000);
@@ -509,6 +652,7 @@ mod tests {
                 many("acl b any-of a !a\nhttp_access deny !b b\n")
             ),
             format!("unknown {}\n", "x ".repeat(100_000)),
+            many_sites(),
             format!("http_port 3128 {}\n", "x ".repeat(100_000)),
             format!("refresh_pattern {} 0 20% 1\n", "(a|b)".repeat(10_000)),
         ] {

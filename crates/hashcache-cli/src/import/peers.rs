@@ -3,7 +3,6 @@
 //! Which requests a peer gets (`cache_peer_access`, `always_direct`, `never_direct`) is written as
 //! routes, as far as it depends on hosts alone.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use hashcache_http::Origin;
@@ -11,9 +10,11 @@ use hashcache_proxy::HostPattern;
 use toml::Value;
 
 use super::acl::Acls;
-use super::condition::{Condition, Destinations};
-use super::draft::{Comments, Draft, Table, strings};
+use super::condition::Destinations;
+use super::draft::{Comments, Draft, NO_REQUEST, Table, strings};
+use super::hosts::{self, Hosts};
 use super::lines::Line;
+use super::work::Work;
 
 /// The lines about other caches and servers.
 #[derive(Debug, Default)]
@@ -41,7 +42,6 @@ pub struct Peer<'a> {
 impl<'a> Peer<'a> {
     /// Reads a line.
     pub fn read(line: &'a Line) -> Result<Self, String> {
-        let has = |option: &str| line.args_from(4).iter().any(|it| it.text == option);
         let host = line.arg(0);
         let kind = line.arg(1);
         if !["parent", "sibling"].contains(&kind) {
@@ -53,7 +53,7 @@ impl<'a> Peer<'a> {
             .arg(2)
             .parse()
             .map_err(|_| "the third word is no port".to_owned())?;
-        let scheme = match has("ssl") || has("tls") {
+        let scheme = match has(line, "ssl") || has(line, "tls") {
             true => "https",
             false => "http",
         };
@@ -71,14 +71,19 @@ impl<'a> Peer<'a> {
             line,
             name: name.chars().filter(|c| is_name(*c)).take(128).collect(),
             is_sibling: kind == "sibling",
-            is_server: has("originserver"),
+            is_server: has(line, "originserver"),
             url,
             udp_port: line.arg(3).parse().ok().filter(|port| *port != 0),
         })
     }
 
+    /// Whether this is its name, which Squid compares without case.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name)
+    }
+
     pub fn has(&self, option: &str) -> bool {
-        self.line.args_from(4).iter().any(|it| it.text == option)
+        has(self.line, option)
     }
 
     /// Its share, if that is not 1.
@@ -87,10 +92,28 @@ impl<'a> Peer<'a> {
         Some(weight.clamp(1, 1000)).filter(|weight| *weight != 1)
     }
 
+    /// Tells of options that have no counterpart.
+    pub fn tell_options(&self, draft: &mut Draft) {
+        for word in self.line.args_from(4) {
+            let name = word.text.split('=').next().unwrap_or_default();
+            let reason = match self.is_server {
+                true => server_option_reason(&word.text),
+                false => peer_option_reason(name),
+            };
+            if let Some(reason) = reason.or_else(|| option_reason(name)) {
+                draft.missing(self.line, format_args!("{name}: {reason}"));
+            }
+        }
+    }
+
     /// The value of an option.
     pub fn option(&self, name: &str) -> Option<&'a str> {
         option(self.line, name)
     }
+}
+
+fn has(line: &Line, option: &str) -> bool {
+    line.args_from(4).iter().any(|it| it.text == option)
 }
 
 fn option<'a>(line: &'a Line, name: &str) -> Option<&'a str> {
@@ -110,7 +133,7 @@ pub fn import(draft: &mut Draft, lines: &PeerLines<'_>, acls: &Acls) {
                     "originserver has a counterpart in front of a site only",
                 );
             }
-            Ok(peer) if peer.name.is_empty() || peers.iter().any(|it| it.name == peer.name) => {
+            Ok(peer) if peer.name.is_empty() || peers.iter().any(|it| it.is_called(&peer.name)) => {
                 draft.missing(line, "another peer has this name");
             }
             Ok(peer) if peers.len() == PEERS_MAX => {
@@ -195,12 +218,7 @@ fn write_peer(draft: &mut Draft, peer: &Peer<'_>, udp: &Udp<'_>) -> bool {
     if peer.has("allow-miss") {
         fields.push(("misses", true.into()));
     }
-    for word in line.args_from(4) {
-        if let Some(reason) = option_reason(&word.text) {
-            let name = word.text.split('=').next().unwrap_or_default();
-            draft.missing(line, format_args!("{name}: {reason}"));
-        }
-    }
+    peer.tell_options(draft);
     draft.table(Table {
         array: "peer",
         comments: Comments::of(line),
@@ -210,19 +228,38 @@ fn write_peer(draft: &mut Draft, peer: &Peer<'_>, udp: &Udp<'_>) -> bool {
     true
 }
 
-/// Why an option has no counterpart; `None`: it has one, or needs none.
-fn option_reason(option: &str) -> Option<&'static str> {
+/// Why an option of a server has no counterpart in a site.
+fn server_option_reason(option: &str) -> Option<&'static str> {
     match option.split('=').next().unwrap_or(option) {
-        "proxy-only" => Some("what comes from this peer is stored here too"),
+        "login" if !["login=PASS", "login=PASSTHRU"].contains(&option) => {
+            Some("a password for the origin: request_headers can set Authorization")
+        }
+        "sourcehash" | "userhash" | "carp" => Some("origins are chosen by `balance`"),
+        "max-conn" => Some("limits.upstream_per_origin is for all origins"),
+        _ => None,
+    }
+}
+
+/// Why an option of another cache has no counterpart in a peer.
+fn peer_option_reason(name: &str) -> Option<&'static str> {
+    match name {
         "login" => Some(
             "write user:password into a file that only the proxy can read, and name it with \
              credentials_file",
         ),
         "sourcehash" | "userhash" => Some("peers are chosen by the URL, not by the client"),
+        "proxy-only" => Some("what comes from this peer is stored here too"),
+        "max-conn" => Some("limits.upstream_per_origin is for all servers"),
+        _ => None,
+    }
+}
+
+/// Why an option has no counterpart, in a peer or in a site; `None`: it has one, or needs none.
+fn option_reason(name: &str) -> Option<&'static str> {
+    match name {
         "sslcert" | "tls-cert" | "sslkey" | "tls-key" => Some("the proxy shows no certificate"),
         "sslcafile" | "tls-cafile" | "sslcapath" => Some("upstream_ca has more authorities"),
         "sslflags" | "tls-flags" => Some("certificates are always checked"),
-        "max-conn" => Some("limits.upstream_per_origin is for all servers"),
         "no-query"
         | "no-digest"
         | "no-netdb-exchange"
@@ -258,7 +295,12 @@ fn option_reason(option: &str) -> Option<&'static str> {
         | "monitorsize"
         | "monitorinterval"
         | "monitortimeout"
-        | "digest-url" => None,
+        | "digest-url"
+        | "login"
+        | "max-conn"
+        | "proxy-only"
+        | "sourcehash"
+        | "userhash" => None,
         _ => Some("unknown option"),
     }
 }
@@ -286,40 +328,14 @@ enum Scope {
 }
 
 fn write_routes(draft: &mut Draft, lines: &PeerLines<'_>, peers: &[Peer<'_>], acls: &Acls) {
-    for line in &lines.always_direct {
-        match (line.arg(0), hosts_of(line, 1, acls)) {
-            ("deny", _) => draft.unneeded(line, "the rule by default"),
-            (_, Ok(hosts)) => {
-                let fields = vec![("host", hosts.0), ("peers", Value::Array(vec![]))];
-                write_route(draft, Comments::of(line), fields);
-            }
-            (_, Err(reason)) => draft.missing(line, reason),
-        }
-    }
+    write_always_direct(draft, &lines.always_direct, acls);
     let has_parent = peers.iter().any(|peer| !peer.is_sibling);
-    for line in &lines.never_direct {
-        let is_all = line
-            .args_from(1)
-            .iter()
-            .all(|it| it.text.eq_ignore_ascii_case("all"));
-        match line.arg(0) {
-            "deny" => draft.unneeded(line, "the rule by default"),
-            "allow" if is_all && has_parent => {
-                draft.set("direct", "never", Comments::of(line));
-                draft.imported += 1;
-            }
-            "allow" if is_all => {
-                draft.missing(line, "there is no parent: nothing could be fetched");
-            }
-            _ => draft.missing(line, "only `never_direct allow all` has a counterpart"),
-        }
-    }
+    write_never_direct(draft, &lines.never_direct, has_parent);
     let scopes: Result<Vec<_>, _> = peers.iter().map(|peer| scope(peer, lines, acls)).collect();
-    let routes = scopes.and_then(|scopes| routes_of(peers, &scopes));
-    let names: BTreeSet<&str> = peers.iter().map(|peer| &*peer.name).collect();
-    let all = lines.peer_access.iter();
-    let (known, unknown): (Vec<&Line>, Vec<&Line>) =
-        all.partition(|line| names.contains(line.arg(0)));
+    let routes = scopes.and_then(|scopes| routes_of(peers, &scopes, &acls.work));
+    let is_known = |line: &&Line| peers.iter().any(|peer| peer.is_called(line.arg(0)));
+    let all = lines.peer_access.iter().copied();
+    let (known, unknown): (Vec<&Line>, Vec<&Line>) = all.partition(is_known);
     for line in unknown {
         draft.missing(line, "its peer is not imported");
     }
@@ -341,19 +357,103 @@ fn write_routes(draft: &mut Draft, lines: &PeerLines<'_>, peers: &[Peer<'_>], ac
     }
 }
 
+/// Writes the hosts of `always_direct` as a route without peers.
+fn write_always_direct(draft: &mut Draft, lines: &[&Line], acls: &Acls) {
+    let last_allow = last_allow(lines);
+    let (mut all, mut comments) = (Destinations::default(), Comments::default());
+    let (mut written, mut has_exception, mut is_over) = (0, false, false);
+    for (at, line) in lines.iter().enumerate() {
+        let is_all = line.is_all_from(1);
+        match line.arg(0) {
+            _ if is_over => draft.unneeded(line, NO_REQUEST),
+            "deny" if is_all || last_allow.is_none_or(|last| last < at) => {
+                draft.unneeded(line, "the rule by default");
+            }
+            "deny" => {
+                has_exception = true;
+                draft.missing(
+                    line,
+                    "a line after it allows, and a route has no exceptions",
+                );
+            }
+            "allow" if has_exception => {
+                draft.missing(
+                    line,
+                    "a line before it denies, and a route has no exceptions",
+                );
+            }
+            "allow" => match joined(&all, line, 1, acls) {
+                Ok(hosts) => {
+                    all = hosts;
+                    comments = comments.and_of(line);
+                    written += 1;
+                }
+                Err(reason) => draft.missing(line, reason),
+            },
+            _ => draft.missing(line, "neither allow nor deny"),
+        }
+        is_over |= is_all;
+    }
+    if written > 0 {
+        draft.imported += written;
+        let hosts = strings(&host_words(&all));
+        write_route(
+            draft,
+            comments,
+            vec![("host", hosts), ("peers", Value::Array(vec![]))],
+        );
+    }
+}
+
+/// Writes `never_direct`, which is for all hosts or for none.
+fn write_never_direct(draft: &mut Draft, lines: &[&Line], has_parent: bool) {
+    let last_allow = last_allow(lines);
+    let mut is_over = false;
+    for (at, line) in lines.iter().enumerate() {
+        let is_all = line.is_all_from(1);
+        match line.arg(0) {
+            _ if is_over => draft.unneeded(line, NO_REQUEST),
+            "deny" if is_all || last_allow.is_none_or(|last| last < at) => {
+                draft.unneeded(line, "the rule by default");
+            }
+            "deny" => draft.missing(
+                line,
+                "a line after it allows, and `direct` is for all hosts: a [[route]] with \
+                 `peers = []` goes around the parents",
+            ),
+            "allow" if is_all && has_parent => {
+                draft.set("direct", "never", Comments::of(line));
+                draft.imported += 1;
+            }
+            "allow" if is_all => {
+                draft.missing(line, "there is no parent: nothing could be fetched");
+            }
+            _ => draft.missing(line, "only `never_direct allow all` has a counterpart"),
+        }
+        is_over |= is_all;
+    }
+}
+
+/// The number of the last line that allows, up to one that decides all requests.
+fn last_allow(lines: &[&Line]) -> Option<usize> {
+    let decides_all = lines.iter().position(|line| line.is_all_from(1));
+    let reached = &lines[..decides_all.map_or(lines.len(), |at| at + 1)];
+    reached.iter().rposition(|line| line.arg(0) == "allow")
+}
+
 fn write_route(draft: &mut Draft, comments: Comments, fields: Vec<(&'static str, Value)>) {
     draft.table(Table {
         array: "route",
         comments,
         fields,
     });
-    draft.imported += 1;
 }
 
 /// The routes for peers that do not get all requests.
 fn routes_of(
     peers: &[Peer<'_>],
     scopes: &[Scope],
+    work: &Work,
 ) -> Result<Vec<Vec<(&'static str, Value)>>, String> {
     let mut sets = Vec::<&Rc<Destinations>>::new();
     for scope in scopes {
@@ -365,6 +465,7 @@ fn routes_of(
     }
     for (at, a) in sets.iter().enumerate() {
         for b in &sets[at + 1..] {
+            work.spend(a.work() + b.work())?;
             if !a.is_apart(b) {
                 return Err("the hosts of two peers overlap".to_owned());
             }
@@ -385,7 +486,7 @@ fn routes_of(
             Scope::Only(hosts) => hosts == *set,
             Scope::Except(hosts) => hosts != *set,
         });
-        routes.push(vec![("host", host_words(set)?), ("peers", peers)]);
+        routes.push(vec![("host", strings(&host_words(set))), ("peers", peers)]);
     }
     if !sets.is_empty() {
         let others = names(&|scope| !matches!(scope, Scope::Only(_)));
@@ -400,7 +501,7 @@ fn scope(peer: &Peer<'_>, lines: &PeerLines<'_>, acls: &Acls) -> Result<Scope, S
     let lines = lines
         .peer_access
         .iter()
-        .filter(|line| line.arg(0) == peer.name);
+        .filter(|line| peer.is_called(line.arg(0)));
     if lines.clone().count() > ACCESS_MAX {
         return Err(format!("more than {ACCESS_MAX} lines for one peer"));
     }
@@ -411,20 +512,17 @@ fn scope(peer: &Peer<'_>, lines: &PeerLines<'_>, acls: &Acls) -> Result<Scope, S
         if line.name == "cache_peer_domain" {
             return Err("use cache_peer_access: cache_peer_domain is of Squid 3".to_owned());
         }
-        let is_all = line
-            .args_from(2)
-            .iter()
-            .all(|it| it.text.eq_ignore_ascii_case("all"));
+        let is_all = line.is_all_from(2);
         match (line.arg(1), is_all) {
             ("allow", true) if !has_only => is_closed = true,
             ("deny", true) if has_only && !has_except => is_closed = true,
             ("allow", false) if !has_except => {
                 has_only = true;
-                only = only.union(&hosts_of(line, 2, acls)?.1);
+                only = joined(&only, line, 2, acls)?;
             }
             ("deny", false) if !has_only => {
                 has_except = true;
-                except = except.union(&hosts_of(line, 2, acls)?.1);
+                except = joined(&except, line, 2, acls)?;
             }
             _ => {
                 return Err(
@@ -440,46 +538,48 @@ fn scope(peer: &Peer<'_>, lines: &PeerLines<'_>, acls: &Acls) -> Result<Scope, S
     })
 }
 
-/// The hosts that the `acl`s of a line name, from argument `at` on; the line has nothing else.
-fn hosts_of(line: &Line, at: usize, acls: &Acls) -> Result<(Value, Destinations), String> {
-    let [word] = line.args_from(at) else {
-        return Err("a route is for one acl with hosts".to_owned());
+/// These hosts and those that the `acl`s of a line match together, from argument `at` on.
+///
+/// # Errors
+/// The line depends on more than hosts, or a route cannot have them.
+fn joined(
+    hosts: &Destinations,
+    line: &Line,
+    at: usize,
+    acls: &Acls,
+) -> Result<Destinations, String> {
+    let Hosts::These(more) = hosts::of_line(line, at, acls)? else {
+        return Err("a route is for hosts, and this line is for all".to_owned());
     };
-    let mut hosts = Destinations::default();
-    for condition in acls.literal(&word.text)? {
-        let destinations = condition.destinations.clone();
-        let alone = Condition {
-            destinations: condition.destinations.clone(),
-            ..Condition::default()
-        };
-        match destinations.filter(|_| condition == alone) {
-            Some(destinations) => hosts = hosts.union(&destinations),
-            None => return Err("a route is for hosts, without lists in files".to_owned()),
-        }
+    acls.work.spend(hosts.work() + more.work())?;
+    let names = name_words(&more);
+    let is_wrong = |word: &&String| word.parse::<HostPattern>().is_err();
+    if let Some(word) = names.iter().find(is_wrong) {
+        return Err(format!("a route cannot be for `{word}`"));
     }
-    Ok((host_words(&hosts)?, hosts))
+    let all = hosts.union(&more);
+    match all.addresses.network_count() {
+        None => Err("too many networks".to_owned()),
+        Some(0) if names.is_empty() => Err("it has no hosts".to_owned()),
+        Some(_) => Ok(all),
+    }
 }
 
 /// Hosts as a route has them.
-fn host_words(hosts: &Destinations) -> Result<Value, String> {
-    let mut words = Vec::new();
-    for name in &hosts.names {
-        match name.strip_prefix('.') {
-            Some(domain) => words.extend([domain.to_owned(), format!("*.{domain}")]),
-            None => words.push(name.clone()),
-        }
-    }
-    if let Some(word) = words
+fn host_words(hosts: &Destinations) -> Vec<String> {
+    let networks = hosts.addresses.networks().unwrap_or_default();
+    [name_words(hosts), networks].concat()
+}
+
+fn name_words(hosts: &Destinations) -> Vec<String> {
+    let words = hosts
+        .names
         .iter()
-        .find(|word| word.parse::<HostPattern>().is_err())
-    {
-        return Err(format!("a route cannot be for `{word}`"));
-    }
-    words.extend(hosts.addresses.networks().ok_or("too many networks")?);
-    match words.is_empty() {
-        true => Err("it has no hosts".to_owned()),
-        false => Ok(strings(&words)),
-    }
+        .flat_map(|name| match name.strip_prefix('.') {
+            Some(domain) => vec![domain.to_owned(), format!("*.{domain}")],
+            None => vec![name.clone()],
+        });
+    words.collect()
 }
 
 /// Most peers.
@@ -489,6 +589,7 @@ const ACCESS_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
+    use super::super::draft::Fate;
     use super::super::lines;
     use super::*;
 
@@ -553,6 +654,61 @@ mod tests {
         let hosts = routes[1]["host"].to_string();
         assert_eq!(hosts, r#"["corp.test", "*.corp.test", "10.0.0.0/8"]"#);
         assert!(routes[2].get("host").is_none() && draft.remarks.is_empty());
+    }
+
+    #[test]
+    fn an_exception_before_a_line_that_allows_is_told() {
+        let parent = "acl local dstdomain .here.test\nacl web dstdomain .web.test\n\
+                      cache_peer a.test parent 3128 0\n";
+        for (lines, told, routes) in [
+            ("never_direct deny local\nnever_direct allow all\n", 1, 0),
+            ("never_direct allow all\nnever_direct deny local\n", 0, 0),
+            ("never_direct deny local\nnever_direct deny all\n", 0, 0),
+            ("always_direct deny local\nalways_direct allow web\n", 2, 0),
+            ("always_direct allow web\nalways_direct deny local\n", 0, 1),
+            ("always_direct deny all\nalways_direct allow web\n", 0, 0),
+        ] {
+            let draft = imported(&format!("{parent}{lines}"));
+            let missing = draft.remarks.iter().filter(|it| it.fate == Fate::Missing);
+            assert_eq!(missing.count(), told, "{lines}");
+            let table = table(&draft);
+            let written = table
+                .get("route")
+                .and_then(Value::as_array)
+                .map_or(0, Vec::len);
+            assert_eq!(written, routes, "{lines}");
+            // After `deny all`, no request comes to a line that allows.
+            let is_never = lines.starts_with("never") && !lines.contains("deny all");
+            assert_eq!(table.contains_key("direct"), is_never, "{lines}");
+        }
+        let draft = imported(&format!(
+            "{parent}never_direct deny all\nnever_direct allow all\n"
+        ));
+        assert!(!table(&draft).contains_key("direct"));
+    }
+
+    #[test]
+    fn addresses_that_names_resolve_to_are_no_hosts_of_a_route() {
+        let draft = imported(
+            "acl to_corp dst 10.0.0.0/8\ncache_peer a.test parent 3128 0\n\
+             always_direct allow to_corp\ncache_peer_access a.test deny to_corp\n",
+        );
+        assert!(!table(&draft).contains_key("route"));
+        assert_eq!(draft.remarks.len(), 2, "{:?}", draft.remarks);
+    }
+
+    #[test]
+    fn a_peer_is_called_by_its_name_whatever_the_case() {
+        let draft = imported(
+            "acl inside dstdomain .corp.test\ncache_peer A.test parent 3128 0\n\
+             cache_peer a.test parent 3129 0\ncache_peer_access a.TEST allow inside\n\
+             cache_peer_access a.test deny all\n",
+        );
+        let table = table(&draft);
+        assert_eq!(table["peer"].as_array().unwrap().len(), 1);
+        let routes = table["route"].as_array().unwrap();
+        assert_eq!(routes[0]["peers"].to_string(), "[\"A.test\"]");
+        assert_eq!(draft.remarks.len(), 1, "{:?}", draft.remarks);
     }
 
     #[test]

@@ -28,6 +28,11 @@ impl Ranges {
         self.0.is_empty()
     }
 
+    /// How many ranges it has.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (u128, u128)> {
         self.0.iter().copied()
     }

@@ -27,12 +27,35 @@ enum Urls {
 
 /// Writes the rules of all `refresh_pattern` lines.
 pub fn import(draft: &mut Draft, lines: &[&Line]) {
+    let mut room = Room {
+        rules: RULES_MAX,
+        bytes: PATHS_BYTES_MAX,
+    };
     for line in lines {
-        import_one(draft, line);
+        import_one(draft, line, &mut room);
     }
 }
 
-fn import_one(draft: &mut Draft, line: &Line) {
+/// What may still be written.
+struct Room {
+    rules: usize,
+    bytes: usize,
+}
+
+impl Room {
+    /// Takes the room of a rule; `None`: there is not so much.
+    fn take(&mut self, urls: &Urls) -> Option<()> {
+        let bytes = match urls {
+            Urls::Some { paths, .. } => paths.iter().map(String::len).sum(),
+            _ => 0,
+        };
+        self.bytes = self.bytes.checked_sub(bytes)?;
+        self.rules = self.rules.checked_sub(1)?;
+        Some(())
+    }
+}
+
+fn import_one(draft: &mut Draft, line: &Line, room: &mut Room) {
     let words: Vec<&str> = line.args.iter().map(|it| &*it.text).collect();
     let (ignores_case, words) = match words.split_first() {
         Some((&"-i", words)) => (true, words),
@@ -56,11 +79,22 @@ fn import_one(draft: &mut Draft, line: &Line) {
             "times are minutes, and the percentage is a whole number",
         );
     };
+    if regex.len() > PATTERN_MAX {
+        return draft.missing(
+            line,
+            format_args!("its pattern is over {PATTERN_MAX} bytes"),
+        );
+    }
     let Some(urls) = urls(regex) else {
         let reason = "a freshness rule has patterns of the host and the path, and this regular \
                       expression is none";
         return draft.missing(line, reason);
     };
+    if room.take(&urls).is_none() {
+        let reason =
+            format!("there are more than {RULES_MAX} lines, or {PATHS_BYTES_MAX} bytes of paths");
+        return draft.missing(line, reason);
+    }
     let mut comments = Comments::of(line);
     if ignores_case {
         comments = comments.and("Capitals and small letters are different in a rule.");
@@ -332,10 +366,16 @@ fn sequence(chars: &[char], at: &mut usize, depth: usize) -> Option<Vec<String>>
         if texts.len() * part.len() > LITERALS_MAX {
             return None;
         }
-        let longer = texts
-            .iter()
-            .flat_map(|text| part.iter().map(move |it| format!("{text}{it}")));
-        texts = longer.collect();
+        match &part[..] {
+            // No copy of all texts for each character.
+            [one] => texts.iter_mut().for_each(|text| text.push_str(one)),
+            _ => {
+                let longer = texts
+                    .iter()
+                    .flat_map(|text| part.iter().map(move |it| format!("{text}{it}")));
+                texts = longer.collect();
+            }
+        }
     }
     Some(texts)
 }
@@ -352,6 +392,12 @@ fn set(chars: &[char], at: &mut usize) -> Option<Vec<String>> {
 
 /// Least time, percentage and most time of Squid's rule for everything else.
 const SQUIDS_OWN: (u32, u32, u32) = (0, 20, 4320);
+/// Most rules.
+const RULES_MAX: usize = 1024;
+/// Most bytes of the paths of all rules.
+const PATHS_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of a regular expression.
+const PATTERN_MAX: usize = 1000;
 /// Most texts that a regular expression may stand for.
 const LITERALS_MAX: usize = 256;
 const DEPTH_MAX: usize = 8;
@@ -408,6 +454,21 @@ mod tests {
         }
         assert_eq!(urls(&format!("{}$", "(a|b)".repeat(50))), None);
         assert_eq!(urls(&format!("{}a", "(".repeat(5000))), None);
+    }
+
+    #[test]
+    fn rules_are_bounded_and_the_rest_is_told() {
+        let long = format!("refresh_pattern {}$ 0 50% 1440\n", "x".repeat(1001));
+        let wide = "(a|b)".repeat(8) + &"x".repeat(900);
+        let wide = format!("refresh_pattern {wide}$ 0 50% 1440\n").repeat(10);
+        let many = "refresh_pattern \\.x$ 0 50% 1440\n".repeat(RULES_MAX + 1);
+        for (text, written) in [(long, 0), (wide, 4), (many, RULES_MAX)] {
+            let lines: Vec<Line> = lines::lines("squid.conf", &text).collect();
+            let mut draft = Draft::default();
+            import(&mut draft, &lines.iter().collect::<Vec<_>>());
+            assert_eq!(draft.imported, written);
+            assert_eq!(draft.remarks.len(), lines.len() - written);
+        }
     }
 
     #[test]

@@ -9,7 +9,6 @@
 //! cannot say is left out and told. There are at most [`RULES_MAX`] rules, and none that can never
 //! match, because `config check` would refuse them.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use super::acl::{self, Acls, MANAGER, TO_LOCAL};
@@ -53,8 +52,8 @@ pub struct Unsaid<'a> {
 pub struct Compiled<'a> {
     pub rules: Vec<Rule<'a>>,
     pub unsaid: Vec<Unsaid<'a>>,
-    /// Combinations of conditions that may still be tried.
-    work_left: Cell<usize>,
+    /// Why nobody is served, whatever the lines say.
+    pub closed: Option<String>,
 }
 
 /// What a line matches.
@@ -71,7 +70,7 @@ pub fn compile<'a>(access: &[&'a Line], cache: &[&'a Line], acls: &Acls) -> Comp
     let mut compiled = Compiled {
         rules: at_the_end(access),
         unsaid: Vec::new(),
-        work_left: Cell::new(WORK_MAX),
+        closed: None,
     };
     for line in access.iter().rev() {
         compiled.add(line, acls);
@@ -79,7 +78,9 @@ pub fn compile<'a>(access: &[&'a Line], cache: &[&'a Line], acls: &Acls) -> Comp
     // Lines were added from the last to the first.
     compiled.unsaid.reverse();
     compiled.add_uncached(cache, acls);
-    compiled.leave_out_unreachable();
+    if let Err(reason) = compiled.leave_out_unreachable(acls) {
+        compiled.close(reason);
+    }
     compiled
 }
 
@@ -97,7 +98,8 @@ fn at_the_end<'a>(access: &[&'a Line]) -> Vec<Rule<'a>> {
         limits: Vec::new(),
     };
     let deny = rule(Action::Deny, None);
-    match access.last() {
+    // Squid skips a line without an `acl`.
+    match access.iter().rfind(|line| line.args.len() > 1) {
         Some(last) if last.arg(0) == "deny" => {
             let private = Addresses::of_networks(&PRIVATE);
             vec![rule(Action::Allow, Some(private)), deny]
@@ -122,7 +124,7 @@ impl<'a> Compiled<'a> {
             });
         }
         let added = matched(line, acls).and_then(|matched| {
-            let rules = self.with_exceptions((line, action), &matched)?;
+            let rules = self.with_exceptions((line, action), &matched, acls)?;
             Ok((rules, matched.inexact))
         });
         match added {
@@ -145,21 +147,19 @@ impl<'a> Compiled<'a> {
         &self,
         (line, action): (&'a Line, Action),
         matched: &Matched,
+        acls: &Acls,
     ) -> Result<Vec<Rule<'a>>, String> {
         let mut rules = Vec::new();
         let room = RULES_MAX.saturating_sub(self.rules.len());
         for condition in &matched.alternatives {
-            let guards = acl::product(std::slice::from_ref(condition), &matched.exceptions)?;
+            let guards = acls.product(std::slice::from_ref(condition), &matched.exceptions)?;
             for guard in guards {
                 for rule in &self.rules {
-                    let left = self.work_left.get().checked_sub(1);
-                    self.work_left.set(left.ok_or(TOO_MANY)?);
-                    let both = rule.condition.and(&guard);
-                    let Some(condition) = both.map_err(|_| acl::TWO_LISTS.to_owned())? else {
+                    let Some(condition) = acls.and(&rule.condition, &guard)? else {
                         continue;
                     };
-                    if !condition.is_writable() {
-                        return Err("it needs too many networks".to_owned());
+                    if !acls.is_writable(&condition)? {
+                        return Err(TOO_MANY_NETWORKS.to_owned());
                     }
                     let decides_all = condition == guard;
                     rules.push(Rule {
@@ -189,53 +189,61 @@ impl<'a> Compiled<'a> {
         }
     }
 
+    /// Serves nobody, since what the lines say together cannot be written.
+    pub fn close(&mut self, reason: String) {
+        self.rules = at_the_end(&[]);
+        self.closed = Some(reason);
+    }
+
     /// Before each rule that serves, adds one that does not cache, for what `cache deny` names.
     fn add_uncached(&mut self, cache: &[&'a Line], acls: &Acls) {
-        let mut uncached = Vec::<(&'a Line, Condition)>::new();
+        let mut uncached = self.uncached(cache, acls);
+        let mut rules = Vec::new();
+        for rule in &self.rules {
+            if rule.action == Action::Allow {
+                rules.extend(uncached.iter_mut().filter_map(|it| it.before(rule, acls)));
+            }
+            rules.push(rule.clone());
+            if rules.len() > RULES_MAX || uncached.len() > RULES_MAX {
+                for line in cache {
+                    self.leave_out(line, format!("they need more than {RULES_MAX} rules"));
+                }
+                return;
+            }
+        }
+        self.rules = rules;
+        uncached.retain(|it| it.fault.is_some());
+        uncached.dedup_by_key(|it| std::ptr::from_ref(it.line));
+        for it in uncached {
+            self.leave_out(it.line, it.fault.unwrap_or_default());
+        }
+    }
+
+    /// What the lines name that is not to be cached.
+    fn uncached(&mut self, cache: &[&'a Line], acls: &Acls) -> Vec<Uncached<'a>> {
+        let mut uncached = Vec::new();
         for line in cache {
+            if uncached.len() > RULES_MAX {
+                break;
+            }
             let matched = match line.arg(0) {
                 "deny" => matched(line, acls),
                 _ => Err("only `cache deny` without exceptions has a counterpart".to_owned()),
             };
             match matched {
                 Ok(matched) if matched.exceptions.is_empty() => {
-                    uncached.extend(matched.alternatives.into_iter().map(|it| (*line, it)));
+                    let fault = matched.inexact.map(str::to_owned);
+                    uncached.extend(matched.alternatives.into_iter().map(|condition| Uncached {
+                        line,
+                        condition,
+                        fault: fault.clone(),
+                    }));
                 }
                 Ok(_) => self.leave_out(line, "its exception has no counterpart".to_owned()),
                 Err(reason) => self.leave_out(line, reason),
             }
         }
-        if uncached.len() > RULES_MAX {
-            for line in cache {
-                self.leave_out(line, format!("there are more than {RULES_MAX} together"));
-            }
-            return;
-        }
-        let mut rules = Vec::new();
-        for rule in &self.rules {
-            let serves = rule.action == Action::Allow;
-            for (line, condition) in uncached.iter().filter(|_| serves) {
-                let both = rule.condition.and(condition);
-                if let Some(condition) = both.ok().flatten().filter(Condition::is_writable) {
-                    rules.push(Rule {
-                        action: Action::NoCache,
-                        condition,
-                        line: Some(line),
-                        exception: rule.exception,
-                        limits: Vec::new(),
-                    });
-                }
-            }
-            rules.push(rule.clone());
-            if rules.len() > RULES_MAX {
-                let all = uncached.iter().map(|(line, _)| *line);
-                for line in all.collect::<Vec<_>>() {
-                    self.leave_out(line, format!("it needs more than {RULES_MAX} rules"));
-                }
-                return;
-            }
-        }
-        self.rules = rules;
+        uncached
     }
 
     /// Gives the requests that are served the limits of the first entry of `list` that matches; the
@@ -243,7 +251,17 @@ impl<'a> Compiled<'a> {
     ///
     /// # Errors
     /// The rules cannot say it; they are as before.
-    pub fn limit(&mut self, list: &[Limited]) -> Result<(), String> {
+    pub fn limit(&mut self, list: &[Limited], acls: &Acls) -> Result<(), String> {
+        let limited = self.limited(list, acls)?;
+        let before = std::mem::replace(&mut self.rules, limited);
+        let left_out = self.leave_out_unreachable(acls);
+        if left_out.is_err() {
+            self.rules = before;
+        }
+        left_out
+    }
+
+    fn limited(&self, list: &[Limited], acls: &Acls) -> Result<Vec<Rule<'a>>, String> {
         let mut rules = Vec::new();
         for rule in &self.rules {
             if rule.action == Action::Deny {
@@ -251,14 +269,11 @@ impl<'a> Compiled<'a> {
                 continue;
             }
             for limited in list {
-                let left = self.work_left.get().checked_sub(1);
-                self.work_left.set(left.ok_or(TOO_MANY)?);
-                let both = rule.condition.and(&limited.condition);
-                let Some(condition) = both.map_err(|_| acl::TWO_LISTS.to_owned())? else {
+                let Some(condition) = acls.and(&rule.condition, &limited.condition)? else {
                     continue;
                 };
-                if !condition.is_writable() {
-                    return Err("it needs too many networks".to_owned());
+                if !acls.is_writable(&condition)? {
+                    return Err(TOO_MANY_NETWORKS.to_owned());
                 }
                 let decides_all = condition == rule.condition;
                 let limits = rule.limits.iter().chain(limited.limits.iter());
@@ -275,21 +290,22 @@ impl<'a> Compiled<'a> {
                 return Err(format!("they need more than {RULES_MAX} rules"));
             }
         }
-        self.rules = rules;
-        self.leave_out_unreachable();
-        Ok(())
+        Ok(rules)
     }
 
     /// Removes rules behind one that decides all of their requests.
-    fn leave_out_unreachable(&mut self) {
-        let mut before = Vec::<Condition>::new();
-        self.rules.retain(|rule| {
-            let is_reached = !before.iter().any(|it| it.covers(&rule.condition));
-            if is_reached {
-                before.push(rule.condition.clone());
+    fn leave_out_unreachable(&mut self, acls: &Acls) -> Result<(), String> {
+        let mut reached = Vec::<Rule<'a>>::new();
+        'rules: for rule in std::mem::take(&mut self.rules) {
+            for before in &reached {
+                if before.condition.covers(&rule.condition, &acls.work)? {
+                    continue 'rules;
+                }
             }
-            is_reached
-        });
+            reached.push(rule);
+        }
+        self.rules = reached;
+        Ok(())
     }
 
     fn leave_out(&mut self, line: &'a Line, reason: String) {
@@ -301,9 +317,46 @@ impl<'a> Compiled<'a> {
     }
 }
 
+/// Requests that are not to be cached.
+struct Uncached<'a> {
+    line: &'a Line,
+    condition: Condition,
+    /// Why not all of them are named by rules.
+    fault: Option<String>,
+}
+
+impl<'a> Uncached<'a> {
+    /// The rule before one that serves.
+    fn before(&mut self, rule: &Rule<'a>, acls: &Acls) -> Option<Rule<'a>> {
+        match self.condition_before(rule, acls) {
+            Ok(condition) => Some(Rule {
+                action: Action::NoCache,
+                condition: condition?,
+                line: Some(self.line),
+                exception: rule.exception,
+                limits: Vec::new(),
+            }),
+            Err(fault) => {
+                self.fault.get_or_insert(fault);
+                None
+            }
+        }
+    }
+
+    fn condition_before(&self, rule: &Rule<'_>, acls: &Acls) -> Result<Option<Condition>, String> {
+        let Some(condition) = acls.and(&rule.condition, &self.condition)? else {
+            return Ok(None);
+        };
+        match acls.is_writable(&condition)? {
+            true => Ok(Some(condition)),
+            false => Err(TOO_MANY_NETWORKS.to_owned()),
+        }
+    }
+}
+
 /// Why a line about addresses of this machine or the cache manager is no rule, and whether it needs
 /// none.
-fn special(line: &Line, acls: &Acls) -> Option<(String, bool)> {
+pub fn special(line: &Line, acls: &Acls) -> Option<(String, bool)> {
     let kind = |text: &str| acls.get(text).map(|acl| acl.kind.clone());
     let is_of = |wanted: &str| {
         line.args_from(1)
@@ -326,6 +379,9 @@ fn special(line: &Line, acls: &Acls) -> Option<(String, bool)> {
 
 /// What the `acl`s of a line match together.
 pub fn matched(line: &Line, acls: &Acls) -> Result<Matched, String> {
+    if line.args_from(1).is_empty() {
+        return Err(acl::NO_ACL.to_owned());
+    }
     let mut matched = Matched {
         alternatives: vec![Condition::default()],
         exceptions: Vec::new(),
@@ -348,13 +404,16 @@ pub fn matched(line: &Line, acls: &Acls) -> Result<Matched, String> {
             return Err(format!("acl {name}: its opposite has no counterpart"));
         }
         let alternatives = acls.literal(name)?;
-        let opposite = || Condition::opposite(&alternatives).filter(Condition::is_writable);
-        match (is_negated, is_negated.then(opposite).flatten()) {
+        let opposite = match is_negated {
+            true => writable_opposite(&alternatives, acls)?,
+            false => None,
+        };
+        match (is_negated, opposite) {
             (false, _) => {
-                matched.alternatives = acl::product(&matched.alternatives, &alternatives)?;
+                matched.alternatives = acls.product(&matched.alternatives, &alternatives)?;
             }
             (true, Some(opposite)) => {
-                matched.alternatives = acl::product(&matched.alternatives, &[opposite])?;
+                matched.alternatives = acls.product(&matched.alternatives, &[opposite])?;
             }
             (true, None) => matched.exceptions.extend(alternatives),
         }
@@ -362,19 +421,27 @@ pub fn matched(line: &Line, acls: &Acls) -> Result<Matched, String> {
             return Err(format!("more than {EXCEPTIONS_MAX} exceptions"));
         }
     }
-    match matched.alternatives.iter().all(Condition::is_writable) {
-        true => Ok(matched),
-        false => Err("it needs too many networks".to_owned()),
+    for condition in &matched.alternatives {
+        if !acls.is_writable(condition)? {
+            return Err(TOO_MANY_NETWORKS.to_owned());
+        }
     }
+    Ok(matched)
+}
+
+/// The opposite of `alternatives`, if there is one and rules can have it.
+fn writable_opposite(alternatives: &[Condition], acls: &Acls) -> Result<Option<Condition>, String> {
+    let Some(opposite) = acls.opposite(alternatives)? else {
+        return Ok(None);
+    };
+    Ok(acls.is_writable(&opposite)?.then_some(opposite))
 }
 
 /// Rules that a configuration may have.
 pub const RULES_MAX: usize = 1024;
-const TOO_MANY: &str = "the lines are too many together";
+pub const TOO_MANY_NETWORKS: &str = "it needs too many networks";
 /// Most alternatives that one line excepts.
 const EXCEPTIONS_MAX: usize = 256;
-/// Most combinations of conditions for all lines: some seconds.
-const WORK_MAX: usize = 1_000_000;
 /// Clients that the proxy serves without rules.
 pub const PRIVATE: [&str; 7] = [
     "127.0.0.0/8",
@@ -521,6 +588,28 @@ mod tests {
     }
 
     #[test]
+    fn a_line_without_an_acl_opens_nothing() {
+        let said = rules("http_access allow\nhttp_access allow net\nhttp_access deny\n");
+        assert_eq!(said, ["Allow 10.0.0.0/8", "Deny"]);
+    }
+
+    #[test]
+    fn an_acl_of_addresses_of_destinations_is_inexact_inside_another_too() {
+        let text = "http_access allow net !inside\nhttp_access deny inside\n";
+        with_lines(
+            &format!("acl inside any-of private games\n{text}"),
+            |compiled| {
+                let allows = compiled
+                    .rules
+                    .iter()
+                    .filter(|it| it.action == Action::Allow);
+                let of_lines = allows.filter(|it| it.line.is_some());
+                assert_eq!((of_lines.count(), compiled.unsaid.len()), (0, 2));
+            },
+        );
+    }
+
+    #[test]
     fn what_is_not_cached_is_served_by_a_rule_of_its_own() {
         let said = rules(
             "http_access deny games\nhttp_access allow net\nhttp_access deny all\n\
@@ -535,6 +624,26 @@ mod tests {
                 "Deny"
             ]
         );
+    }
+
+    #[test]
+    fn what_is_cached_although_a_line_denies_it_is_told() {
+        with_lines("http_access allow net\ncache deny private\n", |compiled| {
+            let uncached = |it: &&Rule<'_>| it.action == Action::NoCache;
+            assert_eq!(compiled.rules.iter().filter(uncached).count(), 1);
+            assert_eq!(compiled.unsaid.len(), 1, "only addresses in URLs");
+        });
+        let (a, b) = (
+            tempfile::NamedTempFile::new().unwrap(),
+            tempfile::NamedTempFile::new().unwrap(),
+        );
+        let (a, b) = (a.path().display(), b.path().display());
+        let lists = format!("acl a dstdomain \"{a}\"\nacl b dstdomain \"{b}\"\n");
+        let lines = "http_access allow a\ncache deny b\nhttp_access allow b\n";
+        with_lines(&format!("{lists}{lines}"), |compiled| {
+            let told: Vec<&str> = compiled.unsaid.iter().map(|it| &*it.line.name).collect();
+            assert_eq!(told, ["cache"], "{:?}", compiled.unsaid);
+        });
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn import_memory(draft: &mut Draft, line: Option<&Line>, cache_size: u64) {
         if size.is_none() {
             draft.missing(line, "no size");
         }
-        size.filter(|size| *size <= CACHE_MAX)
+        size
     });
     let memory = match objects {
         Some(size) => size + index,

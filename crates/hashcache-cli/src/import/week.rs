@@ -1,16 +1,20 @@
 //! Times of the week: Squid's `time`, and ours.
 //!
 //! Minutes of the week are counted from Monday, 00:00. Squid serves a request until the end of the
-//! last minute that it names, our rules until its beginning: a rule ends one minute earlier.
+//! last minute that it names, our rules until its beginning: a rule ends one minute earlier, also
+//! one that denies.
 
 use super::condition::MINUTE_MAX;
 use super::ranges::Ranges;
 
-/// The minutes that the values of an `acl … time` name on one line: days, hours or both.
+/// The minutes that the values of an `acl … time` name on one line: days, hours, or days and then
+/// hours.
 pub fn read(words: &[&str]) -> Option<Ranges> {
     let (mut days, mut hours) = (0_u8, None);
     for word in words {
         match word.split_once('-') {
+            // Hours end a span: what Squid makes of words after them is not said by days and hours.
+            _ if hours.is_some() => return None,
             Some((from, until)) => {
                 let span = (minute(from)?, minute(until)?);
                 // Squid refuses hours that go over midnight.
@@ -130,6 +134,8 @@ mod tests {
             &["8-9"],
             &["08:00-24:01"],
             &["8:60-9:00"],
+            &["MTWHF", "08:00-12:00", "13:00-16:00"],
+            &["08:00-12:00", "M"],
         ] {
             assert_eq!(read(wrong), None, "{wrong:?}");
         }

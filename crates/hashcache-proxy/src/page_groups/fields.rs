@@ -86,6 +86,13 @@ pub(crate) fn wants_page(fields: &HeaderMap) -> Option<bool> {
     PageFields::of(fields).wanted().is_page()
 }
 
+/// Whether `target` is an icon that browsers ask for on their own, many without a Referer.
+pub(super) fn is_icon(target: &Target) -> bool {
+    let path = target.path_and_query.split('?').next().unwrap_or_default();
+    let file = path.rsplit('/').next().unwrap_or_default();
+    file == "favicon.ico" || file.starts_with("apple-touch-icon")
+}
+
 /// Whether the content of a response is HTML.
 pub(crate) fn is_html(response: &HeaderMap) -> bool {
     let kind = media_type(response);

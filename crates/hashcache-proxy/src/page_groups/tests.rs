@@ -141,6 +141,27 @@ fn the_front_page_of_an_origin_is_a_page() {
 }
 
 #[test]
+fn an_icon_and_a_part_without_referer_belong_to_the_open_page_of_their_origin() {
+    let browser = Browser::new();
+    let icon = |url, at_ms| browser.group(CLIENT, url, "", "image/x-icon", at_ms);
+    assert_eq!(icon("http://a/favicon.ico", 0), 0);
+    let page = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
+    assert_eq!(icon("http://a/icons/favicon.ico?v=2", 500), page);
+    assert_eq!(icon("http://b/favicon.ico", 500), 0);
+    let part = |url, at_ms| {
+        let field = ("sec-fetch-dest", "image");
+        browser.get(CLIENT, (url, ""), field, "image/png", at_ms)
+    };
+    assert_eq!(part("http://a/i.png", 1_000), page);
+    assert_eq!(part("http://b/i.png", 1_000), 0);
+    // The page is closed.
+    assert_eq!(icon("http://a/favicon.ico", 3_500), 0);
+    assert_eq!(part("http://a/i.png", 3_500), 0);
+    let other = browser.group("192.0.2.2", "http://a/favicon.ico", "", "image/x-icon", 600);
+    assert_eq!(other, 0);
+}
+
+#[test]
 fn clients_do_not_share_pages() {
     let browser = Browser::new();
     let one = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
