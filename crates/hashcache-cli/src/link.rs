@@ -13,10 +13,10 @@ use clap::{Args, Subcommand};
 use hashcache_proxy::{LinkIdentity, LinkIdentityError};
 use serde_json::{Value, json};
 
-use crate::admin_client::ask;
+use crate::admin_client::{address, ask};
 use crate::fault::Fault;
 use crate::output::{NOT_WELL, say};
-use crate::settings::{self, Environment, Given, Source, Written, find};
+use crate::settings::{self, Environment, given_flags};
 use crate::units::show_size;
 
 /// Subcommands of `hashcache link`.
@@ -147,17 +147,9 @@ fn cannot(what: &str, error: LinkIdentityError) -> anyhow::Error {
 }
 
 fn status(args: &StatusArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let admin = args.admin.clone().map(|word| Given {
-        found: find("admin").expect("it is a setting of the proxy"),
-        written: Written::One(word),
-        source: Source::Flag("--admin".to_owned()),
-    });
-    let given = admin.into_iter().collect();
+    let given = given_flags([("admin", &args.admin)]);
     let effective = settings::load(args.config.as_deref(), given, environment)?;
-    let Some(admin) = effective.values.admin else {
-        let fault = Fault::new("the proxy has no admin listener");
-        return Err(fault.hint("start the proxy with `--admin ADDRESS`").into());
-    };
+    let admin = address(&effective)?;
     let (answered, text) = ask(admin, "GET /-/links", "", "", PATIENCE).with_context(|| {
         let fault = Fault::new(format!("cannot ask the proxy at {admin}"));
         fault.hint("is it running? `--admin` names the address of its admin listener")

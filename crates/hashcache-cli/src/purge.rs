@@ -3,18 +3,17 @@
 //! Called by `main`. Sends a POST to the admin listener; its address and token are read from the
 //! settings of the proxy.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use serde_json::{Map, Value, json};
 
-use crate::admin_client::ask;
+use crate::admin_client::{address, change, token};
 use crate::fault::Fault;
 use crate::output::say;
-use crate::settings::{self, Environment, Given, Source, Written, find};
+use crate::settings::{self, Environment, Given, given_flags};
 
 /// Arguments of `hashcache purge`.
 #[derive(Args, Clone, Debug)]
@@ -60,29 +59,13 @@ pub struct PurgeArgs {
     admin_token_file: Option<String>,
 }
 
-/// A removal waits for a write to disk, and a slow disk may have other writes queued.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// Purges.
 pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     let effective = settings::load(args.config.as_deref(), args.given(), environment)?;
-    let Some(admin) = effective.values.admin else {
-        let fault = Fault::new("the proxy has no admin listener");
-        return Err(fault.hint("start the proxy with `--admin ADDRESS`").into());
-    };
-    let Some(file) = &effective.values.admin_token_file else {
-        let fault = Fault::new("no token file is configured");
-        let hint = "give the proxy's `--admin-token-file FILE`, or set HASHCACHE_ADMIN_TOKEN_FILE";
-        return Err(fault.hint(hint).into());
-    };
-    let token = token(file)?;
+    let admin = address(&effective)?;
+    let token = token(&effective)?;
     let body = args.body().to_string();
-    let fields = format!(
-        "Authorization: Bearer {token}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n",
-        body.len()
-    );
-    let (status, answer) = ask(admin, "POST /-/purge", &fields, &body, PATIENCE)
+    let (status, answer) = change(admin, "/-/purge", &token, &body)
         .with_context(|| format!("cannot ask the proxy at {admin}"))?;
     if status != 200 {
         let fault = Fault::new(format!("the proxy refused: {}", answer.trim()));
@@ -100,18 +83,10 @@ pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCo
 
 impl PurgeArgs {
     fn given(&self) -> Vec<Given> {
-        let flags = [
+        given_flags([
             ("admin", &self.admin),
             ("admin-token-file", &self.admin_token_file),
-        ];
-        let given = |(flag, word): (&str, &Option<String>)| {
-            Some(Given {
-                found: find(flag).expect("both are settings of the proxy"),
-                written: Written::One(word.clone()?),
-                source: Source::Flag(format!("--{flag}")),
-            })
-        };
-        flags.into_iter().filter_map(given).collect()
+        ])
     }
 
     fn body(&self) -> Value {
@@ -135,18 +110,6 @@ impl PurgeArgs {
         }
         Value::Object(body)
     }
-}
-
-fn token(file: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(file)
-        .with_context(|| format!("cannot read the token in {}", file.display()))?;
-    let token = text.trim();
-    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let fault = Fault::new(format!("{} contains no token", file.display()));
-        let hint = "a token is one line of 16 or more letters and digits";
-        return Err(fault.hint(hint).into());
-    }
-    Ok(token.to_owned())
 }
 
 /// A line for each thing that was purged.

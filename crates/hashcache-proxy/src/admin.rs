@@ -1,15 +1,17 @@
 //! The admin listener: metrics, health and figures, for operators and their monitoring.
 //!
 //! Started by `server` on a bound listener, by default on loopback. Answers `/`, `/metrics`,
-//! `/stats`, `/-/links`, `/-/healthy` and `/-/ready`, which change nothing, and `POST /-/purge`,
-//! which needs a token.
+//! `/stats`, `/-/links`, `/-/healthy`, `/-/ready` and `/-/offline`, which change nothing, and
+//! `POST` to `/-/purge` and `/-/offline`, which need a token.
 //!
 //! Invariants: a page of a foreign site cannot read this through a browser on this machine (DNS
 //! rebinding): Host must be a loopback name, a loopback address or the address of the connection.
 //! Connections are few, and each ends within a minute.
 
 mod answer;
+mod offline;
 mod purge;
+mod token;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -30,10 +32,13 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use self::answer::{plain, typed};
-pub(crate) use self::purge::read_token;
+use self::offline::Switch;
 use self::purge::{Purges, SitesView};
+use self::token::Token;
+pub(crate) use self::token::read_token;
 use crate::frame::document;
 use crate::metrics::Exposition;
+use crate::offline::Line;
 use crate::page::{self, PageReader};
 use crate::purge::Purger;
 
@@ -43,24 +48,26 @@ pub(crate) struct Admin {
     exposition: Exposition,
     draining: AtomicBool,
     purges: Option<Purges>,
+    switch: Switch,
 }
 
 impl Admin {
-    /// Serves these figures, and purges for clients with the token in `token_file`.
+    /// Serves these figures, and changes for clients with the token in `token_file`.
     pub(crate) fn new(
         exposition: Exposition,
+        line: Arc<Line>,
         purger: Purger,
         sites: SitesView,
         token_file: Option<PathBuf>,
     ) -> Arc<Self> {
-        // Logs a bad token file now, and not only at the first purge.
-        let _told = token_file.as_deref().map(purge::token);
+        let token = Token::new(token_file);
         Arc::new(Self {
             purges: Some(Purges {
                 purger,
                 sites,
-                token_file,
+                token: token.clone(),
             }),
+            switch: Switch { line, token },
             ..Self::of(exposition)
         })
     }
@@ -70,6 +77,10 @@ impl Admin {
             exposition,
             draining: AtomicBool::new(false),
             purges: None,
+            switch: Switch {
+                line: Arc::default(),
+                token: Token::new(None),
+            },
         }
     }
 
@@ -123,14 +134,7 @@ impl Admin {
             async move {
                 let response = match admin.refusal(&head, local) {
                     Some(refusal) => refusal,
-                    None if head.method == Method::POST && head.uri.path() == purge::PATH => {
-                        match &admin.purges {
-                            Some(purges) => purges.answer(&head.headers, body).await,
-                            None => {
-                                plain(StatusCode::NOT_FOUND, "no such page; see /\n".to_owned())
-                            }
-                        }
-                    }
+                    None if head.method == Method::POST => admin.change(&head, body).await,
                     None => admin.answer(&head),
                 };
                 Ok::<_, Infallible>(response.map(Full::new))
@@ -166,6 +170,19 @@ impl Admin {
         }
     }
 
+    /// The answer to a request that changes something.
+    async fn change(
+        &self,
+        head: &http::request::Parts,
+        body: hyper::body::Incoming,
+    ) -> Response<Bytes> {
+        match (head.uri.path(), &self.purges) {
+            (purge::PATH, Some(purges)) => purges.answer(&head.headers, body).await,
+            (offline::PATH, _) => self.switch.answer(&head.headers, body).await,
+            _ => self.answer(head),
+        }
+    }
+
     /// The answer to one request for a page.
     fn answer(&self, head: &http::request::Parts) -> Response<Bytes> {
         if head.method != Method::GET && head.method != Method::HEAD {
@@ -178,6 +195,7 @@ impl Admin {
             "/stats" => json_page(StatusCode::OK, &self.exposition.stats()),
             "/-/healthy" => plain(StatusCode::OK, "ok\n".to_owned()),
             "/-/ready" => self.ready(),
+            offline::PATH => json_page(StatusCode::OK, &offline::state(&self.switch.line)),
             purge::PATH => not_allowed("POST"),
             _ => plain(StatusCode::NOT_FOUND, "no such page; see /\n".to_owned()),
         }
@@ -302,7 +320,7 @@ fn json_page(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
 
 /// The page of `hashcache link status`.
 const LINKS: &str = "/-/links";
-const PATHS: [(&str, &str); 6] = [
+const PATHS: [(&str, &str); 7] = [
     ("/metrics", "metrics for Prometheus (OpenMetrics)"),
     ("/stats", "the main metrics as JSON"),
     ("/-/healthy", "health: 200 if the process answers"),
@@ -311,6 +329,10 @@ const PATHS: [(&str, &str); 6] = [
         "readiness, and the state of the cache and the clock",
     ),
     (LINKS, "links to parents and from children, as JSON"),
+    (
+        offline::PATH,
+        "whether the line counts as down; POST a mode as JSON, with the token",
+    ),
     ("/-/purge", "POST a purge as JSON, with the token"),
 ];
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -116,6 +116,17 @@ pub(crate) enum Reload {
     Kept,
 }
 
+/// One counter for each word of [`Failure::SLUGS`].
+#[derive(Debug)]
+struct FailureCounts([AtomicU64; Failure::SLUGS.len()]);
+
+impl Default for FailureCounts {
+    // The standard library has it for arrays of up to 32 elements.
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
 /// One worker's counters; aligned so that two workers never write to one cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -230,16 +241,6 @@ impl WorkerMetrics {
     /// Counts a tunnel as open while the guard lives.
     pub(crate) fn tunnel(self: &Arc<Self>) -> OpenGauge {
         OpenGauge::new(self, |worker| &worker.tunnels)
-    }
-}
-
-/// A counter for each failure; arrays of this length have no default of their own.
-#[derive(Debug)]
-struct FailureCounts([AtomicU64; Failure::SLUGS.len()]);
-
-impl Default for FailureCounts {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 }
 

@@ -5,7 +5,8 @@
 //! user: for this request, or for those inside the connection that a CONNECT opens, if it may be
 //! intercepted.
 //!
-//! Invariants: a password is asked for only over TLS and from networks that the operator trusts.
+//! Invariants: a password is asked for only over TLS and from networks that the operator trusts,
+//! and never on a connection that the network has sent here.
 //! The field Proxy-Authorization is taken out of the request by the caller, whatever is decided.
 
 use std::sync::Arc;
@@ -101,7 +102,7 @@ pub(crate) async fn permit(
 ///
 /// # Errors
 /// A limit on requests is reached.
-fn permission(
+pub(crate) fn permission(
     connection: &Connection,
     Decided { action, limits }: Decided,
     user: Option<Arc<str>>,
@@ -160,10 +161,23 @@ fn needs_user_inside(
 }
 
 /// What the rules say of a request, by one generation of the settings.
-struct Decided {
+pub(crate) struct Decided {
     action: AccessAction,
     /// The numbers of its limits, if there are any, and where these limits are.
     limits: Option<(Arc<LimitPlan>, u64)>,
+}
+
+/// Decides about a request, or with the method CONNECT a tunnel, of a client that cannot be asked
+/// for a login.
+///
+/// # Errors
+/// The client may not make it.
+pub(crate) fn decide_without_login(
+    connection: &Connection,
+    (method, authority): (&Method, &Authority),
+) -> Result<Decided, Failure> {
+    let request = (RequestUser::Unknowable, method, authority);
+    decide(connection, request)?.map_err(|UserNeeded| Failure::LoginImpossible)
 }
 
 fn decide(
@@ -171,15 +185,24 @@ fn decide(
     (user, method, authority): (RequestUser<'_>, &Method, &Authority),
 ) -> Result<Result<Decided, UserNeeded>, Failure> {
     let live = connection.worker.common.live();
-    let request = (user, method.as_str(), authority);
-    let decided = connection
-        .access
-        .permit(&connection.worker, &live, request)?;
-    Ok(decided.map(|Decision { action, rule }| {
-        let numbers = rule.map_or(0, |rule| live.access.limits(rule));
-        let limits = (numbers != 0).then(|| (Arc::clone(&live.limits), numbers));
-        Decided { action, limits }
-    }))
+    let decide = |user| {
+        let request = (user, method.as_str(), authority);
+        connection.access.permit(&connection.worker, &live, request)
+    };
+    let decided = decide(user);
+    // A client that the network has sent here does not know that it speaks to a proxy.
+    let may_lack_login =
+        connection.destination.is_some() && user == RequestUser::Unknowable && live.users.is_some();
+    match decided {
+        Err(_) if may_lack_login && decide(RequestUser::Unknown) == Ok(Err(UserNeeded)) => {
+            Err(Failure::LoginImpossible)
+        }
+        decided => Ok(decided?.map(|Decision { action, rule }| {
+            let numbers = rule.map_or(0, |rule| live.access.limits(rule));
+            let limits = (numbers != 0).then(|| (Arc::clone(&live.limits), numbers));
+            Decided { action, limits }
+        })),
+    }
 }
 
 /// The user whose name and password the field has.

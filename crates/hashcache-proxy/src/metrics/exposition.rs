@@ -24,6 +24,7 @@ use crate::access_log::AccessLogger;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::intercept::{Handshake, InterceptState, Reason};
+use crate::offline::Line;
 use crate::peer::learned::LearnedCounts;
 use crate::quota::LimiterFigures;
 use crate::site::live::LiveSites;
@@ -55,6 +56,7 @@ pub(crate) struct Exposition {
     sites: Option<Arc<AskSites>>,
     links: Option<Arc<AskLinks>>,
     limiter: Option<Arc<AskLimiter>>,
+    line: Arc<Line>,
     start_seconds: u64,
 }
 
@@ -78,6 +80,7 @@ impl Exposition {
             sites: None,
             links: None,
             limiter: None,
+            line: Arc::default(),
             start_seconds,
         }
     }
@@ -88,6 +91,11 @@ impl Exposition {
             intercept_state,
             ..self
         }
+    }
+
+    /// The same with the line to the Internet.
+    pub(crate) fn with_line(self, line: Arc<Line>) -> Self {
+        Self { line, ..self }
     }
 
     /// The same with the origins of sites.
@@ -186,6 +194,7 @@ impl Exposition {
             "links": self.links(),
             "access_log_dropped": self.log.figures().dropped,
             "clock_suspect": self.clock.suspect(),
+            "offline": self.line.is_down(),
             "resident_bytes": resident_bytes(),
             "uptime_seconds": now.saturating_sub(self.start_seconds),
             "version": VERSION,
@@ -535,6 +544,11 @@ impl Collector for Exposition {
             "hashcache_clock_suspect",
             "1 if the proxy's clock may be wrong",
             u64::from(self.clock.suspect()),
+        )?;
+        page.gauge(
+            "hashcache_offline",
+            "1 while the line to the Internet counts as down",
+            u64::from(self.line.is_down()),
         )?;
         if let Some(bytes) = resident_bytes() {
             page.gauge(

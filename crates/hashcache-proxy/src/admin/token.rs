@@ -1,0 +1,101 @@
+//! The token without which the admin listener changes nothing.
+//!
+//! It is in a file that the operator names, and in the request as `Authorization: Bearer …`. Called
+//! by `purge` and `offline`.
+//!
+//! Invariants: a page of a foreign site cannot send the token: with Authorization, browsers send a
+//! preflight request first, and that is refused. The time of a refusal does not reveal the token.
+
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+
+use super::answer::error;
+use crate::state_file::{Link, open_regular};
+
+/// The place of the token; none: nothing may be changed.
+#[derive(Clone, Debug)]
+pub(super) struct Token(Option<PathBuf>);
+
+impl Token {
+    /// The token in this file. A bad file is logged now, and not only at the first use.
+    pub(super) fn new(path: Option<PathBuf>) -> Self {
+        let _told = path.as_deref().map(token);
+        Self(path)
+    }
+
+    /// The response to a request without the token.
+    pub(super) fn refusal(&self, fields: &HeaderMap) -> Option<Response<Bytes>> {
+        let Some(path) = &self.0 else {
+            return Some(error(
+                StatusCode::FORBIDDEN,
+                "no token is configured: start the proxy with --admin-token-file FILE",
+            ));
+        };
+        let Some(token) = token(path) else {
+            return Some(error(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the token file cannot be read, or has fewer than 16 bytes",
+            ));
+        };
+        let given = fields.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        let given = given.and_then(|value| value.strip_prefix(b"Bearer "));
+        if given.is_some_and(|given| is_equal(given.trim_ascii(), &token)) {
+            return None;
+        }
+        let mut refusal = error(StatusCode::UNAUTHORIZED, "the token is missing or wrong");
+        let bearer = HeaderValue::from_static("Bearer");
+        refusal.headers_mut().insert(WWW_AUTHENTICATE, bearer);
+        Some(refusal)
+    }
+}
+
+/// The token in the file at `path`; if there is no valid one, that is logged.
+fn token(path: &Path) -> Option<Vec<u8>> {
+    match read_token(path) {
+        Ok(token) => Some(token),
+        Err(error) => {
+            let path = path.display();
+            tracing::warn!(%error, %path, "no valid token: the admin listener refuses changes");
+            None
+        }
+    }
+}
+
+/// The token in the file at `path`; an error if there is no valid one.
+pub(crate) fn read_token(path: &Path) -> io::Result<Vec<u8>> {
+    let file = open_regular(path, Link::Followed)?;
+    let facts = file.metadata()?;
+    // At the start this is an error that names the fix. Here the file has changed since then.
+    if facts.mode() & OTHERS != 0 {
+        return Err(io::Error::other("other users can read it or write to it"));
+    }
+    let mut token = Vec::new();
+    file.take(TOKEN_MAX + 1).read_to_end(&mut token)?;
+    if u64::try_from(token.len()).is_ok_and(|bytes| bytes > TOKEN_MAX) {
+        return Err(io::Error::other("it has more than 4 KiB"));
+    }
+    let token = token.trim_ascii();
+    if token.len() < TOKEN_MIN {
+        return Err(io::Error::other("it has fewer than 16 bytes"));
+    }
+    Ok(token.to_vec())
+}
+
+/// Permissions that the token file must not have: only the owner and the group may read it.
+const OTHERS: u32 = 0o027;
+
+/// Compares in constant time.
+fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    let differences = one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b));
+    std::hint::black_box(differences) == 0 && one.len() == other.len()
+}
+
+/// Minimum length of a token, bytes: shorter ones can be guessed.
+const TOKEN_MIN: usize = 16;
+/// A longer file is not a token.
+const TOKEN_MAX: u64 = 4 << 10;
