@@ -63,6 +63,7 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
         clock: state_file(&effective, "clock"),
         verified: state_file(&effective, "verified"),
         chunks: state_file(&effective, "chunks"),
+        quotas: state_file(&effective, "quotas"),
     };
     let absent = absent_files(&effective, &state);
     let cache = open(&effective)?;
@@ -147,7 +148,7 @@ pub fn start_warnings(effective: &Effective) -> anyhow::Result<Vec<Warning>> {
 fn absent_files(effective: &Effective, state: &StateFiles) -> Vec<PathBuf> {
     let files = effective.values.cache.iter();
     let files = files.chain(&state.clock).chain(&state.verified);
-    let files = files.chain(&state.chunks);
+    let files = files.chain(&state.chunks).chain(&state.quotas);
     let is_absent = |path: &&PathBuf| fs::symlink_metadata(path).is_err();
     files.filter(is_absent).cloned().collect()
 }

@@ -29,6 +29,7 @@ mod not_stored;
 mod page_groups;
 mod permission;
 mod purge;
+mod quota;
 mod request;
 mod reuse;
 #[allow(
@@ -82,6 +83,7 @@ pub use peer::{
     Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
     PeerSummary,
 };
+pub use quota::{LimitPer, LimitSettings, Quota, QuotaEnd, QuotaPeriod, Rate};
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{Listening, RunError, Supervisor, Warning, preflight, run, warnings};
 pub use settings::{

@@ -39,6 +39,7 @@ use crate::not_stored::RecentlyNotStored;
 use crate::page_groups::PageGroups;
 use crate::purge::Purger;
 use crate::queries::Queries;
+use crate::quota::{LimitPlan, Limiter};
 use crate::route::{Hop, Route, RouteRequest, Routes, Siblings, literal_address};
 use crate::settings::{CollapseWait, Fail, Mode, Settings};
 use crate::share::Shares;
@@ -76,6 +77,8 @@ pub(crate) struct Common {
     pub(crate) purger: Purger,
     pub(crate) page_groups: PageGroups,
     pub(crate) shares: Arc<Shares>,
+    /// Who has used how much of their quotas and rates.
+    pub(crate) limiter: Arc<Limiter>,
     /// Checks of passwords.
     pub(crate) user_checks: Arc<UserChecks>,
     pub(crate) own: OwnAddresses,
@@ -103,6 +106,8 @@ pub(crate) struct LiveSettings {
     pub(crate) balancers: Vec<Prefix>,
     /// The access rules. They are asked before `clients`.
     pub(crate) access: Arc<AccessRules>,
+    /// The limits that its rules name.
+    pub(crate) limits: Arc<LimitPlan>,
     /// The lists that its rules name.
     pub(crate) lists: Arc<Lists>,
     /// The users whose passwords are known, if there are any.
@@ -221,6 +226,11 @@ impl LiveSettings {
             clients: Clients::new(&settings.allow_client, own.clone()),
             balancers: settings.proxy_protocol_from.clone(),
             access: Arc::clone(&settings.access),
+            limits: Arc::new(LimitPlan {
+                limits: settings.access_limits.clone(),
+                zone: zone.clone(),
+                contact: settings.access.contact().map(Box::from),
+            }),
             lists,
             users,
             realm: settings.login_realm.as_str().into(),

@@ -35,6 +35,7 @@ pub struct AccessTable {
     ports: Option<Vec<toml::Value>>,
     methods: Option<Vec<String>>,
     times: Option<Vec<String>>,
+    limits: Option<Vec<String>>,
     reason: Option<String>,
 }
 
@@ -60,6 +61,7 @@ impl AccessTable {
             users: each(self.users, user, ("users", USERS), &mut faults),
             groups: self.groups,
             lists: self.lists,
+            limits: self.limits,
             name: self.name,
             reason: self.reason,
             ..AccessRule::of(action.unwrap_or(AccessAction::Deny))
@@ -202,7 +204,7 @@ fn client(word: &str) -> Result<RuleClients, &'static str> {
 }
 
 /// Names have a letter, so that no mistyped address is taken for one.
-fn is_name(word: &str) -> bool {
+pub(super) fn is_name(word: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     word.starts_with(|first: char| first.is_ascii_alphabetic()) && word.chars().all(is_part)
 }
@@ -285,6 +287,14 @@ fn rule_fault(error: &AccessRuleError, settings: &AccessSettings) -> Fault {
                 None => fault.hint("write a `[[list]]` with this name and its files"),
             }
         }
+        AccessRuleError::UnknownLimit { name } => {
+            let known = settings.limits.iter().map(String::as_str);
+            match suggest::nearest(name, known) {
+                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+                None => fault.hint("write a `[[limit]]` with this name"),
+            }
+        }
+        AccessRuleError::NoLimits => fault.hint("name a `[[limit]]`, as in limits = [\"pupil\"]"),
         AccessRuleError::Unreachable { .. } => {
             fault.hint("the first rule that matches decides: move this one up, or remove it")
         }
@@ -324,6 +334,7 @@ mod tests {
              ports = [80, \"8000-8999\"]
              methods = [\"GET\", \"CONNECT\"]
              times = [\"Mon-Fri 08:00-15:30\"]
+             limits = [\"pupil\"]
              reason = \"Lessons.\"",
         );
         let rule = rule.unwrap();
@@ -339,6 +350,7 @@ mod tests {
         assert_eq!(rule.ports.unwrap().len(), 2);
         assert_eq!(rule.methods.unwrap(), ["GET", "CONNECT"]);
         assert_eq!(rule.times.unwrap().len(), 1);
+        assert_eq!(rule.limits.unwrap(), ["pupil"]);
     }
 
     #[test]

@@ -45,6 +45,14 @@ const RULES: &str = "
     clients = [\"pupils\"]
     times = [\"Mon 08:00-09:00\"]
     destinations = [\"lessons.localhost\"]
+    [[access]]
+    action = \"limit\"
+    destinations = [\"films.localhost\"]
+    limits = [\"films\"]
+    [[limit]]
+    name = \"films\"
+    per = \"client\"
+    bandwidth = \"1MiB\"
 ";
 
 fn start(home: &Home) -> Running {
@@ -163,6 +171,14 @@ async fn number_text_reason_contact_and_time_are_told() {
     assert!(
         told.contains("neither private nor in `allow_client`"),
         "{told}"
+    );
+    let (answer, told) = explain(&home, proxy.admin, &["http://films.localhost/"]);
+    assert!(told.contains("rule 6 allows it, within: films"), "{told}");
+    let rule = &answer["access"]["checks"][0]["rule"];
+    assert_eq!(
+        (&rule["number"], &rule["limits"][0]),
+        (&6.into(), &"films".into()),
+        "{answer}"
     );
     let (answer, _) = explain(&home, proxy.admin, &["http://live.localhost/"]);
     assert_eq!(answer["store"]["state"], "bypass", "{answer}");

@@ -29,6 +29,7 @@ mod proxy_groups;
 mod proxy_hostile;
 mod proxy_htcp;
 mod proxy_intercept;
+mod proxy_limits;
 mod proxy_link;
 mod proxy_link_frames;
 mod proxy_link_hints;

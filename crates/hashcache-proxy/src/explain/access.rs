@@ -341,8 +341,20 @@ impl<'a> Asking<'a> {
             AccessAction::Deny => "denies it",
             AccessAction::Tunnel => "allows it; a CONNECT is never intercepted",
             AccessAction::NoCache => "allows it; nothing is looked up or stored",
+            AccessAction::Limit => "allows it",
         };
-        format!("{name} {meaning}")
+        let limits = self.limits(rule);
+        match limits.is_empty() {
+            true => format!("{name} {meaning}"),
+            false => format!("{name} {meaning}, within: {}", limits.join(", ")),
+        }
+    }
+
+    /// The names of the limits of a rule.
+    fn limits(&self, rule: usize) -> Vec<&str> {
+        let numbers = self.live.access.limits(rule);
+        let limits = self.live.limits.numbered(numbers);
+        limits.map(|(_, limit)| &*limit.name).collect()
     }
 
     fn rule_json(&self, rule: usize) -> Value {
@@ -354,6 +366,7 @@ impl<'a> Asking<'a> {
             "number": rule + 1,
             "name": access.label(rule),
             "action": word,
+            "limits": self.limits(rule),
             "written": access.written(rule),
             "reason": access.reason(rule),
             "contact": access.contact(),

@@ -19,13 +19,14 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::links::{self, LinkView};
-use super::{CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, origins};
+use super::{CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, origins, quotas};
 use crate::access_log::AccessLogger;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::intercept::{Handshake, InterceptState, Reason};
 use crate::offline::Line;
 use crate::peer::learned::LearnedCounts;
+use crate::quota::LimiterFigures;
 use crate::site::live::LiveSites;
 use crate::upstream::UpstreamFigures;
 
@@ -40,6 +41,9 @@ type AskLinks = dyn Fn() -> LinkView + Send + Sync;
 /// The sites in effect; read at every scrape.
 type AskSites = dyn Fn() -> Arc<LiveSites> + Send + Sync;
 
+/// What clients have done under limits; read at every scrape.
+type AskLimiter = dyn Fn() -> LimiterFigures + Send + Sync;
+
 /// The sources of all figures.
 #[derive(Clone)]
 pub(crate) struct Exposition {
@@ -51,6 +55,7 @@ pub(crate) struct Exposition {
     intercept_state: Arc<InterceptState>,
     sites: Option<Arc<AskSites>>,
     links: Option<Arc<AskLinks>>,
+    limiter: Option<Arc<AskLimiter>>,
     line: Arc<Line>,
     start_seconds: u64,
 }
@@ -74,6 +79,7 @@ impl Exposition {
             intercept_state: Arc::default(),
             sites: None,
             links: None,
+            limiter: None,
             line: Arc::default(),
             start_seconds,
         }
@@ -107,6 +113,17 @@ impl Exposition {
     pub(crate) fn with_links(self, links: impl Fn() -> LinkView + Send + Sync + 'static) -> Self {
         Self {
             links: Some(Arc::new(links)),
+            ..self
+        }
+    }
+
+    /// The same with quotas and rates.
+    pub(crate) fn with_limiter(
+        self,
+        limiter: impl Fn() -> LimiterFigures + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            limiter: Some(Arc::new(limiter)),
             ..self
         }
     }
@@ -380,6 +397,9 @@ impl Collector for Exposition {
         self.encode_summaries(&mut page)?;
         if let Some(view) = &self.links {
             links::encode(&mut page.0, &view().figures)?;
+        }
+        if let Some(figures) = &self.limiter {
+            quotas::encode(&mut page.0, &figures())?;
         }
 
         page.gauge("hashcache_objects", "Stored objects", engine.objects)?;

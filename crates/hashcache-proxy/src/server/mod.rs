@@ -77,6 +77,7 @@ use crate::page_groups::PageGroups;
 use crate::peers;
 use crate::purge::Purger;
 use crate::queries::Queries;
+use crate::quota::Limiter;
 use crate::settings::{Listen, Settings, StateFiles};
 use crate::share::Shares;
 use crate::site::live::LiveSites;
@@ -210,6 +211,7 @@ pub fn run<E: fmt::Display>(
     let lists = Lists::load(&settings.lists, &cache, &Lists::default())?;
     let access = (Arc::new(lists), users(&settings, &cache)?, zone);
     warnings::log(&settings);
+    let limiter = Limiter::load(state.quotas, Arc::clone(&clock), &cache);
     let live = LiveSettings::new(&settings, 0, &own, shared, hops, shown, access);
     // Pages of a site that any host leads to carry other names in Referer.
     let site = settings
@@ -243,6 +245,7 @@ pub fn run<E: fmt::Display>(
             cache.stats().memory_limit_bytes,
             settings.limits.client_share,
         ),
+        limiter: Arc::clone(&limiter),
         user_checks: Arc::new(user_checks),
         collapse,
         not_stored: RecentlyNotStored::default(),
@@ -314,6 +317,10 @@ pub fn run<E: fmt::Display>(
         let common = Arc::clone(&common);
         move || links::view(&common)
     });
+    let exposition = exposition.with_limiter({
+        let limiter = Arc::clone(&limiter);
+        move || limiter.figures()
+    });
     let admin = Admin::new(
         exposition,
         line,
@@ -345,6 +352,7 @@ pub fn run<E: fmt::Display>(
     runtime.spawn(list_refresh::keep_lists(Arc::clone(&common), cache.clone()));
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
+    runtime.spawn(Arc::clone(&limiter).keep());
     runtime.spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));
     let bound = Listening {
         clients: listen,
@@ -381,6 +389,9 @@ pub fn run<E: fmt::Display>(
     }
     if let Err(error) = verified.persist() {
         warn!(%error, "verified hosts not saved");
+    }
+    if let Err(error) = limiter.persist() {
+        warn!(%error, "usage of quotas not saved");
     }
     if let Err(error) = chunks.persist() {
         warn!(%error, "tables of chunks not saved");
