@@ -28,6 +28,7 @@ mod man;
 mod plan;
 mod proxy;
 mod purge;
+mod report;
 
 // Logging.
 mod logging;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Purge(args) => purge::run(&args, &environment),
+        Command::Report(args) => report::run(&args, &environment),
         Command::Ca(command) => ca::run(&command, &environment),
         Command::Link(command) => link::run(&command, &environment),
         Command::Config(command) => config::run(command, &environment),

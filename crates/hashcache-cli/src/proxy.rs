@@ -59,6 +59,7 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
         clock: state_file(&effective, "clock"),
         verified: state_file(&effective, "verified"),
         chunks: state_file(&effective, "chunks"),
+        history: state_file(&effective, "history"),
     };
     let absent = absent_files(&effective, &state);
     let cache = open(&effective)?;
@@ -138,7 +139,7 @@ pub fn start_problems(effective: &Effective) -> Vec<Fault> {
 fn absent_files(effective: &Effective, state: &StateFiles) -> Vec<PathBuf> {
     let files = effective.values.cache.iter();
     let files = files.chain(&state.clock).chain(&state.verified);
-    let files = files.chain(&state.chunks);
+    let files = files.chain(&state.chunks).chain(&state.history);
     let is_absent = |path: &&PathBuf| fs::symlink_metadata(path).is_err();
     files.filter(is_absent).cloned().collect()
 }
@@ -284,7 +285,7 @@ fn cannot_run(error: RunError) -> anyhow::Error {
 }
 
 /// A file that keeps state for the next start: beside the cache, where we may write.
-fn state_file(effective: &Effective, ending: &str) -> Option<PathBuf> {
+pub fn state_file(effective: &Effective, ending: &str) -> Option<PathBuf> {
     let cache = effective.values.cache.first()?;
     let file = cache.with_extension(ending);
     if file == *cache {

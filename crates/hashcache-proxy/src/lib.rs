@@ -50,10 +50,16 @@ mod access_log;
 mod admin;
 mod clock;
 mod frame;
+mod history;
 mod metrics;
 mod page;
 mod state_file;
 
+pub use frame::Escaped;
+pub use history::counts::{Counts, Kind, KindCounts, Table, Totals};
+pub use history::file::{Read as HistoryRead, read as read_history};
+pub use history::name::Name as HistoryName;
+pub use history::record::{Hour, HourRecord, Lines};
 pub use intercept::Intercept;
 pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};

@@ -98,6 +98,14 @@ impl Metrics {
         self.authority_ends.store(end.unwrap_or(0), Relaxed);
     }
 
+    /// Bytes sent to clients, and bytes received from upstream, both without tunnels.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        (
+            self.sum(|worker| &worker.client_bytes),
+            self.sum(|worker| &worker.origin_bytes),
+        )
+    }
+
     fn sum(&self, count: impl Fn(&WorkerMetrics) -> &AtomicU64) -> u64 {
         self.workers
             .iter()

@@ -7,6 +7,7 @@ mod configuration;
 mod environment;
 mod operation;
 mod plan;
+mod report;
 
 mod cache_box;
 mod proxy_process;

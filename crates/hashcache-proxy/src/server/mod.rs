@@ -54,6 +54,8 @@ use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
+use crate::history::History;
+use crate::history::name::ClientForm;
 use crate::intercept::InterceptState;
 use crate::link::chunk_tables::ChunkTables;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
@@ -125,6 +127,16 @@ pub fn run<E: std::fmt::Display>(
     let log = Arc::new(log);
     let clock = Arc::new(Clock::start(state.clock));
     let metrics = Metrics::new(settings.workers);
+    let client_form = match settings.log_anonymize {
+        true => ClientForm::Network,
+        false => ClientForm::Client,
+    };
+    let history = History::start(
+        state.history,
+        client_form,
+        (&cache, settings.workers),
+        (&clock, &metrics),
+    );
     let identity = Identity::load(&settings.tls, &clock)?;
     let interceptor = interceptor(&settings, &clock)?;
     account(interceptor.as_deref(), &cache, &metrics);
@@ -213,6 +225,7 @@ pub fn run<E: std::fmt::Display>(
                 cache: cache.clone(),
                 log: log.worker(),
                 metrics: metrics.worker(number),
+                history: Arc::clone(&history),
                 settings: settings.clone(),
                 counts: Arc::clone(&counts),
                 stopping: stopping.clone(),
@@ -281,6 +294,7 @@ pub fn run<E: std::fmt::Display>(
     }
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
+    runtime.spawn(Arc::clone(&history).keep());
     runtime.spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));
     listening(&Listening {
         clients: listen,
@@ -309,6 +323,9 @@ pub fn run<E: std::fmt::Display>(
     }
     if let Err(error) = verified.persist() {
         warn!(%error, "verified hosts not saved");
+    }
+    if let Err(error) = history.persist() {
+        warn!(%error, "history not saved");
     }
     if let Err(error) = chunks.persist() {
         warn!(%error, "tables of chunks not saved");

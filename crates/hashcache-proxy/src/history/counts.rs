@@ -1,0 +1,361 @@
+//! What is counted: in all by the kind of answer, and for each site and client.
+//!
+//! Filled by `tally`, stored by `record`, shown by the dashboard and `hashcache report`.
+//!
+//! Invariant: a bounded table loses no count: what has no line of its own is in its rest.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use crate::access_log::{LogEntry, Outcome, OutcomeClass};
+
+/// Where the answer to a request came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A hit in memory.
+    Memory,
+    /// A hit on disk.
+    Disk,
+    /// A hit on a stored error.
+    Negative,
+    /// A hit on a stale response.
+    Stale,
+    /// A stored response that the origin confirmed.
+    Revalidated,
+    /// The fetch of another request.
+    Collapsed,
+    /// Another cache.
+    Peer,
+    /// The origin.
+    Origin,
+    /// Nowhere: the request failed or was refused.
+    Failed,
+    /// The proxy itself.
+    Own,
+    /// A tunnel. Its bytes are in no total, because none of them could have been a hit.
+    Tunnel,
+}
+
+impl Kind {
+    /// All kinds with their names, in numerical order.
+    pub const ALL: [(Self, &'static str); 11] = [
+        (Self::Memory, "memory"),
+        (Self::Disk, "disk"),
+        (Self::Negative, "negative"),
+        (Self::Stale, "stale"),
+        (Self::Revalidated, "revalidated"),
+        (Self::Collapsed, "collapsed"),
+        (Self::Peer, "peer"),
+        (Self::Origin, "origin"),
+        (Self::Failed, "failed"),
+        (Self::Own, "own"),
+        (Self::Tunnel, "tunnel"),
+    ];
+
+    pub(super) fn of(entry: &LogEntry<'_>) -> Self {
+        match (entry.outcome, entry.class()) {
+            (Outcome::Tunnel, _) => Self::Tunnel,
+            (_, None) => Self::Own,
+            (_, Some(OutcomeClass::Error)) => Self::Failed,
+            (Outcome::MemoryHit, _) => Self::Memory,
+            (Outcome::Hit, _) => Self::Disk,
+            (Outcome::NegativeHit, _) => Self::Negative,
+            (Outcome::StaleHit | Outcome::StaleIfError, _) => Self::Stale,
+            (Outcome::Revalidated, _) => Self::Revalidated,
+            (Outcome::Collapsed, _) => Self::Collapsed,
+            _ if entry.next_hop.is_some_and(|hop| hop.peer.is_some()) => Self::Peer,
+            _ => Self::Origin,
+        }
+    }
+
+    /// Whether this is a hit, in the sense of `/stats`.
+    pub fn is_hit(self) -> bool {
+        matches!(
+            self,
+            Self::Memory | Self::Disk | Self::Negative | Self::Stale
+        )
+    }
+
+    /// Whether this is a request for a resource.
+    pub fn is_request(self) -> bool {
+        !matches!(self, Self::Own | Self::Tunnel)
+    }
+}
+
+/// Requests of one kind, and the bytes sent for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KindCounts {
+    /// Log entries; of tunnels one for each five minutes.
+    pub requests: u64,
+    /// Bytes sent to clients, counted at the end of a request.
+    pub bytes: u64,
+}
+
+/// What is counted for all requests of a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Bytes sent to clients, counted while they are sent; without tunnels.
+    pub client_bytes: u64,
+    /// Bytes received from origins and peers, for whatever reason; without tunnels.
+    pub origin_bytes: u64,
+    /// By kind, in the order of [`Kind::ALL`].
+    pub kinds: [KindCounts; Kind::ALL.len()],
+}
+
+impl Totals {
+    /// The counts of one kind.
+    pub fn of(&self, kind: Kind) -> KindCounts {
+        self.kinds[kind as usize]
+    }
+
+    /// Requests for resources.
+    pub fn requests(&self) -> u64 {
+        self.requests_where(Kind::is_request)
+    }
+
+    /// Those of them that were hits.
+    pub fn hits(&self) -> u64 {
+        self.requests_where(Kind::is_hit)
+    }
+
+    fn requests_where(&self, is_counted: fn(Kind) -> bool) -> u64 {
+        let counted = Kind::ALL.iter().filter(|(kind, _)| is_counted(*kind));
+        let counted = counted.map(|(kind, _)| self.of(*kind).requests);
+        counted.fold(0, u64::saturating_add)
+    }
+
+    /// Bytes that clients got and no origin sent.
+    pub fn saved_bytes(&self) -> u64 {
+        self.client_bytes.saturating_sub(self.origin_bytes)
+    }
+
+    /// Whether anything was counted.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The sum with `other`.
+    #[must_use]
+    pub fn plus(self, other: &Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
+    /// What was added since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: &Self) -> Self {
+        self.with(earlier, u64::saturating_sub)
+    }
+
+    fn with(mut self, other: &Self, each: fn(u64, u64) -> u64) -> Self {
+        self.client_bytes = each(self.client_bytes, other.client_bytes);
+        self.origin_bytes = each(self.origin_bytes, other.origin_bytes);
+        for (kind, more) in self.kinds.iter_mut().zip(&other.kinds) {
+            kind.requests = each(kind.requests, more.requests);
+            kind.bytes = each(kind.bytes, more.bytes);
+        }
+        self
+    }
+
+    pub(super) fn add(&mut self, kind: Kind, bytes: u64) {
+        let counts = &mut self.kinds[kind as usize];
+        counts.requests = counts.requests.saturating_add(1);
+        counts.bytes = counts.bytes.saturating_add(bytes);
+    }
+}
+
+/// What is counted for one site or client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests for resources.
+    pub requests: u64,
+    /// Those of them that were hits.
+    pub hits: u64,
+    /// Bytes sent to clients, tunnels included.
+    pub client_bytes: u64,
+    /// Bytes received for these requests, tunnels included.
+    pub origin_bytes: u64,
+    /// Requests and tunnels for which origin or peer failed.
+    pub failures: u64,
+    /// Requests that origin or peer answered.
+    pub answered: u64,
+    /// Microseconds to the first byte of these, in all.
+    pub wait_us: u64,
+}
+
+impl Counts {
+    /// The fields, in the order of the record.
+    pub(super) fn fields(&self) -> [u64; 7] {
+        [
+            self.requests,
+            self.hits,
+            self.client_bytes,
+            self.origin_bytes,
+            self.failures,
+            self.answered,
+            self.wait_us,
+        ]
+    }
+
+    pub(super) fn from_fields(fields: [u64; 7]) -> Self {
+        let [
+            requests,
+            hits,
+            client_bytes,
+            origin_bytes,
+            failures,
+            answered,
+            wait_us,
+        ] = fields;
+        Self {
+            requests,
+            hits,
+            client_bytes,
+            origin_bytes,
+            failures,
+            answered,
+            wait_us,
+        }
+    }
+
+    /// Adds `other`.
+    pub fn add(&mut self, other: &Self) {
+        let mut fields = self.fields();
+        for (field, more) in fields.iter_mut().zip(other.fields()) {
+            *field = field.saturating_add(more);
+        }
+        *self = Self::from_fields(fields);
+    }
+
+    /// Bytes that clients got and no origin sent.
+    pub fn saved_bytes(&self) -> u64 {
+        self.client_bytes.saturating_sub(self.origin_bytes)
+    }
+
+    /// The order of tables: by bytes, then by requests.
+    pub(super) fn rank(&self) -> (u64, u64) {
+        (self.client_bytes, self.requests)
+    }
+}
+
+/// The counts of names, of which a bounded number have a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table<K: Eq + Hash> {
+    named: HashMap<K, Counts>,
+    rest: Counts,
+    most: usize,
+}
+
+impl<K: Copy + Eq + Hash> Table<K> {
+    /// A table of at most `most` lines.
+    pub fn new(most: usize) -> Self {
+        Self {
+            named: HashMap::new(),
+            rest: Counts::default(),
+            most,
+        }
+    }
+
+    /// Adds to a name. In a full table a new name takes the place of the smallest, if it is larger.
+    pub fn add(&mut self, name: K, counts: &Counts) {
+        if let Some(line) = self.named.get_mut(&name) {
+            line.add(counts);
+            return;
+        }
+        if self.named.len() < self.most {
+            self.named.insert(name, *counts);
+            return;
+        }
+        let smallest = self.named.iter().min_by_key(|(_, it)| it.rank());
+        match smallest.map(|(name, it)| (*name, it.rank())) {
+            Some((smallest, rank)) if rank < counts.rank() => {
+                let evicted = self.named.remove(&smallest).unwrap_or_default();
+                self.rest.add(&evicted);
+                self.named.insert(name, *counts);
+            }
+            _ => self.rest.add(counts),
+        }
+    }
+
+    /// Adds to the names that have no line.
+    pub fn add_rest(&mut self, counts: &Counts) {
+        self.rest.add(counts);
+    }
+
+    /// The names without a line, as one.
+    pub fn rest(&self) -> &Counts {
+        &self.rest
+    }
+
+    /// Takes everything out.
+    pub(super) fn drain(&mut self) -> (impl Iterator<Item = (K, Counts)> + '_, Counts) {
+        let rest = std::mem::take(&mut self.rest);
+        (self.named.drain(), rest)
+    }
+
+    /// The `most` largest lines, the largest first, and the rest of them all.
+    pub fn top(&self, most: usize) -> (Vec<(K, Counts)>, Counts) {
+        let mut lines: Vec<_> = self.named.iter().map(|(name, it)| (*name, *it)).collect();
+        lines.sort_unstable_by_key(|(_, counts)| std::cmp::Reverse(counts.rank()));
+        let mut rest = self.rest;
+        for (_, counts) in lines.drain(most.min(lines.len())..) {
+            rest.add(&counts);
+        }
+        (lines, rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_kinds_are_those_of_the_table() {
+        for (at, (kind, _)) in Kind::ALL.iter().enumerate() {
+            assert_eq!(*kind as usize, at);
+        }
+    }
+
+    #[test]
+    fn a_bounded_table_keeps_the_largest_and_loses_no_count() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut table = Table::new(8);
+        let mut all = Counts::default();
+        // The first eight names are large; 500 small ones come in between.
+        for round in 0..2_000_u32 {
+            let is_large = random.u32(..4) == 0;
+            let name = if is_large {
+                round % 8
+            } else {
+                8 + random.u32(..500)
+            };
+            let counts = Counts {
+                requests: 1,
+                client_bytes: if is_large { 10_000 } else { 10 },
+                ..Counts::default()
+            };
+            table.add(name, &counts);
+            all.add(&counts);
+        }
+        let (top, rest) = table.top(8);
+        let mut names: Vec<u32> = top.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        assert_eq!(names, [0, 1, 2, 3, 4, 5, 6, 7]);
+        let mut sum = rest;
+        top.iter().for_each(|(_, counts)| sum.add(counts));
+        assert_eq!(sum, all);
+        let (top, rest) = table.top(3);
+        assert_eq!(top.len(), 3);
+        let mut sum = rest;
+        top.iter().for_each(|(_, counts)| sum.add(counts));
+        assert_eq!(sum, all);
+    }
+
+    #[test]
+    fn a_table_without_lines_counts_all_the_same() {
+        let mut table = Table::new(0);
+        let one = Counts::from_fields([1; 7]);
+        table.add(1, &one);
+        table.add(2, &one);
+        assert_eq!(table.top(5), (vec![], Counts::from_fields([2; 7])));
+    }
+}
