@@ -1,15 +1,19 @@
 //! The admin listener: metrics, health and figures, for operators and their monitoring.
 //!
 //! Started by `server` on a bound listener, by default on loopback. Answers `/`, `/metrics`,
-//! `/stats`, `/-/links`, `/-/healthy` and `/-/ready`, which change nothing, and `POST /-/purge`,
-//! which needs a token.
+//! `/stats`, `/-/links`, `/-/healthy` and `/-/ready`, which change nothing; `/dashboard`, which
+//! names sites and clients and needs the token from other machines; and `POST /-/purge`, which
+//! always needs the token.
 //!
 //! Invariants: a page of a foreign site cannot read this through a browser on this machine (DNS
 //! rebinding): Host must be a loopback name, a loopback address or the address of the connection.
 //! Connections are few, and each ends within a minute.
 
+mod access;
 mod answer;
+mod body;
 mod purge;
+mod token;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +24,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, Version, header};
-use http_body_util::Full;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -30,8 +33,10 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use self::answer::{plain, typed};
-pub(crate) use self::purge::read_token;
+use self::body::AdminBody;
 use self::purge::{Purges, SitesView};
+pub(crate) use self::token::read_token;
+use crate::dashboard::{self, Dashboard};
 use crate::frame::document;
 use crate::metrics::Exposition;
 use crate::page::{self, PageReader};
@@ -43,33 +48,35 @@ pub(crate) struct Admin {
     exposition: Exposition,
     draining: AtomicBool,
     purges: Option<Purges>,
+    dashboard: Arc<Dashboard>,
 }
 
 impl Admin {
-    /// Serves these figures, and purges for clients with the token in `token_file`.
+    /// Serves these figures, the dashboard, and purges for clients with the token in `token_file`.
     pub(crate) fn new(
-        exposition: Exposition,
+        (exposition, dashboard): (Exposition, Arc<Dashboard>),
         purger: Purger,
         sites: SitesView,
         token_file: Option<PathBuf>,
     ) -> Arc<Self> {
         // Logs a bad token file now, and not only at the first purge.
-        let _told = token_file.as_deref().map(purge::token);
+        let _told = token_file.as_deref().map(token::token);
         Arc::new(Self {
             purges: Some(Purges {
                 purger,
                 sites,
                 token_file,
             }),
-            ..Self::of(exposition)
+            ..Self::of(exposition, dashboard)
         })
     }
 
-    fn of(exposition: Exposition) -> Self {
+    fn of(exposition: Exposition, dashboard: Arc<Dashboard>) -> Self {
         Self {
             exposition,
             draining: AtomicBool::new(false),
             purges: None,
+            dashboard,
         }
     }
 
@@ -84,7 +91,7 @@ impl Admin {
         let mut open: Vec<OpenConnection> = Vec::new();
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => {
+                Ok((stream, client)) => {
                     while connections.try_join_next().is_some() {}
                     open.retain(|it| !it.task.is_finished());
                     // At the limit, the connection that was quiet for the longest time is closed:
@@ -98,7 +105,9 @@ impl Admin {
                         open.swap_remove(quiet).task.abort();
                     }
                     let active = Arc::new(Mutex::new(Instant::now()));
-                    let connection = Arc::clone(&self).connection(stream, Arc::clone(&active));
+                    let connection = Arc::clone(&self);
+                    let connection =
+                        connection.connection(stream, client.ip(), Arc::clone(&active));
                     let task = connections.spawn(connection);
                     open.push(OpenConnection { task, active });
                 }
@@ -112,7 +121,12 @@ impl Admin {
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream, active: Arc<Mutex<Instant>>) {
+    async fn connection(
+        self: Arc<Self>,
+        stream: TcpStream,
+        client: IpAddr,
+        active: Arc<Mutex<Instant>>,
+    ) {
         let Ok(local) = stream.local_addr() else {
             return;
         };
@@ -131,9 +145,12 @@ impl Admin {
                             }
                         }
                     }
-                    None => admin.answer(&head),
+                    None if head.uri.path() == EVENTS => {
+                        return Ok::<_, Infallible>(admin.events(&head, client));
+                    }
+                    None => admin.answer(&head, client),
                 };
-                Ok::<_, Infallible>(response.map(Full::new))
+                Ok(response.map(AdminBody::from))
             }
         });
         let connection = http1::Builder::new()
@@ -166,14 +183,15 @@ impl Admin {
         }
     }
 
-    /// The answer to one request for a page.
-    fn answer(&self, head: &http::request::Parts) -> Response<Bytes> {
+    /// The answer to one request for a page from the client at `client`.
+    fn answer(&self, head: &http::request::Parts, client: IpAddr) -> Response<Bytes> {
         if head.method != Method::GET && head.method != Method::HEAD {
             return not_allowed("GET, HEAD");
         }
         match head.uri.path() {
             "/" => index(PageReader::of(&head.headers)),
             "/metrics" => self.metrics(),
+            PAGE | SCRIPT | STYLE | VIEW => self.dashboard(head, client),
             LINKS => json_page(StatusCode::OK, &self.exposition.links()),
             "/stats" => json_page(StatusCode::OK, &self.exposition.stats()),
             "/-/healthy" => plain(StatusCode::OK, "ok\n".to_owned()),
@@ -181,6 +199,43 @@ impl Admin {
             purge::PATH => not_allowed("POST"),
             _ => plain(StatusCode::NOT_FOUND, "no such page; see /\n".to_owned()),
         }
+    }
+
+    /// A page of the dashboard, or a figure of it, for the client at `client`.
+    fn dashboard(&self, head: &http::request::Parts, client: IpAddr) -> Response<Bytes> {
+        if let Some(refusal) = self.dashboard_refusal(head, client) {
+            return refusal;
+        }
+        match head.uri.path() {
+            VIEW => json_page(StatusCode::OK, &self.dashboard.json()),
+            SCRIPT => dashboard::script(),
+            STYLE => dashboard::style(),
+            _ => self.dashboard.page(),
+        }
+    }
+
+    /// The stream of the dashboard's figures.
+    fn events(&self, head: &http::request::Parts, client: IpAddr) -> Response<AdminBody> {
+        let refusal = match head.method {
+            Method::GET => self.dashboard_refusal(head, client),
+            _ => Some(not_allowed("GET")),
+        };
+        if let Some(refusal) = refusal {
+            return refusal.map(AdminBody::from);
+        }
+        match self.dashboard.events() {
+            Some(events) => dashboard::events_head(AdminBody::Events(events)),
+            None => dashboard::too_many().map(AdminBody::from),
+        }
+    }
+
+    fn dashboard_refusal(
+        &self,
+        head: &http::request::Parts,
+        client: IpAddr,
+    ) -> Option<Response<Bytes>> {
+        let token_file = self.purges.as_ref().and_then(|it| it.token_file.as_deref());
+        access::dashboard_refusal(&head.headers, client, token_file)
     }
 
     fn metrics(&self) -> Response<Bytes> {
@@ -300,9 +355,16 @@ fn json_page(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
     typed(status, "application/json", format!("{value}\n"))
 }
 
+const PAGE: &str = "/dashboard";
+const SCRIPT: &str = "/dashboard.js";
+const STYLE: &str = "/dashboard.css";
+const EVENTS: &str = "/-/events";
+/// The figures of the dashboard for `hashcache top`.
+const VIEW: &str = "/-/view";
 /// The page of `hashcache link status`.
 const LINKS: &str = "/-/links";
-const PATHS: [(&str, &str); 6] = [
+const PATHS: [(&str, &str); 8] = [
+    (PAGE, "what the proxy does and saves, by site and client"),
     ("/metrics", "metrics for Prometheus (OpenMetrics)"),
     ("/stats", "the main metrics as JSON"),
     ("/-/healthy", "health: 200 if the process answers"),
@@ -310,6 +372,7 @@ const PATHS: [(&str, &str); 6] = [
         "/-/ready",
         "readiness, and the state of the cache and the clock",
     ),
+    (VIEW, "the figures of the dashboard as JSON"),
     (LINKS, "links to parents and from children, as JSON"),
     ("/-/purge", "POST a purge as JSON, with the token"),
 ];

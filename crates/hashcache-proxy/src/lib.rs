@@ -49,6 +49,7 @@ mod upstream;
 mod access_log;
 mod admin;
 mod clock;
+mod dashboard;
 mod frame;
 mod history;
 mod metrics;

@@ -4,6 +4,7 @@ mod bench;
 mod certificate_authority;
 mod command;
 mod configuration;
+mod dashboard;
 mod environment;
 mod operation;
 mod plan;

@@ -5,25 +5,21 @@
 //! operator names, and in the request as `Authorization: Bearer …`.
 //!
 //! Invariants: nothing is changed without the token. A page of a foreign site cannot send it: with
-//! Authorization, browsers send a preflight request first, and that is refused. The time of a
-//! refusal does not reveal the token.
+//! Authorization, browsers send a preflight request first, and that is refused.
 
-use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use hashcache_http::Target;
-use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value};
 
+use super::access::{self, Shown};
 use super::answer::{plain, typed};
 use crate::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, Purger, report};
 use crate::site::live::LiveSites;
-use crate::state_file::{Link, open_regular};
 
 pub(super) const PATH: &str = "/-/purge";
 
@@ -31,10 +27,6 @@ pub(super) const PATH: &str = "/-/purge";
 const BODY_BYTES: usize = 256 << 10;
 /// Maximum number of targets in one request.
 const MOST: usize = 1_000;
-/// Minimum length of a token, bytes: shorter ones can be guessed.
-const TOKEN_MIN: usize = 16;
-/// A longer file is not a token.
-const TOKEN_MAX: u64 = 4 << 10;
 
 /// Returns the sites of a reverse proxy; `None` from a forward proxy.
 pub(crate) type SitesView = Arc<dyn Fn() -> Option<Arc<LiveSites>> + Send + Sync>;
@@ -64,7 +56,8 @@ impl Purges {
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        if let Some(refusal) = self.refusal(fields) {
+        let file = self.token_file.as_deref();
+        if let Some(refusal) = access::refusal(fields, file, Shown::Bearer) {
             return refusal;
         }
         let body = match Limited::new(body, BODY_BYTES).collect().await {
@@ -105,67 +98,7 @@ impl Purges {
     }
 }
 
-/// The token in the file at `path`; if there is no valid one, that is logged.
-pub(super) fn token(path: &Path) -> Option<Vec<u8>> {
-    match read_token(path) {
-        Ok(token) => Some(token),
-        Err(error) => {
-            let path = path.display();
-            tracing::warn!(%error, %path, "no valid token: the admin listener refuses purges");
-            None
-        }
-    }
-}
-
-/// The token in the file at `path`; an error if there is no valid one.
-pub(crate) fn read_token(path: &Path) -> io::Result<Vec<u8>> {
-    let file = open_regular(path, Link::Followed)?;
-    let facts = file.metadata()?;
-    // At the start this is an error that names the fix. Here the file has changed since then.
-    if facts.mode() & OTHERS != 0 {
-        return Err(io::Error::other("other users can read it or write to it"));
-    }
-    let mut token = Vec::new();
-    file.take(TOKEN_MAX + 1).read_to_end(&mut token)?;
-    if u64::try_from(token.len()).is_ok_and(|bytes| bytes > TOKEN_MAX) {
-        return Err(io::Error::other("it has more than 4 KiB"));
-    }
-    let token = token.trim_ascii();
-    if token.len() < TOKEN_MIN {
-        return Err(io::Error::other("it has fewer than 16 bytes"));
-    }
-    Ok(token.to_vec())
-}
-
-/// Permissions that the token file must not have: only the owner and the group may read it.
-const OTHERS: u32 = 0o027;
-
 impl Purges {
-    /// The response to a request without the token.
-    fn refusal(&self, fields: &HeaderMap) -> Option<Response<Bytes>> {
-        let Some(path) = &self.token_file else {
-            return Some(error(
-                StatusCode::FORBIDDEN,
-                "no token is configured: start the proxy with --admin-token-file FILE",
-            ));
-        };
-        let Some(token) = token(path) else {
-            return Some(error(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "the token file cannot be read, or has fewer than 16 bytes",
-            ));
-        };
-        let given = fields.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        let given = given.and_then(|value| value.strip_prefix(b"Bearer "));
-        if given.is_some_and(|given| is_equal(given.trim_ascii(), &token)) {
-            return None;
-        }
-        let mut refusal = error(StatusCode::UNAUTHORIZED, "the token is missing or wrong");
-        let bearer = HeaderValue::from_static("Bearer");
-        refusal.headers_mut().insert(WWW_AUTHENTICATE, bearer);
-        Some(refusal)
-    }
-
     fn asked(&self, body: &[u8]) -> Result<(Vec<PurgeTarget>, PurgeEffect), String> {
         let value: Value =
             serde_json::from_slice(body).map_err(|error| format!("not JSON: {error}"))?;
@@ -220,12 +153,6 @@ impl Purges {
                 .ok_or_else(|| format!("`{url}`: there is no site of that name here")),
         }
     }
-}
-
-/// Compares in constant time.
-fn is_equal(one: &[u8], other: &[u8]) -> bool {
-    let differences = one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b));
-    std::hint::black_box(differences) == 0 && one.len() == other.len()
 }
 
 fn take_truth(object: &mut Map<String, Value>, name: &str) -> Result<bool, String> {

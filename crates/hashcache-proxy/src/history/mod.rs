@@ -64,7 +64,6 @@ struct State {
     damaged: u64,
 }
 
-#[allow(dead_code, reason = "for the dashboard of the next commit")]
 /// Figures for the dashboard.
 #[derive(Debug)]
 pub(crate) struct Overview {
@@ -186,7 +185,6 @@ impl History {
         written
     }
 
-    #[allow(dead_code, reason = "for the dashboard of the next commit")]
     /// The figures of now.
     pub(crate) fn overview(&self) -> Overview {
         let mut state = self.state();
@@ -322,7 +320,6 @@ impl State {
         }
     }
 
-    #[allow(dead_code, reason = "for the dashboard of the next commit")]
     fn overview(&self, now: Instant) -> Overview {
         let (begun, earlier) = self
             .minutes

@@ -19,7 +19,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::links::{self, LinkView};
-use super::{CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, origins};
+use super::{
+    CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, PeerFigures, origins,
+};
 use crate::access_log::AccessLogger;
 use crate::clock::Clock;
 use crate::failure::Failure;
@@ -209,6 +211,24 @@ impl Exposition {
         (self.engine)()
     }
 
+    /// What the dashboard shows beside the history.
+    pub(crate) fn live(&self) -> Live {
+        let now = self.clock.now().seconds();
+        Live {
+            version: VERSION,
+            uptime_seconds: now.saturating_sub(self.start_seconds),
+            engine: self.engine(),
+            clock_suspect: self.clock.suspect(),
+            connections: self.open(|worker| &worker.connections),
+            tunnels: self.open(|worker| &worker.tunnels),
+            upstream: (self.upstream)(),
+            peers: self.metrics.peer_figures(),
+            links: self.links(),
+            intercept: self.intercept(),
+            resident_bytes: resident_bytes(),
+        }
+    }
+
     /// Whether the clock is suspect now.
     pub(crate) fn clock_suspect(&self) -> bool {
         self.clock.suspect()
@@ -241,6 +261,27 @@ impl Exposition {
             .sum(|worker| &which(worker).opened)
             .saturating_sub(closed)
     }
+}
+
+/// The present state of the proxy, for the dashboard.
+#[derive(Clone, Debug)]
+pub(crate) struct Live {
+    pub(crate) version: &'static str,
+    pub(crate) uptime_seconds: u64,
+    pub(crate) engine: EngineFigures,
+    pub(crate) clock_suspect: bool,
+    /// Open connections of clients.
+    pub(crate) connections: u64,
+    /// Open tunnels.
+    pub(crate) tunnels: u64,
+    pub(crate) upstream: UpstreamFigures,
+    pub(crate) peers: Vec<PeerFigures>,
+    /// As in `/-/links`.
+    pub(crate) links: Value,
+    /// As in `/stats`.
+    pub(crate) intercept: Value,
+    /// Of the process, according to the kernel.
+    pub(crate) resident_bytes: Option<u64>,
 }
 
 /// Number of requests, and of those served from the store.

@@ -54,6 +54,7 @@ use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
+use crate::dashboard::Dashboard;
 use crate::history::History;
 use crate::history::name::ClientForm;
 use crate::intercept::InterceptState;
@@ -269,8 +270,9 @@ pub fn run<E: std::fmt::Display>(
         let common = Arc::clone(&common);
         move || links::view(&common)
     });
+    let dashboard = Dashboard::new(exposition.clone(), Arc::clone(&history));
     let admin = Admin::new(
-        exposition,
+        (exposition, dashboard),
         common.purger.clone(),
         {
             let common = Arc::clone(&common);
@@ -405,7 +407,10 @@ fn exposition(
             index_objects: stats.live_entries,
             hot_bytes: stats.hot_bytes,
             pending_bytes: stats.pending_bytes,
+            memory_used_bytes: stats.memory_used_bytes,
+            memory_limit_bytes: stats.memory_limit_bytes,
             capacity_bytes: stats.device_bytes,
+            devices: stats.devices,
             rules: stats.bans,
             devices_out: stats.devices_out,
             group_reads: stats.group_reads,
