@@ -17,6 +17,7 @@ use crate::link::LinkCommand;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::report::ReportArgs;
+use crate::top::TopArgs;
 use crate::settings::{
     CHOICES, COOKIES, DIRECTS, FAILS, FORMATS, GATEWAYS, GROUPS, Given, IOS, PLACEMENTS, POLICIES,
     ROWS, Source, Topic, Written, find_flag, help,
@@ -73,6 +74,8 @@ pub enum Command {
     },
     /// Remove objects from the cache of a running proxy
     Purge(PurgeArgs),
+    /// Show what a running proxy does, in the terminal
+    Top(TopArgs),
     /// Show what the cache has saved in the last day, week or month
     Report(ReportArgs),
     /// Check, show or explain the configuration

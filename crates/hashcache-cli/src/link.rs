@@ -4,8 +4,6 @@
 //! listener. Invariant: nothing of a private key is ever printed.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -15,10 +13,10 @@ use clap::{Args, Subcommand};
 use hashcache_proxy::{LinkIdentity, LinkIdentityError};
 use serde_json::{Value, json};
 
-use crate::address::reachable;
+use crate::admin_client::{AdminArgs, AdminClient};
 use crate::fault::Fault;
 use crate::output::{NOT_WELL, say};
-use crate::settings::{self, Environment, Given, Source, Written, find};
+use crate::settings::{self, Environment};
 use crate::units::show_size;
 
 /// Subcommands of `hashcache link`.
@@ -59,12 +57,9 @@ pub struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Configuration file of the proxy
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Admin address of the proxy [default: from the configuration]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
+    /// The proxy that is asked.
+    #[command(flatten)]
+    proxy: AdminArgs,
 }
 
 /// Runs one of the subcommands.
@@ -149,21 +144,7 @@ fn cannot(what: &str, error: LinkIdentityError) -> anyhow::Error {
 }
 
 fn status(args: &StatusArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let admin = args.admin.clone().map(|word| Given {
-        found: find("admin").expect("it is a setting of the proxy"),
-        written: Written::One(word),
-        source: Source::Flag("--admin".to_owned()),
-    });
-    let given = admin.into_iter().collect();
-    let effective = settings::load(args.config.as_deref(), given, environment)?;
-    let Some(admin) = effective.values.admin else {
-        let fault = Fault::new("the proxy has no admin listener");
-        return Err(fault.hint("start the proxy with `--admin ADDRESS`").into());
-    };
-    let text = get(reachable(admin)).with_context(|| {
-        let fault = Fault::new(format!("cannot ask the proxy at {admin}"));
-        fault.hint("is it running? `--admin` names the address of its admin listener")
-    })?;
+    let text = AdminClient::new(&args.proxy, environment)?.get("/-/links")?;
     let links: Value = serde_json::from_str(&text).context("the answer is no JSON")?;
     #[expect(clippy::disallowed_methods, reason = "the command begins here")]
     let now = SystemTime::now();
@@ -184,25 +165,6 @@ fn status(args: &StatusArgs, environment: &Environment) -> anyhow::Result<ExitCo
         true => ExitCode::SUCCESS,
         false => ExitCode::from(NOT_WELL),
     })
-}
-
-/// The status that the admin listener gives.
-fn get(admin: SocketAddr) -> anyhow::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&admin, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let head = format!("GET /-/links HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES).read_to_end(&mut answer)?;
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, content) = answer
-        .split_once("\r\n\r\n")
-        .context("no whole answer came")?;
-    if !head.starts_with("HTTP/1.1 200") {
-        let line = head.lines().next().unwrap_or_default();
-        return Err(Fault::new(format!("the proxy answered {line}")).into());
-    }
-    Ok(content.to_owned())
 }
 
 fn list(links: &Value) -> impl Iterator<Item = &Value> {
@@ -317,8 +279,6 @@ fn span(seconds: u64) -> String {
 
 /// Hosts in the words; the JSON has more.
 const SITES_SHOWN: usize = 5;
-const PATIENCE: Duration = Duration::from_secs(10);
-const ANSWER_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -7,6 +7,7 @@
 
 // What was asked.
 mod address;
+mod admin_client;
 mod args;
 mod fault;
 mod open_fault;
@@ -29,6 +30,7 @@ mod plan;
 mod proxy;
 mod purge;
 mod report;
+mod top;
 
 // Logging.
 mod logging;
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => bench::run(&command),
         Command::Purge(args) => purge::run(&args, &environment),
         Command::Report(args) => report::run(&args, &environment),
+        Command::Top(args) => top::run(&args, &environment),
         Command::Ca(command) => ca::run(&command, &environment),
         Command::Link(command) => link::run(&command, &environment),
         Command::Config(command) => config::run(command, &environment),

@@ -5,7 +5,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use serde_json::{Map, Value, json};
 
+use crate::admin_client::token;
 use crate::fault::Fault;
 use crate::output::say;
 use crate::settings::{self, Environment, Given, Source, Written, find};
@@ -132,18 +133,6 @@ impl PurgeArgs {
         }
         Value::Object(body)
     }
-}
-
-fn token(file: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(file)
-        .with_context(|| format!("cannot read the token in {}", file.display()))?;
-    let token = text.trim();
-    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let fault = Fault::new(format!("{} contains no token", file.display()));
-        let hint = "a token is one line of 16 or more letters and digits";
-        return Err(fault.hint(hint).into());
-    }
-    Ok(token.to_owned())
 }
 
 /// Status and content of the answer to a POST.
