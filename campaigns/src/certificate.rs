@@ -1,6 +1,7 @@
 //! A certificate of this machine for servers under test.
 //!
-//! Used by `h2spec` and `cpu`, whose clients do not check who signed it.
+//! Used by `application`, `h2spec` and `cpu`. Their clients accept a certificate that no known
+//! authority has signed.
 
 use std::path::{Path, PathBuf};
 
@@ -14,9 +15,14 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Makes one for this machine, signed by itself, in `folder`.
+    /// Makes one for this machine in `folder`.
     pub fn make(folder: &Path) -> anyhow::Result<Self> {
-        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        Self::make_for(&["localhost", "127.0.0.1"], folder)
+    }
+
+    /// Makes one for these names in `folder`, signed by its own key.
+    pub fn make_for(names: &[&str], folder: &Path) -> anyhow::Result<Self> {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let made =
             rcgen::generate_simple_self_signed(names).context("cannot make a certificate")?;
         let certificate = Self {

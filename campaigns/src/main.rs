@@ -17,6 +17,7 @@ mod followers;
 mod h2spec;
 mod hostile;
 mod levels;
+mod median;
 mod members;
 mod memory_limit;
 mod memory_pressure;

@@ -98,7 +98,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
         clients.spawn(async move { load.run(number).await });
     }
     let report = &mut campaign.report;
-    let full = steady(&proxy, Duration::from_mins(3)).await?;
+    let full = steady(&proxy, Duration::from_secs(3 * 60)).await?;
     report.tell("hot before the first round", mib(full));
     let mut most = full;
     for rate in &args.rates {

@@ -45,6 +45,10 @@ pub struct StressArgs {
     policy: Vec<String>,
 }
 
+const MAP_TEST: &str = "model::a_look_up_yields_the_last_put_or_nothing";
+const KILL_TEST: &str = "model::after_kills_a_look_up_yields_nothing_older_than_at_the_last_flush";
+const STRESS_TEST: &str = "stress::never_a_wrong_byte_however_many_do_everything_at_once";
+
 /// Operations that the tests run by default, without kills and with them.
 const OPERATIONS: u64 = 100_000;
 const KILL_OPERATIONS: u64 = 4 * 3_000;
@@ -53,15 +57,9 @@ const KILL_OPERATIONS: u64 = 4 * 3_000;
 pub fn models(args: &ModelArgs, campaign: &mut Campaign) -> anyhow::Result<()> {
     for (name, policy) in policies(&args.policy) {
         for (test, each) in [
-            (
-                "model::a_look_up_yields_the_last_put_or_nothing",
-                OPERATIONS,
-            ),
-            (
-                "model::after_kills_a_look_up_yields_what_was_put_once_and_not_removed_since",
-                // A tenth of the operations: after each kill the test looks up all names again.
-                10 * KILL_OPERATIONS,
-            ),
+            (MAP_TEST, OPERATIONS),
+            // A tenth of the operations: after each kill the test looks up all names again.
+            (KILL_TEST, 10 * KILL_OPERATIONS),
         ] {
             let rounds = args.operations.div_ceil(each);
             let mut variables = vec![
@@ -92,8 +90,7 @@ pub fn stress(args: &StressArgs, campaign: &mut Campaign) -> anyhow::Result<()> 
             ("HASHCACHE_TEST_SEED", args.seed.to_string()),
         ];
         variables.extend(policy);
-        let test = "stress::never_a_wrong_byte_however_many_do_everything_at_once";
-        campaign.report.outcome(name, play(test, &variables));
+        campaign.report.outcome(name, play(STRESS_TEST, &variables));
     }
     Ok(())
 }
@@ -137,4 +134,20 @@ fn policies(named: &[String]) -> Vec<(String, Option<(&'static str, String)>)> {
         return vec![("every policy".to_owned(), None)];
     }
     named.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root;
+
+    #[test]
+    fn the_tests_that_are_run_exist() {
+        for test in [MAP_TEST, KILL_TEST, STRESS_TEST] {
+            let (file, name) = test.split_once("::").unwrap();
+            let path = root().join(format!("crates/hashcache/tests/it/{file}.rs"));
+            let source = std::fs::read_to_string(path).unwrap();
+            assert!(source.contains(&format!("fn {name}(")), "{test}");
+        }
+    }
 }

@@ -318,7 +318,9 @@ impl Said {
         said.push_str(line);
         if said.len() > SAID_BYTES {
             let from = said.len() - SAID_BYTES / 2;
-            let cut = said[..].ceil_char_boundary(from);
+            let mut places = from..said.len();
+            let cut = places.find(|at| said.is_char_boundary(*at));
+            let cut = cut.unwrap_or(said.len());
             said.drain(..cut);
         }
     }

@@ -4,6 +4,7 @@
 //! variant of `Command` with its help as doc comment, and an arm in `main`.
 
 mod check;
+mod dist;
 mod fuzz;
 mod loom;
 mod mutants;
@@ -29,6 +30,8 @@ enum Command {
     Check(check::Args),
     /// Check what rustc and clippy do not know: heads, arrows, code map, disk format, words
     Tidy(tidy::Args),
+    /// Build what is shipped: static binaries, Debian packages, a container image
+    Dist(dist::Args),
     /// Feed made-up bytes to whatever reads them
     Fuzz(fuzz::Args),
     /// Try the engine's protocols in every order of steps that a few preemptions allow
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Check(args) => check::run(&args),
         Command::Tidy(args) => tidy::run(&args),
+        Command::Dist(args) => dist::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Loom(args) => loom::run(&args),
         Command::Mutants(args) => mutants::run(&args),

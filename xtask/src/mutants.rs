@@ -34,7 +34,7 @@ pub struct Args {
 }
 
 /// A test that runs longer than this with a fault is in an endless loop, which counts as caught.
-const PATIENCE: Duration = Duration::from_mins(5);
+const PATIENCE: Duration = Duration::from_secs(5 * 60);
 
 /// The files of the workspace that the build needs.
 const COPIED: [&str; 6] = [

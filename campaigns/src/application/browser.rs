@@ -227,6 +227,6 @@ const WORDS: [&str; 7] = [
 
 /// The key of an element in the WebDriver protocol.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-const CALL_TIME: Duration = Duration::from_mins(1);
+const CALL_TIME: Duration = Duration::from_secs(60);
 const LOOKS: usize = 400;
 const LOOK_TIME: Duration = Duration::from_millis(50);

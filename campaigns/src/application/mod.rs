@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 
 use crate::campaign::Campaign;
+use crate::certificate::Certificate;
 use crate::proxy_process::ProxyProcess;
 use crate::real_clients::access_log::{AccessLog, Line};
 use crate::real_clients::tool::is_installed;
@@ -73,10 +74,7 @@ fn start_proxy(
     folder: &Path,
     origins: &[AppOrigin; 3],
 ) -> anyhow::Result<ProxyProcess> {
-    let made = rcgen::generate_simple_self_signed([HOST.to_owned()])?;
-    let (certificate, key) = (folder.join("site.pem"), folder.join("site.key"));
-    fs::write(&certificate, made.cert.pem())?;
-    fs::write(&key, made.signing_key.serialize_pem())?;
+    let certificate = Certificate::make_for(&[HOST], folder)?;
     let urls: Vec<String> = origins
         .iter()
         .map(|it| format!("\"{}\"", it.url()))
@@ -88,8 +86,8 @@ fn start_proxy(
         .flag("config", config.display())
         .flag("cache-size", "1GiB")
         .flag("listen", "https://127.0.0.1:0")
-        .flag("tls-cert", certificate.display())
-        .flag("tls-key", key.display())
+        .flag("tls-cert", certificate.file.display())
+        .flag("tls-key", certificate.key_file.display())
         .without("access-log")
         .flag("access-log", folder.join("access.log").display())
         .flag("log-format", "json")

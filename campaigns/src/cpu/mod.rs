@@ -9,7 +9,6 @@ mod sites;
 mod table;
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
@@ -19,6 +18,7 @@ use nix::time::ClockId;
 use nix::unistd::Pid;
 
 use crate::campaign::Campaign;
+use crate::real_clients::tool::is_installed;
 
 /// Arguments of `cpu`.
 #[derive(clap::Args)]
@@ -51,12 +51,13 @@ pub struct Args {
 pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     ensure!(args.rounds > 0, "at least one round is needed");
     let mut programs = vec!["wrk", "taskset"];
-    let is_table = args.before.is_none() && args.sites.is_none();
-    programs.extend(is_table.then_some("h2load"));
-    programs.extend(args.before.as_ref().map(|_| "curl"));
+    if args.before.is_some() {
+        programs.push("curl");
+    } else if args.sites.is_none() && table::measures_tls(args) {
+        programs.extend(["h2load", "curl"]);
+    }
     for program in programs {
-        let found = Command::new("which").arg(program).output()?;
-        ensure!(found.status.success(), "{program} is not installed");
+        ensure!(is_installed(program), "{program} is not installed");
     }
     let origin = ContentOrigin::start_thread(ContentOptions {
         max_age: 86_400,

@@ -16,6 +16,7 @@ use serde_json::json;
 use super::load::{self, Load};
 use super::{Args, cpu_ns, micros};
 use crate::campaign::Campaign;
+use crate::median::median;
 use crate::proxy_process::{ProxyCommand, ProxyProcess};
 use crate::report::Report;
 
@@ -60,17 +61,10 @@ fn measure(
         }
         rounds.push(cpu);
     }
-    let median = |figure: &dyn Fn(&[u64; 2]) -> u64| {
-        let mut figures: Vec<u64> = rounds.iter().map(figure).collect();
-        figures.sort_unstable();
-        (
-            figures[figures.len() / 2],
-            figures[0],
-            *figures.last().expect("a round"),
-        )
-    };
-    let [before, after] = [0, 1].map(|index| median(&|cpu| cpu[index]).0);
-    let (ratio, least, most) = median(&|cpu| cpu[1] * 1000 / cpu[0].max(1));
+    let [before, after] = [0, 1].map(|index| median(&rounds, |cpu| cpu[index]));
+    let ratio_of = |cpu: &[u64; 2]| cpu[1] * 1000 / cpu[0].max(1);
+    let ratio = median(&rounds, ratio_of);
+    let ratios = || rounds.iter().map(ratio_of);
     let verdict = (ratio <= PER_MILLE_MAX).into();
     let shown = |per_mille: u64| format!("{}.{:03}", per_mille / 1000, per_mille % 1000);
     report.figures(
@@ -79,8 +73,8 @@ fn measure(
         format!(
             "{} of before ({} to {}), bar {}; {} µs before, {} µs now",
             shown(ratio),
-            shown(least),
-            shown(most),
+            shown(ratios().min().unwrap_or_default()),
+            shown(ratios().max().unwrap_or_default()),
             shown(PER_MILLE_MAX),
             micros(before),
             micros(after),

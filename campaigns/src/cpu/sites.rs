@@ -17,6 +17,7 @@ use serde_json::json;
 use super::load::Load;
 use super::{Args, cpu_ns, micros};
 use crate::campaign::Campaign;
+use crate::median::median;
 use crate::proxy_process::ProxyProcess;
 
 /// Measures both proxies.
@@ -52,13 +53,8 @@ pub(super) async fn run(
         drop(fronts);
         std::fs::remove_dir_all(&folder)?;
     }
-    let median = |figure: &dyn Fn(&[u64; 2]) -> u64| {
-        let mut figures: Vec<u64> = rounds.iter().map(figure).collect();
-        figures.sort_unstable();
-        figures[figures.len() / 2]
-    };
-    let [one, many] = [0, 1].map(|index| median(&|cpu| cpu[index]));
-    let ratio = median(&|cpu| cpu[1] * 1000 / cpu[0].max(1));
+    let [one, many] = [0, 1].map(|index| median(&rounds, |cpu| cpu[index]));
+    let ratio = median(&rounds, |cpu| cpu[1] * 1000 / cpu[0].max(1));
     let shown = |per_mille: u64| format!("{}.{:03}", per_mille / 1000, per_mille % 1000);
     campaign.report.figures(
         format!("hit in memory behind {sites} sites, to one site"),

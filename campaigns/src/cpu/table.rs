@@ -14,16 +14,18 @@
 //! at 100 KiB and over TLS, misses 1.2 times, the page mix 0.9 times what the best of nginx and
 //! Traffic Server takes. Over TLS only nginx takes part, with the same cipher and certificate.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 use hashcache_testkit::{BodyEnd, Client, ContentOptions, ContentOrigin, content};
 use serde_json::json;
 
-use super::load::{Kind, Load, Protocol};
+use super::load::{self, Kind, Load, Protocol};
 use super::{Args, cpu_ns, micros};
 use crate::campaign::Campaign;
 use crate::certificate::Certificate;
+use crate::median::median;
 use crate::report::{Report, Verdict};
 use crate::rivals::{self, Log, Rival, Server, Setup};
 
@@ -69,6 +71,13 @@ impl Memory {
             Self::Roomy => "512 MiB",
             Self::Tight => "64 MiB",
         }
+    }
+
+    /// The kinds of which the arguments select the names.
+    fn selected(self, args: &Args) -> Vec<Kind> {
+        let word = args.only.as_deref().unwrap_or_default();
+        let kinds = self.kinds().iter().copied();
+        kinds.filter(|kind| kind.name().contains(word)).collect()
     }
 
     fn kinds(self) -> &'static [Kind] {
@@ -119,6 +128,14 @@ fn bar(kind: Kind) -> Option<Bar> {
     Some(Bar { percent, of })
 }
 
+/// Whether any of what is measured is over TLS.
+pub(super) fn measures_tls(args: &Args) -> bool {
+    let kinds = Memory::ALL.into_iter().flat_map(|it| it.selected(args));
+    kinds
+        .into_iter()
+        .any(|it| matches!(it, Kind::OneObjectOverTls(..)))
+}
+
 /// Measures all kinds, with all programs that are installed.
 pub(super) async fn run(
     args: &Args,
@@ -129,8 +146,7 @@ pub(super) async fn run(
     let mut loads = 0;
     for log in LOGS {
         for memory in Memory::ALL {
-            let kinds = memory.kinds().iter().copied();
-            let kinds: Vec<Kind> = kinds.filter(|kind| kind.name().contains(word)).collect();
+            let kinds = memory.selected(args);
             if kinds.is_empty() {
                 continue;
             }
@@ -347,15 +363,10 @@ struct Figures {
 
 impl Figures {
     fn of(rounds: &[Round]) -> Self {
-        let median = |figure: &dyn Fn(&Round) -> u64| {
-            let mut figures: Vec<u64> = rounds.iter().map(figure).collect();
-            figures.sort_unstable();
-            figures.get(figures.len() / 2).copied().unwrap_or(0)
-        };
         Self {
-            cpu_ns: median(&|round| round.cpu_ns),
-            per_second: median(&|round| round.load.per_second),
-            asked_percent: median(&|round| round.asked_percent),
+            cpu_ns: median(rounds, |round| round.cpu_ns),
+            per_second: median(rounds, |round| round.load.per_second),
+            asked_percent: median(rounds, |round| round.asked_percent),
             all_cpu_ns: rounds.iter().map(|round| round.cpu_ns).collect(),
         }
     }
@@ -367,9 +378,12 @@ impl Contender {
         let Kind::OneObjectOverTls(protocol, size) = kind else {
             return Load::run(args, self.server.address(), script);
         };
+        Load::run_over_tls(args, self.tls_address()?, (protocol, size))
+    }
+
+    fn tls_address(&self) -> anyhow::Result<SocketAddr> {
         let address = self.server.tls_address();
-        let address = address.context("not measured over TLS")?;
-        Load::run_over_tls(args, address, (protocol, size))
+        address.context("not measured over TLS")
     }
 
     /// Its answers must be right. The object of a kind that has a single one is stored then: Squid
@@ -395,6 +409,11 @@ impl Contender {
                 response.status,
                 response.body.len()
             );
+        }
+        if let Kind::OneObjectOverTls(protocol, _) = kind {
+            let body = load::body_over_tls(self.tls_address()?, protocol, target)?;
+            let right = content::verify(&expected, 0, &body).is_ok() && body.len() as u64 == size;
+            ensure!(right, "{} answers {target} wrongly over TLS", self.name);
         }
         Ok(())
     }
@@ -497,19 +516,5 @@ mod tests {
         assert!(holds(Kind::Mix, &mix));
         let mix = [(OURS, figures(91)), ("Traffic Server", figures(100))];
         assert!(!holds(Kind::Mix, &mix));
-    }
-
-    #[test]
-    fn the_median_is_of_each_figure_by_itself() {
-        let round = |cpu_ns, per_second| Round {
-            cpu_ns,
-            load: Load {
-                requests: 1,
-                per_second,
-            },
-            asked_percent: 0,
-        };
-        let figures = Figures::of(&[round(3, 10), round(1, 30), round(2, 20)]);
-        assert_eq!((figures.cpu_ns, figures.per_second), (2, 20));
     }
 }

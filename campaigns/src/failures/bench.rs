@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::clients::{Clients, Door, Fault as Error, Load, Sample};
 use super::server::{CUT_BYTES, HasEverything, Lie, Server};
+use crate::durations::Durations;
 use crate::proxy_process::{ProxyCommand, ProxyProcess};
 
 /// What the servers with the fault are to the proxy.
@@ -334,7 +335,7 @@ impl Figures {
     fn of(samples: &[Sample], fault_at: Instant, back: Option<Duration>, deaths: usize) -> Self {
         let is_before = |sample: &&Sample| sample.begun + sample.took < fault_at;
         let (before, with): (Vec<_>, Vec<_>) = samples.iter().partition(is_before);
-        let usual = median(before.iter().map(|sample| sample.took).collect());
+        let usual = Durations::new(before.iter().map(|sample| sample.took).collect()).median();
         let extra = |sample: &&Sample| sample.took.saturating_sub(usual);
         let extras: Vec<Duration> = with.iter().map(extra).collect();
         let (mut failed, mut wrong, mut failed_late) = (vec![], vec![], 0);
@@ -355,16 +356,11 @@ impl Figures {
             wrong,
             usual,
             extra_max: extras.iter().max().copied().unwrap_or_default(),
-            extra_median: median(extras),
+            extra_median: Durations::new(extras).median(),
             back,
             deaths,
         }
     }
-}
-
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
 const SITE: &str = "www.failures.test";

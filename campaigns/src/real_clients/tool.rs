@@ -103,7 +103,7 @@ fn tail(stdout: &[u8], stderr: &[u8]) -> String {
 }
 
 /// Long enough for a slow line to the sources of this machine.
-const RUN_TIME: Duration = Duration::from_mins(5);
+const RUN_TIME: Duration = Duration::from_secs(5 * 60);
 const TAIL_LINES: usize = 6;
 
 #[cfg(test)]

@@ -9,16 +9,18 @@ mod configuration;
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 use crate::certificate::Certificate;
 use crate::cgroup::enter;
 use crate::proxy_process::ProxyProcess;
+use crate::real_clients::tool::is_installed;
 use configuration::Configuration;
 
 /// A program, and settings in which an expert would run it.
@@ -72,8 +74,7 @@ impl Kind {
 
     /// Whether the program is there.
     pub fn is_installed(self) -> bool {
-        let found = Command::new("which").arg(self.program()).output();
-        found.is_ok_and(|output| output.status.success())
+        is_installed(self.program())
     }
 }
 
@@ -219,16 +220,26 @@ impl Rival {
 
 impl Rival {
     fn end(&mut self) {
-        // The first process ends the others on SIGTERM, but not on SIGKILL.
+        // A process that was waited for may have left its number to another one.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        // A descriptor stays with its process.
         let pids = self.pids().unwrap_or_default();
-        signal(self.child.id(), Signal::TERM);
+        let processes: Vec<OwnedFd> = pids.into_iter().filter_map(open).collect();
+        // The first process ends the others on SIGTERM, if all is well.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         for _ in 0..END_LOOKS {
             if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
+                break;
             }
             std::thread::sleep(LOOK_TIME);
         }
-        pids.into_iter().for_each(|pid| signal(pid, Signal::KILL));
+        // Best effort: they may have ended.
+        for process in processes {
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
@@ -247,10 +258,10 @@ impl Drop for Rival {
     }
 }
 
-/// Best effort: the process may have ended.
-fn signal(pid: u32, signal: Signal) {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let _ = pid.map(|pid| kill_process(pid, signal));
+/// `None`: the process has ended.
+fn open(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
 const START_LOOKS: u32 = 500;

@@ -233,6 +233,8 @@ pub struct Ask {
     pub bytes: u64,
     pub kind: Kind,
     pub accept: String,
+    /// Sec-Fetch-Dest.
+    pub destination: Option<String>,
     pub referer: Option<String>,
 }
 
@@ -262,6 +264,7 @@ fn asks(requests: &[Request], workload: &Workload, server: SocketAddr) -> Vec<As
             bytes,
             kind: request.kind,
             accept: accept.to_owned(),
+            destination: None,
             referer,
         }
     };
@@ -280,6 +283,8 @@ impl Ask {
                 None => Client::connect(server).await?,
             };
             let mut fields = vec![("Accept", &*self.accept)];
+            let destination = self.destination.as_deref();
+            fields.extend(destination.map(|it| ("Sec-Fetch-Dest", it)));
             fields.extend(self.referer.as_deref().map(|page| ("Referer", page)));
             let response = client.get(&self.target, &fields).await?;
             let closes = response
@@ -318,7 +323,7 @@ const PAGE_ACCEPT: &str = "text/html,application/xhtml+xml,*/*;q=0.8";
 pub const OTHER_ACCEPT: &str = "*/*";
 const LOOK_TIME: Duration = Duration::from_millis(50);
 /// A disk of 100 operations/s needs some seconds for all that the browsers can ask for at once.
-const RESPONSE_TIME: Duration = Duration::from_mins(1);
+const RESPONSE_TIME: Duration = Duration::from_secs(60);
 /// A browser does not ask a server that refuses connections as often as it can.
 const FAULT_TIME: Duration = Duration::from_millis(50);
 const FAULTS_MAX: u64 = 200;

@@ -35,6 +35,8 @@ struct Entry {
     bytes: u64,
     may_be_stored: bool,
     accept: String,
+    /// Sec-Fetch-Dest, which browsers send over https.
+    destination: Option<String>,
     referer: Option<String>,
 }
 
@@ -113,6 +115,7 @@ impl Har {
                     Kind::Uncacheable
                 },
                 accept: entry.accept.clone(),
+                destination: entry.destination.clone(),
                 referer: entry
                     .referer
                     .as_ref()
@@ -141,6 +144,7 @@ impl Entry {
             bytes: sizes.iter().find_map(|size| size.as_u64())?,
             may_be_stored: !refused.iter().any(|word| control.contains(word)),
             accept: field(request, "accept").unwrap_or_else(|| OTHER_ACCEPT.to_owned()),
+            destination: field(request, "sec-fetch-dest"),
             referer: field(request, "referer").and_then(|url| plain(&url)),
         })
     }
@@ -203,12 +207,16 @@ mod tests {
     #[test]
     fn a_copy_has_the_requests_of_the_view_under_urls_of_its_own() {
         let page = entry("http://a.test/", 100, "private, max-age=0", "");
-        let image = entry(
+        let mut image = entry(
             "https://b.test/i?x=1",
             -1,
             "max-age=9",
             "http://a.test/#top",
         );
+        image["request"]["headers"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({ "name": "Sec-Fetch-Dest", "value": "image" }));
         let again = image.clone();
         let mut moved = entry("http://a.test/m", 1, "", "");
         moved["response"]["status"] = json!(302);
@@ -221,6 +229,9 @@ mod tests {
             .iter()
             .map(|ask| (&*ask.target, ask.bytes, ask.kind, ask.referer.as_deref()))
             .collect();
+        let destinations: Vec<Option<&str>> =
+            asks.iter().map(|ask| ask.destination.as_deref()).collect();
+        assert_eq!(destinations, [None, Some("image")]);
         let page = "http://a.test/1/?size=100&no-store";
         let image = "http://b.test/1/i!x=1?size=7";
         assert_eq!(

@@ -37,6 +37,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use crate::campaign::Campaign;
+use crate::median::median;
 use crate::report::{Report, Verdict};
 use crate::rivals::Kind;
 use browsers::{Browsers, Counts, Source};
@@ -56,7 +57,7 @@ pub struct Args {
     /// Seconds a round takes
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// Reads that the disk does in a second, and writes
+    /// Reads a second that the disk does; as many writes
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     operations: u32,
     /// Memory of each server, page cache included, MiB
@@ -80,8 +81,9 @@ pub struct Args {
 }
 
 impl Args {
-    /// Room for the working set, what is filled beyond it, and what is new in the rounds, and twice
-    /// that, because the Disk Table of `set-mem` has half of the room.
+    /// Size of each store. It has room for the working set, for the objects with which it is filled
+    /// beyond that, and for those that the rounds add; then twice as much, because the Disk Table
+    /// of `set-mem` has half of the room.
     fn store_mib(&self) -> u32 {
         self.memory * self.working_set * 3
     }
@@ -99,10 +101,12 @@ impl Args {
 pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     // Otherwise these signals would leave mounts and loop devices behind.
     let mut terminated = signal(SignalKind::terminate())?;
+    let mut hung_up = signal(SignalKind::hangup())?;
     tokio::select! {
         done = measure_all(args, campaign) => done,
         _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         _ = terminated.recv() => bail!("terminated"),
+        _ = hung_up.recv() => bail!("the terminal was closed"),
     }
 }
 
@@ -225,12 +229,13 @@ async fn measure(
     campaign: &Campaign,
     origin: &ContentOrigin,
 ) -> anyhow::Result<Outcome> {
-    let folder = campaign.folder().join("server");
-    let place = (origin.address(), &*folder);
+    // Each server has its own folder, so the files of a failed start disturb no other.
+    let folder = tempfile::tempdir_in(campaign.folder())?;
+    let place = (origin.address(), folder.path());
     let contestant = Contestant::start((which, load.front()), args, campaign, place)?;
     let outcome = play(args, load, &contestant, origin).await;
     drop(contestant);
-    std::fs::remove_dir_all(&folder)?;
+    folder.close()?;
     outcome
 }
 
@@ -270,6 +275,7 @@ struct Snapshot {
     browsers: Counts,
     origin_requests: u64,
     disk: Figures,
+    engine_reads: Option<u64>,
 }
 
 impl Snapshot {
@@ -283,6 +289,7 @@ impl Snapshot {
             browsers: browsers.counts(),
             origin_requests: origin.counts().requests,
             disk: contestant.disk().figures()?,
+            engine_reads: contestant.engine_reads()?,
         })
     }
 }
@@ -301,6 +308,8 @@ struct Round {
     read_kib: u64,
     /// Reads for 1000 visits.
     visit_reads: u64,
+    /// The same as our engine counts them; 0 for others.
+    visit_engine_reads: u64,
 }
 
 impl Round {
@@ -312,6 +321,8 @@ impl Round {
         let missed = after.origin_requests - before.origin_requests;
         let again = after.browsers.again - before.browsers.again;
         let visits = after.browsers.visits - before.browsers.visits;
+        let engine_reads = after.engine_reads.zip(before.engine_reads);
+        let engine_reads = engine_reads.map_or(0, |(after, before)| after - before);
         let of_thousand = |count: u64| count * 1000 / requests;
         Ok(Self {
             per_second: requests * 1000 / millis.max(1),
@@ -321,6 +332,7 @@ impl Round {
             writes: of_thousand(disk.writes),
             read_kib: (disk.read_bytes >> 10) / disk.reads.max(1),
             visit_reads: disk.reads * 1000 / visits.max(1),
+            visit_engine_reads: engine_reads * 1000 / visits.max(1),
         })
     }
 }
@@ -336,11 +348,7 @@ struct Outcome {
 impl Outcome {
     /// The median of each figure by itself.
     fn median(&self) -> Round {
-        let median = |figure: fn(&Round) -> u64| {
-            let mut figures: Vec<u64> = self.rounds.iter().map(figure).collect();
-            figures.sort_unstable();
-            figures.get(figures.len() / 2).copied().unwrap_or_default()
-        };
+        let median = |figure: fn(&Round) -> u64| median(&self.rounds, figure);
         Round {
             per_second: median(|round| round.per_second),
             hits: median(|round| round.hits),
@@ -349,6 +357,7 @@ impl Outcome {
             writes: median(|round| round.writes),
             read_kib: median(|round| round.read_kib),
             visit_reads: median(|round| round.visit_reads),
+            visit_engine_reads: median(|round| round.visit_engine_reads),
         }
     }
 
@@ -357,7 +366,7 @@ impl Outcome {
         let rates = || self.rounds.iter().map(|round| round.per_second);
         let mut detail = format!(
             "{} requests/s ({} to {}), hits {} of {} offered, {} reads of {} KiB and {} writes a \
-             request, {} reads a visit",
+             request, {} reads a visit ({} by the engine's count)",
             median.per_second,
             rates().min().unwrap_or_default(),
             rates().max().unwrap_or_default(),
@@ -367,6 +376,7 @@ impl Outcome {
             median.read_kib,
             thousandths(median.writes),
             thousandths(median.visit_reads),
+            thousandths(median.visit_engine_reads),
         );
         if let Some(first) = &self.first_fault {
             detail += &format!("; {} faults, first: {first}", self.faults);
@@ -384,6 +394,7 @@ impl Outcome {
             "read_kib": median.read_kib,
             "writes_per_mille": median.writes,
             "visit_reads_per_mille": median.visit_reads,
+            "visit_engine_reads_per_mille": median.visit_engine_reads,
             "faults": self.faults,
         });
         report.figures(what, verdict, detail, figures);

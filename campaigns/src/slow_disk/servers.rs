@@ -81,16 +81,18 @@ pub struct Contestant {
 }
 
 impl Contestant {
-    /// Starts one in front of `origin`, with its disk in `folder`, which must not exist.
+    /// Starts one in front of `origin`, with its disk in `folder`, which no other server
+    /// uses.
     pub fn start(
         (which, front): (Which, Front),
         args: &Args,
         campaign: &Campaign,
         (origin, folder): (SocketAddr, &Path),
     ) -> anyhow::Result<Self> {
-        fs::create_dir(folder)?;
         // Varnish and Squid give up root.
-        fs::set_permissions(campaign.folder(), fs::Permissions::from_mode(0o711))?;
+        for folder in [campaign.folder(), folder] {
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o711))?;
+        }
         let store_mib = args.store_mib();
         let disk = Disk::make(folder, u64::from(store_mib + DISK_REST_MIB) << 20)?;
         let memory_group = Cgroup::memory()?;
@@ -144,6 +146,15 @@ impl Contestant {
 
     pub fn disk(&self) -> &Disk {
         &self.disk
+    }
+
+    /// Reads that our engine has made so far. The kernel makes several operations of the disk of a
+    /// long one: each has at most 128 stretches of memory here.
+    pub fn engine_reads(&self) -> anyhow::Result<Option<u64>> {
+        match &self.server {
+            Server::Ours(proxy) => Ok(proxy.stats()?["device"]["reads"].as_u64()),
+            Server::Rival(_) => Ok(None),
+        }
     }
 
     /// Makes its disk slow: so many reads and as many writes a second.

@@ -160,7 +160,7 @@ impl Simulation {
 
 const LINKS: [u64; 3] = [1, 10, 100];
 const CLIENTS: [usize; 3] = [1, 8, 32];
-const SIMULATED: Duration = Duration::from_mins(5);
+const SIMULATED: Duration = Duration::from_secs(5 * 60);
 const READ_TIME: Duration = Duration::from_millis(10);
 const OBJECT_BYTES: u64 = 1_000_000;
 /// Spans of 256 KiB in 1 MB.

@@ -13,15 +13,17 @@ use hashcache_proxy::HostList;
 
 use crate::bench::BenchCommand;
 use crate::ca::CaCommand;
+use crate::healthcheck::HealthArgs;
+use crate::import::ImportArgs;
 use crate::link::LinkCommand;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::report::ReportArgs;
-use crate::top::TopArgs;
 use crate::settings::{
     CHOICES, COOKIES, DIRECTS, FAILS, FORMATS, GATEWAYS, GROUPS, Given, IOS, PLACEMENTS, POLICIES,
     ROWS, Source, Topic, Written, find_flag, help,
 };
+use crate::top::TopArgs;
 
 const LISTEN: &str = Topic::Listen.heading();
 const CACHE: &str = Topic::Cache.heading();
@@ -78,9 +80,13 @@ pub enum Command {
     Top(TopArgs),
     /// Show what the cache has saved in the last day, week or month
     Report(ReportArgs),
+    /// Ask a running proxy whether it works, for containers and scripts
+    Healthcheck(HealthArgs),
     /// Check, show or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Convert a Squid configuration
+    Import(ImportArgs),
     /// Make or show the certificate authority for intercepting HTTPS
     #[command(subcommand)]
     Ca(CaCommand),

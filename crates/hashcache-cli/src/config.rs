@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use hashcache_proxy::Supervisor;
 use serde_json::{Map, Value, json};
 
 use crate::args::{ConfigCommand, SettingArgs};
@@ -29,10 +30,13 @@ pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<
 fn check(file: Option<&Path>, environment: &Environment) -> anyhow::Result<ExitCode> {
     match settings::load(file, vec![], environment) {
         Ok(effective) => {
-            let problems = proxy::start_problems(&effective);
+            let problems = proxy::start_problems(&effective, &Supervisor::default());
             if !problems.is_empty() {
                 tell(&fault::render(&Faults(problems).into()));
                 return Ok(ExitCode::from(NOT_WELL));
+            }
+            for warning in proxy::start_warnings(&effective)? {
+                tell(&format!("warning: {warning}\n"));
             }
             let what = match &effective.file {
                 Some(path) => path.display().to_string(),
@@ -83,7 +87,7 @@ fn toml_of(effective: &Effective) -> String {
     }
     if let (false, Some(path)) = (effective.tables.is_empty(), &effective.file) {
         let tables = effective.tables.iter();
-        let tables = tables.map(|(name, tables)| ((*name).to_owned(), tables.clone().into()));
+        let tables = tables.map(|(name, tables)| ((*name).to_owned(), tables.clone()));
         let tables = toml::Table::from_iter(tables);
         text.push_str(&format!("\n# {}\n{tables}", path.display()));
     }

@@ -6,8 +6,9 @@
 //! an example.
 
 use crate::settings::{
-    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS,
-    ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Shown, Topic,
+    ACCESS_ABOUT, ACCESS_FIELDS, DefaultValue, ENTRIES, Entry, GROUP_ABOUT, GROUP_FIELDS,
+    LIST_ABOUT, LIST_FIELDS, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS, ROUTE_ABOUT,
+    ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Shown, Topic,
 };
 
 /// Columns of a line.
@@ -19,6 +20,43 @@ const HEAD: &str = "\
 # Copy it to /etc/hashcache/hashcache.toml, or ~/.config/hashcache/hashcache.toml, and remove the #
 # before the settings you change. `hashcache config check` finds mistakes, `hashcache config show`
 # prints the settings in effect. Sizes: 64MiB, 20GiB, 1GB. Times: 250ms, 10s, 5m.
+";
+
+const ACCESS: &str = "\
+#[networks]
+#pupils = [\"10.1.0.0/16\"]
+
+#[[access]]
+#name = \"no games during lessons\"
+#action = \"deny\"
+#clients = [\"pupils\"]
+#destinations = [\".games.example\", \"chat.example.org\"]
+#times = [\"Mon-Fri 08:00-15:30\"]
+#reason = \"Games are for the afternoon.\"
+
+#[[access]]
+#action = \"tunnel\"
+#destinations = [\".bank.example\"]
+#ports = [443]
+#methods = [\"CONNECT\"]
+";
+
+const GROUPS: &str = "\
+#[[group]]
+#name = \"staff\"
+#users = [\"abara\", \"lee\"]
+";
+
+const LISTS: &str = "\
+#[[access]]
+#name = \"advertising\"
+#action = \"deny\"
+#lists = [\"ads\"]
+
+#[[list]]
+#name = \"ads\"
+#files = [\"/etc/hashcache/ads.hosts\"]
+#format = \"auto\"
 ";
 
 const RULES: &str = "\
@@ -130,6 +168,9 @@ pub fn text() -> String {
         }
     }
     let tables = [
+        ("Access rules", ACCESS_ABOUT, &ACCESS_FIELDS[..], ACCESS),
+        ("Groups of users", GROUP_ABOUT, &GROUP_FIELDS[..], GROUPS),
+        ("Lists of hosts", LIST_ABOUT, &LIST_FIELDS[..], LISTS),
         ("Freshness rules", RULE_ABOUT, &RULE_FIELDS[..], RULES),
         ("Sites", SITE_ABOUT, &SITE_FIELDS[..], SITES),
         ("Mirrors", MIRROR_ABOUT, &MIRROR_FIELDS[..], MIRRORS),
@@ -214,7 +255,7 @@ mod tests {
     /// The settings that `take` accepts, no longer commented out; comments are `# …` with a blank.
     fn uncommented(take: impl Fn(&str) -> bool) -> String {
         let text = text();
-        let settings = text.split("# ---- Freshness rules").next().unwrap();
+        let settings = text.split("# ---- Access rules").next().unwrap();
         let mut table = String::new();
         let mut out = String::new();
         for line in settings.lines() {
@@ -277,11 +318,14 @@ mod tests {
 
     #[test]
     fn the_tables_in_the_sample_can_be_read() {
-        let tables =
-            format!("icp = 3130\nhtcp = \"192.0.2.1:4827\"\n{RULES}{MIRRORS}{PEERS}{ROUTES}")
-                .replace('#', "");
+        let tables = format!(
+            "icp = 3130\nhtcp = \"192.0.2.1:4827\"\n\
+             {ACCESS}{GROUPS}{LISTS}{RULES}{MIRRORS}{PEERS}{ROUTES}"
+        )
+        .replace('#', "");
         let effective = loaded(&tables);
-        assert_eq!(effective.tables.len(), 3);
+        assert_eq!(effective.tables.len(), 7);
+        assert!(!effective.values.access.is_empty());
         assert_eq!(effective.values.mirror.len(), 1);
     }
 

@@ -23,6 +23,8 @@ mod completions;
 mod config;
 mod env;
 mod example;
+mod healthcheck;
+mod import;
 mod inspect;
 mod link;
 mod man;
@@ -45,6 +47,12 @@ use output::tell;
 use proxy::Role;
 use settings::Environment;
 
+/// The allocator of musl has one lock for all threads. With this one instead, a miss takes 0.69 of
+/// the processor time on two processors.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Exit status when the command failed.
 const COULD_NOT: u8 = 2;
 
@@ -64,8 +72,10 @@ fn main() -> ExitCode {
         Command::Purge(args) => purge::run(&args, &environment),
         Command::Report(args) => report::run(&args, &environment),
         Command::Top(args) => top::run(&args, &environment),
+        Command::Healthcheck(args) => healthcheck::run(&args, &environment),
         Command::Ca(command) => ca::run(&command, &environment),
         Command::Link(command) => link::run(&command, &environment),
+        Command::Import(args) => import::run(&args),
         Command::Config(command) => config::run(command, &environment),
         Command::Env { json, settings } => env::run(json, &settings, &environment),
         Command::Completions { shell } => completions::run(shell),

@@ -11,8 +11,9 @@ use clap_mangen::roff::{Roff, bold, roman};
 use crate::args;
 use crate::fault::Fault;
 use crate::settings::{
-    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS,
-    ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Shown, Topic,
+    ACCESS_ABOUT, ACCESS_FIELDS, DefaultValue, ENTRIES, Entry, GROUP_ABOUT, GROUP_FIELDS,
+    LIST_ABOUT, LIST_FIELDS, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS, ROUTE_ABOUT,
+    ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Shown, Topic,
 };
 
 /// The page of the configuration file.
@@ -74,6 +75,9 @@ fn configuration() -> String {
         }
     }
     let tables = [
+        ("[[ACCESS]]", ACCESS_ABOUT, &ACCESS_FIELDS[..]),
+        ("[[GROUP]]", GROUP_ABOUT, &GROUP_FIELDS[..]),
+        ("[[LIST]]", LIST_ABOUT, &LIST_FIELDS[..]),
         ("[[RULE]]", RULE_ABOUT, &RULE_FIELDS[..]),
         ("[[SITE]]", SITE_ABOUT, &SITE_FIELDS[..]),
         ("[[MIRROR]]", MIRROR_ABOUT, &MIRROR_FIELDS[..]),

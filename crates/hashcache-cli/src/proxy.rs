@@ -15,9 +15,10 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use hashcache::{Cache, Config, OpenError, PolicyKind};
+use hashcache_http::host_part;
 use hashcache_proxy::{
-    AccessLog, CertificateAuthority, Hosts, Intercept, Listening, RunError, Settings, Speaks,
-    StateFiles,
+    AccessLog, CertificateAuthority, Hosts, Intercept, ListError, Listening, RunError, Settings,
+    Speaks, StateFiles, Supervisor, Warning,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -47,11 +48,14 @@ pub enum Role {
 
 /// Runs the proxy.
 pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow::Result<ExitCode> {
+    // First of all, while there are no other threads.
+    let supervisor = Supervisor::of_this_process()
+        .context("cannot use what the service manager passes (LISTEN_FDS, NOTIFY_SOCKET)")?;
     logging::start(environment)?;
     let mut effective = load(args, role, environment)?;
     let started = effective.clone();
     let open_files = raise_open_files();
-    let problems = start_problems(&effective);
+    let problems = start_problems(&effective, &supervisor);
     if !problems.is_empty() {
         return Err(Faults(problems).into());
     }
@@ -65,7 +69,6 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
     let cache = open(&effective)?;
     // Not earlier: when opening fails, the engine removes the files that it made, and a file that
     // another process made meanwhile is not ours.
-    // process made meanwhile is not ours.
     let new_files = NewFiles::new(absent);
     let stats = cache.stats();
     let (cache_size, in_all) = (stats.device_bytes_min, stats.device_bytes);
@@ -92,7 +95,8 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
             AccessLog::None | AccessLog::File(_) => say(&line),
         }
     };
-    hashcache_proxy::run(for_proxy(&effective)?, cache, state, listening, reload)
+    let settings = for_proxy(&effective)?;
+    hashcache_proxy::run(settings, cache, state, supervisor, listening, reload)
         .map_err(cannot_run)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -100,7 +104,7 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
 /// Every reason not to start that can be found without starting. Nothing is created or changed, and
 /// a proxy that runs with these settings is not disturbed. An address in use is not reported: the
 /// program that uses it may be the proxy that is to be restarted.
-pub fn start_problems(effective: &Effective) -> Vec<Fault> {
+pub fn start_problems(effective: &Effective, supervisor: &Supervisor) -> Vec<Fault> {
     let values = &effective.values;
     let mut problems = Vec::new();
     if values.link_listen.is_some() && values.link_children.is_empty() {
@@ -130,9 +134,14 @@ pub fn start_problems(effective: &Effective) -> Vec<Fault> {
             }
         }
     };
-    let refusals = hashcache_proxy::preflight(&settings).into_iter();
+    let refusals = hashcache_proxy::preflight(&settings, supervisor).into_iter();
     problems.extend(refusals.flat_map(|error| fault::all(&cannot_run(error))));
     problems
+}
+
+/// What these settings say that is most likely not meant, although the proxy starts with it.
+pub fn start_warnings(effective: &Effective) -> anyhow::Result<Vec<Warning>> {
+    Ok(hashcache_proxy::warnings(&for_proxy(effective)?))
 }
 
 /// The files of the cache and its state that are not there yet.
@@ -253,6 +262,12 @@ fn cannot_run(error: RunError) -> anyhow::Error {
             None => what.into(),
         };
     }
+    if let RunError::Inherited { .. } = &error {
+        let fault = Fault::new(error.to_string());
+        let hint = "the addresses of `hashcache.socket` must be those of `listen`, `admin`, \
+                    `link_listen` or `link_forward`: see `systemctl edit hashcache.socket`";
+        return fault.hint(hint).into();
+    }
     let hint = match &error {
         RunError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => {
             "another program uses this address: stop it, or use another `--listen` or `--admin`"
@@ -273,15 +288,18 @@ fn cannot_run(error: RunError) -> anyhow::Error {
         RunError::Authorities(_) => {
             "`--upstream-ca` names a file with certificates of authorities, in PEM"
         }
+        RunError::List(ListError::Memory { .. }) => "use a larger `--memory`, or a shorter list",
+        RunError::List(_) => "the user of this process must be able to read the files of lists",
         RunError::Token { .. } => {
             "write 16 bytes or more into it, for example with `head -c 24 /dev/urandom | base64`"
         }
         _ => return error.into(),
     };
-    let source = std::error::Error::source(&error)
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    Fault::new(format!("{error}: {source}")).hint(hint).into()
+    let what = match std::error::Error::source(&error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    };
+    Fault::new(what).hint(hint).into()
 }
 
 /// A file that keeps state for the next start: beside the cache, where we may write.
@@ -353,7 +371,7 @@ fn engine_config_now(effective: &Effective) -> Config {
 /// Settings that were given but have no effect with the policy.
 fn without_effect(effective: &Effective) -> Vec<&'static str> {
     let policy = effective.values.policy;
-    let is_log = matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
+    let is_log = effective.values.has_log();
     let works = [
         ("rows", policy == PolicyKind::Log),
         ("grouped", is_log),
@@ -385,7 +403,7 @@ fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Confi
         held_share: values.held_share,
         rows: values.rows,
         grouped: values.grouped,
-        placement: values.placement.rule(),
+        placement: values.placement.rule(host_part),
         readmission: values.readmission,
         io: values.io,
         object_bytes: values.object_size,

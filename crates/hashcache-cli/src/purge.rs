@@ -3,9 +3,6 @@
 //! Called by `main`. Sends a POST to the admin listener; its address and token are read from the
 //! settings of the proxy.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,10 +10,10 @@ use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use serde_json::{Map, Value, json};
 
-use crate::admin_client::token;
+use crate::admin_client::{AdminArgs, admin_address, ask, token};
 use crate::fault::Fault;
 use crate::output::say;
-use crate::settings::{self, Environment, Given, Source, Written, find};
+use crate::settings::Environment;
 
 /// Arguments of `hashcache purge`.
 #[derive(Args, Clone, Debug)]
@@ -51,36 +48,31 @@ pub struct PurgeArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Configuration file of the proxy
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Admin address of the proxy [default: from the configuration]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
-    /// File with the token [default: from the configuration]
-    #[arg(long, value_name = "FILE")]
-    admin_token_file: Option<String>,
+    /// The proxy that purges.
+    #[command(flatten)]
+    proxy: AdminArgs,
 }
 
 /// A removal waits for a write to disk, and a slow disk may have other writes queued.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// An answer has no more bytes than a list of the purged names.
-const ANSWER_BYTES: u64 = 1 << 20;
 
 /// Purges.
 pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let effective = settings::load(args.config.as_deref(), args.given(), environment)?;
-    let Some(admin) = effective.values.admin else {
-        let fault = Fault::new("the proxy has no admin listener");
-        return Err(fault.hint("start the proxy with `--admin ADDRESS`").into());
-    };
+    let effective = args.proxy.settings(environment)?;
+    let admin = admin_address(&effective)?;
     let Some(file) = &effective.values.admin_token_file else {
         let fault = Fault::new("no token file is configured");
         let hint = "give the proxy's `--admin-token-file FILE`, or set HASHCACHE_ADMIN_TOKEN_FILE";
         return Err(fault.hint(hint).into());
     };
     let token = token(file)?;
-    let (status, answer) = post(admin, &token, &args.body().to_string())
+    let body = args.body().to_string();
+    let fields = format!(
+        "Authorization: Bearer {token}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n",
+        body.len()
+    );
+    let (status, answer) = ask(admin, "POST /-/purge", &fields, &body, PATIENCE)
         .with_context(|| format!("cannot ask the proxy at {admin}"))?;
     if status != 200 {
         let fault = Fault::new(format!("the proxy refused: {}", answer.trim()));
@@ -97,21 +89,6 @@ pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCo
 }
 
 impl PurgeArgs {
-    fn given(&self) -> Vec<Given> {
-        let flags = [
-            ("admin", &self.admin),
-            ("admin-token-file", &self.admin_token_file),
-        ];
-        let given = |(flag, word): (&str, &Option<String>)| {
-            Some(Given {
-                found: find(flag).expect("both are settings of the proxy"),
-                written: Written::One(word.clone()?),
-                source: Source::Flag(format!("--{flag}")),
-            })
-        };
-        flags.into_iter().filter_map(given).collect()
-    }
-
     fn body(&self) -> Value {
         let mut body = Map::new();
         let lists = [
@@ -133,41 +110,6 @@ impl PurgeArgs {
         }
         Value::Object(body)
     }
-}
-
-/// Status and content of the answer to a POST.
-fn post(admin: SocketAddr, token: &str, body: &str) -> anyhow::Result<(u16, String)> {
-    // An unspecified address (0.0.0.0 or ::) cannot be connected to.
-    let admin = match admin {
-        SocketAddr::V4(it) if it.ip().is_unspecified() => ([127, 0, 0, 1], it.port()).into(),
-        SocketAddr::V6(it) if it.ip().is_unspecified() => {
-            (std::net::Ipv6Addr::LOCALHOST, it.port()).into()
-        }
-        other => other,
-    };
-    let mut stream = TcpStream::connect_timeout(&admin, Duration::from_secs(5))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let request = format!(
-        "POST /-/purge HTTP/1.1\r\nHost: {admin}\r\nAuthorization: Bearer {token}\r\n\
-         Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES).read_to_end(&mut answer)?;
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, content) = answer
-        .split_once("\r\n\r\n")
-        .context("no whole answer came")?;
-    let status = head
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok());
-    Ok((
-        status.context("the answer is not HTTP")?,
-        content.to_owned(),
-    ))
 }
 
 /// A line for each thing that was purged.

@@ -27,8 +27,8 @@ pub enum MembersError {
 pub(crate) fn check(members: &[(String, u32)]) -> Result<(), MembersError> {
     let mut names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
-    if let Some([same, _]) = names.array_windows().find(|[a, b]| a == b) {
-        return Err(MembersError::SameName((*same).to_owned()));
+    if let Some(same) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(MembersError::SameName(same[0].to_owned()));
     }
     match members.iter().find(|(_, weight)| *weight == 0) {
         Some((name, _)) => Err(MembersError::NoWeight(name.clone())),

@@ -40,6 +40,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::state_file::{Link, open_regular, replace};
 
+pub(crate) mod zone;
+
 /// Milliseconds since 1970 on our [`Clock`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UnixMillis(pub(crate) u64);

@@ -10,20 +10,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache::Reservation;
-use hashcache_http::{Authority, Scheme, Space};
+use hashcache_http::{Authority, Host, Scheme, Space};
+use http::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::access::RequestUser;
+use crate::client_access::ClientAccess;
 use crate::failure::Failure;
-use crate::intercept::InterceptKind;
 use crate::intercept::refusals::ClientProgram;
+use crate::intercept::{InterceptKind, SELF_TEST_HOST};
 use crate::limits::Limits;
 use crate::link::pin::Pin as KeyPin;
 use crate::link::sent_to::SentTo;
 use crate::peer::{Peer, PeerMisses};
 use crate::share::{Allowance, ShareReservation};
 use crate::wire::{self, Ending, Http2Kind, Protocol, Socket};
-use crate::worker::Worker;
+use crate::worker::{LiveSettings, Worker};
 
 /// One client's connection, as its requests see it; in HTTP/2, one stream of it.
 #[derive(Clone)]
@@ -36,8 +39,8 @@ pub(crate) struct Connection {
     pub(crate) local: SocketAddr,
     /// The client's scheme: https over TLS.
     pub(crate) scheme: Scheme,
-    /// The reason if this client is refused.
-    pub(crate) denied: Option<Failure>,
+    /// What the access rules say of the client.
+    pub(crate) access: Rc<ClientAccess>,
     /// The host whose TLS ends here, if the connection is intercepted.
     pub(crate) intercepted: Option<Rc<InterceptedFor>>,
     /// The child whose link it is.
@@ -48,6 +51,13 @@ pub(crate) struct Connection {
     pub(crate) drained: watch::Receiver<bool>,
     /// Serves the protocol inside an intercepted connection.
     pub(crate) serve_inside: ServeInside,
+}
+
+/// Whether a client may be asked for a login, as far as the form of its request tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MayAsk {
+    Yes,
+    No,
 }
 
 /// A child, and how its link is served.
@@ -98,9 +108,65 @@ impl Connection {
             client: self.client.ip(),
         };
         let Some(child) = &self.child else {
-            return self.denied.clone();
+            return self.access.refused(&self.worker.common.live());
         };
         (!self.worker.common.is_child(&child.pin)).then(removed)
+    }
+
+    /// Whether another member has sent a request with these fields. The rules there have decided
+    /// about its client, whose address and login are not known here.
+    pub(crate) fn is_from_member(&self, fields: &HeaderMap) -> bool {
+        let live = self.worker.common.live();
+        let Some(members) = live.routes.members() else {
+            return false;
+        };
+        let is_plain = self.child.is_none() && self.intercepted.is_none();
+        is_plain && members.have_sent(self.client.ip(), fields)
+    }
+
+    /// The user of the CONNECT of an intercepted connection.
+    pub(crate) fn connect_user(&self) -> Option<&Arc<str>> {
+        self.intercepted.as_ref()?.user.as_ref()
+    }
+
+    /// The user of every request on this connection, if that is known before they are read. A
+    /// reload may have removed the user of the CONNECT.
+    pub(crate) fn settled_user(&self, live: &LiveSettings) -> Option<&Arc<str>> {
+        let user = self.connect_user()?;
+        let users = live.users.as_ref()?;
+        users.has(user).then_some(user)
+    }
+
+    /// The user of a request without a login.
+    pub(crate) fn user_without_login<'a>(
+        &'a self,
+        live: &LiveSettings,
+        asks: MayAsk,
+    ) -> RequestUser<'a> {
+        match (self.settled_user(live), asks) {
+            (Some(user), _) => RequestUser::Known(user),
+            (None, MayAsk::Yes) if self.may_ask_for_login(live) => RequestUser::Unknown,
+            (None, _) => RequestUser::Unknowable,
+        }
+    }
+
+    /// Whether a password may be asked for on this connection: nobody else can read it there.
+    fn may_ask_for_login(&self, live: &LiveSettings) -> bool {
+        let client = self.client.ip();
+        self.intercepted.is_none()
+            && live.users.is_some()
+            && (self.scheme == Scheme::Https
+                || live
+                    .login_networks
+                    .iter()
+                    .any(|network| network.contains(client)))
+    }
+
+    /// Whether a request is for the host of the self-test while interception is on. Over plain HTTP
+    /// the answer only says that the client uses this proxy.
+    pub(crate) fn is_self_test(&self, authority: &Authority) -> bool {
+        let is_host = matches!(&authority.host, Host::Name(name) if &**name == SELF_TEST_HOST);
+        is_host && self.worker.common.live().intercept.is_some()
     }
 
     /// Whether the client is a peer for which nothing is fetched.
@@ -138,6 +204,8 @@ pub(crate) struct InterceptedFor {
     /// The authority of all requests on the connection.
     pub(crate) authority: Authority,
     kind: InterceptKind,
+    /// The user of the CONNECT.
+    user: Option<Arc<str>>,
     pub(crate) program: ClientProgram,
     pub(crate) has_asked: Cell<bool>,
     /// Memory for TLS and HTTP/2, kept even when another protocol follows.
@@ -147,13 +215,14 @@ pub(crate) struct InterceptedFor {
 impl InterceptedFor {
     pub(crate) fn new(
         authority: Authority,
-        kind: InterceptKind,
+        (kind, user): (InterceptKind, Option<Arc<str>>),
         program: ClientProgram,
         memory: ShareReservation,
     ) -> Self {
         Self {
             authority,
             kind,
+            user,
             program,
             has_asked: Cell::new(false),
             _memory: memory,

@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache_http::{ProxyError, ProxyStatus};
@@ -17,6 +18,17 @@ mod explain;
 mod link;
 
 pub(crate) use self::link::LinkFault;
+
+/// An access rule that refuses a request, as the person at the client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RuleDenial {
+    /// The name of the rule, or its number.
+    pub(crate) rule: Box<str>,
+    /// Why it refuses, in the operator's words.
+    pub(crate) reason: Option<Box<str>>,
+    /// The person to ask.
+    pub(crate) contact: Option<Box<str>>,
+}
 
 /// Why a request could not be answered as asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +40,12 @@ pub(crate) enum Failure {
     },
     /// The client's address is not on the list.
     ClientDenied { client: IpAddr },
+    /// A rule needs the user, and the client has sent no right login.
+    LoginNeeded { realm: Arc<str> },
+    /// Too many checks of passwords for this client.
+    TooManyLogins,
+    /// An access rule refuses the request.
+    RuleDenied(Box<RuleDenial>),
     /// Too many connections from this address, or in all.
     ClientLimit,
     /// `CONNECT` to a port that is not allowed.
@@ -86,9 +104,12 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 29] = [
+    pub(crate) const SLUGS: [&'static str; 32] = [
         "refused",
         "client-denied",
+        "login-needed",
+        "too-many-logins",
+        "rule-denied",
         "client-limit",
         "connect-port-denied",
         "port-denied",
@@ -130,6 +151,8 @@ impl Failure {
             }
             Self::Refused { .. } => StatusCode::BAD_REQUEST,
             Self::ClientLimit => StatusCode::SERVICE_UNAVAILABLE,
+            Self::LoginNeeded { .. } => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+            Self::TooManyLogins => StatusCode::TOO_MANY_REQUESTS,
             Self::DestinationDenied { .. } => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
             Self::NotCached => StatusCode::GATEWAY_TIMEOUT,
@@ -149,6 +172,9 @@ impl Failure {
             }
             Self::Refused { .. } => ProxyError::HttpRequestError,
             Self::ClientDenied { .. }
+            | Self::RuleDenied(_)
+            | Self::LoginNeeded { .. }
+            | Self::TooManyLogins
             | Self::ClientLimit
             | Self::ConnectPortDenied { .. }
             | Self::PortDenied { .. } => ProxyError::HttpRequestDenied,
@@ -205,6 +231,9 @@ impl Failure {
         match self {
             Self::Refused { .. } => "refused",
             Self::ClientDenied { .. } => "client-denied",
+            Self::RuleDenied(_) => "rule-denied",
+            Self::LoginNeeded { .. } => "login-needed",
+            Self::TooManyLogins => "too-many-logins",
             Self::ClientLimit => "client-limit",
             Self::ConnectPortDenied { .. } => "connect-port-denied",
             Self::PortDenied { .. } => "port-denied",
@@ -235,12 +264,23 @@ impl Failure {
         }
     }
 
+    /// The field that asks a client for its login (RFC 7617), if that is what is missing.
+    pub(crate) fn challenge(&self) -> Option<HeaderValue> {
+        let Self::LoginNeeded { realm } = self else {
+            return None;
+        };
+        // The realm is checked in the settings.
+        HeaderValue::try_from(format!("Basic realm=\"{realm}\", charset=\"UTF-8\"")).ok()
+    }
+
     /// When a client should try again, if known.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             // A connection becomes free within seconds. A random value, because many clients with
             // the same one would all return at once.
-            Self::ClientLimit | Self::UpstreamLimit => Some(Duration::from_secs(5)),
+            Self::ClientLimit | Self::UpstreamLimit | Self::TooManyLogins => {
+                Some(Duration::from_secs(5))
+            }
             _ => None,
         }
     }
@@ -254,6 +294,9 @@ impl fmt::Display for Failure {
                 write!(f, "request refused with {}: {reason}", status.as_u16())
             }
             Self::ClientDenied { client } => write!(f, "client {client} is not allowed"),
+            Self::LoginNeeded { .. } => f.write_str("a login is needed"),
+            Self::TooManyLogins => f.write_str("too many logins are being checked"),
+            Self::RuleDenied(denial) => write!(f, "{} does not allow it", denial.rule),
             Self::ClientLimit => f.write_str("too many connections from clients"),
             Self::ConnectPortDenied { port } => write!(f, "CONNECT to port {port} is not allowed"),
             Self::PortDenied { port } => write!(f, "port {port} is not allowed"),
@@ -308,6 +351,15 @@ impl Failure {
             Failure::ClientDenied {
                 client: IpAddr::from([192, 0, 2, 1]),
             },
+            Failure::LoginNeeded {
+                realm: "proxy".into(),
+            },
+            Failure::TooManyLogins,
+            Failure::RuleDenied(Box::new(RuleDenial {
+                rule: "rule 1".into(),
+                reason: None,
+                contact: None,
+            })),
             Failure::ClientLimit,
             Failure::ConnectPortDenied { port: 25 },
             Failure::PortDenied { port: 25 },
@@ -405,8 +457,11 @@ mod tests {
     #[test]
     fn limits_say_when_to_come_back() {
         for failure in Failure::each() {
-            let unavailable = failure.status() == StatusCode::SERVICE_UNAVAILABLE;
-            assert_eq!(failure.retry_after().is_some(), unavailable, "{failure:?}");
+            let is_limit = matches!(
+                failure.status(),
+                StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
+            );
+            assert_eq!(failure.retry_after().is_some(), is_limit, "{failure:?}");
         }
     }
 

@@ -3,6 +3,7 @@
 //! The modules are listed in the order in which a request passes them; `request` answers hits.
 
 // Settings, and what can go wrong.
+mod access;
 mod failure;
 mod limits;
 mod settings;
@@ -14,15 +15,18 @@ mod wire;
 mod worker;
 
 // From a request to its response.
+mod client_access;
 mod collapse;
 mod connect;
 mod connection;
 mod fetch;
 mod in_flight_ranges;
 mod intercept;
+mod lists;
 mod log_entry;
 mod mirror;
 mod page_groups;
+mod permission;
 mod purge;
 mod request;
 #[allow(
@@ -32,6 +36,7 @@ mod request;
 )]
 mod site;
 mod store;
+mod users;
 
 // Connections to origins and peers.
 mod gateway;
@@ -56,6 +61,10 @@ mod metrics;
 mod page;
 mod state_file;
 
+pub use access::{
+    AccessAction, AccessRule, AccessRuleError, AccessRuleFault, AccessRules, AccessSettings,
+    Destination, ListFormat, ListSettings, RuleClients, WeekSpan,
+};
 pub use frame::Escaped;
 pub use history::counts::{Counts, Kind, KindCounts, Table, Totals};
 pub use history::file::{Read as HistoryRead, read as read_history};
@@ -68,13 +77,14 @@ pub use limits::Limits;
 pub use link::forward::{LinkForward, LinkForwardError};
 pub use link::identity::{LinkIdentity, LinkIdentityError};
 pub use link::pin::{Pin, PinError};
+pub use lists::ListError;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use peer::{
     Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
     PeerSummary,
 };
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
-pub use server::{Listening, RunError, preflight, run};
+pub use server::{Listening, RunError, Supervisor, Warning, preflight, run, warnings};
 pub use settings::{
     AccessLog, CollapseWait, Fail, GroupBy, LinkSettings, Listen, LogFormat, Mode, Settings,
     Speaks, StateFiles,
@@ -89,3 +99,4 @@ pub use upstream::address::ConnectPort;
 pub use upstream::nat64::{Nat64, Nat64Error};
 pub use upstream::prefix::{Prefix, PrefixError};
 pub use upstream::tls::AuthoritiesError;
+pub use users::{UsersError, users_of};

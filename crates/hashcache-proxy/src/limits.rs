@@ -73,20 +73,20 @@ impl Default for Limits {
             target_bytes: 16 << 10,
             chunk_extension_bytes: 256,
             head_time: Duration::from_secs(10),
-            idle_time: Duration::from_mins(1),
-            progress_time: Duration::from_mins(1),
+            idle_time: Duration::from_secs(60),
+            progress_time: Duration::from_secs(60),
             connect_time: Duration::from_secs(10),
-            first_byte_time: Duration::from_mins(1),
+            first_byte_time: Duration::from_secs(60),
             // Longer than nearly all pages take, and short enough for a reader to wait for.
             peer_first_byte_time: Duration::from_secs(20),
-            between_bytes_time: Duration::from_mins(1),
+            between_bytes_time: Duration::from_secs(60),
             // One client's share of it is `clients_per_address`. With 64, a hundred clients of a
             // page that takes a second and cannot be shared wait for two rounds.
             upstream_per_origin: 1024,
             upstream: 4096,
             upstream_idle_time: Duration::from_secs(30),
             dns_time: Duration::from_secs(5),
-            tunnel_idle_time: Duration::from_mins(10),
+            tunnel_idle_time: Duration::from_secs(10 * 60),
             drain_time: Duration::from_secs(30),
             read_ahead: 4 << 20,
         }

@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use hashcache_http::{Scheme, Target};
 use http::header::{CONTENT_TYPE, REFERER, USER_AGENT};
@@ -28,6 +29,7 @@ pub(crate) struct LogEntryBuilder {
     start: UnixMillis,
     received: Instant,
     client: SocketAddr,
+    user: Option<Arc<str>>,
     method: Method,
     version: Version,
     scheme: Scheme,
@@ -61,6 +63,7 @@ impl LogEntryBuilder {
             start: connection.worker.common.clock.now(),
             received,
             client: connection.client,
+            user: connection.connect_user().cloned(),
             method: request.method().clone(),
             version,
             scheme: connection.scheme,
@@ -100,6 +103,10 @@ impl LogEntryBuilder {
         self.client = client;
     }
 
+    pub(crate) fn set_user(&mut self, user: Option<Arc<str>>) {
+        self.user = user;
+    }
+
     pub(crate) fn set_outcome(&mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
@@ -118,6 +125,9 @@ impl LogEntryBuilder {
         if matches!(
             failure,
             Failure::ClientDenied { .. }
+                | Failure::RuleDenied(_)
+                | Failure::LoginNeeded { .. }
+                | Failure::TooManyLogins
                 | Failure::ConnectPortDenied { .. }
                 | Failure::PortDenied { .. }
                 | Failure::DestinationDenied { .. }
@@ -138,6 +148,7 @@ impl LogEntryBuilder {
             start: self.start,
             received: self.received,
             client: self.client,
+            user: self.user.clone(),
             version: self.version,
             method: self.method.clone(),
             status: if self.method == Method::CONNECT {
@@ -175,6 +186,7 @@ impl LogEntryBuilder {
                 duration: self.received.elapsed(),
                 first_byte: Some(first_byte),
                 client: self.client,
+                user: self.user.as_deref(),
                 method: self.method.as_str(),
                 scheme: self.scheme.as_str(),
                 authority: &self.authority,
@@ -217,6 +229,7 @@ impl MemoryHitEntry<'_> {
         let (id, start) = (RequestId::fresh(), connection.worker.common.clock.now());
         let first_byte = self.received.elapsed();
         let (client, worker) = (connection.client, Rc::clone(&connection.worker));
+        let user = connection.connect_user().cloned();
         let (received, status, scheme) = (self.received, self.status, self.target.scheme);
         let version = self.version;
         let site = Name::of(self.target.authority.display(self.target.scheme));
@@ -243,6 +256,7 @@ impl MemoryHitEntry<'_> {
                 duration: received.elapsed(),
                 first_byte: Some(first_byte),
                 client,
+                user: user.as_deref(),
                 method: Method::GET.as_str(),
                 scheme: scheme.as_str(),
                 authority,
@@ -281,6 +295,7 @@ pub(crate) struct TunnelEntryBuilder {
     start: UnixMillis,
     received: Instant,
     client: SocketAddr,
+    user: Option<Arc<str>>,
     version: Version,
     method: Method,
     status: u16,
@@ -300,6 +315,7 @@ impl TunnelEntryBuilder {
             start: worker.common.clock.now(),
             received: Instant::now(),
             client,
+            user: None,
             version: Version::HTTP_2,
             method: Method::CONNECT,
             status: 200,
@@ -350,6 +366,7 @@ impl TunnelEntryBuilder {
             duration: self.received.elapsed(),
             first_byte: None,
             client: self.client,
+            user: self.user.as_deref(),
             method: self.method.as_str(),
             scheme: self.scheme.as_str(),
             authority: &self.authority,

@@ -84,8 +84,13 @@ impl MemberList {
         })
     }
 
-    /// Whether one of the other boxes has this address. Any client can write Via, so a request is a
-    /// member's only if its address is one too.
+    /// Whether one of the other boxes has sent this request from `address`. Any client can write
+    /// Via, so it must be the address of a box too.
+    pub(crate) fn have_sent(&self, address: IpAddr, request: &HeaderMap) -> bool {
+        self.have_address(address) && self.are_in_via(request)
+    }
+
+    /// Whether one of the other boxes has `address`.
     pub(crate) fn have_address(&self, address: IpAddr) -> bool {
         self.others().any(|member| member.has_address(address))
     }

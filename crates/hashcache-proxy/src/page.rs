@@ -117,6 +117,9 @@ pub(crate) fn failure(failure: &Failure, context: &PageContext<'_>) -> Response<
     let mut response = page(status, context.reader, body);
     let fields = response.headers_mut();
     fields.insert(PROXY_STATUS, failure.proxy_status(context.name));
+    if let Some(challenge) = failure.challenge() {
+        fields.insert(header::PROXY_AUTHENTICATE, challenge);
+    }
     if let Some(time) = failure.retry_after() {
         fields.insert(header::RETRY_AFTER, HeaderValue::from(time.as_secs()));
     }

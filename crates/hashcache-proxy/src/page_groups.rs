@@ -9,9 +9,11 @@
 //! a page itself                        the group of its own URL
 //! a frame                              the group of what Referer names
 //! Referer with a path                  the group of that URL, or of the page that it is a part of
-//! Referer of an origin only, another's the latest page this client had from there, while open
-//! no Referer                           the group of its own URL: others may name it as a page
-//! no Referer, a browser calls it a part no group
+//! Referer of an origin only, another's the latest page this client had from there, while open;
+//!                                      else the latest with a style sheet or script from there
+//! no Referer, an icon or, by what a     the latest page this client had from its own origin, while
+//! browser says, another part            open; else no group
+//! no Referer otherwise                 the group of its own URL: others may name it as a page
 //! ```
 //!
 //! A page is open until two seconds have passed without a request for a part of it. As long as it
@@ -21,31 +23,40 @@
 //! that page was asked for at most ten seconds ago. The ten seconds count from the request that
 //! opened the page, so a crawler cannot put one page after the other into the same group.
 //!
+//! A request for a page, a frame, a style sheet or a script is decided once, when it arrives: its
+//! response may come when the page is closed. The response opens the page again.
+//!
 //! With grouping by origin, all responses of one server are a group, for all clients: the locality
 //! buffers of Foxy (section 2.2.3). This needs no Referer, but also reads objects that were only
 //! fetched from the same server at the same time.
 //!
-//! Called by `request` when a page is requested, and by `fetch` when a response is stored.
+//! Called by `request` when something is requested, and by `fetch` when a response is stored.
 //!
 //! Invariants: a wrong group costs only memory and reads. The client's address is part of the
-//! group and of what finds it, so a client that forges Referer spoils its own groups; at worst it
-//! pushes other clients' open pages out of the tables. The tables are bounded. In front of a site
-//! every Referer counts as one of its pages.
-//! Cost: a few hashes, and a lock for pages and for requests with a Referer. A hit in memory parses
-//! Referer only if it may be for a frame. The tables take at most 0.5 MB.
+//! group and of what finds it, so a client that forges Referer spoils its own groups; a client that
+//! fills the tables loses its own open pages first. The tables are bounded. In front of a site
+//! every Referer counts as one of its pages. Where the engine does not group, nothing is kept.
+//! Cost: a few hashes, made before the lock is taken, for pages and for requests with a Referer. A
+//! hit in memory parses Referer only if it may be for a frame, a style sheet or a script, which
+//! takes 9,000 instructions; other hits take 150, and 40 where the engine does not group. The
+//! tables take at most 0.6 MB.
 
-use std::collections::HashMap;
+mod fields;
+
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashcache_http::{Origin, Target};
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, REFERER};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, Method};
 use tokio::time::Instant;
 
+pub(crate) use self::fields::{PageFields, is_html, wants_page};
+use self::fields::{Wanted, is_icon, is_style_or_script};
 use crate::settings::GroupBy;
+use crate::share::Network;
 
 /// How long after the last object of a page further objects still belong to it.
 const PAGE_OPEN: Duration = Duration::from_secs(2);
@@ -55,10 +66,13 @@ const PAGE_OPEN: Duration = Duration::from_secs(2);
 const FRAMES_ASKED: Duration = Duration::from_secs(10);
 /// Maximum number of entries in each table: what a `HashMap` puts into 4096 places.
 const PAGES_MAX: usize = 3584;
+/// Maximum number of parts that stand for one page. Few pages have as many scripts.
+const PARTS_MAX: u16 = 256;
 
 /// The pages that clients are looking at.
 pub(crate) struct PageGroups {
-    by: GroupBy,
+    /// `None`: the engine does not group.
+    by: Option<GroupBy>,
     /// Each process has its own keys, so no client can predict the group of a page.
     hash: RandomState,
     open: Mutex<OpenPages>,
@@ -73,25 +87,20 @@ pub(crate) struct PageRequest<'a> {
     pub(crate) fields: &'a HeaderMap,
 }
 
-/// The fields of a request that say whether it is for a page, and for a part of which one.
-#[derive(Clone, Copy)]
-pub(crate) struct PageFields<'a> {
-    /// Sec-Fetch-Dest.
-    pub(crate) destination: Option<&'a [u8]>,
-    pub(crate) accept: Option<&'a [u8]>,
-    pub(crate) referer: Option<&'a [u8]>,
+/// The group of a request, as it was decided when the request arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotedGroup {
+    group: u64,
+    role: Role,
 }
 
-/// What a request is for, as far as its fields tell.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+/// What a resource is to its page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
     Page,
     Frame,
-    /// One of the two: the client does not send Sec-Fetch-Dest.
-    PageOrFrame,
-    /// Anything else that a page loads.
+    /// Another part that can name others.
     Part,
-    Unknown,
 }
 
 /// The tables of open pages.
@@ -102,35 +111,67 @@ struct OpenPages {
     /// By client and URL: the page of a part that can name others.
     parts: HashMap<u64, Visit>,
     /// By client and origin: the latest page.
-    latest: HashMap<u64, Visit>,
+    latest: HashMap<u64, LatestPage>,
 }
 
 /// A page until [`PAGE_OPEN`] has passed without a request for a part of it.
 #[derive(Clone, Copy)]
 struct OpenPage {
+    client: Network,
     opened: Instant,
     /// Whether the page itself was requested, not only parts that name it.
     is_requested: bool,
     used: Instant,
+    /// Parts that stand for it, [`PARTS_MAX`] at most.
+    parts: u16,
 }
 
 /// A page, from its opening to its end. What was noted for an earlier visit does not hold for a
 /// later one.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Visit {
     group: u64,
     opened: Instant,
 }
 
-/// The page that a Referer names, and the key of its origin.
+/// The latest page of an origin.
+#[derive(Clone, Copy)]
+struct LatestPage {
+    visit: Visit,
+    /// Whether the page, or a frame of it, is of this origin; else only other parts of it are.
+    is_of_origin: bool,
+}
+
+/// A client, a resource that it requests, and what the tables know both by.
+struct Requested {
+    client: IpAddr,
+    /// By client and URL; that of a page is its group.
+    key: u64,
+    /// By client and origin.
+    of_origin: u64,
+}
+
+/// What a Referer says, before the tables tell of which page it is.
+#[derive(Clone, Copy)]
+struct Referred {
+    key: u64,
+    of_origin: u64,
+    /// Today's browsers send only the origin in a Referer to another origin.
+    is_origin_only: bool,
+}
+
+/// The page that a Referer names.
 #[derive(Clone, Copy)]
 struct Named {
     group: u64,
     of_origin: u64,
+    /// Whether Referer has the URL of the page, not that of a part or only the origin.
+    is_page: bool,
 }
 
 impl PageGroups {
-    pub(crate) fn new(by: GroupBy, site: Option<Origin>) -> Self {
+    /// Without `by` there are no groups.
+    pub(crate) fn new(by: Option<GroupBy>, site: Option<Origin>) -> Self {
         Self {
             by,
             hash: RandomState::new(),
@@ -139,154 +180,211 @@ impl PageGroups {
         }
     }
 
-    /// Notes a request for a page or a frame, whether or not it is stored.
-    pub(crate) fn note_request(&self, request: &PageRequest<'_>, now: Instant) {
+    /// Notes a request for a page or for a part that can name others, whether or not its response
+    /// is stored. Requests with other methods than GET and HEAD are none: scripts send them.
+    pub(crate) fn note_request(
+        &self,
+        method: &Method,
+        request: &PageRequest<'_>,
+        now: Instant,
+    ) -> Option<NotedGroup> {
+        if ![Method::GET, Method::HEAD].contains(method) {
+            return None;
+        }
         let fields = PageFields::of(request.fields);
-        self.note_plain_request((request.client, request.target), &fields, now);
+        self.note_plain_request((request.client, request.target), &fields, now)
     }
 
-    /// The same for a request of which only some fields are known.
+    /// The same for a GET of which only some fields are known.
     pub(crate) fn note_plain_request(
         &self,
         place: (IpAddr, &Target),
         fields: &PageFields<'_>,
         now: Instant,
-    ) {
-        if self.by == GroupBy::Page && fields.wanted().is_page() == Some(true) {
-            self.page_or_frame(place, fields, now);
+    ) -> Option<NotedGroup> {
+        if self.by != Some(GroupBy::Page) {
+            return None;
         }
+        if fields.wanted().is_page() == Some(true) {
+            return Some(self.page_or_frame(place, fields, now));
+        }
+        if !fields.want_style_or_script() {
+            return None;
+        }
+        let referred = self.referred(place, fields)?;
+        let requested = self.requested(place);
+        let mut open = self.lock();
+        let named = open.named(&referred, now)?;
+        let group = open.note_part(requested.client, named, now).group;
+        let role = Role::Part;
+        Some(open.note(&requested, NotedGroup { group, role }, now))
     }
 
-    /// The group of the response with the fields `response`; 0: no group.
+    /// The group of the response with the fields `response`; 0: no group. `noted` is the decision
+    /// about its request, if there is one.
     pub(crate) fn group(
         &self,
         request: &PageRequest<'_>,
+        noted: Option<NotedGroup>,
         response: &HeaderMap,
         now: Instant,
     ) -> u64 {
-        let (client, target) = (request.client, request.target);
-        if self.by == GroupBy::Origin {
-            let origin = (target.scheme, &target.authority);
-            return self.hash.hash_one(origin).max(1);
+        let place = (request.client, request.target);
+        match self.by {
+            None => return 0,
+            Some(GroupBy::Origin) => {
+                let origin = (request.target.scheme, &request.target.authority);
+                return self.hash.hash_one(origin).max(1);
+            }
+            Some(GroupBy::Page) => {}
+        }
+        if let Some(noted) = noted {
+            let requested = self.requested(place);
+            return self.lock().note(&requested, noted, now).group;
         }
         let fields = PageFields::of(request.fields);
         let wanted = fields.wanted();
         if wanted.is_page() == Some(true) {
-            return self.page_or_frame((client, target), &fields, now);
+            return self.page_or_frame(place, &fields, now).group;
         }
+        let is_icon = is_icon(request.target);
         // A program that sends a Referer, and no Accept that asks for a page, asks for a part of
         // one.
-        if wanted == Wanted::Unknown && fields.referer.is_none() {
+        if wanted == Wanted::Unknown && fields.referer.is_none() && !is_icon {
             return match is_html(response) {
-                true => self.page_or_frame((client, target), &fields, now),
-                false => self.of_page(client, target),
+                true => self.page_or_frame(place, &fields, now).group,
+                false => self.key(place),
             };
         }
-        let Some(referer) = self.referer(fields.referer) else {
+        let referred = match fields.referer {
+            Some(_) => self.referred(place, &fields),
+            None => Some(self.own_origin(place)),
+        };
+        let Some(referred) = referred else {
             return 0;
         };
+        let requested = self.requested(place);
+        let names_others = is_style_or_script(response) || fields.want_style_or_script();
+        let is_html = is_html(response);
         let mut open = self.lock();
-        let Some(named) = self.named(&open, (client, target), &referer, now) else {
+        let Some(named) = open.named(&referred, now) else {
             return 0;
         };
-        let visit = open.note_part(named, now);
+        let group = open.note_part(requested.client, named, now).group;
         // A crawler that accepts anything asks for pages in the same way as for parts.
-        let is_part = wanted == Wanted::Part || open.asks_for_frames(visit.group, now);
-        if fields.want_style_or_script()
-            || is_style_or_script(response)
-            || (is_html(response) && is_part)
-        {
-            open.parts.insert(self.of_page(client, target), visit);
+        let is_part = || wanted == Wanted::Part || open.asks_for_frames(group, now);
+        if names_others || (is_html && is_part()) {
+            let role = Role::Part;
+            open.note(&requested, NotedGroup { group, role }, now);
         }
-        visit.group
+        group
     }
 
     /// The group of a page or, if the request is one for a frame, that of the page around it.
     fn page_or_frame(
         &self,
-        (client, target): (IpAddr, &Target),
+        place: (IpAddr, &Target),
         fields: &PageFields<'_>,
         now: Instant,
-    ) -> u64 {
-        let (key, of_origin) = (self.of_page(client, target), self.of_origin(client, target));
+    ) -> NotedGroup {
         let wanted = fields.wanted();
-        let referer = match wanted {
-            Wanted::Frame | Wanted::PageOrFrame => self.referer(fields.referer),
+        let referred = match wanted {
+            Wanted::Frame | Wanted::PageOrFrame => self.referred(place, fields),
             Wanted::Page | Wanted::Part | Wanted::Unknown => None,
         };
+        let requested = self.requested(place);
         let mut open = self.lock();
-        let around = referer
-            .and_then(|referer| self.named(&open, (client, target), &referer, now))
+        let around = referred
+            .and_then(|referred| open.named(&referred, now))
             .filter(|named| wanted == Wanted::Frame || open.asks_for_frames(named.group, now));
-        let visit = match around {
-            Some(named) => {
-                let visit = open.note_part(named, now);
-                open.parts.insert(key, visit);
-                visit
-            }
-            None => {
-                open.parts.remove(&key);
-                open.note_page(key, now)
-            }
+        let noted = match around {
+            Some(named) => NotedGroup {
+                group: open.note_part(requested.client, named, now).group,
+                role: Role::Frame,
+            },
+            None => NotedGroup {
+                group: requested.key,
+                role: Role::Page,
+            },
         };
-        open.latest.insert(of_origin, visit);
-        visit.group
+        open.note(&requested, noted, now)
     }
 
-    /// `None`: Referer names only an origin, from which the client has no open page.
-    fn named(
+    fn requested(&self, place: (IpAddr, &Target)) -> Requested {
+        Requested {
+            client: place.0,
+            key: self.key(place),
+            of_origin: self.of_origin(place),
+        }
+    }
+
+    /// What the Referer of a request says; in front of a site, under the site's configured name.
+    fn referred(
         &self,
-        open: &OpenPages,
         (client, target): (IpAddr, &Target),
-        referer: &Target,
-        now: Instant,
-    ) -> Option<Named> {
-        let of_origin = self.of_origin(client, referer);
-        // Today's browsers send only the origin in a Referer to another origin.
-        let origin_only = &*referer.path_and_query == "/" && !referer.same_origin(target);
-        let key = self.of_page(client, referer);
-        let group = match origin_only {
-            true => open.find(&open.latest, of_origin, now)?,
-            false => open.find(&open.parts, key, now).unwrap_or(key),
+        fields: &PageFields<'_>,
+    ) -> Option<Referred> {
+        let page = fields.referer()?;
+        let page = match &self.site {
+            Some(site) => Target {
+                scheme: site.scheme,
+                authority: site.authority.clone(),
+                ..page
+            },
+            None => page,
         };
-        Some(Named { group, of_origin })
+        Some(Referred {
+            key: self.key((client, &page)),
+            of_origin: self.of_origin((client, &page)),
+            is_origin_only: &*page.path_and_query == "/" && !page.same_origin(target),
+        })
+    }
+
+    /// What is assumed of a part without a Referer: that it is one of a page of its own origin.
+    fn own_origin(&self, place: (IpAddr, &Target)) -> Referred {
+        Referred {
+            key: self.key(place),
+            of_origin: self.of_origin(place),
+            is_origin_only: true,
+        }
     }
 
     /// Never 0, which means no group.
-    fn of_page(&self, client: IpAddr, page: &Target) -> u64 {
-        self.hash.hash_one((client, page)).max(1)
+    fn key(&self, place: (IpAddr, &Target)) -> u64 {
+        self.hash.hash_one(place).max(1)
     }
 
-    fn of_origin(&self, client: IpAddr, page: &Target) -> u64 {
+    fn of_origin(&self, (client, page): (IpAddr, &Target)) -> u64 {
         self.hash.hash_one((client, page.scheme, &page.authority))
     }
 
     fn lock(&self) -> MutexGuard<'_, OpenPages> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// The page that the Referer names; in front of a site, under the site's configured name.
-    fn referer(&self, field: Option<&[u8]>) -> Option<Target> {
-        let text = field.filter(|value| value.is_ascii())?;
-        let text = std::str::from_utf8(text).ok()?;
-        let page = Target::parse_url(text.split('#').next()?).ok()?;
-        match &self.site {
-            Some(site) => Some(Target {
-                scheme: site.scheme,
-                authority: site.authority.clone(),
-                ..page
-            }),
-            None => Some(page),
-        }
-    }
 }
 
 impl OpenPages {
-    /// The open page that `table` has for a key.
-    fn find(&self, table: &HashMap<u64, Visit>, key: u64, now: Instant) -> Option<u64> {
-        let visit = table.get(&key)?;
-        let page = self.page(visit.group, now)?;
-        (page.opened == visit.opened).then_some(visit.group)
+    /// `None`: Referer names only an origin, from which the client has no open page.
+    fn named(&self, referred: &Referred, now: Instant) -> Option<Named> {
+        let find = |visit: Visit| self.is_open(visit, now).then_some(visit.group);
+        let Referred { key, of_origin, .. } = *referred;
+        let group = match referred.is_origin_only {
+            true => find(self.latest.get(&of_origin)?.visit)?,
+            false => {
+                let part = self.parts.get(&key).copied();
+                part.and_then(find).unwrap_or(key)
+            }
+        };
+        Some(Named {
+            group,
+            of_origin,
+            is_page: !referred.is_origin_only && group == key,
+        })
+    }
+
+    fn is_open(&self, visit: Visit, now: Instant) -> bool {
+        let page = self.page(visit.group, now);
+        page.is_some_and(|page| page.opened == visit.opened)
     }
 
     fn page(&self, group: u64, now: Instant) -> Option<OpenPage> {
@@ -301,31 +399,72 @@ impl OpenPages {
         })
     }
 
-    /// Notes a request for the page itself.
-    fn note_page(&mut self, group: u64, now: Instant) -> Visit {
-        let visit = self.touch(group, now);
-        if let Some(page) = self.pages.get_mut(&group) {
-            page.is_requested = true;
+    /// Notes a page, or what can name parts of one: Referer may name it from now on.
+    fn note(&mut self, requested: &Requested, noted: NotedGroup, now: Instant) -> NotedGroup {
+        let NotedGroup { group, role } = noted;
+        let visit = self.touch(group, requested.client, now);
+        if role == Role::Page {
+            self.parts.remove(&requested.key);
+            if let Some(page) = self.pages.get_mut(&group) {
+                page.is_requested = true;
+            }
+        } else {
+            self.stand_for(requested.key, visit);
         }
-        visit
+        let latest = LatestPage {
+            visit,
+            is_of_origin: role != Role::Part,
+        };
+        self.note_latest(requested.of_origin, latest, now);
+        noted
     }
 
     /// Notes a request for a part of a page.
-    fn note_part(&mut self, named: Named, now: Instant) -> Visit {
-        let visit = self.touch(named.group, now);
-        self.latest.insert(named.of_origin, visit);
+    fn note_part(&mut self, client: IpAddr, named: Named, now: Instant) -> Visit {
+        let visit = self.touch(named.group, client, now);
+        let is_requested = self
+            .page(named.group, now)
+            .is_some_and(|it| it.is_requested);
+        let latest = LatestPage {
+            visit,
+            is_of_origin: named.is_page && is_requested,
+        };
+        self.note_latest(named.of_origin, latest, now);
         visit
     }
 
+    /// A page that only has parts from an origin does not displace an open page of that origin.
+    fn note_latest(&mut self, of_origin: u64, latest: LatestPage, now: Instant) {
+        let old = self.latest.get(&of_origin).copied();
+        let stays = |old: LatestPage| old.is_of_origin && self.is_open(old.visit, now);
+        if latest.is_of_origin || !old.is_some_and(stays) {
+            self.latest.insert(of_origin, latest);
+        }
+    }
+
+    /// From now on the part stands for the page, unless too many do.
+    fn stand_for(&mut self, part: u64, visit: Visit) {
+        if self.parts.get(&part) == Some(&visit) {
+            return;
+        }
+        let page = self.pages.get_mut(&visit.group);
+        if let Some(page) = page.filter(|page| page.parts < PARTS_MAX) {
+            page.parts += 1;
+            self.parts.insert(part, visit);
+        }
+    }
+
     /// Keeps a page open, or opens it.
-    fn touch(&mut self, group: u64, now: Instant) -> Visit {
+    fn touch(&mut self, group: u64, client: IpAddr, now: Instant) -> Visit {
         self.make_room(now);
         let page = OpenPage {
             used: now,
             ..self.page(group, now).unwrap_or(OpenPage {
+                client: Network::of(client),
                 opened: now,
                 is_requested: false,
                 used: now,
+                parts: 0,
             })
         };
         self.pages.insert(group, page);
@@ -338,18 +477,50 @@ impl OpenPages {
     /// Each request adds at most two entries to a table. A full table is emptied by half at least,
     /// so that it is rarely searched.
     fn make_room(&mut self, now: Instant) {
-        let longest = |it: &Self| it.pages.len().max(it.parts.len()).max(it.latest.len());
-        if longest(self) + 2 <= PAGES_MAX {
+        if self.longest() + 2 <= PAGES_MAX {
             return;
         }
-        self.pages.retain(|_, page| page.is_open(now));
-        self.parts
-            .retain(|_, part| self.pages.contains_key(&part.group));
-        self.latest
-            .retain(|_, latest| self.pages.contains_key(&latest.group));
-        if longest(self) > PAGES_MAX / 2 {
-            *self = Self::default();
+        self.keep(|page| page.is_open(now));
+        if self.longest() > PAGES_MAX / 2 {
+            let kept = self.smallest_clients(PAGES_MAX / 2);
+            self.keep(|page| kept.contains(&page.client));
         }
+    }
+
+    fn longest(&self) -> usize {
+        let (pages, parts) = (self.pages.len(), self.parts.len());
+        pages.max(parts).max(self.latest.len())
+    }
+
+    fn keep(&mut self, is_kept: impl Fn(&OpenPage) -> bool) {
+        self.pages.retain(|_, page| is_kept(page));
+        let pages = &self.pages;
+        self.parts.retain(|_, part| pages.contains_key(&part.group));
+        self.latest
+            .retain(|_, latest| pages.contains_key(&latest.visit.group));
+    }
+
+    /// The networks of clients with the fewest entries, which have at most `entries` together.
+    fn smallest_clients(&self, mut entries: usize) -> HashSet<Network> {
+        let latest = self.latest.values().map(|latest| &latest.visit);
+        let visits = self.parts.values().chain(latest).map(|visit| &visit.group);
+        let mut counts: HashMap<Network, usize> = HashMap::new();
+        for page in self.pages.keys().chain(visits) {
+            if let Some(page) = self.pages.get(page) {
+                *counts.entry(page.client).or_default() += 1;
+            }
+        }
+        let mut counts: Vec<(Network, usize)> = counts.into_iter().collect();
+        counts.sort_unstable_by_key(|(_, count)| *count);
+        let mut clients = HashSet::new();
+        for (client, count) in counts {
+            let Some(left) = entries.checked_sub(count) else {
+                break;
+            };
+            entries = left;
+            clients.insert(client);
+        }
+        clients
     }
 }
 
@@ -358,81 +529,6 @@ impl OpenPage {
         now.saturating_duration_since(self.used) < PAGE_OPEN
     }
 }
-
-impl<'a> PageFields<'a> {
-    fn of(fields: &'a HeaderMap) -> Self {
-        let field = |name: HeaderName| fields.get(name).map(HeaderValue::as_bytes);
-        Self {
-            destination: field(SEC_FETCH_DEST),
-            accept: field(ACCEPT),
-            referer: field(REFERER),
-        }
-    }
-
-    fn wanted(&self) -> Wanted {
-        match self.destination {
-            Some(b"document") => Wanted::Page,
-            Some(b"iframe" | b"frame") => Wanted::Frame,
-            Some(_) => Wanted::Part,
-            // Browsers send this Accept for pages and frames only. Programs that accept anything do
-            // not tell.
-            None if self.accepts_first(b"text/html") => Wanted::PageOrFrame,
-            None => Wanted::Unknown,
-        }
-    }
-
-    fn want_style_or_script(&self) -> bool {
-        match self.destination {
-            Some(destination) => [&b"style"[..], b"script"].contains(&destination),
-            None => self.accepts_first(b"text/css"),
-        }
-    }
-
-    fn accepts_first(&self, kind: &[u8]) -> bool {
-        self.accept.is_some_and(|accept| accept.starts_with(kind))
-    }
-}
-
-impl Wanted {
-    /// Whether the request is for a page or a frame rather than for another part; `None`: unknown.
-    fn is_page(self) -> Option<bool> {
-        match self {
-            Self::Page | Self::Frame | Self::PageOrFrame => Some(true),
-            Self::Part => Some(false),
-            Self::Unknown => None,
-        }
-    }
-}
-
-/// Whether a client asks for a page or a frame rather than for another part; `None`: unknown.
-pub(crate) fn wants_page(fields: &HeaderMap) -> Option<bool> {
-    PageFields::of(fields).wanted().is_page()
-}
-
-fn is_html(response: &HeaderMap) -> bool {
-    let kind = media_type(response);
-    let pages = [&b"text/html"[..], b"application/xhtml+xml"];
-    pages.iter().any(|page| kind.eq_ignore_ascii_case(page))
-}
-
-fn is_style_or_script(response: &HeaderMap) -> bool {
-    let kind = media_type(response);
-    // Besides text/javascript, older names are in use: application/x-javascript and others.
-    let end = &kind[kind.len().saturating_sub(SCRIPT.len())..];
-    kind.eq_ignore_ascii_case(b"text/css") || end.eq_ignore_ascii_case(SCRIPT)
-}
-
-/// Content-Type without parameters; empty if there is none.
-fn media_type(response: &HeaderMap) -> &[u8] {
-    let value = response
-        .get(CONTENT_TYPE)
-        .map_or(&b""[..], HeaderValue::as_bytes);
-    let essence = value.split(|byte| *byte == b';').next();
-    essence.unwrap_or_default().trim_ascii()
-}
-
-const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
-const SCRIPT: &[u8] = b"javascript";
 
 #[cfg(test)]
 mod tests;

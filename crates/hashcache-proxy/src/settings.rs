@@ -6,8 +6,10 @@ use std::fmt;
 use std::net::{AddrParseError, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::{AccessRules, ListSettings};
 use crate::intercept::Intercept;
 use crate::limits::Limits;
 use crate::link::forward::LinkForward;
@@ -187,6 +189,16 @@ pub struct Settings {
     pub pac_proxies: Vec<hashcache_http::Origin>,
     /// Clients allowed beside the default ones (loopback, private, link-local, our own networks).
     pub allow_client: Vec<Prefix>,
+    /// The access rules.
+    pub access: Arc<AccessRules>,
+    /// Files with users and the hashes of their passwords.
+    pub htpasswd: Vec<PathBuf>,
+    /// What the challenge for a login names: text without quotes and control characters.
+    pub login_realm: String,
+    /// Networks in which passwords may be sent without TLS.
+    pub login_networks: Vec<Prefix>,
+    /// The lists that its rules name, in this order.
+    pub lists: Vec<ListSettings>,
     /// Clients that may purge. None: this machine on forward listeners, no client in front of a
     /// site.
     pub allow_purge: Vec<Prefix>,
@@ -212,8 +224,8 @@ pub struct Settings {
     pub log_strip_query: bool,
     /// Whether clients' addresses are cut to their networks in the access log: /24 and /48.
     pub log_anonymize: bool,
-    /// Which responses form a group in the engine.
-    pub group_by: GroupBy,
+    /// Which responses form a group in the engine; `None`: it does not group.
+    pub group_by: Option<GroupBy>,
     /// Freshness rules, including the shipped ones unless turned off.
     pub rules: hashcache_http::Rules,
     /// The effect of a client's reload on a fresh response.
@@ -284,7 +296,8 @@ pub struct StateFiles {
 impl Settings {
     /// The protocol on `listen`.
     pub fn speaks(&self, listen: &Listen) -> Speaks {
-        let usual = match self.tls.is_empty() {
+        // In a forward proxy a certificate changes no address that does not say so.
+        let usual = match self.mode == Mode::Forward || self.tls.is_empty() {
             true => Speaks::Http,
             false => Speaks::Tls,
         };

@@ -95,7 +95,7 @@ mod tests {
         });
         for expected in [[true; 2], [false; 2], [false; 2], [false, true]] {
             // It would block for ever; on any machine a minute is enough to tell.
-            let opened = told.recv_timeout(std::time::Duration::from_mins(1));
+            let opened = told.recv_timeout(std::time::Duration::from_secs(60));
             assert_eq!(opened, Ok(expected));
         }
     }

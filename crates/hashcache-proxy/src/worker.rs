@@ -21,8 +21,10 @@ use hashcache_http::{
 use hashcache_wan::pages::Packer;
 use http::HeaderMap;
 
+use crate::access::{AccessRules, TimedRules, WeekMinute};
 use crate::access_log::WorkerLog;
 use crate::clock::Clock;
+use crate::clock::zone::Zone;
 use crate::collapse::Collapse;
 use crate::failure::Failure;
 use crate::history::tally::Tally;
@@ -31,6 +33,7 @@ use crate::limits::Limits;
 use crate::link::children::{Children, LinkServer};
 use crate::link::chunk_tables::ChunkTables;
 use crate::link::pin::Pin;
+use crate::lists::Lists;
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
 use crate::page_groups::PageGroups;
@@ -47,6 +50,7 @@ use crate::upstream::address::{Clients, ConnectPort, Purpose};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::prefix::Prefix;
 use crate::upstream::{self, Destinations, Upstream};
+use crate::users::{UserChecks, UserHashes};
 use crate::wire::Ending;
 
 /// State that all cores share and no reload changes.
@@ -69,6 +73,8 @@ pub(crate) struct Common {
     pub(crate) purger: Purger,
     pub(crate) page_groups: PageGroups,
     pub(crate) shares: Arc<Shares>,
+    /// Checks of passwords.
+    pub(crate) user_checks: Arc<UserChecks>,
     pub(crate) own: OwnAddresses,
     pub(crate) exposition: Exposition,
     /// Queries to peers by ICP and HTCP.
@@ -90,6 +96,18 @@ pub(crate) struct LiveSettings {
     /// Schemes other than http and https whose resources are fetched.
     pub(crate) gateways: Vec<Scheme>,
     pub(crate) clients: Clients,
+    /// The access rules. They are asked before `clients`.
+    pub(crate) access: Arc<AccessRules>,
+    /// The lists that its rules name.
+    pub(crate) lists: Arc<Lists>,
+    /// The users whose passwords are known, if there are any.
+    pub(crate) users: Option<Arc<UserHashes>>,
+    /// What the challenge for a login names.
+    pub(crate) realm: Arc<str>,
+    /// Networks in which passwords may be sent without TLS.
+    pub(crate) login_networks: Vec<Prefix>,
+    /// For rules with times of the week.
+    pub(crate) zone: Zone,
     pub(crate) public_url: Option<Origin>,
     pub(crate) mirrors: Mirrors,
     pub(crate) fail: Fail,
@@ -124,6 +142,12 @@ type Shown = (
 );
 
 impl LiveSettings {
+    /// The access rules whose times include this Unix time.
+    pub(crate) fn rules_at(&self, unix: u64) -> TimedRules {
+        let local = self.zone.local(i64::try_from(unix).unwrap_or(i64::MAX));
+        self.access.at(WeekMinute::of_local(local))
+    }
+
     /// The pins of all boxes at the other ends of links.
     pub(crate) fn pins(&self) -> Vec<Pin> {
         let parents = self.routes.peers().iter();
@@ -147,6 +171,7 @@ impl LiveSettings {
         upstream: upstream::UpstreamShared,
         (routes, sites): (Routes, Arc<LiveSites>),
         (identity, intercept, link): Shown,
+        (lists, users, zone): (Arc<Lists>, Option<Arc<UserHashes>>, Zone),
     ) -> Self {
         let destinations = Destinations::new(
             &settings.allow_destination,
@@ -179,6 +204,12 @@ impl LiveSettings {
             ports: settings.allow_port.clone(),
             gateways: settings.gateways.clone(),
             clients: Clients::new(&settings.allow_client, own.clone()),
+            access: Arc::clone(&settings.access),
+            lists,
+            users,
+            realm: settings.login_realm.as_str().into(),
+            login_networks: settings.login_networks.clone(),
+            zone,
             public_url: settings.public_url.clone(),
             mirrors: Mirrors::new(&settings.mirrors),
             fail: settings.fail,
@@ -285,11 +316,12 @@ impl Common {
         })
     }
 
-    /// The URL of this proxy for a client whose request names `authority`, one of ours.
-    pub(crate) fn base(&self, authority: &Authority) -> Origin {
+    /// The URL of this proxy for a client whose request names `authority`, one of ours, and that
+    /// speaks `scheme` with us.
+    pub(crate) fn base(&self, authority: &Authority, scheme: Scheme) -> Origin {
         let public = self.live().public_url.clone();
         public.unwrap_or_else(|| Origin {
-            scheme: Scheme::Http,
+            scheme,
             authority: authority.clone(),
         })
     }
@@ -344,6 +376,14 @@ pub(crate) struct Worker {
     /// Packs text that is stored, with the memory set aside for it; made when it is needed.
     pub(crate) packer: RefCell<Option<(Packer, Reservation)>>,
     upstream: RefCell<(u64, Rc<Upstream>)>,
+    timed_rules: RefCell<Option<TimedRulesNow>>,
+}
+
+/// The access rules of one minute.
+struct TimedRulesNow {
+    generation: u64,
+    unix_minute: u64,
+    rules: Rc<TimedRules>,
 }
 
 impl Worker {
@@ -373,6 +413,7 @@ impl Worker {
             keeps_replaced: Cell::new(false),
             packer: RefCell::default(),
             upstream,
+            timed_rules: RefCell::default(),
         })
     }
 
@@ -389,6 +430,30 @@ impl Worker {
         Rc::clone(&upstream.1)
     }
 
+    /// The access rules whose times include now.
+    pub(crate) fn timed_rules(&self, live: &LiveSettings) -> Rc<TimedRules> {
+        let generation = live.generation;
+        let unix = match live.access.has_times() {
+            true => self.common.clock.now().seconds(),
+            false => 0,
+        };
+        let unix_minute = unix / 60;
+        let mut known = self.timed_rules.borrow_mut();
+        let is_now = |known: &&TimedRulesNow| {
+            (known.generation, known.unix_minute) == (generation, unix_minute)
+        };
+        if let Some(known) = known.as_ref().filter(is_now) {
+            return Rc::clone(&known.rules);
+        }
+        let rules = Rc::new(live.rules_at(unix));
+        *known = Some(TimedRulesNow {
+            generation,
+            unix_minute,
+            rules: Rc::clone(&rules),
+        });
+        rules
+    }
+
     /// The next hops for a request with these fields.
     ///
     /// # Errors
@@ -400,6 +465,19 @@ impl Worker {
         fields: &HeaderMap,
     ) -> Result<Route, Failure> {
         self.route_of_fetch(space, target, fields, Siblings::NotAsked)
+    }
+
+    /// The same without members.
+    ///
+    /// # Errors
+    /// As [`Worker::route`].
+    pub(crate) fn route_past_members(
+        &self,
+        space: Space,
+        target: &Target,
+        fields: &HeaderMap,
+    ) -> Result<Route, Failure> {
+        self.route(route_request(space, target, fields))
     }
 
     /// The members to ask for a resource before its route: see `Routes::member_hops`.

@@ -224,7 +224,7 @@ mod tests {
             let is_worth = |at| load.is_worth_reading(1 << 20, None, at);
             assert_eq!(is_worth(now), worth, "{megabits}");
             // Later the disk may be less busy: one dictionary finds it out.
-            let later = now + Duration::from_mins(5);
+            let later = now + Duration::from_secs(5 * 60);
             assert!(is_worth(later));
             assert_eq!(is_worth(later), worth, "{megabits}");
         }

@@ -142,7 +142,7 @@ impl Workload {
     }
 
     /// The same requests, where the names of objects of [`Shape::Pages`] begin with a host: the
-    /// `related` objects of a page have `hosts` hosts. See [`host_part`].
+    /// `related` objects of a page have `hosts` hosts. See [`scheme_and_host`].
     pub fn with_hosts_in_names(self, related: u64, hosts: u64) -> Self {
         Self {
             named_hosts: Some(NamedHosts { related, hosts }),
@@ -180,8 +180,8 @@ impl Workload {
     }
 
     /// All requests of the next visit of `client`, a number below that of the clients. The page
-    /// comes first. What is new in the visit is requested again only after the client's next visit
-    /// has begun.
+    /// comes first. Objects that this visit requests for the first time are requested again only
+    /// after the client's next visit has begun.
     pub fn visit(&mut self, client: usize) -> Vec<Request> {
         self.whole_visit(client, true)
     }
@@ -288,7 +288,7 @@ impl Workload {
 }
 
 /// Scheme and host of a name.
-pub fn host_part(name: &[u8]) -> &[u8] {
+pub fn scheme_and_host(name: &[u8]) -> &[u8] {
     let path = name.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     path.map(|(at, _)| at).nth(2).map_or(name, |at| &name[..at])
 }
@@ -420,7 +420,7 @@ mod tests {
             for _ in 0..13_000 {
                 let request = workload.fill();
                 let name = workload.name(request.object);
-                let host = host_part(name.as_bytes()).to_vec();
+                let host = scheme_and_host(name.as_bytes()).to_vec();
                 assert!(host.starts_with(b"http://") && host.ends_with(b".example"));
                 let first = *page_of.entry(host).or_insert(request.group);
                 assert_eq!(first, request.group, "{name}");
@@ -430,7 +430,7 @@ mod tests {
             // The last pages are not requested as a whole.
             assert!((all - 8 * (hosts - 1)..=all).contains(&(page_of.len() as u64)));
         }
-        assert_eq!(host_part(b"no URL"), b"no URL");
+        assert_eq!(scheme_and_host(b"no URL"), b"no URL");
     }
 
     #[test]

@@ -35,7 +35,7 @@ fn config(path: &str) -> Config {
         // The device must give each answer.
         hot_bytes_max: 0,
         object_bytes: u32::try_from(RECORD_BYTES).unwrap(),
-        open_patience: Duration::from_mins(1),
+        open_patience: Duration::from_secs(60),
         ..Config::new(path)
     }
 }
@@ -74,15 +74,18 @@ fn stored(cache: &Cache) -> Vec<String> {
 
 /// Puts an object, when there is memory for it.
 fn put(cache: &Cache, name: &str, content: &[u8]) {
-    let length = Some(content.len() as u64);
-    let mut writer = cache
-        .intend(name.as_bytes())
-        .unwrap()
-        .writer(Put {
-            length,
+    let mut writer = loop {
+        let put = Put {
+            length: Some(content.len() as u64),
             ..Put::metadata("")
-        })
-        .unwrap();
+        };
+        match cache.intend(name.as_bytes()).unwrap().writer(put) {
+            Ok(writer) => break writer,
+            // The pending writes that take the memory take much longer than this.
+            Err(PutError::Full) => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => panic!("{error}"),
+        }
+    };
     loop {
         match writer.write(content) {
             Ok(()) => break,

@@ -47,7 +47,7 @@ fn name(n: usize) -> String {
 
 /// A store whose objects all wait to be written, and their names.
 fn pending_store(objects: usize) -> (Cache, Vec<String>) {
-    let cache = open(Duration::from_hours(1));
+    let cache = open(Duration::from_secs(3600));
     let names: Vec<String> = (0..objects).map(name).collect();
     for name in &names {
         let put = Put::metadata(&b"text/plain"[..]);

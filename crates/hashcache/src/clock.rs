@@ -42,10 +42,12 @@ impl Clock {
     }
 
     /// The same, for time that passes only when the caller lets it, as in a simulation. The writing
-    /// thread does not sleep until a checkpoint or a sync is due by such a clock: it looks at the
-    /// clock when it has other work, such as [`Cache::cut_batch`](crate::Cache::cut_batch). Removes
-    /// become durable at once, however long the last ones took. Of several devices one writes after
-    /// the other: [`Cache::flush`](crate::Cache::flush) and `cut_batch` wait for all but the last.
+    /// threads write what was put only when they are asked to, by
+    /// [`Cache::cut_batch`](crate::Cache::cut_batch), [`Cache::flush`](crate::Cache::flush) or a
+    /// purge, so that what they do does not depend on how fast they run. They do not sleep until a
+    /// checkpoint or a sync is due by such a clock: they look at it when they have other work.
+    /// Removes become durable at once, however long the last ones took. Of several devices one
+    /// writes after the other, and `flush` and `cut_batch` wait for all of them.
     pub fn manual(
         monotone: impl Fn() -> Duration + Send + Sync + 'static,
         unix: impl Fn() -> Duration + Send + Sync + 'static,

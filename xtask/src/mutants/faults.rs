@@ -166,10 +166,12 @@ pub const FAULTS: &[Fault] = &[
         edits: &[(
             "        last = replay.segment(next, 0, 0);
     }
+    replay.sweep_all();
     writer.log.resume_behind(last);
 ",
             "        last = replay.segment(next, 0, 0);
     }
+    replay.sweep_all();
     let listed = Segment::walk(&stripe.medium, last.segment, Some(last.stamp), 0, 0).listed;
     writer.log.resume(last, listed);
 ",
@@ -245,9 +247,9 @@ pub const FAULTS: &[Fault] = &[
         file: engine!("stripe/mod.rs"),
         edits: &[(
             "        let segments = self.medium.geometry.segments;
-        for mut shard in shards.map(",
+        for mut shard in self.shards() {",
             "        let segments = self.medium.geometry.segments;
-        for mut shard in shards.take(0).map(",
+        for mut shard in self.shards().take(0) {",
         )],
         suite: Suite::It,
         test: "older::entries_that_the_log_has_passed_are_dropped_once_a_lap",

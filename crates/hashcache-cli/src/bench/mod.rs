@@ -20,9 +20,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::fault::Fault;
-use crate::settings::block;
+use crate::settings::{PlaceBy, block};
 use crate::units::{parse_size, show_size};
-use play::{Candidate, Medium, Outcome, PlaceBy, Plan};
+use play::{Candidate, Medium, Outcome, Plan};
 
 /// Subcommands of `hashcache bench`.
 #[derive(Clone, Debug, Subcommand)]

@@ -8,24 +8,23 @@
 //! Requests follow each other as fast as the store answers. Modelled disks have a time of their own
 //! (module `disks`). The small store stands for one that fills the disk, so every seek takes the
 //! mean time. Batches are written by that same clock and the store's secret follows from the seed,
-//! so the result depends neither on the machine nor on chance (but for reads by threads of the
-//! store, see `ENGINE_HELP`).
+//! so the result depends neither on the machine nor on chance (`ENGINE_HELP` has the exceptions).
 //!
 //! Invariant: the content of every hit is compared with what was stored.
 
 use std::fs::OpenOptions;
-use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use hashcache::device::{Device, DiskModel, FileDevice, FileError, MemoryDevice};
-use hashcache::{Cache, Clock, Config, Placement, PolicyKind, Put, PutError, Rows, Stats};
-use hashcache_workload::{Kind, Request, Shape, Sizes, Workload, host_part};
+use hashcache::{Cache, Clock, Config, PolicyKind, Put, PutError, Rows, Stats};
+use hashcache_workload::{Kind, Request, Shape, Sizes, Workload, scheme_and_host};
 
 use super::disks::{Count, Disks};
 use crate::fault::Fault;
+use crate::settings::PlaceBy;
 use crate::units::show_size;
 
 /// A policy in one of its forms.
@@ -58,24 +57,6 @@ pub enum Medium {
     Memory,
     /// A file that is deleted when the run ends.
     File,
-}
-
-/// What chooses the disk of an object, of several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum PlaceBy {
-    /// Its name
-    Name,
-    /// The host in its name
-    Host,
-}
-
-impl PlaceBy {
-    fn rule(self) -> Placement {
-        match self {
-            Self::Name => Placement::NAME,
-            Self::Host => Placement::new(NonZeroU32::MIN, host_part),
-        }
-    }
 }
 
 /// What to measure.
@@ -267,7 +248,7 @@ impl Stage {
             policy: candidate.policy,
             rows: candidate.rows,
             grouped: candidate.grouped,
-            placement: plan.place_by.rule(),
+            placement: plan.place_by.rule(scheme_and_host),
             held_share: plan.held_share,
             object_bytes,
             block_bytes: Some(plan.block_bytes),

@@ -3,14 +3,16 @@
 //! Called by `settings::load`. Only the structure is checked here; `keys` knows which keys exist
 //! and what their values mean. Every fault names its line, and all faults are reported together.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hashcache_http::{RuleSpec, Rules};
-use hashcache_proxy::{PeerSettings, Site};
+use hashcache_proxy::{AccessRule, ListSettings, PeerSettings, Prefix, Site};
 use serde::Deserialize as _;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::{Spanned, Value};
 
+use super::access::{self, AccessTable, GroupTable, ListTable};
 use super::given::{Given, Source};
 use super::keys::{self, Written};
 use super::mirror::MirrorTable;
@@ -23,6 +25,12 @@ const RULE: &str = "rule";
 /// Names of the arrays of tables for peers and for routes.
 const PEER: &str = "peer";
 const ROUTE: &str = "route";
+
+/// Names of the arrays of tables for access rules, lists and groups, and of the table of networks.
+const ACCESS: &str = "access";
+const LIST: &str = "list";
+const GROUP: &str = "group";
+const NETWORKS: &str = "networks";
 
 /// Name of the array of tables that holds sites.
 const SITE: &str = "site";
@@ -43,8 +51,16 @@ pub struct Parsed {
     pub routes: Vec<WrittenRoute>,
     /// Its sites.
     pub sites: Vec<Site>,
-    /// The arrays of tables as they were written.
-    pub tables: Vec<(&'static str, Vec<Value>)>,
+    /// Its access rules, each with the place where it stands: the first that matches decides.
+    pub access: Vec<(String, AccessRule)>,
+    /// Its groups of users by name.
+    pub groups: BTreeMap<String, Vec<String>>,
+    /// Its lists of hosts.
+    pub lists: Vec<ListSettings>,
+    /// Its networks by name.
+    pub networks: BTreeMap<String, Vec<Prefix>>,
+    /// The arrays of tables as they were written, and the table of networks.
+    pub tables: Vec<(&'static str, Value)>,
     /// Faults in the structure of the file.
     pub faults: Vec<Fault>,
 }
@@ -60,6 +76,10 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
         peers: vec![],
         routes: vec![],
         sites: vec![],
+        access: vec![],
+        groups: BTreeMap::new(),
+        lists: vec![],
+        networks: BTreeMap::new(),
         tables: vec![],
         faults: vec![],
     };
@@ -80,6 +100,10 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
         peers: reader.peers,
         routes: reader.routes,
         sites: reader.sites,
+        access: reader.access,
+        groups: reader.groups,
+        lists: reader.lists,
+        networks: reader.networks,
         tables: reader.tables,
         faults: reader.faults.into_iter().map(|(_, fault)| fault).collect(),
     }
@@ -93,7 +117,11 @@ struct Reader<'a> {
     peers: Vec<PeerSettings>,
     routes: Vec<WrittenRoute>,
     sites: Vec<Site>,
-    tables: Vec<(&'static str, Vec<Value>)>,
+    access: Vec<(String, AccessRule)>,
+    groups: BTreeMap<String, Vec<String>>,
+    lists: Vec<ListSettings>,
+    networks: BTreeMap<String, Vec<Prefix>>,
+    tables: Vec<(&'static str, Value)>,
     /// Faults with their line numbers.
     faults: Vec<(usize, Fault)>,
 }
@@ -129,10 +157,29 @@ impl Reader<'_> {
                     }
                     self.keep(SITE, tables);
                 }
+                DeValue::Array(tables) if name == ACCESS && is_tables(value.get_ref()) => {
+                    for table in tables {
+                        self.access(table);
+                    }
+                    self.keep(ACCESS, tables);
+                }
+                DeValue::Array(tables) if name == LIST && is_tables(value.get_ref()) => {
+                    for table in tables {
+                        self.list(table);
+                    }
+                    self.keep(LIST, tables);
+                }
+                DeValue::Array(tables) if name == GROUP && is_tables(value.get_ref()) => {
+                    for table in tables {
+                        self.group(table);
+                    }
+                    self.keep(GROUP, tables);
+                }
+                DeValue::Table(table) if name == NETWORKS => self.networks(table),
                 DeValue::Array(tables) if name == MIRROR && has_tables(value.get_ref()) => {
                     self.mirrors(line, tables);
                 }
-                _ if [RULE, PEER, ROUTE, SITE].contains(&&*name) => {
+                _ if [RULE, PEER, ROUTE, SITE, ACCESS, LIST, GROUP].contains(&&*name) => {
                     let fault = Fault::new(format!("`{name}` must be an array of tables"))
                         .hint(format!("start each {name} with `[[{name}]]`"));
                     self.fault(line, fault);
@@ -217,6 +264,78 @@ impl Reader<'_> {
         }
     }
 
+    /// Reads one `[[access]]`.
+    fn access(&mut self, table: &Spanned<DeValue<'_>>) {
+        if let Some(read) = self.read::<AccessTable>(ACCESS, table) {
+            let line = self.line(table.span().start);
+            match read.rule() {
+                Ok(rule) => self.access.push((self.place(line), rule)),
+                Err(Faults(faults)) => {
+                    for fault in faults {
+                        self.fault(line, fault.at(ACCESS));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads one `[[group]]`.
+    fn group(&mut self, table: &Spanned<DeValue<'_>>) {
+        let Some(read) = self.read::<GroupTable>(GROUP, table) else {
+            return;
+        };
+        let line = self.line(table.span().start);
+        match read.group() {
+            Ok((name, _)) if self.groups.contains_key(&name) => {
+                let fault = Fault::new(format!("two groups are called `{name}`"));
+                self.fault(line, fault.at(GROUP));
+            }
+            Ok((name, users)) => drop(self.groups.insert(name, users)),
+            Err(Faults(faults)) => {
+                for fault in faults {
+                    self.fault(line, fault.at(GROUP));
+                }
+            }
+        }
+    }
+
+    /// Reads one `[[list]]`.
+    fn list(&mut self, table: &Spanned<DeValue<'_>>) {
+        if let Some(read) = self.read::<ListTable>(LIST, table) {
+            match read.settings() {
+                Ok(list) if self.lists.iter().any(|it| it.name == list.name) => {
+                    let fault = Fault::new(format!("two lists are called `{}`", list.name));
+                    self.fault(self.line(table.span().start), fault.at(LIST));
+                }
+                Ok(list) => self.lists.push(list),
+                Err(fault) => self.fault(self.line(table.span().start), fault.at(LIST)),
+            }
+        }
+    }
+
+    /// Reads `[networks]`.
+    fn networks(&mut self, table: &DeTable<'_>) {
+        let mut shown = toml::Table::new();
+        for (key, value) in table {
+            let (line, name) = (self.line(key.span().start), key.get_ref());
+            let words = match written(value.get_ref()) {
+                Some(Written::Many(words)) => words,
+                Some(Written::One(word)) => vec![word],
+                None => vec![],
+            };
+            match access::network(name, &words) {
+                Ok(prefixes) => drop(self.networks.insert(name.to_string(), prefixes)),
+                Err(Faults(faults)) => {
+                    for fault in faults {
+                        self.fault(line, fault.at(NETWORKS));
+                    }
+                }
+            }
+            shown.insert(name.to_string(), words.into());
+        }
+        self.tables.push((NETWORKS, shown.into()));
+    }
+
     /// Deserializes one table of the array `name`; a wrong field names its own line.
     fn read<T: serde::de::DeserializeOwned>(
         &mut self,
@@ -241,7 +360,7 @@ impl Reader<'_> {
             .filter_map(|table| Value::deserialize(ValueDeserializer::from(table.clone())).ok());
         let written: Vec<Value> = written.collect();
         if !written.is_empty() {
-            self.tables.push((name, written));
+            self.tables.push((name, written.into()));
         }
     }
 
@@ -277,8 +396,12 @@ impl Reader<'_> {
     }
 
     fn fault(&mut self, line: usize, fault: Fault) {
-        let place = format!("{}:{line}", self.path.display());
+        let place = self.place(line);
         self.faults.push((line, fault.at(place)));
+    }
+
+    fn place(&self, line: usize) -> String {
+        format!("{}:{line}", self.path.display())
     }
 
     /// The line, counted from 1, on which byte `at` of the text stands.

@@ -314,6 +314,20 @@ pub static KEYS: &[Key] = &[
     many!("allow_purge", allow_purge, itself),
     many!("allow_destination", allow_destination, itself),
     many!("deny_destination", deny_destination, itself),
+    paths!("htpasswd", htpasswd),
+    one!("login_realm", login_realm, realm, show_name),
+    many!("login_networks", login_networks, itself),
+    Key {
+        name: "contact",
+        form: Form::One(|values, word| {
+            values.contact = Some(word.to_owned());
+            Ok(())
+        }),
+        show: |values| match &values.contact {
+            Some(contact) => Shown::Text(contact.clone()),
+            None => Shown::Nothing,
+        },
+    },
     paths!("upstream_ca", upstream_ca),
     many!("nat64_prefix", nat64_prefix, itself),
     many!("allow_connect_port", allow_connect_port, itself),
@@ -493,7 +507,18 @@ pub fn unknown(name: &str) -> Fault {
     }
     match suggest::nearest(
         name,
-        spellings().chain(["limits", "intercept", "rule", "peer", "route"]),
+        spellings().chain([
+            "limits",
+            "intercept",
+            "networks",
+            "access",
+            "group",
+            "list",
+            "rule",
+            "site",
+            "peer",
+            "route",
+        ]),
     ) {
         Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
         None => fault.hint("`hashcache config example` lists every key"),
@@ -676,6 +701,16 @@ fn name(word: &str) -> Result<String, Fault> {
     }
     Err(Fault::new(format!("`{word}` is not a name for a proxy"))
         .hint("use a letter, then letters, digits, `-`, `.` and `_`"))
+}
+
+/// What a quoted string of a field can hold.
+fn realm(word: &str) -> Result<String, Fault> {
+    let is_bad = |c: char| !c.is_ascii() || c.is_ascii_control() || "\"\\".contains(c);
+    match word.is_empty() || word.chars().any(is_bad) {
+        false => Ok(word.to_owned()),
+        true => Err(Fault::new(format!("`{word}` is not a realm"))
+            .hint("use ASCII without quotes and backslashes")),
+    }
 }
 
 fn path(word: &str) -> Result<PathBuf, Fault> {

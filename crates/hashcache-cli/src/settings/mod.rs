@@ -6,6 +6,7 @@
 //!
 //! Invariant: an [`Effective`] is consistent and knows the source of each of its values.
 
+mod access;
 mod environment;
 mod file;
 mod given;
@@ -21,6 +22,7 @@ mod words;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use environment::Environment;
 pub use given::{Given, Source};
@@ -32,13 +34,14 @@ pub use keys::{
 pub use mirror::read_mirror;
 pub use peers::{CHOICES, DIRECTS, GATEWAYS};
 pub use reference::{
-    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS,
-    ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Topic, help,
+    ACCESS_ABOUT, ACCESS_FIELDS, DefaultValue, ENTRIES, Entry, GROUP_ABOUT, GROUP_FIELDS,
+    LIST_ABOUT, LIST_FIELDS, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS, ROUTE_ABOUT,
+    ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Topic, help,
 };
-pub use values::Values;
+pub use values::{PlaceBy, Values};
 
 use hashcache_http::{RuleSpec, Rules};
-use hashcache_proxy::{PeerKind, SiteError, Sites, Speaks};
+use hashcache_proxy::{AccessSettings, PeerKind, SiteError, Sites, Speaks};
 
 use self::peers::Said;
 use crate::fault::{Fault, Faults};
@@ -51,8 +54,8 @@ pub struct Effective {
     pub values: Values,
     /// The configuration file that was read, if one was.
     pub file: Option<PathBuf>,
-    /// The arrays of tables of the file, as they were written.
-    pub tables: Vec<(&'static str, Vec<toml::Value>)>,
+    /// The arrays of tables of the file and its networks, as they were written.
+    pub tables: Vec<(&'static str, toml::Value)>,
     /// The source of each value of [`KEYS`], in that order.
     sources: Vec<Source>,
 }
@@ -183,6 +186,22 @@ fn assemble(
         Ok(rules) => effective.values.rules = rules,
         Err(fault) => faults.push(fault),
     }
+    let (places, access_rules) = parsed.access.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
+    let access = AccessSettings {
+        rules: access_rules,
+        groups: parsed.groups,
+        lists: parsed.lists,
+        networks: parsed.networks,
+        nat64: effective.values.nat64_prefix.clone(),
+        contact: effective.values.contact.clone(),
+    };
+    match access::compile(&access, &places) {
+        Ok(rules) => {
+            effective.values.access = Arc::new(rules);
+            effective.values.lists = access.lists;
+        }
+        Err(Faults(wrong)) => faults.extend(wrong),
+    }
     match Sites::new(parsed.sites) {
         Ok(sites) => effective.values.sites = sites,
         Err(error) => faults.push(site_fault(&error)),
@@ -245,14 +264,15 @@ fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
         let fault = fault.hint("each certificate needs its key, in the same order");
         faults.push(fault.at(effective.source("tls_cert")));
     }
-    if !values.is_reverse() && certificates > 0 {
-        let fault = Fault::new("`tls_cert` needs `accelerate` or `[[site]]`");
-        faults.push(fault.at(effective.source("tls_cert")));
-    }
     let tls = values
         .listen
         .iter()
         .find(|listen| listen.speaks == Some(Speaks::Tls));
+    if !values.is_reverse() && certificates > 0 && tls.is_none() {
+        let fault = Fault::new("`tls_cert` needs `accelerate`, `[[site]]` or an https:// address");
+        let fault = fault.hint("in front of no site, say which address of `listen` has TLS");
+        faults.push(fault.at(effective.source("tls_cert")));
+    }
     if let Some(listen) = tls.filter(|_| certificates == 0) {
         let fault = Fault::new(format!("{listen} needs a certificate for TLS"));
         let fault = fault.hint("add `--tls-cert FILE` and `--tls-key FILE`");
@@ -330,6 +350,15 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
     faults.extend(tls_contradictions(effective));
     faults.extend(intercept_contradictions(effective));
     faults.extend(link_contradictions(effective));
+    if values.access.needs_users() && values.htpasswd.is_empty() {
+        let fault = Fault::new("an `[[access]]` rule names users, but `htpasswd` is not set");
+        faults.push(fault.hint("make a file with `htpasswd -B -C 10 -c FILE USER`, and name it"));
+    }
+    if values.is_reverse() && !values.access.is_empty() {
+        let fault =
+            Fault::new("`[[access]]` works only in a forward proxy, not in front of a site");
+        faults.push(fault.hint("`allow_client` says which clients a site has"));
+    }
     if values.accelerate.is_none() && !values.accelerate_host.is_empty() {
         let fault = Fault::new("`accelerate_host` needs `accelerate`");
         faults.push(fault.at(effective.source("accelerate_host")));

@@ -156,8 +156,9 @@ pub static ENTRIES: &[Entry] = &[
         DefaultValue::Value,
         "Address and port for clients; repeat it for several",
         "A scheme in front chooses the protocol: http://ADDRESS is HTTP/1.1, https://ADDRESS is \
-         TLS with HTTP/1.1 or HTTP/2, h2c://ADDRESS is HTTP/1.1 or HTTP/2 with prior knowledge, \
-         without TLS. An address alone is https if `tls_cert` is set, otherwise http.",
+         TLS with HTTP/1.1 and, in front of a site, HTTP/2, h2c://ADDRESS is HTTP/1.1 or HTTP/2 \
+         with prior knowledge, without TLS. An address alone is http; in front of a site with \
+         `tls_cert` it is https.",
     ),
     entry(
         "accelerate",
@@ -276,7 +277,7 @@ pub static ENTRIES: &[Entry] = &[
         },
         "Also serve clients of this network",
         "Clients of this machine, of private networks and of the networks of its own interfaces \
-         are always served.",
+         are served too. It applies where no `[[access]]` rule matches.",
     ),
     entry(
         "allow_purge",
@@ -343,12 +344,47 @@ pub static ENTRIES: &[Entry] = &[
         "Wins over `allow_destination`.",
     ),
     entry(
+        "htpasswd",
+        Topic::Access,
+        DefaultValue::Unset {
+            example: "[\"/etc/hashcache/users\"]",
+        },
+        "File with users and the bcrypt hashes of their passwords, as `htpasswd -B` makes it",
+        "A login (Basic) is asked for where an access rule needs the user: over https:// \
+         listeners, and without TLS in login_networks only. The proxy reads the file at the start \
+         and at a reload. Passwords are not stored and never sent on.",
+    ),
+    entry(
+        "login_realm",
+        Topic::Access,
+        DefaultValue::Value,
+        "Name of this proxy where it asks for a login",
+        "",
+    ),
+    entry(
+        "login_networks",
+        Topic::Access,
+        DefaultValue::Value,
+        "Networks in which passwords may be sent without TLS: others can read them there",
+        "Replaces the default. Elsewhere clients without TLS are never asked: rules that deny \
+         something to certain users then deny it, and other rules for users do not match.",
+    ),
+    entry(
+        "contact",
+        Topic::Access,
+        DefaultValue::Unset {
+            example: "\"Ms Abara, room 12\"",
+        },
+        "Person to ask about access rules",
+        "A page that refuses a request names the rule, its reason and this person.",
+    ),
+    entry(
         "tls_cert",
         Topic::Https,
         DefaultValue::Unset {
             example: "[\"/etc/hashcache/site.pem\"]",
         },
-        "Certificate of the site with its chain (PEM)",
+        "Certificate of the site, or of a forward proxy’s https:// addresses, with its chain (PEM)",
         "With several, the first that has the name the client asks for is used, otherwise the \
          first. A reload reads the files again.",
     ),
@@ -853,6 +889,105 @@ pub const RULE_FIELDS: [(&str, &str); 5] = [
         "true: the content of such a URL never changes. It stays fresh for a year, even if the \
          origin states a shorter lifetime (other than 0), and a reload does not fetch it again. It \
          is public, as with lifetime.",
+    ),
+];
+
+/// What an `[[access]]` is for.
+pub const ACCESS_ABOUT: &str = "\
+An access rule allows or denies requests to a forward proxy. The first rule that matches a \
+request decides; a rule matches when all its conditions hold. Where none matches, clients of this \
+machine, of private networks, of the networks of its own interfaces and of allow_client are \
+served, and no others. Rules do not change which ports and addresses can be reached (allow_port, \
+allow_connect_port, allow_destination). [networks] gives names to networks: pupils = \
+[\"10.1.0.0/16\"]. A reload applies changes to the next request of every client.";
+
+/// The fields of an `[[access]]`.
+pub const ACCESS_FIELDS: [(&str, &str); 11] = [
+    (
+        "name",
+        "Name on the page that refused people see; without it, the number of the rule.",
+    ),
+    (
+        "action",
+        "allow: served. deny: status 403, with a page that names the rule, the reason and the \
+         contact. tunnel: served, and CONNECT is never intercepted. no-cache: served, but neither \
+         looked up nor stored.",
+    ),
+    (
+        "clients",
+        "Networks, names of networks, local (the clients that are served where no rule matches) or \
+         all. Without it, a rule with deny is for all clients, and any other rule for local ones: \
+         only a rule that names more clients opens the proxy to them.",
+    ),
+    (
+        "users",
+        "Names of users. The client is asked for a login (status 407) when everything else of the \
+         rule matches. For requests inside an intercepted connection, the CONNECT is asked.",
+    ),
+    (
+        "groups",
+        "Names of `[[group]]` tables, one of which has the user.",
+    ),
+    (
+        "destinations",
+        "Hosts: example.org is one host, .example.org that host and every host below it. An \
+         address or a network matches URLs that name an address, or an IPv6 address that embeds it \
+         (NAT64); for the addresses of names there is deny_destination. A mirror's destination is \
+         its registry.",
+    ),
+    (
+        "lists",
+        "Names of `[[list]]` tables, one of which has the host.",
+    ),
+    (
+        "ports",
+        "Ports of URLs and of CONNECT, and ranges of ports.",
+    ),
+    (
+        "methods",
+        "Methods in capitals. CONNECT asks for a tunnel; requests inside an intercepted one have \
+         methods of their own, and each is decided again. Not every tunnel can be intercepted: \
+         deny what nobody may reach for CONNECT too, by a rule without methods.",
+    ),
+    (
+        "times",
+        "Times of the week, in the time zone of the system (/etc/localtime): \"Mon-Fri \
+         08:00-15:30\", \"Sat,Sun\", \"22:00-06:00\". The variable TZ is not read. What has begun \
+         is not interrupted.",
+    ),
+    (
+        "reason",
+        "Why the rule refuses, for the person who is refused.",
+    ),
+];
+
+/// What a `[[group]]` is for.
+pub const GROUP_ABOUT: &str = "\
+A group of users, for the condition groups of access rules.";
+
+/// The fields of a `[[group]]`.
+pub const GROUP_FIELDS: [(&str, &str); 2] = [
+    ("name", "Name in rules."),
+    ("users", "Names of users, as in the file of htpasswd."),
+];
+
+/// What a `[[list]]` is for.
+pub const LIST_ABOUT: &str = "\
+A list of hosts in files, for the condition lists of access rules. A name takes 11 bytes of \
+memory. The files are read at the start, and again when they have changed: at a reload, or within \
+a minute. A list that cannot be read any more stays as it was. Lines that are no entries are \
+counted and logged.";
+
+/// The fields of a `[[list]]`.
+pub const LIST_FIELDS: [(&str, &str); 3] = [
+    ("name", "Name in rules."),
+    ("files", "Its files; together they are the list."),
+    (
+        "format",
+        "hosts: as /etc/hosts; each name stands for itself. domains: one domain a line, which \
+         stands for all hosts below it too. dstdomain: as Squid reads it, .example.org with all \
+         hosts below, example.org for itself. auto, the default: a line with an address in front \
+         as hosts, any other as domains.",
     ),
 ];
 

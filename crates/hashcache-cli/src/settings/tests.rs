@@ -227,7 +227,7 @@ fn what_contradicts_itself_is_refused() {
         ),
         (
             "tls_cert = \"c\"\ntls_key = \"k\"",
-            "a.toml:1: `tls_cert` needs `accelerate` or `[[site]]`",
+            "a.toml:1: `tls_cert` needs `accelerate`, `[[site]]` or an https:// address",
         ),
         (
             "listen = \"https://127.0.0.1:1\"",
@@ -418,7 +418,8 @@ fn hosts_are_intercepted_by_an_authority_and_on_a_forward_proxy_alone() {
 #[test]
 fn every_key_can_be_set_to_what_it_shows() {
     let file = "accelerate = \"http://127.0.0.1:81\"\nheld_share = 30\n\
-                public_url = \"http://box.test\"\nadmin_token_file = \"/etc/token\"";
+                public_url = \"http://box.test\"\nadmin_token_file = \"/etc/token\"\n\
+                contact = \"Ms Abara\"";
     // A setting that cannot be combined with `accelerate`.
     let other = "parent = \"https://hub.test:1\"\nlink_dir = \"/link\"\n\
                  parent_pin = \"sha256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"\n\
@@ -505,7 +506,7 @@ fn sites_are_read_and_shown_as_they_were_written() {
     let effective = assembled(&file, &[], vec![]).unwrap();
     let names = effective.values.sites.all().iter().map(Site::name);
     assert_eq!(names.collect::<Vec<_>>(), ["a.test", "b.test"]);
-    assert_eq!(effective.tables[0].1.len(), 2);
+    assert_eq!(effective.tables[0].1.as_array().unwrap().len(), 2);
     assert!(effective.values.is_reverse());
 }
 
@@ -558,5 +559,46 @@ fn a_site_does_not_go_together_with_a_forward_proxy() {
             whats(assembled(&format!("{more}{SITE_TABLE}"), &[], vec![])),
             [what]
         );
+    }
+}
+
+/// The indented lines below `heading` of the operating manual.
+fn example_of_the_manual(heading: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/OPERATING.md");
+    let manual = fs::read_to_string(path).unwrap();
+    let (_, section) = manual.split_once(&format!("\n{heading}\n")).unwrap();
+    let lines = section.lines().skip_while(|line| line.is_empty());
+    let lines = lines.take_while(|line| line.is_empty() || line.starts_with("    "));
+    lines
+        .map(|line| format!("{}\n", line.trim_start()))
+        .collect()
+}
+
+#[test]
+fn the_example_of_a_school_in_the_manual_can_be_read() {
+    let example = example_of_the_manual("### A school: staff and pupils");
+    let effective = assembled(&example, &[], vec![]).unwrap();
+    assert!(!effective.values.access.is_empty());
+    assert_eq!(row(&effective, "contact").0, text("Ms Abara, room 12"));
+    let tables: Vec<&str> = effective.tables.iter().map(|(name, _)| *name).collect();
+    assert_eq!(tables, ["access", "group", "list", "networks"]);
+}
+
+#[test]
+fn wrong_networks_and_rules_name_their_lines() {
+    let file = "[networks]\nall = [\"10.0.0.0/8\"]\npupils = [\"10.1.0.1/16\"]\nstaff = 1\n\
+                [[access]]\naction = \"allow\"\nclints = []\n\
+                [[access]]\naction = \"deny\"\nports = []\n";
+    let said = whats(assembled(file, &[], vec![]));
+    let expected = [
+        "a.toml:2: networks: `all` is not a name for a network",
+        "a.toml:3: networks: pupils: `10.1.0.1/16`: address bits are set",
+        "a.toml:4: networks: staff: `1`: not an IP address",
+        "a.toml:7: access: unknown field `clints`",
+        "a.toml:8: access: `ports` is empty",
+    ];
+    assert_eq!(said.len(), expected.len(), "{said:?}");
+    for (said, expected) in said.iter().zip(expected) {
+        assert!(said.starts_with(expected), "{said}");
     }
 }

@@ -3,18 +3,19 @@
 //! `keys` parses each value into a `Values` and shows it; `Values::for_proxy` makes the proxy's
 //! settings of it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::{Io, Placement, PolicyKind, Rows};
-use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie, host_part};
+use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie};
 use hashcache_proxy::{
-    AccessLog, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy, HostOptions,
-    Limits, LinkForward, LinkSettings, Listen, LogFormat, Mirror, Mode, Nat64, PeerChoice, Pin,
-    Prefix, SentHost, Settings, Site, Sites,
+    AccessLog, AccessRules, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy,
+    HostOptions, Limits, LinkForward, LinkSettings, ListSettings, Listen, LogFormat, Mirror, Mode,
+    Nat64, PeerChoice, Pin, Prefix, SentHost, Settings, Site, Sites,
 };
 
 use super::peers::{Parent, PeersAndRoutes};
@@ -131,6 +132,18 @@ pub struct Values {
     pub pac_proxies: Vec<Origin>,
     /// Client networks allowed in addition to the default ones.
     pub allow_client: Vec<Prefix>,
+    /// The access rules, from the tables of the file.
+    pub access: Arc<AccessRules>,
+    /// Files with users and the hashes of their passwords.
+    pub htpasswd: Vec<PathBuf>,
+    /// What the challenge for a login names.
+    pub login_realm: String,
+    /// Networks in which passwords may be sent without TLS.
+    pub login_networks: Vec<Prefix>,
+    /// The lists of hosts that they name.
+    pub lists: Vec<ListSettings>,
+    /// A person to ask, for pages that refuse.
+    pub contact: Option<String>,
     /// Clients that may send PURGE.
     pub allow_purge: Vec<Prefix>,
     /// File with the token for changes through the admin listener, if they are allowed.
@@ -178,21 +191,22 @@ pub struct Values {
     pub limits: Limits,
 }
 
-/// What chooses the device of an object, of several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What chooses the disk of an object, of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum PlaceBy {
-    /// Its whole name.
+    /// Its whole name
     Name,
-    /// The host of its URL.
+    /// The host of its URL
     Host,
 }
 
 impl PlaceBy {
-    /// For the engine. The store remembers the number: another rule needs another one.
-    pub fn rule(self) -> Placement {
+    /// For the engine; `host_of` finds the host in a name. The store remembers the number: another
+    /// rule needs another one.
+    pub fn rule(self, host_of: fn(&[u8]) -> &[u8]) -> Placement {
         match self {
             Self::Name => Placement::NAME,
-            Self::Host => Placement::new(NonZeroU32::MIN, host_part),
+            Self::Host => Placement::new(NonZeroU32::MIN, host_of),
         }
     }
 }
@@ -245,6 +259,15 @@ impl Values {
             fail: Fail::Open,
             pac_proxies: vec![],
             allow_client: vec![],
+            access: Arc::default(),
+            htpasswd: vec![],
+            login_realm: "HashCache proxy".to_owned(),
+            login_networks: vec![
+                Prefix::new(Ipv4Addr::LOCALHOST.into(), 8),
+                Prefix::new(Ipv6Addr::LOCALHOST.into(), 128),
+            ],
+            lists: vec![],
+            contact: None,
             allow_purge: vec![],
             admin_token_file: None,
             allow_destination: vec![],
@@ -263,7 +286,7 @@ impl Values {
             client_reload: ClientReload::Validate,
             set_cookie: SetCookie::Protect,
             collapse_wait: CollapseWait::Satellite,
-            negative_lifetime: Duration::from_mins(1),
+            negative_lifetime: Duration::from_secs(60),
             unreachable_lifetime: Duration::from_secs(10),
             adaptive_lifetime: false,
             limits: Limits::default(),
@@ -274,6 +297,11 @@ impl Values {
     pub fn max_object_size(&self) -> u64 {
         self.max_object_size
             .unwrap_or(self.cache_size / OBJECTS_PER_CACHE)
+    }
+
+    /// Whether the policy stores everything in the log, which can group and readmit.
+    pub fn has_log(&self) -> bool {
+        matches!(self.policy, PolicyKind::Log | PolicyKind::LogLru)
     }
 
     /// Whether the proxy is a reverse proxy.
@@ -342,6 +370,11 @@ impl Values {
             fail: self.fail,
             pac_proxies: self.pac_proxies.clone(),
             allow_client: self.allow_client.clone(),
+            access: Arc::clone(&self.access),
+            htpasswd: self.htpasswd.clone(),
+            login_realm: self.login_realm.clone(),
+            login_networks: self.login_networks.clone(),
+            lists: self.lists.clone(),
             allow_purge: self.allow_purge.clone(),
             admin_token_file: self.admin_token_file.clone(),
             allow_destination: self.allow_destination.clone(),
@@ -355,7 +388,7 @@ impl Values {
             log_format: self.log_format,
             log_strip_query: self.log_strip_query,
             log_anonymize: self.log_anonymize,
-            group_by: self.group_by,
+            group_by: (self.grouped && self.has_log()).then_some(self.group_by),
             rules: self.rules.clone(),
             client_reload: self.client_reload,
             set_cookie: self.set_cookie,

@@ -264,7 +264,10 @@ fn names<'a>(lines: &'a Value, heading: &'static str) -> Table<'a> {
 }
 
 /// A rate without its fraction; 0 for what is no rate.
-#[expect(clippy::cast_possible_truncation, reason = "a fraction is to be cut off")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a fraction is to be cut off"
+)]
 fn whole(number: f64) -> u64 {
     number as u64
 }

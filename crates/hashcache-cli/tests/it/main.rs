@@ -6,13 +6,16 @@ mod command;
 mod configuration;
 mod dashboard;
 mod environment;
+mod import;
 mod operation;
 mod plan;
 mod report;
+mod service;
 
 mod cache_box;
 mod proxy_process;
 
+mod proxy_access;
 mod proxy_both_ways;
 mod proxy_ca;
 mod proxy_clock;
@@ -45,6 +48,7 @@ mod proxy_sites_live;
 mod proxy_smuggling;
 mod proxy_text_at_rest;
 mod proxy_tls;
+mod proxy_users;
 mod proxy_variants;
 
 use std::fs;

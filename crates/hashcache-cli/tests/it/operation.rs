@@ -211,6 +211,11 @@ impl Running {
         line_with(&mut self.said, part)
     }
 
+    /// All that it says up to the next line that contains `part`.
+    pub fn says_up_to(&mut self, part: &str) -> String {
+        text_up_to(&mut self.said, part)
+    }
+
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         kill_process(pid.expect("a process has a number"), signal).expect("a process that runs");
@@ -247,13 +252,18 @@ impl Drop for Running {
 }
 
 fn line_with(said: &mut BufReader<ChildStderr>, part: &str) -> String {
+    let all = text_up_to(said, part);
+    all.lines().last().unwrap_or_default().to_owned()
+}
+
+fn text_up_to(said: &mut BufReader<ChildStderr>, part: &str) -> String {
     let mut all = String::new();
     loop {
         let before = all.len();
         let read = said.read_line(&mut all).expect("what it says is text");
         assert!(read > 0, "it ended without {part:?}: {all}");
         if all[before..].contains(part) {
-            return all[before..].to_owned();
+            return all;
         }
     }
 }
@@ -643,6 +653,14 @@ fn the_unit_keeps_cache_and_logs_where_it_may_write() {
     };
     assert_eq!(value("ExecStart"), Some("/usr/bin/hashcache proxy"));
     assert_eq!(value("ExecReload"), Some("/bin/kill -HUP $MAINPID"));
+    // A socket unit without this address would keep the default settings from starting.
+    let socket = packaged("systemd/hashcache.socket");
+    let streams: Vec<&str> = socket
+        .lines()
+        .filter_map(|line| line.strip_prefix("ListenStream="))
+        .collect();
+    let example = packaged("hashcache.toml");
+    assert!(example.contains(&format!("\n#listen = {streams:?}\n")));
     let (cache, home) = value("Environment").unwrap().split_once('=').unwrap();
     assert_eq!(cache, "XDG_CACHE_HOME");
     // What the proxy makes of it when nobody is root, is what systemd lets it write to.
@@ -652,6 +670,11 @@ fn the_unit_keeps_cache_and_logs_where_it_may_write() {
     let rotation = packaged("logrotate/hashcache");
     assert!(
         rotation.starts_with(&format!("{logs}/*.log {{\n")),
+        "{rotation}"
+    );
+    let (user, group) = (value("User").unwrap(), value("Group").unwrap());
+    assert!(
+        rotation.contains(&format!("\tsu {user} {group}\n")),
         "{rotation}"
     );
     assert!(

@@ -19,7 +19,7 @@ const FAR_SECONDS: u64 = 2_240_524_800;
 
 /// A plain origin on this loopback address whose `Date` is in 2041.
 fn liar(address: [u8; 4]) -> SocketAddr {
-    let listener = TcpListener::bind((std::net::Ipv4Addr::from_octets(address), 0)).unwrap();
+    let listener = TcpListener::bind((std::net::Ipv4Addr::from(address), 0)).unwrap();
     let at = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for socket in listener.incoming() {

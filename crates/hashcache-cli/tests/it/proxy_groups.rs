@@ -11,7 +11,7 @@ use hashcache::{Cache, Config, Placement};
 use hashcache_http::{ClientReload, Rules, Seconds, SetCookie, host_part};
 use hashcache_proxy::{
     AccessLog, CollapseWait, Fail, GroupBy, Limits, LinkSettings, Listening, LogFormat, Mode,
-    Settings, StateFiles,
+    Settings, StateFiles, Supervisor,
 };
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 
@@ -59,6 +59,11 @@ pub fn start(cache: &Cache) -> SocketAddr {
         mirrors: vec![],
         fail: Fail::Open,
         allow_client: vec![],
+        access: Arc::default(),
+        lists: vec![],
+        htpasswd: vec![],
+        login_realm: String::new(),
+        login_networks: vec![],
         allow_purge: vec![],
         admin_token_file: None,
         allow_destination: vec!["127.0.0.0/8".parse().expect("a prefix")],
@@ -73,7 +78,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         log_format: LogFormat::Squid,
         log_strip_query: false,
         log_anonymize: false,
-        group_by: GroupBy::Page,
+        group_by: Some(GroupBy::Page),
         rules: Rules::none(),
         client_reload: ClientReload::Validate,
         set_cookie: SetCookie::Protect,
@@ -96,7 +101,8 @@ pub fn start(cache: &Cache) -> SocketAddr {
     let (cache, again) = (cache.clone(), settings.clone());
     std::thread::spawn(move || {
         let listening = |bound: &Listening| said.send(bound.clients[0]).expect("it is waited for");
-        hashcache_proxy::run(settings, cache, StateFiles::default(), listening, || {
+        let (state, supervisor) = (StateFiles::default(), Supervisor::default());
+        hashcache_proxy::run(settings, cache, state, supervisor, listening, || {
             Ok::<_, std::convert::Infallible>(again.clone())
         })
     });

@@ -196,6 +196,44 @@ async fn a_query_names_the_fields_by_which_responses_vary() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_peer_is_told_what_the_rules_let_it_have() {
+    let (home, origin) = (Home::new(), origin().await);
+    let (place, peer) = (Place::at(2), Place::at(1));
+    let peers = peer.htcp_sibling("");
+    let has = CacheBox::start(&home, place, &peers);
+    let url = origin.url("/a");
+    assert_eq!(has.get(&url).await.status, 200);
+    let script = Scripted::at(peer, place);
+    assert_eq!(script.ask(tst(&url, "")), Said::Present);
+    let denied = || Said::Refused(Failure::Disallowed);
+    for (rule, nop, test) in [
+        (
+            "action = \"deny\"\nmethods = [\"POST\"]",
+            Said::Nop,
+            Said::Present,
+        ),
+        (
+            "action = \"deny\"\nmethods = [\"GET\"]",
+            Said::Nop,
+            Said::Absent,
+        ),
+        (
+            "action = \"no-cache\"\nports = [\"1-65535\"]",
+            Said::Nop,
+            Said::Absent,
+        ),
+        // The peer is no client any more.
+        ("action = \"deny\"", denied(), denied()),
+    ] {
+        has.reload(place, &format!("{peers}[[access]]\n{rule}\n"))
+            .await;
+        assert_eq!(script.ask(Operation::Nop), nop, "{rule}");
+        assert_eq!(script.ask(tst(&url, "")), test, "{rule}");
+    }
+    assert_eq!(origin.request_count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn peers_alone_get_answers_and_no_answer_is_longer_than_its_question() {
     let (home, origin) = (Home::new(), origin().await);
     let (place, peer) = (Place::at(2), Place::at(1));

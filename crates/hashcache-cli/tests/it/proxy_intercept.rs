@@ -190,12 +190,16 @@ pub fn authority(home: &Home, only: &[&str]) -> CertificateDer<'static> {
 
 /// A proxy that trusts `site` and intercepts `hosts`, with more flags.
 pub fn proxy(home: &Home, site: &Site, hosts: &str, more: &[&str]) -> Running {
+    configured(home, site, hosts, &[&["--config=/dev/null"], more].concat())
+}
+
+/// The same with a configuration file among the flags.
+fn configured(home: &Home, site: &Site, hosts: &str, more: &[&str]) -> Running {
     let pem = pem(&site.certificate);
     home.file("origin.pem", &pem);
     let port = format!("--allow-connect-port={}", site.port());
     let hosts = format!("--intercept={hosts}");
     let flags = [
-        "--config=/dev/null",
         "--upstream-ca=origin.pem",
         "--intercept-ca=ca",
         "--access-log=log",
@@ -1075,4 +1079,176 @@ fn an_authority_that_cannot_be_had_is_named_and_hosts_need_one() {
     }
     let path = PathBuf::from("c.verified");
     assert!(!home.path().join(path).exists());
+}
+
+/// A proxy for `a.localhost` with access rules.
+fn with_rules(home: &Home, site: &Site, rules: &str) -> Running {
+    home.file("rules.toml", rules);
+    configured(home, site, "a.localhost", &["--config=rules.toml"])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_gets_no_tunnel_to_another_host_that_the_rules_deny() {
+    let home = Home::new();
+    authority(&home, &[]);
+    let names = ["a.localhost", "free.localhost", "denied.localhost"];
+    let pair = generate_simple_self_signed(names.map(str::to_owned)).unwrap();
+    let site = Site::start(&pair, Clients::Anybody).await;
+    let rules = "[[access]]\naction = \"deny\"\ndestinations = [\"denied.localhost\"]\n";
+    let proxy = with_rules(&home, &site, rules);
+    let program = Program::new(&site.certificate, HTTP_1);
+    for (name, is_served) in [("free.localhost", true), ("denied.localhost", false)] {
+        let socket = connected(&proxy, &format!("a.localhost:{}", site.port())).await;
+        let shaken = program.shake(name, socket).await;
+        assert_eq!(shaken.is_ok(), is_served, "{name}");
+    }
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_hides_the_host_of_its_handshake_from_the_rules_gets_no_tunnel() {
+    let home = Home::new();
+    authority(&home, &[]);
+    let (address, _accepting) = echo().await;
+    let port = format!("--allow-connect-port={}", address.port());
+    let flags = ["--intercept-ca=ca", "--intercept=a.localhost", &port];
+    let host = format!("a.localhost:{}", address.port());
+    let limits = "[limits]\nhead_time = \"1s\"\n";
+    let about_hosts = "[[access]]\naction = \"deny\"\ndestinations = [\"denied.localhost\"]\n";
+    let about_others = format!("{about_hosts}clients = [\"127.0.0.9\"]\n");
+    // Three seconds pass before the rest is sent.
+    let slow = &old_hello()[..30];
+    let malformed = &[22, 3, 1, 0, 0, 22, 3, 1, 0, 0][..];
+    let no_tls = &b"SSH-2.0-OpenSSH_9.6\r\n"[..];
+    for (rules, begun, is_served) in [
+        (about_hosts, slow, false),
+        (about_hosts, malformed, false),
+        (about_hosts, no_tls, true),
+        (&*about_others, slow, true),
+        (&*about_others, malformed, true),
+    ] {
+        home.file("rules.toml", &format!("{rules}{limits}"));
+        let all = [&["--config=rules.toml"][..], &flags].concat();
+        let proxy = Running::start(&home, &all);
+        let mut socket = connected(&proxy, &host).await;
+        socket.write_all(begun).await.unwrap();
+        let mut heard = vec![0; begun.len()];
+        let is_heard = socket.read_exact(&mut heard).await.is_ok();
+        assert_eq!(is_heard, is_served, "{begun:?}");
+        if is_heard {
+            assert_eq!(heard, begun);
+        }
+        drop(socket);
+        proxy.end();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dot_behind_the_host_of_a_connect_is_no_way_around_interception() {
+    let home = Home::new();
+    let root = authority(&home, &[]);
+    let site = Site::start(&pair("a.localhost"), Clients::Anybody).await;
+    let rules = "[[access]]\naction = \"deny\"\nmethods = [\"GET\"]\n";
+    let proxy = with_rules(&home, &site, rules);
+    let host = format!("a.localhost.:{}", site.port());
+    let socket = connected(&proxy, &host).await;
+    let program = Program::new(&root, HTTP_1);
+    let mut inside = program.shake("a.localhost", socket).await.unwrap();
+    let head = get(&mut inside, &host, "/").await;
+    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+    assert_eq!(site.requests(), 0);
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connect_is_asked_for_the_user_that_a_rule_about_requests_inside_needs() {
+    let home = Home::new();
+    let root = authority(&home, &[]);
+    let site = Site::start(&pair("a.localhost"), Clients::Anybody).await;
+    // The password is `right:1`.
+    let hash = "$2y$04$bvIG6Nmid91Mu9RcmmWZfO9uJIet1vZ5RxKoHcc2APXp/vBHdBvP.";
+    home.file("users", &format!("anna:{hash}\n"));
+    let rules = "
+        htpasswd = [\"users\"]
+        [[access]]
+        action = \"allow\"
+        methods = [\"POST\"]
+        users = [\"anna\"]
+        [[access]]
+        action = \"deny\"
+        methods = [\"POST\"]
+        ";
+    let mut proxy = with_rules(&home, &site, rules);
+    let login = "Proxy-Authorization: Basic YW5uYTpyaWdodDox\r\n";
+    let mut kept = None;
+    for (name, login, status) in [
+        ("a.localhost", "", "407"),
+        // It is not intercepted.
+        ("localhost", "", "200"),
+        ("a.localhost", login, "200"),
+    ] {
+        let host = format!("{name}:{}", site.port());
+        let mut socket = TcpStream::connect(proxy.listen).await.unwrap();
+        let head = format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n{login}\r\n");
+        say(&mut socket, head.as_bytes()).await.unwrap();
+        let head = head_of(&mut socket).await.unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+        if login.is_empty() {
+            continue;
+        }
+        let program = Program::new(&root, HTTP_1);
+        let mut inside = program.shake(name, socket).await.unwrap();
+        let head = post(&mut inside, &host).await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        kept = Some((inside, host));
+    }
+    assert_eq!(site.requests(), 1);
+    // A user who is removed is none inside a connection either that was made before.
+    let (mut inside, host) = kept.unwrap();
+    home.file("users", &format!("bert:{hash}\n"));
+    proxy.signal(Signal::HUP);
+    proxy.says("configuration reloaded");
+    let head = post(&mut inside, &host).await;
+    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+    assert_eq!(site.requests(), 1);
+    proxy.end();
+}
+
+/// Sends an empty POST; returns the head of the response.
+async fn post(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), host: &str) -> String {
+    let head = format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n");
+    say(stream, head.as_bytes()).await.unwrap();
+    let head = head_of(stream).await.unwrap();
+    // The content of the site's response.
+    if head.starts_with("HTTP/1.1 200 ") {
+        stream.read_exact(&mut [0; 8]).await.unwrap();
+    }
+    head
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_applies_to_hits_in_memory_inside_interceptions() {
+    let home = Home::new();
+    let root = authority(&home, &[]);
+    let site = Site::start(&pair("a.localhost"), Clients::Anybody).await;
+    let mut proxy = with_rules(&home, &site, "");
+    let host = format!("a.localhost:{}", site.port());
+    let program = Program::new(&root, HTTP_1);
+    let inside = program.reach(&proxy, "a.localhost", site.port()).await;
+    let mut inside = inside.unwrap();
+    for expected in ["fwd=uri-miss", "hit", "hit"] {
+        let head = get(&mut inside, &host, "/page").await;
+        assert!(status(&head).contains(expected), "{head}");
+    }
+    let deny =
+        "[[access]]\naction = \"deny\"\nmethods = [\"GET\"]\ndestinations = [\"a.localhost\"]\n";
+    for (rules, status) in [(deny, "403"), ("", "200"), (deny, "403")] {
+        home.file("rules.toml", rules);
+        proxy.signal(Signal::HUP);
+        proxy.says("configuration reloaded");
+        let head = get(&mut inside, &host, "/page").await;
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+    }
+    assert_eq!(site.requests(), 1);
+    proxy.end();
 }

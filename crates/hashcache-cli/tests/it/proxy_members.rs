@@ -79,6 +79,7 @@ impl Boxes {
         let flags = [
             format!("--config={}", file.display()),
             format!("--listen={}", self.addresses[n]),
+            "--allow-connect-port=1-65535".to_owned(),
         ];
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         self.running[n] = Some(Proxy::start(&self.cache(n), &flags).unwrap());
@@ -214,6 +215,103 @@ async fn a_request_of_a_member_is_not_sent_to_a_member() {
     }
     let far = origin.requests().split_off(URLS);
     assert!(far.iter().all(|it| last_via(it) == NAMES[0]));
+}
+
+async fn get_as(from: [u8; 4], at: SocketAddr, url: &str, fields: &[(&str, &str)]) -> Response {
+    let mut client = Client::connect_from(from.into(), at).await.unwrap();
+    client.get(url, fields).await.unwrap()
+}
+
+/// Rules for all boxes, whose own connections are from 127.0.0.1.
+const RULES: &str = "
+    [[access]]
+    action = \"no-cache\"
+    clients = [\"127.0.0.6\"]
+    [[access]]
+    action = \"allow\"
+    clients = [\"127.0.0.5\"]
+    [[access]]
+    action = \"deny\"
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_box_that_a_client_asks_decides_for_all_members() {
+    let (boxes, origin) = (Boxes::new(RULES).await, origin().await);
+    let begun = Instant::now();
+    // Until the boxes know each other by their addresses, they refuse each other, which no client
+    // notices.
+    for round in 0.. {
+        let before = origin.request_count();
+        for n in 0..URLS {
+            let url = origin.url(&format!("/{round}/{n}"));
+            let answer = get_as([127, 0, 0, 5], boxes.addresses[0], &url, &[]).await;
+            assert_eq!((answer.status, &answer.body[..]), (200, url.as_bytes()));
+        }
+        let names: Vec<String> = origin.requests()[before..].iter().map(last_via).collect();
+        assert_eq!(names.len(), URLS);
+        if NAMES.iter().all(|name| names.iter().any(|it| it == name)) {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{names:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // A client is no member: by its address, or by what it says.
+    let url = origin.url("/denied");
+    for (from, via) in [([127, 0, 0, 1], "1.1 other"), ([127, 0, 0, 7], "1.1 box-b")] {
+        let answer = get_as(from, boxes.addresses[0], &url, &[("Via", via)]).await;
+        assert_eq!(answer.status, 403, "{from:?}");
+    }
+    // Nor does it speak to another box from the address of a member, through a tunnel.
+    let client = Client::connect_from([127, 0, 0, 5].into(), boxes.addresses[0]);
+    let mut client = client.await.unwrap();
+    let other = boxes.addresses[1].to_string();
+    client.request("CONNECT", &other, &[]).await.unwrap();
+    let answer = client.read_response("CONNECT").await.unwrap();
+    assert_eq!(answer.status, 403);
+    let why = answer.field("proxy-status").unwrap_or_default();
+    assert!(why.contains("destination_ip_prohibited"), "{why}");
+    // What must not be stored is not sent to its owner, which would store it.
+    let before = origin.request_count();
+    for url in [urls(&origin), urls(&origin)].concat() {
+        let answer = get_as([127, 0, 0, 6], boxes.addresses[0], &url, &[]).await;
+        assert_eq!(answer.status, 200);
+    }
+    let passed = origin.requests().split_off(before);
+    assert_eq!(passed.len(), 2 * URLS);
+    assert!(passed.iter().all(|it| last_via(it) == NAMES[0]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_by_the_rules_of_a_member_is_not_passed_on_but_one_of_the_origin_is() {
+    let home = Home::new();
+    let real = origin().await;
+    let member = Origin::start(|request| {
+        let own = ("Proxy-Status", "box-b; error=http_request_denied");
+        let of_origin = ("Via", "1.1 box-b");
+        let fields = match request.target() {
+            target if target.contains("/own/") => vec![own],
+            // The origin's, who writes that it is the member's.
+            target if target.contains("/forged/") => vec![own, of_origin],
+            _ => vec![of_origin],
+        };
+        Script::response(403, &fields, "no")
+    });
+    let member = member.await.unwrap();
+    let proxy = beside(&home, member.address(), "");
+    let (mut refused, mut forged) = (0, 0);
+    for n in 0..URLS {
+        let get = async |path: &str| {
+            let mut client = Client::connect(proxy.address()).await.unwrap();
+            let url = real.url(&format!("/{path}/{n}"));
+            client.get(&url, &[]).await.unwrap().status
+        };
+        assert_eq!(get("own").await, 200);
+        refused += usize::from(get("origin").await == 403);
+        forged += usize::from(get("forged").await == 403);
+    }
+    assert!((1..URLS).contains(&refused), "{refused}");
+    assert!((1..URLS).contains(&forged), "{forged}");
+    assert!(member.request_count() > refused);
 }
 
 #[tokio::test(flavor = "multi_thread")]

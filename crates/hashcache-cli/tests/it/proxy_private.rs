@@ -77,7 +77,7 @@ fn a_pipe_beside_the_cache_does_not_keep_it_from_starting() {
         Running::start(&home, &["--config=/dev/null"]).end();
         tell.send(()).expect("the test waits");
     });
-    let started = told.recv_timeout(Duration::from_mins(1));
+    let started = told.recv_timeout(Duration::from_secs(60));
     if started.is_err() {
         // Opening the pipe unblocks the proxy, so that its process ends with the test.
         drop(

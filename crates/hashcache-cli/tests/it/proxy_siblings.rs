@@ -325,6 +325,27 @@ impl Asker {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sibling_is_told_that_the_rules_deny_it_a_url() {
+    let (home, origin) = (Home::new(), origin().await);
+    let (near, other) = (Place::at(1), Place::at(2));
+    let rules = "
+        [[access]]
+        action = \"deny\"
+        destinations = [\"x.test\"]
+        [[access]]
+        action = \"deny\"
+        methods = [\"POST\"]
+        ";
+    let has = CacheBox::start(&home, other, &(near.sibling("") + rules));
+    let url = origin.url("/a");
+    assert_eq!(has.get(&url).await.status, 200);
+    let asker = Asker::at(near, other.icp);
+    assert_eq!(asker.ask(&url), Answer::Hit);
+    assert_eq!(asker.ask("http://x.test/none"), Answer::Denied);
+    assert_eq!(asker.ask("http://y.test/none"), Answer::Miss);
+}
+
 /// An origin whose responses vary by `by`, and say for which value they are.
 async fn varying_origin(by: &'static str) -> Origin {
     let origin = Origin::start(move |request| {

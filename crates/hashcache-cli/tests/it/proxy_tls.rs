@@ -28,19 +28,19 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::Home;
 use crate::operation::Running;
 
-type Pair = CertifiedKey<KeyPair>;
+pub type Pair = CertifiedKey<KeyPair>;
 
-fn pair(name: &str) -> Pair {
+pub fn pair(name: &str) -> Pair {
     generate_simple_self_signed([name.to_owned()]).unwrap()
 }
 
-fn write(home: &Home, certificate: &Pair, key: &Pair) {
+pub fn write(home: &Home, certificate: &Pair, key: &Pair) {
     home.file("site.pem", &certificate.cert.pem());
     home.file("site.key", &key.signing_key.serialize_pem());
 }
 
 /// Makes a handshake with the proxy as `a.test`; `None` if it presents another certificate.
-async fn handshake(at: SocketAddr, pair: &Pair, alpn: &[u8]) -> Option<TlsStream<TcpStream>> {
+pub async fn handshake(at: SocketAddr, pair: &Pair, alpn: &[u8]) -> Option<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(pair.cert.der().clone()).unwrap();
     let mut config = ClientConfig::builder()

@@ -28,6 +28,8 @@ pub(crate) struct LogEntry<'a> {
     pub(crate) first_byte: Option<Duration>,
     /// The client's address.
     pub(crate) client: SocketAddr,
+    /// The name of the user who logged in at the proxy.
+    pub(crate) user: Option<&'a str>,
     /// The method as received.
     pub(crate) method: &'a str,
     /// `http` or `https`.

@@ -90,6 +90,18 @@ impl Formatter {
         );
     }
 
+    /// The user; a name would undo that only the network of a client is logged.
+    fn user<'a>(&self, entry: &LogEntry<'a>) -> Option<&'a str> {
+        entry
+            .user
+            .filter(|_| self.style.client == ClientForm::Address)
+    }
+
+    fn push_user(&self, line: &mut Vec<u8>, entry: &LogEntry<'_>) {
+        let user = self.user(entry).unwrap_or_default();
+        push_or_dash(line, user.as_bytes(), Quoting::Url, FIELD_BYTES);
+    }
+
     fn push_squid(&self, line: &mut Vec<u8>, entry: &LogEntry<'_>) {
         // Squid logs the time of the end.
         let took_ms = millis(entry.duration);
@@ -114,7 +126,9 @@ impl Formatter {
         push_or_dash(line, entry.method.as_bytes(), Quoting::Url, METHOD_BYTES);
         line.push(b' ');
         self.push_url(line, entry, TargetForm::Absolute);
-        line.extend_from_slice(b" - ");
+        line.push(b' ');
+        self.push_user(line, entry);
+        line.push(b' ');
         match entry
             .next_hop
             .and_then(|hop| Some((hop.code, hop.address?)))
@@ -133,7 +147,9 @@ impl Formatter {
 
     fn push_combined(&mut self, line: &mut Vec<u8>, entry: &LogEntry<'_>) {
         self.push_client(line, entry.client.ip());
-        line.extend_from_slice(b" - - [");
+        line.extend_from_slice(b" - ");
+        self.push_user(line, entry);
+        line.extend_from_slice(b" [");
         line.extend_from_slice(self.date(entry.start.seconds(), combined_date));
         line.extend_from_slice(b"] \"");
         push_or_dash(line, entry.method.as_bytes(), Quoting::Url, METHOD_BYTES);
@@ -188,6 +204,9 @@ impl Formatter {
             escape::push(line, value, Quoting::Json, bound);
             line.push(b'"');
         };
+        if let Some(user) = self.user(entry) {
+            text(line, "user.name", user.as_bytes(), FIELD_BYTES);
+        }
         text(
             line,
             "http.request.method",

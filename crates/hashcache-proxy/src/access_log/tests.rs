@@ -17,6 +17,7 @@ pub(super) fn entry() -> LogEntry<'static> {
         duration: Duration::from_millis(234),
         first_byte: Some(Duration::from_millis(1)),
         client: ([192, 0, 2, 7], 50_000).into(),
+        user: None,
         method: "GET",
         scheme: "http",
         authority: "a.test",

@@ -2,6 +2,8 @@
 //!
 //! Called by `connect` for tunnels and by `intercepted` for hosts that are to be verified.
 
+use std::net::IpAddr;
+
 use http::HeaderValue;
 
 use crate::failure::Failure;
@@ -49,6 +51,11 @@ impl Destination {
                 None => connecting.await,
             };
             match connected {
+                Ok((_, address)) if hop.peer().is_none() && is_member(worker, address.ip()) => {
+                    return Err(Failure::DestinationDenied {
+                        address: address.ip(),
+                    });
+                }
                 Ok((channel, address)) => return Ok((channel, hop.at(Some(address)))),
                 Err(failure) if is_final(&failure) => return Err(failure),
                 Err(failure) => failed = failure,
@@ -56,4 +63,12 @@ impl Destination {
         }
         Err(failed)
     }
+}
+
+/// Whether another box of the list has this address. It takes what comes from our address for the
+/// request of a member, so no client may speak to it through a tunnel.
+fn is_member(worker: &Worker, address: IpAddr) -> bool {
+    let live = worker.common.live();
+    let members = live.routes.members();
+    members.is_some_and(|members| members.have_address(address))
 }

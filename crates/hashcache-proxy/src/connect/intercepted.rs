@@ -20,9 +20,11 @@ use tracing::debug;
 
 use super::dial::Destination;
 use super::tunnel;
+use crate::access::RequestUser;
 use crate::connection::{Connection, InterceptedFor};
 use crate::failure::Failure;
 use crate::intercept::client_hello::ParsedHello;
+use crate::intercept::hosts::without_dot;
 use crate::intercept::peek::peek;
 use crate::intercept::refusals::ClientProgram;
 use crate::intercept::{Handshake, InterceptKind, Interceptor, PEEK_TIME, Reason, suits};
@@ -37,39 +39,55 @@ use crate::worker::Worker;
 pub(crate) struct Candidate {
     interceptor: Arc<Interceptor>,
     kind: InterceptKind,
+    user: Option<Arc<str>>,
     authority: Authority,
     to: Destination,
     host: Box<str>,
     memory: ShareReservation,
 }
 
-/// Whether a CONNECT to `to` may be intercepted.
+/// A CONNECT to `to`, if it may be intercepted.
+///
+/// # Errors
+/// There is no memory to see which host the client names, and the rules must know it.
 pub(crate) fn candidate(
     connection: &Connection,
-    authority: &Authority,
+    (authority, user): (&Authority, Option<&Arc<str>>),
     to: &Destination,
-) -> Option<Candidate> {
+) -> Result<Option<Candidate>, Failure> {
     let worker = &connection.worker;
-    let interceptor = worker.common.live().intercept.clone()?;
+    let Some(interceptor) = worker.common.live().intercept.clone() else {
+        return Ok(None);
+    };
     let judged = interceptor.judge(authority).and_then(|kind| {
         let memory = connection.allowance.reserve(INTERCEPTED_BYTES);
         Ok((kind, memory.ok_or(Reason::Memory)?))
     });
     match (judged, &authority.host) {
-        (Ok((kind, memory)), Host::Name(name)) => Some(Candidate {
+        (Ok((kind, memory)), Host::Name(name)) => Ok(Some(Candidate {
             interceptor,
             kind,
+            user: user.cloned(),
             authority: authority.clone(),
             to: to.clone(),
-            host: name.clone(),
+            host: without_dot(name).into(),
             memory,
-        }),
-        (Ok(_), Host::V4(_) | Host::V6(_)) => None,
+        })),
+        (Ok(_), Host::V4(_) | Host::V6(_)) => Ok(None),
         (Err(reason), _) => {
             worker.metrics.not_intercepted(reason);
-            None
+            match reason == Reason::Memory && judges_hosts(connection) {
+                true => Err(NO_MEMORY),
+                false => Ok(None),
+            }
         }
     }
+}
+
+/// Whether the host that the client names in its ClientHello decides what it may do.
+fn judges_hosts(connection: &Connection) -> bool {
+    let live = connection.worker.common.live();
+    connection.access.judges_hosts(&live)
 }
 
 /// Answers the CONNECT. Connects first if the host is not verified, so that the client gets an
@@ -136,6 +154,7 @@ async fn go_on(
             worker.metrics.not_intercepted(tunnel.reason);
             tunnel.carry(&connection, log_entry).await;
         }
+        Decision::Denied(failure) => log_entry.failed(worker, &failure),
         Decision::Broken(handshake) => {
             worker.metrics.intercepted(handshake);
             log_entry.intercepted(worker, handshake);
@@ -151,6 +170,9 @@ async fn go_on(
 /// What is done with a candidate.
 enum Decision {
     Tunnel(Box<Tunnel>),
+    /// The client may not connect to the host that it names in its ClientHello, or names none that
+    /// can be read although the rules must know it.
+    Denied(Failure),
     /// The client did not finish our handshake.
     Broken(Handshake),
     Ours(Intercepted),
@@ -179,8 +201,15 @@ async fn decide(
     mut client: Socket,
     mut upstream: Option<Channel>,
 ) -> Decision {
-    let peeked = peek(&mut client, PEEK_TIME, &worker.cache).await;
+    // Without a ClientHello there may be no tunnel, so a slow client gets more time for it.
+    let limit = match judges_hosts(connection) {
+        true => PEEK_TIME.max(worker.limits.head_time),
+        false => PEEK_TIME,
+    };
+    let peeked = peek(&mut client, limit, &worker.cache).await;
     let client = client.begun_with(peeked.bytes).until_read(peeked.memory);
+    let named = peeked.seen.as_ref().map(|hello| hello.name.clone());
+    let named = named.map_err(|reason| *reason);
     let hello = peeked
         .seen
         .and_then(|hello| suits(&hello, &candidate.host).map(|()| hello));
@@ -195,6 +224,13 @@ async fn decide(
     let (program, acceptor) = match able {
         Ok(able) => able,
         Err(reason) => {
+            let denied = match named {
+                Ok(name) => name.and_then(|name| candidate.denied(connection, &name)),
+                Err(reason) => hides_host(reason, connection).then_some(HIDDEN_HOST),
+            };
+            if let Some(failure) = denied {
+                return Decision::Denied(failure);
+            }
             return Decision::Tunnel(Box::new(Tunnel {
                 reason,
                 client,
@@ -213,9 +249,11 @@ async fn decide(
             let Candidate {
                 authority,
                 kind,
+                user,
                 memory,
                 ..
             } = candidate;
+            let kind = (kind, user);
             let intercepted = Rc::new(InterceptedFor::new(authority, kind, program, memory));
             Decision::Ours(Intercepted {
                 socket,
@@ -238,11 +276,35 @@ async fn decide(
     }
 }
 
+/// Whether a client may still name a host in the tunnel that its rules must know.
+fn hides_host(reason: Reason, connection: &Connection) -> bool {
+    let is_hidden = matches!(reason, Reason::Slow | Reason::Malformed | Reason::Memory);
+    is_hidden && judges_hosts(connection)
+}
+
 fn shaken_in_time<T>(shaken: Result<io::Result<T>, tokio::time::error::Elapsed>) -> io::Result<T> {
     shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 impl Candidate {
+    /// Why the client may have no tunnel to the host that its ClientHello names, if it is another
+    /// one than in the CONNECT: many servers answer for both.
+    fn denied(&self, connection: &Connection, name: &str) -> Option<Failure> {
+        if without_dot(name) == &*self.host {
+            return None;
+        }
+        let authority = Authority {
+            host: Host::parse(name).ok()?,
+            port: self.authority.port,
+        };
+        let user = self.user.as_deref();
+        let user = user.map_or(RequestUser::Unknowable, RequestUser::Known);
+        let worker = &connection.worker;
+        let live = worker.common.live();
+        let request = (user, "CONNECT", &authority);
+        connection.access.permit(worker, &live, request).err()
+    }
+
     /// Whether the host needs no connection for verification now.
     fn is_known(&self, worker: &Worker) -> bool {
         self.kind == InterceptKind::SelfTest || self.verified_until(worker).is_some()
@@ -403,3 +465,13 @@ pub(crate) fn refusal(intercepted: &InterceptedFor, named: &RequestTarget) -> Op
         reason: "this connection was made for another host",
     })
 }
+
+/// The failure if the ClientHello does not come, or cannot be read.
+const HIDDEN_HOST: Failure = Failure::Refused {
+    status: StatusCode::FORBIDDEN,
+    reason: "the rules must know the host of the TLS handshake, and it cannot be read",
+};
+const NO_MEMORY: Failure = Failure::Refused {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    reason: "no memory for a TLS handshake",
+};

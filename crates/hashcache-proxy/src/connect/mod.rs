@@ -17,10 +17,12 @@ use hyper_util::rt::TokioIo;
 use self::chunked::{ChunkPair, Ended, Moved};
 use self::dial::Destination;
 use self::tunnel::Side;
+use crate::access::AccessAction;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::link::chunk_field::ChunkField;
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
+use crate::permission::Permission;
 use crate::route::{RouteRequest, Siblings};
 use crate::upstream::Upgrade;
 use crate::upstream::address::{Purpose, check_connect_port};
@@ -33,6 +35,7 @@ pub(crate) async fn tunnel(
     connection: &Rc<Connection>,
     authority: Authority,
     (fields, version): (&HeaderMap, Version),
+    Permission { action, user }: Permission,
     log_entry: &mut LogEntryBuilder,
 ) -> Result<HeaderMap, Failure> {
     let worker = &connection.worker;
@@ -56,7 +59,9 @@ pub(crate) async fn tunnel(
     let to = Destination { route, via };
     // The program at the other end of a child's tunnel does not know our authority.
     if connection.child.is_none()
-        && let Some(candidate) = intercepted::candidate(connection, &authority, &to)
+        && action != AccessAction::Tunnel
+        && let Some(candidate) =
+            intercepted::candidate(connection, (&authority, user.as_ref()), &to)?
     {
         intercepted::begin(connection, candidate, log_entry).await?;
         return Ok(HeaderMap::new());

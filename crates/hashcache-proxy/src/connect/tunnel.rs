@@ -358,7 +358,7 @@ const READS_PER_TURN: usize = 16;
 /// How often a silent tunnel looks whether one of its sides has broken.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
 /// How often an open tunnel writes a log entry.
-pub(super) const REPORT_EVERY: Duration = Duration::from_mins(5);
+pub(super) const REPORT_EVERY: Duration = Duration::from_secs(5 * 60);
 /// Time for the two FINs.
 pub(super) const CLOSE_TIME: Duration = Duration::from_secs(1);
 

@@ -3,7 +3,8 @@
 //! Called by `page` alone. The text is for the person at the client: what happened, then what to
 //! do, with the name of a flag if one helps.
 //!
-//! Invariant: the only part that is not ours is the host, which `page` escapes.
+//! Invariant: the only parts that are not ours are the host and the operator's words about a rule;
+//! `page` escapes all text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::Failure;
+use super::{Failure, RuleDenial};
 
 /// The explanation of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,30 @@ impl Failure {
                      --allow-client {client} (or with your whole network)."
                 )
                 .into(),
+            ),
+            Self::LoginNeeded { .. } => (
+                "This proxy needs your name and password",
+                format!("The request to {site} needs a user who may make it.").into(),
+                "Enter the name and password that the operator of the proxy gave you, not those \
+                 of the site."
+                    .into(),
+            ),
+            Self::TooManyLogins => (
+                "Too many logins",
+                "The proxy is checking as many passwords for your device as it allows, or there \
+                 were too many wrong ones."
+                    .into(),
+                "Wait a few seconds. If it happens again, a program on your device may have an old \
+                 password."
+                    .into(),
+            ),
+            Self::RuleDenied(denial) => (
+                "This is not allowed here",
+                denied_by(denial, &site).into(),
+                match &denial.contact {
+                    Some(contact) => format!("If you need it, ask {contact}.").into(),
+                    None => "If you need it, ask the operator of the proxy.".into(),
+                },
             ),
             Self::ClientLimit => (
                 "Too many connections",
@@ -254,6 +279,18 @@ impl Failure {
             happened,
             advice,
         }
+    }
+}
+
+/// Which rule refuses a request, and why.
+fn denied_by(denial: &RuleDenial, site: &str) -> String {
+    let what = format!(
+        "A rule of this proxy, “{}”, does not allow this request to {site}.",
+        denial.rule
+    );
+    match &denial.reason {
+        Some(reason) => format!("{what} The reason: {reason}"),
+        None => what,
     }
 }
 

@@ -247,7 +247,7 @@ impl Asking {
         };
         let status = exchange.response.status();
         let is_usable = match hop.member() {
-            Some(_) => !is_refusal(status),
+            Some(member) => !is_refusal(member, status, exchange.response.headers()),
             None => !hop.wants_stored() || gives_response(&exchange, withheld),
         };
         let mut answered = Answered {
@@ -390,12 +390,29 @@ pub(crate) fn is_final(failure: &Failure) -> bool {
     }
 }
 
-/// Whether a member says that it does not answer for this URL: its configuration differs.
-fn is_refusal(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::MISDIRECTED_REQUEST | StatusCode::LOOP_DETECTED
-    )
+/// Whether a member says that it does not answer for this URL: its configuration differs, or it
+/// takes this box for a client because it does not know the address.
+fn is_refusal(member: &Peer, status: StatusCode, fields: &HeaderMap) -> bool {
+    match status {
+        StatusCode::MISDIRECTED_REQUEST | StatusCode::LOOP_DETECTED => true,
+        StatusCode::FORBIDDEN => is_denied_by(member, fields),
+        _ => false,
+    }
+}
+
+/// Whether the member itself refused the request. A response that it passes on from an origin has
+/// its name in Via, whatever the origin writes into Proxy-Status.
+fn is_denied_by(member: &Peer, fields: &HeaderMap) -> bool {
+    let name = member.name().as_bytes();
+    if via_names(fields).any(|via| via.eq_ignore_ascii_case(name)) {
+        return false;
+    }
+    let said = fields.get_all(PROXY_STATUS).iter();
+    let mut said = said.filter_map(|value| value.to_str().ok()?.split_once(';'));
+    said.any(|(name, error)| {
+        let is_its_own = name.trim_matches('"').eq_ignore_ascii_case(member.name());
+        is_its_own && error.contains("error=http_request_denied")
+    })
 }
 
 /// Names of the fields of the client's request that a sibling does not get.

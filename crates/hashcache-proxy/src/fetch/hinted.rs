@@ -60,6 +60,7 @@ pub(super) fn follow(worker: &Rc<Worker>, spec: &FetchSpec, hints: &Hints) {
             fields: fields_for(spec),
             target,
             version: spec.version,
+            noted_group: None,
             selected: None,
             choices: None,
             on_error: OnError::Fail,

@@ -183,7 +183,7 @@ pub(super) fn judge(
         fields: &spec.fields,
     };
     let page_groups = &worker.common.page_groups;
-    let group = page_groups.group(&asked, response.headers(), Instant::now());
+    let group = page_groups.group(&asked, spec.noted_group, response.headers(), Instant::now());
     let announced = (&facts, response.headers());
     let place = (spec.space, &spec.target);
     let route = spec.route.as_ref().ok().and_then(Option::as_ref);

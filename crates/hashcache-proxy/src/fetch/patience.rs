@@ -106,7 +106,7 @@ mod tests {
         let late = Cell::new(0);
         let waited = while_in_service(
             pending::<()>(),
-            Duration::from_mins(1),
+            Duration::from_secs(60),
             || late.set(late.get() + 1),
             || begun.elapsed() < Duration::from_secs(5),
         );

@@ -21,6 +21,7 @@ use crate::in_flight_ranges::AwaitedRange;
 use crate::link::coding::{LinkCoding, StoredHere};
 use crate::link::dictionary::StoredContent;
 use crate::link::named::NamedLookup;
+use crate::page_groups::NotedGroup;
 use crate::route::{NextHop, Route, Siblings};
 use crate::share::Share;
 use crate::store::follow::ContentFollower;
@@ -45,6 +46,8 @@ pub(crate) struct FetchSpec {
     /// The client's fields as received, without the hop-by-hop fields.
     pub(crate) fields: HeaderMap,
     pub(crate) version: Version,
+    /// The page group, if the request alone has decided it.
+    pub(crate) noted_group: Option<NotedGroup>,
     /// The stored response to validate.
     pub(crate) selected: Option<SelectedResponse>,
     /// Other stored variants: the request asks whether one of them answers it.

@@ -41,6 +41,7 @@ fn entry(outcome: Outcome, client: u8, bytes: u64) -> LogEntry<'static> {
         duration: Duration::from_secs(1),
         first_byte: Some(Duration::from_millis(20)),
         client: SocketAddr::from(([192, 0, 2, client], 1)),
+        user: None,
         method: "GET",
         scheme: "http",
         authority: "",

@@ -146,6 +146,7 @@ impl Hosts {
         let Host::Name(name) = host else {
             return Err(Reason::Address);
         };
+        let name = without_dot(name);
         if !self.allowed.contain(name) {
             return Err(Reason::NotListed);
         }
@@ -195,6 +196,11 @@ impl NamePatterns {
         self.exact.contains(name)
             || !self.below.is_empty() && parents(name).any(|parent| self.below.contains(parent))
     }
+}
+
+/// The name of a host without the dot that may end it: `h.` is the host `h`.
+pub(crate) fn without_dot(name: &str) -> &str {
+    name.strip_suffix('.').unwrap_or(name)
 }
 
 /// The domains that contain `name`, beginning with the nearest.
@@ -293,6 +299,20 @@ mod tests {
     }
 
     #[test]
+    fn a_dot_at_the_end_of_a_name_changes_nothing() {
+        let hosts = Hosts::new(&HostOptions {
+            hosts: patterns(&["*.c.test", "b.test", "a.example"]),
+            never: patterns(&["b.test"]),
+            ..HostOptions::default()
+        });
+        for name in ["x.c.test", "a.example", "b.test", "other.example"] {
+            let dotted = host(&format!("{name}."));
+            assert_eq!(hosts.judge(&dotted), hosts.judge(&host(name)), "{name}");
+        }
+        assert_eq!(hosts.judge(&host("a.example.")), Ok(()));
+    }
+
+    #[test]
     fn a_pattern_is_a_name_or_all_below_one() {
         for text in ["a.test", "*.a.test", "localhost", "xn--bcher-kva.example"] {
             assert_eq!(text.parse::<HostPattern>().unwrap().to_string(), text);
@@ -322,10 +342,10 @@ mod tests {
             hosts: patterns(&["a.test", "*.b.test"]),
             ..HostOptions::default()
         });
-        for name in ["a.test", "x.b.test", "x.y.b.test"] {
+        for name in ["a.test", "a.test.", "x.b.test", "x.y.b.test"] {
             assert_eq!(hosts.judge(&host(name)), Ok(()), "{name}");
         }
-        for name in ["x.a.test", "b.test", "xb.test", "a.test.", "test", "c.test"] {
+        for name in ["x.a.test", "b.test", "xb.test", "test", "c.test"] {
             assert_eq!(hosts.judge(&host(name)), Err(Reason::NotListed), "{name}");
         }
         assert_eq!(hosts.judge(&host("127.0.0.1")), Err(Reason::Address));

@@ -211,12 +211,12 @@ const ROWS: usize = 4096;
 const ROWS_PER_CLIENT: usize = 256;
 /// Number of refusals within [`TOGETHER`] after which the program gets a tunnel.
 const REFUSALS: u8 = 2;
-const TOGETHER: Duration = Duration::from_mins(10);
+const TOGETHER: Duration = Duration::from_secs(10 * 60);
 /// Number of handshakes without a request after which it does: browsers open connections ahead.
 const SILENCES: u8 = 5;
 /// First and maximum term of tunnels.
-const TERM: Duration = Duration::from_hours(24);
-const TERM_MAX: Duration = Duration::from_hours(32 * 24);
+const TERM: Duration = Duration::from_secs(24 * 3600);
+const TERM_MAX: Duration = Duration::from_secs(32 * 24 * 3600);
 
 #[cfg(test)]
 mod tests {

@@ -199,7 +199,7 @@ const ALL_PART: u64 = 8;
 const TABLE_BYTES_MAX: u64 = 64 << 20;
 const TABLE_BYTES_MIN: u64 = 128 << 10;
 /// A write of all tables takes less than a second on most disks.
-const KEEP_EVERY: Duration = Duration::from_mins(10);
+const KEEP_EVERY: Duration = Duration::from_secs(10 * 60);
 /// Pairs that are read from a file.
 const PAIRS_MAX: usize = 256;
 

@@ -179,7 +179,7 @@ const PAGE_BYTES: usize = 128;
 /// Longer URLs are not noted.
 const URL_BYTES_MAX: usize = 1 << 10;
 /// How long an object counts as one of a page after it was asked for last.
-const NOTED_TIME: Duration = Duration::from_hours(7 * 24);
+const NOTED_TIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[cfg(test)]
 mod tests {

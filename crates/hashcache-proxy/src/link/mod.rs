@@ -78,7 +78,7 @@ const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 const UNSENT_BYTES: u32 = 128 << 10;
 /// How long a request, a response or its next bytes may wait for their turn: many transfers share a
 /// slow line. It is added to what a server may take, at both ends; a dead line is found earlier.
-pub(crate) const TURN_TIME: Duration = Duration::from_mins(10);
+pub(crate) const TURN_TIME: Duration = Duration::from_secs(10 * 60);
 /// Requests and tunnels at once on one link: the users of a whole school.
 pub(crate) const STREAMS: usize = 1000;
 /// Tunnels among them.

@@ -81,7 +81,7 @@ impl NamedResults {
 const WINDOW: u32 = 256;
 /// Misses among them that are accepted: one in sixteen.
 const MISSED_MAX: u32 = WINDOW / 16;
-const PAUSE: Duration = Duration::from_mins(10);
+const PAUSE: Duration = Duration::from_secs(10 * 60);
 
 #[cfg(test)]
 mod tests {

@@ -341,7 +341,7 @@ mod tests {
         let link = link();
         let waiting = link.stream(StreamUse::Request, Duration::from_secs(10));
         let failing = async {
-            link.pause(Duration::from_mins(1)).await;
+            link.pause(Duration::from_secs(60)).await;
             link.failed(Failure::Link(LinkFault::OtherKey));
         };
         let begun = Instant::now();

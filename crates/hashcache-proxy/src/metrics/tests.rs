@@ -15,6 +15,7 @@ fn entry(outcome: Outcome, duration: Duration) -> LogEntry<'static> {
         duration,
         first_byte: None,
         client: SocketAddr::from(([192, 0, 2, 7], 1)),
+        user: None,
         method: "GET",
         scheme: "http",
         authority: "a.test",

@@ -1,5 +1,8 @@
 //! Tests of page groups: requests of browsers, programs and crawlers, by their fields.
 
+use http::HeaderValue;
+use http::header::{ACCEPT, CONTENT_TYPE, REFERER};
+
 use super::*;
 
 const CLIENT: &str = "192.0.2.1";
@@ -12,7 +15,7 @@ struct Browser {
 impl Browser {
     fn new() -> Self {
         Self {
-            page_groups: PageGroups::new(GroupBy::Page, None),
+            page_groups: PageGroups::new(Some(GroupBy::Page), None),
             start: Instant::now(),
         }
     }
@@ -29,10 +32,22 @@ impl Browser {
     fn get(
         &self,
         client: &str,
-        (url, referer): (&str, &str),
+        urls: (&str, &str),
         field: (&'static str, &'static str),
         kind: &str,
         at_ms: u64,
+    ) -> u64 {
+        self.get_slowly(client, urls, field, kind, (at_ms, at_ms))
+    }
+
+    /// The same with a response that arrives later than the request.
+    fn get_slowly(
+        &self,
+        client: &str,
+        (url, referer): (&str, &str),
+        field: (&'static str, &'static str),
+        kind: &str,
+        (asked_ms, answered_ms): (u64, u64),
     ) -> u64 {
         let mut fields = HeaderMap::new();
         fields.insert(field.0, HeaderValue::from_static(field.1));
@@ -46,8 +61,12 @@ impl Browser {
             target: &Target::parse_url(url).unwrap(),
             fields: &fields,
         };
-        let now = self.start + Duration::from_millis(at_ms);
-        self.page_groups.group(&request, &response, now)
+        let at = |ms| self.start + Duration::from_millis(ms);
+        let noted = self
+            .page_groups
+            .note_request(&Method::GET, &request, at(asked_ms));
+        self.page_groups
+            .group(&request, noted, &response, at(answered_ms))
     }
 }
 
@@ -89,7 +108,7 @@ fn what_is_asked_for_without_a_page_is_one_whatever_its_type() {
 }
 
 #[test]
-fn who_names_no_page_has_no_group() {
+fn a_request_whose_referer_names_no_page_has_no_group() {
     let browser = Browser::new();
     for referer in ["nonsense", "about:blank", "wais://h/x"] {
         assert_eq!(
@@ -122,6 +141,27 @@ fn the_front_page_of_an_origin_is_a_page() {
 }
 
 #[test]
+fn an_icon_and_a_part_without_referer_belong_to_the_open_page_of_their_origin() {
+    let browser = Browser::new();
+    let icon = |url, at_ms| browser.group(CLIENT, url, "", "image/x-icon", at_ms);
+    assert_eq!(icon("http://a/favicon.ico", 0), 0);
+    let page = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
+    assert_eq!(icon("http://a/icons/favicon.ico?v=2", 500), page);
+    assert_eq!(icon("http://b/favicon.ico", 500), 0);
+    let part = |url, at_ms| {
+        let field = ("sec-fetch-dest", "image");
+        browser.get(CLIENT, (url, ""), field, "image/png", at_ms)
+    };
+    assert_eq!(part("http://a/i.png", 1_000), page);
+    assert_eq!(part("http://b/i.png", 1_000), 0);
+    // The page is closed.
+    assert_eq!(icon("http://a/favicon.ico", 3_500), 0);
+    assert_eq!(part("http://a/i.png", 3_500), 0);
+    let other = browser.group("192.0.2.2", "http://a/favicon.ico", "", "image/x-icon", 600);
+    assert_eq!(other, 0);
+}
+
+#[test]
 fn clients_do_not_share_pages() {
     let browser = Browser::new();
     let one = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
@@ -141,7 +181,8 @@ fn a_page_that_is_stored_is_noted_when_it_is_asked_for() {
         target: &Target::parse_url("http://a/p").unwrap(),
         fields: &fields,
     };
-    browser.page_groups.note_request(&request, browser.start);
+    let page_groups = &browser.page_groups;
+    page_groups.note_request(&Method::GET, &request, browser.start);
     let page = browser.group(CLIENT, "http://a/i", "http://a/p", "image/png", 5_000);
     let cross = browser.group(CLIENT, "http://cdn/i", "http://a/", "image/png", 1_000);
     assert!(page != 0 && cross == page);
@@ -163,7 +204,7 @@ fn a_fragment_that_a_page_loads_is_a_part_of_it() {
     assert_eq!(
         browser
             .page_groups
-            .group(&request, &response, browser.start),
+            .group(&request, None, &response, browser.start),
         page
     );
 }
@@ -180,7 +221,7 @@ fn what_a_browser_calls_a_part_is_no_page_whatever_its_type() {
 #[test]
 fn by_origin_a_server_is_a_group_whoever_asks_for_whatever() {
     let browser = Browser {
-        page_groups: PageGroups::new(GroupBy::Origin, None),
+        page_groups: PageGroups::new(Some(GroupBy::Origin), None),
         start: Instant::now(),
     };
     let page = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
@@ -193,12 +234,19 @@ fn by_origin_a_server_is_a_group_whoever_asks_for_whatever() {
 #[test]
 fn a_site_goes_by_one_name() {
     let page_groups = PageGroups::new(
-        GroupBy::Page,
+        Some(GroupBy::Page),
         Some("http://127.0.0.1:8080".parse().unwrap()),
     );
-    let referer = Some(&b"https://www.example.org/p"[..]);
-    let page = page_groups.referer(referer).unwrap();
-    assert_eq!(page.to_string(), "http://127.0.0.1:8080/p");
+    let fields = PageFields {
+        destination: None,
+        accept: None,
+        referer: Some(b"https://www.example.org/p"),
+    };
+    let target = |path| Target::parse_url(&format!("http://127.0.0.1:8080{path}")).unwrap();
+    let (page, image) = (target("/p"), target("/i"));
+    let client = CLIENT.parse().unwrap();
+    let referred = page_groups.referred((client, &image), &fields).unwrap();
+    assert_eq!(referred.key, page_groups.key((client, &page)));
 }
 
 #[test]
@@ -337,7 +385,8 @@ fn a_frame_that_memory_has_stands_for_its_page() {
     };
     let place = (CLIENT.parse().unwrap(), &frame);
     let page_groups = &browser.page_groups;
-    page_groups.note_plain_request(place, &fields, browser.start);
+    let noted = page_groups.note_plain_request(place, &fields, browser.start);
+    assert_eq!(noted.unwrap().group, page);
     let image = browser.group(CLIENT, "http://ads/i", "http://ads/frame", "image/png", 100);
     assert_eq!(image, page);
 }
@@ -357,19 +406,153 @@ fn a_part_of_one_clients_page_is_none_for_another_client() {
 }
 
 #[test]
+fn a_style_sheet_that_memory_has_stands_for_its_page() {
+    let browser = Browser::new();
+    let page = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
+    let style = Target::parse_url("http://cdn/s.css").unwrap();
+    for (destination, accept) in [
+        (None, Some(&b"text/css,*/*;q=0.1"[..])),
+        (Some(&b"style"[..]), None),
+    ] {
+        let fields = PageFields {
+            destination,
+            accept,
+            referer: Some(b"http://a/p"),
+        };
+        let place = (CLIENT.parse().unwrap(), &style);
+        let noted = browser
+            .page_groups
+            .note_plain_request(place, &fields, browser.start);
+        assert_eq!(noted.unwrap().group, page);
+        let font = browser.group(CLIENT, "http://cdn/f", "http://cdn/s.css", "font/woff", 100);
+        assert_eq!(font, page);
+    }
+}
+
+#[test]
+fn what_names_only_the_origin_of_a_style_sheet_joins_the_latest_page_with_one_from_there() {
+    let browser = Browser::new();
+    let page = |url, at| browser.group(CLIENT, url, "", "text/html", at);
+    let style = |url, referer, at| browser.group(CLIENT, url, referer, "text/css", at);
+    let font = |at| browser.group(CLIENT, "http://fonts/f", "http://cdn/", "font/woff", at);
+    assert_eq!(font(0), 0);
+    let a = page("http://a/p", 0);
+    assert_eq!(style("http://cdn/a.css", "http://a/", 100), a);
+    assert_eq!(font(200), a);
+    // A font of the same origin as the style sheet changes nothing.
+    let own = browser.group(CLIENT, "http://cdn/f", "http://cdn/a.css", "font/woff", 300);
+    assert_eq!(own, a);
+    let b = page("http://b/p", 400);
+    assert_eq!(style("http://cdn/b.css", "http://b/p", 500), b);
+    assert_eq!(font(600), b);
+    // An open page of the origin itself counts first.
+    let cdn = page("http://cdn/", 700);
+    assert_eq!(style("http://cdn/a.css", "http://a/", 800), a);
+    assert_eq!(font(900), cdn);
+    style("http://cdn/b.css", "http://b/p", 2_000);
+    assert_eq!(font(2_800), cdn);
+    // It is closed; the page of the style sheet is open.
+    style("http://cdn/b.css", "http://b/p", 3_900);
+    assert_eq!(style("http://cdn/b.css", "http://b/p", 5_000), b);
+    assert_eq!(font(5_100), b);
+    assert_eq!(font(7_200), 0);
+}
+
+#[test]
+fn what_a_request_is_for_is_decided_once_however_late_its_response_is() {
+    for (field, kind) in [
+        (("accept", "text/html,*/*;q=0.8"), "text/html"),
+        (("sec-fetch-dest", "iframe"), "text/html"),
+        (("accept", "text/css,*/*;q=0.1"), "text/css"),
+    ] {
+        let browser = Browser::new();
+        let page = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
+        let part = "http://ads/part";
+        let urls = (part, "http://a/p");
+        let group = browser.get_slowly(CLIENT, urls, field, kind, (100, 5_000));
+        assert_eq!(group, page, "{field:?}");
+        // The page is open again, and the part stands for it.
+        let image = browser.group(CLIENT, "http://ads/i", part, "image/png", 5_100);
+        assert_eq!(image, page, "{field:?}");
+    }
+}
+
+#[test]
+fn only_requests_that_get_something_are_for_pages() {
+    let browser = Browser::new();
+    let mut fields = HeaderMap::new();
+    fields.insert(ACCEPT, HeaderValue::from_static("text/html,*/*;q=0.8"));
+    let request = PageRequest {
+        client: CLIENT.parse().unwrap(),
+        target: &Target::parse_url("http://a/p").unwrap(),
+        fields: &fields,
+    };
+    let note = |method| {
+        let page_groups = &browser.page_groups;
+        page_groups.note_request(&method, &request, browser.start)
+    };
+    assert_eq!(note(Method::POST), None);
+    assert!(browser.page_groups.lock().pages.is_empty());
+    assert!(note(Method::GET).is_some() && note(Method::HEAD).is_some());
+}
+
+#[test]
+fn without_grouping_there_are_no_groups_and_nothing_is_kept() {
+    let browser = Browser {
+        page_groups: PageGroups::new(None, None),
+        start: Instant::now(),
+    };
+    let page = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
+    let style = browser.group(CLIENT, "http://a/s", "http://a/p", "text/css", 0);
+    assert_eq!((page, style), (0, 0));
+    assert_eq!(browser.page_groups.lock().longest(), 0);
+}
+
+#[test]
+fn few_parts_stand_for_one_page() {
+    let browser = Browser::new();
+    let page = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
+    let script = |n: u16| format!("http://a/{n}.js");
+    let kind = "text/javascript";
+    for n in 0..2 * PARTS_MAX {
+        // A part that is requested again counts once.
+        for _ in 0..2 {
+            let group = browser.group(CLIENT, &script(n), "http://a/p", kind, 0);
+            assert_eq!(group, page);
+        }
+    }
+    let named = |n| browser.group(CLIENT, "http://a/i", &script(n), "image/png", 100);
+    assert_eq!(named(PARTS_MAX - 1), page);
+    assert_ne!(named(PARTS_MAX), page);
+    assert_eq!(
+        browser.page_groups.lock().parts.len(),
+        usize::from(PARTS_MAX)
+    );
+}
+
+#[test]
+fn a_client_that_fills_the_tables_loses_its_own_pages() {
+    let browser = Browser::new();
+    let page = browser.group("192.0.2.2", "http://a/p", "", "text/html", 0);
+    browser.group("192.0.2.2", "http://cdn/s", "http://a/p", "text/css", 0);
+    for n in 0..3 * PAGES_MAX {
+        let page = format!("http://h{n}/p");
+        browser.group(CLIENT, &page, "", "text/html", 0);
+        let frame = format!("http://f{n}/p");
+        browser.group(CLIENT, &frame, &page, "text/html", 0);
+    }
+    let font = browser.group("192.0.2.2", "http://b/f", "http://cdn/s", "font/woff", 100);
+    assert_eq!(font, page);
+}
+
+#[test]
 fn what_is_remembered_is_bounded() {
     let browser = Browser::new();
     for n in 0..3 * PAGES_MAX as u64 {
         let (page, frame) = (format!("http://h{n}/p"), format!("http://f{n}/p"));
         browser.group(CLIENT, &page, "", "text/html", n / 100);
         browser.group(CLIENT, &frame, &page, "text/html", n / 100);
-        let open = browser.page_groups.lock();
-        let longest = open
-            .pages
-            .len()
-            .max(open.parts.len())
-            .max(open.latest.len());
-        assert!(longest <= PAGES_MAX);
+        assert!(browser.page_groups.lock().longest() <= PAGES_MAX);
     }
 }
 

@@ -1,5 +1,5 @@
 //! The reply to a peer's query: HIT if a plain GET of the URL would be answered from the store now
-//! and for some time.
+//! and for some time, and if the access rules let the peer have it.
 //!
 //! A query by ICP, and one by HTCP from Squid, says nothing about request fields. For such a query
 //! a response with `Vary: Accept-Encoding` and nothing else is a HIT whichever variant is stored:
@@ -14,18 +14,23 @@
 //! Cost: one lookup. The read of a hit is not lost: the object is in memory when it is requested.
 
 use std::future::{Future as _, poll_fn};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use hashcache::{Cache, Hit};
-use hashcache_http::{RequestFacts, Reuse, Scheme, Seconds, Space, Target, Vary, cache_key, reuse};
+use hashcache_http::{
+    Authority, RequestFacts, Reuse, Scheme, Seconds, Space, Target, Vary, cache_key, reuse,
+};
 use hashcache_peers::icp::Answer;
 use http::header::ACCEPT_ENCODING;
 use http::{HeaderMap, Method};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::access::AccessAction;
+use crate::client_access::ClientAccess;
 use crate::settings::Mode;
 use crate::store::{StoreLookup, StoredResponse, first_variant, look_up};
 use crate::worker::Common;
@@ -52,11 +57,11 @@ impl Answerer {
         }
     }
 
-    /// Begins to answer a query for `url`, with the fields of the request that would follow, if
-    /// they are known.
+    /// Begins to answer a query for `url` of the peer at `from`, with the fields of the request
+    /// that would follow, if they are known.
     pub(super) async fn begin(
         &self,
-        url: &[u8],
+        (from, url): (IpAddr, &[u8]),
         fields: Option<HeaderMap>,
     ) -> Begun<impl Future<Output = Answer> + Send + use<>> {
         let Some(target) = std::str::from_utf8(url)
@@ -65,6 +70,12 @@ impl Answerer {
         else {
             return Begun::Answer(Answer::Err);
         };
+        match self.permitted(from, &target.authority) {
+            AccessAction::Deny => return Begun::Answer(Answer::Denied),
+            // The request would not be answered from the store.
+            AccessAction::NoCache => return Begun::Answer(Answer::Miss),
+            AccessAction::Allow | AccessAction::Tunnel => {}
+        }
         // What https URLs are stored is nobody's business on a line that others can read.
         let is_open = target.scheme == Scheme::Http && self.common.mode == Mode::Forward;
         let key = cache_key(Space::Own, &target).filter(|_| is_open);
@@ -90,6 +101,12 @@ impl Answerer {
             drop(permit);
             answer.unwrap_or(Answer::Miss)
         })
+    }
+
+    /// What the access rules say about the GET that would follow a query of the peer at `from`.
+    fn permitted(&self, from: IpAddr, authority: &Authority) -> AccessAction {
+        let access = ClientAccess::new(from, &self.common.live());
+        access.of_query(&self.common, authority)
     }
 }
 

@@ -26,6 +26,7 @@ use tracing::{debug, warn};
 
 use super::answer::{Answerer, Begun};
 use super::udp::{RATE_MAX, Rates};
+use crate::client_access::ClientAccess;
 use crate::metrics::{ClearResult, HtcpAnswer, HtcpIgnored};
 use crate::peer::Peer;
 use crate::queries::{Queries, REMEMBERED, check, message};
@@ -161,7 +162,8 @@ impl Receiver {
             debug!(peer = peer.name(), %error, "HTCP message refused");
             return Some(error.failure());
         }
-        if self.common.live().clients.check(from.ip()).is_err() {
+        let live = self.common.live();
+        if ClientAccess::new(from.ip(), &live).refused(&live).is_some() {
             // Its requests would be refused.
             debug!(
                 peer = peer.name(),
@@ -177,9 +179,10 @@ impl Receiver {
         let Some(fields) = fields(specifier.request_fields).filter(|_| is_get) else {
             return asker.answer(Answer::Miss);
         };
+        let from = asker.ends.destination.ip();
         // Squid sends none, whatever the request has.
         let fields = (!fields.is_empty()).then_some(fields);
-        match self.answerer.begin(specifier.uri, fields).await {
+        match self.answerer.begin((from, specifier.uri), fields).await {
             Begun::Answer(answer) => asker.answer(answer),
             Begun::Reading(reading) => {
                 tokio::spawn(async move { asker.answer(reading.await) });

@@ -18,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
 use super::answer::{Answerer, Begun};
+use crate::client_access::ClientAccess;
 use crate::metrics::Unanswered;
 use crate::peer::{Peer, PeerMisses, PeerSummary};
 use crate::queries::{Queries, REMEMBERED};
@@ -86,7 +87,7 @@ pub(crate) async fn serve(
                 let answer = early_answer(&common, &peer, from.ip(), is_ending);
                 let begun = match answer {
                     Some(answer) => Begun::Answer(answer),
-                    None => answerer.begin(query.url(), None).await,
+                    None => answerer.begin((from.ip(), query.url()), None).await,
                 };
                 match begun {
                     Begun::Answer(answer) => reply(&queries, &peer, query, (from, answer)),
@@ -135,7 +136,8 @@ fn peer_of(common: &Common, from: SocketAddr) -> Option<Arc<Peer>> {
 
 /// The reply that does not depend on the URL.
 fn early_answer(common: &Common, peer: &Peer, from: IpAddr, is_ending: bool) -> Option<Answer> {
-    if common.live().clients.check(from).is_err() {
+    let live = common.live();
+    if ClientAccess::new(from, &live).refused(&live).is_some() {
         // Its requests would be refused.
         debug!(peer = peer.name(), "ICP query of a peer that is no client");
         return Some(Answer::Denied);

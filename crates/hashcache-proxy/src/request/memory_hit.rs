@@ -19,13 +19,13 @@ use hashcache_http::{RequestFacts, RequestTarget, Reuse, Scheme, Target, cache_k
 use http::{Method, StatusCode, Version};
 use tokio::time::Instant;
 
+use super::HEAD_FREE;
 use super::hit::reuse_stored;
 use super::site::with_scheme;
 use super::stored_form::ZSTD;
 use super::transaction::Served;
-use super::{HEAD_FREE, own};
 use crate::connect::intercepted::refusal;
-use crate::connection::{Connection, InterceptedFor};
+use crate::connection::{Connection, InterceptedFor, MayAsk};
 use crate::log_entry::MemoryHitEntry;
 use crate::page_groups::PageFields;
 use crate::site::encode::{ABOUT_IDENTITY, has_no_transform, prefers_zstd};
@@ -48,7 +48,7 @@ impl MemoryHits {
         let is_self_test = |it: &Rc<InterceptedFor>| it.is_self_test();
         let is_own = connection.intercepted.as_ref().is_some_and(is_self_test);
         // A child speaks HTTP/2, and a reload may take its rights.
-        if connection.denied().is_some() || connection.child.is_some() || is_own {
+        if connection.child.is_some() || is_own {
             return None;
         }
         let connection = Rc::clone(connection);
@@ -237,6 +237,15 @@ fn target(
     host: Option<&str>,
 ) -> Option<(Target, Option<Grace>)> {
     let common = &connection.worker.common;
+    let live = common.live();
+    let permits = |target: &Target| {
+        let worker = &connection.worker;
+        // A request with a login has a field that is not known here.
+        let user = || connection.user_without_login(&live, MayAsk::Yes);
+        connection
+            .access
+            .permits_stored(worker, &live, (user, &target.authority))
+    };
     let scheme = match connection.intercepted {
         Some(_) => Scheme::Https,
         None => connection.scheme,
@@ -247,7 +256,7 @@ fn target(
         let RequestTarget::Resource(target) = named else {
             return None;
         };
-        return is_for_it.then_some((target, None));
+        return (is_for_it && permits(&target)).then_some((target, None));
     }
     let RequestTarget::Resource(target) = named else {
         return None;
@@ -255,12 +264,11 @@ fn target(
     if target.scheme.needs_gateway() {
         return None;
     }
-    let live = common.live();
     if common.is_reverse() {
         let site = live
             .sites
             .find(&target.authority)
-            .filter(|it| it.is_plain)?;
+            .filter(|it| it.is_plain && permits(&target))?;
         // Without fields that say otherwise the client is the peer.
         let authority = match site.spec.any_host_authority() {
             Some(authority) => authority.clone(),
@@ -276,8 +284,9 @@ fn target(
     let is_usual = request.form == RequestForm::Absolute
         && !common.is_admin(&target.authority)
         && !common.is_us(&target.authority)
-        && !own::is_self_test(connection, &target.authority)
-        && check_port(&live.ports, target.scheme, target.authority.port).is_ok();
+        && !connection.is_self_test(&target.authority)
+        && check_port(&live.ports, target.scheme, target.authority.port).is_ok()
+        && permits(&target);
     is_usual.then_some((target, None))
 }
 

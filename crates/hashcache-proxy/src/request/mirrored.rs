@@ -81,7 +81,10 @@ pub(super) fn translate_request(
         true => LinkRewriting::Renamed,
         false => LinkRewriting::Plain,
     };
-    let base = connection.worker.common.base(&asked.authority);
+    let base = connection
+        .worker
+        .common
+        .base(&asked.authority, connection.scheme);
     let links = Links::new(&mirror, &base.to_string(), target.clone());
     let fields = request.headers_mut();
     take_out_of_request(fields);

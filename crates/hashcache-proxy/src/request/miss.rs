@@ -142,6 +142,7 @@ pub(super) fn fetch_spec(
         place,
         fields: request.fields.clone(),
         version: request.version,
+        noted_group: request.noted_group,
         selected: None,
         choices: None,
         on_error: OnError::Fail,

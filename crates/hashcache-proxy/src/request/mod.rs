@@ -41,14 +41,14 @@ use std::rc::Rc;
 use hashcache_http::{
     Forward, RequestTarget, Reuse, Scheme, Space, StaleAllowance, asks_for_upgrade, cache_key,
 };
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, Request, Response, StatusCode};
-use tokio::time::Instant;
+use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use self::body::Body;
 use self::linked::LinkedRequest;
 use self::target::{max_forwards, may_use_gateway, not_admin, parse, strip};
 use self::transaction::{Answer, ClientRequest, ForwardReason, Found, Next, Served, Transaction};
+use crate::access::AccessAction;
 use crate::access_log::Outcome;
 use crate::connect;
 use crate::connection::Connection;
@@ -59,7 +59,7 @@ use crate::fetch::variant::with_objects;
 use crate::log_entry::LogEntryBuilder;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, PageReader};
-use crate::page_groups::PageRequest;
+use crate::permission::{LoginField, Permission, permit};
 use crate::settings::Mode;
 use crate::store::{StoreLookup, look_up};
 use crate::upstream::address::check_port;
@@ -138,11 +138,14 @@ async fn serve(
     info: &HeadInfo,
     log_entry: &mut LogEntryBuilder,
 ) -> Answer {
-    if let Some(failure) = connection.denied() {
+    let common = &connection.worker.common;
+    // In front of a site there are no rules.
+    let is_from_member = !common.is_reverse() && connection.is_from_member(request.headers());
+    if let Some(failure) = connection.denied().filter(|_| !is_from_member) {
         return Err(failure);
     }
+    let login = LoginField::Asked(request.headers_mut().remove(PROXY_AUTHORIZATION));
     strip(&mut request)?;
-    let common = &connection.worker.common;
     if let Some(intercepted) = &connection.intercepted {
         intercepted.note_request(&connection.worker);
         log_entry.set_authority(intercepted.host_field());
@@ -162,8 +165,11 @@ async fn serve(
                 return Err(Failure::NotCached);
             }
             not_admin(connection, &authority)?;
+            let permission = permit(connection, (&Method::CONNECT, &authority), login, log_entry);
+            let permission = permission.await?;
             let head = (request.headers(), info.version);
-            let fields = connect::tunnel(connection, authority, head, log_entry).await?;
+            let tunnel = connect::tunnel(connection, authority, head, permission, log_entry);
+            let fields = tunnel.await?;
             let mut response = Response::new(Body::empty());
             *response.headers_mut() = fields;
             return Ok(response);
@@ -182,7 +188,7 @@ async fn serve(
     {
         return Ok(own::self_test(log_entry));
     }
-    if connection.intercepted.is_none() && own::is_self_test(connection, &target.authority) {
+    if connection.intercepted.is_none() && connection.is_self_test(&target.authority) {
         return Ok(own::self_test(log_entry));
     }
     if request.method().as_str() == "PURGE" {
@@ -208,9 +214,13 @@ async fn serve(
             return own::page(connection, &request, &target, log_entry);
         };
         let entered = mirrored::translate_request(connection, request, info, (&target, found))?;
-        let Some((request, rewrite)) = entered else {
+        let Some((mut request, rewrite)) = entered else {
             return Ok(own::not_allowed());
         };
+        // The rules are about the registry: what it has is fetched for this client.
+        let named = (&request.method, &request.target.authority);
+        let permission = permit(connection, named, LoginField::NotAsked, log_entry).await?;
+        request.is_bypass |= permission.action == AccessAction::NoCache;
         let mirrored = async {
             let response = answer(connection, request, log_entry).await?;
             mirrored::rewrite_response(connection, rewrite, response).await
@@ -232,16 +242,16 @@ async fn serve(
     if let Some(answer) = max_forwards(&mut request, log_entry) {
         return answer;
     }
+    let named = (request.method(), &target.authority);
+    let permission = match is_from_member {
+        true => Permission::OF_MEMBER,
+        false => permit(connection, named, login, log_entry).await?,
+    };
     let mut request = ClientRequest::new(common.space(), target, request, info);
     // A name may be another file for each user, which a key does not tell.
-    request.is_bypass =
-        request.target.scheme.needs_gateway() && request.fields.contains_key(AUTHORIZATION);
-    let asked = PageRequest {
-        client: connection.client.ip(),
-        target: &request.target,
-        fields: &request.fields,
-    };
-    common.page_groups.note_request(&asked, Instant::now());
+    request.is_bypass = permission.action == AccessAction::NoCache
+        || request.target.scheme.needs_gateway() && request.fields.contains_key(AUTHORIZATION);
+    request.note_page(connection);
     answer(connection, request, log_entry).await
 }
 
@@ -298,7 +308,7 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
             None => Forward::Bypass,
         },
     };
-    match connection.gets_stored_only() {
+    match transaction.facts.directives.only_if_cached {
         true => Err(Failure::NotCached),
         false => Ok(Next::Pass(forward)),
     }

@@ -12,7 +12,6 @@ use super::transaction::Answer;
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::intercept::SELF_TEST_HOST;
 use crate::log_entry::LogEntryBuilder;
 use crate::mirror::Mirror;
 use crate::page::{self, CaPage, Landing, PageReader};
@@ -36,7 +35,7 @@ pub(super) fn page(
         true => target.authority.clone(),
         false => local(connection),
     };
-    let url = common.base(&authority);
+    let url = common.base(&authority, connection.scheme);
     let live = common.live();
     if is_pac(target) {
         return Ok(page::pac(&url, &live.pac_proxies, live.fail).map(Body::full));
@@ -71,13 +70,6 @@ pub(super) fn page(
         reader,
     };
     Ok(page::landing(&landing).map(Body::full))
-}
-
-/// Whether a request is for the host of the self-test while interception is on. Over plain HTTP the
-/// answer only says that the client uses this proxy.
-pub(super) fn is_self_test(connection: &Connection, authority: &Authority) -> bool {
-    let is_host = matches!(&authority.host, Host::Name(name) if &**name == SELF_TEST_HOST);
-    is_host && connection.worker.common.live().intercept.is_some()
 }
 
 /// The answer to any request for the self-test host. Over https only a client that trusts our

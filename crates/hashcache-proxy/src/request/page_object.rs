@@ -10,12 +10,12 @@
 
 use hashcache_http::{ResponseDirectives, Space, Target};
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, ORIGIN, REFERER, VARY};
+use http::header::{AUTHORIZATION, COOKIE, ORIGIN, VARY};
 use tokio::time::Instant;
 
 use crate::connection::Connection;
 use crate::fetch::{HINTED_BYTES_MAX, HINTED_FIELDS};
-use crate::page_groups::wants_page;
+use crate::page_groups::{PageFields, is_html, wants_page};
 
 /// Notes the object that a client, which is no child, has asked for. Its response, which has status
 /// 200, is stored now.
@@ -46,8 +46,7 @@ pub(super) fn page_of(
     request: &HeaderMap,
     (response, length): (&HeaderMap, Option<u64>),
 ) -> Option<Target> {
-    let referer = request.get(REFERER)?.to_str().ok()?;
-    let referer = Target::parse_url(referer.split('#').next()?).ok()?;
+    let referer = PageFields::of(request).referer()?;
     let is_page = wants_page(request) == Some(true) || is_html(response);
     let may_be_of_user = target.query().is_some() && request.contains_key(COOKIE);
     // An origin may answer a script's request in another way, without saying so in Vary.
@@ -79,12 +78,6 @@ fn is_stale_at_once(response: &HeaderMap) -> bool {
     let directives = ResponseDirectives::parse(response);
     let lifetime = directives.s_maxage.or(directives.max_age);
     directives.no_cache.is_response() || lifetime.is_some_and(|lifetime| lifetime.get() == 0)
-}
-
-fn is_html(fields: &HeaderMap) -> bool {
-    let kind = fields.get(CONTENT_TYPE).map(|kind| kind.as_bytes());
-    let is = |name: &[u8]| kind.is_some_and(|kind| kind.to_ascii_lowercase().starts_with(name));
-    is(b"text/html") || is(b"application/xhtml+xml")
 }
 
 #[cfg(test)]

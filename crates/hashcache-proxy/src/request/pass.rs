@@ -43,6 +43,9 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         None if upgrades => {
             worker.route_for_upgrade(request.space, &request.target, &request.fields)?
         }
+        None if request.is_for_origin() => {
+            worker.route_past_members(request.space, &request.target, &request.fields)?
+        }
         None => worker.route_to(request.space, &request.target, &request.fields)?,
     };
     let ClientRequest {

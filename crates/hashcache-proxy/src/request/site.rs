@@ -28,7 +28,6 @@ use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
 use crate::members::MemberList;
 use crate::page::PageReader;
-use crate::page_groups::PageRequest;
 use crate::share::Allowance;
 use crate::site::encode::{self, AcceptEncoding, Encoder, Verdict};
 use crate::site::forwarded::{Forwarding, strip_forwarded};
@@ -124,8 +123,7 @@ fn enter(
     let peer = connection.client.ip();
     let live = connection.worker.common.live();
     let fields = request.headers_mut();
-    let is_member =
-        |it: &MemberList| is_trusted(peer) && it.have_address(peer) && it.are_in_via(fields);
+    let is_member = |it: &MemberList| is_trusted(peer) && it.have_sent(peer, fields);
     let sender = match live.routes.members().is_some_and(is_member) {
         true => Sender::Member,
         false => Sender::Client,
@@ -235,12 +233,7 @@ fn begin(
     let mut request = ClientRequest::new(common.space(), target, request, info);
     request.is_bypass = spec.key.is_bypass(&request.fields);
     request.site = Some(Arc::clone(site_request));
-    let asked = PageRequest {
-        client: connection.client.ip(),
-        target: &request.target,
-        fields: &request.fields,
-    };
-    common.page_groups.note_request(&asked, Instant::now());
+    request.note_page(connection);
     Begun::Request(request, accepted.filter(|_| is_read))
 }
 

@@ -18,6 +18,7 @@ use hashcache_http::{
 };
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use tokio::time::Instant;
 
 use super::body::Body;
 use super::linked::LinkedRequest;
@@ -27,6 +28,7 @@ use crate::failure::Failure;
 use crate::fetch::SelectedResponse;
 use crate::in_flight_ranges::AwaitedRange;
 use crate::log_entry::LogEntryBuilder;
+use crate::page_groups::{NotedGroup, PageRequest};
 use crate::route::{Route, Siblings};
 use crate::site::live::{ORIGIN, SiteRequest};
 use crate::store::{ObjectPlace, StoredResponse};
@@ -241,6 +243,8 @@ pub(super) struct ClientRequest {
     pub(super) is_bypass: bool,
     /// What a child says about its link.
     pub(super) linked: Option<Arc<LinkedRequest>>,
+    /// The page group, if the request alone decides it.
+    pub(super) noted_group: Option<NotedGroup>,
     /// Whether there is content: the framing fields are no longer in `fields`.
     pub(super) has_content: bool,
 }
@@ -264,11 +268,23 @@ impl ClientRequest {
             body: (info.content != ContentFraming::None).then_some(body),
             site: None,
             is_bypass: false,
+            noted_group: None,
             has_content: !matches!(
                 info.content,
                 ContentFraming::None | ContentFraming::Length(0)
             ),
         }
+    }
+
+    /// Notes the request if it is for a page, or for a part of one that can name others.
+    pub(super) fn note_page(&mut self, connection: &Connection) {
+        let asked = PageRequest {
+            client: connection.client.ip(),
+            target: &self.target,
+            fields: &self.fields,
+        };
+        let page_groups = &connection.worker.common.page_groups;
+        self.noted_group = page_groups.note_request(&self.method, &asked, Instant::now());
     }
 
     fn facts(&self) -> RequestFacts {
@@ -289,8 +305,15 @@ impl ClientRequest {
             site: self.site.clone(),
             is_bypass: self.is_bypass,
             linked: self.linked.clone(),
+            noted_group: self.noted_group,
             has_content: self.has_content,
         }
+    }
+
+    /// Whether no member is asked: the owner would look up and store what no box may, and other
+    /// protocols are not worth a hop. But the owner must see what may change a stored response.
+    pub(super) fn is_for_origin(&self) -> bool {
+        (self.is_bypass && self.method.is_safe()) || asks_for_upgrade(&self.method, &self.fields)
     }
 
     /// The next hops for a request to a site; `Ok(None)`: it is not for a site, and its route is
@@ -310,11 +333,7 @@ impl ClientRequest {
         let url = &self.target.path_and_query;
         let first = stored.and_then(|fields| fields.get(ORIGIN));
         let origins = site.site.endpoints(url, first);
-        // What no box stores is not worth a hop; but the owner must see what may change a stored
-        // response.
-        let is_for_origin = (self.is_bypass && self.method.is_safe())
-            || asks_for_upgrade(&self.method, &self.fields);
-        let members = match is_for_origin {
+        let members = match self.is_for_origin() {
             true => Vec::new(),
             false => worker.member_hops(self.space, &self.target, &self.fields),
         };

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::limits::Limits;
 use crate::metrics::Limit;
-use crate::settings::Speaks;
+use crate::settings::{Mode, Speaks};
 use crate::share::{Allowance, Network, ShareReservation};
 use crate::wire::{HTTP_2_BYTES, TLS_BYTES};
 
@@ -29,18 +29,13 @@ pub(super) struct CountedConnection {
 }
 
 impl ConnectionCounts {
-    /// Counts a connection, unless a limit forbids it.
+    /// Counts a connection that takes `bytes` of memory, unless a limit forbids it.
     pub(super) fn admit(
         self: &Arc<Self>,
         allowance: &Allowance,
-        speaks: Speaks,
+        bytes: u64,
         limits: &Limits,
     ) -> Result<CountedConnection, Limit> {
-        let bytes = match speaks {
-            Speaks::Http => CONNECTION_BYTES,
-            Speaks::H2c => CONNECTION_BYTES + HTTP_2_BYTES,
-            Speaks::Tls => CONNECTION_BYTES + TLS_BYTES + HTTP_2_BYTES,
-        };
         let memory =
             allowance
                 .reserve(bytes)
@@ -91,6 +86,39 @@ impl Drop for CountedConnection {
     }
 }
 
+/// Memory of an idle connection on a listener of this kind.
+pub(super) fn connection_bytes(speaks: Speaks, mode: Mode) -> u64 {
+    match (speaks, mode) {
+        (Speaks::Http, _) => CONNECTION_BYTES,
+        (Speaks::H2c, _) => CONNECTION_BYTES + HTTP_2_BYTES,
+        // Clients of a forward proxy are not offered HTTP/2 (`tls::identity::FOR_FORWARD`).
+        (Speaks::Tls, Mode::Forward) => CONNECTION_BYTES + TLS_BYTES,
+        (Speaks::Tls, Mode::Reverse) => CONNECTION_BYTES + TLS_BYTES + HTTP_2_BYTES,
+    }
+}
+
 /// Memory of an idle client connection: its task (2 KiB), its state, up to 4 KiB of read-ahead.
 /// `wire` reserves what a request needs beyond that.
-const CONNECTION_BYTES: u64 = 8 << 10;
+pub(super) const CONNECTION_BYTES: u64 = 8 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::HTTP_2;
+    use crate::tls::identity::{FOR_FORWARD, FOR_SITES};
+
+    #[test]
+    fn a_connection_over_tls_takes_memory_for_http_2_where_that_is_offered() {
+        for (mode, offered) in [
+            (Mode::Forward, &FOR_FORWARD[..]),
+            (Mode::Reverse, &FOR_SITES[..]),
+        ] {
+            let http_2 = match offered.contains(&HTTP_2) {
+                true => HTTP_2_BYTES,
+                false => 0,
+            };
+            let expected = CONNECTION_BYTES + TLS_BYTES + http_2;
+            assert_eq!(connection_bytes(Speaks::Tls, mode), expected, "{mode:?}");
+        }
+    }
+}

@@ -17,11 +17,15 @@ use tracing::{error, info, warn};
 
 use super::connection_counts::ConnectionCounts;
 use super::links::Links;
-use super::stage::{DRAIN_STEP, OVER_TIME, Stage};
+use super::list_refresh;
+use super::stage::{DRAIN_STEP, OVER_TIME, RunError, Stage};
+use super::supervisor::Notifier;
 use super::udp_sockets::UdpSockets;
+use super::warnings;
 use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
+use crate::clock::zone::Zone;
 use crate::intercept::Interceptor;
 use crate::link;
 use crate::link::children::LinkServer;
@@ -29,12 +33,13 @@ use crate::link::identity::{LinkIdentity, LinkIdentityError};
 use crate::metrics::{Metrics, Reload};
 use crate::peer::{CredentialsError, PROBE_DUE, Peer};
 use crate::route::Routes;
-use crate::settings::{LinkSettings, Settings};
+use crate::settings::{LinkSettings, Mode, Settings};
 use crate::site::live::LiveSites;
-use crate::tls::identity::{Identity, IdentityError};
+use crate::tls::identity::{FOR_FORWARD, FOR_SITES, Identity, IdentityError};
 use crate::upstream;
 use crate::upstream::tls::Trust;
 use crate::upstream::unreachable::UnreachableCache;
+use crate::users::{UserHashes, UsersError};
 use crate::worker::{Common, LiveSettings};
 
 /// The main thread, which handles signals while the cores serve clients.
@@ -50,6 +55,9 @@ pub(super) struct Control {
     pub(super) udp: UdpSockets,
     pub(super) links: Links,
     pub(super) stopping: watch::Receiver<Stage>,
+    pub(super) notifier: Arc<Notifier>,
+    /// What the supervisor shows while clients are served.
+    pub(super) status: String,
 }
 
 impl Control {
@@ -61,19 +69,27 @@ impl Control {
     ) {
         loop {
             tokio::select! {
-                _ = signals.term.recv() => break,
-                _ = signals.int.recv() => break,
+                () = signals.stop.recv() => break,
                 _ = signals.hup.recv() => {
+                    self.notifier.reloading();
                     self.log.reopen();
-                    self.reload(reload());
+                    let reloading = self.reload(reload());
+                    let outcome = tokio::select! {
+                        outcome = reloading => outcome,
+                        () = signals.stop.recv() => break,
+                    };
+                    self.notifier.ready(&status_after(&self.status, outcome));
                 }
                 _ = signals.usr1.recv() => self.log.reopen(),
+                // With USR2 nginx starts its new version. By default the signal ends the process,
+                // which nobody who sends it wants.
+                _ = signals.usr2.recv() => warn!("signal USR2 has no effect"),
             }
         }
-        info!(
-            connections = self.counts.all.load(Ordering::Relaxed),
-            "stopping"
-        );
+        let connections = self.counts.all.load(Ordering::Relaxed);
+        info!(connections, "stopping");
+        let status = format!("waiting for {connections} connections");
+        self.notifier.stopping(&status);
         self.admin.drain();
         self.stop.send_replace(Stage::Draining);
         let deadline = tokio::time::sleep(self.settings.limits.drain_time);
@@ -81,8 +97,7 @@ impl Control {
         while threads.iter().any(|thread| !thread.is_finished()) {
             tokio::select! {
                 () = &mut deadline => break,
-                _ = signals.term.recv() => break,
-                _ = signals.int.recv() => break,
+                () = signals.stop.recv() => break,
                 () = tokio::time::sleep(DRAIN_STEP) => {}
             }
         }
@@ -92,20 +107,20 @@ impl Control {
         info!("stopped");
     }
 
-    /// Applies the settings that can change without a restart, and logs the others.
-    fn reload<E: std::fmt::Display>(&mut self, settings: Result<Settings, E>) {
+    /// Applies the settings that can change without a restart, and logs the others. Waits for lists
+    /// of hosts only, before anything is applied: so a signal to stop can end it then.
+    async fn reload<E: std::fmt::Display>(&mut self, settings: Result<Settings, E>) -> Reload {
         let settings = match settings {
             Ok(settings) => settings,
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
                 error!("configuration not reloaded, the old one stays in effect: {error:#}");
-                return;
+                return Reload::Kept;
             }
         };
         let clock = &self.common.clock;
         let read = || {
-            let identity =
-                Identity::load(&settings.tls, clock).map_err(|error| one_line(&error))?;
+            let identity = identity(&settings, clock).map_err(|error| one_line(&error))?;
             let interceptor = interceptor(&settings, clock).map_err(|error| one_line(&error))?;
             let trust = Trust::load(&settings.upstream_ca, Arc::clone(clock));
             let trust = trust.map_err(|error| one_line(&error))?;
@@ -114,17 +129,32 @@ impl Control {
             let routes = load_routes(&settings, known.routes.peers(), link.as_ref());
             let routes = routes.map_err(|error| one_line(&error))?;
             let link = link_server(&settings, link.as_ref(), clock);
-            Ok(((identity, interceptor, link), trust, routes))
+            let zone = zone(&settings).map_err(|error| one_line(&error))?;
+            let users = users(&settings, &self.cache).map_err(|error| one_line(&error))?;
+            Ok::<_, String>(((identity, interceptor, link), trust, routes, (users, zone)))
         };
-        let ((mut identity, interceptor, link), trust, routes) = match read() {
+        let read = match read() {
+            Ok(read) => {
+                let lists = list_refresh::load(&settings.lists, &self.common, &self.cache).await;
+                match lists {
+                    Some(Ok(lists)) => Ok((read, lists)),
+                    Some(Err(error)) => Err(one_line(&error)),
+                    None => Err("no thread for lists".to_owned()),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        let ((shown, trust, routes, (users, zone)), lists) = match read {
             Ok(read) => read,
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
-                let error: String = error;
                 error!("configuration not reloaded, the old one stays in effect: {error}");
-                return;
+                return Reload::Kept;
             }
         };
+        warnings::log(&settings);
+        let (mut identity, interceptor, link) = shown;
+        let access = (Arc::new(lists), users, zone);
         let old = self.common.live.load_full();
         // Whether a listener accepts TLS is decided at the start.
         let settled = identity.is_some() == old.identity.is_some();
@@ -142,7 +172,8 @@ impl Control {
         let shown = (identity, interceptor, link);
         let sites = LiveSites::new(&settings.sites, Some(&old.sites));
         let hops = (routes, Arc::new(sites));
-        let live = LiveSettings::new(&settings, old.generation + 1, own, upstream, hops, shown);
+        let generation = old.generation + 1;
+        let live = LiveSettings::new(&settings, generation, own, upstream, hops, shown, access);
         self.metrics.set_peers(live.routes.peers());
         if let Err(error) = self.links.keep(live.routes.peers()) {
             error!(%error, "no thread for links");
@@ -180,6 +211,11 @@ impl Control {
             fail: settings.fail,
             pac_proxies: settings.pac_proxies,
             allow_client: settings.allow_client,
+            access: settings.access,
+            lists: settings.lists,
+            htpasswd: settings.htpasswd,
+            login_realm: settings.login_realm,
+            login_networks: settings.login_networks,
             allow_destination: settings.allow_destination,
             deny_destination: settings.deny_destination,
             upstream_ca: settings.upstream_ca,
@@ -207,6 +243,15 @@ impl Control {
         };
         self.metrics.config_reloaded(Reload::Taken);
         info!("configuration reloaded");
+        Reload::Taken
+    }
+}
+
+/// What the supervisor shows after a reload. It has no way to be told that a reload failed.
+fn status_after(status: &str, reload: Reload) -> String {
+    match reload {
+        Reload::Taken => status.to_owned(),
+        Reload::Kept => format!("{status}; last reload refused, see the log"),
     }
 }
 
@@ -257,7 +302,11 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
             "log_strip_query",
             old.log_strip_query != new.log_strip_query,
         ),
-        ("group_by", old.group_by != new.group_by),
+        // A change of `grouped` is one of the engine's settings.
+        (
+            "group_by",
+            old.group_by.is_some() && new.group_by.is_some() && old.group_by != new.group_by,
+        ),
         ("log_anonymize", old.log_anonymize != new.log_anonymize),
         ("workers", old.workers != new.workers),
         ("limits", old.limits != new.limits),
@@ -271,19 +320,42 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
 
 /// The signals that the process handles.
 pub(super) struct UnixSignals {
-    term: Signal,
-    int: Signal,
+    stop: StopSignals,
     hup: Signal,
     usr1: Signal,
+    usr2: Signal,
+}
+
+/// The signals that end the process: service managers send TERM, terminals INT, and operators who
+/// know nginx QUIT.
+struct StopSignals {
+    term: Signal,
+    int: Signal,
+    quit: Signal,
+}
+
+impl StopSignals {
+    /// Waits for the next one.
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+            _ = self.quit.recv() => {}
+        }
+    }
 }
 
 impl UnixSignals {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
-            term: signal(SignalKind::terminate())?,
-            int: signal(SignalKind::interrupt())?,
+            stop: StopSignals {
+                term: signal(SignalKind::terminate())?,
+                int: signal(SignalKind::interrupt())?,
+                quit: signal(SignalKind::quit())?,
+            },
             hup: signal(SignalKind::hangup())?,
             usr1: signal(SignalKind::user_defined1())?,
+            usr2: signal(SignalKind::user_defined2())?,
         })
     }
 }
@@ -316,6 +388,39 @@ pub(super) fn link_identity(
         return Ok(None);
     }
     LinkIdentity::find(settings.link.directory.as_deref()).map(Some)
+}
+
+/// The certificates for clients, with the protocols that they may speak.
+pub(super) fn identity(
+    settings: &Settings,
+    clock: &Arc<Clock>,
+) -> Result<Option<Identity>, IdentityError> {
+    let protocols = match settings.mode {
+        Mode::Forward => &FOR_FORWARD[..],
+        Mode::Reverse => &FOR_SITES[..],
+    };
+    Identity::load(&settings.tls, protocols, clock)
+}
+
+/// The users of the files in `settings`, if there are files.
+pub(super) fn users(
+    settings: &Settings,
+    cache: &Cache,
+) -> Result<Option<Arc<UserHashes>>, UsersError> {
+    match settings.htpasswd.is_empty() {
+        true => Ok(None),
+        false => UserHashes::load(&settings.htpasswd, cache)
+            .map(Arc::new)
+            .map(Some),
+    }
+}
+
+/// The time zone of the system, if a rule has times.
+pub(super) fn zone(settings: &Settings) -> Result<Zone, RunError> {
+    match settings.access.has_times() {
+        true => Zone::of_system().map_err(RunError::Zone),
+        false => Ok(Zone::default()),
+    }
 }
 
 /// The listener for children in `settings`, if there is one.

@@ -22,14 +22,16 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 use tracing::{debug, error};
 
-use super::connection_counts::ConnectionCounts;
+use super::connection_counts::{ConnectionCounts, connection_bytes};
 use super::forward_listener::ForwardListener;
 use super::link_listener::LinkListener;
 use super::probes::probe_peers;
 use super::protocol::{NotServed, detect_protocol};
 use super::site_checks::check_origins;
 use super::stage::{DRAIN_STEP, RunError, Stage, accept_while_serving};
+use super::watchdog::Pulse;
 use crate::access_log::{RequestId, WorkerLog};
+use crate::client_access::ClientAccess;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::history::History;
@@ -54,6 +56,7 @@ pub(super) struct Core {
     pub(super) settings: Settings,
     pub(super) counts: Arc<ConnectionCounts>,
     pub(super) stopping: watch::Receiver<Stage>,
+    pub(super) pulse: Option<Pulse>,
 }
 
 impl Core {
@@ -79,7 +82,7 @@ impl Core {
             })
     }
 
-    async fn serve(self, number: usize, sockets: CoreSockets) {
+    async fn serve(mut self, number: usize, sockets: CoreSockets) {
         let CoreSockets {
             clients,
             link,
@@ -97,6 +100,9 @@ impl Core {
         if number == 0 {
             tokio::task::spawn_local(probe_peers(Rc::clone(&worker)));
             tokio::task::spawn_local(check_origins(Rc::clone(&worker)));
+        }
+        if let Some(pulse) = self.pulse.take() {
+            tokio::task::spawn_local(pulse.answer());
         }
         let core = Rc::new(self);
         // Connections and listeners hold a sender each; when the last is dropped, the core can end.
@@ -182,7 +188,8 @@ impl Core {
         };
         let share = self.common.shares.of(client.ip());
         let allowance = Allowance::new(share, self.cache.clone());
-        let counted = match self.counts.admit(&allowance, speaks, &self.settings.limits) {
+        let bytes = connection_bytes(speaks, self.settings.mode);
+        let counted = match self.counts.admit(&allowance, bytes, &self.settings.limits) {
             Ok(counted) => counted,
             Err(limit) => {
                 worker.metrics.limit(limit);
@@ -224,7 +231,7 @@ impl Core {
         let (stop, stopping) = watch::channel(false);
         let (over, drained) = watch::channel(false);
         let connection = Connection {
-            denied: self.common.live().clients.check(client.ip()).err(),
+            access: Rc::new(ClientAccess::new(client.ip(), &self.common.live())),
             worker: Rc::clone(&worker),
             cell: wire::Cell::within(&allowance, counted.bytes),
             allowance: allowance.clone(),

@@ -13,12 +13,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache::Cache;
+use http::Method;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tracing::debug;
 
-use super::connection_counts::ConnectionCounts;
+use super::connection_counts::{CONNECTION_BYTES, ConnectionCounts};
 use super::stage::{Stage, accept_while_serving};
+use crate::access::RequestUser;
+use crate::client_access::ClientAccess;
 use crate::connect::chunked::{self, ChunkPair, Ended, Moved};
 use crate::connect::tunnel::{self, Carried};
 use crate::failure::Failure;
@@ -28,7 +31,6 @@ use crate::link::parent::ParentLink;
 use crate::log_entry::TunnelEntryBuilder;
 use crate::peer::Peer;
 use crate::route::NextHop;
-use crate::settings::Speaks;
 use crate::share::Allowance;
 use crate::upstream::channel::Channel;
 use crate::wire::Socket;
@@ -71,12 +73,22 @@ impl ForwardListener {
         let socket = Socket::from(socket);
         // Unless it ends well.
         socket.reset_on_drop(true);
-        if let Err(failure) = common.live().clients.check(client.ip()) {
+        let permitted = {
+            let live = common.live();
+            let access = ClientAccess::new(client.ip(), &live);
+            let request = (
+                RequestUser::Unknowable,
+                Method::CONNECT.as_str(),
+                &self.forward.to,
+            );
+            access.permit(&worker, &live, request)
+        };
+        if let Err(failure) = permitted {
             return debug!(%client, %failure, "client of a forwarded port refused");
         }
         let allowance = Allowance::new(common.shares.of(client.ip()), self.cache.clone());
         let limits = &worker.limits;
-        let _counted = match self.counts.admit(&allowance, Speaks::Http, limits) {
+        let _counted = match self.counts.admit(&allowance, CONNECTION_BYTES, limits) {
             Ok(counted) => counted,
             Err(limit) => return worker.metrics.limit(limit),
         };

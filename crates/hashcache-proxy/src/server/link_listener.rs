@@ -27,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use tracing::{debug, info, warn};
 
 use super::stage::{Stage, accept_while_serving};
+use crate::client_access::ClientAccess;
 use crate::connection::{Connection, LinkedChild, ServeInside};
 use crate::limits::Limits;
 use crate::link::children::Entered;
@@ -100,7 +101,7 @@ impl LinkListener {
         let (stop, stopping) = watch::channel(false);
         let (_over, drained) = watch::channel(false);
         let connection = Connection {
-            denied: None,
+            access: Rc::new(ClientAccess::new(client.ip(), &self.worker.common.live())),
             worker: Rc::clone(&self.worker),
             cell: wire::Cell::of_link(&allowance),
             allowance,
@@ -220,4 +221,4 @@ const WINDOWS_PART: u64 = 8;
 /// A child may have one stream for so many bytes of its share: the tables of h2 take up to an
 /// eighth of it. A share of 16 MiB has 1,000.
 const STREAM_SHARE: u64 = 16 << 10;
-const FOREVER: Duration = Duration::from_hours(24 * 365 * 10);
+const FOREVER: Duration = Duration::from_secs(24 * 365 * 10 * 3600);

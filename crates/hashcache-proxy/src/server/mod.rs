@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Invariant: addresses are bound without SO_REUSEPORT, so a second instance fails to start instead
-//! of silently taking half of the connections.
+//! of silently taking half of the connections. Sockets of a supervisor stay open between two
+//! processes, and connections wait in their queues meanwhile.
 
 mod authority_expiry;
 mod connection_counts;
@@ -20,16 +21,23 @@ mod cores;
 mod forward_listener;
 mod link_listener;
 mod links;
+mod list_refresh;
 mod preflight;
 mod probes;
 mod protocol;
 mod site_checks;
 mod stage;
+mod supervisor;
 mod udp_sockets;
+mod warnings;
+mod watchdog;
 
 pub use self::preflight::preflight;
 pub use self::stage::RunError;
+pub use self::supervisor::Supervisor;
+pub use self::warnings::{Warning, warnings};
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
@@ -44,12 +52,14 @@ use tracing::warn;
 
 use self::connection_counts::ConnectionCounts;
 use self::control::{
-    Control, UnixSignals, account, interceptor, link_identity, link_server, load_routes,
+    Control, UnixSignals, account, identity, interceptor, link_identity, link_server, load_routes,
+    users, zone,
 };
 use self::cores::{Core, CoreSockets, ListeningSocket};
 use self::links::Links;
 use self::stage::Stage;
 use self::udp_sockets::UdpSockets;
+use self::watchdog::Watchdog;
 use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
@@ -59,6 +69,7 @@ use crate::history::History;
 use crate::history::name::ClientForm;
 use crate::intercept::InterceptState;
 use crate::link::chunk_tables::ChunkTables;
+use crate::lists::Lists;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
 use crate::page_groups::PageGroups;
 use crate::peers;
@@ -67,13 +78,13 @@ use crate::queries::Queries;
 use crate::settings::{Settings, StateFiles};
 use crate::share::Shares;
 use crate::site::live::LiveSites;
-use crate::tls::identity::Identity;
 use crate::upstream::dns::{DnsCache, NameServers};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::tls::Trust;
 use crate::upstream::unreachable::UnreachableCache;
 use crate::upstream::verified_hosts::VerifiedHosts;
 use crate::upstream::{self, Destinations};
+use crate::users::UserChecks;
 use crate::worker::{Common, LiveSettings};
 
 /// The addresses that [`run`] has bound.
@@ -89,26 +100,50 @@ pub struct Listening {
     pub forwards: Vec<SocketAddr>,
 }
 
-/// Serves until a signal stops it. `listening` is called once with the bound addresses; `reload`
-/// returns the settings anew on SIGHUP.
+impl fmt::Display for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("serving")?;
+        let clients = self.clients.iter().map(|at| ("on", at));
+        let admin = self.admin.iter().map(|at| ("admin on", at));
+        let link = self.link.iter().map(|at| ("link on", at));
+        let forwards = self.forwards.iter().map(|at| ("forwarding", at));
+        let all = clients.chain(admin).chain(link).chain(forwards);
+        for (number, (what, address)) in all.enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            write!(f, "{comma} {what} {address}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Serves until a signal stops it, on the sockets of `supervisor` where it has them. `listening` is
+/// called once with the bound addresses; `reload` returns the settings anew on SIGHUP.
 ///
 /// # Errors See [`RunError`]; no client was served then.
-pub fn run<E: std::fmt::Display>(
+pub fn run<E: fmt::Display>(
     settings: Settings,
     cache: Cache,
     state: StateFiles,
+    supervisor: Supervisor,
     listening: impl FnOnce(&Listening),
     reload: impl Fn() -> Result<Settings, E>,
 ) -> Result<(), RunError> {
     let system = |what| move |source| RunError::System { what, source };
     let (name, via) = pseudonyms(&settings.name)?;
+    let Supervisor {
+        mut sockets,
+        notifier,
+        watchdog,
+    } = supervisor;
+    sockets.check(&addresses(&settings))?;
+    let mut bind = |address| sockets.take(address).map_or_else(|| bind(address), Ok);
     let listeners: Vec<StdListener> = settings
         .listen
         .iter()
         .map(|listen| bind(listen.address))
         .collect::<Result<_, _>>()?;
-    let admin_listener = settings.admin.map(bind).transpose()?;
-    let link_listener = settings.link.listen.map(bind).transpose()?;
+    let admin_listener = settings.admin.map(&mut bind).transpose()?;
+    let link_listener = settings.link.listen.map(&mut bind).transpose()?;
     let forwards = settings.link.forward.iter();
     let forwards = forwards.map(|forward| bind(forward.listen));
     let forwards: Vec<StdListener> = forwards.collect::<Result<_, _>>()?;
@@ -138,7 +173,7 @@ pub fn run<E: std::fmt::Display>(
         (&cache, settings.workers),
         (&clock, &metrics),
     );
-    let identity = Identity::load(&settings.tls, &clock)?;
+    let identity = identity(&settings, &clock)?;
     let interceptor = interceptor(&settings, &clock)?;
     account(interceptor.as_deref(), &cache, &metrics);
     let verified = Arc::new(VerifiedHosts::load(state.verified));
@@ -172,7 +207,11 @@ pub fn run<E: std::fmt::Display>(
     metrics.set_peers(routes.peers());
     let hops = (routes, sites);
     let shown = (identity, interceptor, link);
-    let live = LiveSettings::new(&settings, 0, &own, shared, hops, shown);
+    let zone = zone(&settings)?;
+    let lists = Lists::load(&settings.lists, &cache, &Lists::default())?;
+    let access = (Arc::new(lists), users(&settings, &cache)?, zone);
+    warnings::log(&settings);
+    let live = LiveSettings::new(&settings, 0, &own, shared, hops, shown, access);
     // Pages of a site that any host leads to carry other names in Referer.
     let site = settings
         .sites
@@ -185,6 +224,8 @@ pub fn run<E: std::fmt::Display>(
     let collapse = Collapse::new();
     let space = Common::space_of(&settings.mode);
     let purger = Purger::new(&cache, &collapse, space, metrics.purges());
+    // Half of the processors at most; requests are served on the others.
+    let user_checks = UserChecks::new(settings.workers / 2).map_err(system("random numbers"))?;
     let common = Arc::new(Common {
         mode: settings.mode,
         page_groups: PageGroups::new(settings.group_by, site),
@@ -203,6 +244,7 @@ pub fn run<E: std::fmt::Display>(
             cache.stats().memory_limit_bytes,
             settings.limits.client_share,
         ),
+        user_checks: Arc::new(user_checks),
         collapse,
         purger,
         own,
@@ -219,6 +261,8 @@ pub fn run<E: std::fmt::Display>(
     let signals = UnixSignals::new().map_err(system("signals"))?;
     let (stop, stopping) = watch::channel(Stage::Serving);
     let counts = Arc::new(ConnectionCounts::default());
+    let notifier = Arc::new(notifier);
+    let mut watchdog = watchdog.map(Watchdog::new);
     let threads = (0..settings.workers.max(1))
         .map(|number| {
             let core = Core {
@@ -230,6 +274,7 @@ pub fn run<E: std::fmt::Display>(
                 settings: settings.clone(),
                 counts: Arc::clone(&counts),
                 stopping: stopping.clone(),
+                pulse: watchdog.as_mut().map(Watchdog::pulse),
             };
             let sockets = listeners
                 .iter()
@@ -294,16 +339,23 @@ pub fn run<E: std::fmt::Display>(
         let is_ending = move || *stage.borrow() != Stage::Serving;
         runtime.spawn(peers::keep_summary(shared, cache.clone(), is_ending));
     }
+    runtime.spawn(list_refresh::keep_lists(Arc::clone(&common), cache.clone()));
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
     runtime.spawn(Arc::clone(&history).keep());
     runtime.spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));
-    listening(&Listening {
+    let bound = Listening {
         clients: listen,
         admin: admin_address,
         link: link_address,
         forwards: forwarding,
-    });
+    };
+    listening(&bound);
+    let status = bound.to_string();
+    notifier.ready(&status);
+    if let Some(watchdog) = watchdog {
+        runtime.spawn(watchdog.keep(Arc::clone(&notifier), stopping.clone()));
+    }
     let chunks = Arc::clone(&common.chunks);
     runtime.spawn(Arc::clone(&chunks).keep());
     let control = Control {
@@ -318,6 +370,8 @@ pub fn run<E: std::fmt::Display>(
         udp,
         links,
         stopping,
+        notifier,
+        status,
     };
     runtime.block_on(control.run(signals, reload, threads));
     if let Err(error) = clock.persist() {
@@ -357,6 +411,14 @@ fn via_name(name: &str) -> String {
 
 /// The name of a proxy without a configured name.
 const UNNAMED: &str = "hashcache";
+
+/// The TCP addresses of `settings`.
+fn addresses(settings: &Settings) -> Vec<SocketAddr> {
+    let clients = settings.listen.iter().map(|listen| listen.address);
+    let forwards = settings.link.forward.iter().map(|forward| forward.listen);
+    let others = settings.admin.into_iter().chain(settings.link.listen);
+    clients.chain(forwards).chain(others).collect()
+}
 
 fn bind(address: SocketAddr) -> Result<StdListener, RunError> {
     let listen = || -> io::Result<StdListener> {

@@ -8,27 +8,33 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::control::{interceptor, link_identity};
+use super::control::{interceptor, link_identity, zone};
 use super::stage::RunError;
+use super::supervisor::Supervisor;
 use super::udp_sockets::Protocol;
-use super::{pseudonyms, socket};
+use super::{addresses, pseudonyms, socket};
 use crate::access_log::AccessLogger;
 use crate::admin::read_token;
 use crate::clock::Clock;
+use crate::lists;
 use crate::peers;
 use crate::settings::Settings;
 use crate::tls::identity::{IdentityError, pair};
 use crate::upstream::tls::read_authorities;
+use crate::users::users_of;
 
-/// Every reason for which [`super::run`] would fail with `settings` that can be known without
-/// starting.
+/// Every reason for which [`super::run`] would fail with `settings` and `supervisor` that can be
+/// known without starting.
 ///
 /// An address that is in use is not one of them: the process that uses it may be the one that is to
-/// be restarted with these settings.
-pub fn preflight(settings: &Settings) -> Vec<RunError> {
-    let listen = settings.listen.iter().map(|listen| listen.address);
-    let listeners = listen.chain(settings.admin).chain(settings.link.listen);
-    let listeners = listeners.map(can_bind);
+/// be restarted with these settings. Nor is an address whose socket the supervisor passes: perhaps
+/// this user cannot bind it, as with port 80.
+pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> {
+    let addresses = addresses(settings);
+    let inherited = supervisor.sockets.check(&addresses);
+    let own = addresses.iter().copied();
+    let own = own.filter(|address| !supervisor.sockets.has(*address));
+    let listeners = own.map(can_bind);
     let udp = Protocol::ALL.map(|protocol| protocol.address(settings));
     let udp = udp.into_iter().flatten();
     let udp = udp.map(|address| match peers::bind(address) {
@@ -60,6 +66,7 @@ pub fn preflight(settings: &Settings) -> Vec<RunError> {
         peers.map(|peer| Ok(peer.load(link).map(drop)?)).collect();
     [pseudonyms(&settings.name).map(drop)]
         .into_iter()
+        .chain([inherited])
         .chain(listeners)
         .chain(udp)
         .chain([log])
@@ -68,6 +75,14 @@ pub fn preflight(settings: &Settings) -> Vec<RunError> {
         .chain(authorities)
         .chain(peers)
         .chain([identity.map(drop).map_err(RunError::from)])
+        .chain(
+            settings
+                .htpasswd
+                .iter()
+                .map(|path| Ok(users_of(path).map(drop)?)),
+        )
+        .chain([zone(settings).map(drop)])
+        .chain(lists::check(&settings.lists).map(|error| Err(error.into())))
         .chain(token)
         .filter_map(Result::err)
         .collect()

@@ -10,9 +10,11 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use crate::link::identity::LinkIdentityError;
+use crate::lists::ListError;
 use crate::peer::CredentialsError;
 use crate::tls::identity::IdentityError;
 use crate::upstream::tls::AuthoritiesError;
+use crate::users::UsersError;
 
 /// The stages of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,12 @@ pub enum RunError {
         /// The system's error.
         source: io::Error,
     },
+    /// The supervisor passes a socket that no setting names.
+    #[error("a socket at {address} was passed to this process, and no setting has that address")]
+    Inherited {
+        /// The address.
+        address: SocketAddr,
+    },
     /// The access log could not be opened.
     #[error("cannot write the access log to {place}")]
     AccessLog {
@@ -99,6 +107,15 @@ pub enum RunError {
         /// What is wrong with it.
         source: io::Error,
     },
+    /// The users of the proxy could not be read.
+    #[error(transparent)]
+    Users(#[from] UsersError),
+    /// A list of hosts could not be loaded.
+    #[error(transparent)]
+    List(#[from] ListError),
+    /// The time zone, which access rules with times need, could not be read.
+    #[error("cannot read the time zone in /etc/localtime")]
+    Zone(#[source] io::Error),
     /// The system refused threads, signals or a runtime.
     #[error("the system refused {what}")]
     System {

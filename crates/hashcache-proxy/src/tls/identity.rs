@@ -66,6 +66,7 @@ impl Identity {
     /// Loads the files; `None` without files.
     pub(crate) fn load(
         files: &[CertificateFiles],
+        protocols: &[&[u8]],
         clock: &Arc<Clock>,
     ) -> Result<Option<Self>, IdentityError> {
         if files.is_empty() {
@@ -78,7 +79,7 @@ impl Identity {
             .expect("the provider has suites of both versions")
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(KeyPairs(pairs)));
-        config.alpn_protocols = vec![HTTP_2.to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         config.ticketer = Ticketer::new().map_err(IdentityError::Tickets)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         // Reads and writes are copied from and to TLS records; larger ones would wait in memory.
@@ -137,6 +138,12 @@ fn bears(pair: &CertifiedKey, name: &ServerName<'_>) -> bool {
         .is_ok()
 }
 
+/// What the clients of a site may speak.
+pub(crate) const FOR_SITES: [&[u8]; 2] = [HTTP_2, HTTP_1];
+/// What the clients of a forward proxy may speak: CONNECT is served in HTTP/1.1 only.
+pub(crate) const FOR_FORWARD: [&[u8]; 1] = [HTTP_1];
+const HTTP_1: &[u8] = b"http/1.1";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,7 +170,7 @@ mod tests {
         );
         let load = |certificate: &str, key: &str| {
             let files = files(directory.path(), "x", certificate, key);
-            Identity::load(&[files], &clock).map(|identity| identity.is_some())
+            Identity::load(&[files], &FOR_SITES, &clock).map(|identity| identity.is_some())
         };
         assert!(load(&one.certificate_pem, &one.key_pem).unwrap());
         assert!(matches!(
@@ -178,7 +185,7 @@ mod tests {
             load(&one.certificate_pem, ""),
             Err(IdentityError::Read { what: "a key", .. })
         ));
-        assert!(Identity::load(&[], &clock).unwrap().is_none());
+        assert!(Identity::load(&[], &FOR_SITES, &clock).unwrap().is_none());
     }
 
     #[test]

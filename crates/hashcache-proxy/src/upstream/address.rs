@@ -37,6 +37,16 @@ impl ConnectPort {
         Self(ports)
     }
 
+    /// The first one.
+    pub(crate) fn first(&self) -> u16 {
+        *self.0.start()
+    }
+
+    /// The last one.
+    pub(crate) fn last(&self) -> u16 {
+        *self.0.end()
+    }
+
     /// Whether `port` is the only one.
     pub fn is_only(&self, port: u16) -> bool {
         (*self.0.start(), *self.0.end()) == (port, port)
@@ -132,8 +142,8 @@ impl Destinations {
     }
 
     fn allows(&self, address: IpAddr, purpose: Purpose) -> bool {
-        let translated = self.nat64.iter().find_map(|it| it.embedded(address));
-        let inner = translated.map_or_else(|| unwrap(address), IpAddr::V4);
+        let translated = translated(address, &self.nat64);
+        let inner = translated.unwrap_or_else(|| unwrap(address));
         let listed = |list: &[Prefix]| {
             list.iter()
                 .any(|p| p.contains(inner) || p.contains(address))
@@ -217,8 +227,21 @@ pub(crate) fn check_port(ports: &[ConnectPort], scheme: Scheme, port: u16) -> Re
 /// The lowest port that no service has by itself.
 const FREE_PORT_MIN: u16 = 1024;
 
-/// The IPv4 address that an IPv6 address embeds: mapped, translated (SIIT, RFC 2765), NAT64, 6to4
-/// or ISATAP; else the address itself.
+/// The address that `address` may embed, also in the prefixes of these translators; else itself. In
+/// the forms 6to4 and ISATAP the owner of the address chooses what it embeds, so no one may be
+/// served because of it.
+pub(crate) fn embedded(address: IpAddr, nat64: &[Nat64]) -> IpAddr {
+    translated(address, nat64).unwrap_or_else(|| unwrap(address))
+}
+
+/// The IPv4 address to which one of these translators leads, or one with the well-known prefix.
+pub(crate) fn translated(address: IpAddr, nat64: &[Nat64]) -> Option<IpAddr> {
+    let mut prefixes = nat64.iter().chain([&Nat64::WELL_KNOWN]);
+    prefixes.find_map(|it| it.embedded(address)).map(IpAddr::V4)
+}
+
+/// The IPv4 address that an IPv6 address embeds: mapped, translated (SIIT, RFC 2765), 6to4 or
+/// ISATAP; else the address itself.
 fn unwrap(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else {
         return address;
@@ -226,9 +249,7 @@ fn unwrap(address: IpAddr) -> IpAddr {
     let [a, b, c, d, e, f, g, h] = v6.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
     match (a, b, c, d, e, f) {
-        (0, 0, 0, 0, 0, 0xffff) | (0, 0, 0, 0, 0xffff, 0) | (0x64, 0xff9b, 0, 0, 0, 0) => {
-            v4(g, h).into()
-        }
+        (0, 0, 0, 0, 0, 0xffff) | (0, 0, 0, 0, 0xffff, 0) => v4(g, h).into(),
         // The identifier of an ISATAP interface, in any network (RFC 5214, section 6.1).
         (.., 0 | 0x200, 0x5efe) => v4(g, h).into(),
         (0x2002, high, low, ..) => v4(high, low).into(),

@@ -197,7 +197,7 @@ const ADDRESSES_TRIED: usize = 8;
 /// host without IPv6 gets it for every IPv6 address.
 const SHORTAGES: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
 /// Silence after which the kernel probes the peer.
-const KEEPALIVE: Duration = Duration::from_mins(1);
+const KEEPALIVE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

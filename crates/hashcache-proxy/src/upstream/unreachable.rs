@@ -146,7 +146,7 @@ impl Drop for TryPermit {
 }
 
 /// Maximum lifetime of an entry.
-const LIFETIME_MAX: Duration = Duration::from_mins(5);
+const LIFETIME_MAX: Duration = Duration::from_secs(5 * 60);
 /// A failure that takes less time than this is not remembered.
 const WAITED_MIN: Duration = Duration::from_secs(1);
 /// Maximum number of entries; when the table is full, those that expire first are dropped.

@@ -199,7 +199,7 @@ fn row(line: &str) -> Option<(Authority, VerifiedHost)> {
 }
 
 /// How long a verification is valid.
-const LIFE: Duration = Duration::from_hours(7 * 24);
+const LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Maximum number of hosts; a line has at most 300 bytes.
 const HOSTS: usize = 2048;
 const FILE_BYTES: u64 = 1 << 20;

@@ -335,4 +335,4 @@ fn now() -> Instant {
 }
 
 const BACKLOG: i32 = 128;
-const DELAY_MAX: Duration = Duration::from_hours(24);
+const DELAY_MAX: Duration = Duration::from_secs(24 * 3600);

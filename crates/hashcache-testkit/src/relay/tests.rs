@@ -57,7 +57,7 @@ fn is_reserved(address: SocketAddr, kind: Type) -> bool {
     bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
-const HOUR: Duration = Duration::from_hours(1);
+const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test(start_paused = true)]
 async fn all_bytes_pass_and_each_direction_ends_for_itself() {

@@ -106,7 +106,7 @@ fn ends(what: &str, test: impl FnOnce() + Send + 'static) {
         test();
         let _ = done.send(());
     });
-    match is_done.recv_timeout(Duration::from_mins(2)) {
+    match is_done.recv_timeout(Duration::from_secs(2 * 60)) {
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("{what}: it waits for itself"),
         _ => thread.join().expect("the test holds"),
     }
@@ -114,7 +114,7 @@ fn ends(what: &str, test: impl FnOnce() + Send + 'static) {
 
 /// A store whose memory is full of hot objects, more of which are on disk.
 fn full_of_hot_objects(policy: PolicyKind) -> Cache {
-    let hour = Duration::from_hours(1);
+    let hour = Duration::from_secs(3600);
     let config = Config {
         policy,
         memory_bytes: 16 << 20,
@@ -157,7 +157,7 @@ fn with_one_who_waits(cache: &Cache, act: impl FnOnce()) -> usize {
     assert!(polled.is_pending());
     act();
     // Threads of the engine release memory too, and then the waker runs there.
-    let until = Instant::now() + Duration::from_mins(1);
+    let until = Instant::now() + Duration::from_secs(60);
     while enters.entered.load(Ordering::Acquire) == 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }

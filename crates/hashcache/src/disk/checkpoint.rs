@@ -34,7 +34,7 @@ const REST: u32 = 9;
 /// long the device is busy with it.
 const REST_MIN: Duration = Duration::from_millis(20);
 /// Most rest. What takes that long has met a device that hung, which says nothing about its pace.
-const REST_MAX: Duration = Duration::from_mins(1);
+const REST_MAX: Duration = Duration::from_secs(60);
 
 /// A checkpoint that is being written.
 pub(crate) struct Checkpoint {

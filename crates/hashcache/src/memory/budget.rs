@@ -357,10 +357,9 @@ impl Inner {
             // its place in the queue.
             let mut share = room(&self.bulk, self.bulk_limit());
             let mut first = true;
-            while let Some(waiter) = waiting
-                .bulk
-                .pop_front_if(|waiter| waiter.bytes <= share && (first || waiter.bytes <= free))
-            {
+            while let Some(waiter) = pop_front_if(&mut waiting.bulk, |waiter| {
+                waiter.bytes <= share && (first || waiter.bytes <= free)
+            }) {
                 first = false;
                 free = free.saturating_sub(waiter.bytes);
                 share -= waiter.bytes;
@@ -374,7 +373,18 @@ impl Inner {
 
 /// The caller that has waited longest, if there is room for it or it is to be tried all the same.
 fn next(queue: &mut VecDeque<QueuedWait>, anyway: bool, free: u64) -> Option<QueuedWait> {
-    queue.pop_front_if(|waiter| anyway || waiter.bytes <= free)
+    pop_front_if(queue, |waiter| anyway || waiter.bytes <= free)
+}
+
+/// `VecDeque::pop_front_if`, which is newer than the oldest compiler that we support.
+fn pop_front_if(
+    queue: &mut VecDeque<QueuedWait>,
+    test: impl FnOnce(&QueuedWait) -> bool,
+) -> Option<QueuedWait> {
+    match queue.front().is_some_and(test) {
+        true => queue.pop_front(),
+        false => None,
+    }
 }
 
 impl Queues {

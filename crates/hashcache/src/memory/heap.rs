@@ -4,7 +4,10 @@
 //! something small and alive lies behind it: 280 of 400 MiB, which no budget knows of.
 //!
 //! Cost: a walk over the free lists, some milliseconds; so only after much was freed, and seldom.
-#![expect(unsafe_code, reason = "the allocator is asked by a call of C")]
+#![cfg_attr(
+    all(target_os = "linux", target_env = "gnu"),
+    expect(unsafe_code, reason = "the allocator is asked by a call of C")
+)]
 
 use std::time::Duration;
 

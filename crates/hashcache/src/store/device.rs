@@ -555,7 +555,7 @@ pub(crate) fn stripe(
     let queue = Queue::new(
         sizing::batch_bytes(config, geometry),
         usize::try_from(batch_records).unwrap_or(usize::MAX),
-        config.batch_delay,
+        (!config.clock.is_manual()).then_some(config.batch_delay),
         LogAlignment::new(geometry),
         IndexPolicy::of(config).grouped,
     );

@@ -429,7 +429,7 @@ impl Stripe {
             .push(Arc::clone(pending), self.medium.clock.monotone());
     }
 
-    /// Drops entries the head has passed from the rows of `shards` that belong to `segment`: every
+    /// Drops entries that the head has passed from the rows that belong to `segment`: from every
     /// row once a lap.
     pub(crate) fn sweep(&self, segment: u64) {
         let segments = self.medium.geometry.segments;

@@ -63,7 +63,7 @@ impl Device for Hooked {
 
 fn open(device: &Arc<Hooked>) -> Cache {
     let device: Arc<dyn Device> = Arc::clone(device) as _;
-    let hour = Duration::from_hours(1);
+    let hour = Duration::from_secs(3600);
     Cache::open(Config {
         segment_bytes: Some(1 << 20),
         hot_bytes_max: 0,

@@ -103,7 +103,7 @@ pub(crate) struct Queue {
     come: Condvar,
     batch_bytes: usize,
     batch_records: usize,
-    delay: Duration,
+    delay: Option<Duration>,
     alignment: LogAlignment,
     grouped: bool,
 }
@@ -140,15 +140,23 @@ impl Work {
             && self.cuts.is_empty()
             && self.superblocks.is_empty()
     }
+
+    /// Tells the callers that asked for a flush or a batch that it is written.
+    pub(crate) fn answer(&mut self) {
+        for done in self.flushes.drain(..).chain(self.cuts.drain(..)) {
+            done.keep();
+        }
+    }
 }
 
 impl Queue {
     /// Batches of at most `batch_bytes` and `batch_records`, written at most `delay` after the
-    /// first of their records came; `grouped`, with what is asked for together side by side.
+    /// first of their records came, or without a delay, only when a caller asks; `grouped`, with
+    /// what is asked for together side by side.
     pub(crate) fn new(
         batch_bytes: usize,
         batch_records: usize,
-        delay: Duration,
+        delay: Option<Duration>,
         alignment: LogAlignment,
         grouped: bool,
     ) -> Self {
@@ -311,18 +319,25 @@ impl Queue {
             || waiting.records.len() - waiting.held_records >= self.batch_records
     }
 
+    /// When the next batch is due: at once if there are enough records for one.
+    fn batch_due_at(&self, waiting: &QueueState) -> Option<Duration> {
+        let delay = self.delay?;
+        if self.is_full(waiting) {
+            return Some(Duration::ZERO);
+        }
+        let by_delay = waiting.since.map(|since| since + delay);
+        by_delay.into_iter().chain(waiting.held_until).min()
+    }
+
     /// Waits for work, at most for `patience`.
     pub(crate) fn next(&self, now: impl Fn() -> Duration, patience: Duration) -> Work {
         let mut waiting = self.lock();
         let mut waited = false;
         loop {
-            let due_at = [
-                waiting.since.map(|since| since + self.delay),
-                waiting.held_until,
-            ];
-            let due_at = due_at.into_iter().flatten().min();
-            let due_in = due_at.map(|due| due.saturating_sub(now()));
-            let batch_due = due_in.is_some_and(|due| due.is_zero()) || self.is_full(&waiting);
+            let due_in = self
+                .batch_due_at(&waiting)
+                .map(|due| due.saturating_sub(now()));
+            let batch_due = due_in.is_some_and(|due| due.is_zero());
             let removals_in =
                 (!waiting.removals.is_empty()).then(|| waiting.removals_due.saturating_sub(now()));
             let removals_due = removals_in.is_some_and(|due| due.is_zero())
@@ -537,7 +552,7 @@ mod tests {
         Queue::new(
             batch_bytes,
             1_000,
-            DELAY,
+            Some(DELAY),
             LogAlignment::new(&geometry),
             grouped,
         )

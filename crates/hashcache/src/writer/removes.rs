@@ -32,7 +32,7 @@ const REST_MAX: Duration = Duration::from_millis(750);
 
 /// A soft ban is kept for so long where it can be forgotten only when the objects that it made
 /// stale are removed: an object not requested for a day is not worth confirming.
-const SOFT_FOR: Duration = Duration::from_hours(24);
+const SOFT_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Longest pause between two sets of a pass: closing the store waits for it.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 

@@ -33,7 +33,7 @@ impl Stalling {
     /// Waits for the stage; a test that fails ends all the same.
     fn wait_for(&self, wanted: Stage) {
         let stage = self.stage.lock().unwrap();
-        let minute = Duration::from_mins(1);
+        let minute = Duration::from_secs(60);
         let waited = self
             .changed
             .wait_timeout_while(stage, minute, |it| *it != wanted);

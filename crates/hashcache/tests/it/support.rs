@@ -441,7 +441,7 @@ impl<D: Device> Device for Gate<D> {
         self.waiting.notify_all();
         let shut = self.shut.lock().unwrap();
         // A test that fails while it is shut would else never end.
-        let minute = std::time::Duration::from_mins(1);
+        let minute = std::time::Duration::from_secs(60);
         let waited = self.opened.wait_timeout_while(shut, minute, |shut| *shut);
         if waited.unwrap().1.timed_out() {
             return Err(io::ErrorKind::TimedOut.into());

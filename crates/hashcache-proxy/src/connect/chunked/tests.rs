@@ -68,7 +68,7 @@ fn pair() -> ChunkPair {
     }
 }
 
-const IDLE: Duration = Duration::from_mins(10);
+const IDLE: Duration = Duration::from_secs(10 * 60);
 
 #[tokio::test(start_paused = true)]
 async fn a_near_end_that_takes_the_last_bytes_late_gets_all_of_them_and_their_end() {

@@ -63,7 +63,7 @@ async fn a_side_that_breaks_in_silence_ends_the_tunnel_long_before_the_idle_time
     assert_eq!(ended, Ended::UpstreamBroke);
 }
 
-const IDLE: Duration = Duration::from_mins(10);
+const IDLE: Duration = Duration::from_secs(10 * 60);
 
 /// The far ends of a running tunnel, whose inner pipes hold 64 bytes.
 fn tunnel() -> (DuplexStream, DuplexStream, JoinHandle<(Carried, Ended)>) {

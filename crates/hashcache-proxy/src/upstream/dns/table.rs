@@ -162,10 +162,10 @@ impl NameEntry {
 
 /// A shorter time would cause one query per connection for names that balance by DNS.
 const TTL_MIN: Duration = Duration::from_secs(10);
-const TTL_MAX: Duration = Duration::from_hours(24);
+const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 /// How long after its expiry an answer may be used while resolvers do not answer.
-const STALE_MAX: Duration = Duration::from_hours(3 * 24);
-const NEGATIVE_MAX: Duration = Duration::from_mins(5);
+const STALE_MAX: Duration = Duration::from_secs(3 * 24 * 3600);
+const NEGATIVE_MAX: Duration = Duration::from_secs(5 * 60);
 /// For a denial without SOA, which RFC 2308 forbids to cache as if it had one.
 const NEGATIVE_DEFAULT: Duration = Duration::from_secs(5);
 /// How long a name is not queried again after its resolvers failed or did not answer.
@@ -241,7 +241,7 @@ mod tests {
         landed(&mut table, found(1, 60), start);
         let old = LookupOutcome::Found([std::net::IpAddr::from([192, 0, 2, 1])].into());
 
-        let at = start + Duration::from_hours(70);
+        let at = start + Duration::from_secs(70 * 3600);
         assert!(matches!(table.find("a.test", at), TableAnswer::Unknown));
         assert_eq!(
             landed(&mut table, ended(LookupOutcome::TimedOut, None), at),
@@ -258,7 +258,7 @@ mod tests {
             old
         );
 
-        let at = start + Duration::from_hours(73);
+        let at = start + Duration::from_secs(73 * 3600);
         assert_eq!(
             landed(&mut table, ended(LookupOutcome::Broken, None), at),
             LookupOutcome::Broken

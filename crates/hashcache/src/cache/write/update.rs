@@ -198,7 +198,7 @@ mod tests {
                     policy,
                     hot_bytes_max,
                     memory_bytes: 16 << 20,
-                    batch_delay: std::time::Duration::from_hours(1),
+                    batch_delay: std::time::Duration::from_secs(3600),
                     ..Config::on_device(Arc::new(MemoryDevice::new(64 << 20)))
                 })
                 .unwrap();

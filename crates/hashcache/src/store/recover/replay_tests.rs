@@ -29,7 +29,7 @@ fn device(bytes: Vec<u8>) -> Arc<FaultDevice> {
 /// when it is told to.
 fn open(device: &Arc<FaultDevice>) -> Cache {
     let device: Arc<dyn Device> = Arc::clone(device) as _;
-    let hour = Duration::from_hours(1);
+    let hour = Duration::from_secs(3600);
     Cache::open(Config {
         object_bytes: 4 << 10,
         segment_bytes: Some(1 << 20),

@@ -1,0 +1,61 @@
+//! `hashcache healthcheck`: whether a running proxy works, as an exit status.
+//!
+//! Called by `main`, for containers, whose images have no other program that could ask. The address
+//! of the admin listener is read from the settings of the proxy, unless it is given. A check that
+//! ends containers needs it given: the file may have a mistake by now that a running proxy does not
+//! know of.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::admin_client::{admin_address, ask};
+use crate::output::{NOT_WELL, say};
+use crate::settings::{self, Environment};
+
+/// Arguments of `hashcache healthcheck`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Exit status: 0 the proxy works, 1 it does not, 2 the command failed.")]
+pub struct HealthArgs {
+    /// Ask whether the proxy takes requests; a proxy that is stopping does not
+    #[arg(long)]
+    ready: bool,
+    /// Configuration file of the proxy
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Admin address of the proxy; its settings are not read then [default: from the settings]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<SocketAddr>,
+}
+
+/// Container runtimes wait for 30 s unless they are told otherwise.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asks.
+pub fn run(args: &HealthArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
+    let admin = match args.admin {
+        Some(admin) => admin,
+        None => admin_address(&settings::load(
+            args.config.as_deref(),
+            vec![],
+            environment,
+        )?)?,
+    };
+    let line = match args.ready {
+        true => "GET /-/ready",
+        false => "GET /-/healthy",
+    };
+    let (told, is_well) = match ask(admin, line, "", "", PATIENCE) {
+        Ok((200, content)) => (content, true),
+        Ok((status, content)) => (format!("status {status}: {content}"), false),
+        Err(error) => (format!("no answer from {admin}: {error:#}"), false),
+    };
+    say(&format!("{}\n", told.trim_end()));
+    Ok(match is_well {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(NOT_WELL),
+    })
+}

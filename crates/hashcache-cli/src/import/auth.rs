@@ -1,0 +1,95 @@
+//! `auth_param` of Squid: users with passwords in a file.
+//!
+//! Only `basic_ncsa_auth` with bcrypt hashes has a counterpart: the file is used as it is. An `acl`
+//! with `proxy_auth REQUIRED` names every user, which our rules cannot; the users of the file are
+//! written as a group.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::rc::Rc;
+
+use hashcache_proxy::users_of;
+
+use super::acl::Users;
+use super::draft::{Comments, Draft};
+use super::lines::Line;
+
+/// Writes the settings of all `auth_param` lines. The users, or why there are none.
+pub fn import(draft: &mut Draft, lines: &[&Line]) -> Users {
+    let mut users =
+        Err("there is no `auth_param basic program` with a file of passwords".to_owned());
+    let mut realm = None;
+    let is_program = |line: &&&Line| (line.arg(0), line.arg(1)) == ("basic", "program");
+    let program = lines.iter().rfind(is_program).map(|line| &line.place);
+    for line in lines {
+        match (line.arg(0), line.arg(1)) {
+            ("basic", "program") if program == Some(&line.place) => users = users_in(draft, line),
+            ("basic", "program") => draft.unneeded(line, "a later line replaces it"),
+            ("basic", "realm") => realm = Some(line),
+            (
+                "basic",
+                "children" | "credentialsttl" | "casesensitive" | "utf8" | "blankpassword"
+                | "key_extras",
+            ) => {
+                draft.unneeded(line, "passwords are checked by the proxy itself");
+            }
+            ("basic", _) => draft.missing(line, "unknown parameter"),
+            (scheme, _) => {
+                let reason = format!("users log in by Basic; there is no {scheme}");
+                draft.missing(line, reason);
+            }
+        }
+    }
+    if let Some(line) = realm {
+        let words: Vec<&str> = line.args_from(2).iter().map(|it| &*it.text).collect();
+        let is_bad = |c: char| !c.is_ascii() || c.is_ascii_control() || "\"\\".contains(c);
+        let realm: String = words.join(" ").chars().filter(|c| !is_bad(*c)).collect();
+        match realm.is_empty() {
+            true => draft.missing(line, "it has no characters of ASCII"),
+            false => {
+                draft.set("login_realm", realm, Comments::of(line));
+                draft.imported += 1;
+            }
+        }
+    }
+    users
+}
+
+fn users_in(draft: &mut Draft, line: &Line) -> Users {
+    let program = Path::new(line.arg(2)).file_name().unwrap_or_default();
+    if !["basic_ncsa_auth", "ncsa_auth"]
+        .iter()
+        .any(|it| program == *it)
+    {
+        let reason = "there are no helpers: users are in files of `htpasswd`";
+        draft.missing(line, reason);
+        return Err(reason.to_owned());
+    }
+    let path = Path::new(line.arg(3));
+    let names = users_of(path).map_err(|error| {
+        let cause = std::error::Error::source(&error).map(|it| format!(": {it}"));
+        format!("{error}{}", cause.unwrap_or_default())
+    });
+    let names = names.and_then(|users| {
+        let names: BTreeSet<String> = users.into_iter().map(|(name, _)| name.into()).collect();
+        match names.len() {
+            0 => Err("the file has no users".to_owned()),
+            1..=USERS_MAX => Ok(names),
+            _ => Err(format!("the file has more than {USERS_MAX} users")),
+        }
+    });
+    match names {
+        Ok(names) => {
+            draft.push("htpasswd", line.arg(3), Comments::of(line));
+            draft.imported += 1;
+            Ok(Rc::new(names))
+        }
+        Err(reason) => {
+            draft.missing(line, &reason);
+            Err(reason)
+        }
+    }
+}
+
+/// Most users that are written as a group.
+const USERS_MAX: usize = 10_000;

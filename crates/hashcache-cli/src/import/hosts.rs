@@ -1,0 +1,129 @@
+//! Lines that allow or deny by hosts alone, as sites and routes have them.
+//!
+//! Called by `sites` and `peers`. Invariant: a condition on anything else, such as a client or a
+//! time, is an error; it is never left out.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use super::acl::{self, Acls};
+use super::condition::{Condition, Destinations};
+use super::lines::Line;
+use super::work::{self, Work};
+
+/// The hosts that a line names.
+#[derive(Debug)]
+pub enum Hosts {
+    All,
+    These(Rc<Destinations>),
+}
+
+/// The hosts that all `acl`s of a line together match, from argument `at` on.
+///
+/// # Errors
+/// The line depends on more than hosts.
+pub fn of_line(line: &Line, at: usize, acls: &Acls) -> Result<Hosts, String> {
+    let words = line.args_from(at);
+    if words.is_empty() {
+        return Err(acl::NO_ACL.to_owned());
+    }
+    let mut matched = vec![Condition::default()];
+    for word in words {
+        if let Some(inexact) = acls.get(&word.text).and_then(|acl| acl.inexact) {
+            return Err(format!("acl {}: {inexact}", word.text));
+        }
+        matched = acls.product(&matched, &acls.literal(&word.text)?)?;
+    }
+    if matched.contains(&Condition::default()) {
+        return Ok(Hosts::All);
+    }
+    let alone = matched.iter().map(Condition::only_destinations);
+    let alone: Option<Vec<_>> = alone.collect();
+    match alone.ok_or("only acls with hosts have a counterpart, without lists in files")?[..] {
+        [one] => Ok(Hosts::These(Rc::clone(one))),
+        ref several => {
+            let work: usize = matched.iter().map(Condition::work).sum();
+            acls.work.spend(work * several.len())?;
+            let empty = Destinations::default();
+            let all = several.iter().fold(empty, |all, it| all.union(it));
+            Ok(Hosts::These(Rc::new(all)))
+        }
+    }
+}
+
+/// A line that allows or denies, as far as it depends on hosts.
+#[derive(Debug)]
+pub struct Decision<'a> {
+    pub line: &'a Line,
+    pub allows: bool,
+    /// Or why it is left out.
+    pub hosts: Result<Hosts, String>,
+}
+
+/// Lines in their order: the first that matches a host decides.
+#[derive(Debug)]
+pub struct Decisions<'a> {
+    pub all: Vec<Decision<'a>>,
+    /// What holds for a host that no line matches.
+    otherwise: bool,
+}
+
+impl<'a> Decisions<'a> {
+    /// Reads lines that have their action as argument `at`, and then their `acl`s.
+    pub fn read(
+        lines: impl Iterator<Item = &'a Line>,
+        at: usize,
+        otherwise: bool,
+        acls: &Acls,
+    ) -> Self {
+        let all = lines.map(|line| Decision {
+            line,
+            allows: line.arg(at) == "allow",
+            hosts: match line.arg(at) {
+                "allow" | "deny" => of_line(line, at + 1, acls),
+                _ => Err("neither allow nor deny".to_owned()),
+            },
+        });
+        Self {
+            all: all.collect(),
+            otherwise,
+        }
+    }
+
+    /// Whether a host is allowed.
+    ///
+    /// # Errors
+    /// There is no work left.
+    pub fn allows(&self, name: &str, work: &Work) -> Result<bool, String> {
+        for decision in &self.all {
+            work.spend(work::of_name(name))?;
+            let is_for_it = match &decision.hosts {
+                Ok(Hosts::All) => true,
+                Ok(Hosts::These(hosts)) => hosts.has(name) || hosts.has_address(name),
+                Err(_) => false,
+            };
+            if is_for_it {
+                return Ok(decision.allows);
+            }
+        }
+        Ok(self.otherwise)
+    }
+
+    /// The hosts that lines which allow name, and the names of domains.
+    ///
+    /// # Errors
+    /// There is no work left.
+    pub fn names(&self, work: &Work) -> Result<BTreeSet<String>, String> {
+        let mut names = BTreeSet::new();
+        for decision in self.all.iter().filter(|it| it.allows) {
+            let Ok(Hosts::These(hosts)) = &decision.hosts else {
+                continue;
+            };
+            for name in &hosts.names {
+                work.spend(work::of_name(name))?;
+                names.insert(name.trim_start_matches('.').to_owned());
+            }
+        }
+        Ok(names)
+    }
+}

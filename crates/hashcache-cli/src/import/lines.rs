@@ -1,0 +1,319 @@
+//! The lines of a Squid configuration: comments, continued lines, quoted words, macros.
+//!
+//! Called by `source` for each file. The fuzzer runs this module together with `address`, `values`
+//! and `week`.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::rc::Rc;
+
+/// A place in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub file: Rc<str>,
+    /// From 1.
+    pub line: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// A word of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    pub text: String,
+    /// It stood in double quotes: in an `acl`, the name of a file with values.
+    pub is_quoted: bool,
+}
+
+impl Word {
+    /// Whether it names the `acl` that matches every request.
+    pub fn is_all(&self) -> bool {
+        self.text.eq_ignore_ascii_case("all")
+    }
+
+    /// The beginning of an option that holds a password.
+    fn secret(&self) -> Option<&'static str> {
+        let begins = |it: &&&str| self.text.starts_with(**it);
+        let option = PASSWORDS.iter().find(begins).copied();
+        // A log in a database: `daemon:/host/database/table/user/password`.
+        let is_database = |path: &str| path.matches('/').count() >= DATABASE_PARTS;
+        let database = self.text.strip_prefix(DAEMON).filter(|it| is_database(it));
+        option.or(database.map(|_| DAEMON))
+    }
+}
+
+/// A directive with its arguments: a line, together with those that continue it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Where it begins.
+    pub place: Place,
+    /// The directive.
+    pub name: String,
+    /// Its arguments.
+    pub args: Vec<Word>,
+}
+
+impl Line {
+    /// The argument with this number, from 0; empty if there is none.
+    pub fn arg(&self, at: usize) -> &str {
+        self.args.get(at).map_or("", |word| &word.text)
+    }
+
+    /// The arguments from this number on.
+    pub fn args_from(&self, at: usize) -> &[Word] {
+        self.args.get(at..).unwrap_or_default()
+    }
+
+    /// Whether the arguments from this number on are the `acl` that matches every request.
+    pub fn is_all_from(&self, at: usize) -> bool {
+        let args = self.args_from(at);
+        !args.is_empty() && args.iter().all(Word::is_all)
+    }
+
+    /// The place, and the line as [`Self::shown`] has it.
+    pub fn shown_with_place(&self) -> String {
+        format!("{}: {}", self.place, self.shown())
+    }
+
+    /// The line as comments and messages show it: on one line, cut off when it is long, and
+    /// without passwords.
+    pub fn shown(&self) -> String {
+        let visible = match SECRETS.iter().find(|(name, _)| *name == self.name) {
+            Some((_, visible)) => *visible,
+            None => usize::MAX,
+        };
+        let mut shown: String = self.name.clone();
+        for (at, word) in self.args.iter().enumerate() {
+            if at >= visible || shown.len() > SHOWN_MAX {
+                shown.push_str(" ...");
+                break;
+            }
+            match (word.secret(), word.is_quoted) {
+                (Some(option), _) => shown.push_str(&format!(" {option}...")),
+                (None, true) => shown.push_str(&format!(" \"{}\"", word.text)),
+                (None, false) => shown.push_str(&format!(" {}", word.text)),
+            }
+        }
+        plain(&shown)
+    }
+}
+
+/// A text without what a comment or a terminal would not survive, of at most [`PLAIN_MAX`]
+/// characters and an ellipsis.
+pub fn plain(text: &str) -> String {
+    let is_invisible = |c: char| INVISIBLE.iter().any(|range| range.contains(&c));
+    let is_odd = |c: char| c.is_control() || is_invisible(c);
+    let mut chars = text.chars().map(|c| if is_odd(c) { '?' } else { c });
+    let mut clean: String = chars.by_ref().take(PLAIN_MAX).collect();
+    if chars.next().is_some() {
+        clean.push_str("...");
+    }
+    clean
+}
+
+/// The lines of `text`, which was read from `file`.
+pub fn lines(file: &str, text: &str) -> impl Iterator<Item = Line> {
+    let file: Rc<str> = plain(file).into();
+    let mut rest = text.lines().enumerate();
+    std::iter::from_fn(move || {
+        loop {
+            let (number, first) = rest.next()?;
+            if first.trim_start().starts_with('#') {
+                continue;
+            }
+            let mut whole = first.to_owned();
+            while whole.ends_with('\\') {
+                whole.pop();
+                match rest.next() {
+                    Some((_, more)) => whole.push_str(more),
+                    None => break,
+                }
+            }
+            let mut words = words(&with_macros(&whole)).into_iter();
+            if let Some(name) = words.next() {
+                return Some(Line {
+                    place: Place {
+                        file: Rc::clone(&file),
+                        line: number + 1,
+                    },
+                    name: name.text,
+                    args: words.collect(),
+                });
+            }
+        }
+    })
+}
+
+/// Replaces Squid's macros by what they are in its first process.
+fn with_macros(line: &str) -> String {
+    if !line.contains("${") {
+        return line.to_owned();
+    }
+    MACROS.iter().fold(line.to_owned(), |line, (name, value)| {
+        line.replace(name, value)
+    })
+}
+
+/// The words of a line, until a word that begins with `#`.
+pub fn words(line: &str) -> Vec<Word> {
+    let mut words = Vec::new();
+    let mut rest = line.trim_start();
+    while !rest.is_empty() && !rest.starts_with('#') {
+        let (word, after) = match rest.strip_prefix('"') {
+            Some(quoted) => quoted_word(quoted),
+            None => {
+                let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+                let (text, after) = rest.split_at(end);
+                let text = text.to_owned();
+                (
+                    Word {
+                        text,
+                        is_quoted: false,
+                    },
+                    after,
+                )
+            }
+        };
+        words.push(word);
+        rest = after.trim_start();
+    }
+    words
+}
+
+/// The word up to the closing quote, and what follows it. A quote that is not closed ends with the
+/// line.
+fn quoted_word(line: &str) -> (Word, &str) {
+    let mut text = String::new();
+    let mut chars = line.char_indices();
+    let mut end = line.len();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => {
+                end = at + 1;
+                break;
+            }
+            '\\' => text.extend(chars.next().map(|(_, c)| c)),
+            _ => text.push(c),
+        }
+    }
+    (
+        Word {
+            text,
+            is_quoted: true,
+        },
+        &line[end..],
+    )
+}
+
+/// Characters after which a line of a comment takes no more words.
+const SHOWN_MAX: usize = 160;
+/// Most characters of one comment.
+const PLAIN_MAX: usize = 500;
+/// Directives whose arguments may hold passwords, with the number of those that are shown.
+const SECRETS: [(&str, usize); 12] = [
+    ("auth_param", 3),
+    ("external_acl_type", 1),
+    ("url_rewrite_program", 1),
+    ("redirect_program", 1),
+    ("location_rewrite_program", 1),
+    ("store_id_program", 1),
+    ("sslcrtvalidator_program", 1),
+    ("sslpassword_program", 1),
+    ("sslcrtd_program", 1),
+    ("cachemgr_passwd", 0),
+    ("ftp_user", 0),
+    ("wccp2_service", 3),
+];
+/// Beginnings of options that hold passwords.
+const PASSWORDS: [&str; 2] = ["login=", "password="];
+const DAEMON: &str = "daemon:";
+const DATABASE_PARTS: usize = 5;
+/// Characters that change the order of a line or are not seen.
+const INVISIBLE: [RangeInclusive<char>; 4] = [
+    '\u{61c}'..='\u{61c}',
+    '\u{200b}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{feff}'..='\u{feff}',
+];
+const MACROS: [(&str, &str); 3] = [
+    ("${process_number}", "1"),
+    ("${process_name}", "squid"),
+    ("${service_name}", "squid"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> Vec<(usize, String)> {
+        let lines = lines("squid.conf", text);
+        lines.map(|line| (line.place.line, line.shown())).collect()
+    }
+
+    #[test]
+    fn comments_and_empty_lines_are_left_out_and_lines_continue() {
+        let text =
+            "# c\n\n  http_port 3128 # c\nacl a src \\\n  10.0.0.1 \\\n10.0.0.2\n#x \\\nvia on\n";
+        assert_eq!(
+            shown(text),
+            [
+                (3, "http_port 3128".into()),
+                (4, "acl a src 10.0.0.1 10.0.0.2".into()),
+                (8, "via on".into())
+            ]
+        );
+    }
+
+    #[test]
+    fn quoted_words_are_one_word() {
+        let line = words(r#"acl x src "/etc/squid/my file" "a\"b" c"d # "e""#);
+        let texts: Vec<_> = line.iter().map(|it| (&*it.text, it.is_quoted)).collect();
+        let expected = [
+            ("acl", false),
+            ("x", false),
+            ("src", false),
+            ("/etc/squid/my file", true),
+            ("a\"b", true),
+            ("c\"d", false),
+        ];
+        assert_eq!(texts, expected);
+        assert_eq!(words("a \"never closed").len(), 2);
+        assert_eq!(words("a \"\\").len(), 2);
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for text in [
+            "cache_peer isp.example parent 3128 0 login=me:SECRET no-query",
+            "auth_param basic program /usr/lib/squid/basic_ldap_auth -w SECRET",
+            "cachemgr_passwd SECRET all",
+            "external_acl_type x ldap -w SECRET",
+            "redirect_program /x SECRET",
+            "location_rewrite_program /x SECRET",
+            "sslcrtvalidator_program /x SECRET",
+            "access_log daemon:/host/squid/log/me/SECRET",
+        ] {
+            let shown = &shown(text)[0].1;
+            assert!(!shown.contains("SECRET"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_shown_line_is_one_line_without_odd_characters() {
+        let long = format!("acl x src {}", "10.0.0.1 ".repeat(1000));
+        assert!(shown(&long)[0].1.len() < 200);
+        let odd = shown("via \u{1b}[31m\u{202e}\u{7}\u{2066}\u{2069}\u{61c}");
+        assert_eq!(odd[0].1, "via ?[31m?????");
+        let log = shown("access_log daemon:/var/log/squid/access.log");
+        assert_eq!(log[0].1, "access_log daemon:/var/log/squid/access.log");
+    }
+
+    #[test]
+    fn macros_are_those_of_the_first_process() {
+        assert_eq!(shown("if ${process_number} = 1")[0].1, "if 1 = 1");
+    }
+}

@@ -1,0 +1,658 @@
+//! `hashcache import`: a Squid configuration becomes one of ours.
+//!
+//! Each setting has its Squid directive above it; a directive without a counterpart is named with
+//! its line and the reason, in the file and on standard error.
+//!
+//! Invariants: no directive is left out in silence. Nothing is opened that Squid keeps closed,
+//! except by a line that is named with NOT DENIED. A time ends one minute earlier than in Squid,
+//! also that of a line that denies. The work and the output are bounded, whatever is read.
+
+mod access;
+mod acl;
+mod address;
+mod auth;
+mod condition;
+mod directives;
+mod draft;
+mod hosts;
+mod lines;
+mod listeners;
+mod peers;
+mod ranges;
+mod refresh;
+mod rules;
+mod sites;
+mod source;
+mod storage;
+mod values;
+mod week;
+mod work;
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Args;
+
+use self::access::AccessLines;
+use self::acl::{Acls, MANAGER, TO_LOCAL};
+use self::draft::{Comments, Draft, Fate, strings};
+use self::lines::Line;
+use self::listeners::Role;
+use self::peers::PeerLines;
+use self::source::Source;
+use crate::fault::Fault;
+use crate::output::{NOT_WELL, tell};
+
+/// Arguments of `hashcache import`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Run it where Squid runs: it reads the files that the configuration names. Check the result with
+`hashcache config check`.
+Exit status: 0 all imported, 1 something has no counterpart (the result is written), 2 failed.")]
+pub struct ImportArgs {
+    /// Configuration of Squid
+    file: PathBuf,
+    /// Write to this file, which must not exist, instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// Imports.
+pub fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
+    let source = source::read(&args.file);
+    let source =
+        source.with_context(|| Fault::new(format!("cannot read {}", args.file.display())))?;
+    let draft = import(source);
+    let text = draft.text(&args.file.to_string_lossy());
+    match &args.out {
+        Some(path) => write_new(path, &text)?,
+        None => io::stdout().write_all(text.as_bytes())?,
+    }
+    tell(&report(&draft));
+    let is_whole = draft
+        .remarks
+        .iter()
+        .all(|remark| remark.fate != Fate::Missing);
+    Ok(match is_whole {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(NOT_WELL),
+    })
+}
+
+fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
+    let made = OpenOptions::new().write(true).create_new(true).open(path);
+    let written = made.and_then(|file| write_whole(file, path, text));
+    written.map_err(|error| {
+        let fault = Fault::new(format!("cannot write {}", path.display()));
+        let fault = match error.kind() {
+            io::ErrorKind::AlreadyExists => fault.hint("give another name, or move the file away"),
+            _ => fault,
+        };
+        anyhow::Error::new(error).context(fault)
+    })
+}
+
+/// Writes `text`. After an error there is no file: half a configuration could be taken for one.
+fn write_whole(mut file: impl io::Write, path: &Path, text: &str) -> io::Result<()> {
+    file.write_all(text.as_bytes()).inspect_err(|_| {
+        // What cannot be removed either is told by the error that is returned.
+        let _ = fs::remove_file(path);
+    })
+}
+
+/// What was not imported, a line for each directive, and a summary.
+fn report(draft: &Draft) -> String {
+    let missing = draft.remarks.iter().filter(|it| it.fate == Fate::Missing);
+    let mut text: String = missing
+        .clone()
+        .map(|remark| format!("{}: not imported: {}\n", remark.directive, remark.reason))
+        .collect();
+    let unneeded = draft.remarks.len() - missing.clone().count();
+    text.push_str(&format!(
+        "{} directives imported, {unneeded} need no setting, {} not imported or not wholly\n",
+        draft.imported,
+        missing.count()
+    ));
+    text
+}
+
+/// The lines of a configuration by what they are needed for.
+struct Sorted<'a>(HashMap<&'a str, Vec<&'a Line>>);
+
+impl<'a> Sorted<'a> {
+    fn all(&self, name: &str) -> Vec<&'a Line> {
+        self.0.get(name).cloned().unwrap_or_default()
+    }
+
+    /// The line that counts, of a directive that Squid takes once.
+    fn last(&self, name: &str) -> Option<&'a Line> {
+        self.0.get(name).and_then(|lines| lines.last().copied())
+    }
+}
+
+/// The configuration that says what `source` does.
+fn import(source: Source) -> Draft {
+    let mut draft = Draft::default();
+    for failed in &source.failed {
+        draft.failed(failed);
+    }
+    for line in &source.skipped {
+        draft.unneeded(line, "it is for another case of `if`");
+    }
+    let mut sorted = Sorted(HashMap::new());
+    for line in &source.lines {
+        sorted.0.entry(&line.name).or_default().push(line);
+    }
+    let ports = [sorted.all("http_port"), sorted.all("https_port")].concat();
+    let role = listeners::role(&ports);
+    let users = auth::import(&mut draft, &sorted.all("auth_param"));
+    let acl_lines: Vec<Line> = sorted.all("acl").into_iter().cloned().collect();
+    let acls = Acls::new(&acl_lines, &users);
+    listeners::import(&mut draft, &ports, role);
+    storage::import(
+        &mut draft,
+        &sorted.all("cache_dir"),
+        sorted.last("cache_mem"),
+        sorted.last("maximum_object_size"),
+    );
+    let peers = PeerLines {
+        cache_peer: sorted.all("cache_peer"),
+        peer_access: [
+            sorted.all("cache_peer_access"),
+            sorted.all("cache_peer_domain"),
+        ]
+        .concat(),
+        always_direct: sorted.all("always_direct"),
+        never_direct: sorted.all("never_direct"),
+        icp_port: sorted.last("icp_port"),
+        htcp_port: sorted.last("htcp_port"),
+    };
+    let access = AccessLines {
+        acl: sorted.all("acl"),
+        http_access: sorted.all("http_access"),
+        cache: [sorted.all("cache"), sorted.all("no_cache")].concat(),
+    };
+    match role {
+        Role::Forward => {
+            access::import(&mut draft, &access, &acls, users.as_ref().ok());
+            peers::import(&mut draft, &peers, &acls);
+            suggest_gateways(&mut draft);
+        }
+        Role::Reverse => {
+            let default_sites = listeners::default_sites(&ports);
+            sites::import(
+                &mut draft,
+                &peers,
+                &access.http_access,
+                &default_sites,
+                &acls,
+            );
+            if !draft.has_table("site", "hosts") {
+                close_ports(&mut draft, &ports);
+            }
+            for line in &access.cache {
+                draft.missing(line, "in front of a site there are no access rules");
+            }
+        }
+    }
+    refresh::import(&mut draft, &sorted.all("refresh_pattern"));
+    for line in &source.lines {
+        match directives::treatment(&line.name) {
+            Some(treatment) => directives::import(&mut draft, line, treatment),
+            None => draft.missing(line, "unknown directive"),
+        }
+    }
+    remark_acls(&mut draft, &source.lines, &acls);
+    remark_repeated(&mut draft, &sorted);
+    draft
+}
+
+/// Without a site, the ports would be those of a forward proxy.
+fn close_ports(draft: &mut Draft, ports: &[&Line]) {
+    for key in ["listen", "tls_cert", "tls_key"] {
+        draft.turn_off(key);
+    }
+    for line in ports {
+        draft.missing(
+            line,
+            "no site is known: write a [[site]], and remove the # before `listen`",
+        );
+    }
+}
+
+/// Squid serves FTP URLs without a setting.
+fn suggest_gateways(draft: &mut Draft) {
+    let why = "Squid also fetches ftp:// URLs for clients. Few clients ask for them today.";
+    draft.suggest("gateways", strings(&["ftp"]), Comments::text(why));
+}
+
+/// Tells of each `acl` line whether it could be read.
+fn remark_acls(draft: &mut Draft, lines: &[Line], acls: &Acls) {
+    let mut used = HashSet::new();
+    for line in lines {
+        // The name of an `acl`, and its type, are no use of it.
+        let from = if line.name == "acl" { 2 } else { 0 };
+        let words = line.args_from(from).iter();
+        used.extend(words.map(|it| it.text.trim_start_matches('!').to_ascii_lowercase()));
+    }
+    for line in lines.iter().filter(|line| line.name == "acl") {
+        let name = line.arg(0);
+        match acls.get(name).map(|acl| (&*acl.kind, &acl.alternatives)) {
+            _ if !used.contains(&name.to_ascii_lowercase()) => {
+                draft.unneeded(line, "no other directive names it");
+            }
+            Some((kind @ (MANAGER | TO_LOCAL), _)) => remark_built_in(draft, line, kind),
+            Some((_, Err(reason))) => draft.missing(line, reason),
+            Some((kind, _)) if kind != line.arg(1) => {
+                draft.missing(line, "Squid has an acl of this name and of another type");
+            }
+            _ => draft.imported += 1,
+        }
+    }
+}
+
+/// Tells of a line that writes out an `acl` whose requests the proxy refuses, or never gets.
+fn remark_built_in(draft: &mut Draft, line: &Line, kind: &str) {
+    let mut values = line.args_from(2).iter();
+    match kind == MANAGER || values.all(|word| address::is_local(&word.text)) {
+        true => draft.unneeded(line, "Squid has this acl without a line"),
+        false => draft.missing(
+            line,
+            "NOT DENIED: the addresses that it adds to those of this machine; write them as \
+             deny_destination",
+        ),
+    }
+}
+
+/// Tells of directives that Squid takes once, and that stand there several times.
+fn remark_repeated(draft: &mut Draft, sorted: &Sorted<'_>) {
+    for name in ["cache_mem", "maximum_object_size", "icp_port", "htcp_port"] {
+        let lines = sorted.all(name);
+        for line in lines.iter().rev().skip(1) {
+            draft.unneeded(line, "a later line replaces it");
+        }
+    }
+}
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::lines::Place;
+    use super::source::Failed;
+    use super::*;
+    use crate::settings::{self, Effective, Environment};
+
+    /// The draft of a configuration, and the settings that it gives.
+    fn imported(text: &str) -> (Draft, String) {
+        let source = Source {
+            lines: lines::lines("squid.conf", text).collect(),
+            ..Source::default()
+        };
+        let draft = import(source);
+        let text = draft.text("squid.conf");
+        (draft, text)
+    }
+
+    fn loaded(text: &str) -> anyhow::Result<Effective> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let environment = Environment {
+            variables: [("HOME".to_owned(), "/home-of-tests".to_owned())].into(),
+            is_root: false,
+            processors: 4,
+        };
+        settings::load(Some(file.path()), vec![], &environment)
+    }
+
+    #[test]
+    fn every_line_is_imported_or_told() {
+        let text = "http_port 3128\nnew_directive 1\nacl a src 10.0.0.0/8\nacl b src 10.0.0.1\n\
+                    http_access allow a\nvia on\ndelay_pools 1\nacl c url_regex x\n\
+                    http_access deny c\nhttp_access deny all\ncache_mem 1 MB\ncache_mem 2 MB\n";
+        let (draft, text) = imported(text);
+        loaded(&text).unwrap();
+        let told: Vec<&str> = draft.remarks.iter().map(|it| &*it.directive).collect();
+        for line in [2, 4, 6, 7, 8, 9, 11] {
+            let place = format!("squid.conf:{line}: ");
+            assert!(
+                told.iter().any(|it| it.starts_with(&place)),
+                "{line}: {told:?}"
+            );
+        }
+        assert_eq!(draft.imported, 5);
+        let unsaid = draft
+            .remarks
+            .iter()
+            .find(|it| it.directive.contains(":9:"))
+            .unwrap();
+        assert!(unsaid.reason.starts_with("NOT DENIED"), "{unsaid:?}");
+    }
+
+    #[test]
+    fn a_built_in_acl_that_is_written_out_is_unneeded_unless_it_adds_something() {
+        let (draft, _) = imported(
+            "acl manager proto cache_object\nacl to_localhost dst 127.0.0.0/8 ::1\n\
+             acl to_localhost dst 192.0.2.1\nhttp_access deny manager to_localhost\n",
+        );
+        let fates: Vec<Fate> = draft.remarks.iter().map(|it| it.fate).collect();
+        assert_eq!(
+            fates,
+            [
+                Fate::Unneeded,
+                Fate::Unneeded,
+                Fate::Unneeded,
+                Fate::Missing
+            ],
+            "{:?}",
+            draft.remarks
+        );
+    }
+
+    #[test]
+    fn half_a_result_is_removed() {
+        struct Full;
+        impl io::Write for Full {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("new.toml");
+        fs::write(&path, "half").unwrap();
+        assert!(write_whole(Full, &path, "text").is_err());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn an_empty_configuration_is_one_of_ours() {
+        let (draft, text) = imported("");
+        loaded(&text).unwrap();
+        assert!(draft.remarks.is_empty());
+    }
+
+    #[test]
+    fn a_port_of_sites_that_are_not_known_is_not_opened() {
+        let (draft, text) = imported("http_port 80 accel vhost\n");
+        let listen = loaded(&text).unwrap().values.listen;
+        assert!(
+            listen.iter().all(|it| it.address.ip().is_loopback()),
+            "{text}"
+        );
+        assert_eq!(draft.remarks.len(), 1);
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_are_told() {
+        let line = Line {
+            place: Place {
+                file: Rc::from("squid.conf"),
+                line: 1,
+            },
+            name: "include".to_owned(),
+            args: vec![],
+        };
+        let source = Source {
+            failed: vec![Failed {
+                directive: line.shown_with_place(),
+                reason: "why".to_owned(),
+            }],
+            skipped: vec![line],
+            ..Source::default()
+        };
+        let draft = import(source);
+        let fates: Vec<Fate> = draft.remarks.iter().map(|it| it.fate).collect();
+        assert_eq!(fates, [Fate::Missing, Fate::Unneeded]);
+        assert!(report(&draft).contains("squid.conf:1: include: not imported: why\n"));
+    }
+
+    /// Words of configurations, also of broken ones.
+    const WORDS: [&str; 96] = [
+        "acl",
+        "acl",
+        "acl",
+        "http_access",
+        "http_access",
+        "http_access",
+        "http_port",
+        "https_port",
+        "cache_peer",
+        "cache_peer_access",
+        "always_direct",
+        "never_direct",
+        "icp_port",
+        "htcp_port",
+        "cache_dir",
+        "cache_mem",
+        "maximum_object_size",
+        "refresh_pattern",
+        "auth_param",
+        "cache",
+        "access_log",
+        "visible_hostname",
+        "cache_mgr",
+        "connect_timeout",
+        "negative_ttl",
+        "workers",
+        "a",
+        "b",
+        "c",
+        "d",
+        "a",
+        "b",
+        "c",
+        "!a",
+        "!b",
+        "!c",
+        "!d",
+        "all",
+        "!all",
+        "src",
+        "dst",
+        "dstdomain",
+        "port",
+        "method",
+        "time",
+        "proxy_auth",
+        "any-of",
+        "all-of",
+        "dstdom_regex",
+        "url_regex",
+        "allow",
+        "deny",
+        "allow",
+        "deny",
+        "allow",
+        "10.0.0.0/8",
+        "10.1.2.3",
+        "0.0.0.0/0",
+        "::/0",
+        "fc00::/7",
+        "::ffff:0:0/96",
+        "::fffe:0:0/96",
+        ".a.test",
+        "b.test",
+        "a.a.test",
+        "80",
+        "443",
+        "1-65535",
+        "0",
+        "GET",
+        "connect",
+        "CONNECT",
+        "MTWHF",
+        "08:00-15:30",
+        "S",
+        "REQUIRED",
+        "zoe",
+        "localhost",
+        "manager",
+        "to_localhost",
+        "3128",
+        "127.0.0.1:3180",
+        "accel",
+        "intercept",
+        "defaultsite=w.test",
+        "p.test",
+        "parent",
+        "sibling",
+        "originserver",
+        "no-query",
+        "name=b",
+        "round-robin",
+        ".",
+        r"\.(gif|png)$",
+        "1440",
+        "20%",
+    ];
+
+    #[test]
+    fn whatever_the_configuration_the_result_is_one_of_ours() {
+        let mut rng = fastrand::Rng::with_seed(16);
+        let (mut rules, mut sites, mut peers) = (0, 0, 0);
+        for round in 0..1000 {
+            let mut text = String::new();
+            for _ in 0..rng.usize(1..40) {
+                let words = (0..rng.usize(1..8)).map(|_| WORDS[rng.usize(..WORDS.len())]);
+                let words: Vec<&str> = words.collect();
+                // Half of the lines are of the forms that are understood.
+                let mut one_of = |two: [&'static str; 2]| two[rng.usize(..2)];
+                let (ab, cd) = (one_of(["a", "b"]), one_of(["c", "d"]));
+                let (allow, kind) = (one_of(["allow", "deny"]), one_of(["parent", "sibling"]));
+                let rest = words.join(" ");
+                let line = match rng.u8(0..12) {
+                    0 => format!("acl {ab} src {rest}"),
+                    1 => format!("acl {cd} dstdomain .{}.test", rng.u8(..)),
+                    2 | 3 => format!("http_access {allow} {rest}"),
+                    4 => format!("cache_peer {ab}.test {kind} 3128 3130 {}", words[0]),
+                    5 => format!("cache_peer_access {ab}.test {allow} {cd}"),
+                    6 => "icp_port 3130".to_owned(),
+                    7 if rng.u8(..) < 20 => format!(
+                        "http_port 80 accel defaultsite=w.test\n\
+                         http_access allow all\n\
+                         cache_peer {ab}.o.test parent 80 0 originserver {rest}"
+                    ),
+                    _ => rest,
+                };
+                text.push_str(&format!("{line}\n"));
+            }
+            let (_, result) = imported(&text);
+            match loaded(&result) {
+                Ok(effective) => {
+                    rules += usize::from(!effective.values.access.is_empty());
+                    sites += usize::from(effective.values.is_reverse());
+                    peers += usize::from(!effective.values.peers.peers.is_empty());
+                }
+                Err(error) => {
+                    let error = crate::fault::render(&error);
+                    panic!("round {round}: {error}\n{text}\n----\n{result}")
+                }
+            }
+        }
+        assert!(
+            rules > 300 && sites > 15 && peers > 150,
+            "{rules} {sites} {peers}"
+        );
+    }
+
+    /// Sets that differ in one of many hosts, each of which is compared with each.
+    fn many_sets() -> String {
+        let hosts: String = (0..1999).map(|n| format!(" .h{n}.test")).collect();
+        let mut text: String = (0..25)
+            .map(|set| format!("acl s{set} dstdomain{hosts} z{set}.test\n"))
+            .collect();
+        for rule in 0..rules::RULES_MAX {
+            let (last, set) = (60_000 - rule, rule % 25);
+            text.push_str(&format!(
+                "acl p{rule} port 1-{last}\nhttp_access allow s{set} p{rule}\n"
+            ));
+        }
+        text + &"http_access deny s1 s2 s3 !s4\n".repeat(100)
+    }
+
+    /// A set of long names, in every rule.
+    fn long_rules() -> String {
+        let long = "x".repeat(60);
+        let hosts: String = (0..2000)
+            .map(|n| format!(" {long}.{long}.{long}.h{n}.test"))
+            .collect();
+        let mut text = format!("acl long dstdomain{hosts}\n");
+        for rule in 0..1000 {
+            text.push_str(&format!(
+                "acl p{rule} port {}\nhttp_access allow long p{rule}\n",
+                rule + 1
+            ));
+        }
+        text
+    }
+
+    /// Many hosts and many lines, in front of a site.
+    fn many_sites() -> String {
+        let mut text = "http_port 80 accel\n".to_owned();
+        for set in 0..20 {
+            let hosts: String = (0..2000).map(|n| format!(" h{n}.s{set}.test")).collect();
+            text.push_str(&format!("acl s{set} dstdomain{hosts}\n"));
+        }
+        for peer in 0..64 {
+            text.push_str(&format!(
+                "cache_peer 10.0.0.{peer} parent 80 0 originserver\n"
+            ));
+        }
+        let all: String = (0..20)
+            .map(|set| format!("http_access allow s{set}\n"))
+            .collect();
+        text + &all.repeat(50)
+    }
+
+    #[test]
+    fn rules_that_are_too_much_together_serve_nobody() {
+        for text in [many_sets(), long_rules()] {
+            let (draft, result) = imported(&text);
+            let table: toml::Table = toml::from_str(&result).unwrap();
+            let rules = table["access"].as_array().unwrap();
+            assert_eq!(
+                (rules.len(), rules[0]["action"].as_str()),
+                (1, Some("deny"))
+            );
+            let told = draft
+                .remarks
+                .iter()
+                .filter(|it| it.reason.contains("NOBODY IS SERVED"));
+            assert!(told.count() >= 1000);
+        }
+    }
+
+    #[test]
+    fn hostile_lines_end_soon_and_take_little_memory() {
+        let many = |line: &str| line.repeat(20_000);
+        let hosts: String = (0..2000).map(|n| format!(".h{n}.test ")).collect();
+        for text in [
+            many("http_port 3128 x y z\n"),
+            many("cache_peer a.test parent 3128 0 x\ncache_peer_access a.test allow all\n"),
+            many("acl a dstdomain .x.test\nhttp_access deny !a\nhttp_access allow a\n"),
+            many("auth_param basic program /none/basic_ncsa_auth /none\n"),
+            format!(
+                "acl a dstdomain {hosts}\n{}",
+                many("http_access deny !a\ncache deny a\n")
+            ),
+            format!(
+                "acl a src 10.0.0.0/8\n{}",
+                many("acl b any-of a !a\nhttp_access deny !b b\n")
+            ),
+            format!("unknown {}\n", "x ".repeat(100_000)),
+            many_sites(),
+            format!("http_port 3128 {}\n", "x ".repeat(100_000)),
+            format!("refresh_pattern {} 0 20% 1\n", "(a|b)".repeat(10_000)),
+        ] {
+            let (_, result) = imported(&text);
+            assert!(result.len() < 16 << 20, "{} bytes", result.len());
+            loaded(&result).unwrap();
+        }
+    }
+}

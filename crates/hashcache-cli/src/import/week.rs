@@ -1,0 +1,154 @@
+//! Times of the week: Squid's `time`, and ours.
+//!
+//! Minutes of the week are counted from Monday, 00:00. Squid serves a request until the end of the
+//! last minute that it names, our rules until its beginning: a rule ends one minute earlier, also
+//! one that denies.
+
+use super::condition::MINUTE_MAX;
+use super::ranges::Ranges;
+
+/// The minutes that the values of an `acl … time` name on one line: days, hours, or days and then
+/// hours.
+pub fn read(words: &[&str]) -> Option<Ranges> {
+    let (mut days, mut hours) = (0_u8, None);
+    for word in words {
+        match word.split_once('-') {
+            // Hours end a span: what Squid makes of words after them is not said by days and hours.
+            _ if hours.is_some() => return None,
+            Some((from, until)) => {
+                let span = (minute(from)?, minute(until)?);
+                // Squid refuses hours that go over midnight.
+                hours = Some((span.0 < span.1).then_some(span)?);
+            }
+            None => {
+                days = word
+                    .chars()
+                    .try_fold(days, |days, c| Some(days | day(c)?))?;
+            }
+        }
+    }
+    let days = if days == 0 { EVERY_DAY } else { days };
+    let (from, until) = hours.unwrap_or((0, DAY));
+    let minutes = (0..7).filter(|day| days & (1 << day) != 0);
+    let minutes = minutes.map(|day: u128| (day * DAY + from, day * DAY + until - 1));
+    Some(Ranges::new(minutes))
+}
+
+/// The minutes as our rules write them: for each span of hours, the days that have it.
+pub fn written(minutes: &Ranges) -> Vec<String> {
+    let mut spans = Vec::<((u128, u128), Vec<usize>)>::new();
+    for day in 0..7_usize {
+        let start = day as u128 * DAY;
+        let of_day = minutes.intersection(&Ranges::new([(start, start + DAY - 1)]));
+        for (first, last) in of_day.iter() {
+            let hours = (first - start, last - start + 1);
+            match spans.iter_mut().find(|(known, _)| *known == hours) {
+                Some((_, days)) => days.push(day),
+                None => spans.push((hours, vec![day])),
+            }
+        }
+    }
+    let spans = spans.into_iter().map(|((from, until), days)| {
+        let hours = format!("{}-{}", clock(from), clock(until));
+        match (days.len(), (from, until) == (0, DAY)) {
+            (7, _) => hours,
+            (_, true) => days_text(&days),
+            (_, false) => format!("{} {hours}", days_text(&days)),
+        }
+    });
+    spans.collect()
+}
+
+/// Whether these are all minutes of the week.
+pub fn is_always(minutes: &Ranges) -> bool {
+    *minutes == Ranges::new([(0, MINUTE_MAX)])
+}
+
+/// `Mon-Fri`, or days with commas.
+fn days_text(days: &[usize]) -> String {
+    let mut texts = Vec::new();
+    for run in days.chunk_by(|a, b| a + 1 == *b) {
+        match run {
+            [first, .., last] => texts.push(format!("{}-{}", DAYS[*first], DAYS[*last])),
+            [day] => texts.push(DAYS[*day].to_owned()),
+            [] => {}
+        }
+    }
+    texts.join(",")
+}
+
+fn clock(minute: u128) -> String {
+    format!("{:02}:{:02}", minute / 60, minute % 60)
+}
+
+/// The days of a letter, Monday in the lowest bit.
+fn day(letter: char) -> Option<u8> {
+    Some(match letter {
+        'M' => 1,
+        'T' => 2,
+        'W' => 4,
+        'H' => 8,
+        'F' => 16,
+        'A' => 32,
+        'S' => 64,
+        'D' => 31,
+        _ => return None,
+    })
+}
+
+/// `8:00`, as a minute of the day; 24:00 is the end of the day.
+fn minute(text: &str) -> Option<u128> {
+    let (hours, minutes) = text.split_once(':')?;
+    let (hours, minutes): (u8, u8) = (hours.parse().ok()?, minutes.parse().ok()?);
+    let minute = u128::from(hours) * 60 + u128::from(minutes);
+    (minutes < 60 && minute <= DAY).then_some(minute)
+}
+
+const DAY: u128 = 24 * 60;
+const EVERY_DAY: u8 = 0x7f;
+const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn both(words: &[&str]) -> Vec<String> {
+        let times = written(&read(words).unwrap());
+        // Our own reader takes what is written.
+        for time in &times {
+            assert!(time.parse::<hashcache_proxy::WeekSpan>().is_ok(), "{time}");
+        }
+        times
+    }
+
+    #[test]
+    fn times_of_squid_become_times_of_rules() {
+        assert_eq!(both(&["MTWHF", "08:00-15:30"]), ["Mon-Fri 08:00-15:30"]);
+        assert_eq!(both(&["D"]), ["Mon-Fri"]);
+        assert_eq!(both(&["9:00-24:00"]), ["09:00-24:00"]);
+        assert_eq!(both(&["SA"]), ["Sat-Sun"]);
+        assert_eq!(both(&["MWS"]), ["Mon,Wed,Sun"]);
+        for wrong in [
+            &["X"][..],
+            &["22:00-06:00"],
+            &["8-9"],
+            &["08:00-24:01"],
+            &["8:60-9:00"],
+            &["MTWHF", "08:00-12:00", "13:00-16:00"],
+            &["08:00-12:00", "M"],
+        ] {
+            assert_eq!(read(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_opposite_of_school_hours_is_written_by_day() {
+        let lessons = read(&["MTWHF", "08:00-15:30"]).unwrap();
+        let times = written(&lessons.complement(MINUTE_MAX));
+        assert_eq!(
+            times,
+            ["Mon-Fri 00:00-08:00", "Mon-Fri 15:30-24:00", "Sat-Sun"]
+        );
+        assert!(is_always(&lessons.union(&lessons.complement(MINUTE_MAX))));
+    }
+}

@@ -1,0 +1,362 @@
+//! Access rules: `[[access]]` and `[[list]]` tables and the table `[networks]` of a configuration
+//! file.
+//!
+//! Called by `file` for each table, and by `mod` when all of them are known. A fault names the line
+//! of its table and says what to write instead.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use hashcache_proxy::{
+    AccessAction, AccessRule, AccessRuleError, AccessRules, AccessSettings, ListFormat,
+    ListSettings, Prefix, RuleClients,
+};
+use serde::Deserialize;
+
+use super::suggest;
+use super::words::one_of;
+use crate::fault::{Fault, Faults};
+
+/// One `[[access]]` as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccessTable {
+    name: Option<String>,
+    action: String,
+    clients: Option<Vec<String>>,
+    users: Option<Vec<String>>,
+    groups: Option<Vec<String>>,
+    destinations: Option<Vec<String>>,
+    lists: Option<Vec<String>>,
+    ports: Option<Vec<toml::Value>>,
+    methods: Option<Vec<String>>,
+    times: Option<Vec<String>>,
+    reason: Option<String>,
+}
+
+impl AccessTable {
+    /// The rule, or every fault of its fields.
+    pub fn rule(self) -> Result<AccessRule, Faults> {
+        let mut faults = Vec::new();
+        let action = one_of(&AccessAction::ALL, &self.action);
+        let action = action.map_err(|fault| faults.push(fault.at("action")));
+        let ports = self
+            .ports
+            .map(|ports| ports.iter().map(port_text).collect());
+        let rule = AccessRule {
+            clients: each(self.clients, client, ("clients", CLIENTS), &mut faults),
+            destinations: parsed(
+                self.destinations,
+                ("destinations", DESTINATIONS),
+                &mut faults,
+            ),
+            ports: parsed(ports, ("ports", PORTS), &mut faults),
+            methods: each(self.methods, method, ("methods", METHODS), &mut faults),
+            times: parsed(self.times, ("times", TIMES), &mut faults),
+            users: each(self.users, user, ("users", USERS), &mut faults),
+            groups: self.groups,
+            lists: self.lists,
+            name: self.name,
+            reason: self.reason,
+            ..AccessRule::of(action.unwrap_or(AccessAction::Deny))
+        };
+        match faults.is_empty() {
+            true => Ok(rule),
+            false => Err(Faults(faults)),
+        }
+    }
+}
+
+/// One `[[group]]` as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupTable {
+    name: String,
+    users: Vec<String>,
+}
+
+impl GroupTable {
+    /// The name of the group, and its users.
+    pub fn group(self) -> Result<(String, Vec<String>), Faults> {
+        if !is_name(&self.name) {
+            let fault = Fault::new(format!("`{}` is not a name for a group", self.name));
+            return Err(fault
+                .hint("use a letter, then letters, digits, `-` and `_`")
+                .into());
+        }
+        if self.users.is_empty() {
+            return Err(Fault::new(format!("the group `{}` is empty", self.name)).into());
+        }
+        let mut faults = Vec::new();
+        let users = each(Some(self.users), user, ("users", USERS), &mut faults);
+        match faults.is_empty() {
+            true => Ok((self.name, users.unwrap_or_default())),
+            false => Err(Faults(faults)),
+        }
+    }
+}
+
+/// One `[[list]]` as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListTable {
+    name: String,
+    files: Vec<PathBuf>,
+    format: Option<String>,
+}
+
+impl ListTable {
+    /// The settings of the list.
+    pub fn settings(self) -> Result<ListSettings, Fault> {
+        if !is_name(&self.name) {
+            let fault = Fault::new(format!("`{}` is not a name for a list", self.name));
+            return Err(fault.hint("use a letter, then letters, digits, `-` and `_`"));
+        }
+        if self.files.is_empty() {
+            return Err(Fault::new(format!(
+                "the list `{}` has no `files`",
+                self.name
+            )));
+        }
+        let format = self
+            .format
+            .as_deref()
+            .map(|word| one_of(&ListFormat::ALL, word));
+        Ok(ListSettings {
+            name: self.name,
+            files: self.files,
+            format: format
+                .transpose()
+                .map_err(|fault| fault.at("format"))?
+                .unwrap_or_default(),
+        })
+    }
+}
+
+/// A port as text: it may be a number in the file.
+fn port_text(port: &toml::Value) -> String {
+    match port {
+        toml::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Parses each word of a condition; what is wrong goes to `faults`.
+fn each<T, E: Display>(
+    words: Option<Vec<String>>,
+    read: impl Fn(&str) -> Result<T, E>,
+    (condition, hint): (&str, &str),
+    faults: &mut Vec<Fault>,
+) -> Option<Vec<T>> {
+    let mut values = Vec::new();
+    for word in words.as_ref()? {
+        match read(word) {
+            Ok(value) => values.push(value),
+            Err(error) => {
+                let fault = Fault::new(format!("`{word}`: {error}"));
+                faults.push(fault.at(condition).hint(hint));
+            }
+        }
+    }
+    Some(values)
+}
+
+/// The same for what reads itself.
+fn parsed<T: FromStr<Err: Display>>(
+    words: Option<Vec<String>>,
+    condition: (&str, &str),
+    faults: &mut Vec<Fault>,
+) -> Option<Vec<T>> {
+    each(words, str::parse, condition, faults)
+}
+
+/// A network, the name of one, or a word for many clients.
+fn client(word: &str) -> Result<RuleClients, &'static str> {
+    match word {
+        "all" => Ok(RuleClients::All),
+        "local" => Ok(RuleClients::Local),
+        _ => match word.parse() {
+            Ok(network) => Ok(RuleClients::Network(network)),
+            Err(_) if is_name(word) => Ok(RuleClients::Named(word.to_owned())),
+            Err(_) => Err("neither a network nor the name of one"),
+        },
+    }
+}
+
+/// Names have a letter, so that no mistyped address is taken for one.
+fn is_name(word: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    word.starts_with(|first: char| first.is_ascii_alphabetic()) && word.chars().all(is_part)
+}
+
+/// The name of a user, as Basic authentication can carry it.
+fn user(word: &str) -> Result<String, &'static str> {
+    let is_bad = |c: char| c == ':' || c.is_control();
+    match word.is_empty() || word.chars().any(is_bad) {
+        false => Ok(word.to_owned()),
+        true => Err("not the name of a user"),
+    }
+}
+
+/// Methods are tokens; all that are registered are in upper case.
+fn method(word: &str) -> Result<String, &'static str> {
+    let is_method = |c: char| c.is_ascii_uppercase() || "-_".contains(c);
+    match !word.is_empty() && word.chars().all(is_method) {
+        true => Ok(word.to_owned()),
+        false => Err("not the name of a method"),
+    }
+}
+
+/// One network of `[networks]`: its prefixes.
+pub fn network(name: &str, words: &[String]) -> Result<Vec<Prefix>, Faults> {
+    if !is_name(name) || ["all", "local"].contains(&name) {
+        let fault = Fault::new(format!("`{name}` is not a name for a network"));
+        let hint = "begin with a letter; `all` and `local` have a meaning of their own";
+        return Err(fault.hint(hint).into());
+    }
+    if words.is_empty() {
+        return Err(Fault::new(format!("the network `{name}` is empty")).into());
+    }
+    let mut faults = Vec::new();
+    let words = Some(words.to_vec());
+    let prefixes = parsed(words, (name, "write it as 10.1.0.0/16"), &mut faults);
+    match faults.is_empty() {
+        true => Ok(prefixes.unwrap_or_default()),
+        false => Err(Faults(faults)),
+    }
+}
+
+/// Compiles the rules; `places` says where each of them stands.
+pub fn compile(settings: &AccessSettings, places: &[String]) -> Result<AccessRules, Faults> {
+    AccessRules::new(settings).map_err(|wrong| {
+        let faults = wrong.into_iter().map(|wrong| {
+            let fault = rule_fault(&wrong.error, settings).at("access");
+            match places.get(wrong.rule) {
+                Some(place) => fault.at(place),
+                None => fault,
+            }
+        });
+        Faults(faults.collect())
+    })
+}
+
+fn rule_fault(error: &AccessRuleError, settings: &AccessSettings) -> Fault {
+    let fault = Fault::new(error.to_string());
+    match error {
+        AccessRuleError::Empty { condition } => fault.hint(format!(
+            "leave `{condition}` out if the rule is for all of them"
+        )),
+        AccessRuleError::UnknownNetwork { name } => {
+            let known = settings.networks.keys().map(String::as_str);
+            match suggest::nearest(name, known.chain(["all", "local"])) {
+                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+                None => fault.hint("write the networks of this name below `[networks]`"),
+            }
+        }
+        AccessRuleError::UnknownGroup { name } => {
+            let known = settings.groups.keys().map(String::as_str);
+            match suggest::nearest(name, known) {
+                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+                None => fault.hint("write a `[[group]]` with this name and its users"),
+            }
+        }
+        AccessRuleError::UnknownList { name } => {
+            let known = settings.lists.iter().map(|list| list.name.as_str());
+            match suggest::nearest(name, known) {
+                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+                None => fault.hint("write a `[[list]]` with this name and its files"),
+            }
+        }
+        AccessRuleError::Unreachable { .. } => {
+            fault.hint("the first rule that matches decides: move this one up, or remove it")
+        }
+        _ => fault,
+    }
+}
+
+const CLIENTS: &str = "write 10.1.0.0/16, a name of `[networks]`, `local` or `all`";
+const DESTINATIONS: &str =
+    "write example.org for one host, .example.org for it and every host below, or a network";
+const USERS: &str = "a name is not empty and has no colon";
+const PORTS: &str = "write 443 or \"8000-8999\"";
+const METHODS: &str = "write it in capitals, as in \"POST\"; a tunnel has the method CONNECT";
+const TIMES: &str = "write \"Mon-Fri 08:00-15:30\", \"Sat,Sun\" or \"22:00-06:00\"";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(text: &str) -> Result<AccessRule, Faults> {
+        toml::from_str::<AccessTable>(text).unwrap().rule()
+    }
+
+    #[test]
+    fn every_condition_of_a_rule_is_read() {
+        let rule = rule(
+            "name = \"lessons\"
+             action = \"no-cache\"
+             clients = [\"pupils\", \"10.0.0.0/8\", \"local\", \"all\"]
+             destinations = [\"example.org\", \".example.com\", \"192.0.2.1\"]
+             users = [\"anna\", \"zo\u{eb}\"]
+             groups = [\"staff\"]
+             lists = [\"ads\"]
+             ports = [80, \"8000-8999\"]
+             methods = [\"GET\", \"CONNECT\"]
+             times = [\"Mon-Fri 08:00-15:30\"]
+             reason = \"Lessons.\"",
+        );
+        let rule = rule.unwrap();
+        assert_eq!(rule.action, AccessAction::NoCache);
+        assert_eq!(
+            rule.clients.unwrap()[0],
+            RuleClients::Named("pupils".into())
+        );
+        assert_eq!(rule.destinations.unwrap().len(), 3);
+        assert_eq!(rule.users.unwrap(), ["anna", "zo\u{eb}"]);
+        assert_eq!(rule.groups.unwrap(), ["staff"]);
+        assert_eq!(rule.lists.unwrap(), ["ads"]);
+        assert_eq!(rule.ports.unwrap().len(), 2);
+        assert_eq!(rule.methods.unwrap(), ["GET", "CONNECT"]);
+        assert_eq!(rule.times.unwrap().len(), 1);
+    }
+
+    #[test]
+    fn every_fault_of_a_rule_is_reported_with_its_condition() {
+        let Faults(faults) = rule(
+            "action = \"dney\"
+             clients = [\"10.0.0.1/8\"]
+             users = [\"a:b\"]
+             destinations = [\"*.example.org\"]
+             ports = [0]
+             methods = [\"get\"]
+             times = [\"Monday\"]",
+        )
+        .unwrap_err();
+        let said: Vec<&str> = faults.iter().map(|fault| &fault.what[..14]).collect();
+        assert_eq!(
+            said,
+            [
+                "action: `dney`",
+                "clients: `10.0",
+                "destinations: ",
+                "ports: `0`: ex",
+                "methods: `get`",
+                "times: `Monday",
+                "users: `a:b`: ",
+            ]
+        );
+        assert_eq!(faults[0].hint.as_deref(), Some("did you mean `deny`?"));
+    }
+
+    #[test]
+    fn names_of_networks_are_words() {
+        let words = ["10.1.0.0/16".to_owned()];
+        assert_eq!(network("pupils", &words).unwrap().len(), 1);
+        for name in ["all", "local", "10", "a b", ""] {
+            assert!(network(name, &words).is_err(), "{name}");
+        }
+        assert!(network("pupils", &[]).is_err());
+        assert!(network("pupils", &["10.1.0.1/16".to_owned()]).is_err());
+    }
+}

@@ -1,0 +1,264 @@
+//! `import`: configurations of Squid as schools, libraries and providers have them become
+//! configurations that `config check` takes.
+
+use std::fs;
+
+use crate::{Home, Outcome};
+
+/// Imports a configuration of `squid/` in a home with the files that it names, checks the result,
+/// and returns the outcome with the result.
+fn imported(home: &Home, text: &str) -> (Outcome, String) {
+    let text = text.replace("@HOME@", &home.path().display().to_string());
+    home.file("squid.conf", &text);
+    let outcome = home.hashcache(&["import", "squid.conf", "--out", "new.toml"], &[]);
+    assert!(outcome.stdout.is_empty(), "{outcome:?}");
+    let check = home.hashcache(&["config", "check", "new.toml"], &[]);
+    let result = fs::read_to_string(home.path().join("new.toml")).expect("a result");
+    assert_eq!(check.status, Some(0), "{}\n{result}", check.stderr);
+    (outcome, result)
+}
+
+/// Whether each text is in the result, one after the other.
+fn has_in_order(result: &str, texts: &[&str]) {
+    let mut rest = result;
+    for text in texts {
+        match rest.split_once(text) {
+            Some((_, after)) => rest = after,
+            None => panic!("{text:?} is not, or not there, in:\n{result}"),
+        }
+    }
+}
+
+/// Whether each line of standard error begins as one of these, in this order.
+fn tells(outcome: &Outcome, lines: &[&str]) {
+    let told: Vec<&str> = outcome.stderr.lines().collect();
+    for line in lines {
+        let found = told
+            .iter()
+            .any(|it| it.starts_with(line) && it.contains(": not imported: "));
+        assert!(found, "{line:?} is not told in:\n{}", outcome.stderr);
+    }
+    let missing = told
+        .iter()
+        .filter(|it| it.contains(": not imported: "))
+        .count();
+    assert_eq!(missing, lines.len(), "{}", outcome.stderr);
+}
+
+#[test]
+fn debians_configuration_is_imported_as_a_whole() {
+    let home = Home::new();
+    fs::create_dir(home.path().join("conf.d")).unwrap();
+    home.file("conf.d/debian.conf", "logfile_rotate 0\n");
+    let (outcome, result) = imported(&home, include_str!("squid/debian.conf"));
+    assert_eq!(outcome.status, Some(0), "{}", outcome.stderr);
+    tells(&outcome, &[]);
+    has_in_order(
+        &result,
+        &[
+            "listen = [\"[::]:3128\"]\n",
+            "\"1025-65535\"",
+            "allow_connect_port = [\"443\"]\n",
+            "# squid.conf:26: http_access allow localhost\n[[access]]\naction = \"allow\"\n\
+             clients = [\"127.0.0.1/32\", \"::1/128\"]\n",
+            "# squid.conf:27: http_access deny all\n[[access]]\naction = \"deny\"\n",
+        ],
+    );
+}
+
+#[test]
+fn a_school_keeps_its_rules_lists_and_users() {
+    let home = Home::new();
+    home.file("blocked.txt", ".casino.example\nads.example\n");
+    home.file("exam-room.txt", "10.1.7.0/24 # room 7\n");
+    let hash = "$2y$05$bvIG6Nmid91Mu9RcmmWZfO5HJIMCT8riNW0hEp8f6/FuA2/mHZFpe";
+    home.file("passwd", &format!("okafor:{hash}\nlee:{hash}\n"));
+    let (outcome, result) = imported(&home, include_str!("squid/school.conf"));
+    assert_eq!(outcome.status, Some(1));
+    tells(
+        &outcome,
+        &[
+            "squid.conf:14: acl badwords",
+            "squid.conf:25: http_access deny badwords",
+            "squid.conf:39: refresh_pattern",
+            "squid.conf:39: refresh_pattern",
+            "squid.conf:44: dns_nameservers",
+            "squid.conf:46: via off",
+            "squid.conf:47: delay_pools",
+            "squid.conf:48: delay_class",
+            "squid.conf:49: delay_access",
+            "squid.conf:50: delay_parameters",
+        ],
+    );
+    assert!(outcome.stderr.contains("NOT DENIED"), "{}", outcome.stderr);
+    has_in_order(
+        &result,
+        &[
+            "cache_size = \"2000MiB\"\n",
+            "memory = \"130MiB\"\n",
+            "max_object_size = \"256MiB\"\n",
+            "allow_connect_port = [\"443\", \"8443\"]\n",
+            "login_networks = [\"10.2.0.0/16\", \"127.0.0.0/8\", \"::1/128\"]\n",
+            "contact = \"it@greenfield.example\"\n",
+            "# squid.conf:24: http_access deny blocked\n[[access]]\naction = \"deny\"\n\
+             lists = [\"blocked\"]\n",
+            "# For the exceptions of squid.conf:27.\n[[access]]\naction = \"allow\"\n\
+             clients = [\"exam\"]\n",
+        ],
+    );
+    has_in_order(
+        &result,
+        &[
+            "# squid.conf:27: http_access deny exam !learning\n[[access]]\naction = \"deny\"\n\
+             clients = [\"exam\"]\n\n",
+            "clients = [\"pupils\"]\ndestinations = [\".twitch.tv\", \".youtube.com\"]\n\
+             times = [\"Mon-Fri 08:00-15:30\"]\n",
+            "users = [\"okafor\"]\n",
+            "groups = [\"squid-users\"]\n",
+            "[[list]]\nname = \"blocked\"\n",
+            "[[group]]\nname = \"squid-users\"\nusers = [\"lee\", \"okafor\"]\n",
+            "[[rule]]\npath = [",
+        ],
+    );
+}
+
+#[test]
+fn a_library_opens_what_its_list_has() {
+    let home = Home::new();
+    // This machine has no such address.
+    let text = include_str!("squid/library.conf").replace("192.0.2.1", "127.0.0.1");
+    let (outcome, result) = imported(&home, &text);
+    assert_eq!(outcome.status, Some(1));
+    tells(
+        &outcome,
+        &["squid.conf:24: error_directory", "squid.conf:25: snmp_port"],
+    );
+    has_in_order(
+        &result,
+        &[
+            "listen = [\"127.0.0.1:3128\"]\n",
+            "allow_port = [\"80\", \"443\"]\n",
+            "log_anonymize = true\n",
+            "times = [\"00:00-08:30\", \"20:00-24:00\"]\n",
+            "# For the exceptions of squid.conf:17.\n[[access]]\naction = \"allow\"\n\
+             clients = [\"public\"]\ndestinations = [\".gov.example\"",
+            "# squid.conf:17: http_access deny public !allowed_sites\n[[access]]\n",
+            "# squid.conf:20: cache deny webmail\n[[access]]\naction = \"no-cache\"\n\
+             clients = [\"office\"]\ndestinations = [\"mail.example\"]\n",
+        ],
+    );
+}
+
+#[test]
+fn a_provider_keeps_its_peers_and_routes() {
+    let home = Home::new();
+    let (outcome, result) = imported(&home, include_str!("squid/isp.conf"));
+    assert_eq!(outcome.status, Some(1));
+    tells(
+        &outcome,
+        &[
+            "squid.conf:7: acl snmppublic",
+            "squid.conf:13: http_port 8081 intercept",
+            "squid.conf:17: cache_peer hub.satellite.example parent 3128 3130 default no-digest \
+             login=...",
+            "squid.conf:18: cache_peer north",
+            "squid.conf:33: logformat",
+            "squid.conf:35: snmp_port",
+            "squid.conf:36: snmp_access",
+            "squid.conf:37: wccp2_router",
+        ],
+    );
+    assert!(!result.contains("secret") && !outcome.stderr.contains("secret"));
+    has_in_order(
+        &result,
+        &[
+            "cache_size = \"2500MiB\"\n",
+            "deny_destination = [\"192.0.2.0/24\"]\n",
+            "icp = 3130\n",
+            "htcp = 4827\n",
+            "connect_time = \"30s\"\n",
+            "[[peer]]\nname = \"hub.satellite.example\"\nurl = ",
+            "kind = \"sibling\"\n",
+            "htcp = 4827\n",
+            "digest = true\n",
+            "[[route]]\nhost = [\"isp.example\", \"*.isp.example\"]\npeers = []\n",
+            "host = [\"akamai.example\", \"*.akamai.example\"]\n",
+        ],
+    );
+}
+
+#[test]
+fn a_branch_office_reaches_everything_through_its_parents() {
+    let home = Home::new();
+    let (outcome, result) = imported(&home, include_str!("squid/branch.conf"));
+    assert_eq!(outcome.status, Some(1));
+    assert!(!result.contains("secret"), "{result}");
+    has_in_order(
+        &result,
+        &[
+            "listen = [\"[::]:3128\"]\n",
+            "direct = \"never\"\n",
+            "drain_time = \"5s\"\n",
+            "clients = [\"branch\"]\n",
+            "url = \"https://backup.corp.example:3129\"\n",
+            "[[route]]\nhost = [\"corp.example\", \"*.corp.example\", \"intranet\"]\n",
+        ],
+    );
+}
+
+#[test]
+fn sites_keep_their_hosts_and_origins() {
+    let home = Home::new();
+    let (outcome, result) = imported(&home, include_str!("squid/site.conf"));
+    assert_eq!(outcome.status, Some(1));
+    tells(&outcome, &["squid.conf:3: https_port 8443"]);
+    has_in_order(
+        &result,
+        &[
+            "listen = [\"http://127.0.0.1:8080\"]\n",
+            "[[site]]\nhosts = [\"example.com\", \"www.example.com\"]\norigins = ",
+            "balance = \"round-robin\"\n",
+            "[[site]]\nhosts = [\"blog.example.com\"]\n",
+            "[[rule]]\nhost = \"www.example.com\"\n",
+        ],
+    );
+}
+
+#[test]
+fn a_file_that_is_there_is_not_written_over() {
+    let home = Home::new();
+    home.file("squid.conf", "http_port 3128\n");
+    home.file("new.toml", "memory = 1\n");
+    let outcome = home.hashcache(&["import", "squid.conf", "--out", "new.toml"], &[]);
+    assert_eq!(outcome.status, Some(2));
+    assert!(
+        outcome.stderr.contains("cannot write new.toml"),
+        "{outcome:?}"
+    );
+    let kept = fs::read_to_string(home.path().join("new.toml")).unwrap();
+    assert_eq!(kept, "memory = 1\n");
+    let outcome = home.hashcache(&["import", "none.conf"], &[]);
+    assert_eq!((outcome.status, &*outcome.stdout), (Some(2), ""));
+}
+
+#[test]
+fn without_a_name_the_result_is_printed() {
+    let home = Home::new();
+    home.file("squid.conf", "http_port 3128\nnew_directive 1\n");
+    let outcome = home.hashcache(&["import", "squid.conf"], &[]);
+    assert_eq!(outcome.status, Some(1));
+    assert!(
+        outcome.stdout.contains("listen = [\"[::]:3128\"]\n"),
+        "{outcome:?}"
+    );
+    assert!(
+        outcome
+            .stdout
+            .contains("# squid.conf:2: new_directive 1\n#     unknown directive\n")
+    );
+    assert_eq!(
+        outcome.stderr,
+        "squid.conf:2: new_directive 1: not imported: unknown directive\n\
+         1 directives imported, 0 need no setting, 1 not imported or not wholly\n"
+    );
+}

@@ -1,0 +1,43 @@
+//! What rules look at in a request, and what they decide.
+
+use hashcache_http::Host;
+
+use super::settings::AccessAction;
+
+/// What was decided about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decision {
+    /// What to do.
+    pub(crate) action: AccessAction,
+    /// The number of the rule that decided, from 0; `None`: no rule matched.
+    pub(crate) rule: Option<usize>,
+}
+
+/// The user of a request, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestUser<'a> {
+    /// The user with this name.
+    Known(&'a str),
+    /// It is not known, but the client can be asked.
+    Unknown,
+    /// It is not known, and the client cannot be asked. Rules that refuse certain users then
+    /// refuse, and others for certain users do not match.
+    Unknowable,
+}
+
+/// The first rule that can match needs the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UserNeeded;
+
+/// A request, as far as rules look at it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AccessRequest<'a> {
+    /// The user who sends it.
+    pub(crate) user: RequestUser<'a>,
+    /// The method; `CONNECT` for a tunnel.
+    pub(crate) method: &'a str,
+    /// The host of the URL.
+    pub(crate) host: &'a Host,
+    /// The port of the URL.
+    pub(crate) port: u16,
+}

@@ -1,0 +1,78 @@
+//! The clients of a rule, compiled.
+
+use std::net::IpAddr;
+
+use super::rule_faults::AccessRuleError;
+use super::settings::{AccessAction, AccessRule, AccessSettings, RuleClients};
+use crate::upstream::prefix::Prefix;
+
+/// The clients of a compiled rule.
+#[derive(Debug)]
+pub(super) enum Clients {
+    All,
+    Some {
+        local: bool,
+        networks: Box<[Prefix]>,
+    },
+}
+
+impl Clients {
+    /// Without `clients`, a rule that refuses is for all clients. Any other rule is then only for
+    /// those that are served anyway, so that nobody opens a proxy to the Internet by a rule about
+    /// something else.
+    pub(super) fn new(
+        rule: &AccessRule,
+        settings: &AccessSettings,
+    ) -> Result<Self, AccessRuleError> {
+        let (mut local, mut networks) = (false, Vec::new());
+        let Some(clients) = &rule.clients else {
+            let networks = Box::default();
+            return Ok(match rule.action {
+                AccessAction::Deny => Self::All,
+                _ => Self::Some {
+                    local: true,
+                    networks,
+                },
+            });
+        };
+        for client in clients {
+            match client {
+                RuleClients::All => return Ok(Self::All),
+                RuleClients::Local => local = true,
+                RuleClients::Network(network) => networks.push(*network),
+                RuleClients::Named(name) => match settings.networks.get(name) {
+                    Some(named) => networks.extend(named),
+                    None => return Err(AccessRuleError::UnknownNetwork { name: name.clone() }),
+                },
+            }
+        }
+        let networks = networks.into();
+        Ok(Self::Some { local, networks })
+    }
+
+    /// Whether the client at `address` is one of them; `by_default`: it is served where no rule
+    /// matches.
+    pub(super) fn contain(&self, address: IpAddr, by_default: bool) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some { local, networks } => {
+                (*local && by_default) || networks.iter().any(|it| it.contains(address))
+            }
+        }
+    }
+
+    /// Whether every client of `others` is one of these, as far as the settings tell.
+    pub(super) fn cover(&self, others: &Self) -> bool {
+        match (self, others) {
+            (Self::All, _) => true,
+            (Self::Some { .. }, Self::All) => false,
+            (
+                Self::Some { local, networks },
+                Self::Some {
+                    local: other_local,
+                    networks: other_networks,
+                },
+            ) => (*local || !other_local) && other_networks.iter().all(|it| networks.contains(it)),
+        }
+    }
+}

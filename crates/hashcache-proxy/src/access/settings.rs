@@ -1,0 +1,140 @@
+//! Access rules as the operator wrote them.
+//!
+//! Made by `hashcache-cli`; `rules` compiles them. Invariant: a condition that is given is not
+//! empty: an empty list would match nothing, or, read carelessly, everything.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::destination::Destination;
+use super::list::ListFormat;
+use super::times::WeekSpan;
+use crate::upstream::address::ConnectPort;
+use crate::upstream::nat64::Nat64;
+use crate::upstream::prefix::Prefix;
+
+/// What a rule does with the requests that it matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessAction {
+    /// They are served.
+    Allow,
+    /// They are refused.
+    Deny,
+    /// They are served; `CONNECT` makes a tunnel, whatever `intercept` says.
+    Tunnel,
+    /// They are served by the origin: nothing is looked up or stored.
+    NoCache,
+}
+
+impl AccessAction {
+    /// The words for actions.
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("allow", Self::Allow),
+        ("deny", Self::Deny),
+        ("tunnel", Self::Tunnel),
+        ("no-cache", Self::NoCache),
+    ];
+}
+
+/// The clients of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuleClients {
+    /// Every client.
+    All,
+    /// Clients that are served where no rule matches.
+    Local,
+    /// A network of `[networks]`, by its name.
+    Named(String),
+    /// The clients of a network.
+    Network(Prefix),
+}
+
+/// One rule. All conditions that are given must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessRule {
+    /// Its name, for pages and logs.
+    pub name: Option<String>,
+    /// What it does.
+    pub action: AccessAction,
+    /// Clients by address.
+    pub clients: Option<Vec<RuleClients>>,
+    /// Users by name.
+    pub users: Option<Vec<String>>,
+    /// Users by group.
+    pub groups: Option<Vec<String>>,
+    /// Hosts of URLs and of `CONNECT`.
+    pub destinations: Option<Vec<Destination>>,
+    /// Lists that have the host, by their names.
+    pub lists: Option<Vec<String>>,
+    /// Their ports.
+    pub ports: Option<Vec<ConnectPort>>,
+    /// Methods, case-sensitive as HTTP has them.
+    pub methods: Option<Vec<String>>,
+    /// Times of the local week.
+    pub times: Option<Vec<WeekSpan>>,
+    /// The reason, for the page that refuses.
+    pub reason: Option<String>,
+}
+
+impl AccessRule {
+    /// A rule without conditions.
+    pub fn of(action: AccessAction) -> Self {
+        Self {
+            name: None,
+            action,
+            clients: None,
+            users: None,
+            groups: None,
+            destinations: None,
+            lists: None,
+            ports: None,
+            methods: None,
+            times: None,
+            reason: None,
+        }
+    }
+
+    /// Whether it is for certain users.
+    pub(super) fn needs_user(&self) -> bool {
+        self.users.is_some() || self.groups.is_some()
+    }
+
+    /// Whether every request of its clients matches.
+    pub(super) fn is_blanket(&self) -> bool {
+        !self.needs_user()
+            && self.destinations.is_none()
+            && self.lists.is_none()
+            && self.ports.is_none()
+            && self.methods.is_none()
+            && self.times.is_none()
+    }
+}
+
+/// A list of hosts in files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListSettings {
+    /// Its name in rules.
+    pub name: String,
+    /// Its files; together they are the list.
+    pub files: Vec<PathBuf>,
+    /// How their lines are written.
+    pub format: ListFormat,
+}
+
+/// All that is configured about access.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccessSettings {
+    /// The rules; the first that matches decides.
+    pub rules: Vec<AccessRule>,
+    /// The groups that rules may name, with their users.
+    pub groups: BTreeMap<String, Vec<String>>,
+    /// The lists that rules may name.
+    pub lists: Vec<ListSettings>,
+    /// Names for networks.
+    pub networks: BTreeMap<String, Vec<Prefix>>,
+    /// Prefixes of this network's translators, besides the well-known one: an address within one is
+    /// also the IPv4 address that it embeds.
+    pub nat64: Vec<Nat64>,
+    /// A person to ask, for pages that refuse.
+    pub contact: Option<String>,
+}

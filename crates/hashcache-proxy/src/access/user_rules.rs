@@ -1,0 +1,158 @@
+//! The rules that a user may match.
+//!
+//! Cost: a name and a number for each user that rules and groups name. Users whom no rule names
+//! and who are in the same groups share a set of rules, so a set is made for each kind of user.
+
+use std::collections::{HashMap, HashSet};
+
+use super::request::RequestUser;
+use super::rule_set::RuleSet;
+use super::settings::{AccessAction, AccessRule, AccessSettings};
+
+/// The rules that each user may match.
+#[derive(Debug, Default)]
+pub(super) struct UserRules {
+    /// The number of the set of each user that rules or groups name.
+    numbers: HashMap<Box<str>, usize>,
+    sets: Vec<RuleSet>,
+    /// Rules that are for any user.
+    for_any: RuleSet,
+    /// Rules that match if the user cannot be known.
+    for_unknowable: RuleSet,
+}
+
+impl UserRules {
+    pub(super) fn new(settings: &AccessSettings) -> Self {
+        let rules = &settings.rules;
+        let needs_none = |rule: &AccessRule| !rule.needs_user();
+        let mut made = Self {
+            for_any: RuleSet::of(rules, needs_none),
+            for_unknowable: RuleSet::of(rules, |rule| {
+                needs_none(rule) || rule.action == AccessAction::Deny
+            }),
+            ..Self::default()
+        };
+        let named: Vec<HashSet<&str>> = rules
+            .iter()
+            .map(|rule| rule.users.iter().flatten().map(String::as_str).collect())
+            .collect();
+        // Which groups a user has decides alone about users that no rule names.
+        let mut of_groups: HashMap<&[&str], usize> = HashMap::new();
+        let groups_of = groups_of_users(settings);
+        for user in named.iter().flatten() {
+            let groups = groups_of.get(user).map_or(&[][..], Vec::as_slice);
+            made.add(
+                user,
+                set_for(rules, |number| named[number].contains(user), groups),
+            );
+        }
+        for (user, groups) in &groups_of {
+            if made.numbers.contains_key(*user) {
+                continue;
+            }
+            let number = *of_groups.entry(groups).or_insert_with(|| {
+                made.sets.push(set_for(rules, |_| false, groups));
+                made.sets.len() - 1
+            });
+            made.numbers.insert((*user).into(), number);
+        }
+        made
+    }
+
+    /// Notes the set of a user that a rule names.
+    fn add(&mut self, user: &str, set: RuleSet) {
+        if !self.numbers.contains_key(user) {
+            self.numbers.insert(user.into(), self.sets.len());
+            self.sets.push(set);
+        }
+    }
+
+    /// The rules that may match a request of `user`.
+    pub(super) fn of(&self, user: RequestUser<'_>) -> &RuleSet {
+        match user {
+            RequestUser::Known(name) => {
+                let number = self.numbers.get(name);
+                number.map_or(&self.for_any, |&number| &self.sets[number])
+            }
+            RequestUser::Unknown => &RuleSet::ALL,
+            RequestUser::Unknowable => &self.for_unknowable,
+        }
+    }
+
+    /// The users that rules and groups name.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.numbers.keys().map(AsRef::as_ref)
+    }
+}
+
+/// The groups of each user that is in one, in the order of their names.
+fn groups_of_users(settings: &AccessSettings) -> HashMap<&str, Vec<&str>> {
+    let mut groups_of: HashMap<&str, Vec<&str>> = HashMap::new();
+    for (group, users) in &settings.groups {
+        for user in users {
+            let groups = groups_of.entry(user).or_default();
+            // A user may be twice in one group.
+            if groups.last() != Some(&group.as_str()) {
+                groups.push(group);
+            }
+        }
+    }
+    groups_of
+}
+
+/// The rules that a user with these groups may match; `is_named` says whether a rule names it.
+fn set_for(rules: &[AccessRule], is_named: impl Fn(usize) -> bool, groups: &[&str]) -> RuleSet {
+    let is_in = |group: &String| groups.contains(&group.as_str());
+    let rules = rules.iter().enumerate();
+    let matched = rules.filter(|(number, rule)| {
+        (rule.users.is_none() || is_named(*number))
+            && rule
+                .groups
+                .as_ref()
+                .is_none_or(|them| them.iter().any(is_in))
+    });
+    matched.map(|(number, _)| number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_of_the_same_groups_share_a_set() {
+        let staff = AccessRule {
+            groups: Some(vec!["staff".into()]),
+            ..AccessRule::of(AccessAction::Allow)
+        };
+        let anna = AccessRule {
+            users: Some(vec!["anna".into()]),
+            ..AccessRule::of(AccessAction::Allow)
+        };
+        let many = || (0..10_000).map(|number| format!("user{number}"));
+        let staff_users = many().chain(["anna".into(), "user1".into()]).collect();
+        let other_users = vec!["user7".into(), "bert".into()];
+        let groups = [
+            ("staff".to_owned(), staff_users),
+            ("other".to_owned(), other_users),
+        ];
+        let rules = UserRules::new(&AccessSettings {
+            rules: vec![staff, anna],
+            groups: groups.into(),
+            ..AccessSettings::default()
+        });
+        let of = |user| {
+            rules
+                .of(RequestUser::Known(user))
+                .iter()
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (of("anna"), of("user1"), of("user7")),
+            (vec![0, 1], vec![0], vec![0])
+        );
+        assert_eq!((of("bert"), of("nobody")), (vec![], vec![]));
+        assert_eq!(rules.names().count(), 10_002);
+        // Anna; staff; staff and other; other.
+        assert_eq!(rules.sets.len(), 4);
+    }
+}

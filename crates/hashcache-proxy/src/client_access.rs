@@ -1,0 +1,166 @@
+//! What the access rules say of one client, kept from one of its requests to the next.
+//!
+//! Made by `server` for each connection, and by `peers` for each question of a peer; asked by
+//! `request` and `connect` about each request.
+//!
+//! Invariant: a reload applies to every request that begins after it, also on a connection that is
+//! kept. Cost: without rules one comparison a request; after a reload the networks of all rules are
+//! compared with the address once.
+
+use std::cell::{Ref, RefCell};
+use std::net::IpAddr;
+
+use hashcache_http::Authority;
+
+use crate::access::{
+    AccessAction, AccessRequest, ClientRules, Decision, HostHashes, RequestUser, TimedRules,
+    UserNeeded,
+};
+use crate::failure::{Failure, RuleDenial};
+use crate::worker::{Common, LiveSettings, Worker};
+
+/// The rules that can match one client.
+pub(crate) struct ClientAccess {
+    address: IpAddr,
+    known: RefCell<Known>,
+}
+
+/// What follows from the settings of one generation.
+struct Known {
+    generation: u64,
+    rules: ClientRules,
+    refused: Option<Failure>,
+}
+
+impl ClientAccess {
+    pub(crate) fn new(address: IpAddr, live: &LiveSettings) -> Self {
+        let known = RefCell::new(Known::new(address, live));
+        Self { address, known }
+    }
+
+    /// Why the client gets nothing at all, if that is so.
+    pub(crate) fn refused(&self, live: &LiveSettings) -> Option<Failure> {
+        self.known(live).refused.clone()
+    }
+
+    /// What is decided about a request, if the user need not be asked for.
+    ///
+    /// # Errors
+    /// The client may not make it.
+    pub(crate) fn permit(
+        &self,
+        worker: &Worker,
+        live: &LiveSettings,
+        (user, method, authority): (RequestUser<'_>, &str, &Authority),
+    ) -> Result<Result<AccessAction, UserNeeded>, Failure> {
+        let decision = match self.decide(worker, live, (user, method, authority)) {
+            Ok(decision) => decision,
+            Err(needed) => return Ok(Err(needed)),
+        };
+        match decision.action {
+            AccessAction::Deny => Err(self.failure(live, decision)),
+            action => Ok(Ok(action)),
+        }
+    }
+
+    /// Whether a GET may be answered from memory. The user is looked at only if there are rules.
+    pub(crate) fn permits_stored<'a>(
+        &self,
+        worker: &Worker,
+        live: &LiveSettings,
+        (user, authority): (impl FnOnce() -> RequestUser<'a>, &Authority),
+    ) -> bool {
+        if live.access.is_empty() {
+            return self.known(live).refused.is_none();
+        }
+        let decision = self.decide(worker, live, (user(), "GET", authority));
+        let action = decision.map(|decision| decision.action);
+        matches!(action, Ok(AccessAction::Allow | AccessAction::Tunnel))
+    }
+
+    /// Whether a rule that is about hosts can refuse the client a tunnel.
+    pub(crate) fn judges_hosts(&self, live: &LiveSettings) -> bool {
+        live.access.judge_hosts(&self.known(live).rules)
+    }
+
+    /// Whether a request of some method, now or later, may need the user.
+    pub(crate) fn may_need_user(&self, live: &LiveSettings, authority: &Authority) -> bool {
+        let in_list = |list, host: &HostHashes| live.lists.has(list, host);
+        let there = (&authority.host, authority.port);
+        let known = self.known(live);
+        live.access.may_need_user(&known.rules, there, in_list)
+    }
+
+    /// What is decided about a GET that a peer asks about before it sends it. The rules of this
+    /// minute are chosen for each such question: no core answers it, and there are few.
+    pub(crate) fn of_query(&self, common: &Common, authority: &Authority) -> AccessAction {
+        let live = common.live();
+        let timed = live.rules_at(common.clock.now().seconds());
+        let request = (RequestUser::Unknowable, "GET", authority);
+        let decision = self.decide_at(&timed, &live, request);
+        decision.map_or(AccessAction::Deny, |decision| decision.action)
+    }
+
+    fn decide(
+        &self,
+        worker: &Worker,
+        live: &LiveSettings,
+        request: (RequestUser<'_>, &str, &Authority),
+    ) -> Result<Decision, UserNeeded> {
+        self.decide_at(&worker.timed_rules(live), live, request)
+    }
+
+    fn decide_at(
+        &self,
+        timed: &TimedRules,
+        live: &LiveSettings,
+        (user, method, authority): (RequestUser<'_>, &str, &Authority),
+    ) -> Result<Decision, UserNeeded> {
+        let request = AccessRequest {
+            user,
+            method,
+            host: &authority.host,
+            port: authority.port,
+        };
+        let in_list = |list, host: &HostHashes| live.lists.has(list, host);
+        let known = self.known(live);
+        live.access.decide(&known.rules, timed, &request, in_list)
+    }
+
+    fn failure(&self, live: &LiveSettings, decision: Decision) -> Failure {
+        failure(live, self.address, decision)
+    }
+
+    fn known(&self, live: &LiveSettings) -> Ref<'_, Known> {
+        if self.known.borrow().generation != live.generation {
+            self.known.replace(Known::new(self.address, live));
+        }
+        self.known.borrow()
+    }
+}
+
+impl Known {
+    fn new(address: IpAddr, live: &LiveSettings) -> Self {
+        let by_default = live.clients.check(address).is_ok();
+        let rules = live.access.client(address, by_default);
+        let refusal = live.access.refusal(&rules);
+        Self {
+            generation: live.generation,
+            rules,
+            refused: refusal.map(|decision| failure(live, address, decision)),
+        }
+    }
+}
+
+/// The failure of a refused request.
+fn failure(live: &LiveSettings, client: IpAddr, decision: Decision) -> Failure {
+    let Some(rule) = decision.rule else {
+        return Failure::ClientDenied { client };
+    };
+    let access = &live.access;
+    Failure::RuleDenied(Box::new(RuleDenial {
+        rule: access.label(rule).into(),
+        reason: access.reason(rule).map(Box::from),
+        contact: access.contact().map(Box::from),
+    }))
+}

@@ -1,0 +1,145 @@
+//! Whether a client may make a request, with the login that the rules may need.
+//!
+//! Called by `request` for every request, except those for the proxy itself and for resources that
+//! a member asks for ([`Permission::OF_MEMBER`]). A login is looked at only if a rule needs the
+//! user: for this request, or for those inside the connection that a CONNECT opens, if it may be
+//! intercepted.
+//!
+//! Invariants: a password is asked for only over TLS and from networks that the operator trusts.
+//! The field Proxy-Authorization is taken out of the request by the caller, whatever is decided.
+
+use std::sync::Arc;
+
+use hashcache_http::Authority;
+use http::{HeaderValue, Method};
+
+use crate::access::{AccessAction, RequestUser, UserNeeded};
+use crate::connection::{Connection, MayAsk};
+use crate::failure::Failure;
+use crate::log_entry::LogEntryBuilder;
+use crate::users::{Login, Unchecked};
+
+/// What a client may do with a request, and who it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Permission {
+    pub(crate) action: AccessAction,
+    pub(crate) user: Option<Arc<str>>,
+}
+
+impl Permission {
+    /// For a request that a member forwards: allowed, because that member has applied its rules.
+    pub(crate) const OF_MEMBER: Self = Self {
+        action: AccessAction::Allow,
+        user: None,
+    };
+}
+
+/// What a request says about its user.
+pub(crate) enum LoginField {
+    /// The client may be asked, and has sent this.
+    Asked(Option<HeaderValue>),
+    /// The client does not know that it speaks to a proxy, so it cannot be asked.
+    NotAsked,
+}
+
+/// Decides about a request by its method and destination. A child has shown its key, and has
+/// decided about its own clients; the rules of this box are not about it. The self-test leads
+/// nowhere.
+///
+/// # Errors
+/// The client may not make it, or must log in.
+pub(crate) async fn permit(
+    connection: &Connection,
+    (method, authority): (&Method, &Authority),
+    login: LoginField,
+    log_entry: &mut LogEntryBuilder,
+) -> Result<Permission, Failure> {
+    let asks = match login {
+        LoginField::Asked(_) => MayAsk::Yes,
+        LoginField::NotAsked => MayAsk::No,
+    };
+    // The settings are not held while a password is checked.
+    let (settled, user) = {
+        let live = connection.worker.common.live();
+        let settled = connection.settled_user(&live).cloned();
+        (settled, connection.user_without_login(&live, asks))
+    };
+    if connection.child.is_some() || connection.is_self_test(authority) {
+        return Ok(Permission {
+            action: AccessAction::Allow,
+            user: settled,
+        });
+    }
+    let request = (user, method, authority);
+    match decide(connection, request)? {
+        Ok(action) if !needs_user_inside(connection, request, action) => Ok(Permission {
+            action,
+            user: settled,
+        }),
+        Ok(_) | Err(UserNeeded) => {
+            let LoginField::Asked(Some(field)) = login else {
+                return Err(login_needed(connection));
+            };
+            // On the heap: most requests have no use for it, and all futures would be larger.
+            let user = Box::pin(checked(connection, &field)).await?;
+            log_entry.set_user(Some(Arc::clone(&user)));
+            let known = RequestUser::Known(&user);
+            // With a known user no rule needs one.
+            let decided = decide(connection, (known, method, authority))?;
+            let action = decided.map_err(|UserNeeded| login_needed(connection))?;
+            Ok(Permission {
+                action,
+                user: Some(user),
+            })
+        }
+    }
+}
+
+/// Whether requests inside a tunnel may need the user. Only the CONNECT can be asked for a login:
+/// inside an intercepted connection the client does not know that it speaks to a proxy.
+fn needs_user_inside(
+    connection: &Connection,
+    (user, method, authority): (RequestUser<'_>, &Method, &Authority),
+    action: AccessAction,
+) -> bool {
+    if (user, method) != (RequestUser::Unknown, &Method::CONNECT) || action == AccessAction::Tunnel
+    {
+        return false;
+    }
+    let live = connection.worker.common.live();
+    let interceptor = live.intercept.as_ref();
+    interceptor.is_some_and(|it| it.judge(authority).is_ok())
+        && connection.access.may_need_user(&live, authority)
+}
+
+fn decide(
+    connection: &Connection,
+    (user, method, authority): (RequestUser<'_>, &Method, &Authority),
+) -> Result<Result<AccessAction, UserNeeded>, Failure> {
+    let live = connection.worker.common.live();
+    let request = (user, method.as_str(), authority);
+    connection.access.permit(&connection.worker, &live, request)
+}
+
+/// The user whose name and password the field has.
+async fn checked(connection: &Connection, field: &HeaderValue) -> Result<Arc<str>, Failure> {
+    let common = &connection.worker.common;
+    let users = common.live().users.clone();
+    let login = Login::read(field.as_bytes());
+    let (Some(users), Some(login)) = (users, login) else {
+        return Err(login_needed(connection));
+    };
+    let client = connection.allowance.share().network();
+    let user: Arc<str> = (&*login.user).into();
+    match common.user_checks.check(&users, client, login).await {
+        Ok(true) => Ok(user),
+        Ok(false) => Err(login_needed(connection)),
+        Err(Unchecked::TooMany) => Err(Failure::TooManyLogins),
+        Err(Unchecked::Broken) => Err(Failure::Internal("a password was not checked")),
+    }
+}
+
+fn login_needed(connection: &Connection) -> Failure {
+    let realm = Arc::clone(&connection.worker.common.live().realm);
+    Failure::LoginNeeded { realm }
+}

@@ -1,0 +1,197 @@
+//! The program that has started this one and watches it, such as systemd: the sockets that it
+//! passes on, and the messages that it gets.
+//!
+//! Made by `hashcache-cli`; used by `server` and `control`. The protocols are those of
+//! sd_listen_fds(3) and sd_notify(3). Messages are two lines of text, so they need no crate; a
+//! descriptor becomes a socket by `unsafe` code, which the crate `listenfd` has.
+//!
+//! Invariants: without such a program nothing is sent and no socket is taken. A socket is used for
+//! a setting with exactly its address, and one that no setting names prevents the start.
+
+use std::env;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{self, UnixDatagram};
+use std::process;
+use std::time::Duration;
+
+use listenfd::ListenFd;
+use rustix::time::{ClockId, clock_gettime};
+use socket2::SockRef;
+use tracing::warn;
+
+use super::stage::RunError;
+
+/// The program that has started this one.
+#[derive(Debug, Default)]
+pub struct Supervisor {
+    pub(super) sockets: InheritedSockets,
+    pub(super) notifier: Notifier,
+    /// It ends this process when it hears nothing for so long.
+    pub(super) watchdog: Option<Duration>,
+}
+
+impl Supervisor {
+    /// Reads the variables of the environment that it sets, and removes those of the sockets: so
+    /// this must be called before the process has other threads.
+    ///
+    /// # Errors
+    /// A descriptor that it passes is no listening TCP socket, or its own socket does not exist.
+    pub fn of_this_process() -> io::Result<Self> {
+        let notifier = match env::var("NOTIFY_SOCKET") {
+            Ok(name) => Notifier::new(&name)?,
+            Err(_) => Notifier::default(),
+        };
+        Ok(Self {
+            sockets: InheritedSockets::of_this_process()?,
+            watchdog: watchdog().filter(|_| notifier.socket.is_some()),
+            notifier,
+        })
+    }
+}
+
+/// The time of the variable WATCHDOG_USEC, if it is meant for this process.
+fn watchdog() -> Option<Duration> {
+    let number = |name| env::var(name).ok()?.parse().ok();
+    let other = number("WATCHDOG_PID").is_some_and(|pid| pid != u64::from(process::id()));
+    let micros = number("WATCHDOG_USEC").filter(|micros| *micros > 0 && !other);
+    micros.map(Duration::from_micros)
+}
+
+/// Listening sockets that were open before this process began.
+#[derive(Debug, Default)]
+pub(super) struct InheritedSockets(Vec<(SocketAddr, TcpListener)>);
+
+impl InheritedSockets {
+    fn of_this_process() -> io::Result<Self> {
+        let mut passed = ListenFd::from_env();
+        let mut sockets = Vec::new();
+        for index in 0..passed.len() {
+            let Some(socket) = passed.take_tcp_listener(index)? else {
+                continue;
+            };
+            // A unit with `Accept=yes` passes connections.
+            if !SockRef::from(&socket).is_listener()? {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "a connection was passed instead of a listening socket",
+                ));
+            }
+            socket.set_nonblocking(true)?;
+            sockets.push((socket.local_addr()?, socket));
+        }
+        Ok(Self(sockets))
+    }
+
+    /// Refuses sockets at other addresses than the `wanted` ones: clients would wait there for
+    /// ever.
+    pub(super) fn check(&self, wanted: &[SocketAddr]) -> Result<(), RunError> {
+        let mut addresses = self.0.iter().map(|(address, _)| *address);
+        match addresses.find(|address| !wanted.contains(address)) {
+            Some(address) => Err(RunError::Inherited { address }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether there is a socket at `address`.
+    pub(super) fn has(&self, address: SocketAddr) -> bool {
+        self.0.iter().any(|(it, _)| *it == address)
+    }
+
+    /// The socket at `address`, if there is one.
+    pub(super) fn take(&mut self, address: SocketAddr) -> Option<TcpListener> {
+        let at = self.0.iter().position(|(it, _)| *it == address)?;
+        Some(self.0.swap_remove(at).1)
+    }
+}
+
+/// Tells the supervisor what this process does.
+#[derive(Debug, Default)]
+pub(super) struct Notifier {
+    socket: Option<UnixDatagram>,
+}
+
+impl Notifier {
+    fn new(name: &str) -> io::Result<Self> {
+        let address = match name.strip_prefix('@') {
+            Some(name) => net::SocketAddr::from_abstract_name(name)?,
+            None => net::SocketAddr::from_pathname(name)?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&address)?;
+        Self::with_socket(socket)
+    }
+
+    fn with_socket(socket: UnixDatagram) -> io::Result<Self> {
+        // A supervisor that reads nothing must not stop the main thread.
+        socket.set_write_timeout(Some(SEND_TIME))?;
+        Ok(Self {
+            socket: Some(socket),
+        })
+    }
+
+    /// Clients are served, with `status` as a line for people.
+    pub(super) fn ready(&self, status: &str) {
+        self.send(&format!("READY=1\nSTATUS={status}"));
+    }
+
+    /// The settings are being read again; `ready` follows.
+    pub(super) fn reloading(&self) {
+        let now = clock_gettime(ClockId::Monotonic);
+        let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+    }
+
+    /// The process is about to end.
+    pub(super) fn stopping(&self, status: &str) {
+        self.send(&format!("STOPPING=1\nSTATUS={status}"));
+    }
+
+    /// The process works.
+    pub(super) fn alive(&self) {
+        self.send("WATCHDOG=1");
+    }
+
+    fn send(&self, message: &str) {
+        if let Some(socket) = &self.socket
+            && let Err(error) = socket.send(message.as_bytes())
+        {
+            warn!(%error, "the service manager was not told");
+        }
+    }
+}
+
+/// How long the supervisor may take to read a message.
+const SEND_TIME: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A notifier, and the other end of its socket.
+    pub(in super::super) fn notifier() -> (Notifier, UnixDatagram) {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        (Notifier::with_socket(ours).unwrap(), theirs)
+    }
+
+    #[test]
+    fn a_socket_is_used_for_its_own_address_only() {
+        let socket = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let (one, other) = (socket(), socket());
+        let at = |it: &TcpListener| it.local_addr().unwrap();
+        let (first, second) = (at(&one), at(&other));
+        let mut sockets = InheritedSockets(vec![(first, one), (second, other)]);
+        assert!(sockets.check(&[first, second]).is_ok());
+        let any: SocketAddr = ([0, 0, 0, 0], second.port()).into();
+        let refused = sockets.check(&[first, any]);
+        assert!(
+            matches!(&refused, Err(RunError::Inherited { address }) if *address == second),
+            "{refused:?}"
+        );
+        assert!(sockets.take(any).is_none());
+        assert_eq!(at(&sockets.take(second).unwrap()), second);
+        assert!(sockets.take(second).is_none());
+        assert_eq!(at(&sockets.take(first).unwrap()), first);
+    }
+}

@@ -1,0 +1,106 @@
+//! Lines of users and the hashes of their passwords, as `htpasswd -B` of Apache writes them:
+//! `name:hash`.
+//!
+//! Called by `user_hashes`. Only bcrypt is taken: the other hashes of `htpasswd` can be tried a
+//! million times a second. Invariant: a hash whose check would take longer than [`COST_MAX`] allows
+//! is no entry.
+
+use bcrypt::HashParts;
+
+use super::basic::USER_MAX;
+
+/// A user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UserEntry<'a> {
+    pub(crate) user: &'a str,
+    pub(crate) hash: &'a str,
+    /// The work of a check doubles with each step.
+    pub(crate) cost: u32,
+}
+
+/// A line that is no entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BadEntry {
+    /// The number of the line, from 1.
+    pub(crate) line: usize,
+    /// What is wrong with it.
+    pub(crate) what: &'static str,
+}
+
+/// The entries of a file. Empty lines and those that begin with `#` are left out.
+pub(crate) fn read_entries(text: &str) -> impl Iterator<Item = Result<UserEntry<'_>, BadEntry>> {
+    // A byte order mark, which some editors write, would be part of the first name.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let lines = text.lines().enumerate();
+    let lines = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+    lines.map(|(number, line)| {
+        let line_number = number + 1;
+        read_entry(line).map_err(|what| BadEntry {
+            line: line_number,
+            what,
+        })
+    })
+}
+
+fn read_entry(line: &str) -> Result<UserEntry<'_>, &'static str> {
+    let (user, rest) = line
+        .trim_end()
+        .split_once(':')
+        .ok_or("there is no `user:hash`")?;
+    if user.is_empty() || user.len() > USER_MAX || user.chars().any(char::is_control) {
+        return Err("the name of the user is empty or too long");
+    }
+    let hash = rest.split(':').next().unwrap_or(rest);
+    let parts: Option<HashParts> = hash.parse().ok();
+    let cost = parts.map(|parts| parts.get_cost());
+    let cost = cost.filter(|cost| (COST_MIN..=COST_MAX).contains(cost));
+    Ok(UserEntry {
+        user,
+        hash,
+        cost: cost
+            .ok_or("the hash is not bcrypt with a cost from 4 to 14: use `htpasswd -B -C 10`")?,
+    })
+}
+
+const COST_MIN: u32 = 4;
+/// About a second of a slow processor.
+const COST_MAX: u32 = 14;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HASH: &str = "$2y$05$bvIG6Nmid91Mu9RcmmWZfO5HJIMCT8riNW0hEp8f6/FuA2/mHZFpe";
+
+    #[test]
+    fn entries_have_a_name_and_a_bcrypt_hash() {
+        let line = format!("anna:{HASH}");
+        let entry = read_entry(&line).unwrap();
+        assert_eq!((entry.user, entry.hash), ("anna", HASH));
+        assert_eq!(entry.cost, 5);
+        assert!(read_entry(&format!("zo\u{eb}:{HASH}:more\r")).is_ok());
+        for wrong in [
+            "anna",
+            "anna:",
+            "anna:secret",
+            "anna:$apr1$x$y",
+            "anna:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=",
+            &format!(":{HASH}"),
+            &format!("anna:{}", HASH.replace("$05$", "$15$")),
+            &format!("anna:{}", HASH.replace("$05$", "$5$")),
+            &format!("anna:{}", &HASH[..59]),
+            &format!("anna:{HASH}x"),
+            &format!("anna:{}", HASH.replace("2y", "2z")),
+        ] {
+            assert!(read_entry(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_name() {
+        let text = format!("\u{feff}anna:{HASH}\n");
+        let entries: Vec<_> = read_entries(&text).collect();
+        assert_eq!(entries.len(), 1);
+        assert_eq!(entries[0].unwrap().user, "anna");
+    }
+}

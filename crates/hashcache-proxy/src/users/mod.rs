@@ -1,0 +1,250 @@
+//! Users of the proxy: their names and passwords, and how many passwords are checked.
+//!
+//! Called by `permission` if a rule needs the user of a request. A check of a password takes from
+//! 1 ms (bcrypt with cost 4) to more than a second (cost 14). It runs on a thread of its own, and
+//! its result is kept for a while.
+//!
+//! Invariants: at most [`UserChecks::new`]'s number of checks run at once. Requests with the same
+//! login wait for one check. At most [`WAITING_MAX`] logins of one client network wait. Wrong
+//! passwords are counted for each user at each network, for each network and for each user (see
+//! [`failures`]), also if the client leaves before the answer. Passwords are not kept: a result is
+//! found by a keyed hash (HMAC-SHA-256) of the name, the stored hash and the password, so a changed
+//! file ends it.
+
+mod basic;
+mod failures;
+mod htpasswd;
+mod user_hashes;
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lru::LruCache;
+use ring::hmac;
+use ring::rand::SystemRandom;
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::time::Instant;
+
+pub(crate) use basic::Login;
+pub(crate) use user_hashes::UserHashes;
+pub use user_hashes::UsersError;
+pub use user_hashes::users_of;
+
+use self::failures::{FailureKeys, Failures};
+use crate::share::Network;
+
+/// Checks of passwords for all cores, with their results.
+pub(crate) struct UserChecks {
+    key: hmac::Key,
+    permits: Arc<Semaphore>,
+    state: Mutex<CheckState>,
+}
+
+struct CheckState {
+    right: LruCache<Tag, Instant>,
+    wrong: LruCache<Tag, Instant>,
+    failures: Failures,
+    checking: HashMap<Tag, Checking>,
+}
+
+/// A login that is being checked, or waits for that.
+struct Checking {
+    client: Network,
+    /// Held by the request that has the check made; the others with this login wait for it.
+    gate: Arc<AsyncMutex<()>>,
+    requests: usize,
+}
+
+/// The keyed hash of a login.
+type Tag = [u8; 32];
+
+/// Why a login was not checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unchecked {
+    /// Too many logins wait, or there were too many wrong passwords.
+    TooMany,
+    /// The thread did not finish.
+    Broken,
+}
+
+impl UserChecks {
+    /// At most `threads` checks run at once.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub(crate) fn new(threads: usize) -> Result<Self, std::io::Error> {
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
+        let key = key.map_err(|_| std::io::Error::other("no random numbers"))?;
+        Ok(Self {
+            key,
+            permits: Arc::new(Semaphore::new(threads.max(1))),
+            state: Mutex::new(CheckState {
+                right: LruCache::new(RESULTS_MAX),
+                wrong: LruCache::new(RESULTS_MAX),
+                failures: Failures::default(),
+                checking: HashMap::new(),
+            }),
+        })
+    }
+
+    /// Whether the password of `login` is that of a user.
+    ///
+    /// # Errors
+    /// The login was not checked.
+    pub(crate) async fn check(
+        self: &Arc<Self>,
+        users: &UserHashes,
+        client: Network,
+        login: Login,
+    ) -> Result<bool, Unchecked> {
+        let Some((hash, is_user)) = users.hash_for(&login.user) else {
+            return Ok(false);
+        };
+        let tag = self.tag(&login, hash);
+        // A right login of a user who was removed may have been one with this hash.
+        let result = || self.result(&tag).map(|is_right| is_right && is_user);
+        if let Some(result) = result() {
+            return Ok(result);
+        }
+        let failure_keys = FailureKeys::new(&self.key, client, &login.user);
+        let turn = self.enter(client, tag, &failure_keys)?;
+        let gate = Arc::clone(&turn.gate).lock_owned().await;
+        // Another request with this login may have had it checked meanwhile.
+        if let Some(result) = result() {
+            return Ok(result);
+        }
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let permit = permit.map_err(|_| Unchecked::Broken)?;
+        // Logins that waited before this one may have been wrong: a burst passes no limit.
+        if self.state().failures.are_too_many(&failure_keys) {
+            return Err(Unchecked::TooMany);
+        }
+        let (hash, user_count) = (hash.to_owned(), users.len());
+        let checking = tokio::task::spawn_blocking(move || {
+            let is_right = bcrypt::verify(&login.password, &hash).unwrap_or(false) && is_user;
+            match is_right {
+                true => turn.checks.note_right(tag, failure_keys, user_count),
+                false => turn.checks.note_wrong(tag, failure_keys),
+            }
+            // The turn last: requests that come now find the result.
+            drop((permit, gate, turn));
+            is_right
+        });
+        checking.await.map_err(|_| Unchecked::Broken)
+    }
+
+    fn tag(&self, login: &Login, hash: &str) -> Tag {
+        let mut context = hmac::Context::with_key(&self.key);
+        // No part contains a zero byte.
+        for part in [
+            login.user.as_bytes(),
+            b"\0",
+            hash.as_bytes(),
+            b"\0",
+            &login.password,
+        ] {
+            context.update(part);
+        }
+        let mut tag = Tag::default();
+        tag.copy_from_slice(context.sign().as_ref());
+        tag
+    }
+
+    fn result(&self, tag: &Tag) -> Option<bool> {
+        let mut state = self.state();
+        let now = Instant::now();
+        let is_new = |since: Option<&Instant>, lifetime| {
+            since.is_some_and(|since| now.duration_since(*since) < lifetime)
+        };
+        if is_new(state.right.get(tag), RIGHT_LIFETIME) {
+            return Some(true);
+        }
+        is_new(state.wrong.get(tag), WRONG_LIFETIME).then_some(false)
+    }
+
+    /// Notes a right login. There is a place for each of `users`: their logins would drop each
+    /// other otherwise, and be checked again and again.
+    fn note_right(&self, tag: Tag, keys: FailureKeys, users: usize) {
+        let mut state = self.state();
+        let places = NonZeroUsize::new(users).map_or(RESULTS_MAX, |it| it.max(RESULTS_MAX));
+        state.right.resize(places);
+        state.right.put(tag, Instant::now());
+        state.failures.note_login(keys);
+    }
+
+    fn note_wrong(&self, tag: Tag, keys: FailureKeys) {
+        let mut state = self.state();
+        state.wrong.put(tag, Instant::now());
+        state.failures.note(keys);
+    }
+
+    /// Counts a request that waits for a check or runs it, until the result is dropped. A request
+    /// with a login that is being checked costs no check, so it may always wait.
+    fn enter(
+        self: &Arc<Self>,
+        client: Network,
+        tag: Tag,
+        keys: &FailureKeys,
+    ) -> Result<Turn, Unchecked> {
+        let mut state = self.state();
+        if !state.checking.contains_key(&tag) {
+            let waiting = state.checking.values();
+            let of_client = waiting.filter(|it| it.client == client).count();
+            if of_client >= WAITING_MAX
+                || state.checking.len() >= ALL_WAITING_MAX
+                || state.failures.are_too_many(keys)
+            {
+                return Err(Unchecked::TooMany);
+            }
+        }
+        let checking = state.checking.entry(tag).or_insert_with(|| Checking {
+            client,
+            gate: Arc::default(),
+            requests: 0,
+        });
+        checking.requests += 1;
+        Ok(Turn {
+            checks: Arc::clone(self),
+            gate: Arc::clone(&checking.gate),
+            tag,
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, CheckState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that waits for the check of its login, or runs it.
+struct Turn {
+    checks: Arc<UserChecks>,
+    gate: Arc<AsyncMutex<()>>,
+    tag: Tag,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.checks.state();
+        if let Some(checking) = state.checking.get_mut(&self.tag) {
+            checking.requests -= 1;
+            if checking.requests == 0 {
+                state.checking.remove(&self.tag);
+            }
+        }
+    }
+}
+
+/// How long a right password is believed, and a wrong one refused, without another check.
+const RIGHT_LIFETIME: Duration = Duration::from_secs(600);
+const WRONG_LIFETIME: Duration = Duration::from_secs(30);
+/// Wrong logins whose result is kept, and right ones unless there are more users.
+const RESULTS_MAX: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
+/// Logins of one client network, and of all, that wait or are checked: a class behind one address
+/// logs in at once.
+const WAITING_MAX: usize = 32;
+const ALL_WAITING_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests;

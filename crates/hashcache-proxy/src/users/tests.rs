@@ -1,0 +1,301 @@
+//! Logins: which are right, and what wrong ones may take.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use hashcache::{Cache, Config};
+
+use super::*;
+
+/// Made by another program: `perl -e 'print crypt("right:1", "\$2y\$04\$bvIG6Nmid91Mu9RcmmWZfO")'`.
+const ANNA: &str = "$2y$04$bvIG6Nmid91Mu9RcmmWZfO9uJIet1vZ5RxKoHcc2APXp/vBHdBvP.";
+
+struct Fixture {
+    directory: tempfile::TempDir,
+    cache: Cache,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config {
+            size_bytes: Some(32 << 20),
+            memory_bytes: 16 << 20,
+            ..Config::new(directory.path().join("c.img"))
+        };
+        let cache = Cache::open(config).unwrap();
+        Self { directory, cache }
+    }
+
+    fn users(&self, text: &str) -> UserHashes {
+        let path: PathBuf = self.directory.path().join("users");
+        std::fs::write(&path, text).unwrap();
+        UserHashes::load(&[path], &self.cache).unwrap()
+    }
+}
+
+fn client(last: u8) -> Network {
+    Network::of(IpAddr::from([10, 0, 0, last]))
+}
+
+fn login(user: &str, password: &str) -> Login {
+    Login {
+        user: user.into(),
+        password: password.as_bytes().into(),
+    }
+}
+
+#[tokio::test]
+async fn the_right_password_of_a_user_is_right_and_no_other() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\nbert:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(2).unwrap());
+    for (user, password, right) in [
+        ("anna", "right:1", true),
+        ("bert", "right:1", true),
+        ("anna", "right:1", true),
+        ("anna", "right:", false),
+        ("anna", "", false),
+        ("Anna", "right:1", false),
+        ("nobody", "right:1", false),
+    ] {
+        let checked = checks.check(&users, client(1), login(user, password)).await;
+        assert_eq!(checked, Ok(right), "{user} {password}");
+    }
+}
+
+#[tokio::test]
+async fn a_changed_file_ends_what_was_known_of_a_password() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    let anna = || login("anna", "right:1");
+    assert_eq!(checks.check(&users, client(1), anna()).await, Ok(true));
+    let changed = fixture.users(&format!("anna:{OTHER}\n"));
+    assert_eq!(checks.check(&changed, client(1), anna()).await, Ok(false));
+    assert_eq!(checks.check(&users, client(1), anna()).await, Ok(true));
+    let gone = fixture.users("");
+    assert_eq!(checks.check(&gone, client(1), anna()).await, Ok(false));
+}
+
+#[tokio::test]
+async fn a_user_who_was_removed_has_no_right_password_although_another_has_the_same_hash() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\nbert:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    let anna = || login("anna", "right:1");
+    assert_eq!(checks.check(&users, client(1), anna()).await, Ok(true));
+    let without_anna = fixture.users(&format!("bert:{ANNA}\n"));
+    let checked = checks.check(&without_anna, client(1), anna()).await;
+    assert_eq!(checked, Ok(false));
+    let bert = login("bert", "right:1");
+    let checked = checks.check(&without_anna, client(1), bert).await;
+    assert_eq!(checked, Ok(true));
+}
+
+/// The password is `other`.
+const OTHER: &str = "$2y$04$abcdefghijklmnopqrstuu0HtfOlPbTiymk5tcV.3TsFPDd3SYZqu";
+
+#[tokio::test]
+async fn many_wrong_passwords_of_one_client_are_not_checked_and_others_are() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    tokio::time::pause();
+    let mut refused = 0;
+    for n in 0..100 {
+        let wrong = login("anna", &n.to_string());
+        match checks.check(&users, client(1), wrong).await {
+            Ok(right) => assert!(!right),
+            Err(unchecked) => {
+                assert_eq!(unchecked, Unchecked::TooMany);
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused >= 88, "{refused}");
+    // The same wrong password again is known, and costs nothing.
+    let known = checks.check(&users, client(1), login("anna", "0")).await;
+    assert_eq!(known, Ok(false));
+    assert_eq!(
+        checks
+            .check(&users, client(2), login("anna", "right:1"))
+            .await,
+        Ok(true)
+    );
+    tokio::time::advance(Duration::from_secs(120)).await;
+    assert_eq!(
+        checks
+            .check(&users, client(1), login("anna", "right:1"))
+            .await,
+        Ok(true)
+    );
+    assert!(checks.state().checking.is_empty());
+}
+
+#[tokio::test]
+async fn checks_that_wait_are_bounded_and_end_with_their_requests() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    // No check can begin.
+    let all = Arc::clone(&checks.permits).acquire_owned().await.unwrap();
+    let mut waiting: Vec<_> = (0..WAITING_MAX)
+        .map(|n| Box::pin(checks.check(&users, client(1), login("anna", &n.to_string()))))
+        .collect();
+    for each in &mut waiting {
+        assert!(poll_once(each.as_mut()).is_none());
+    }
+    let more = checks.check(&users, client(1), login("anna", "x")).await;
+    assert_eq!(more, Err(Unchecked::TooMany));
+    drop(waiting);
+    assert!(checks.state().checking.is_empty());
+    drop(all);
+    assert_eq!(
+        checks
+            .check(&users, client(1), login("anna", "right:1"))
+            .await,
+        Ok(true)
+    );
+}
+
+#[tokio::test]
+async fn requests_with_one_login_wait_for_one_check() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    let all = Arc::clone(&checks.permits).acquire_owned().await.unwrap();
+    let anna = || Box::pin(checks.check(&users, client(1), login("anna", "right:1")));
+    let mut waiting: Vec<_> = (0..WAITING_MAX * 3).map(|_| anna()).collect();
+    for each in &mut waiting {
+        assert!(poll_once(each.as_mut()).is_none());
+    }
+    assert_eq!(checks.state().checking.len(), 1);
+    // The request that would have the check made leaves; another one takes its place.
+    drop(waiting.remove(0));
+    drop(all);
+    for each in waiting {
+        assert_eq!(each.await, Ok(true));
+    }
+    assert!(checks.state().checking.is_empty());
+}
+
+#[tokio::test]
+async fn a_burst_of_wrong_passwords_gets_no_more_checks_than_one_by_one() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    tokio::time::pause();
+    let all = Arc::clone(&checks.permits).acquire_owned().await.unwrap();
+    let mut waiting: Vec<_> = (0..WAITING_MAX)
+        .map(|n| Box::pin(checks.check(&users, client(1), login("anna", &n.to_string()))))
+        .collect();
+    for each in &mut waiting {
+        assert!(poll_once(each.as_mut()).is_none());
+    }
+    drop(all);
+    let mut checked = 0;
+    for each in waiting {
+        checked += usize::from(each.await == Ok(false));
+    }
+    assert!((10..=12).contains(&checked), "{checked}");
+}
+
+#[tokio::test]
+async fn wrong_passwords_for_one_user_do_not_lock_out_others_of_the_network() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\nbert:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    tokio::time::pause();
+    for n in 0..50 {
+        let wrong = login("anna", &n.to_string());
+        let _ = checks.check(&users, client(1), wrong).await;
+    }
+    let check = async |from, user| {
+        let login = login(user, "right:1");
+        checks.check(&users, client(from), login).await
+    };
+    assert_eq!(check(1, "anna").await, Err(Unchecked::TooMany));
+    assert_eq!(check(1, "bert").await, Ok(true));
+    assert_eq!(check(2, "anna").await, Ok(true));
+}
+
+#[tokio::test]
+async fn guesses_with_many_names_or_from_many_networks_are_limited() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\nbert:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    tokio::time::pause();
+    let mut checked = (0, 0);
+    for n in 0..200 {
+        let name = format!("user{n}");
+        let by_name = checks.check(&users, client(250), login(&name, "x")).await;
+        checked.0 += usize::from(by_name.is_ok());
+        let wrong = login("anna", &n.to_string());
+        let by_network = checks.check(&users, client(n), wrong).await;
+        checked.1 += usize::from(by_network.is_ok());
+    }
+    for checked in [checked.0, checked.1] {
+        assert!((100..=110).contains(&checked), "{checked}");
+    }
+    let bert = login("bert", "right:1");
+    assert_eq!(checks.check(&users, client(251), bert).await, Ok(true));
+}
+
+#[tokio::test]
+async fn guesses_lock_no_user_out_of_a_network_where_the_user_has_logged_in() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    tokio::time::pause();
+    let anna = login("anna", "right:1");
+    assert_eq!(checks.check(&users, client(1), anna).await, Ok(true));
+    for n in 0..200 {
+        let wrong = login("anna", &n.to_string());
+        let _ = checks.check(&users, client(n + 2), wrong).await;
+    }
+    // Another password: what is known of the old one would answer without a check.
+    let changed = fixture.users(&format!("anna:{OTHER}\n"));
+    let at = async |n| {
+        checks
+            .check(&changed, client(n), login("anna", "other"))
+            .await
+    };
+    assert_eq!(at(250).await, Err(Unchecked::TooMany));
+    assert_eq!(at(1).await, Ok(true));
+    // What is wrong there is limited as before.
+    let mut checked = 0;
+    for n in 0..50 {
+        let wrong = login("anna", &format!("wrong {n}"));
+        checked += usize::from(checks.check(&changed, client(1), wrong).await.is_ok());
+    }
+    assert!((10..=12).contains(&checked), "{checked}");
+}
+
+#[tokio::test]
+async fn a_right_login_is_kept_for_every_user() {
+    let fixture = Fixture::new();
+    let users = RESULTS_MAX.get() + 100;
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    let tag = |n: usize| {
+        let mut tag = Tag::default();
+        tag[..8].copy_from_slice(&(n as u64).to_le_bytes());
+        tag
+    };
+    let keys = || FailureKeys::new(&checks.key, client(1), "anna");
+    (0..users).for_each(|n| checks.note_right(tag(n), keys(), users));
+    assert!((0..users).all(|n| checks.result(&tag(n)) == Some(true)));
+    checks.note_right(tag(users), keys(), 1);
+    assert_eq!(checks.state().right.len(), RESULTS_MAX.get());
+    let lines = (0..3).map(|n| format!("user{n}:{ANNA}\n"));
+    assert_eq!(fixture.users(&lines.collect::<String>()).len(), 3);
+}
+
+/// Polls once; `None`: not ready.
+fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match future.poll(&mut context) {
+        std::task::Poll::Ready(output) => Some(output),
+        std::task::Poll::Pending => None,
+    }
+}

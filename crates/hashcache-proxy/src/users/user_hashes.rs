@@ -1,0 +1,178 @@
+//! The users of all files, with the hashes of their passwords.
+//!
+//! Read at the start and at a reload.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use hashcache::{Cache, Reservation};
+
+use super::htpasswd::{BadEntry, read_entries};
+use crate::state_file::{Link, open_regular};
+
+/// The users of all files, with the hashes of their passwords.
+pub(crate) struct UserHashes {
+    hashes: HashMap<Box<str>, Box<str>>,
+    /// A hash for names that are no users: of the cost that most hashes have.
+    decoy: Option<Box<str>>,
+    _memory: Reservation,
+}
+
+/// Why the users of a file could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UsersError {
+    /// The file could not be read.
+    #[error("cannot read users from {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A line is no entry.
+    #[error("{}:{line}: {what}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The number of the line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// There is no memory for so many users.
+    #[error("no memory for {users} users")]
+    Memory {
+        /// How many.
+        users: usize,
+    },
+}
+
+impl UserHashes {
+    /// Reads the users of `files`; of a name that is there twice, the first entry counts.
+    ///
+    /// # Errors
+    /// A file cannot be read, or has a line that is no entry: a user who is left out in silence
+    /// would be refused for no visible reason.
+    pub(crate) fn load(files: &[PathBuf], cache: &Cache) -> Result<Self, UsersError> {
+        let mut hashes = HashMap::new();
+        // By cost: how many, and one of them.
+        let mut costs = BTreeMap::<u32, (usize, Box<str>)>::new();
+        for path in files {
+            for entry in read_entries(&read_file(path)?) {
+                let entry = entry.map_err(|bad| bad_line(path, bad))?;
+                let hash: Box<str> = entry.hash.into();
+                costs
+                    .entry(entry.cost)
+                    .or_insert_with(|| (0, hash.clone()))
+                    .0 += 1;
+                hashes.entry(entry.user.into()).or_insert(hash);
+            }
+        }
+        let commonest = costs.into_values().max_by_key(|(count, _)| *count);
+        let users = hashes.len();
+        let memory = cache.reserve(users as u64 * ENTRY_BYTES);
+        Ok(Self {
+            hashes,
+            decoy: commonest.map(|(_, hash)| hash),
+            _memory: memory.ok_or(UsersError::Memory { users })?,
+        })
+    }
+
+    /// How many users there are.
+    pub(crate) fn len(&self) -> usize {
+        self.hashes.len()
+    }
+
+    /// Whether there is a user of this name.
+    pub(crate) fn has(&self, user: &str) -> bool {
+        self.hashes.contains_key(user)
+    }
+
+    /// The hash to check a password of `user` with, and whether there is such a user: a name that
+    /// there is not must take as long as one that there is. `None`: there are no users.
+    pub(crate) fn hash_for(&self, user: &str) -> Option<(&str, bool)> {
+        match self.hashes.get(user) {
+            Some(hash) => Some((hash, true)),
+            None => Some((self.decoy.as_deref()?, false)),
+        }
+    }
+}
+
+/// Checks that every line of a file is an entry; the names of the users, with the costs of their
+/// hashes.
+///
+/// # Errors
+/// The file cannot be read, or has a line that is no entry.
+pub fn users_of(path: &Path) -> Result<Vec<(Box<str>, u32)>, UsersError> {
+    let text = read_file(path)?;
+    let entries = read_entries(&text).map(|entry| match entry {
+        Ok(entry) => Ok((entry.user.into(), entry.cost)),
+        Err(bad) => Err(bad_line(path, bad)),
+    });
+    entries.collect()
+}
+
+fn read_file(path: &Path) -> Result<String, UsersError> {
+    let failed = |source| UsersError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let file = open_regular(path, Link::Followed).map_err(failed)?;
+    let mut text = String::new();
+    let read = file.take(FILE_MAX + 1).read_to_string(&mut text);
+    if read.map_err(failed)? as u64 > FILE_MAX {
+        return Err(failed(io::Error::other("longer than 16 MiB")));
+    }
+    Ok(text)
+}
+
+fn bad_line(path: &Path, BadEntry { line, what }: BadEntry) -> UsersError {
+    UsersError::Line {
+        path: path.to_owned(),
+        line,
+        what,
+    }
+}
+
+const FILE_MAX: u64 = 16 << 20;
+/// A name, a hash of 60 bytes, and their place in a map; and the result of a check with its place
+/// in the list and the map of results.
+const ENTRY_BYTES: u64 = 192 + 96;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HASH: &str = "$2y$05$bvIG6Nmid91Mu9RcmmWZfO5HJIMCT8riNW0hEp8f6/FuA2/mHZFpe";
+
+    #[test]
+    fn a_name_that_is_no_user_costs_what_most_users_cost() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = hashcache::Config {
+            size_bytes: Some(32 << 20),
+            memory_bytes: 16 << 20,
+            ..hashcache::Config::new(directory.path().join("c.img"))
+        };
+        let cache = Cache::open(config).unwrap();
+        let path = directory.path().join("users");
+        let costly = HASH.replace("$05$", "$12$");
+        let text = format!("a:{HASH}\nb:{costly}\nc:{costly}\nd:{HASH}\ne:{costly}\n");
+        std::fs::write(&path, text).unwrap();
+        let users = UserHashes::load(&[path], &cache).unwrap();
+        assert_eq!(users.hash_for("nobody"), Some((&*costly, false)));
+        assert_eq!(users.hash_for("a"), Some((HASH, true)));
+        cache.close();
+    }
+
+    #[test]
+    fn a_line_that_is_no_entry_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("# staff\n\nanna:{HASH}\nbert:x\n")).unwrap();
+        let error = users_of(file.path()).err().unwrap().to_string();
+        assert!(error.contains(":4: the hash is not bcrypt"), "{error}");
+        assert!(users_of(Path::new("/nonexistent")).is_err());
+        assert!(users_of(Path::new("/")).is_err());
+    }
+}
