@@ -1,15 +1,15 @@
 //! `hashcache top`: the figures of a running proxy in a terminal.
 //!
-//! Called by `main`. Asks the admin listener every two seconds; `screen` draws.
+//! Called by `main`. A thread asks the admin listener every two seconds; `screen` draws.
 //!
-//! Invariant: the terminal is left as it was found, also after a panic.
+//! Invariant: the terminal is left as it was found, also after a panic and when the proxy is gone.
 
 mod screen;
 
 use std::io::{IsTerminal as _, stdout};
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -26,7 +26,9 @@ use crate::settings::Environment;
 
 /// Arguments of `hashcache top`.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Keys: q, Esc or Ctrl-C ends.\nExit status: 0 done, 2 failed.")]
+#[command(after_help = "\
+Keys: q, Esc or Ctrl-C ends. It also ends when the proxy has not answered for 30 seconds.
+Exit status: 0 done, 2 failed.")]
 pub struct TopArgs {
     /// Print the figures once, as JSON
     #[arg(long)]
@@ -36,7 +38,7 @@ pub struct TopArgs {
     proxy: AdminArgs,
 }
 
-/// Shows the figures until a key ends it.
+/// Shows the figures until a key ends it, or the proxy is gone.
 pub fn run(args: &TopArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     let client = AdminClient::new(&args.proxy, environment)?;
     // Before the screen is taken: an error must be readable.
@@ -49,8 +51,11 @@ pub fn run(args: &TopArgs, environment: &Environment) -> anyhow::Result<ExitCode
         let fault = Fault::new("standard output is not a terminal");
         return Err(fault.hint("`--json` prints the figures once").into());
     }
+    let shown = Shown::new(client.address().to_string(), first);
+    let views = ask_again(client)?;
+    // Restores the terminal if this program panics.
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
-    let ended = watch(&mut terminal, &client, first);
+    let ended = watch(&mut terminal, &views, shown);
     ratatui::restore();
     ended?;
     Ok(ExitCode::SUCCESS)
@@ -61,24 +66,47 @@ fn view(client: &AdminClient) -> anyhow::Result<Value> {
     serde_json::from_str(&text).context("the answer is no JSON")
 }
 
-fn watch(terminal: &mut DefaultTerminal, client: &AdminClient, first: Value) -> anyhow::Result<()> {
-    let mut shown = Shown::new(client.address().to_string(), first);
+/// The figures, asked for every two seconds by a thread: a proxy that hangs must not keep the
+/// program from ending.
+fn ask_again(client: AdminClient) -> anyhow::Result<Receiver<anyhow::Result<Value>>> {
+    let (sender, views) = mpsc::sync_channel(1);
+    let asking = move || {
+        loop {
+            thread::sleep(EVERY);
+            if sender.send(view(&client)).is_err() {
+                return;
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("top".to_owned());
+    thread.spawn(asking).context("cannot start a thread")?;
+    Ok(views)
+}
+
+/// # Errors
+/// The terminal fails, or the proxy has not answered for [`GONE`].
+fn watch(
+    terminal: &mut DefaultTerminal,
+    views: &Receiver<anyhow::Result<Value>>,
+    mut shown: Shown,
+) -> anyhow::Result<()> {
     #[expect(clippy::disallowed_methods, reason = "a terminal shows the present")]
     let now = Instant::now;
-    let mut asked = now();
+    let mut answered = now();
     loop {
         terminal.draw(|frame| draw(frame, &shown))?;
-        let rest = EVERY.saturating_sub(now() - asked);
-        if event::poll(rest)? {
-            if is_end(&event::read()?) {
-                return Ok(());
-            }
-            continue;
+        if event::poll(KEYS)? && is_end(&event::read()?) {
+            return Ok(());
         }
-        asked = now();
-        match view(client) {
-            Ok(view) => shown.update(view),
-            Err(error) => shown.fail(&error),
+        match views.try_recv() {
+            Ok(Ok(view)) => {
+                answered = now();
+                shown.update(view);
+            }
+            Ok(Err(error)) if now() - answered >= GONE => return Err(error),
+            Ok(Err(error)) => shown.fail(&error),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => anyhow::bail!("the figures are not asked for"),
         }
     }
 }
@@ -87,13 +115,17 @@ fn is_end(event: &Event) -> bool {
     let Event::Key(key) = event else {
         return false;
     };
-    let is_interrupt = key.modifiers.contains(KeyModifiers::CONTROL);
+    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
     key.kind != KeyEventKind::Release
         && match key.code {
             KeyCode::Char('q') | KeyCode::Esc => true,
-            KeyCode::Char('c') => is_interrupt,
+            KeyCode::Char('c') => is_control,
             _ => false,
         }
 }
 
 const EVERY: Duration = Duration::from_secs(2);
+/// How often new figures and keys are looked for.
+const KEYS: Duration = Duration::from_millis(250);
+/// A proxy that has not answered for this time is gone. A restart takes less.
+const GONE: Duration = Duration::from_secs(30);

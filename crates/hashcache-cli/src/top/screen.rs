@@ -71,11 +71,22 @@ pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown) {
     if let Some(right) = right {
         frame.render_widget(state(&shown.view), right);
     }
-    let (left, right) = halves(bottom, is_wide);
-    frame.render_widget(names(&shown.view["sites"], "site"), left);
-    if let Some(right) = right {
-        frame.render_widget(names(&shown.view["clients"], "client"), right);
+    let most = if is_wide { bottom.width / NAMES } else { 1 };
+    let tables: Vec<_> = tables(&shown.view).take(most.into()).collect();
+    let areas = Layout::horizontal(tables.iter().map(|_| Constraint::Fill(1)))
+        .spacing(GAP)
+        .split(bottom);
+    for ((heading, lines), area) in tables.into_iter().zip(areas.iter()) {
+        frame.render_widget(names(lines, heading), *area);
     }
+}
+
+/// What is shown by name, the most important first; without what has no lines, except sites.
+fn tables(view: &Value) -> impl Iterator<Item = (&'static str, &Value)> {
+    let has_lines = |key: &str| view[key].as_array().is_some_and(|it| !it.is_empty());
+    let tables = ["sites", "clients", "users", "networks"].map(|key| (key, &view[key]));
+    let tables = tables.into_iter();
+    tables.filter(move |(key, _)| *key == "sites" || has_lines(key))
 }
 
 /// Two areas side by side, or the whole if there is no room.
@@ -84,7 +95,7 @@ fn halves(area: Rect, is_wide: bool) -> (Rect, Option<Rect>) {
         return (area, None);
     }
     let half = Constraint::Percentage(50);
-    let [left, right] = Layout::horizontal([half, half]).areas(area);
+    let [left, right] = Layout::horizontal([half, half]).spacing(GAP).areas(area);
     (left, Some(right))
 }
 
@@ -236,7 +247,7 @@ fn state(view: &Value) -> Table<'_> {
     Table::new(rows, widths).header(Row::new([Cell::from("state")]).bold())
 }
 
-/// The largest sites or clients of the last day.
+/// The largest sites, clients, users or networks of the last day.
 fn names<'a>(lines: &'a Value, heading: &'static str) -> Table<'a> {
     let lines = lines.as_array().into_iter().flatten();
     let rows = lines.map(|line| {
@@ -287,6 +298,10 @@ fn percent(part: u64, all: u64) -> String {
 const COURSE: usize = 500;
 /// Columns from which parts are side by side.
 const WIDE: u16 = 78;
+/// Columns of a table of names.
+const NAMES: u16 = 39;
+/// Columns between tables that are side by side.
+const GAP: u16 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -314,7 +329,13 @@ mod tests {
             "sites": [{ "name": "a.test\u{1b}[2J", "requests": 9, "hits": 3,
                         "client_bytes": 5_000 }],
             "clients": [{ "name": "192.0.2.7", "requests": 8, "hits": 2, "client_bytes": 6_000 }],
+            "users": [{ "name": "ada", "requests": 7, "hits": 1, "client_bytes": 7_000 }],
+            "networks": [],
         })
+    }
+
+    fn shown() -> Shown {
+        Shown::new("127.0.0.1:3180".to_owned(), view())
     }
 
     fn screen(width: u16, height: u16, shown: &Shown) -> String {
@@ -325,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_wide_terminal_shows_everything() {
-        let screen = screen(100, 34, &Shown::new("127.0.0.1:3180".to_owned(), view()));
+        let screen = screen(100, 34, &shown());
         for text in [
             "HashCache 0.1.0  cache ready  up 2 h 1 min  127.0.0.1:3180",
             "75 %",
@@ -339,12 +360,24 @@ mod tests {
         ] {
             assert!(screen.contains(text), "{text} in\n{screen}");
         }
-        assert!(!screen.contains('\u{1b}'), "{screen}");
+        assert!(
+            !screen.contains('\u{1b}') && !screen.contains("networks"),
+            "{screen}"
+        );
+        let usual = self::screen(80, 24, &shown());
+        for text in ["a.test", "192.0.2.7", "peers that are down"] {
+            assert!(usual.contains(text), "{text} in\n{usual}");
+        }
+        let wide = self::screen(200, 50, &shown());
+        assert!(
+            wide.contains("users, 24 hours") && wide.contains("ada"),
+            "{wide}"
+        );
     }
 
     #[test]
     fn no_terminal_is_too_small() {
-        let shown = Shown::new("127.0.0.1:3180".to_owned(), view());
+        let shown = shown();
         for (width, height) in [(1, 1), (20, 5), (40, 20), (77, 24), (200, 3)] {
             screen(width, height, &shown);
         }
@@ -357,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_proxy_that_does_not_answer_is_told_and_its_figures_stay() {
-        let mut shown = Shown::new("127.0.0.1:3180".to_owned(), view());
+        let mut shown = shown();
         shown.fail(&anyhow::anyhow!("cannot ask the proxy"));
         let screen = screen(100, 34, &shown);
         assert!(screen.contains("cannot ask the proxy; q ends"), "{screen}");
