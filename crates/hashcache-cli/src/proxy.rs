@@ -60,10 +60,10 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
         return Err(Faults(problems).into());
     }
     let state = StateFiles {
-        clock: state_file(&effective, "clock"),
-        verified: state_file(&effective, "verified"),
-        chunks: state_file(&effective, "chunks"),
-        history: state_file(&effective, "history"),
+        clock: effective.state_file("clock"),
+        verified: effective.state_file("verified"),
+        chunks: effective.state_file("chunks"),
+        history: effective.state_file("history"),
     };
     let absent = absent_files(&effective, &state);
     let cache = open(&effective)?;
@@ -300,16 +300,6 @@ fn cannot_run(error: RunError) -> anyhow::Error {
         None => error.to_string(),
     };
     Fault::new(what).hint(hint).into()
-}
-
-/// A file that keeps state for the next start: beside the cache, where we may write.
-pub fn state_file(effective: &Effective, ending: &str) -> Option<PathBuf> {
-    let cache = effective.values.cache.first()?;
-    let file = cache.with_extension(ending);
-    if file == *cache {
-        return Some(cache.with_extension(format!("{ending}.{ending}")));
-    }
-    Some(file)
 }
 
 fn load(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow::Result<Effective> {
@@ -673,7 +663,7 @@ mod tests {
             ("/c.clock.new", "/c.clock.clock"),
         ] {
             let effective = effective(&[&format!("--cache={cache}")]);
-            let file = state_file(&effective, "clock");
+            let file = effective.state_file("clock");
             assert_eq!(file.as_deref(), Some(Path::new(clock)));
         }
     }

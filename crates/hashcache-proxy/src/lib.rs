@@ -66,10 +66,10 @@ pub use access::{
     Destination, ListFormat, ListSettings, RuleClients, WeekSpan,
 };
 pub use frame::Escaped;
-pub use history::counts::{Counts, Kind, KindCounts, Table, Totals};
+pub use history::counts::{By, Counts, Kind, KindCounts, Table, Totals};
 pub use history::file::{Read as HistoryRead, read as read_history};
 pub use history::name::Name as HistoryName;
-pub use history::record::{Hour, HourRecord, Lines};
+pub use history::record::{Hour, HourRecord, Lines, NAMES as HISTORY_NAMES};
 pub use intercept::Intercept;
 pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};

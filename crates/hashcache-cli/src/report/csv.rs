@@ -5,40 +5,29 @@
 
 use std::fmt::Write as _;
 
-use hashcache_proxy::{Counts, Totals};
+use hashcache_proxy::Counts;
 
-use super::{Lines, Report};
+use super::{Report, row_of};
 
 pub(super) fn render(report: &Report) -> String {
     let mut text = HEADING.to_owned();
-    row_of_totals(&mut text, ("total", &report.span()), &report.totals);
+    row(
+        &mut text,
+        ("total", &report.span()),
+        &row_of(&report.totals),
+    );
     for (name, totals) in &report.steps {
-        row_of_totals(&mut text, ("time", name), totals);
+        row(&mut text, ("time", name), &row_of(totals));
     }
-    table(&mut text, "site", &report.sites);
-    table(&mut text, "client", &report.clients);
+    for (section, lines) in &report.sections {
+        for (name, counts) in &lines.named {
+            row(&mut text, (section.word(), name), counts);
+        }
+        for (name, counts) in lines.unnamed() {
+            row(&mut text, (section.word(), name), counts);
+        }
+    }
     text
-}
-
-fn table(text: &mut String, section: &str, lines: &Lines) {
-    for (name, counts) in &lines.named {
-        row(text, (section, name.as_str()), counts);
-    }
-    if lines.has_rest() {
-        row(text, (section, "(others)"), &lines.rest);
-    }
-}
-
-fn row_of_totals(text: &mut String, name: (&str, &str), totals: &Totals) {
-    let counts = Counts {
-        requests: totals.requests(),
-        hits: totals.hits(),
-        client_bytes: totals.client_bytes,
-        origin_bytes: totals.origin_bytes,
-        failures: totals.of(hashcache_proxy::Kind::Failed).requests,
-        ..Counts::default()
-    };
-    row(text, name, &counts);
 }
 
 fn row(text: &mut String, (section, name): (&str, &str), counts: &Counts) {

@@ -4,9 +4,10 @@
 
 use std::fmt::Write as _;
 
-use hashcache_proxy::{Counts, Escaped, Kind, Totals};
+use hashcache_proxy::{Counts, Escaped, Kind};
 
-use super::{Lines, Report, grouped, percent};
+use super::section::{Lines, Section};
+use super::{Report, grouped, percent, row_of};
 use crate::units::about_size;
 
 pub(super) fn render(report: &Report) -> String {
@@ -16,7 +17,7 @@ pub(super) fn render(report: &Report) -> String {
         (
             "saved",
             about_size(saved),
-            percent(saved, totals.client_bytes),
+            percent(saved, totals.served_bytes()),
         ),
         (
             "hits",
@@ -24,7 +25,11 @@ pub(super) fn render(report: &Report) -> String {
             percent(totals.hits(), totals.requests()),
         ),
         ("requests", grouped(totals.requests()), String::new()),
-        ("to clients", about_size(totals.client_bytes), String::new()),
+        (
+            "to clients",
+            about_size(totals.served_bytes()),
+            String::new(),
+        ),
         (
             "from origins",
             about_size(totals.origin_bytes),
@@ -57,42 +62,34 @@ pub(super) fn render(report: &Report) -> String {
         );
     }
     if !report.steps.is_empty() {
-        let most = report.steps.iter().map(|(_, it)| it.client_bytes).max();
+        let most = report.steps.iter().map(|(_, it)| it.served_bytes()).max();
         heading(&mut html, "begin");
         for (name, totals) in &report.steps {
-            row(&mut html, name, &of_totals(totals), most.unwrap_or(0));
+            row(&mut html, name, &row_of(totals), most.unwrap_or(0));
         }
         html.push_str("</table>");
     }
-    table(&mut html, "site", &report.sites);
-    table(&mut html, "client", &report.clients);
+    for (section, lines) in &report.sections {
+        table(&mut html, *section, lines);
+    }
     html.push_str("</body></html>\n");
     html
 }
 
-fn table(html: &mut String, name: &str, lines: &Lines) {
-    if lines.named.is_empty() && !lines.has_rest() {
+fn table(html: &mut String, section: Section, lines: &Lines) {
+    if lines.is_empty() {
+        let _ = write!(html, "<p>{}</p>", section.absence());
         return;
     }
-    heading(html, name);
+    heading(html, section.word());
     let most = lines.named.first().map_or(0, |(_, it)| it.client_bytes);
     for (name, counts) in &lines.named {
-        row(html, name.as_str(), counts, most);
+        row(html, name, counts, most);
     }
-    if lines.has_rest() {
-        row(html, "(others)", &lines.rest, 0);
+    for (name, counts) in lines.unnamed() {
+        row(html, name, counts, most);
     }
     html.push_str("</table>");
-}
-
-fn of_totals(totals: &Totals) -> Counts {
-    Counts {
-        requests: totals.requests(),
-        hits: totals.hits(),
-        client_bytes: totals.client_bytes,
-        origin_bytes: totals.origin_bytes,
-        ..Counts::default()
-    }
 }
 
 fn heading(html: &mut String, name: &str) {

@@ -1,4 +1,5 @@
-//! `hashcache report`: what a proxy has saved in the last day, week or month.
+//! `hashcache report`: what a proxy has saved in the last day, week or month, by site, client,
+//! network and user.
 //!
 //! Called by `main`. Reads the history beside the cache, also while the proxy runs; `text`, `html`
 //! and `csv` write it down.
@@ -7,6 +8,8 @@
 
 mod csv;
 mod html;
+mod networks;
+mod section;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -16,13 +19,14 @@ use std::time::SystemTime;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use hashcache_proxy::{
-    Counts, HistoryName, HistoryRead, Hour, HourRecord, Kind, Table, Totals, read_history,
+    By, Counts, HISTORY_NAMES, HistoryRead, Hour, HourRecord, Kind, Table, Totals, read_history,
 };
 use serde_json::{Map, Value, json};
 
+use self::networks::Networks;
+use self::section::{Lines, Section};
 use crate::fault::Fault;
 use crate::output::say;
-use crate::proxy::state_file;
 use crate::settings::{self, Environment};
 
 /// Arguments of `hashcache report`.
@@ -41,6 +45,9 @@ pub struct ReportArgs {
     /// The last 30 days
     #[arg(long, group = "period")]
     month: bool,
+    /// Show these lines alone, and more of them
+    #[arg(long, value_enum)]
+    by: Option<Section>,
     /// Form of the output
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -63,18 +70,15 @@ enum Format {
 
 /// Prints the report.
 pub fn run(args: &ReportArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let path = match &args.history {
-        Some(path) => path.clone(),
-        None => {
-            let effective = settings::load(args.config.as_deref(), vec![], environment)?;
-            let path = state_file(&effective, "history");
-            path.ok_or_else(|| Fault::new("the configuration names no cache"))?
-        }
-    };
+    let effective = settings::load(args.config.as_deref(), vec![], environment)?;
+    let path = args.history.clone();
+    let path = path.or_else(|| effective.state_file("history"));
+    let path = path.ok_or_else(|| Fault::new("the configuration names no cache"))?;
     #[expect(clippy::disallowed_methods, reason = "the command begins here")]
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let last = Hour::of(now.unwrap_or_default().as_secs());
-    let report = Report::read(&path, args.period(), last)?;
+    let networks = Networks::new(effective.networks);
+    let report = Report::read(&path, args.period(), last, (args.by, &networks))?;
     say(&match args.format {
         Format::Text => text::render(&report),
         Format::Html => html::render(&report),
@@ -129,20 +133,18 @@ struct Report {
     totals: Totals,
     /// Of a day: its hours; otherwise the days in which anything was counted.
     steps: Vec<(String, Totals)>,
-    sites: Lines,
-    clients: Lines,
+    /// What is shown by name: what was asked for, or what there is.
+    sections: Vec<(Section, Lines)>,
     damaged: u64,
 }
 
-/// The largest names, and all others as one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Lines {
-    named: Vec<(HistoryName, Counts)>,
-    rest: Counts,
-}
-
 impl Report {
-    fn read(path: &Path, period: Period, last: Hour) -> anyhow::Result<Self> {
+    fn read(
+        path: &Path,
+        period: Period,
+        last: Hour,
+        shown: (Option<Section>, &Networks),
+    ) -> anyhow::Result<Self> {
         let first = Hour(last.0.saturating_sub(period.hours() - 1));
         let read = read_history(path, first, last).with_context(|| {
             let fault = Fault::new(format!("cannot read the history in {}", path.display()));
@@ -154,13 +156,18 @@ impl Report {
                         configuration of the proxy";
             return Err(fault.hint(hint).into());
         }
-        Ok(Self::of(&read, period, (first, last)))
+        Ok(Self::of(&read, period, (first, last), shown))
     }
 
-    fn of(read: &HistoryRead, period: Period, hours: (Hour, Hour)) -> Self {
+    fn of(
+        read: &HistoryRead,
+        period: Period,
+        hours: (Hour, Hour),
+        (wanted, networks): (Option<Section>, &Networks),
+    ) -> Self {
         let mut totals = Totals::default();
         let mut steps: Vec<(String, Totals)> = Vec::new();
-        let (mut sites, mut clients) = (Table::new(NAMES_READ), Table::new(NAMES_READ));
+        let mut tables = By::ALL.map(|_| Table::new(NAMES_READ));
         for record in &read.hours {
             totals = totals.plus(&record.totals);
             let step = step(period, record);
@@ -168,20 +175,21 @@ impl Report {
                 Some((_, sum)) => *sum = sum.plus(&record.totals),
                 None => steps.push((step, record.totals)),
             }
-            record.sites.add_to(&mut sites);
-            record.clients.add_to(&mut clients);
+            for (lines, table) in record.lines.iter().zip(&mut tables) {
+                lines.add_to(table);
+            }
         }
-        let top = |table: &Table<HistoryName>| {
-            let (named, rest) = table.top(NAMES_SHOWN);
-            Lines { named, rest }
-        };
+        let sections = Section::ALL.into_iter();
+        let sections = sections
+            .filter(|section| wanted.is_none_or(|wanted| wanted == *section))
+            .map(|section| (section, Lines::of(section, wanted, &tables, networks)))
+            .filter(|(_, lines)| wanted.is_some() || !lines.is_empty());
         Self {
             period,
             hours,
             totals,
             steps,
-            sites: top(&sites),
-            clients: top(&clients),
+            sections: sections.collect(),
             damaged: read.damaged,
         }
     }
@@ -213,29 +221,12 @@ impl Report {
             ("damaged_hours", self.damaged.into()),
             ("kinds", Value::Object(kinds.collect())),
             ("steps", steps.collect()),
-            ("sites", self.sites.to_json()),
-            ("other_sites", counts_json(&self.sites.rest).into()),
-            ("clients", self.clients.to_json()),
-            ("other_clients", counts_json(&self.clients.rest).into()),
         ];
         report.extend(more.map(|(name, value)| (name.to_owned(), value)));
+        for (section, lines) in &self.sections {
+            report.extend(lines.to_json(*section));
+        }
         Value::Object(report)
-    }
-}
-
-impl Lines {
-    fn to_json(&self) -> Value {
-        let lines = self.named.iter().map(|(name, counts)| {
-            let mut line = counts_json(counts);
-            line.insert("name".to_owned(), name.as_str().into());
-            Value::Object(line)
-        });
-        lines.collect()
-    }
-
-    /// Whether there are requests or bytes of other names.
-    fn has_rest(&self) -> bool {
-        self.rest != Counts::default()
     }
 }
 
@@ -243,9 +234,10 @@ fn totals_json(totals: &Totals) -> Map<String, Value> {
     let all = [
         ("requests", totals.requests()),
         ("hits", totals.hits()),
-        ("client_bytes", totals.client_bytes),
+        ("client_bytes", totals.served_bytes()),
         ("origin_bytes", totals.origin_bytes),
         ("saved_bytes", totals.saved_bytes()),
+        ("own_page_bytes", totals.own_page_bytes()),
         ("tunnel_bytes", totals.of(Kind::Tunnel).bytes),
     ];
     all.map(|(name, value)| (name.to_owned(), value.into()))
@@ -265,6 +257,18 @@ fn counts_json(counts: &Counts) -> Map<String, Value> {
     all.map(|(name, value)| (name.to_owned(), value.into()))
         .into_iter()
         .collect()
+}
+
+/// The counts of a row for totals. Failures are requests that failed or were refused.
+fn row_of(totals: &Totals) -> Counts {
+    Counts {
+        requests: totals.requests(),
+        hits: totals.hits(),
+        client_bytes: totals.served_bytes(),
+        origin_bytes: totals.origin_bytes,
+        failures: totals.of(Kind::Failed).requests,
+        ..Counts::default()
+    }
 }
 
 /// The row of a table of steps that an hour belongs to.
@@ -313,10 +317,8 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// Names of a period that are added up one by one: as many as the hours of a week can name.
-const NAMES_READ: usize = 7 * 24 * 16;
-/// Names that are shown.
-const NAMES_SHOWN: usize = 20;
+/// Names of a period that are added up one by one: as many as the hours of a month can name.
+const NAMES_READ: usize = 30 * 24 * HISTORY_NAMES;
 
 #[cfg(test)]
 mod tests {

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use hashcache_proxy::{Counts, Kind, Totals};
+use hashcache_proxy::{Counts, Kind};
 
-use super::{Lines, Report, grouped, percent};
+use super::{Report, grouped, percent, row_of};
 use crate::units::about_size;
 
 pub(super) fn render(report: &Report) -> String {
@@ -22,8 +22,8 @@ pub(super) fn render(report: &Report) -> String {
             format!(
                 "{} of {} ({})",
                 about_size(saved),
-                about_size(totals.client_bytes),
-                percent(saved, totals.client_bytes)
+                about_size(totals.served_bytes()),
+                percent(saved, totals.served_bytes())
             ),
         ),
         (
@@ -38,6 +38,10 @@ pub(super) fn render(report: &Report) -> String {
         ("from origins", about_size(totals.origin_bytes)),
         ("tunnels", about_size(totals.of(Kind::Tunnel).bytes)),
         ("failed", grouped(totals.of(Kind::Failed).requests)),
+        (
+            "own pages",
+            format!("{}, errors included", about_size(totals.own_page_bytes())),
+        ),
     ];
     for (name, fact) in facts {
         // Writing to a `String` cannot fail, here and below.
@@ -49,54 +53,23 @@ pub(super) fn render(report: &Report) -> String {
     if !report.steps.is_empty() {
         heading(&mut text, "begin");
         for (name, totals) in &report.steps {
-            row(&mut text, name, &Row::of_totals(totals));
+            row(&mut text, name, &row_of(totals));
         }
     }
-    for (name, lines) in [("site", &report.sites), ("client", &report.clients)] {
-        if lines.named.is_empty() && !lines.has_rest() {
+    for (section, lines) in &report.sections {
+        if lines.is_empty() {
+            let _ = writeln!(text, "\n{}", section.absence());
             continue;
         }
-        heading(&mut text, name);
-        table(&mut text, lines);
+        heading(&mut text, section.word());
+        for (name, counts) in &lines.named {
+            row(&mut text, name, counts);
+        }
+        for (name, counts) in lines.unnamed() {
+            row(&mut text, name, counts);
+        }
     }
     text
-}
-
-fn table(text: &mut String, lines: &Lines) {
-    for (name, counts) in &lines.named {
-        row(text, name.as_str(), &Row::of_counts(counts));
-    }
-    if lines.has_rest() {
-        row(text, "(others)", &Row::of_counts(&lines.rest));
-    }
-}
-
-/// The figures of one row.
-struct Row {
-    requests: u64,
-    hits: u64,
-    client_bytes: u64,
-    saved_bytes: u64,
-}
-
-impl Row {
-    fn of_totals(totals: &Totals) -> Self {
-        Self {
-            requests: totals.requests(),
-            hits: totals.hits(),
-            client_bytes: totals.client_bytes,
-            saved_bytes: totals.saved_bytes(),
-        }
-    }
-
-    fn of_counts(counts: &Counts) -> Self {
-        Self {
-            requests: counts.requests,
-            hits: counts.hits,
-            client_bytes: counts.client_bytes,
-            saved_bytes: counts.saved_bytes(),
-        }
-    }
 }
 
 fn heading(text: &mut String, name: &str) {
@@ -107,14 +80,14 @@ fn heading(text: &mut String, name: &str) {
     );
 }
 
-fn row(text: &mut String, name: &str, row: &Row) {
+fn row(text: &mut String, name: &str, row: &Counts) {
     let _ = writeln!(
         text,
         "{name:<NAME$} {:>11} {:>6} {:>11} {:>11}",
         grouped(row.requests),
         percent(row.hits, row.requests),
         about_size(row.client_bytes),
-        about_size(row.saved_bytes),
+        about_size(row.saved_bytes()),
     );
 }
 

@@ -599,7 +599,7 @@ pub static ENTRIES: &[Entry] = &[
         Topic::Logs,
         DefaultValue::Value,
         "Log the network of a client (/24, /48) instead of its address",
-        "",
+        "Users are left out too. The same holds for the history and the dashboard.",
     ),
     entry(
         "name",

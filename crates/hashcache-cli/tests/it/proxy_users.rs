@@ -21,12 +21,12 @@ use crate::proxy_tls::{handshake, pair, write};
 
 const CONFIG: &str = "--config=h.toml";
 /// Both have the password `right:1`.
-const USERS: &str = "\
+pub const USERS: &str = "\
 anna:$2y$04$bvIG6Nmid91Mu9RcmmWZfO9uJIet1vZ5RxKoHcc2APXp/vBHdBvP.
 bert:$2y$04$bvIG6Nmid91Mu9RcmmWZfO9uJIet1vZ5RxKoHcc2APXp/vBHdBvP.
 ";
 /// `anna:right:1`, `bert:right:1`, `anna:wrong`, and a user whose name is not UTF-8.
-const ANNA: &str = "Basic YW5uYTpyaWdodDox";
+pub const ANNA: &str = "Basic YW5uYTpyaWdodDox";
 const BERT: &str = "Basic YmVydDpyaWdodDox";
 const WRONG: &str = "Basic YW5uYTp3cm9uZw==";
 const NO_TEXT: &str = "Basic /zpyaWdodDox";

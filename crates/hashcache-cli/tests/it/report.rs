@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::Home;
 use crate::proxy_memory_hits::script;
 use crate::proxy_process::Proxy;
+use crate::proxy_users::{ANNA, USERS};
 
 /// What one client has got.
 #[derive(Default)]
@@ -21,11 +22,17 @@ struct Got {
 
 impl Got {
     async fn ask(&mut self, proxy: &Proxy, target: &str) {
+        assert_eq!(self.ask_as(proxy, target, None).await, 200);
+    }
+
+    async fn ask_as(&mut self, proxy: &Proxy, target: &str, login: Option<&str>) -> u16 {
         let mut client = Client::connect(proxy.address()).await.unwrap();
-        let response = client.get(target, &[]).await.unwrap();
+        let login = login.map(|login| ("Proxy-Authorization", login));
+        let response = client.get(target, login.as_slice()).await.unwrap();
         assert_eq!(response.end, BodyEnd::Complete);
         self.requests += 1;
         self.bytes += (response.head.raw.len() + response.body.len()) as u64;
+        response.status
     }
 }
 
@@ -93,7 +100,7 @@ async fn a_report_says_what_clients_got_and_what_was_saved() {
 }
 
 #[tokio::test]
-async fn clients_are_networks_where_the_log_is_anonymous() {
+async fn an_anonymous_report_has_networks_and_no_clients() {
     let home = Home::new();
     let origin = Origin::start(script).await.unwrap();
     let mut proxy =
@@ -102,8 +109,82 @@ async fn clients_are_networks_where_the_log_is_anonymous() {
     Got::default().ask(&proxy, &target).await;
     proxy.stop();
     let csv = report(&home, &["--format=csv"]);
-    assert!(csv.contains("client,\"127.0.0.0/24\",1,"), "{csv}");
-    assert!(!csv.contains("\"127.0.0.1\""), "{csv}");
+    assert!(csv.contains("network,\"127.0.0.0/24\",1,"), "{csv}");
+    assert!(!csv.contains("127.0.0.1\""), "{csv}");
+    let text = report(&home, &["--by=client"]);
+    let expected = "There were no requests, or log_anonymize leaves addresses out.";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[tokio::test]
+async fn users_and_named_networks_have_lines() {
+    let home = Home::new();
+    let origin = Origin::start(script).await.unwrap();
+    home.file("users", USERS);
+    let users = home.path().join("users").display().to_string();
+    let config = format!(
+        "htpasswd = [\"{users}\"]\n[networks]\nlab = [\"127.0.0.0/8\"]\n[[group]]\nname = \
+         \"staff\"\nusers = [\"anna\"]\n[[access]]\naction = \"allow\"\ngroups = [\"staff\"]\n\
+         [[access]]\naction = \"deny\"\n"
+    );
+    home.file("h.toml", &config);
+    let config = format!("--config={}", home.path().join("h.toml").display());
+    let mut proxy = Proxy::start(&home.path().join("cache.img"), &[&config]).unwrap();
+    let target = format!("http://127.0.0.1:{}/size/9000", origin.address().port());
+    let mut got = Got::default();
+    for _ in 0..4 {
+        assert_eq!(got.ask_as(&proxy, &target, Some(ANNA)).await, 200);
+    }
+    assert_eq!(Got::default().ask_as(&proxy, &target, None).await, 407);
+    proxy.stop();
+    let json = |by: &str| {
+        let json = report(&home, &[&config, "--week", by, "--format=json"]);
+        serde_json::from_str::<Value>(&json).unwrap()
+    };
+    let users = json("--by=user");
+    assert_eq!(users["users"].as_array().unwrap().len(), 1, "{users:#}");
+    assert_eq!(users["users"][0]["name"], "anna");
+    assert_eq!(users["users"][0]["requests"], 4);
+    assert_eq!(users["users"][0]["hits"], 3);
+    assert_eq!(users["users"][0]["client_bytes"], got.bytes);
+    // The request without a login, whose error is nothing that was served.
+    assert_eq!(users["no_login"]["requests"], 1, "{users:#}");
+    assert_eq!(users["no_login"]["client_bytes"], 0, "{users:#}");
+    assert!(users.get("sites").is_none(), "{users:#}");
+    let networks = json("--by=network");
+    assert_eq!(networks["networks"][0]["name"], "lab", "{networks:#}");
+    assert_eq!(networks["networks"][0]["requests"], 5);
+    let text = report(&home, &[&config, "--by=user"]);
+    assert!(
+        text.contains("\nuser  ") && text.contains("\nanna  "),
+        "{text}"
+    );
+    assert!(text.contains("\n(no login)  "), "{text}");
+}
+
+#[tokio::test]
+async fn pages_of_the_proxy_itself_save_nothing() {
+    let home = Home::new();
+    let mut proxy = Proxy::start(&home.path().join("cache.img"), &[]).unwrap();
+    let own = format!("http://{}", proxy.address());
+    let mut got = Got::default();
+    for (target, status) in [
+        (format!("{own}/"), 200),
+        (format!("{own}/proxy.pac"), 200),
+        (format!("{own}/no-such-page"), 404),
+        ("http://127.0.0.1:1/nobody-listens".to_owned(), 403),
+        ("http://127.0.0.1:1025/nobody-listens".to_owned(), 502),
+    ] {
+        assert_eq!(got.ask_as(&proxy, &target, None).await, status, "{target}");
+    }
+    proxy.stop();
+    let json = report(&home, &["--format=json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["saved_bytes"], 0, "{json:#}");
+    assert_eq!(json["client_bytes"], 0, "{json:#}");
+    assert_eq!(json["own_page_bytes"], got.bytes, "{json:#}");
+    let text = report(&home, &[]);
+    assert!(text.contains("saved         0 of 0 (-)"), "{text}");
 }
 
 #[test]

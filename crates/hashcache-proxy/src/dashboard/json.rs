@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::rates::Moment;
 use super::view::{SHOWN, failing, mean_wait_us, memory, slowest};
-use crate::history::counts::{Counts, Kind, Totals};
+use crate::history::counts::{By, Counts, Kind, Totals};
 use crate::history::name::Name;
 
 impl Moment {
@@ -21,7 +21,8 @@ impl Moment {
             .iter()
             .map(|peer| json!({ "name": peer.name, "kind": peer.kind, "up": peer.is_up }));
         let peers: Value = peers.collect();
-        let (sites, clients) = (&overview.sites, &overview.clients);
+        let sites = overview.of(By::Site);
+        let of = |by| lines(&overview.of(by).top(SHOWN).0);
         json!({
             "version": live.version,
             "uptime_seconds": live.uptime_seconds,
@@ -57,8 +58,11 @@ impl Moment {
             "peers": peers,
             "links": live.links,
             "intercept": live.intercept,
-            "sites": lines(&sites.top(SHOWN).0),
-            "clients": lines(&clients.top(SHOWN).0),
+            "authority_seconds_left": live.authority_seconds_left,
+            "sites": of(By::Site),
+            "clients": of(By::Client),
+            "networks": of(By::Network),
+            "users": of(By::User),
             "failing": lines(&failing(sites)),
             "slowest": lines(&slowest(sites)),
         })
@@ -76,6 +80,7 @@ fn totals(totals: &Totals) -> Map<String, Value> {
         ("hits", totals.hits().into()),
         ("client_bytes", totals.client_bytes.into()),
         ("origin_bytes", totals.origin_bytes.into()),
+        ("served_bytes", totals.served_bytes().into()),
         ("saved_bytes", totals.saved_bytes().into()),
         ("kinds", Value::Object(kinds.collect())),
     ];

@@ -3,7 +3,7 @@
 //! Invariant: every text that is not ours goes through [`Escaped`]. There are no `style`
 //! attributes, which the page's policy forbids.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use serde_json::Value;
 
@@ -11,7 +11,8 @@ use super::amounts::{count, decimal, percent, rate, size, time};
 use super::rates::{DeviceRates, Moment, Rates};
 use super::view::{SHOWN, View, failing, mean_wait_us, memory, slowest};
 use crate::frame::Escaped;
-use crate::history::counts::{Counts, Kind, Table, Totals};
+use crate::history::Overview;
+use crate::history::counts::{By, Counts, Kind, Table, Totals};
 use crate::history::name::Name;
 use crate::metrics::StoreState;
 
@@ -40,10 +41,12 @@ pub(super) fn parts(moment: &Moment) -> Vec<(&'static str, String)> {
         ("figures", figures(view, rates, course)),
         ("sources", sources(&overview.day)),
         ("memory", memory_part(view)),
+        ("sites", names(("Sites", "site"), overview.of(By::Site))),
+        ("clients", clients(overview)),
+        ("users", users(overview)),
+        ("failing", failing_part(overview.of(By::Site))),
+        ("slowest", slowest_part(overview.of(By::Site))),
         ("disk", disk(view, rates)),
-        ("sites", names("Sites", "site", &overview.sites)),
-        ("clients", names("Clients", "client", &overview.clients)),
-        ("origins", origins(&overview.sites)),
         ("peers", peers(view)),
         ("intercept", intercept(view)),
     ]
@@ -97,12 +100,12 @@ fn figures(view: &View, rates: &Rates, course: &[f64]) -> String {
     }
     for (span, totals) in spans {
         let saved = totals.saved_bytes();
-        let part = percent(saved, totals.client_bytes);
-        let of = format!("{part} of {}", size(totals.client_bytes));
+        let part = percent(saved, totals.served_bytes());
+        let of = format!("{part} of {}", size(totals.served_bytes()));
         card(&mut html, &format!("saved, {span}"), &size(saved), &of);
     }
     let connections = format!(
-        "{} clients, {} to origins, {} tunnels",
+        "open: clients {}, origins {}, tunnels {}",
         count(view.live.connections),
         count(view.live.upstream.busy),
         count(view.live.tunnels)
@@ -121,7 +124,7 @@ fn figures(view: &View, rates: &Rates, course: &[f64]) -> String {
     html
 }
 
-/// The course of requests per second, as a line.
+/// The course of requests per second, as a line above an area.
 fn course_of(course: &[f64]) -> String {
     if course.len() < 2 {
         return String::new();
@@ -135,8 +138,10 @@ fn course_of(course: &[f64]) -> String {
         .collect();
     format!(
         "<svg class=course viewBox=\"0 0 100 30\" preserveAspectRatio=none role=img \
-         aria-label=\"requests per second\"><polyline points=\"{}\" /></svg>",
-        points.trim_end()
+         aria-label=\"requests per second\"><polygon points=\"0,30 {points}100,30\" />\
+         <polyline points=\"{}\" /></svg><p class=scale>requests/s, at most {}</p>",
+        points.trim_end(),
+        decimal(most)
     )
 }
 
@@ -244,7 +249,23 @@ fn disk(view: &View, rates: &Rates) -> String {
     html
 }
 
-fn names(heading: &str, column: &str, table: &Table<Name>) -> String {
+/// The clients, or their networks if names are left out.
+fn clients(overview: &Overview) -> String {
+    match overview.of(By::Client) {
+        clients if clients.is_empty() => names(("Networks", "network"), overview.of(By::Network)),
+        clients => names(("Clients", "client"), clients),
+    }
+}
+
+/// The users; nothing where nobody logs in.
+fn users(overview: &Overview) -> String {
+    match overview.of(By::User) {
+        users if users.is_empty() => String::new(),
+        users => names(("Users", "user"), users),
+    }
+}
+
+fn names((heading, column): (&str, &str), table: &Table<Name>) -> String {
     let mut html = format!("<h2>{heading} <small>24 hours, by bytes</small></h2>");
     let (lines, rest) = table.top(SHOWN);
     if lines.is_empty() && rest == Counts::default() {
@@ -259,7 +280,7 @@ fn names(heading: &str, column: &str, table: &Table<Name>) -> String {
         let _ = write!(
             html,
             "<tr><td>{}<td>{}<td class=wide>{}<td>{}<td>{}",
-            Escaped(name),
+            Host(name),
             count(counts.requests),
             percent(counts.hits, counts.requests),
             size(counts.client_bytes),
@@ -276,7 +297,7 @@ fn names(heading: &str, column: &str, table: &Table<Name>) -> String {
     html
 }
 
-fn origins(sites: &Table<Name>) -> String {
+fn failing_part(sites: &Table<Name>) -> String {
     let mut html = "<h2>Origins that fail <small>24 hours</small></h2>".to_owned();
     let failing = failing(sites);
     if failing.is_empty() {
@@ -287,14 +308,19 @@ fn origins(sites: &Table<Name>) -> String {
             let _ = write!(
                 html,
                 "<tr><td>{}<td class=bad>{}<td>{}",
-                Escaped(name.as_str()),
+                Host(name.as_str()),
                 count(counts.failures),
                 count(counts.requests)
             );
         }
         html.push_str("</table>");
     }
-    html.push_str("<h2>Slowest origins <small>24 hours, mean time to the first byte</small></h2>");
+    html
+}
+
+fn slowest_part(sites: &Table<Name>) -> String {
+    let heading = "<h2>Slowest origins <small>24 hours, mean time to the first byte</small></h2>";
+    let mut html = heading.to_owned();
     let slowest = slowest(sites);
     if slowest.is_empty() {
         html.push_str("<p>None with three answers.</p>");
@@ -304,7 +330,7 @@ fn origins(sites: &Table<Name>) -> String {
             let _ = write!(
                 html,
                 "<tr><td>{}<td>{:.0} ms<td>{}",
-                Escaped(name.as_str()),
+                Host(name.as_str()),
                 mean_wait_us(counts) as f64 / 1000.0,
                 count(counts.answered)
             );
@@ -347,8 +373,19 @@ fn peers(view: &View) -> String {
 }
 
 fn intercept(view: &View) -> String {
+    let mut html = "<h2>Interception</h2>".to_owned();
+    let Some(left) = view.live.authority_seconds_left else {
+        html.push_str("<p>Off: https passes through as tunnels.</p>");
+        return html;
+    };
+    let (class, days) = (if left < MONTH { "bad" } else { "" }, left / DAY);
+    let _ = write!(
+        html,
+        "<table><tr><td>certificate authority ends in<td class=\"{class}\">{} days\
+         <tr><th>handshakes<th>since the start",
+        count(days)
+    );
     let intercept = &view.live.intercept;
-    let mut html = "<h2>Interception</h2><table><tr><th>handshakes<th>since the start".to_owned();
     let handshakes = intercept["handshakes"].as_object();
     for (name, number) in handshakes.into_iter().flatten() {
         let number = count(number.as_u64().unwrap_or(0));
@@ -363,6 +400,18 @@ fn intercept(view: &View) -> String {
     }
     html.push_str("</table>");
     html
+}
+
+/// A name, escaped, that may be broken into lines behind its dots.
+struct Host<'a>(&'a str);
+
+impl fmt::Display for Host<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in self.0.split_inclusive('.') {
+            write!(f, "{}<wbr>", Escaped(part))?;
+        }
+        Ok(())
+    }
 }
 
 /// Shares side by side; the last one named `free` is grey.
@@ -402,4 +451,7 @@ const BEGIN: &str = "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8>\
      <noscript><meta http-equiv=refresh content=10></noscript></head>\
      <body><header><h1>HashCache</h1><span id=state><noscript>loaded again every 10 s\
      </noscript></span></header><main>";
+const DAY: u64 = 86_400;
+/// The rest of the life of an authority from which on it is to be seen.
+const MONTH: u64 = 30 * DAY;
 const END: &str = "</main></body></html>\n";

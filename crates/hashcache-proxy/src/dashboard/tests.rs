@@ -7,7 +7,7 @@ use http_body_util::BodyExt as _;
 use super::*;
 use crate::access_log::AccessLogger;
 use crate::clock::Clock;
-use crate::history::name::ClientForm;
+use crate::history::name::Persons;
 use crate::metrics::{EngineFigures, Metrics, StoreState};
 use crate::upstream::UpstreamFigures;
 
@@ -19,7 +19,7 @@ pub(crate) fn dashboard_of_tests() -> Arc<Dashboard> {
     let cache = Cache::open(config).unwrap();
     let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLogger::none()));
     let metrics = Metrics::new(1);
-    let history = History::start(None, ClientForm::Client, (&cache, 1), (&clock, &metrics));
+    let history = History::start(None, Persons::Named, (&cache, 1), (&clock, &metrics));
     let engine = || EngineFigures {
         store: StoreState::Ready,
         memory_limit_bytes: 100,

@@ -4,8 +4,8 @@
 //! needs of a running proxy's file.
 //!
 //! Invariants: the record of an hour has one place, so the file is bounded: 38 MiB, with holes
-//! where the proxy did not run. A write is one aligned block: a killed process leaves the old one or
-//! the new one. A record that a power cut has torn does not verify; it is left out and counted.
+//! where the proxy did not run. A write is one aligned block: a killed process leaves the old one
+//! or the new one. A record that a power cut has torn does not verify; it is left out and counted.
 //! Cost: one write of 4 KiB a minute with requests, without a sync.
 
 use std::fs::{File, OpenOptions};
@@ -111,8 +111,8 @@ mod tests {
     use std::os::unix::fs::{MetadataExt as _, symlink};
 
     use super::*;
-    use crate::history::counts::{Kind, Totals};
-    use crate::history::record::Lines;
+    use crate::history::counts::{Counts, Kind, Totals};
+    use crate::history::name::Name;
 
     fn record(hour: u32) -> HourRecord {
         let mut totals = Totals::default();
@@ -120,8 +120,7 @@ mod tests {
         HourRecord {
             hour: Hour(hour),
             totals,
-            sites: Lines::default(),
-            clients: Lines::default(),
+            ..HourRecord::default()
         }
     }
 
@@ -168,6 +167,40 @@ mod tests {
         // A file that was cut off in the middle of a record.
         file.set_len(offset(Hour(14)) + 100).unwrap();
         assert_eq!(hours(&path, 10, 14), (vec![10, 11], 2));
+    }
+
+    #[test]
+    fn a_write_that_is_cut_off_anywhere_leaves_a_whole_record_or_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cache.history");
+        let full_hour = |client_bytes| {
+            let mut record = record(10);
+            record.totals.client_bytes = client_bytes;
+            let line = |n: u64| {
+                let counts = Counts {
+                    client_bytes: client_bytes * n,
+                    ..Counts::default()
+                };
+                (Name::of(format_args!("{n}.test")), counts)
+            };
+            record.lines[0].named = (0..32).map(line).collect();
+            record
+        };
+        let (old, new) = (full_hour(1_000), full_hour(900_000));
+        for at in 0..=RECORD_BYTES {
+            write(&path, &old).unwrap();
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(&new.to_bytes()[..at], offset(Hour(10)))
+                .unwrap();
+            match read_place(&File::open(&path).unwrap(), Hour(10)).unwrap() {
+                Place::Record(found) => assert!([&old, &new].contains(&&*found), "{at}"),
+                Place::Damaged => {}
+                Place::Empty => panic!("the place was written: {at}"),
+            }
+            // The next minute mends the hour, and the neighbours were not touched.
+            write(&path, &new).unwrap();
+            assert_eq!(hours(&path, 8, 12), (vec![10], 0));
+        }
     }
 
     #[test]

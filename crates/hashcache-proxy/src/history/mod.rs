@@ -1,4 +1,5 @@
-//! The history: what was requested and saved, by hour, site and client, for 400 days.
+//! The history: what was requested and saved, by hour, for 400 days; in all, and by site, client,
+//! network and user.
 //!
 //! Each core counts in a [`Tally`] of its own and adds that to [`History`] once a second. `History`
 //! writes the record of the current hour once a minute (`file`), and has the last week in memory
@@ -6,7 +7,8 @@
 //!
 //! Invariants: memory is bounded and reserved in the budget; without room for it, all names are
 //! counted in one line. A killed process loses at most a minute. Bytes are those of `metrics`, so
-//! that the dashboard, `/stats` and a report agree.
+//! that the dashboard, `/stats` and a report agree. With `log_anonymize`, neither memory nor the
+//! file has a user or the address of a client.
 
 pub(crate) mod counts;
 pub(crate) mod file;
@@ -24,8 +26,8 @@ use hashcache::{Cache, Reservation};
 use tokio::time::Instant;
 use tracing::warn;
 
-use self::counts::{Table, Totals};
-use self::name::{ClientForm, Name};
+use self::counts::{By, Table, Totals};
+use self::name::{Name, Persons};
 use self::record::{Hour, HourRecord, Lines};
 use self::tally::Counted;
 use crate::clock::Clock;
@@ -38,7 +40,7 @@ pub(crate) struct History {
     path: Mutex<Option<PathBuf>>,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
-    client_form: ClientForm,
+    persons: Persons,
     /// Lines of a table in memory; 0 without memory for them.
     lines_max: usize,
     _memory: Option<Reservation>,
@@ -49,19 +51,27 @@ struct State {
     hour: Hour,
     /// Of the current hour.
     totals: Totals,
-    sites: Table<Name>,
-    clients: Table<Name>,
+    tables: Tables,
     /// Whether the record of the current hour differs from the file.
     is_changed: bool,
     /// Earlier hours of the last week, the oldest first.
     week: VecDeque<(Hour, Totals)>,
     /// Lines of earlier hours of the last day.
-    day: VecDeque<(Hour, Lines, Lines)>,
+    day: VecDeque<(Hour, [Lines; By::ALL.len()])>,
+    /// Records of earlier hours that could not be written, the oldest first.
+    unwritten: VecDeque<HourRecord>,
     since_start: Totals,
     /// `since_start` at the last two minutes, the older first.
     minutes: VecDeque<(Instant, Totals)>,
     /// Hours of the last week whose record was damaged at the start.
     damaged: u64,
+}
+
+/// The counts of sites, clients, networks and users, in the order of [`By::ALL`].
+type Tables = [Table<Name>; By::ALL.len()];
+
+fn tables(lines_max: usize) -> Tables {
+    By::ALL.map(|_| Table::new(lines_max))
 }
 
 /// Figures for the dashboard.
@@ -75,19 +85,24 @@ pub(crate) struct Overview {
     pub(crate) day: Totals,
     /// Of the current hour and the 167 before it.
     pub(crate) week: Totals,
-    /// Sites of the last day.
-    pub(crate) sites: Table<Name>,
-    /// Clients of the last day.
-    pub(crate) clients: Table<Name>,
+    /// Sites, clients, networks and users of the last day.
+    tables: Tables,
     /// Hours of the week before the start that could not be read.
     pub(crate) damaged: u64,
+}
+
+impl Overview {
+    /// Sites, clients, networks or users of the last day.
+    pub(crate) fn of(&self, by: By) -> &Table<Name> {
+        &self.tables[by as usize]
+    }
 }
 
 impl History {
     /// Starts with what the file at `path` has of the last week.
     pub(crate) fn start(
         path: Option<PathBuf>,
-        client_form: ClientForm,
+        persons: Persons,
         (cache, workers): (&Cache, usize),
         (clock, metrics): (&Arc<Clock>, &Arc<Metrics>),
     ) -> Arc<Self> {
@@ -99,7 +114,7 @@ impl History {
         let mut state = State::new(hour, lines_max);
         if let Some(path) = &path {
             match file::read(path, Hour(hour.0.saturating_sub(WEEK - 1)), hour) {
-                Ok(read) => state.load(read, lines_max),
+                Ok(read) => state.load(read, persons, lines_max),
                 Err(error) => warn!(%error, path = %path.display(), "history not read"),
             }
         }
@@ -108,7 +123,7 @@ impl History {
             path: Mutex::new(path),
             clock: Arc::clone(clock),
             metrics: Arc::clone(metrics),
-            client_form,
+            persons,
             lines_max,
             _memory: memory,
         })
@@ -122,12 +137,24 @@ impl History {
         }
         let mut state = self.state();
         state.add(&totals);
+        let [by_site, by_client, by_network, by_user] = &mut state.tables;
         let (sites, rest) = counted.sites.drain();
-        sites.for_each(|(site, counts)| state.sites.add(site, &counts));
-        state.sites.add_rest(&rest);
+        sites.for_each(|(site, counts)| by_site.count(site, &counts));
+        by_site.add_rest(&rest);
+        let (users, rest) = counted.users.drain();
+        users.for_each(|(user, counts)| by_user.count(user, &counts));
+        by_user.add_rest(&rest);
         let (clients, rest) = counted.clients.drain();
-        clients.for_each(|(client, counts)| state.clients.add(client.name(), &counts));
-        state.clients.add_rest(&rest);
+        by_network.add_rest(&rest);
+        if self.persons == Persons::Named {
+            by_client.add_rest(&rest);
+        }
+        for (client, counts) in clients {
+            by_network.count(client.network().name(), &counts);
+            if self.persons == Persons::Named {
+                by_client.count(client.name(), &counts);
+            }
+        }
     }
 
     /// Writes the record of the hour each minute; never ends.
@@ -165,23 +192,24 @@ impl History {
         // The clock may have been set back, into an hour that has a record. Read without the lock:
         // cores do not wait for the disk.
         let known = path.as_deref().filter(|_| is_over);
-        let known = known.and_then(|path| read_one(path, now));
-        let record = {
+        let known = known.and_then(|path| read_one(path, now, self.persons));
+        let records = {
             let mut state = self.state();
             self.add_traffic(&mut state);
             state.note_minute(Instant::now());
-            match is_over {
-                true => state.begin(now, known, self.lines_max),
-                false => state.changed(),
+            if is_over {
+                state.begin(now, known, self.lines_max);
             }
+            state.changed()
         };
-        let (Some(path), Some(record)) = (&*path, record) else {
+        let Some(path) = &*path else {
             return Ok(());
         };
-        let written = file::write(path, &record);
-        if written.is_err() && !is_over {
-            self.state().is_changed = true;
-        }
+        let mut records = records.into_iter();
+        let written = records.try_for_each(|record| {
+            file::write(path, &record).inspect_err(|_| self.state().not_written(record))
+        });
+        records.for_each(|record| self.state().not_written(record));
         written
     }
 
@@ -221,11 +249,11 @@ impl State {
         Self {
             hour,
             totals: Totals::default(),
-            sites: Table::new(lines_max),
-            clients: Table::new(lines_max),
+            tables: tables(lines_max),
             is_changed: false,
             week: VecDeque::new(),
             day: VecDeque::new(),
+            unwritten: VecDeque::new(),
             since_start: Totals::default(),
             minutes: [(Instant::now(), Totals::default())].into(),
             damaged: 0,
@@ -233,9 +261,12 @@ impl State {
     }
 
     /// Takes the hours of the file, of which the last one may be the current one.
-    fn load(&mut self, read: file::Read, lines_max: usize) {
+    fn load(&mut self, read: file::Read, persons: Persons, lines_max: usize) {
         self.damaged = read.damaged;
-        for record in read.hours {
+        for mut record in read.hours {
+            if persons == Persons::LeftOut {
+                record.forget_persons();
+            }
             let hour = record.hour;
             if hour == self.hour {
                 self.resume(&record);
@@ -249,15 +280,15 @@ impl State {
     /// Continues the current hour.
     fn resume(&mut self, record: &HourRecord) {
         self.totals = self.totals.plus(&record.totals);
-        record.sites.add_to(&mut self.sites);
-        record.clients.add_to(&mut self.clients);
+        for (lines, table) in record.lines.iter().zip(&mut self.tables) {
+            lines.add_to(table);
+        }
     }
 
     fn keep_past(&mut self, record: HourRecord, lines_max: usize) {
         self.week.push_back((record.hour, record.totals));
         if lines_max > 0 {
-            self.day
-                .push_back((record.hour, record.sites, record.clients));
+            self.day.push_back((record.hour, record.lines));
         }
     }
 
@@ -266,36 +297,50 @@ impl State {
         let now = self.hour.0;
         let is_within = |hour: Hour, hours: u32| hour.0 < now && now - hour.0 < hours;
         self.week.retain(|(hour, _)| is_within(*hour, WEEK));
-        self.day.retain(|(hour, ..)| is_within(*hour, DAY));
+        self.day.retain(|(hour, _)| is_within(*hour, DAY));
     }
 
-    /// The current hour is over, and `now` begins, of which `known` was counted before. Returns the
-    /// record of the hour that is over.
-    fn begin(
-        &mut self,
-        now: Hour,
-        known: Option<HourRecord>,
-        lines_max: usize,
-    ) -> Option<HourRecord> {
-        let over = self.changed();
+    /// The current hour is over, and `now` begins, of which `known` is in the file.
+    fn begin(&mut self, now: Hour, known: Option<HourRecord>, lines_max: usize) {
+        let over = std::mem::take(&mut self.is_changed).then(|| self.record());
         if !self.totals.is_empty() {
             self.keep_past(self.record(), lines_max);
         }
+        // The clock may have been set back into an hour whose record was not written.
+        let unwritten = self.unwritten.iter().position(|record| record.hour == now);
+        let unwritten = unwritten.and_then(|at| self.unwritten.remove(at));
+        self.is_changed = unwritten.is_some();
         self.hour = now;
         self.totals = Totals::default();
-        self.sites = Table::new(lines_max);
-        self.clients = Table::new(lines_max);
+        self.tables = tables(lines_max);
         self.forget_past();
-        if let Some(known) = known {
+        if let Some(over) = over {
+            self.not_written(over);
+        }
+        if let Some(known) = unwritten.or(known) {
             self.resume(&known);
         }
-        over
     }
 
-    /// The record, if it differs from the file.
-    fn changed(&mut self) -> Option<HourRecord> {
-        let is_changed = std::mem::take(&mut self.is_changed);
-        is_changed.then(|| self.record())
+    /// Takes the records that differ from the file, the oldest first.
+    fn changed(&mut self) -> VecDeque<HourRecord> {
+        let mut records = std::mem::take(&mut self.unwritten);
+        if std::mem::take(&mut self.is_changed) {
+            records.push_back(self.record());
+        }
+        records
+    }
+
+    /// Keeps a record for the next attempt; without a disk for a long time, the oldest is lost.
+    fn not_written(&mut self, record: HourRecord) {
+        if record.hour == self.hour {
+            self.is_changed = true;
+            return;
+        }
+        self.unwritten.push_back(record);
+        while self.unwritten.len() > UNWRITTEN {
+            self.unwritten.pop_front();
+        }
     }
 
     fn add(&mut self, more: &Totals) {
@@ -315,8 +360,7 @@ impl State {
         HourRecord {
             hour: self.hour,
             totals: self.totals,
-            sites: Lines::of(&self.sites),
-            clients: Lines::of(&self.clients),
+            lines: self.tables.each_ref().map(Lines::of),
         }
     }
 
@@ -334,39 +378,45 @@ impl State {
                 day = day.plus(totals);
             }
         }
-        let (mut sites, mut clients) = (self.sites.clone(), self.clients.clone());
-        for (_, hour_sites, hour_clients) in &self.day {
-            hour_sites.add_to(&mut sites);
-            hour_clients.add_to(&mut clients);
+        let mut tables = self.tables.clone();
+        for (_, hour) in &self.day {
+            for (lines, table) in hour.iter().zip(&mut tables) {
+                lines.add_to(table);
+            }
         }
         Overview {
             since_start: self.since_start,
             recent: (self.since_start.since(&earlier), now - begun),
             day,
             week,
-            sites,
-            clients,
+            tables,
             damaged: self.damaged,
         }
     }
 }
 
 /// The record of one hour, if it is in the file.
-fn read_one(path: &Path, hour: Hour) -> Option<HourRecord> {
+fn read_one(path: &Path, hour: Hour, persons: Persons) -> Option<HourRecord> {
     let read = file::read(path, hour, hour).ok()?;
-    read.hours.into_iter().next()
+    let mut record = read.hours.into_iter().next()?;
+    if persons == Persons::LeftOut {
+        record.forget_persons();
+    }
+    Some(record)
 }
 
 const MINUTE_MS: u64 = 60_000;
 const DAY: u32 = 24;
 const WEEK: u32 = 7 * 24;
-/// Sites, and clients, of the current hour that are counted one by one.
-const LINES: usize = 256;
-/// Memory of the two tables (512 places of 120 bytes each), of their copies in an [`Overview`], and
-/// of the hours of a day and a week.
-const BYTES: u64 = 384 << 10;
-/// Memory of the two tables of a core, with 128 places each.
-const WORKER_BYTES: u64 = 32 << 10;
+/// Sites of the current hour that are counted one by one; as many clients, networks and users.
+const LINES: usize = 200;
+/// Hours that wait for a disk that can be written to again.
+const UNWRITTEN: usize = 24;
+/// Memory of the four tables (256 places of 113 bytes each), of their copies in two overviews, of
+/// 24 hours with 128 lines of 112 bytes each, and of as many that wait to be written.
+const BYTES: u64 = 1 << 20;
+/// Memory of the three tables of a core, with 128 places each.
+const WORKER_BYTES: u64 = 48 << 10;
 
 #[cfg(test)]
 mod tests;

@@ -34,6 +34,20 @@ impl Name {
         Self::of_bytes(host.as_bytes())
     }
 
+    /// A user by the name of the login. Bytes that a name cannot have are written as `%C3`, so that
+    /// no two users have one name.
+    pub(crate) fn of_user(user: &str) -> Self {
+        let mut buffer = Buffer::default();
+        for byte in user.bytes() {
+            // As in `of`.
+            let _ = match byte.is_ascii_graphic() && byte != b'%' {
+                true => buffer.write_char(byte.into()),
+                false => write!(buffer, "%{byte:02X}"),
+            };
+        }
+        Self::of_bytes(&buffer.bytes[..buffer.length])
+    }
+
     fn of_bytes(text: &[u8]) -> Self {
         let (mut bytes, mut length) = ([0; NAME_BYTES], 0);
         let cut = match text.len() > NAME_BYTES {
@@ -63,25 +77,16 @@ impl Name {
         std::str::from_utf8(self.used()).unwrap_or_default()
     }
 
-    fn used(&self) -> &[u8] {
+    /// The text as bytes.
+    pub(super) fn used(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length).min(NAME_BYTES)]
     }
 
-    /// As in a record: the length and [`NAME_BYTES`] bytes.
-    pub(super) fn to_bytes(self) -> [u8; NAME_BYTES + 1] {
-        let mut bytes = [0; NAME_BYTES + 1];
-        bytes[0] = self.length;
-        bytes[1..].copy_from_slice(&self.bytes);
-        bytes
-    }
-
-    /// `None`: these bytes are no name.
-    pub(super) fn from_bytes(bytes: &[u8; NAME_BYTES + 1]) -> Option<Self> {
-        let [length, text @ ..] = bytes;
-        let used = text.get(..usize::from(*length))?;
-        let is_name = !used.is_empty() && used.iter().all(u8::is_ascii_graphic);
-        let (length, bytes) = (*length, *text);
-        is_name.then_some(Self { length, bytes })
+    /// `None`: this text is no name.
+    pub(super) fn stored(text: &[u8]) -> Option<Self> {
+        let is_name = (1..=NAME_BYTES).contains(&text.len());
+        let is_name = is_name && text.iter().all(u8::is_ascii_graphic);
+        is_name.then(|| Self::of_bytes(text))
     }
 }
 
@@ -120,13 +125,13 @@ impl fmt::Write for Buffer {
     }
 }
 
-/// How much of a client's address is counted.
+/// Whether users and addresses of clients are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ClientForm {
-    /// An IPv4 address, or the IPv6 /64 that one subscriber has.
-    Client,
-    /// The network that `log_anonymize` leaves: /24 or /48.
-    Network,
+pub(crate) enum Persons {
+    /// Users by name; clients by their IPv4 address, or by the IPv6 /64 that one subscriber has.
+    Named,
+    /// Neither, but the networks that `log_anonymize` leaves.
+    LeftOut,
 }
 
 /// A client as it is counted.
@@ -137,10 +142,23 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn of(address: IpAddr, form: ClientForm) -> Self {
+    /// The client at `address`.
+    pub(super) fn of(address: IpAddr, persons: Persons) -> Self {
+        match persons {
+            Persons::Named => Self::with_bits(address, 32, 64),
+            Persons::LeftOut => Self::with_bits(address, 24, 48),
+        }
+    }
+
+    /// The network of the client.
+    pub(super) fn network(self) -> Self {
+        Self::of(self.network, Persons::LeftOut)
+    }
+
+    fn with_bits(address: IpAddr, v4_bits: u8, v6_bits: u8) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => {
-                let bits = if form == ClientForm::Client { 32 } else { 24 };
+                let bits = v4_bits;
                 let kept = address.to_bits() >> (32 - bits) << (32 - bits);
                 Self {
                     network: Ipv4Addr::from_bits(kept).into(),
@@ -148,7 +166,7 @@ impl Client {
                 }
             }
             IpAddr::V6(address) => {
-                let bits = if form == ClientForm::Client { 64 } else { 48 };
+                let bits = v6_bits;
                 let kept = address.to_bits() >> (128 - bits) << (128 - bits);
                 Self {
                     network: Ipv6Addr::from_bits(kept).into(),
@@ -158,7 +176,7 @@ impl Client {
         }
     }
 
-    pub(crate) fn name(self) -> Name {
+    pub(super) fn name(self) -> Name {
         match self.bits {
             32 => Name::of(self.network),
             bits => Name::of(format_args!("{}/{bits}", self.network)),
@@ -196,28 +214,36 @@ mod tests {
 
     #[test]
     fn only_what_a_name_writes_is_read_as_one() {
-        let name = Name::of_site("a.test");
-        assert_eq!(Name::from_bytes(&name.to_bytes()), Some(name));
-        for (at, byte) in [(0, 0), (0, 56), (0, 7), (1, b'\n'), (3, 0xff)] {
-            let mut bytes = name.to_bytes();
-            bytes[at] = byte;
-            assert_eq!(Name::from_bytes(&bytes), None, "{at} {byte}");
+        for name in [Name::of_site("a.test"), Name::of("x".repeat(300))] {
+            assert_eq!(Name::stored(name.used()), Some(name));
+        }
+        for text in [&b""[..], b"a\n", b"a b", b"\xff", &[b'a'; 56]] {
+            assert_eq!(Name::stored(text), None, "{text:?}");
         }
     }
 
     #[test]
+    fn no_two_users_have_one_name() {
+        assert_eq!(Name::of_user("ada").as_str(), "ada");
+        assert_eq!(Name::of_user("m\u{fc}ller").as_str(), "m%C3%BCller");
+        assert_eq!(Name::of_user("m%C3").as_str(), "m%25C3");
+        assert_eq!(Name::of_user("a b\x1b").as_str(), "a%20b%1B");
+    }
+
+    #[test]
     fn clients_are_counted_by_address_or_by_network() {
-        let name = |address: &str, form| {
-            let client = Client::of(address.parse().unwrap(), form);
-            client.name().as_str().to_owned()
-        };
+        let client_of = |address: &str, persons| Client::of(address.parse().unwrap(), persons);
         for (address, client, network) in [
             ("192.0.2.7", "192.0.2.7", "192.0.2.0/24"),
             ("::ffff:192.0.2.7", "192.0.2.7", "192.0.2.0/24"),
             ("2001:db8:1:2:3::4", "2001:db8:1:2::/64", "2001:db8:1::/48"),
         ] {
-            assert_eq!(name(address, ClientForm::Client), client);
-            assert_eq!(name(address, ClientForm::Network), network);
+            let named = client_of(address, Persons::Named);
+            assert_eq!(named.name().as_str(), client);
+            assert_eq!(named.network().name().as_str(), network);
+            let left_out = client_of(address, Persons::LeftOut);
+            assert_eq!(left_out.name().as_str(), network);
+            assert_eq!(left_out.network(), left_out);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! whole to the history, under its lock, and sleeps again while there are no requests.
 //!
 //! Invariant: each entry reaches the history once, at the latest when the core ends.
-//! Cost: two lookups in tables of at most [`LINES`] lines.
+//! Cost: two lookups in tables of at most [`LINES`] lines, three for a user.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::History;
 use super::counts::{Counts, Kind, Table, Totals};
-use super::name::{Client, Name};
+use super::name::{Client, Name, Persons};
 use crate::access_log::{LogEntry, Outcome};
 
 /// The counts of one core.
@@ -32,6 +32,7 @@ pub(super) struct Counted {
     pub(super) totals: Totals,
     pub(super) sites: Table<Name>,
     pub(super) clients: Table<Client>,
+    pub(super) users: Table<Name>,
 }
 
 impl Counted {
@@ -40,18 +41,23 @@ impl Counted {
             totals: Totals::default(),
             sites: Table::new(lines),
             clients: Table::new(lines),
+            users: Table::new(lines),
         }
     }
 
-    pub(super) fn count(&mut self, site: Name, client: Client, entry: &LogEntry<'_>) {
+    pub(super) fn count(&mut self, site: Name, entry: &LogEntry<'_>, persons: Persons) {
         let kind = Kind::of(entry);
         self.totals.add(kind, entry.client_bytes);
         if kind == Kind::Own {
             return;
         }
         let counts = counts(kind, entry);
-        self.sites.add(site, &counts);
-        self.clients.add(client, &counts);
+        self.sites.count(site, &counts);
+        let client = Client::of(entry.client.ip(), persons);
+        self.clients.count(client, &counts);
+        if let Some(user) = entry.user.filter(|_| persons == Persons::Named) {
+            self.users.count(Name::of_user(user), &counts);
+        }
     }
 }
 
@@ -65,7 +71,11 @@ fn counts(kind: Kind, entry: &LogEntry<'_>) -> Counts {
     Counts {
         requests: u64::from(kind.is_request()),
         hits: u64::from(kind.is_hit()),
-        client_bytes: entry.client_bytes,
+        client_bytes: if kind.is_own_page() {
+            0
+        } else {
+            entry.client_bytes
+        },
         origin_bytes: entry.origin_bytes,
         failures: u64::from(is_failed),
         answered: u64::from(is_answered),
@@ -100,10 +110,9 @@ impl Tally {
 
     /// Counts an entry about `site`.
     pub(crate) fn count(&self, site: Name, entry: &LogEntry<'_>) {
-        let client = Client::of(entry.client.ip(), self.history.client_form);
         let mut counted = self.counted.borrow_mut();
         let is_first = counted.totals.is_empty();
-        counted.count(site, client, entry);
+        counted.count(site, entry, self.history.persons);
         if is_first {
             self.begun.notify_one();
         }
@@ -129,7 +138,7 @@ impl Drop for Tally {
     }
 }
 
-/// Sites, and clients, that a core has lines for between two flushes.
+/// Sites, clients and users that a core has lines for between two flushes.
 pub(super) const LINES: usize = 64;
 /// The delay of the counts of a core.
 const EVERY: Duration = Duration::from_secs(1);

@@ -225,6 +225,10 @@ impl Exposition {
             peers: self.metrics.peer_figures(),
             links: self.links(),
             intercept: self.intercept(),
+            authority_seconds_left: match self.metrics.authority_ends.load(Relaxed) {
+                0 => None,
+                end => Some(end.saturating_sub(now)),
+            },
             resident_bytes: resident_bytes(),
         }
     }
@@ -280,6 +284,8 @@ pub(crate) struct Live {
     pub(crate) links: Value,
     /// As in `/stats`.
     pub(crate) intercept: Value,
+    /// Of the certificate authority; `None` without interception.
+    pub(crate) authority_seconds_left: Option<u64>,
     /// Of the process, according to the kernel.
     pub(crate) resident_bytes: Option<u64>,
 }

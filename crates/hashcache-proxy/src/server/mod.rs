@@ -66,7 +66,7 @@ use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::dashboard::Dashboard;
 use crate::history::History;
-use crate::history::name::ClientForm;
+use crate::history::name::Persons;
 use crate::intercept::InterceptState;
 use crate::link::chunk_tables::ChunkTables;
 use crate::lists::Lists;
@@ -163,13 +163,13 @@ pub fn run<E: fmt::Display>(
     let log = Arc::new(log);
     let clock = Arc::new(Clock::start(state.clock));
     let metrics = Metrics::new(settings.workers);
-    let client_form = match settings.log_anonymize {
-        true => ClientForm::Network,
-        false => ClientForm::Client,
+    let persons = match settings.log_anonymize {
+        true => Persons::LeftOut,
+        false => Persons::Named,
     };
     let history = History::start(
         state.history,
-        client_form,
+        persons,
         (&cache, settings.workers),
         (&clock, &metrics),
     );
