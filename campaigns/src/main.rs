@@ -22,6 +22,7 @@ mod members;
 mod memory_limit;
 mod memory_pressure;
 mod models;
+mod namespace;
 mod never_wrong;
 mod overhead;
 mod paper_figure;
@@ -35,6 +36,7 @@ mod rivals;
 mod slow_disk;
 mod smuggling;
 mod squid;
+mod transparent;
 mod wan;
 
 use std::path::{Path, PathBuf};
@@ -86,6 +88,8 @@ enum Command {
     Failures(failures::Args),
     /// Kill one of three boxes behind HAProxy under load and start it again
     Members(members::Args),
+    /// Send connections of curl and Chromium to the proxy by netfilter, in network namespaces
+    Transparent(transparent::Args),
     /// Measure a child and its parent over a slow link: bytes, time, kills, damage
     Wan(wan::Args),
     /// Run the public suite of HTTP caching tests in both modes
@@ -146,8 +150,9 @@ impl Command {
             | Self::MemoryPressure(_)
             | Self::NeverWrong(_)
             | Self::Levels(_)
-            // Its thread enters a network namespace, and other threads would not.
+            // Their thread enters a network namespace, and other threads would not.
             | Self::Overhead(_)
+            | Self::Transparent(_)
             | Self::Cpu(_) => Builder::new_current_thread(),
             _ => Builder::new_multi_thread(),
         };
@@ -173,6 +178,7 @@ impl Command {
             Self::Application(args) => application::run(args, campaign).await,
             Self::Failures(args) => failures::run(args, campaign).await,
             Self::Members(args) => members::run(args, campaign).await,
+            Self::Transparent(args) => transparent::run(args, campaign).await,
             Self::Wan(args) => wan::run(args, campaign).await,
             Self::Conformance(args) => conformance::run(args, campaign),
             Self::Models(args) => models::models(args, campaign),

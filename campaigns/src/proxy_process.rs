@@ -22,6 +22,7 @@ use tempfile::TempDir;
 
 use crate::cargo;
 use crate::cgroup::enter;
+use crate::namespace::Namespace;
 
 /// How to start a proxy; can be started any number of times.
 ///
@@ -32,7 +33,8 @@ pub struct ProxyCommand {
     flags: Vec<(String, String)>,
     cgroups: Vec<PathBuf>,
     processors: Option<String>,
-    network: Option<PathBuf>,
+    /// The words that enter its namespaces.
+    entering: Vec<String>,
     wait: Duration,
     home: Option<Arc<TempDir>>,
 }
@@ -45,7 +47,7 @@ impl ProxyCommand {
             flags: vec![],
             cgroups: vec![],
             processors: None,
-            network: None,
+            entering: vec![],
             wait: START_TIME,
             home: None,
         }
@@ -87,9 +89,9 @@ impl ProxyCommand {
         self
     }
 
-    /// Runs it in this network namespace, a file of `/proc/PID/ns`; needs root.
-    pub fn network(mut self, namespace: &Path) -> Self {
-        self.network = Some(namespace.to_owned());
+    /// Runs it in this namespace; needs root.
+    pub fn inside(mut self, namespace: &Namespace) -> Self {
+        self.entering = namespace.words();
         self
     }
 
@@ -128,10 +130,7 @@ impl ProxyCommand {
         if let Some(processors) = &self.processors {
             words.extend(["taskset", "-c", processors].map(str::to_owned));
         }
-        if let Some(namespace) = &self.network {
-            words.push("nsenter".to_owned());
-            words.push(format!("--net={}", namespace.display()));
-        }
+        words.extend_from_slice(&self.entering);
         words.push(self.binary.display().to_string());
         words.push("proxy".to_owned());
         for (name, otherwise) in [
@@ -374,8 +373,8 @@ fn read_greeting(greeting: &str) -> anyhow::Result<Places> {
         .and_then(|first| first.rsplit_once(" on "))
         .with_context(|| format!("no listeners in {greeting:?}"))?;
     let address = |url: &str| {
-        url.trim_start_matches("https://")
-            .trim_start_matches("http://")
+        let (_, address) = url.split_once("://").unwrap_or(("", url));
+        address
             .parse()
             .with_context(|| format!("`{url}` is no address in {greeting:?}"))
     };

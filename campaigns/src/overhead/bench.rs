@@ -185,7 +185,7 @@ impl Bench<'_> {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        let command = campaign.proxy()?.network(&self.network.proxy(number));
+        let command = campaign.proxy()?.inside(self.network.proxy(number));
         let http_port = variant.http_port();
         let process = command
             .flag("config", configuration.display())

@@ -5,18 +5,14 @@
 //! and the kernel counts the datagrams of each namespace by themselves. Needs root, and the
 //! programs `unshare`, `nsenter` and `ip`.
 //!
-//! Invariant: no packet leaves the namespaces, and they end with this process: each is held by a
-//! `cat` whose standard input is a pipe of ours.
+//! Invariant: no packet leaves the namespaces.
 
-use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::AsFd as _;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context as _, ensure};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use anyhow::Context as _;
+
+use crate::namespace::Namespace;
 
 /// All namespaces.
 #[derive(Debug)]
@@ -28,7 +24,7 @@ pub struct Network {
 impl Network {
     /// Makes a network with places for this many proxies.
     pub fn make(proxies: usize) -> anyhow::Result<Self> {
-        let clients = Namespace::make()?;
+        let clients = Namespace::make(None)?;
         let address = client_address();
         clients.ip(&format!(
             "link add bridge0 type bridge\nlink set dev bridge0 up\n\
@@ -39,11 +35,11 @@ impl Network {
             proxies: vec![],
         };
         for proxy in 0..proxies {
-            let namespace = Namespace::make()?;
+            let namespace = Namespace::make(None)?;
             network.clients.ip(&format!(
                 "link add proxy{proxy} type veth peer name eth0 netns {}\n\
                  link set dev proxy{proxy} master bridge0\nlink set dev proxy{proxy} up\n",
-                namespace.holder.id()
+                namespace.id()
             ))?;
             let address = proxy_address(proxy);
             namespace.ip(&format!(
@@ -56,15 +52,12 @@ impl Network {
 
     /// Moves the calling thread to the clients; threads that it starts from now on are there too.
     pub fn join_clients(&self) -> anyhow::Result<()> {
-        let path = self.clients.path();
-        let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
-        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-            .context("cannot enter a network namespace")
+        self.clients.join()
     }
 
-    /// The namespace of a proxy, as a file for `nsenter`.
-    pub fn proxy(&self, proxy: usize) -> PathBuf {
-        self.proxies[proxy].path()
+    /// The namespace of a proxy.
+    pub fn proxy(&self, proxy: usize) -> &Namespace {
+        &self.proxies[proxy]
     }
 }
 
@@ -102,66 +95,6 @@ fn udp_datagrams(text: &str) -> Option<u64> {
     };
     let (received, sent): (u64, u64) = (figure("InDatagrams")?, figure("OutDatagrams")?);
     Some(received + sent)
-}
-
-/// A namespace with its own loopback.
-#[derive(Debug)]
-struct Namespace {
-    holder: Child,
-}
-
-impl Namespace {
-    fn make() -> anyhow::Result<Self> {
-        let holder = Command::new("unshare")
-            .args(["--net", "sh", "-c"])
-            .arg("ip link set dev lo up && echo made && exec cat > /dev/null")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot run unshare")?;
-        let mut namespace = Self { holder };
-        let stdout = namespace.holder.stdout.take();
-        let mut line = String::new();
-        BufReader::new(stdout.context("no pipe")?).read_line(&mut line)?;
-        ensure!(
-            line == "made\n",
-            "cannot make a network namespace (are we root?)"
-        );
-        Ok(namespace)
-    }
-
-    fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/ns/net", self.holder.id()))
-    }
-
-    /// Runs these commands of `ip` in the namespace.
-    fn ip(&self, commands: &str) -> anyhow::Result<()> {
-        let mut ip = Command::new("nsenter")
-            .arg(format!("--net={}", self.path().display()))
-            .args(["ip", "-batch", "-"])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("cannot run nsenter")?;
-        // Dropped after the write, so that `ip` reads an end.
-        let written = ip
-            .stdin
-            .take()
-            .context("no pipe")?
-            .write_all(commands.as_bytes());
-        let output = ip.wait_with_output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "ip: {said} in {commands:?}");
-        Ok(written?)
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.holder.kill();
-        let _ = self.holder.wait();
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ mod apt;
 mod conditional;
 mod downloads;
 mod git;
-mod intercept;
+pub mod intercept;
 mod mirrors;
 pub mod tool;
 mod tunnels;

@@ -10,6 +10,8 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tokio::process::Command;
 
+use crate::namespace::Namespace;
+
 /// A program and how to start it.
 #[derive(Debug)]
 pub struct Tool {
@@ -26,6 +28,13 @@ impl Tool {
             program: program.to_owned(),
             command,
         }
+    }
+
+    /// The program in this namespace.
+    pub fn inside(namespace: &Namespace, program: &str) -> Self {
+        let words = namespace.words();
+        let tool = words[1..].iter().fold(Self::new(&words[0]), Self::argument);
+        tool.argument(program)
     }
 
     /// Adds an argument.

@@ -538,6 +538,7 @@ mod tests {
                 read_bytes: reads * 8192,
                 ..Figures::default()
             },
+            engine_reads: Some(reads / 2),
         };
         let (before, after) = (look(100, 0, 40, 10), look(1100, 10, 440, 110));
         let expected = Round {
@@ -548,6 +549,7 @@ mod tests {
             writes: 0,
             read_kib: 8,
             visit_reads: 1000,
+            visit_engine_reads: 500,
         };
         assert_eq!(Round::between(&before, &after).unwrap(), expected);
         assert!(Round::between(&before, &before).is_err());

@@ -3,6 +3,7 @@
 mod failures;
 mod members;
 mod squid;
+mod transparent;
 mod wan;
 
 use std::fs;

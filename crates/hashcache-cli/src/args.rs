@@ -9,13 +9,14 @@ use std::sync::LazyLock;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
-use hashcache_proxy::HostList;
+use hashcache_proxy::{HostList, Offline};
 
 use crate::bench::BenchCommand;
 use crate::ca::CaCommand;
 use crate::healthcheck::HealthArgs;
 use crate::import::ImportArgs;
 use crate::link::LinkCommand;
+use crate::offline::OfflineArgs;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::report::ReportArgs;
@@ -80,6 +81,8 @@ pub enum Command {
     Top(TopArgs),
     /// Show what the cache has saved in the last day, week or month
     Report(ReportArgs),
+    /// Show or set whether the line to the Internet counts as down
+    Offline(OfflineArgs),
     /// Ask a running proxy whether it works, for containers and scripts
     Healthcheck(HealthArgs),
     /// Check, show or explain the configuration
@@ -251,6 +254,12 @@ pub struct SettingArgs {
     #[arg(help_heading = ACCESS, help = help("allow_client"))]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_client: Vec<String>,
+    #[arg(help_heading = ACCESS, help = help("proxy_protocol_from"))]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    proxy_protocol_from: Vec<String>,
+    #[arg(help_heading = ACCESS, help = help("proxy_protocol_to"))]
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    proxy_protocol_to: Vec<String>,
     #[arg(help_heading = ACCESS, help = help("allow_purge"))]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_purge: Vec<String>,
@@ -266,7 +275,7 @@ pub struct SettingArgs {
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     allow_connect_port: Vec<String>,
     #[arg(help_heading = ACCESS, help = help("allow_destination"))]
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    #[arg(long, value_name = "CIDR|DOMAIN@SERVER", value_delimiter = ',')]
     allow_destination: Vec<String>,
     #[arg(help_heading = ACCESS, help = help("deny_destination"))]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
@@ -343,6 +352,9 @@ pub struct SettingArgs {
     workers: Option<String>,
     #[arg(help_heading = EXPERT, help = help("collapse_wait"), long, value_name = "TIME")]
     collapse_wait: Option<String>,
+    #[arg(help_heading = EXPERT, help = help("offline"))]
+    #[arg(long, value_name = "MODE", value_parser = words(&Offline::WORDS))]
+    offline: Option<String>,
     #[arg(help_heading = EXPERT, help = help("set_cookie"))]
     #[arg(long, value_name = "HOW", value_parser = words(&COOKIES))]
     set_cookie: Option<String>,
@@ -423,6 +435,9 @@ impl SettingArgs {
             ("allow-destination", many(&self.allow_destination)),
             ("deny-destination", many(&self.deny_destination)),
             ("allow-client", many(&self.allow_client)),
+            ("proxy-protocol-from", many(&self.proxy_protocol_from)),
+            ("proxy-protocol-to", many(&self.proxy_protocol_to)),
+            ("offline", one(&self.offline)),
             ("upstream-ca", many(&self.upstream_ca)),
             ("allow-purge", many(&self.allow_purge)),
             ("nat64-prefix", many(&self.nat64_prefix)),
@@ -513,6 +528,7 @@ mod tests {
                 "placement" => format!("--{flag}=host"),
                 "io" => format!("--{flag}=threads"),
                 "fail" => format!("--{flag}=closed"),
+                "offline" => format!("--{flag}=auto"),
                 "direct" => format!("--{flag}=never"),
                 "peer-choice" => format!("--{flag}=carp"),
                 "set-cookie" => format!("--{flag}=rfc"),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use hashcache_http::{Authority, Host, Origin, Scheme};
-use hashcache_proxy::{Mirror, Setup};
+use hashcache_proxy::{Listen, Mirror, Setup, Speaks};
 use serde_json::{Map, Value, json};
 
 use crate::address::reachable;
@@ -48,10 +48,9 @@ pub fn run(
 
 /// The URL of the proxy for programs of this machine, or `public_url` for all clients.
 fn proxy_url(values: &Values) -> Origin {
-    let listen = values
-        .listen
-        .first()
-        .map(|listen| reachable(listen.address));
+    let is_for_programs = |listen: &&Listen| !matches!(listen.speaks, Some(Speaks::Transparent(_)));
+    let mut listeners = values.listen.iter().filter(is_for_programs);
+    let listen = listeners.next().map(|listen| reachable(listen.address));
     values.public_url.clone().unwrap_or_else(|| Origin {
         scheme: Scheme::Http,
         authority: match listen {
@@ -62,7 +61,7 @@ fn proxy_url(values: &Values) -> Origin {
                 },
                 port: address.port(),
             },
-            // `settings` refuses a list without an address.
+            // Every listener is for programs that know of no proxy.
             None => Authority {
                 host: Host::V4(std::net::Ipv4Addr::LOCALHOST),
                 port: 3128,
@@ -266,6 +265,14 @@ mod tests {
             let output = Command::new("sh").args(["-c", &script]).output().unwrap();
             assert_eq!(output.stdout, word.as_bytes(), "{script}");
         }
+    }
+
+    #[test]
+    fn programs_are_sent_to_a_listener_for_programs() {
+        let mut values = Values::defaults(1, None);
+        let listen = ["redirect://[::]:3129", "tproxy://[::]:3130", "0.0.0.0:3131"];
+        values.listen = listen.map(|text| text.parse().unwrap()).to_vec();
+        assert_eq!(proxy_url(&values).to_string(), "http://127.0.0.1:3131");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! `hashcache healthcheck`: whether a running proxy works, as an exit status.
 //!
 //! Called by `main`, for containers, whose images have no other program that could ask. The address
-//! of the admin listener is read from the settings of the proxy, unless it is given. A check that
-//! ends containers needs it given: the file may have a mistake by now that a running proxy does not
-//! know of.
+//! of the admin listener is read from the settings of the proxy, unless it is given. Give `--admin`
+//! where a failed check ends the container: the file may have a mistake that the running proxy has
+//! not read.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::admin_client::{admin_address, ask};
+use crate::admin_client::ask;
+use crate::fault::Fault;
 use crate::output::{NOT_WELL, say};
 use crate::settings::{self, Environment};
 
@@ -38,11 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub fn run(args: &HealthArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     let admin = match args.admin {
         Some(admin) => admin,
-        None => admin_address(&settings::load(
-            args.config.as_deref(),
-            vec![],
-            environment,
-        )?)?,
+        None => configured(args, environment)?,
     };
     let line = match args.ready {
         true => "GET /-/ready",
@@ -57,5 +54,14 @@ pub fn run(args: &HealthArgs, environment: &Environment) -> anyhow::Result<ExitC
     Ok(match is_well {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(NOT_WELL),
+    })
+}
+
+/// The admin address of the settings.
+fn configured(args: &HealthArgs, environment: &Environment) -> anyhow::Result<SocketAddr> {
+    let effective = settings::load(args.config.as_deref(), vec![], environment)?;
+    effective.values.admin.ok_or_else(|| {
+        let fault = Fault::new("the proxy has no admin listener");
+        fault.hint("start the proxy with `--admin ADDRESS`").into()
     })
 }

@@ -28,6 +28,7 @@ mod import;
 mod inspect;
 mod link;
 mod man;
+mod offline;
 mod plan;
 mod proxy;
 mod purge;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         Command::Purge(args) => purge::run(&args, &environment),
         Command::Report(args) => report::run(&args, &environment),
         Command::Top(args) => top::run(&args, &environment),
+        Command::Offline(args) => offline::run(&args, &environment),
         Command::Healthcheck(args) => healthcheck::run(&args, &environment),
         Command::Ca(command) => ca::run(&command, &environment),
         Command::Link(command) => link::run(&command, &environment),

@@ -17,8 +17,8 @@ use anyhow::Context as _;
 use hashcache::{Cache, Config, OpenError, PolicyKind};
 use hashcache_http::host_part;
 use hashcache_proxy::{
-    AccessLog, CertificateAuthority, Hosts, Intercept, ListError, Listening, RunError, Settings,
-    Speaks, StateFiles, Supervisor, Warning,
+    AccessLog, CertificateAuthority, Diversion, Hosts, Intercept, ListError, Listening, RunError,
+    Settings, Speaks, StateFiles, Supervisor, Warning,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -269,11 +269,15 @@ fn cannot_run(error: RunError) -> anyhow::Error {
         return fault.hint(hint).into();
     }
     let hint = match &error {
+        RunError::NotTransparent { .. } => {
+            "write `Transparent=yes` into `hashcache.socket`: see `systemctl edit hashcache.socket`"
+        }
         RunError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => {
             "another program uses this address: stop it, or use another `--listen` or `--admin`"
         }
         RunError::Listen { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
-            "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE"
+            "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE, `tproxy://` needs \
+             CAP_NET_RAW or CAP_NET_ADMIN"
         }
         RunError::Listen { source, .. } if source.kind() == ErrorKind::AddrNotAvailable => {
             "this machine does not have this address; 0.0.0.0 means all its addresses"
@@ -445,6 +449,8 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
     let settings = values.for_proxy();
     let scheme = |at: usize| match settings.listen.get(at).map(|it| settings.speaks(it)) {
         Some(Speaks::Tls) => "https",
+        Some(Speaks::Transparent(Diversion::Redirect)) => "redirect",
+        Some(Speaks::Transparent(Diversion::Tproxy)) => "tproxy",
         Some(Speaks::Http | Speaks::H2c) | None => "http",
     };
     let urls: Vec<(&str, SocketAddr)> = listening
@@ -473,13 +479,15 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
         .zip(&values.link_forward)
         .map(|(address, forward)| format!(", {address} leads to {}", forward.destination()))
         .collect();
-    let next = match (values.is_reverse(), urls.first()) {
+    let is_for_programs = |(scheme, _): &&(&str, SocketAddr)| scheme.starts_with("http");
+    let next = match (values.is_reverse(), urls.iter().find(is_for_programs)) {
         (true, Some((scheme, address))) => format!("curl {scheme}://{}/", reachable(*address)),
         (false, Some((scheme, address))) => {
             format!("export http_proxy={scheme}://{}", reachable(*address))
         }
         (_, None) => match listening.forwards.first() {
             Some(address) => format!("connect to {}", reachable(*address)),
+            None if !urls.is_empty() => "send connections here by rules of netfilter".to_owned(),
             None => String::new(),
         },
     };
@@ -602,7 +610,7 @@ mod tests {
         assert_eq!(engine_changes(&old, &new), ["cache", "memory"]);
         assert!(engine_changes(&old, &old).is_empty());
         for name in ENGINES {
-            assert!(settings::find(name).is_some(), "{name}");
+            assert!(settings::find_flag(name).is_some(), "{name}");
         }
     }
 

@@ -3,17 +3,17 @@
 //! Called by `main`. Sends a POST to the admin listener; its address and token are read from the
 //! settings of the proxy.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use serde_json::{Map, Value, json};
 
-use crate::admin_client::{AdminArgs, admin_address, ask, token};
+use crate::admin_client::{address, change, token};
 use crate::fault::Fault;
 use crate::output::say;
-use crate::settings::Environment;
+use crate::settings::{self, Environment, Given, given_flags};
 
 /// Arguments of `hashcache purge`.
 #[derive(Args, Clone, Debug)]
@@ -48,31 +48,24 @@ pub struct PurgeArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The proxy that purges.
-    #[command(flatten)]
-    proxy: AdminArgs,
+    /// Configuration file of the proxy
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Admin address of the proxy [default: from the configuration]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// File with the token [default: from the configuration]
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<String>,
 }
-
-/// A removal waits for a write to disk, and a slow disk may have other writes queued.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Purges.
 pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let effective = args.proxy.settings(environment)?;
-    let admin = admin_address(&effective)?;
-    let Some(file) = &effective.values.admin_token_file else {
-        let fault = Fault::new("no token file is configured");
-        let hint = "give the proxy's `--admin-token-file FILE`, or set HASHCACHE_ADMIN_TOKEN_FILE";
-        return Err(fault.hint(hint).into());
-    };
-    let token = token(file)?;
+    let effective = settings::load(args.config.as_deref(), args.given(), environment)?;
+    let admin = address(&effective)?;
+    let token = token(&effective)?;
     let body = args.body().to_string();
-    let fields = format!(
-        "Authorization: Bearer {token}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n",
-        body.len()
-    );
-    let (status, answer) = ask(admin, "POST /-/purge", &fields, &body, PATIENCE)
+    let (status, answer) = change(admin, "/-/purge", &token, &body)
         .with_context(|| format!("cannot ask the proxy at {admin}"))?;
     if status != 200 {
         let fault = Fault::new(format!("the proxy refused: {}", answer.trim()));
@@ -89,6 +82,13 @@ pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCo
 }
 
 impl PurgeArgs {
+    fn given(&self) -> Vec<Given> {
+        given_flags([
+            ("admin", &self.admin),
+            ("admin-token-file", &self.admin_token_file),
+        ])
+    }
+
     fn body(&self) -> Value {
         let mut body = Map::new();
         let lists = [

@@ -7,7 +7,7 @@
 //! Cost: one small allocation for a name, none for an address.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use thiserror::Error;
 
@@ -209,6 +209,18 @@ impl Authority {
             authority: self,
             port: (self.port != scheme.default_port()).then_some(self.port),
         }
+    }
+}
+
+/// An IPv4 address that is mapped into IPv6 is the IPv4 address.
+impl From<SocketAddr> for Authority {
+    fn from(address: SocketAddr) -> Authority {
+        let host = match address.ip().to_canonical() {
+            IpAddr::V4(address) => Host::V4(address),
+            IpAddr::V6(address) => Host::V6(address),
+        };
+        let port = address.port();
+        Authority { host, port }
     }
 }
 

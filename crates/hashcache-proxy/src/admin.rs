@@ -1,9 +1,9 @@
 //! The admin listener: metrics, health and figures, for operators and their monitoring.
 //!
 //! Started by `server` on a bound listener, by default on loopback. Answers `/`, `/metrics`,
-//! `/stats`, `/-/links`, `/-/healthy` and `/-/ready`, which change nothing; `/dashboard`, which
-//! names sites and clients and needs the token from other machines; and `POST /-/purge`, which
-//! always needs the token.
+//! `/stats`, `/-/links`, `/-/healthy`, `/-/ready` and `/-/offline`, which change nothing;
+//! `/dashboard`, which names sites and clients and needs the token from other machines; and `POST`
+//! to `/-/purge` and `/-/offline`, which always need the token.
 //!
 //! Invariants: a page of a foreign site cannot read this through a browser on this machine (DNS
 //! rebinding): Host must be a loopback name, a loopback address or the address of the connection.
@@ -12,6 +12,7 @@
 mod access;
 mod answer;
 mod body;
+mod offline;
 mod purge;
 mod token;
 
@@ -34,11 +35,14 @@ use tokio::time::Instant;
 
 use self::answer::{plain, typed};
 use self::body::AdminBody;
+use self::offline::Switch;
 use self::purge::{Purges, SitesView};
+use self::token::Token;
 pub(crate) use self::token::read_token;
 use crate::dashboard::{self, Dashboard};
 use crate::frame::document;
 use crate::metrics::Exposition;
+use crate::offline::Line;
 use crate::page::{self, PageReader};
 use crate::purge::Purger;
 
@@ -48,25 +52,32 @@ pub(crate) struct Admin {
     exposition: Exposition,
     draining: AtomicBool,
     purges: Option<Purges>,
+    switch: Switch,
+    token: Token,
     dashboard: Arc<Dashboard>,
 }
 
 impl Admin {
-    /// Serves these figures, the dashboard, and purges for clients with the token in `token_file`.
+    /// Serves these figures, the dashboard, and changes for clients with the token in `token_file`.
     pub(crate) fn new(
         (exposition, dashboard): (Exposition, Arc<Dashboard>),
+        line: Arc<Line>,
         purger: Purger,
         sites: SitesView,
         token_file: Option<PathBuf>,
     ) -> Arc<Self> {
-        // Logs a bad token file now, and not only at the first purge.
-        let _told = token_file.as_deref().map(token::token);
+        let token = Token::new(token_file);
         Arc::new(Self {
             purges: Some(Purges {
                 purger,
                 sites,
-                token_file,
+                token: token.clone(),
             }),
+            switch: Switch {
+                line,
+                token: token.clone(),
+            },
+            token,
             ..Self::of(exposition, dashboard)
         })
     }
@@ -76,6 +87,11 @@ impl Admin {
             exposition,
             draining: AtomicBool::new(false),
             purges: None,
+            switch: Switch {
+                line: Arc::default(),
+                token: Token::new(None),
+            },
+            token: Token::new(None),
             dashboard,
         }
     }
@@ -137,14 +153,7 @@ impl Admin {
             async move {
                 let response = match admin.refusal(&head, local) {
                     Some(refusal) => refusal,
-                    None if head.method == Method::POST && head.uri.path() == purge::PATH => {
-                        match &admin.purges {
-                            Some(purges) => purges.answer(&head.headers, body).await,
-                            None => {
-                                plain(StatusCode::NOT_FOUND, "no such page; see /\n".to_owned())
-                            }
-                        }
-                    }
+                    None if head.method == Method::POST => admin.change(&head, body, client).await,
                     None if head.uri.path() == EVENTS => {
                         return Ok::<_, Infallible>(admin.events(&head, client));
                     }
@@ -183,6 +192,20 @@ impl Admin {
         }
     }
 
+    /// The answer to a request that changes something, from the client at `client`.
+    async fn change(
+        &self,
+        head: &http::request::Parts,
+        body: hyper::body::Incoming,
+        client: IpAddr,
+    ) -> Response<Bytes> {
+        match (head.uri.path(), &self.purges) {
+            (purge::PATH, Some(purges)) => purges.answer(&head.headers, body).await,
+            (offline::PATH, _) => self.switch.answer(&head.headers, body).await,
+            _ => self.answer(head, client),
+        }
+    }
+
     /// The answer to one request for a page from the client at `client`.
     fn answer(&self, head: &http::request::Parts, client: IpAddr) -> Response<Bytes> {
         if head.method != Method::GET && head.method != Method::HEAD {
@@ -196,6 +219,7 @@ impl Admin {
             "/stats" => json_page(StatusCode::OK, &self.exposition.stats()),
             "/-/healthy" => plain(StatusCode::OK, "ok\n".to_owned()),
             "/-/ready" => self.ready(),
+            offline::PATH => json_page(StatusCode::OK, &offline::state(&self.switch.line)),
             purge::PATH => not_allowed("POST"),
             _ => plain(StatusCode::NOT_FOUND, "no such page; see /\n".to_owned()),
         }
@@ -234,8 +258,7 @@ impl Admin {
         head: &http::request::Parts,
         client: IpAddr,
     ) -> Option<Response<Bytes>> {
-        let token_file = self.purges.as_ref().and_then(|it| it.token_file.as_deref());
-        access::dashboard_refusal(&head.headers, client, token_file)
+        access::dashboard_refusal(&head.headers, client, &self.token)
     }
 
     fn metrics(&self) -> Response<Bytes> {
@@ -363,7 +386,7 @@ const EVENTS: &str = "/-/events";
 const VIEW: &str = "/-/view";
 /// The page of `hashcache link status`.
 const LINKS: &str = "/-/links";
-const PATHS: [(&str, &str); 8] = [
+const PATHS: [(&str, &str); 9] = [
     (PAGE, "what the proxy does and saves, by site and client"),
     ("/metrics", "metrics for Prometheus (OpenMetrics)"),
     ("/stats", "the main metrics as JSON"),
@@ -374,6 +397,10 @@ const PATHS: [(&str, &str); 8] = [
     ),
     (VIEW, "the figures of the dashboard as JSON"),
     (LINKS, "links to parents and from children, as JSON"),
+    (
+        offline::PATH,
+        "whether the line counts as down; POST a mode as JSON, with the token",
+    ),
     ("/-/purge", "POST a purge as JSON, with the token"),
 ];
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -25,6 +25,7 @@ use crate::link::pin::Pin as KeyPin;
 use crate::link::sent_to::SentTo;
 use crate::peer::{Peer, PeerMisses};
 use crate::share::{Allowance, ShareReservation};
+use crate::upstream::announced::ClientEnds;
 use crate::wire::{self, Ending, Http2Kind, Protocol, Socket};
 use crate::worker::{LiveSettings, Worker};
 
@@ -37,6 +38,8 @@ pub(crate) struct Connection {
     pub(crate) allowance: Allowance,
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
+    /// The server that the client has connected to, if the network has sent the connection here.
+    pub(crate) destination: Option<SocketAddr>,
     /// The client's scheme: https over TLS.
     pub(crate) scheme: Scheme,
     /// What the access rules say of the client.
@@ -107,10 +110,34 @@ impl Connection {
         let removed = || Failure::ClientDenied {
             client: self.client.ip(),
         };
+        let common = &self.worker.common;
         let Some(child) = &self.child else {
-            return self.access.refused(&self.worker.common.live());
+            let refused = self.access.refused(&common.live());
+            return refused.or_else(|| self.is_in_loop().then_some(Failure::Loop));
         };
-        (!self.worker.common.is_child(&child.pin)).then(removed)
+        (!common.is_child(&child.pin)).then(removed)
+    }
+
+    /// Whether the network has sent a connection here that is from this machine or to it: then the
+    /// rules of the network match connections of the proxy itself.
+    fn is_in_loop(&self) -> bool {
+        let is_own = |address| self.worker.common.is_own_address(address);
+        self.destination
+            .is_some_and(|to| is_own(to.ip()) || is_own(self.client.ip()))
+    }
+
+    /// The server that the client has connected to, if the network has sent the connection here and
+    /// no TLS ends here: such requests may name any host.
+    pub(crate) fn plain_destination(&self) -> Option<SocketAddr> {
+        self.destination.filter(|_| self.intercepted.is_none())
+    }
+
+    /// The two ends, for servers that want to be told.
+    pub(crate) fn ends(&self) -> ClientEnds {
+        ClientEnds {
+            client: self.client,
+            local: self.local,
+        }
     }
 
     /// Whether another member has sent a request with these fields. The rules there have decided
@@ -120,7 +147,8 @@ impl Connection {
         let Some(members) = live.routes.members() else {
             return false;
         };
-        let is_plain = self.child.is_none() && self.intercepted.is_none();
+        let is_other = self.child.is_some() || self.intercepted.is_some();
+        let is_plain = !is_other && self.destination.is_none();
         is_plain && members.have_sent(self.client.ip(), fields)
     }
 
@@ -150,10 +178,12 @@ impl Connection {
         }
     }
 
-    /// Whether a password may be asked for on this connection: nobody else can read it there.
+    /// Whether a password may be asked for on this connection: nobody else can read it there, and
+    /// the client knows that it speaks to a proxy.
     fn may_ask_for_login(&self, live: &LiveSettings) -> bool {
         let client = self.client.ip();
         self.intercepted.is_none()
+            && self.destination.is_none()
             && live.users.is_some()
             && (self.scheme == Scheme::Https
                 || live

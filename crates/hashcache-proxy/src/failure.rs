@@ -38,10 +38,15 @@ pub(crate) enum Failure {
         status: StatusCode,
         reason: &'static str,
     },
+    /// A forward proxy got the path of a resource without its host, as a web server would.
+    OriginForm,
     /// The client's address is not on the list.
     ClientDenied { client: IpAddr },
     /// A rule needs the user, and the client has sent no right login.
     LoginNeeded { realm: Arc<str> },
+    /// A rule needs the user, and the client does not know that it speaks to a proxy, so it cannot
+    /// be asked for a login.
+    LoginImpossible,
     /// Too many checks of passwords for this client.
     TooManyLogins,
     /// An access rule refuses the request.
@@ -94,6 +99,8 @@ pub(crate) enum Failure {
     FtpReply { code: u16 },
     /// The resource may only be fetched through peers, and none can be asked.
     NoRoute,
+    /// The line to the Internet counts as down, so nothing was asked.
+    Offline,
     /// A scheme or method that this proxy does not support.
     NotImplemented(&'static str),
     /// There is no link to a parent that is used by a link alone.
@@ -104,10 +111,12 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 32] = [
+    pub(crate) const SLUGS: [&'static str; 35] = [
         "refused",
+        "origin-form",
         "client-denied",
         "login-needed",
+        "login-impossible",
         "too-many-logins",
         "rule-denied",
         "client-limit",
@@ -134,6 +143,7 @@ impl Failure {
         "peer-status",
         "ftp-reply",
         "no-route",
+        "offline",
         "not-implemented",
         "link",
         "internal",
@@ -149,13 +159,13 @@ impl Failure {
             {
                 *status
             }
-            Self::Refused { .. } => StatusCode::BAD_REQUEST,
+            Self::Refused { .. } | Self::OriginForm => StatusCode::BAD_REQUEST,
             Self::ClientLimit => StatusCode::SERVICE_UNAVAILABLE,
             Self::LoginNeeded { .. } => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
             Self::TooManyLogins => StatusCode::TOO_MANY_REQUESTS,
-            Self::DestinationDenied { .. } => StatusCode::FORBIDDEN,
+            Self::DestinationDenied { .. } | Self::LoginImpossible => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
-            Self::NotCached => StatusCode::GATEWAY_TIMEOUT,
+            Self::NotCached | Self::Offline => StatusCode::GATEWAY_TIMEOUT,
             Self::PeerStatus { .. } | Self::FtpReply { .. } | Self::NoRoute | Self::Link(_) => {
                 StatusCode::BAD_GATEWAY
             }
@@ -170,10 +180,11 @@ impl Failure {
             Self::Refused { status, .. } if status.is_server_error() => {
                 ProxyError::ProxyInternalResponse
             }
-            Self::Refused { .. } => ProxyError::HttpRequestError,
+            Self::Refused { .. } | Self::OriginForm => ProxyError::HttpRequestError,
             Self::ClientDenied { .. }
             | Self::RuleDenied(_)
             | Self::LoginNeeded { .. }
+            | Self::LoginImpossible
             | Self::TooManyLogins
             | Self::ClientLimit
             | Self::ConnectPortDenied { .. }
@@ -195,9 +206,11 @@ impl Failure {
             Self::ResponseIncomplete => ProxyError::HttpResponseIncomplete,
             Self::ResponseMalformed(_) => ProxyError::HttpProtocolError,
             Self::UpstreamLimit => ProxyError::ConnectionLimitReached,
-            Self::PeerStatus { .. } | Self::FtpReply { .. } | Self::NoRoute | Self::Link(_) => {
-                ProxyError::DestinationUnavailable
-            }
+            Self::PeerStatus { .. }
+            | Self::FtpReply { .. }
+            | Self::NoRoute
+            | Self::Offline
+            | Self::Link(_) => ProxyError::DestinationUnavailable,
             // Answered without an attempt to reach the next hop, and not an error of any other
             // party.
             Self::NotCached | Self::NotImplemented(_) => ProxyError::ProxyInternalResponse,
@@ -230,9 +243,11 @@ impl Failure {
     pub(crate) fn slug(&self) -> &'static str {
         match self {
             Self::Refused { .. } => "refused",
+            Self::OriginForm => "origin-form",
             Self::ClientDenied { .. } => "client-denied",
             Self::RuleDenied(_) => "rule-denied",
             Self::LoginNeeded { .. } => "login-needed",
+            Self::LoginImpossible => "login-impossible",
             Self::TooManyLogins => "too-many-logins",
             Self::ClientLimit => "client-limit",
             Self::ConnectPortDenied { .. } => "connect-port-denied",
@@ -258,10 +273,26 @@ impl Failure {
             Self::PeerStatus { .. } => "peer-status",
             Self::FtpReply { .. } => "ftp-reply",
             Self::NoRoute => "no-route",
+            Self::Offline => "offline",
             Self::NotImplemented(_) => "not-implemented",
             Self::Link(_) => "link",
             Self::Internal(_) => "internal",
         }
+    }
+
+    /// Whether a rule of the operator forbids what the client asked for.
+    pub(crate) fn is_denial(&self) -> bool {
+        matches!(
+            self,
+            Self::ClientDenied { .. }
+                | Self::RuleDenied(_)
+                | Self::LoginNeeded { .. }
+                | Self::LoginImpossible
+                | Self::TooManyLogins
+                | Self::ConnectPortDenied { .. }
+                | Self::PortDenied { .. }
+                | Self::DestinationDenied { .. }
+        )
     }
 
     /// The field that asks a client for its login (RFC 7617), if that is what is missing.
@@ -293,8 +324,10 @@ impl fmt::Display for Failure {
             Self::Refused { status, reason } => {
                 write!(f, "request refused with {}: {reason}", status.as_u16())
             }
+            Self::OriginForm => f.write_str("a request to a proxy has only a path"),
             Self::ClientDenied { client } => write!(f, "client {client} is not allowed"),
             Self::LoginNeeded { .. } => f.write_str("a login is needed"),
+            Self::LoginImpossible => f.write_str("a login is needed, and cannot be asked for"),
             Self::TooManyLogins => f.write_str("too many logins are being checked"),
             Self::RuleDenied(denial) => write!(f, "{} does not allow it", denial.rule),
             Self::ClientLimit => f.write_str("too many connections from clients"),
@@ -329,6 +362,7 @@ impl fmt::Display for Failure {
             Self::PeerStatus { status } => write!(f, "the peer answered with {status}"),
             Self::FtpReply { code } => write!(f, "the FTP server answered with {code}"),
             Self::NoRoute => f.write_str("no peer can be asked, and direct connections are off"),
+            Self::Offline => f.write_str("the line to the Internet counts as down"),
             Self::NotImplemented(what) => write!(f, "not supported: {what}"),
             Self::Link(fault) => f.write_str(fault.as_str()),
             Self::Internal(what) => write!(f, "internal error: {what}"),
@@ -348,12 +382,14 @@ impl Failure {
                 status: StatusCode::BAD_REQUEST,
                 reason: "two lengths",
             },
+            Failure::OriginForm,
             Failure::ClientDenied {
                 client: IpAddr::from([192, 0, 2, 1]),
             },
             Failure::LoginNeeded {
                 realm: "proxy".into(),
             },
+            Failure::LoginImpossible,
             Failure::TooManyLogins,
             Failure::RuleDenied(Box::new(RuleDenial {
                 rule: "rule 1".into(),
@@ -386,6 +422,7 @@ impl Failure {
             Failure::PeerStatus { status: 407 },
             Failure::FtpReply { code: 421 },
             Failure::NoRoute,
+            Failure::Offline,
             Failure::NotImplemented("the scheme gopher"),
             Failure::Link(LinkFault::OtherKey),
             Failure::Internal("a task died"),

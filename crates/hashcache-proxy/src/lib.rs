@@ -42,6 +42,7 @@ mod users;
 mod gateway;
 mod link;
 mod members;
+mod offline;
 mod peer;
 mod peers;
 mod queries;
@@ -79,6 +80,7 @@ pub use link::identity::{LinkIdentity, LinkIdentityError};
 pub use link::pin::{Pin, PinError};
 pub use lists::ListError;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
+pub use offline::Offline;
 pub use peer::{
     Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
     PeerSummary,
@@ -86,8 +88,8 @@ pub use peer::{
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{Listening, RunError, Supervisor, Warning, preflight, run, warnings};
 pub use settings::{
-    AccessLog, CollapseWait, Fail, GroupBy, LinkSettings, Listen, LogFormat, Mode, Settings,
-    Speaks, StateFiles,
+    AccessLog, CollapseWait, Diversion, Fail, GroupBy, LinkSettings, Listen, LogFormat, Mode,
+    Settings, Speaks, StateFiles,
 };
 pub use site::balance::Balance;
 pub use site::encode::Coding;
@@ -97,6 +99,7 @@ pub use site::spec::{Grace, HealthCheck, SentHost, Site, SiteError, SiteOrigin, 
 pub use tls::identity::{CertificateFiles, IdentityError};
 pub use upstream::address::ConnectPort;
 pub use upstream::nat64::{Nat64, Nat64Error};
+pub use upstream::own_domain::{AllowedDestination, AllowedDestinationError, OwnDomain};
 pub use upstream::prefix::{Prefix, PrefixError};
 pub use upstream::tls::AuthoritiesError;
 pub use users::{UsersError, users_of};

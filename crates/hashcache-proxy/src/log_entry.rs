@@ -122,16 +122,7 @@ impl LogEntryBuilder {
 
     pub(crate) fn set_failure(&mut self, failure: &Failure) {
         self.error = Some(failure.slug());
-        if matches!(
-            failure,
-            Failure::ClientDenied { .. }
-                | Failure::RuleDenied(_)
-                | Failure::LoginNeeded { .. }
-                | Failure::TooManyLogins
-                | Failure::ConnectPortDenied { .. }
-                | Failure::PortDenied { .. }
-                | Failure::DestinationDenied { .. }
-        ) {
+        if failure.is_denial() {
             self.outcome = Outcome::Denied;
         }
     }
@@ -312,11 +303,20 @@ impl TunnelEntryBuilder {
     /// the log shows the one that is sent to the parent for it.
     pub(crate) fn of_forward(worker: &Worker, client: SocketAddr, authority: String) -> Self {
         Self {
+            version: Version::HTTP_2,
+            ..Self::of_transparent(worker, client, authority)
+        }
+    }
+
+    /// The entry of a connection to `authority` that the network has sent here. It has no request;
+    /// the log shows the one with which a client that knows of the proxy would begin.
+    pub(crate) fn of_transparent(worker: &Worker, client: SocketAddr, authority: String) -> Self {
+        Self {
             start: worker.common.clock.now(),
             received: Instant::now(),
             client,
             user: None,
-            version: Version::HTTP_2,
+            version: Version::HTTP_11,
             method: Method::CONNECT,
             status: 200,
             scheme: Scheme::Http,
@@ -326,6 +326,11 @@ impl TunnelEntryBuilder {
             id: RequestId::fresh(),
             user_agent: None,
         }
+    }
+
+    /// Sets the server, if it was not known at the start.
+    pub(crate) fn set_authority(&mut self, authority: String) {
+        self.authority = authority;
     }
 
     /// Sets the next hop, if it was not known at the start of the tunnel.
@@ -338,9 +343,20 @@ impl TunnelEntryBuilder {
         self.write_as(worker, Outcome::Tunnel, to_client, (aborted, None));
     }
 
-    /// Writes the entry of a tunnel whose upstream could not be reached.
+    /// Writes the entry of a tunnel that is not allowed, or whose upstream could not be reached.
     pub(crate) fn failed(&self, worker: &Worker, failure: &Failure) {
-        self.write_as(worker, Outcome::Tunnel, 0, (true, Some(failure.slug())));
+        let outcome = match failure.is_denial() {
+            true => Outcome::Denied,
+            false => Outcome::Tunnel,
+        };
+        self.write_as(worker, outcome, 0, (true, Some(failure.slug())));
+    }
+
+    /// Writes the entry of a connection that the network has sent here and that gets no tunnel. The
+    /// status is the one that a client which knows of the proxy would get.
+    pub(crate) fn refused(&mut self, worker: &Worker, failure: &Failure) {
+        self.status = failure.status().as_u16();
+        self.failed(worker, failure);
     }
 
     /// Writes the entry of an intercepted CONNECT; the requests inside have entries of their own.

@@ -147,6 +147,17 @@ pub(crate) enum Reload {
     Kept,
 }
 
+/// One counter for each word of [`Failure::SLUGS`].
+#[derive(Debug)]
+struct FailureCounts([AtomicU64; Failure::SLUGS.len()]);
+
+impl Default for FailureCounts {
+    // The standard library has it for arrays of up to 32 elements.
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
 /// One worker's counters; aligned so that two workers never write to one cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -159,7 +170,7 @@ pub(crate) struct WorkerMetrics {
     /// Requests by duration: one counter per bound and one for longer requests.
     durations: [AtomicU64; DURATION_BOUNDS.len() + 1],
     duration_ns: AtomicU64,
-    failures: [AtomicU64; Failure::SLUGS.len()],
+    failures: FailureCounts,
     limits: [AtomicU64; Limit::ALL.len()],
     intercepted: [AtomicU64; Handshake::ALL.len()],
     not_intercepted: [AtomicU64; Reason::ALL.len()],
@@ -180,7 +191,7 @@ impl WorkerMetrics {
         if let Some(error) = entry.error
             && let Some(at) = Failure::SLUGS.iter().position(|slug| *slug == error)
         {
-            self.failures[at].fetch_add(1, Relaxed);
+            self.failures.0[at].fetch_add(1, Relaxed);
         }
         if entry.outcome == Outcome::Tunnel {
             self.tunnel_bytes.fetch_add(entry.client_bytes, Relaxed);

@@ -205,6 +205,9 @@ impl PageGroups {
         if self.by != Some(GroupBy::Page) {
             return None;
         }
+        if is_icon(place.1) {
+            return None;
+        }
         if fields.wanted().is_page() == Some(true) {
             return Some(self.page_or_frame(place, fields, now));
         }
@@ -243,14 +246,16 @@ impl PageGroups {
             return self.lock().note(&requested, noted, now).group;
         }
         let fields = PageFields::of(request.fields);
-        let wanted = fields.wanted();
+        let wanted = match is_icon(request.target) {
+            true => Wanted::Part,
+            false => fields.wanted(),
+        };
         if wanted.is_page() == Some(true) {
             return self.page_or_frame(place, &fields, now).group;
         }
-        let is_icon = is_icon(request.target);
         // A program that sends a Referer, and no Accept that asks for a page, asks for a part of
         // one.
-        if wanted == Wanted::Unknown && fields.referer.is_none() && !is_icon {
+        if wanted == Wanted::Unknown && fields.referer.is_none() {
             return match is_html(response) {
                 true => self.page_or_frame(place, &fields, now).group,
                 false => self.key(place),

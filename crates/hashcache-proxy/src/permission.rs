@@ -5,7 +5,8 @@
 //! user: for this request, or for those inside the connection that a CONNECT opens, if it may be
 //! intercepted.
 //!
-//! Invariants: a password is asked for only over TLS and from networks that the operator trusts.
+//! Invariants: a password is asked for only over TLS and from networks that the operator trusts,
+//! and never on a connection that the network has sent here.
 //! The field Proxy-Authorization is taken out of the request by the caller, whatever is decided.
 
 use std::sync::Arc;
@@ -112,13 +113,38 @@ fn needs_user_inside(
         && connection.access.may_need_user(&live, authority)
 }
 
+/// Decides about a request, or with the method CONNECT a tunnel, of a client that cannot be asked
+/// for a login.
+///
+/// # Errors
+/// The client may not make it.
+pub(crate) fn permit_without_login(
+    connection: &Connection,
+    (method, authority): (&Method, &Authority),
+) -> Result<AccessAction, Failure> {
+    let request = (RequestUser::Unknowable, method, authority);
+    decide(connection, request)?.map_err(|UserNeeded| Failure::LoginImpossible)
+}
+
 fn decide(
     connection: &Connection,
     (user, method, authority): (RequestUser<'_>, &Method, &Authority),
 ) -> Result<Result<AccessAction, UserNeeded>, Failure> {
     let live = connection.worker.common.live();
-    let request = (user, method.as_str(), authority);
-    connection.access.permit(&connection.worker, &live, request)
+    let decide = |user| {
+        let request = (user, method.as_str(), authority);
+        connection.access.permit(&connection.worker, &live, request)
+    };
+    let decided = decide(user);
+    // A client that the network has sent here does not know that it speaks to a proxy.
+    let may_lack_login =
+        connection.destination.is_some() && user == RequestUser::Unknowable && live.users.is_some();
+    match decided {
+        Err(_) if may_lack_login && decide(RequestUser::Unknown) == Ok(Err(UserNeeded)) => {
+            Err(Failure::LoginImpossible)
+        }
+        decided => decided,
+    }
 }
 
 /// The user whose name and password the field has.

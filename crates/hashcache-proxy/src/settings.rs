@@ -15,12 +15,14 @@ use crate::limits::Limits;
 use crate::link::forward::LinkForward;
 use crate::link::pin::Pin;
 use crate::mirror::Mirror;
+use crate::offline::Offline;
 use crate::peer::PeerSettings;
 use crate::route::RouteSettings;
 use crate::site::spec::Sites;
 use crate::tls::identity::CertificateFiles;
 use crate::upstream::address::ConnectPort;
 use crate::upstream::nat64::Nat64;
+use crate::upstream::own_domain::AllowedDestination;
 use crate::upstream::prefix::Prefix;
 
 /// What the listeners of this process do with a request.
@@ -50,14 +52,37 @@ pub enum Speaks {
     H2c,
     /// TLS with HTTP/2 or HTTP/1.1, chosen by ALPN.
     Tls,
+    /// Connections to other servers that the network has sent here: those to port 443 are TLS, all
+    /// others plain HTTP/1.1.
+    Transparent(Diversion),
+}
+
+/// How connections to other servers reach a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Diversion {
+    /// The kernel has rewritten their destination (REDIRECT of netfilter) and knows the original
+    /// one.
+    Redirect,
+    /// They keep their destination, and the kernel gives them to this socket (TPROXY of netfilter).
+    Tproxy,
 }
 
 impl Speaks {
-    const WORDS: [(Self, &'static str); 3] = [
+    /// What stands in front of the address.
+    pub const WORDS: [(Self, &'static str); 5] = [
         (Self::Http, "http://"),
         (Self::H2c, "h2c://"),
         (Self::Tls, "https://"),
+        (Self::Transparent(Diversion::Redirect), "redirect://"),
+        (Self::Transparent(Diversion::Tproxy), "tproxy://"),
     ];
+}
+
+impl Listen {
+    /// Whether its socket accepts connections to addresses of other hosts.
+    pub(crate) fn is_tproxy(self) -> bool {
+        self.speaks == Some(Speaks::Transparent(Diversion::Tproxy))
+    }
 }
 
 impl From<SocketAddr> for Listen {
@@ -199,13 +224,17 @@ pub struct Settings {
     pub login_networks: Vec<Prefix>,
     /// The lists that its rules name, in this order.
     pub lists: Vec<ListSettings>,
+    /// Load balancers whose connections begin with a header of the PROXY protocol.
+    pub proxy_protocol_from: Vec<Prefix>,
+    /// Servers of sites and peers to which connections begin with such a header.
+    pub proxy_protocol_to: Vec<hashcache_http::Origin>,
     /// Clients that may purge. None: this machine on forward listeners, no client in front of a
     /// site.
     pub allow_purge: Vec<Prefix>,
     /// The token file of the admin listener. Without it the admin listener changes nothing.
     pub admin_token_file: Option<PathBuf>,
     /// Destinations allowed although they would be refused by default.
-    pub allow_destination: Vec<Prefix>,
+    pub allow_destination: Vec<AllowedDestination>,
     /// Destinations refused in any case.
     pub deny_destination: Vec<Prefix>,
     /// Certificates of authorities to trust in addition to the platform's.
@@ -239,6 +268,8 @@ pub struct Settings {
     /// How long an unreachable origin is not tried again; doubles each time, up to five minutes.
     /// Zero: it is always tried.
     pub unreachable_lifetime: Duration,
+    /// How the line to the Internet is regarded, until the admin listener is told otherwise.
+    pub offline: Offline,
     /// Whether a heuristic lifetime doubles each time a validation confirms the response.
     pub adaptive_lifetime: bool,
     /// Largest object to store, bytes.
@@ -316,6 +347,8 @@ mod tests {
             "http://127.0.0.1:1",
             "h2c://[::1]:1",
             "https://0.0.0.0:443",
+            "redirect://[::]:3129",
+            "tproxy://0.0.0.0:3130",
         ] {
             let listen: Listen = text.parse().unwrap();
             assert_eq!(listen.to_string(), text);

@@ -46,8 +46,9 @@ use crate::site::encode::EncodeBudget;
 use crate::site::live::LiveSites;
 use crate::summary::Summary;
 use crate::tls::identity::Identity;
-use crate::upstream::address::{Clients, ConnectPort, Purpose};
+use crate::upstream::address::{Clients, ConnectPort, Purpose, check_port};
 use crate::upstream::interfaces::OwnAddresses;
+use crate::upstream::own_domain::AllowedDestination;
 use crate::upstream::prefix::Prefix;
 use crate::upstream::{self, Destinations, Upstream};
 use crate::users::{UserChecks, UserHashes};
@@ -96,6 +97,8 @@ pub(crate) struct LiveSettings {
     /// Schemes other than http and https whose resources are fetched.
     pub(crate) gateways: Vec<Scheme>,
     pub(crate) clients: Clients,
+    /// Load balancers, which say in the PROXY protocol who the client is.
+    pub(crate) balancers: Vec<Prefix>,
     /// The access rules. They are asked before `clients`.
     pub(crate) access: Arc<AccessRules>,
     /// The lists that its rules name.
@@ -173,12 +176,17 @@ impl LiveSettings {
         (identity, intercept, link): Shown,
         (lists, users, zone): (Arc<Lists>, Option<Arc<UserHashes>>, Zone),
     ) -> Self {
-        let destinations = Destinations::new(
-            &settings.allow_destination,
-            &settings.deny_destination,
-            own.clone(),
-        );
-        let destinations = destinations.behind(&settings.nat64_prefix);
+        let (mut networks, mut domains) = (Vec::new(), Vec::new());
+        for allowed in &settings.allow_destination {
+            match allowed {
+                AllowedDestination::Network(network) => networks.push(*network),
+                AllowedDestination::Domain(domain) => domains.push(domain.clone()),
+            }
+        }
+        let destinations = Destinations::new(&networks, &settings.deny_destination, own.clone());
+        let destinations = destinations
+            .with_domains(&domains)
+            .behind(&settings.nat64_prefix);
         Self {
             generation,
             store: StoreOptions {
@@ -204,6 +212,7 @@ impl LiveSettings {
             ports: settings.allow_port.clone(),
             gateways: settings.gateways.clone(),
             clients: Clients::new(&settings.allow_client, own.clone()),
+            balancers: settings.proxy_protocol_from.clone(),
             access: Arc::clone(&settings.access),
             lists,
             users,
@@ -218,6 +227,7 @@ impl LiveSettings {
             allow_purge: settings.allow_purge.clone(),
             upstream: upstream::UpstreamShared {
                 destinations,
+                announced: settings.proxy_protocol_to.clone().into(),
                 ..upstream
             },
             routes,
@@ -333,12 +343,13 @@ impl Common {
                 let name = name.strip_suffix('.').unwrap_or(name);
                 name == "localhost" || name.eq_ignore_ascii_case(self.name.as_str())
             }
-            Host::V4(address) => self.is_address(IpAddr::V4(*address)),
-            Host::V6(address) => self.is_address(IpAddr::V6(*address)),
+            Host::V4(address) => self.is_own_address(IpAddr::V4(*address)),
+            Host::V6(address) => self.is_own_address(IpAddr::V6(*address)),
         }
     }
 
-    fn is_address(&self, address: IpAddr) -> bool {
+    /// Whether `address` is one of this machine.
+    pub(crate) fn is_own_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         // All of 127/8 and 0.0.0.0 reach this machine although no interface has these addresses.
         address.is_loopback() || address.is_unspecified() || self.own.holds(address)
@@ -536,6 +547,22 @@ impl Worker {
         })
     }
 
+    /// The next hops for a request that only `server` may answer, whatever name it has. A peer
+    /// would look the name up, so it makes a tunnel.
+    pub(crate) fn route_to_server(
+        &self,
+        target: &Target,
+        server: &Authority,
+        fields: &HeaderMap,
+    ) -> Result<Route, Failure> {
+        check_port(&self.common.live().ports, target.scheme, server.port)?;
+        self.route(RouteRequest {
+            authority: server,
+            is_tunnel: true,
+            ..route_request(Space::Own, target, fields)
+        })
+    }
+
     /// The next hops for a resource.
     ///
     /// # Errors
@@ -547,6 +574,22 @@ impl Worker {
             self.check_literal(request)?;
         }
         Ok(route)
+    }
+
+    /// Whether `hop` lies behind a line that counts as down. Neighbours that are asked for what
+    /// they have stored do not, nor do boxes of the same site and origins in the operator's own
+    /// network.
+    pub(crate) fn is_cut_off(&self, hop: &Hop) -> bool {
+        let live = self.common.live();
+        if !live.upstream.line.is_down() {
+            return false;
+        }
+        let destinations = &live.upstream.destinations;
+        let is_near = match hop.peer() {
+            Some(_) => hop.wants_stored() || hop.member().is_some(),
+            None => destinations.is_inside(&hop.endpoint.authority.host),
+        };
+        !is_near
     }
 
     /// Refuses a host that is an address which clients may not reach.

@@ -78,15 +78,26 @@ struct Record {
 const BODY_KEPT: usize = 64 << 10;
 
 impl Origin {
-    /// Starts an origin on the current runtime. `answer` is called with each request when its head
-    /// has come.
+    /// Starts an origin on the current runtime, at a loopback port that the system chooses.
+    /// `answer` is called with each request when its head has come.
     ///
     /// # Errors
     /// When no port can be had.
     pub async fn start(
         answer: impl Fn(&RawRequest) -> Script + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        Self::start_at(([127, 0, 0, 1], 0).into(), answer).await
+    }
+
+    /// The same at this address.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub async fn start_at(
+        address: SocketAddr,
+        answer: impl Fn(&RawRequest) -> Script + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let record = Arc::new(Record::default());
         let (answer, kept) = (Arc::new(answer), record.clone());

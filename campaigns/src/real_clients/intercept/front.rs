@@ -25,18 +25,19 @@ pub struct Front {
 }
 
 impl Front {
-    /// With an authority and one certificate, for [`HOST`].
-    pub fn new() -> anyhow::Result<Self> {
+    /// With an authority and one certificate, for these names.
+    pub fn new(names: &[&str]) -> anyhow::Result<Self> {
         let mut authority = CertificateParams::new(vec![])?;
+        let hosts: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let name = "Authority of origins";
-        let names = &mut authority.distinguished_name;
-        names.push(rcgen::DnType::CommonName, name);
+        let subject = &mut authority.distinguished_name;
+        subject.push(rcgen::DnType::CommonName, name);
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority_key = KeyPair::generate()?;
         let certificate = authority.self_signed(&authority_key)?;
         let issuer = Issuer::new(authority, authority_key);
         let key = KeyPair::generate()?;
-        let leaf = CertificateParams::new(vec![HOST.to_owned()])?.signed_by(&key, &issuer)?;
+        let leaf = CertificateParams::new(hosts)?.signed_by(&key, &issuer)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()?
@@ -52,6 +53,13 @@ impl Front {
     /// Puts TLS in front of `origin`; returns its URL without a slash at the end.
     pub async fn put(&self, origin: SocketAddr) -> anyhow::Result<String> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let port = listener.local_addr()?.port();
+        self.put_on(listener, origin)?;
+        Ok(format!("https://{HOST}:{port}"))
+    }
+
+    /// The same at an address of the caller's choice.
+    pub fn put_on(&self, listener: TcpListener, origin: SocketAddr) -> anyhow::Result<()> {
         let port = listener.local_addr()?.port();
         let acceptor = self.acceptor.clone();
         let task = tokio::spawn(async move {
@@ -72,7 +80,7 @@ impl Front {
             }
         });
         self.open().push((port, task));
-        Ok(format!("https://{HOST}:{port}"))
+        Ok(())
     }
 
     /// The ports of all fronts.

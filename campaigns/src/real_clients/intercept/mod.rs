@@ -31,9 +31,9 @@ use crate::proxy_process::{ProxyCommand, ProxyProcess};
 use crate::report::show_bytes;
 
 /// Tries all tools.
-pub async fn run(bench: &mut Bench<'_>, binary: &Path) -> anyhow::Result<()> {
+pub(super) async fn run(bench: &mut Bench<'_>, binary: &Path) -> anyhow::Result<()> {
     let directory = bench.empty("intercept")?;
-    let front = Front::new()?;
+    let front = Front::new(&[HOST])?;
     let origin = ContentOrigin::start_thread(ContentOptions::default())?;
     let page = browser::page().await?;
     let repositories = directory.join("git");

@@ -251,7 +251,9 @@ const SYSTEM: &str = "the service manager says this: see the unit of the package
 const FIELDS: &str =
     "fields are changed in front of a site only: request_headers, response_headers";
 const ROUTING: &str = "packets are marked by the system, not by the proxy";
-const WCCP: &str = "there is no transparent mode, so no WCCP";
+const WCCP: &str = "rules of netfilter send connections here (redirect://, tproxy://): no WCCP";
+const DIVERTED: &str = "a name that does not lead to the address of the connection is answered by \
+                        that address, and servers see the address of the proxy";
 const TUNING: &str = "the proxy has no such limit, or finds it by itself";
 
 /// All directives; names with the same treatment are in one row.
@@ -259,7 +261,7 @@ const DIRECTIVES: &[(&str, Treatment)] = &[
     (
         "acl http_access cache no_cache http_port https_port cache_peer cache_peer_access \
          cache_peer_domain always_direct never_direct icp_port htcp_port cache_dir cache_mem \
-         maximum_object_size refresh_pattern auth_param",
+         maximum_object_size refresh_pattern auth_param proxy_protocol_access",
         Treatment::Collected,
     ),
     (
@@ -447,13 +449,15 @@ const DIRECTIVES: &[(&str, Treatment)] = &[
     (
         "wccp_router wccp_version wccp_address wccp2_router wccp2_rebuild_wait \
          wccp2_forwarding_method wccp2_return_method wccp2_assignment_method wccp2_service \
-         wccp2_service_info wccp2_weight wccp2_address host_verify_strict client_dst_passthru \
-         spoof_client_ip tproxy_uses_indirect_client",
+         wccp2_service_info wccp2_weight wccp2_address",
         Treatment::Missing(WCCP),
     ),
     (
-        "follow_x_forwarded_for acl_uses_indirect_client log_uses_indirect_client \
-         proxy_protocol_access",
+        "host_verify_strict client_dst_passthru spoof_client_ip tproxy_uses_indirect_client",
+        Treatment::Missing(DIVERTED),
+    ),
+    (
+        "follow_x_forwarded_for acl_uses_indirect_client log_uses_indirect_client",
         Treatment::Missing("clients are known by their address; a [[site]] has trust_forwarded"),
     ),
     (
@@ -479,7 +483,10 @@ const DIRECTIVES: &[(&str, Treatment)] = &[
     ),
     (
         "offline_mode",
-        Treatment::Always("off", "there is no offline mode"),
+        Treatment::Always(
+            "off",
+            "Squid still fetches what is not stored; `offline = \"on\"` sends nothing at all",
+        ),
     ),
     (
         "cachemgr_passwd",

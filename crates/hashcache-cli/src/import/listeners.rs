@@ -1,7 +1,7 @@
 //! `http_port` and `https_port` of Squid.
 //!
-//! Invariant: a port that Squid uses in another way (transparently, in front of a site) is never
-//! opened as a port of a forward proxy.
+//! Invariant: a port that Squid uses in another way (for connections to other servers, in front of
+//! a site) is never opened as a port of a forward proxy.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -70,16 +70,11 @@ fn import_one(
     }
     let options: Vec<&str> = line.args_from(1).iter().map(|it| &*it.text).collect();
     let is_tls = line.name == "https_port";
-    if options
-        .iter()
-        .any(|it| ["intercept", "transparent", "tproxy"].contains(it))
-    {
-        return Err(
-            "clients must know the proxy (settings, /proxy.pac): there is no transparent \
-                    mode"
-                .to_owned(),
-        );
-    }
+    let diverted = options.iter().find_map(|it| match *it {
+        "intercept" | "transparent" => Some("redirect://"),
+        "tproxy" => Some("tproxy://"),
+        _ => None,
+    });
     let accel = options.iter().any(|it| is_accel(it));
     if role == Role::Reverse && !accel {
         return Err(
@@ -96,7 +91,7 @@ fn import_one(
     };
     let certificate = value("tls-cert=").or_else(|| value("cert="));
     let is_bumped = options.contains(&"ssl-bump");
-    if is_tls && !is_bumped {
+    if is_tls && !is_bumped && diverted.is_none() {
         let certificate = certificate.ok_or("it has no certificate")?;
         let key = value("tls-key=").or_else(|| value("key="));
         let key = key.unwrap_or_else(|| certificate.clone());
@@ -108,8 +103,14 @@ fn import_one(
         let pair = [("tls_cert", &*certificate), ("tls_key", &*key)];
         draft.push_pair(pair, &Comments::of(line));
     }
-    if is_bumped && is_tls {
-        return Err("there is no transparent mode".to_owned());
+    if is_bumped && is_tls && diverted.is_none() {
+        return Err("it has neither `intercept` nor `tproxy`".to_owned());
+    }
+    if diverted == Some("tproxy://") {
+        draft.missing(
+            line,
+            "tproxy: servers see the address of the proxy, not of the client",
+        );
     }
     if is_bumped {
         let reason = "ssl-bump: make an authority with `hashcache ca init`, and list the hosts \
@@ -117,15 +118,16 @@ fn import_one(
         draft.missing(line, reason);
     }
     for option in options {
-        if let Some(reason) = option_reason(option, is_bumped) {
+        if let Some(reason) = option_reason(option, is_bumped, diverted.is_some()) {
             draft.missing(line, format_args!("{option}: {reason}"));
         }
     }
     taken.push(address);
-    let scheme = match (is_tls, role) {
-        (true, _) => "https://",
-        (false, Role::Reverse) => "http://",
-        (false, Role::Forward) => "",
+    let scheme = match (diverted, is_tls, role) {
+        (Some(scheme), _, _) => scheme,
+        (None, true, _) => "https://",
+        (None, false, Role::Reverse) => "http://",
+        (None, false, Role::Forward) => "",
     };
     draft.push("listen", format!("{scheme}{address}"), Comments::of(line));
     if address == ADMIN {
@@ -137,7 +139,7 @@ fn import_one(
 }
 
 /// Why an option has no counterpart; `None`: it has one, or needs none.
-fn option_reason(option: &str, is_bumped: bool) -> Option<&'static str> {
+fn option_reason(option: &str, is_bumped: bool, is_diverted: bool) -> Option<&'static str> {
     if option.starts_with(DEFAULT_SITE) && default_site(option).is_none() {
         return Some("it is no host");
     }
@@ -156,7 +158,11 @@ fn option_reason(option: &str, is_bumped: bool) -> Option<&'static str> {
         | "protocol"
         | "http11" => None,
         "generate-host-certificates" | "dynamic_cert_mem_cache_size" if is_bumped => None,
-        "require-proxy-header" => Some("the PROXY protocol is not read"),
+        "intercept" | "transparent" | "tproxy" => None,
+        "require-proxy-header" => Some(match is_diverted {
+            true => "the PROXY protocol is not read on such a port",
+            false => "clients may connect without a load balancer too: see `[[access]]`",
+        }),
         "clientca" | "tls-clientca" | "cafile" | "capath" | "crlfile" => {
             Some("clients are not asked for certificates")
         }
@@ -226,12 +232,29 @@ mod tests {
     #[test]
     fn a_port_of_another_kind_is_not_opened() {
         let draft = imported(
-            "http_port 3129 intercept\nhttp_port proxy.test:3128\nhttp_port 0\n\
-                              https_port 3130 intercept ssl-bump cert=/x\nhttps_port 3131\n\
+            "http_port proxy.test:3128\nhttp_port 0\n\
+                              https_port 3130 ssl-bump cert=/x\nhttps_port 3131\n\
                               https_port 3132 cert=/none/cert.pem\n",
         );
         assert_eq!(listen(&draft), "");
-        assert_eq!(draft.remarks.len(), 6);
+        assert_eq!(draft.remarks.len(), 5);
+    }
+
+    #[test]
+    fn ports_for_connections_to_other_servers_are_no_ports_of_a_forward_proxy() {
+        let draft = imported(
+            "http_port 3129 intercept\nhttp_port 3130 tproxy\nhttp_port 3131 transparent\n\
+             https_port 3132 intercept ssl-bump cert=/x\n",
+        );
+        assert_eq!(
+            listen(&draft),
+            r#"["redirect://[::]:3129", "tproxy://[::]:3130", "redirect://[::]:3131", "#.to_owned()
+                + r#""redirect://[::]:3132"]"#
+        );
+        let reasons = draft.remarks.iter().map(|it| &it.reason[..7]);
+        assert_eq!(reasons.collect::<Vec<_>>(), ["tproxy:", "ssl-bum"]);
+        let draft = imported("http_port 80 accel\nhttp_port 3129 intercept\n");
+        assert_eq!(listen(&draft), r#"["http://[::]:80"]"#);
     }
 
     #[test]

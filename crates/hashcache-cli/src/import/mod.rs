@@ -11,6 +11,7 @@ mod access;
 mod acl;
 mod address;
 mod auth;
+mod balancers;
 mod condition;
 mod directives;
 mod draft;
@@ -153,6 +154,12 @@ fn import(source: Source) -> Draft {
     let acl_lines: Vec<Line> = sorted.all("acl").into_iter().cloned().collect();
     let acls = Acls::new(&acl_lines, &users);
     listeners::import(&mut draft, &ports, role);
+    balancers::import(
+        &mut draft,
+        &sorted.all("proxy_protocol_access"),
+        &ports,
+        &acls,
+    );
     storage::import(
         &mut draft,
         &sorted.all("cache_dir"),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::keys::{Found, Written};
+use super::keys::{Found, Written, find};
 
 /// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,4 +42,16 @@ pub struct Given {
     pub written: Written,
     /// Its source.
     pub source: Source,
+}
+
+/// The values of those of these flags that were given; each is called like a setting.
+pub fn given_flags<const N: usize>(flags: [(&str, &Option<String>); N]) -> Vec<Given> {
+    let given = |(flag, word): (&str, &Option<String>)| {
+        Some(Given {
+            found: find(flag).expect("each is a setting of the proxy"),
+            written: Written::One(word.clone()?),
+            source: Source::Flag(format!("--{flag}")),
+        })
+    };
+    flags.into_iter().filter_map(given).collect()
 }

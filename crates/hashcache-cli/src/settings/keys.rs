@@ -13,7 +13,7 @@ use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Seconds, SetCookie, TargetError};
 use hashcache_proxy::{
     AccessLog, CollapseWait, Direct, Fail, GroupBy, HostList, HostPattern, LinkForward,
-    LinkForwardError, Listen, LogFormat, PeerChoice, Pin, PinError,
+    LinkForwardError, Listen, LogFormat, Offline, PeerChoice, Pin, PinError, Speaks,
 };
 
 use super::mirror::{read_mirror, show_mirror};
@@ -311,6 +311,8 @@ pub static KEYS: &[Key] = &[
     one!("fail", fail, fail, show_fail),
     many!("pac_proxies", pac_proxies, proxy_url),
     many!("allow_client", allow_client, itself),
+    many!("proxy_protocol_from", proxy_protocol_from, itself),
+    many!("proxy_protocol_to", proxy_protocol_to, server_url),
     many!("allow_purge", allow_purge, itself),
     many!("allow_destination", allow_destination, itself),
     many!("deny_destination", deny_destination, itself),
@@ -364,6 +366,7 @@ pub static KEYS: &[Key] = &[
         show_duration
     ),
     one!("adaptive_lifetime", adaptive_lifetime, truth, show_truth),
+    one!("offline", offline, offline, show_offline),
     Key {
         name: "intercept.ca",
         form: Form::One(|values, word| {
@@ -568,6 +571,10 @@ fn reload(word: &str) -> Result<ClientReload, Fault> {
     }
 }
 
+fn offline(word: &str) -> Result<Offline, Fault> {
+    one_of(&Offline::WORDS, word)
+}
+
 fn set_cookie(word: &str) -> Result<SetCookie, Fault> {
     one_of(&COOKIES, word)
 }
@@ -611,8 +618,8 @@ fn listen(word: &str) -> Result<Listen, Fault> {
     match word.parse() {
         Ok(listen) => Ok(listen),
         Err(_) => {
-            let known = ["http://", "h2c://", "https://"];
-            let bare = known.iter().find_map(|word_| word.strip_prefix(word_));
+            let mut known = Speaks::WORDS.iter();
+            let bare = known.find_map(|(_, known)| word.strip_prefix(known));
             address(bare.unwrap_or(word)).map(Listen::from)
         }
     }
@@ -657,6 +664,13 @@ fn origin(word: &str) -> Result<Option<Origin>, Fault> {
 
 fn public_url(word: &str) -> Result<Option<Origin>, Fault> {
     proxy_url(word).map(Some)
+}
+
+fn server_url(word: &str) -> Result<Origin, Fault> {
+    word.parse().map_err(|error: TargetError| {
+        Fault::new(format!("`{word}` is not the URL of a server: {error}"))
+            .hint("write it as in `accelerate`, `origins` or `parent`: http://10.0.0.5:8080")
+    })
 }
 
 fn proxy_url(word: &str) -> Result<Origin, Fault> {
@@ -865,6 +879,10 @@ fn show_reload(&reload: &ClientReload) -> Shown {
 
 fn show_set_cookie(&set_cookie: &SetCookie) -> Shown {
     show_word(&COOKIES, set_cookie)
+}
+
+fn show_offline(&offline: &Offline) -> Shown {
+    show_word(&Offline::WORDS, offline)
 }
 
 fn show_wait(&wait: &CollapseWait) -> Shown {

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use environment::Environment;
-pub use given::{Given, Source};
+pub use given::{Given, Source, given_flags};
 pub use keys::{
     COOKIES, FAILS, FORMATS, GROUPS, IOS, KEYS, Key, PLACEMENTS, POLICIES, ROWS, Shown, Written,
     block, find, find_flag,
@@ -42,7 +42,7 @@ pub use reference::{
 pub use values::{PlaceBy, Values};
 
 use hashcache_http::{RuleSpec, Rules};
-use hashcache_proxy::{AccessSettings, PeerKind, Prefix, SiteError, Sites, Speaks};
+use hashcache_proxy::{AccessSettings, Listen, PeerKind, Prefix, SiteError, Sites, Speaks};
 
 use self::peers::Said;
 use crate::fault::{Fault, Faults};
@@ -266,8 +266,8 @@ fn said_twice(layer: &[Given]) -> Vec<Fault> {
     faults
 }
 
-/// Contradictions between the settings of certificates.
-fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
+/// Contradictions between the settings of certificates and the protocols of listeners.
+fn protocol_contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
     let mut faults = vec![];
     let (certificates, keys) = (values.tls_cert.len(), values.tls_key.len());
@@ -277,6 +277,15 @@ fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
         ));
         let fault = fault.hint("each certificate needs its key, in the same order");
         faults.push(fault.at(effective.source("tls_cert")));
+    }
+    let is_transparent = |listen: &&Listen| matches!(listen.speaks, Some(Speaks::Transparent(_)));
+    if let Some(listen) = values.listen.iter().find(is_transparent)
+        && values.is_reverse()
+    {
+        let fault = Fault::new(format!(
+            "{listen} works only in a forward proxy, not in front of a site"
+        ));
+        faults.push(fault.at(effective.source("listen")));
     }
     let tls = values
         .listen
@@ -361,7 +370,7 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
             faults.push(fault.hint("use another port for `admin`: clients must not reach it"));
         }
     }
-    faults.extend(tls_contradictions(effective));
+    faults.extend(protocol_contradictions(effective));
     faults.extend(intercept_contradictions(effective));
     faults.extend(link_contradictions(effective));
     if values.access.needs_users() && values.htpasswd.is_empty() {

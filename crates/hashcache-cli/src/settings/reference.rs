@@ -158,7 +158,9 @@ pub static ENTRIES: &[Entry] = &[
         "A scheme in front chooses the protocol: http://ADDRESS is HTTP/1.1, https://ADDRESS is \
          TLS with HTTP/1.1 and, in front of a site, HTTP/2, h2c://ADDRESS is HTTP/1.1 or HTTP/2 \
          with prior knowledge, without TLS. An address alone is http; in front of a site with \
-         `tls_cert` it is https.",
+         `tls_cert` it is https. redirect://ADDRESS and tproxy://ADDRESS take connections to other \
+         servers that netfilter sends here by REDIRECT or TPROXY: those to port 443 are TLS, all \
+         others HTTP.",
     ),
     entry(
         "accelerate",
@@ -280,6 +282,26 @@ pub static ENTRIES: &[Entry] = &[
          are served too. It applies where no `[[access]]` rule matches.",
     ),
     entry(
+        "proxy_protocol_from",
+        Topic::Access,
+        DefaultValue::Unset {
+            example: "[\"192.0.2.10\"]",
+        },
+        "Network of load balancers that tell the client's address by the PROXY protocol",
+        "Versions 1 and 2. Every connection from such an address has to begin with the header. \
+         Rights, limits and the log are about the client that it names.",
+    ),
+    entry(
+        "proxy_protocol_to",
+        Topic::Access,
+        DefaultValue::Unset {
+            example: "[\"http://10.0.0.5:8080\"]",
+        },
+        "Server of a site, or peer, that is told the client's address by the PROXY protocol",
+        "The URL as in `accelerate`, `origins` or `parent`. Version 2. Such a connection carries \
+         one request, because it tells one client.",
+    ),
+    entry(
         "allow_purge",
         Topic::Access,
         DefaultValue::Words {
@@ -330,11 +352,13 @@ pub static ENTRIES: &[Entry] = &[
         Topic::Access,
         DefaultValue::Words {
             words: "public addresses only",
-            example: "[\"10.20.0.0/16\"]",
+            example: "[\"10.20.0.0/16\", \"school.example@10.0.0.1\"]",
         },
-        "Also allow origins in this private network",
+        "Also allow origins in this private network, or by the names of this domain",
         "Private and local addresses are refused by default, and so are addresses that contain \
-         one: 6to4 relays, Teredo, SIIT and NAT64.",
+         one: 6to4 relays, Teredo, SIIT and NAT64. DOMAIN@ADDRESS allows private addresses to the \
+         names of a domain of yours, such as school.example@10.0.0.1; they are then looked up at \
+         that name server alone, so that no other name can lead into your network.",
     ),
     entry(
         "deny_destination",
@@ -665,6 +689,16 @@ pub static ENTRIES: &[Entry] = &[
         DefaultValue::Value,
         "Double the heuristic lifetime each time a response is validated unchanged",
         "Applies where the origin states no lifetime; from one minute up to one day.",
+    ),
+    entry(
+        "offline",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Whether the line to the Internet counts as down: off, on or auto",
+        "While it does, nothing is sent to the Internet. Stored responses are served, also stale \
+         ones where that is allowed; other requests get an error page at once. auto: it counts as \
+         down while sites that were reached before cannot be reached. \
+         `hashcache offline` changes it in a running proxy.",
     ),
     entry(
         "unreachable_lifetime",

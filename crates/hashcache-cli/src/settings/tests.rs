@@ -237,6 +237,10 @@ fn what_contradicts_itself_is_refused() {
             "listen = [\"127.0.0.1:1\", \"h2c://127.0.0.1:1\"]",
             "a.toml:1: h2c://127.0.0.1:1 is in the list twice",
         ),
+        (
+            "accelerate = \"http://a\"\nlisten = \"tproxy://[::]:1\"",
+            "a.toml:2: tproxy://[::]:1 works only in a forward proxy, not in front of a site",
+        ),
         ("cache = []", "a.toml:1: `cache` is empty"),
         (
             "cache = [\"/a\", \"/b\", \"/a\"]",
@@ -276,6 +280,10 @@ fn values_out_of_their_range_are_refused_where_they_stand() {
         "listen = \"localhost:3128\"",
         "allow_client = [\"10.0.0.1/8\"]",
         "allow_client = \"everyone\"",
+        "proxy_protocol_from = \"everyone\"",
+        "allow_destination = \"school.example\"",
+        "allow_destination = \"school.example@dns\"",
+        "listen = \"redirect://3129\"",
         "allow_connect_port = [0]",
         "allow_connect_port = [\"99999\"]",
         "accelerate = \"ftp://x\"",

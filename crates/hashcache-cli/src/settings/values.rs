@@ -13,9 +13,10 @@ use std::time::Duration;
 use hashcache::{Io, Placement, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie};
 use hashcache_proxy::{
-    AccessLog, AccessRules, CertificateFiles, CollapseWait, ConnectPort, Direct, Fail, GroupBy,
-    HostOptions, Limits, LinkForward, LinkSettings, ListSettings, Listen, LogFormat, Mirror, Mode,
-    Nat64, PeerChoice, Pin, Prefix, SentHost, Settings, Site, Sites,
+    AccessLog, AccessRules, AllowedDestination, CertificateFiles, CollapseWait, ConnectPort,
+    Direct, Fail, GroupBy, HostOptions, Limits, LinkForward, LinkSettings, ListSettings, Listen,
+    LogFormat, Mirror, Mode, Nat64, Offline, PeerChoice, Pin, Prefix, SentHost, Settings, Site,
+    Sites,
 };
 
 use super::peers::{Parent, PeersAndRoutes};
@@ -144,12 +145,16 @@ pub struct Values {
     pub lists: Vec<ListSettings>,
     /// A person to ask, for pages that refuse.
     pub contact: Option<String>,
+    /// Load balancers whose connections begin with a header of the PROXY protocol.
+    pub proxy_protocol_from: Vec<Prefix>,
+    /// Servers to which connections begin with such a header.
+    pub proxy_protocol_to: Vec<Origin>,
     /// Clients that may send PURGE.
     pub allow_purge: Vec<Prefix>,
     /// File with the token for changes through the admin listener, if they are allowed.
     pub admin_token_file: Option<PathBuf>,
     /// Destinations that are allowed although they are refused by default.
-    pub allow_destination: Vec<Prefix>,
+    pub allow_destination: Vec<AllowedDestination>,
     /// Destinations that are always refused.
     pub deny_destination: Vec<Prefix>,
     /// Files with certificates of authorities that the proxy trusts in addition to the platform's.
@@ -187,6 +192,8 @@ pub struct Values {
     /// Whether a heuristic freshness lifetime doubles each time a validation finds the response
     /// unchanged.
     pub adaptive_lifetime: bool,
+    /// How the line to the Internet is regarded at the start.
+    pub offline: Offline,
     /// Bounds on what one client or origin may take.
     pub limits: Limits,
 }
@@ -268,6 +275,8 @@ impl Values {
             ],
             lists: vec![],
             contact: None,
+            proxy_protocol_from: vec![],
+            proxy_protocol_to: vec![],
             allow_purge: vec![],
             admin_token_file: None,
             allow_destination: vec![],
@@ -289,6 +298,7 @@ impl Values {
             negative_lifetime: Duration::from_secs(60),
             unreachable_lifetime: Duration::from_secs(10),
             adaptive_lifetime: false,
+            offline: Offline::Off,
             limits: Limits::default(),
         }
     }
@@ -375,6 +385,8 @@ impl Values {
             login_realm: self.login_realm.clone(),
             login_networks: self.login_networks.clone(),
             lists: self.lists.clone(),
+            proxy_protocol_from: self.proxy_protocol_from.clone(),
+            proxy_protocol_to: self.proxy_protocol_to.clone(),
             allow_purge: self.allow_purge.clone(),
             admin_token_file: self.admin_token_file.clone(),
             allow_destination: self.allow_destination.clone(),
@@ -396,6 +408,7 @@ impl Values {
             negative_lifetime: Seconds::new(self.negative_lifetime.as_secs()),
             unreachable_lifetime: self.unreachable_lifetime,
             adaptive_lifetime: self.adaptive_lifetime,
+            offline: self.offline,
             max_object_size: self.max_object_size(),
             workers: self.workers,
             link: LinkSettings {

@@ -158,7 +158,6 @@ fn a_provider_keeps_its_peers_and_routes() {
         &outcome,
         &[
             "squid.conf:7: acl snmppublic",
-            "squid.conf:13: http_port 8081 intercept",
             "squid.conf:17: cache_peer hub.satellite.example parent 3128 3130 default no-digest \
              login=...",
             "squid.conf:18: cache_peer north",
@@ -169,6 +168,8 @@ fn a_provider_keeps_its_peers_and_routes() {
         ],
     );
     assert!(!result.contains("secret") && !outcome.stderr.contains("secret"));
+    let listen = "listen = [\"[::]:8080\", \"redirect://[::]:8081\"]\n";
+    assert!(result.contains(listen), "{result}");
     has_in_order(
         &result,
         &[
@@ -196,7 +197,7 @@ fn a_branch_office_reaches_everything_through_its_parents() {
     has_in_order(
         &result,
         &[
-            "listen = [\"[::]:3128\"]\n",
+            "listen = [\"[::]:3128\", \"redirect://[::]:3130\"]\n",
             "direct = \"never\"\n",
             "drain_time = \"5s\"\n",
             "clients = [\"branch\"]\n",

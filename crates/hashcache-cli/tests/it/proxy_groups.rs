@@ -11,7 +11,7 @@ use hashcache::{Cache, Config, Placement};
 use hashcache_http::{ClientReload, Rules, Seconds, SetCookie, host_part};
 use hashcache_proxy::{
     AccessLog, CollapseWait, Fail, GroupBy, Limits, LinkSettings, Listening, LogFormat, Mode,
-    Settings, StateFiles, Supervisor,
+    Offline, Settings, StateFiles, Supervisor,
 };
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 
@@ -59,6 +59,9 @@ pub fn start(cache: &Cache) -> SocketAddr {
         mirrors: vec![],
         fail: Fail::Open,
         allow_client: vec![],
+        offline: Offline::Off,
+        proxy_protocol_from: vec![],
+        proxy_protocol_to: vec![],
         access: Arc::default(),
         lists: vec![],
         htpasswd: vec![],

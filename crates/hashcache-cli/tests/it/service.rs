@@ -49,14 +49,23 @@ struct Service {
 impl Service {
     /// Starts it with `socket` for its clients and these variables.
     fn start(home: &Home, socket: &TcpListener, variables: &[(&str, &str)]) -> Self {
+        let listen = format!("--listen={}", address(socket));
+        Self::begin(home, socket, &listen, variables)
+    }
+
+    /// Starts it with `socket` for its clients, and this flag for it.
+    fn listening(home: &Home, socket: &TcpListener, listen: &str) -> Self {
+        Self::begin(home, socket, listen, &[])
+    }
+
+    fn begin(home: &Home, socket: &TcpListener, listen: &str, variables: &[(&str, &str)]) -> Self {
         let name = home.path().join("notify");
         let _ = std::fs::remove_file(&name);
         let notified = UnixDatagram::bind(&name).expect("a socket below the home");
         notified
             .set_read_timeout(Some(PATIENCE))
             .expect("a time above zero");
-        let listen = format!("--listen={}", address(socket));
-        let mut child = with_socket(home, socket, &[&listen, "--admin=none"])
+        let mut child = with_socket(home, socket, &[listen, "--admin=none"])
             .env("NOTIFY_SOCKET", &name)
             .envs(variables.iter().copied())
             .spawn()
@@ -227,6 +236,56 @@ fn a_passed_socket_that_no_setting_names_is_refused() {
     let outcome = Outcome::from(output);
     assert_eq!(outcome.status, Some(2), "{outcome:?}");
     assert!(outcome.stderr.contains("LISTEN_FDS"), "{outcome:?}");
+}
+
+/// Whether this process may make sockets transparent: it has CAP_NET_ADMIN or CAP_NET_RAW.
+fn may_make_transparent() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+    let mut lines = status.lines();
+    let all = lines.find_map(|line| line.strip_prefix("CapEff:"));
+    let all = u64::from_str_radix(all.expect("a line of it").trim(), 16);
+    all.expect("capabilities are a number") & (1 << 12 | 1 << 13) != 0
+}
+
+/// On a passed socket of such a listener the proxy finds itself as the destination, and refuses to
+/// connect to itself.
+fn is_refused_as_loop(socket: &TcpListener) -> bool {
+    status_line(ask(socket)).starts_with("HTTP/1.1 508")
+}
+
+#[test]
+fn a_passed_socket_for_other_destinations_is_made_transparent_or_refused() {
+    let home = Home::new();
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("--listen=tproxy://{}", address(&socket));
+    let flags = [&listen, "--admin=none"];
+    if may_make_transparent() {
+        let service = Service::listening(&home, &socket, &listen);
+        let serving = format!("READY=1\nSTATUS=serving on {}", address(&socket));
+        assert_eq!(service.message(), serving);
+        assert!(is_refused_as_loop(&socket));
+        return;
+    }
+    let output = with_socket(&home, &socket, &flags).output().unwrap();
+    let outcome = Outcome::from(output);
+    assert_eq!(outcome.status, Some(2), "{outcome:?}");
+    let (what, hint) = told(&outcome);
+    assert!(what.contains("not transparent"), "{what}");
+    assert!(hint.contains("Transparent=yes"), "{hint}");
+}
+
+#[test]
+fn a_passed_socket_for_redirected_connections_serves_none_that_were_not_redirected() {
+    let home = Home::new();
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("--listen=redirect://{}", address(&socket));
+    let service = Service::listening(&home, &socket, &listen);
+    assert!(service.message().starts_with("READY=1\n"));
+    let mut answer = String::new();
+    // Where the kernel tracks no connections, it knows no destination: the connection is closed.
+    let _closed = ask(&socket).read_to_string(&mut answer);
+    let is_loop = answer.starts_with("HTTP/1.1 508");
+    assert!(answer.is_empty() || is_loop, "{answer}");
 }
 
 #[test]

@@ -1,79 +1,30 @@
-//! Who may see pages that name sites and clients: this machine, or whoever has the token.
+//! Who may see pages that name sites and clients: this machine, or a client that has the token.
 //!
-//! `purge` asks for the token in any case, the dashboard only from other machines.
-//!
-//! Invariants: a page of a foreign site can neither read nor change anything: its Origin is another
-//! one, and browsers send it. The time of a refusal does not reveal the token.
+//! Invariant: a page of a foreign site cannot read them: its Origin is another one, and browsers
+//! send it.
 
 use std::net::IpAddr;
-use std::path::Path;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
+use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-use super::answer::plain;
-use super::token;
-
-/// How a client may show that it has the token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shown {
-    /// `Authorization: Bearer`, which no page of a foreign site can send.
-    Bearer,
-    /// That, or the password of `Authorization: Basic`, which a browser asks its user for.
-    BearerOrBasic,
-}
-
-/// The refusal of a request that does not show the token in `file`.
-pub(super) fn refusal(
-    fields: &HeaderMap,
-    file: Option<&Path>,
-    shown: Shown,
-) -> Option<Response<Bytes>> {
-    let refuse = |status, what: &str| Some(plain(status, format!("{what}\n")));
-    let Some(file) = file else {
-        return refuse(
-            StatusCode::FORBIDDEN,
-            "no token is configured: start the proxy with --admin-token-file FILE",
-        );
-    };
-    let Some(token) = token::token(file) else {
-        return refuse(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "the token file cannot be read, or has fewer than 16 bytes",
-        );
-    };
-    if given(fields, shown).is_some_and(|given| token::is_equal(&given, &token)) {
-        return None;
-    }
-    let mut refusal = plain(
-        StatusCode::UNAUTHORIZED,
-        "the token is missing or wrong\n".to_owned(),
-    );
-    let challenge = match shown {
-        Shown::Bearer => "Bearer",
-        Shown::BearerOrBasic => "Basic realm=\"HashCache: any user name, the token as password\"",
-    };
-    let challenge = HeaderValue::from_static(challenge);
-    refusal.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-    Some(refusal)
-}
+use super::answer::error;
+use super::token::{Shown, Token};
 
 /// The refusal of a request for the dashboard from the client at `peer`.
 pub(super) fn dashboard_refusal(
     fields: &HeaderMap,
     peer: IpAddr,
-    file: Option<&Path>,
+    token: &Token,
 ) -> Option<Response<Bytes>> {
     if !is_own_origin(fields) {
-        let text = "this page is for the admin listener's own origin\n".to_owned();
-        return Some(plain(StatusCode::FORBIDDEN, text));
+        let what = "this page is for the admin listener's own origin";
+        return Some(error(StatusCode::FORBIDDEN, what));
     }
     match peer.to_canonical().is_loopback() {
         true => None,
-        false => refusal(fields, file, Shown::BearerOrBasic),
+        false => token.refusal(fields, Shown::BearerOrBasic),
     }
 }
 
@@ -103,21 +54,10 @@ fn is_cross_site(fields: &HeaderMap) -> bool {
     site == Some(b"cross-site") && mode != Some(b"navigate")
 }
 
-fn given(fields: &HeaderMap, shown: Shown) -> Option<Vec<u8>> {
-    let value = fields.get(AUTHORIZATION)?.as_bytes();
-    if let Some(token) = value.strip_prefix(b"Bearer ") {
-        return Some(token.trim_ascii().to_vec());
-    }
-    let basic = value
-        .strip_prefix(b"Basic ")
-        .filter(|_| shown == Shown::BearerOrBasic)?;
-    let decoded = STANDARD.decode(basic.trim_ascii()).ok()?;
-    let password = decoded.iter().position(|byte| *byte == b':')? + 1;
-    Some(decoded[password..].trim_ascii().to_vec())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn fields(all: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -131,7 +71,8 @@ mod tests {
     }
 
     fn status(all: &[(&'static str, &'static str)], peer: &str, file: Option<&Path>) -> u16 {
-        let refusal = dashboard_refusal(&fields(all), peer.parse().unwrap(), file);
+        let token = Token::new(file.map(Path::to_owned));
+        let refusal = dashboard_refusal(&fields(all), peer.parse().unwrap(), &token);
         refusal.map_or(200, |refusal| refusal.status().as_u16())
     }
 
@@ -160,7 +101,7 @@ mod tests {
         ] {
             let basic = [("authorization", basic)];
             assert_eq!(status(&basic, other, file), expected, "{basic:?}");
-            let purge = refusal(&fields(&basic), file, Shown::Bearer);
+            let purge = Token::new(Some(path.clone())).refusal(&fields(&basic), Shown::Bearer);
             assert_eq!(purge.map(|it| it.status().as_u16()), Some(401), "{basic:?}");
         }
     }

@@ -16,3 +16,8 @@ pub(super) fn typed(status: StatusCode, kind: &'static str, body: String) -> Res
     fields.remove(header::CONTENT_LANGUAGE);
     response
 }
+
+/// A refusal, with this sentence.
+pub(super) fn error(status: StatusCode, what: &str) -> Response<Bytes> {
+    plain(status, format!("{what}\n"))
+}

@@ -1,13 +1,8 @@
-//! `POST /-/purge`: the only request to the admin listener that changes anything.
+//! `POST /-/purge`.
 //!
 //! The body is JSON: `url`, `prefix`, `label` or `group` (with `origin`), each a string or a list
-//! of strings, or `"everything": true`; and `"soft": true`. The token is in a file that the
-//! operator names, and in the request as `Authorization: Bearer …`.
-//!
-//! Invariants: nothing is changed without the token. A page of a foreign site cannot send it: with
-//! Authorization, browsers send a preflight request first, and that is refused.
+//! of strings, or `"everything": true`; and `"soft": true`. It needs the token.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,8 +11,8 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value};
 
-use super::access::{self, Shown};
-use super::answer::{plain, typed};
+use super::answer::{error, typed};
+use super::token::{Shown, Token};
 use crate::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, Purger, report};
 use crate::site::live::LiveSites;
 
@@ -36,17 +31,13 @@ pub(crate) type SitesView = Arc<dyn Fn() -> Option<Arc<LiveSites>> + Send + Sync
 pub(super) struct Purges {
     pub(super) purger: Purger,
     pub(super) sites: SitesView,
-    pub(super) token_file: Option<PathBuf>,
+    pub(super) token: Token,
 }
 
 impl std::fmt::Debug for Purges {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Purges").finish_non_exhaustive()
     }
-}
-
-fn error(status: StatusCode, what: &str) -> Response<Bytes> {
-    plain(status, format!("{what}\n"))
 }
 
 impl Purges {
@@ -56,8 +47,7 @@ impl Purges {
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let file = self.token_file.as_deref();
-        if let Some(refusal) = access::refusal(fields, file, Shown::Bearer) {
+        if let Some(refusal) = self.token.refusal(fields, Shown::Bearer) {
             return refusal;
         }
         let body = match Limited::new(body, BODY_BYTES).collect().await {
@@ -96,9 +86,7 @@ impl Purges {
             ),
         }
     }
-}
 
-impl Purges {
     fn asked(&self, body: &[u8]) -> Result<(Vec<PurgeTarget>, PurgeEffect), String> {
         let value: Value =
             serde_json::from_slice(body).map_err(|error| format!("not JSON: {error}"))?;

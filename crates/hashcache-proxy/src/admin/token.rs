@@ -1,18 +1,89 @@
-//! The token of the admin listener, in a file that the operator names.
+//! The token without which the admin listener changes nothing, and shows no names to other machines.
 //!
-//! Read by `access` for each request that needs it, so that a new token needs no restart, and by
-//! `server::preflight`.
+//! It is in a file that the operator names, and in the request as `Authorization: Bearer …`. Called
+//! by `purge`, `offline` and, for the dashboard, by `access`.
 //!
-//! Invariant: a token that other users of the machine could read or change is none.
+//! Invariants: a page of a foreign site cannot send the token: with Authorization, browsers send a
+//! preflight request first, and that is refused. The time of a refusal does not reveal the token.
 
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+
+use super::answer::error;
 use crate::state_file::{Link, open_regular};
 
+/// How a client may show that it has the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// `Authorization: Bearer`, which no page of a foreign site can send.
+    Bearer,
+    /// That, or the password of `Authorization: Basic`, which a browser asks its user for.
+    BearerOrBasic,
+}
+
+/// The place of the token; none: nothing may be changed.
+#[derive(Clone, Debug)]
+pub(super) struct Token(Option<PathBuf>);
+
+impl Token {
+    /// The token in this file. A bad file is logged now, and not only at the first use.
+    pub(super) fn new(path: Option<PathBuf>) -> Self {
+        let _told = path.as_deref().map(token);
+        Self(path)
+    }
+
+    /// The response to a request without the token.
+    pub(super) fn refusal(&self, fields: &HeaderMap, shown: Shown) -> Option<Response<Bytes>> {
+        let Some(path) = &self.0 else {
+            return Some(error(
+                StatusCode::FORBIDDEN,
+                "no token is configured: start the proxy with --admin-token-file FILE",
+            ));
+        };
+        let Some(token) = token(path) else {
+            return Some(error(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the token file cannot be read, or has fewer than 16 bytes",
+            ));
+        };
+        if given(fields, shown).is_some_and(|given| is_equal(&given, &token)) {
+            return None;
+        }
+        let mut refusal = error(StatusCode::UNAUTHORIZED, "the token is missing or wrong");
+        let challenge = HeaderValue::from_static(match shown {
+            Shown::Bearer => "Bearer",
+            Shown::BearerOrBasic => {
+                "Basic realm=\"HashCache: any user name, the token as password\""
+            }
+        });
+        refusal.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        Some(refusal)
+    }
+}
+
+/// What the request shows as the token.
+fn given(fields: &HeaderMap, shown: Shown) -> Option<Vec<u8>> {
+    let value = fields.get(AUTHORIZATION)?.as_bytes();
+    if let Some(token) = value.strip_prefix(b"Bearer ") {
+        return Some(token.trim_ascii().to_vec());
+    }
+    let basic = value
+        .strip_prefix(b"Basic ")
+        .filter(|_| shown == Shown::BearerOrBasic)?;
+    let decoded = STANDARD.decode(basic.trim_ascii()).ok()?;
+    let password = decoded.iter().position(|byte| *byte == b':')? + 1;
+    Some(decoded[password..].trim_ascii().to_vec())
+}
+
 /// The token in the file at `path`; if there is no valid one, that is logged.
-pub(super) fn token(path: &Path) -> Option<Vec<u8>> {
+fn token(path: &Path) -> Option<Vec<u8>> {
     match read_token(path) {
         Ok(token) => Some(token),
         Err(error) => {
@@ -47,7 +118,7 @@ pub(crate) fn read_token(path: &Path) -> io::Result<Vec<u8>> {
 const OTHERS: u32 = 0o027;
 
 /// Compares in constant time.
-pub(super) fn is_equal(one: &[u8], other: &[u8]) -> bool {
+fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b));
     std::hint::black_box(differences) == 0 && one.len() == other.len()
 }

@@ -1,16 +1,24 @@
 //! A channel to the destination of a CONNECT, by the first hop of its route that gives one.
 //!
-//! Called by `connect` for tunnels and by `intercepted` for hosts that are to be verified.
+//! Called by `connect` for tunnels, by `intercepted` for hosts that are to be verified, and by both
+//! `intercepted` and `transparent` for tunnels that begin without a channel.
 
 use std::net::IpAddr;
+use std::rc::Rc;
 
-use http::HeaderValue;
+use hashcache_http::{Authority, Scheme, via_members};
+use http::{HeaderMap, HeaderValue, Version};
 
+use super::tunnel;
+use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::{Others, Patience, is_final};
-use crate::route::{NextHop, Route};
+use crate::log_entry::TunnelEntryBuilder;
+use crate::route::{NextHop, Route, RouteRequest, Siblings};
 use crate::share::Share;
+use crate::upstream::address::Purpose;
 use crate::upstream::channel::Channel;
+use crate::wire::Socket;
 use crate::worker::Worker;
 
 /// The destination of a CONNECT.
@@ -22,6 +30,31 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
+    /// The way to `authority` for a client that has sent these fields.
+    ///
+    /// # Errors
+    /// As [`Worker::route`].
+    pub(super) fn of(
+        worker: &Worker,
+        authority: &Authority,
+        (fields, version): (&HeaderMap, Version),
+    ) -> Result<Self, Failure> {
+        let route = worker.route(RouteRequest {
+            // The protocol inside the tunnel is not known here.
+            scheme: Scheme::Http,
+            authority,
+            path: "",
+            purpose: Purpose::Forward,
+            is_tunnel: true,
+            via_members: via_members(fields),
+            siblings: Siblings::NotAsked,
+        })?;
+        let via = route
+            .has_peer()
+            .then(|| worker.common.via.chain(fields, version));
+        Ok(Self { route, via })
+    }
+
     /// Connects.
     ///
     /// # Errors
@@ -34,6 +67,10 @@ impl Destination {
         let mut failed = Failure::NoRoute;
         let mut patience = Patience::new(&worker.limits);
         for (number, hop) in self.route.hops().enumerate() {
+            if worker.is_cut_off(hop) {
+                failed = Failure::Offline;
+                continue;
+            }
             let others = Others::after(&self.route, number);
             if number > 0 && !hop.is_up() && others.is_any_up {
                 // It went down while another one was waited for.
@@ -63,6 +100,40 @@ impl Destination {
         }
         Err(failed)
     }
+}
+
+/// Forwards bytes both ways until the end; connects to the upstream first if necessary. A client
+/// whose upstream cannot be reached gets a reset: it has no other sign that something failed.
+pub(super) async fn carry(
+    connection: &Rc<Connection>,
+    (client, upstream): (Socket, Option<Channel>),
+    to: &Destination,
+    mut log_entry: TunnelEntryBuilder,
+) {
+    let worker = &connection.worker;
+    let upstream = match upstream {
+        Some(upstream) => upstream,
+        None => {
+            client.reset_on_drop(true);
+            let mut drained = connection.drained.clone();
+            let connected = tokio::select! {
+                connected = to.dial(worker, connection.allowance.share()) => connected,
+                _ = drained.wait_for(|drained| *drained) => {
+                    return log_entry.write(worker, 0, true);
+                }
+            };
+            match connected {
+                Ok((upstream, next_hop)) => {
+                    client.reset_on_drop(false);
+                    log_entry.set_next_hop(next_hop);
+                    upstream
+                }
+                Err(failure) => return log_entry.failed(worker, &failure),
+            }
+        }
+    };
+    let open = worker.metrics.tunnel();
+    tunnel::carry(connection, log_entry, client, upstream, open).await;
 }
 
 /// Whether another box of the list has this address. It takes what comes from our address for the

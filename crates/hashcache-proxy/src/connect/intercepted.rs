@@ -1,8 +1,8 @@
 //! CONNECT to a host whose TLS may be intercepted: the decisions between the 200 and the first
 //! request inside, and the tunnel if the connection is not intercepted.
 //!
-//! Called by `connect`; uses the modules of `intercept`. Requests inside pass through `server` and
-//! `request` like all others.
+//! Called by `connect`, and by `transparent` for connections without a CONNECT; uses the modules of
+//! `intercept`. Requests inside pass through `server` and `request` like all others.
 //!
 //! Invariants: until our handshake begins, every byte from the client can still be sent to the
 //! origin. No connection is made to a recently verified host before it is needed. Cost: for a host
@@ -11,6 +11,7 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashcache_http::{Authority, Host, RequestTarget, Scheme, UnixTime};
 use http::StatusCode;
@@ -18,8 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
-use super::dial::Destination;
-use super::tunnel;
+use super::dial::{self, Destination};
 use crate::access::RequestUser;
 use crate::connection::{Connection, InterceptedFor};
 use crate::failure::Failure;
@@ -90,6 +90,15 @@ fn judges_hosts(connection: &Connection) -> bool {
     connection.access.judges_hosts(&live)
 }
 
+/// How long to wait for a ClientHello. Without one there may be no tunnel if rules judge the host
+/// in it, so a slow client gets more time then.
+pub(super) fn peek_time(connection: &Connection) -> Duration {
+    match judges_hosts(connection) {
+        true => PEEK_TIME.max(connection.worker.limits.head_time),
+        false => PEEK_TIME,
+    }
+}
+
 /// Answers the CONNECT. Connects first if the host is not verified, so that the client gets an
 /// error response if that fails. The rest runs in a task of its own.
 pub(crate) async fn begin(
@@ -137,14 +146,36 @@ async fn go_on(
     let Ok(Upgraded { socket, read }) = client.await else {
         return log_entry.write(worker, 0, true);
     };
+    let mut client = socket.begun_with(read);
     let mut drained = connection.drained.clone();
-    let deciding = Box::pin(decide(
-        worker,
+    let peeking = Box::pin(peek(&mut client, peek_time(&connection), &worker.cache));
+    let peeked = tokio::select! {
+        peeked = peeking => peeked,
+        _ = drained.wait_for(|drained| *drained) => return log_entry.write(worker, 0, true),
+    };
+    let client = client.begun_with(peeked.bytes).until_read(peeked.memory);
+    answer(
         &connection,
         candidate,
-        socket.begun_with(read),
+        (client, peeked.seen),
         upstream,
-    ));
+        log_entry,
+    )
+    .await;
+}
+
+/// Serves a client that has sent `hello`, or makes a tunnel for it. `hello` will be read from
+/// `client` again.
+pub(super) async fn answer(
+    connection: &Rc<Connection>,
+    candidate: Candidate,
+    (client, hello): (Socket, Result<ParsedHello, Reason>),
+    upstream: Option<Channel>,
+    log_entry: TunnelEntryBuilder,
+) {
+    let worker = &connection.worker;
+    let mut drained = connection.drained.clone();
+    let deciding = Box::pin(decide(connection, candidate, (client, hello), upstream));
     let decided = tokio::select! {
         decided = deciding => decided,
         _ = drained.wait_for(|drained| *drained) => return log_entry.write(worker, 0, true),
@@ -152,7 +183,13 @@ async fn go_on(
     match decided {
         Decision::Tunnel(tunnel) => {
             worker.metrics.not_intercepted(tunnel.reason);
-            tunnel.carry(&connection, log_entry).await;
+            let Tunnel {
+                client,
+                upstream,
+                to,
+                ..
+            } = *tunnel;
+            dial::carry(connection, (client, upstream), &to, log_entry).await;
         }
         Decision::Denied(failure) => log_entry.failed(worker, &failure),
         Decision::Broken(handshake) => {
@@ -162,7 +199,7 @@ async fn go_on(
         Decision::Ours(ours) => {
             worker.metrics.intercepted(Handshake::Finished);
             log_entry.intercepted(worker, Handshake::Finished);
-            ours.serve(&connection).await;
+            ours.serve(connection).await;
         }
     }
 }
@@ -193,26 +230,17 @@ struct Intercepted {
     intercepted: Rc<InterceptedFor>,
 }
 
-/// Reads the ClientHello and decides whether the proxy may answer it.
+/// Decides whether the proxy may answer the ClientHello.
 async fn decide(
-    worker: &Rc<Worker>,
     connection: &Connection,
     candidate: Candidate,
-    mut client: Socket,
+    (client, hello): (Socket, Result<ParsedHello, Reason>),
     mut upstream: Option<Channel>,
 ) -> Decision {
-    // Without a ClientHello there may be no tunnel, so a slow client gets more time for it.
-    let limit = match judges_hosts(connection) {
-        true => PEEK_TIME.max(worker.limits.head_time),
-        false => PEEK_TIME,
-    };
-    let peeked = peek(&mut client, limit, &worker.cache).await;
-    let client = client.begun_with(peeked.bytes).until_read(peeked.memory);
-    let named = peeked.seen.as_ref().map(|hello| hello.name.clone());
+    let worker = &connection.worker;
+    let named = hello.as_ref().map(|hello| hello.name.clone());
     let named = named.map_err(|reason| *reason);
-    let hello = peeked
-        .seen
-        .and_then(|hello| suits(&hello, &candidate.host).map(|()| hello));
+    let hello = hello.and_then(|hello| suits(&hello, &candidate.host).map(|()| hello));
     let able = match hello {
         Ok(hello) => {
             candidate
@@ -277,7 +305,7 @@ async fn decide(
 }
 
 /// Whether a client may still name a host in the tunnel that its rules must know.
-fn hides_host(reason: Reason, connection: &Connection) -> bool {
+pub(super) fn hides_host(reason: Reason, connection: &Connection) -> bool {
     let is_hidden = matches!(reason, Reason::Slow | Reason::Malformed | Reason::Memory);
     is_hidden && judges_hosts(connection)
 }
@@ -390,35 +418,6 @@ impl Candidate {
     }
 }
 
-impl Tunnel {
-    /// Forwards bytes both ways until the end; connects to the upstream first if necessary.
-    async fn carry(self, connection: &Rc<Connection>, mut log_entry: TunnelEntryBuilder) {
-        let worker = &connection.worker;
-        let upstream = match self.upstream {
-            Some(upstream) => upstream,
-            None => {
-                let mut drained = connection.drained.clone();
-                let connected = tokio::select! {
-                    connected = self.to.dial(worker, connection.allowance.share()) => connected,
-                    _ = drained.wait_for(|drained| *drained) => {
-                        return log_entry.write(worker, 0, true);
-                    }
-                };
-                match connected {
-                    Ok((upstream, next_hop)) => {
-                        log_entry.set_next_hop(next_hop);
-                        upstream
-                    }
-                    // The client already has its 200, so the failure can only be logged.
-                    Err(failure) => return log_entry.failed(worker, &failure),
-                }
-            }
-        };
-        let open = worker.metrics.tunnel();
-        tunnel::carry(connection, log_entry, self.client, upstream, open).await;
-    }
-}
-
 impl Intercepted {
     /// Serves the requests inside until the connection ends.
     async fn serve(self, connection: &Connection) {
@@ -467,7 +466,7 @@ pub(crate) fn refusal(intercepted: &InterceptedFor, named: &RequestTarget) -> Op
 }
 
 /// The failure if the ClientHello does not come, or cannot be read.
-const HIDDEN_HOST: Failure = Failure::Refused {
+pub(super) const HIDDEN_HOST: Failure = Failure::Refused {
     status: StatusCode::FORBIDDEN,
     reason: "the rules must know the host of the TLS handshake, and it cannot be read",
 };

@@ -5,12 +5,13 @@
 pub(crate) mod chunked;
 mod dial;
 pub(crate) mod intercepted;
+pub(crate) mod transparent;
 pub(crate) mod tunnel;
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hashcache_http::{Authority, HASHCACHE_LINK, Scheme, via_members};
+use hashcache_http::{Authority, HASHCACHE_LINK};
 use http::{HeaderMap, Version};
 use hyper_util::rt::TokioIo;
 
@@ -23,9 +24,8 @@ use crate::failure::Failure;
 use crate::link::chunk_field::ChunkField;
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::permission::Permission;
-use crate::route::{RouteRequest, Siblings};
 use crate::upstream::Upgrade;
-use crate::upstream::address::{Purpose, check_connect_port};
+use crate::upstream::address::check_connect_port;
 use crate::upstream::channel::Channel;
 use crate::wire::Http2Kind;
 
@@ -43,20 +43,7 @@ pub(crate) async fn tunnel(
         return Err(Failure::Loop);
     }
     check_ports(connection, authority.port)?;
-    let route = worker.route(RouteRequest {
-        // The protocol inside the tunnel is not known here.
-        scheme: Scheme::Http,
-        authority: &authority,
-        path: "",
-        purpose: Purpose::Forward,
-        is_tunnel: true,
-        via_members: via_members(fields),
-        siblings: Siblings::NotAsked,
-    })?;
-    let via = route
-        .has_peer()
-        .then(|| worker.common.via.chain(fields, version));
-    let to = Destination { route, via };
+    let to = Destination::of(worker, &authority, (fields, version))?;
     // The program at the other end of a child's tunnel does not know our authority.
     if connection.child.is_none()
         && action != AccessAction::Tunnel

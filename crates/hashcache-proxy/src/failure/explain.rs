@@ -39,6 +39,19 @@ impl Failure {
                  program, or report the problem to its authors."
                     .into(),
             ),
+            Self::OriginForm => (
+                "This is a proxy, not the site",
+                format!(
+                    "The program asked for a page of {site} as if this proxy were the server of \
+                     the site."
+                )
+                .into(),
+                "Set this proxy in the settings of the program: as http_proxy, as the proxy for \
+                 HTTP and HTTPS, or by the URL of /proxy.pac. If the network sends connections \
+                 here, its operator has to start the proxy with --listen redirect://ADDRESS:PORT \
+                 and send them to that port; in front of a site, with --accelerate URL."
+                    .into(),
+            ),
             Self::ClientDenied { client } => (
                 "This proxy does not serve your device",
                 format!("Your address, {client}, is not on this proxy’s list of clients.").into(),
@@ -53,6 +66,18 @@ impl Failure {
                 format!("The request to {site} needs a user who may make it.").into(),
                 "Enter the name and password that the operator of the proxy gave you, not those \
                  of the site."
+                    .into(),
+            ),
+            Self::LoginImpossible => (
+                "This request needs a login",
+                format!(
+                    "A rule of this proxy needs to know who you are before it lets you open \
+                     {site}. Your network has sent the request here without the knowledge of your \
+                     device, so nobody can be asked."
+                )
+                .into(),
+                "Enter this proxy in the settings of your device or browser. Then it can ask for \
+                 your name and password. The operator of the network knows its address."
                     .into(),
             ),
             Self::TooManyLogins => (
@@ -253,6 +278,17 @@ impl Failure {
                 )
                 .into(),
                 "Try again in a minute. Pages that are stored here still work.".into(),
+            ),
+            Self::Offline => (
+                "The line to the Internet is down",
+                format!(
+                    "You asked for a page of {site}. It is not stored here, or must not be shown \
+                     without asking the site, so it has to wait until the line is back."
+                )
+                .into(),
+                "Pages that are stored here still work. Try again later. If other devices reach \
+                 the Internet, tell the operator of the proxy to run `hashcache offline off`."
+                    .into(),
             ),
             Self::NotImplemented(what) => (
                 "The proxy does not support this request",

@@ -84,6 +84,11 @@ pub(crate) async fn ask(
     let mut before: Option<&Hop> = None;
     while let (Some((number, hop)), Some(mut request)) = (hops.next(), next.take()) {
         let is_last = hops.peek().is_none();
+        if worker.is_cut_off(hop) {
+            asking.failed = Some(Failure::Offline.into());
+            next = Some(request);
+            continue;
+        }
         let others = Others::after(route, number);
         if before.is_some() && !hop.is_up() && others.is_any_up {
             // It went down while another one was waited for.

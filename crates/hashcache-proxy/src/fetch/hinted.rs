@@ -51,7 +51,7 @@ pub(super) fn follow(worker: &Rc<Worker>, spec: &FetchSpec, hints: &Hints) {
             return;
         };
         let fetching = FetchSpec {
-            client: spec.client,
+            ends: spec.ends,
             share: spec.share.clone(),
             space: Space::Own,
             place: ObjectPlace::of(key.clone()),

@@ -178,7 +178,7 @@ pub(super) fn judge(
         && if_range_value(&stored.facts, &stored.fields).is_some()
         && !refuses_ranges(response.headers());
     let asked = PageRequest {
-        client: spec.client,
+        client: spec.ends.client.ip(),
         target: &spec.target,
         fields: &spec.fields,
     };

@@ -256,6 +256,7 @@ async fn ask_origin(worker: &Rc<Worker>, spec: &mut FetchSpec) -> Result<Answere
     let mut options = SendOptions {
         informational: spec.informational.clone(),
         client: Some(spec.share.clone()),
+        ends: Some(spec.ends),
         ..SendOptions::default()
     };
     if route.has_link() {

@@ -251,6 +251,7 @@ impl Transfer {
         let request = request(&spec.target, fields)?;
         let options = SendOptions {
             client: Some(spec.share.clone()),
+            ends: Some(spec.ends),
             link: self.link.clone(),
             ..SendOptions::default()
         };

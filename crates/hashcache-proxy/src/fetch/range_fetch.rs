@@ -44,6 +44,7 @@ use crate::metrics::CountedBytes;
 use crate::route::Route;
 use crate::share::Share;
 use crate::store::{self, StoredResponse};
+use crate::upstream::announced::ClientEnds;
 use crate::upstream::{ResponseBody, SendOptions, UpstreamExchange};
 use crate::worker::Worker;
 
@@ -58,6 +59,8 @@ pub(crate) struct RangeFetchSpec {
     pub(crate) route: Result<Option<Route>, Failure>,
     /// The client's share, which limits the connections.
     pub(crate) share: Share,
+    /// The ends of the client's connection.
+    pub(crate) ends: ClientEnds,
     /// The client's fields as received.
     pub(crate) fields: HeaderMap,
     pub(crate) version: Version,
@@ -90,6 +93,7 @@ pub(crate) async fn fetch_range(
     let asked = worker.common.now();
     let options = SendOptions {
         client: Some(spec.share.clone()),
+        ends: Some(spec.ends),
         link: LinkCoding::of(&spec.fields, StoredHere::Yes),
         ..SendOptions::default()
     };

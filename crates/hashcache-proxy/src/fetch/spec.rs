@@ -2,8 +2,6 @@
 //!
 //! Filled by `request` and `background`, read by all modules of `fetch`.
 
-use std::net::IpAddr;
-
 use bytes::Bytes;
 use hashcache::Hit;
 use hashcache_http::{
@@ -26,12 +24,14 @@ use crate::route::{NextHop, Route, Siblings};
 use crate::share::Share;
 use crate::store::follow::ContentFollower;
 use crate::store::{ObjectPlace, StoredResponse};
+use crate::upstream::announced::ClientEnds;
 use crate::upstream::{Informational, ResponseBody};
 use crate::worker::Worker;
 
 /// The resource to fetch, and the client that pays for the fetch.
 pub(crate) struct FetchSpec {
-    pub(crate) client: IpAddr,
+    /// The ends of the client's connection.
+    pub(crate) ends: ClientEnds,
     /// The client's share, which limits the connections.
     pub(crate) share: Share,
     /// The key space of the resource.

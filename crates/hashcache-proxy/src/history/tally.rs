@@ -84,8 +84,10 @@ fn counts(kind: Kind, entry: &LogEntry<'_>) -> Counts {
 }
 
 /// Failures that are none of an origin or a peer.
-const OURS: [&str; 11] = [
+const OURS: [&str; 13] = [
     "refused",
+    "origin-form",
+    "offline",
     "client-denied",
     "client-limit",
     "connect-port-denied",

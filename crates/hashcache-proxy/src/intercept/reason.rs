@@ -25,6 +25,9 @@ pub(crate) enum Reason {
     NoName,
     /// The server name differs from the host of the CONNECT.
     OtherName,
+    /// The network has sent the connection here, and the name does not lead to the address that the
+    /// client had connected to.
+    OtherAddress,
     /// The client does not offer TLS 1.2 or 1.3.
     OldTls,
     /// The client offers only other protocols than HTTP.
@@ -43,7 +46,7 @@ pub(crate) enum Reason {
 
 impl Reason {
     /// All reasons with their names, in numerical order.
-    pub(crate) const ALL: [(Self, &'static str); 18] = [
+    pub(crate) const ALL: [(Self, &'static str); 19] = [
         (Self::NotListed, "not_listed"),
         (Self::Never, "never"),
         (Self::Address, "address"),
@@ -55,6 +58,7 @@ impl Reason {
         (Self::Malformed, "malformed"),
         (Self::NoName, "no_name"),
         (Self::OtherName, "other_name"),
+        (Self::OtherAddress, "other_address"),
         (Self::OldTls, "old_tls"),
         (Self::NotHttp, "not_http"),
         (Self::NothingInCommon, "nothing_in_common"),

@@ -26,6 +26,7 @@ use crate::access_log::AccessLogger;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::intercept::{Handshake, InterceptState, Reason};
+use crate::offline::Line;
 use crate::peer::learned::LearnedCounts;
 use crate::site::live::LiveSites;
 use crate::upstream::UpstreamFigures;
@@ -52,6 +53,7 @@ pub(crate) struct Exposition {
     intercept_state: Arc<InterceptState>,
     sites: Option<Arc<AskSites>>,
     links: Option<Arc<AskLinks>>,
+    line: Arc<Line>,
     start_seconds: u64,
 }
 
@@ -74,6 +76,7 @@ impl Exposition {
             intercept_state: Arc::default(),
             sites: None,
             links: None,
+            line: Arc::default(),
             start_seconds,
         }
     }
@@ -84,6 +87,11 @@ impl Exposition {
             intercept_state,
             ..self
         }
+    }
+
+    /// The same with the line to the Internet.
+    pub(crate) fn with_line(self, line: Arc<Line>) -> Self {
+        Self { line, ..self }
     }
 
     /// The same with the origins of sites.
@@ -171,6 +179,7 @@ impl Exposition {
             "links": self.links(),
             "access_log_dropped": self.log.figures().dropped,
             "clock_suspect": self.clock.suspect(),
+            "offline": self.line.is_down(),
             "resident_bytes": resident_bytes(),
             "uptime_seconds": now.saturating_sub(self.start_seconds),
             "version": VERSION,
@@ -347,7 +356,7 @@ impl Collector for Exposition {
         self.encode_durations(&mut page)?;
         let failures = Failure::SLUGS.iter().enumerate();
         let failures =
-            failures.map(|(at, slug)| (*slug, metrics.sum(|worker| &worker.failures[at])));
+            failures.map(|(at, slug)| (*slug, metrics.sum(|worker| &worker.failures.0[at])));
         page.family(
             "hashcache_failures",
             "Failed requests by error",
@@ -562,6 +571,11 @@ impl Collector for Exposition {
             "hashcache_clock_suspect",
             "1 if the proxy's clock may be wrong",
             u64::from(self.clock.suspect()),
+        )?;
+        page.gauge(
+            "hashcache_offline",
+            "1 while the line to the Internet counts as down",
+            u64::from(self.line.is_down()),
         )?;
         if let Some(bytes) = resident_bytes() {
             page.gauge(

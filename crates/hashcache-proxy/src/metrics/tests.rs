@@ -294,6 +294,7 @@ fn the_engines_figures_are_shown() {
         ("hashcache_device_written_bytes_total", "8"),
         ("hashcache_store_degraded", "0"),
         ("hashcache_clock_suspect", "0"),
+        ("hashcache_offline", "0"),
         ("hashcache_access_log_dropped_total", "0"),
     ] {
         assert_eq!(value(&metrics, name), expected, "{name}");

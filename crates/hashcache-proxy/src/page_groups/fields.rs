@@ -86,7 +86,8 @@ pub(crate) fn wants_page(fields: &HeaderMap) -> Option<bool> {
     PageFields::of(fields).wanted().is_page()
 }
 
-/// Whether `target` is an icon that browsers ask for on their own, many without a Referer.
+/// Whether `target` is an icon that browsers ask for on their own: Chrome does so without a Referer
+/// and with the Accept of a page.
 pub(super) fn is_icon(target: &Target) -> bool {
     let path = target.path_and_query.split('?').next().unwrap_or_default();
     let file = path.rsplit('/').next().unwrap_or_default();

@@ -143,7 +143,10 @@ fn the_front_page_of_an_origin_is_a_page() {
 #[test]
 fn an_icon_and_a_part_without_referer_belong_to_the_open_page_of_their_origin() {
     let browser = Browser::new();
-    let icon = |url, at_ms| browser.group(CLIENT, url, "", "image/x-icon", at_ms);
+    let icon = |url, at_ms| {
+        let chrome = ("accept", "text/html,*/*;q=0.8");
+        browser.get(CLIENT, (url, ""), chrome, "image/x-icon", at_ms)
+    };
     assert_eq!(icon("http://a/favicon.ico", 0), 0);
     let page = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
     assert_eq!(icon("http://a/icons/favicon.ico?v=2", 500), page);

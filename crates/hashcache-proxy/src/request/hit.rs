@@ -115,6 +115,7 @@ pub(super) async fn answer(
     let spec = RangeFetchSpec {
         space: request.space,
         share: connection.allowance.share().clone(),
+        ends: connection.ends(),
         target: request.target.clone(),
         name: place.name.clone(),
         route: request.site_route(worker, Some(&stored.fields)),

@@ -47,8 +47,10 @@ impl MemoryHits {
     pub(crate) fn of(connection: &Rc<Connection>) -> Option<Rc<dyn wire::MemoryHits>> {
         let is_self_test = |it: &Rc<InterceptedFor>| it.is_self_test();
         let is_own = connection.intercepted.as_ref().is_some_and(is_self_test);
-        // A child speaks HTTP/2, and a reload may take its rights.
-        if connection.child.is_some() || is_own {
+        // A child speaks HTTP/2, and a reload may take its rights. On a connection that the network
+        // has sent here each name is looked up first.
+        let is_other = connection.child.is_some() || connection.plain_destination().is_some();
+        if is_other || is_own {
             return None;
         }
         let connection = Rc::clone(connection);

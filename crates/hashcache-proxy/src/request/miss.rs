@@ -133,7 +133,7 @@ pub(super) fn fetch_spec(
 ) -> fetch::FetchSpec {
     let (connection, request) = (transaction.connection, &transaction.request);
     fetch::FetchSpec {
-        client: connection.client.ip(),
+        ends: connection.ends(),
         share: connection.allowance.share().clone(),
         space: request.space,
         route: request.site_route(&connection.worker, stored),

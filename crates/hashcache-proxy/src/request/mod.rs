@@ -33,6 +33,7 @@ mod site;
 mod stored_form;
 mod target;
 mod transaction;
+mod transparent;
 mod validate;
 
 use std::convert::Infallible;
@@ -159,6 +160,9 @@ async fn serve(
         return site::serve(connection, request, info, log_entry).await;
     }
     let target = match parse(connection, &mut request, info)? {
+        RequestTarget::Tunnel(_) if connection.plain_destination().is_some() => {
+            return Err(Failure::NotImplemented("CONNECT to a web server"));
+        }
         RequestTarget::Tunnel(authority) => {
             log_entry.set_authority(authority.to_string());
             if connection.gets_stored_only() {
@@ -196,7 +200,10 @@ async fn serve(
         return purge::answer(connection, &request, (space, &target), log_entry).await;
     }
     may_use_gateway(connection, &mut request, (&target, info))?;
-    let names_host = connection.intercepted.is_none();
+    if connection.plain_destination().is_some() {
+        transparent::check(connection, &target)?;
+    }
+    let names_host = connection.intercepted.is_none() && connection.destination.is_none();
     if names_host {
         not_admin(connection, &target.authority)?;
     }
@@ -233,11 +240,7 @@ async fn serve(
         if own::is_pac(&target) {
             return own::page(connection, &request, &target, log_entry);
         }
-        let reason = "a client of a proxy must send the whole URL, not only the path";
-        return Err(Failure::Refused {
-            status: StatusCode::BAD_REQUEST,
-            reason,
-        });
+        return Err(Failure::OriginForm);
     }
     if let Some(answer) = max_forwards(&mut request, log_entry) {
         return answer;
@@ -247,9 +250,19 @@ async fn serve(
         true => Permission::OF_MEMBER,
         false => permit(connection, named, login, log_entry).await?,
     };
+    let only_server = match connection.plain_destination() {
+        Some(destination) => {
+            let named = (request.method(), &target.authority);
+            // On the heap, because few requests come in this way.
+            Box::pin(transparent::only_server(connection, destination, named)).await?
+        }
+        None => None,
+    };
     let mut request = ClientRequest::new(common.space(), target, request, info);
+    request.only_server = only_server;
     // A name may be another file for each user, which a key does not tell.
     request.is_bypass = permission.action == AccessAction::NoCache
+        || request.only_server.is_some()
         || request.target.scheme.needs_gateway() && request.fields.contains_key(AUTHORIZATION);
     request.note_page(connection);
     answer(connection, request, log_entry).await

@@ -1,9 +1,7 @@
 //! Responses of the proxy itself: its front page on a forward listener, `/proxy.pac`, `OPTIONS *`.
 
-use std::net::IpAddr;
-
 use bytes::Bytes;
-use hashcache_http::{Authority, Host, Target};
+use hashcache_http::{Authority, Target};
 use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 
@@ -96,12 +94,7 @@ pub(super) fn is_pac(target: &Target) -> bool {
 
 /// The proxy's address on the client's connection.
 fn local(connection: &Connection) -> Authority {
-    let host = match connection.local.ip().to_canonical() {
-        IpAddr::V4(address) => Host::V4(address),
-        IpAddr::V6(address) => Host::V6(address),
-    };
-    let port = connection.local.port();
-    Authority { host, port }
+    Authority::from(connection.local)
 }
 
 /// The response to an `OPTIONS` request that is not forwarded.

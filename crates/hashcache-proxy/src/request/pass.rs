@@ -38,15 +38,15 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     let worker = &connection.worker;
     log_entry.set_outcome(outcome_of(forward));
     let upgrades = asks_for_upgrade(&request.method, &request.fields);
-    let route = match request.site_route(worker, None)? {
-        Some(route) => route,
-        None if upgrades => {
-            worker.route_for_upgrade(request.space, &request.target, &request.fields)?
+    let (space, target) = (request.space, &request.target);
+    let route = match (request.site_route(worker, None)?, &request.only_server) {
+        (Some(route), _) => route,
+        (None, Some(server)) => worker.route_to_server(target, server, &request.fields)?,
+        (None, None) if upgrades => worker.route_for_upgrade(space, target, &request.fields)?,
+        (None, None) if request.is_for_origin() => {
+            worker.route_past_members(space, target, &request.fields)?
         }
-        None if request.is_for_origin() => {
-            worker.route_past_members(request.space, &request.target, &request.fields)?
-        }
-        None => worker.route_to(request.space, &request.target, &request.fields)?,
+        (None, None) => worker.route_to(space, target, &request.fields)?,
     };
     let ClientRequest {
         space,
@@ -57,6 +57,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         body,
         has_content,
         is_bypass,
+        only_server,
         ..
     } = request;
     let upgrading = match asks_for_upgrade(&method, &fields) {
@@ -84,6 +85,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     let options = SendOptions {
         informational: Some(informational),
         client: Some(connection.allowance.share().clone()),
+        ends: Some(connection.ends()),
         link,
         ..SendOptions::default()
     };
@@ -106,7 +108,8 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     if let Some(upgrade) = exchange.upgrade {
         connect::upgrade(connection, upgrade, log_entry);
     }
-    if is_unsafe(&method) {
+    // Another server than that of the name says nothing about what is stored for it.
+    if is_unsafe(&method) && only_server.is_none() {
         let (status, fields) = (response.status(), response.headers());
         let targets = invalidated(&method, &target, status, fields);
         let groups = invalidated_groups(&method, status, fields);
@@ -119,11 +122,11 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         let asked = (&target, &fields);
         head_came(connection, space, asked, &head.headers, times).await;
     }
-    add_own(
-        connection,
-        &mut head.headers,
-        CacheStatus::of(Handling::Forwarded(forward)),
-    );
+    let status = CacheStatus {
+        detail: only_server.map(|_| "other-address"),
+        ..CacheStatus::of(Handling::Forwarded(forward))
+    };
+    add_own(connection, &mut head.headers, status);
     let body = Body::passed(body, log_entry.byte_count(), Arc::clone(&worker.metrics));
     Ok(Response::from_parts(head, body))
 }

@@ -33,6 +33,10 @@ pub(super) fn parse(
     info: &HeadInfo,
 ) -> Result<RequestTarget, Failure> {
     let (text, host) = target_and_host(request, info)?;
+    // HTTP/1.0 clients may omit Host; the connection has named the server.
+    let server = connection.plain_destination().map(Authority::from);
+    let server = server.map(|server| server.display(Scheme::Http).to_string());
+    let host = host.or(server.as_deref());
     let Some(intercepted) = &connection.intercepted else {
         let (text, login) = without_login(text);
         let named = parse_target(request.method(), &text, host, connection.scheme);

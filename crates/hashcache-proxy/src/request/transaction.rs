@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use hashcache::Hit;
 use hashcache_http::{
-    CacheStatus, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds, Space, Target,
-    VariantTable, asks_for_upgrade,
+    Authority, CacheStatus, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds, Space,
+    Target, VariantTable, asks_for_upgrade,
 };
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -241,6 +241,9 @@ pub(super) struct ClientRequest {
     pub(super) site: Option<Arc<SiteRequest>>,
     /// The store must not be used.
     pub(super) is_bypass: bool,
+    /// The only server that may answer: that of the client's connection, to which the name does not
+    /// lead.
+    pub(super) only_server: Option<Authority>,
     /// What a child says about its link.
     pub(super) linked: Option<Arc<LinkedRequest>>,
     /// The page group, if the request alone decides it.
@@ -268,6 +271,7 @@ impl ClientRequest {
             body: (info.content != ContentFraming::None).then_some(body),
             site: None,
             is_bypass: false,
+            only_server: None,
             noted_group: None,
             has_content: !matches!(
                 info.content,
@@ -304,6 +308,7 @@ impl ClientRequest {
             body: None,
             site: self.site.clone(),
             is_bypass: self.is_bypass,
+            only_server: self.only_server.clone(),
             linked: self.linked.clone(),
             noted_group: self.noted_group,
             has_content: self.has_content,

@@ -89,7 +89,7 @@ impl Drop for CountedConnection {
 /// Memory of an idle connection on a listener of this kind.
 pub(super) fn connection_bytes(speaks: Speaks, mode: Mode) -> u64 {
     match (speaks, mode) {
-        (Speaks::Http, _) => CONNECTION_BYTES,
+        (Speaks::Http | Speaks::Transparent(_), _) => CONNECTION_BYTES,
         (Speaks::H2c, _) => CONNECTION_BYTES + HTTP_2_BYTES,
         // Clients of a forward proxy are not offered HTTP/2 (`tls::identity::FOR_FORWARD`).
         (Speaks::Tls, Mode::Forward) => CONNECTION_BYTES + TLS_BYTES,

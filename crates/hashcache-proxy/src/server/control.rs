@@ -167,6 +167,9 @@ impl Control {
             unreachable: UnreachableCache::new(settings.unreachable_lifetime),
             ..old.upstream.clone()
         };
+        if settings.offline != self.settings.offline {
+            upstream.line.regard(settings.offline);
+        }
         let own = &self.common.own;
         account(interceptor.as_deref(), &self.cache, &self.metrics);
         let shown = (identity, interceptor, link);
@@ -205,12 +208,15 @@ impl Control {
             negative_lifetime: settings.negative_lifetime,
             unreachable_lifetime: settings.unreachable_lifetime,
             adaptive_lifetime: settings.adaptive_lifetime,
+            offline: settings.offline,
             public_url: settings.public_url,
             mirrors: settings.mirrors,
             intercept: settings.intercept,
             fail: settings.fail,
             pac_proxies: settings.pac_proxies,
             allow_client: settings.allow_client,
+            proxy_protocol_from: settings.proxy_protocol_from,
+            proxy_protocol_to: settings.proxy_protocol_to,
             access: settings.access,
             lists: settings.lists,
             htpasswd: settings.htpasswd,

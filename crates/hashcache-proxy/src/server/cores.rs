@@ -6,7 +6,8 @@
 //! it or its tunnel ends. A connection beyond a limit gets an error page at most and uses no
 //! further resources.
 
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,18 +21,22 @@ use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tracing::{debug, error};
 
 use super::connection_counts::{ConnectionCounts, connection_bytes};
 use super::forward_listener::ForwardListener;
 use super::link_listener::LinkListener;
-use super::probes::probe_peers;
+use super::original_destination;
+use super::probes::{probe_line, probe_peers};
 use super::protocol::{NotServed, detect_protocol};
+use super::proxy_protocol;
 use super::site_checks::check_origins;
 use super::stage::{DRAIN_STEP, RunError, Stage, accept_while_serving};
 use super::watchdog::Pulse;
 use crate::access_log::{RequestId, WorkerLog};
 use crate::client_access::ClientAccess;
+use crate::connect::transparent;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::history::History;
@@ -43,6 +48,7 @@ use crate::request;
 use crate::request::memory_hit::MemoryHits;
 use crate::settings::{Settings, Speaks};
 use crate::share::Allowance;
+use crate::upstream::announced::ClientEnds;
 use crate::wire::{self, ClientBody, Ending, Http2Kind, Protocol, Socket};
 use crate::worker::{Common, Worker};
 
@@ -100,6 +106,7 @@ impl Core {
         if number == 0 {
             tokio::task::spawn_local(probe_peers(Rc::clone(&worker)));
             tokio::task::spawn_local(check_origins(Rc::clone(&worker)));
+            tokio::task::spawn_local(probe_line(Rc::clone(&worker)));
         }
         if let Some(pulse) = self.pulse.take() {
             tokio::task::spawn_local(pulse.answer());
@@ -152,7 +159,7 @@ impl Core {
             _ = done.recv() => {}
             _ = stopping.wait_for(|stage| *stage == Stage::Over) => {
                 // Tunnels need a moment to close and to write their log lines.
-                let _ = tokio::time::timeout(10 * DRAIN_STEP, done.recv()).await;
+                let _ = timeout(10 * DRAIN_STEP, done.recv()).await;
             }
         }
     }
@@ -177,15 +184,30 @@ impl Core {
 
     async fn connection(
         self: Rc<Self>,
-        socket: TcpStream,
+        mut socket: TcpStream,
         ClientAddr { client, speaks }: ClientAddr,
         worker: Rc<Worker>,
         _alive: tokio::sync::mpsc::Sender<()>,
     ) {
-        let client = SocketAddr::new(client.ip().to_canonical(), client.port());
         let Ok(local) = socket.local_addr() else {
             return;
         };
+        let mut ends = ClientEnds { client, local };
+        if self.is_balancer(client.ip(), speaks) {
+            let reading = Box::pin(proxy_protocol::read(&mut socket));
+            match timeout(worker.limits.head_time, reading).await {
+                Ok(Ok(told)) => ends = told.unwrap_or(ends),
+                Ok(Err(error)) => return debug!(%client, %error, "load balancer not served"),
+                Err(_) => return worker.metrics.limit(Limit::HeadTime),
+            }
+        }
+        let ClientEnds { client, local } = ends;
+        let client = SocketAddr::new(client.ip().to_canonical(), client.port());
+        let destination = match destination(&socket, speaks) {
+            Ok(destination) => destination,
+            Err(error) => return debug!(%client, %error, "original destination not known"),
+        };
+        let tls_destination = destination.filter(|to| to.port() == Scheme::Https.default_port());
         let share = self.common.shares.of(client.ip());
         let allowance = Allowance::new(share, self.cache.clone());
         let bytes = connection_bytes(speaks, self.settings.mode);
@@ -194,7 +216,7 @@ impl Core {
             Err(limit) => {
                 worker.metrics.limit(limit);
                 // Best effort: a client that cannot take the page at once gets none.
-                if speaks != Speaks::Tls {
+                if speaks != Speaks::Tls && tls_destination.is_none() {
                     let _ = socket.try_write(&refusal(&self.common, client, limit));
                 }
                 return;
@@ -206,10 +228,10 @@ impl Core {
         let mut stage = self.stopping.clone();
         let identity = match speaks {
             Speaks::Tls => self.common.live().identity.clone(),
-            Speaks::Http | Speaks::H2c => None,
+            Speaks::Http | Speaks::H2c | Speaks::Transparent(_) => None,
         };
         let settled = match speaks {
-            Speaks::Http => Ok((Socket::from(socket), Protocol::Http1)),
+            Speaks::Http | Speaks::Transparent(_) => Ok((Socket::from(socket), Protocol::Http1)),
             Speaks::H2c | Speaks::Tls => {
                 // On the heap, because the future is large and short-lived.
                 let limit = worker.limits.head_time;
@@ -236,11 +258,12 @@ impl Core {
             cell: wire::Cell::within(&allowance, counted.bytes),
             allowance: allowance.clone(),
             scheme: match speaks {
-                Speaks::Http | Speaks::H2c => Scheme::Http,
+                Speaks::Http | Speaks::H2c | Speaks::Transparent(_) => Scheme::Http,
                 Speaks::Tls => Scheme::Https,
             },
             client,
             local,
+            destination,
             intercepted: None,
             child: None,
             stopping: stopping.clone(),
@@ -248,18 +271,24 @@ impl Core {
             serve_inside,
         };
         drop(first);
-        let serving = serve(socket, protocol, connection, stopping);
-        tokio::pin!(serving);
-        let ending = loop {
-            tokio::select! {
-                biased;
-                ending = &mut serving => break ending,
-                () = allowance.given_up() => return worker.metrics.limit(Limit::HeadTime),
-                _ = stage.changed() => match *stage.borrow_and_update() {
-                    Stage::Serving => {}
-                    Stage::Draining => drop(stop.send_replace(true)),
-                    Stage::Over => return,
-                },
+        let ending = if let Some(destination) = tls_destination {
+            let serving = transparent::serve(Rc::new(connection), socket, destination);
+            tokio::task::spawn_local(serving);
+            Ending::Upgraded
+        } else {
+            let serving = serve(socket, protocol, connection, stopping);
+            tokio::pin!(serving);
+            loop {
+                tokio::select! {
+                    biased;
+                    ending = &mut serving => break ending,
+                    () = allowance.given_up() => return worker.metrics.limit(Limit::HeadTime),
+                    _ = stage.changed() => match *stage.borrow_and_update() {
+                        Stage::Serving => {}
+                        Stage::Draining => drop(stop.send_replace(true)),
+                        Stage::Over => return,
+                    },
+                }
             }
         };
         match ending {
@@ -274,6 +303,22 @@ impl Core {
             },
             _ => worker.count_ending(ending),
         }
+    }
+
+    /// Whether connections from this address begin with a header that tells the client.
+    fn is_balancer(&self, address: IpAddr, speaks: Speaks) -> bool {
+        let is_direct = !matches!(speaks, Speaks::Transparent(_));
+        let live = self.common.live();
+        let mut balancers = live.balancers.iter();
+        is_direct && balancers.any(|network| network.contains(address))
+    }
+}
+
+/// The server that the client has connected to, on a listener for such connections.
+fn destination(socket: &TcpStream, speaks: Speaks) -> io::Result<Option<SocketAddr>> {
+    match speaks {
+        Speaks::Transparent(diversion) => original_destination::of(socket, diversion).map(Some),
+        Speaks::Http | Speaks::H2c | Speaks::Tls => Ok(None),
     }
 }
 

@@ -108,6 +108,7 @@ impl LinkListener {
             scheme: Scheme::Https,
             client,
             local,
+            destination: None,
             intercepted: None,
             child: Some(Rc::new(child)),
             stopping: stopping.clone(),

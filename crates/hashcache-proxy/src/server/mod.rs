@@ -22,9 +22,11 @@ mod forward_listener;
 mod link_listener;
 mod links;
 mod list_refresh;
+mod original_destination;
 mod preflight;
 mod probes;
 mod protocol;
+mod proxy_protocol;
 mod site_checks;
 mod stage;
 mod supervisor;
@@ -75,7 +77,7 @@ use crate::page_groups::PageGroups;
 use crate::peers;
 use crate::purge::Purger;
 use crate::queries::Queries;
-use crate::settings::{Settings, StateFiles};
+use crate::settings::{Listen, Settings, StateFiles};
 use crate::share::Shares;
 use crate::site::live::LiveSites;
 use crate::upstream::dns::{DnsCache, NameServers};
@@ -135,17 +137,21 @@ pub fn run<E: fmt::Display>(
         notifier,
         watchdog,
     } = supervisor;
-    sockets.check(&addresses(&settings))?;
-    let mut bind = |address| sockets.take(address).map_or_else(|| bind(address), Ok);
+    sockets.prepare(&listens(&settings))?;
+    let mut bind = |listen: Listen| match sockets.take(listen.address) {
+        Some(passed) => Ok(passed),
+        None => bind(listen),
+    };
     let listeners: Vec<StdListener> = settings
         .listen
         .iter()
-        .map(|listen| bind(listen.address))
+        .map(|listen| bind(*listen))
         .collect::<Result<_, _>>()?;
-    let admin_listener = settings.admin.map(&mut bind).transpose()?;
-    let link_listener = settings.link.listen.map(&mut bind).transpose()?;
+    let admin_listener = settings.admin.map(|at| bind(at.into())).transpose()?;
+    let link_listener = settings.link.listen.map(|at| bind(at.into()));
+    let link_listener = link_listener.transpose()?;
     let forwards = settings.link.forward.iter();
-    let forwards = forwards.map(|forward| bind(forward.listen));
+    let forwards = forwards.map(|forward| bind(forward.listen.into()));
     let forwards: Vec<StdListener> = forwards.collect::<Result<_, _>>()?;
     let forwarding = forwards.iter().filter_map(|it| it.local_addr().ok());
     let forwarding: Vec<SocketAddr> = forwarding.collect();
@@ -198,8 +204,11 @@ pub fn run<E: fmt::Display>(
         unreachable: UnreachableCache::new(settings.unreachable_lifetime),
         ..shared
     };
+    let line = Arc::clone(&shared.line);
+    line.regard(settings.offline);
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);
     let exposition = exposition.with_intercept_state(Arc::clone(&intercept_state));
+    let exposition = exposition.with_line(Arc::clone(&line));
     let link_identity = link_identity(&settings)?;
     let routes = load_routes(&settings, &[], link_identity.as_ref())?;
     let link = link_server(&settings, link_identity.as_ref(), &clock);
@@ -318,6 +327,7 @@ pub fn run<E: fmt::Display>(
     let dashboard = Dashboard::new(exposition.clone(), Arc::clone(&history));
     let admin = Admin::new(
         (exposition, dashboard),
+        line,
         common.purger.clone(),
         {
             let common = Arc::clone(&common);
@@ -412,25 +422,27 @@ fn via_name(name: &str) -> String {
 /// The name of a proxy without a configured name.
 const UNNAMED: &str = "hashcache";
 
-/// The TCP addresses of `settings`.
-fn addresses(settings: &Settings) -> Vec<SocketAddr> {
-    let clients = settings.listen.iter().map(|listen| listen.address);
+/// The TCP listeners of `settings`.
+fn listens(settings: &Settings) -> Vec<Listen> {
     let forwards = settings.link.forward.iter().map(|forward| forward.listen);
     let others = settings.admin.into_iter().chain(settings.link.listen);
-    clients.chain(forwards).chain(others).collect()
+    let others = forwards.chain(others).map(Listen::from);
+    settings.listen.iter().copied().chain(others).collect()
 }
 
-fn bind(address: SocketAddr) -> Result<StdListener, RunError> {
-    let listen = || -> io::Result<StdListener> {
-        let socket = socket(address)?;
+fn bind(listen: Listen) -> Result<StdListener, RunError> {
+    let address = listen.address;
+    let bound = || -> io::Result<StdListener> {
+        let socket = socket(listen)?;
         socket.listen(1024)?;
         Ok(socket.into())
     };
-    listen().map_err(|source| RunError::Listen { address, source })
+    bound().map_err(|source| RunError::Listen { address, source })
 }
 
-/// A socket that is bound to `address` and accepts no connections yet.
-fn socket(address: SocketAddr) -> io::Result<socket2::Socket> {
+/// A socket that is bound to the address of `listen` and accepts no connections yet.
+fn socket(listen: Listen) -> io::Result<socket2::Socket> {
+    let address = listen.address;
     let socket = socket2::Socket::new(
         socket2::Domain::for_address(address),
         socket2::Type::STREAM,
@@ -440,6 +452,9 @@ fn socket(address: SocketAddr) -> io::Result<socket2::Socket> {
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
+    }
+    if listen.is_tproxy() {
+        original_destination::set_transparent(&socket, address)?;
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;

@@ -5,20 +5,19 @@
 //!
 //! Invariant: nothing is written, and no client is served.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::control::{interceptor, link_identity, zone};
 use super::stage::RunError;
 use super::supervisor::Supervisor;
 use super::udp_sockets::Protocol;
-use super::{addresses, pseudonyms, socket};
+use super::{listens, pseudonyms, socket};
 use crate::access_log::AccessLogger;
 use crate::admin::read_token;
 use crate::clock::Clock;
 use crate::lists;
 use crate::peers;
-use crate::settings::Settings;
+use crate::settings::{Listen, Settings};
 use crate::tls::identity::{IdentityError, pair};
 use crate::upstream::tls::read_authorities;
 use crate::users::users_of;
@@ -30,10 +29,10 @@ use crate::users::users_of;
 /// be restarted with these settings. Nor is an address whose socket the supervisor passes: perhaps
 /// this user cannot bind it, as with port 80.
 pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> {
-    let addresses = addresses(settings);
-    let inherited = supervisor.sockets.check(&addresses);
-    let own = addresses.iter().copied();
-    let own = own.filter(|address| !supervisor.sockets.has(*address));
+    let listens = listens(settings);
+    let passed = supervisor.sockets.prepare(&listens);
+    let own = listens.iter().copied();
+    let own = own.filter(|listen| !supervisor.sockets.has(listen.address));
     let listeners = own.map(can_bind);
     let udp = Protocol::ALL.map(|protocol| protocol.address(settings));
     let udp = udp.into_iter().flatten();
@@ -66,7 +65,7 @@ pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> 
         peers.map(|peer| Ok(peer.load(link).map(drop)?)).collect();
     [pseudonyms(&settings.name).map(drop)]
         .into_iter()
-        .chain([inherited])
+        .chain([passed])
         .chain(listeners)
         .chain(udp)
         .chain([log])
@@ -88,10 +87,11 @@ pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> 
         .collect()
 }
 
-/// Whether this user may listen on `address`. The socket does not listen, so no client can connect,
-/// and a proxy that starts at this moment can still bind the address.
-fn can_bind(address: SocketAddr) -> Result<(), RunError> {
-    match socket(address) {
+/// Whether this user may listen on the address of `listen`. The socket does not listen, so no
+/// client can connect, and a proxy that starts at this moment can still bind the address.
+fn can_bind(listen: Listen) -> Result<(), RunError> {
+    let address = listen.address;
+    match socket(listen) {
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Ok(()),
         Err(source) => Err(RunError::Listen { address, source }),
         Ok(_bound) => Ok(()),

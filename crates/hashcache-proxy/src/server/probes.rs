@@ -1,6 +1,7 @@
-//! Probes of peers that are down, the addresses of peers, and their digests.
+//! Probes of peers that are down, the addresses of peers, and their digests; probes of a line that
+//! is down.
 //!
-//! One task, on the first core. A peer that is up is not probed: requests show whether it answers.
+//! Two tasks, on the first core. A peer that is up is not probed: requests show whether it answers.
 //!
 //! Cost: two wake-ups a second while a peer is down, in doubt or never heard, or its digest is
 //! awaited; one in two seconds with other peers, one in five seconds without.
@@ -57,6 +58,27 @@ pub(super) async fn probe_peers(worker: Rc<Worker>) {
     }
 }
 
+/// While it is in question whether the line is up, tries origins until the core ends: those that
+/// were reached last first, one in a second, then all of them again.
+pub(super) async fn probe_line(worker: Rc<Worker>) {
+    loop {
+        sleep(LINE_PAUSE).await;
+        let line = Arc::clone(&worker.common.live().upstream.line);
+        let Some(origins) = line.probes() else {
+            continue;
+        };
+        let mut reached = None;
+        for origin in origins {
+            if worker.upstream().reaches(&origin).await {
+                reached = Some(origin);
+                break;
+            }
+            sleep(LINE_STEP).await;
+        }
+        line.note_probes(reached.as_ref());
+    }
+}
+
 /// The time until these peers are looked at again.
 fn pause(worker: &Worker, peers: &[Arc<Peer>]) -> Duration {
     let queries = &worker.common.queries;
@@ -90,6 +112,10 @@ fn look_up_addresses(worker: &Rc<Worker>) {
     }
 }
 
+/// Between two rounds of probes of the line.
+const LINE_PAUSE: Duration = Duration::from_secs(5);
+/// Between two of these probes.
+const LINE_STEP: Duration = Duration::from_secs(1);
 /// The addresses of peers are looked up again after this time; the DNS cache knows how long they
 /// stay valid.
 const ADDRESSES_TIME: Duration = Duration::from_secs(30);

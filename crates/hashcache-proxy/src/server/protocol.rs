@@ -34,7 +34,9 @@ pub(super) async fn detect_protocol(
     limit: Duration,
 ) -> Result<(Socket, Protocol), NotServed> {
     let settled = match (speaks, identity) {
-        (Speaks::Http, _) => return Ok((socket.into(), Protocol::Http1)),
+        (Speaks::Http | Speaks::Transparent(_), _) => {
+            return Ok((socket.into(), Protocol::Http1));
+        }
         (Speaks::H2c, _) => timeout(limit, preface(socket)).await,
         (Speaks::Tls, Some(identity)) => {
             timeout(limit, handshake(socket.into(), identity.acceptor())).await

@@ -73,6 +73,14 @@ pub enum RunError {
         /// The address.
         address: SocketAddr,
     },
+    /// The supervisor passes a socket for a `tproxy://` listener that is not transparent.
+    #[error("the socket at {address} that was passed to this process is not transparent")]
+    NotTransparent {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error on the attempt to make it so.
+        source: io::Error,
+    },
     /// The access log could not be opened.
     #[error("cannot write the access log to {place}")]
     AccessLog {

@@ -21,7 +21,9 @@ use rustix::time::{ClockId, clock_gettime};
 use socket2::SockRef;
 use tracing::warn;
 
+use super::original_destination::set_transparent;
 use super::stage::RunError;
+use crate::settings::Listen;
 
 /// The program that has started this one.
 #[derive(Debug, Default)]
@@ -84,14 +86,21 @@ impl InheritedSockets {
         Ok(Self(sockets))
     }
 
-    /// Refuses sockets at other addresses than the `wanted` ones: clients would wait there for
-    /// ever.
-    pub(super) fn check(&self, wanted: &[SocketAddr]) -> Result<(), RunError> {
-        let mut addresses = self.0.iter().map(|(address, _)| *address);
-        match addresses.find(|address| !wanted.contains(address)) {
-            Some(address) => Err(RunError::Inherited { address }),
-            None => Ok(()),
+    /// Makes the sockets fit for the `wanted` listeners. Refuses those at other addresses: clients
+    /// would wait there for ever.
+    pub(super) fn prepare(&self, wanted: &[Listen]) -> Result<(), RunError> {
+        for (address, socket) in &self.0 {
+            let address = *address;
+            let Some(listen) = wanted.iter().find(|listen| listen.address == address) else {
+                return Err(RunError::Inherited { address });
+            };
+            if listen.is_tproxy() {
+                // The kernel gives connections to other servers to no other socket.
+                let set = set_transparent(&SockRef::from(socket), address);
+                set.map_err(|source| RunError::NotTransparent { address, source })?;
+            }
         }
+        Ok(())
     }
 
     /// Whether there is a socket at `address`.
@@ -182,9 +191,9 @@ pub(super) mod tests {
         let at = |it: &TcpListener| it.local_addr().unwrap();
         let (first, second) = (at(&one), at(&other));
         let mut sockets = InheritedSockets(vec![(first, one), (second, other)]);
-        assert!(sockets.check(&[first, second]).is_ok());
+        assert!(sockets.prepare(&[first.into(), second.into()]).is_ok());
         let any: SocketAddr = ([0, 0, 0, 0], second.port()).into();
-        let refused = sockets.check(&[first, any]);
+        let refused = sockets.prepare(&[first.into(), any.into()]);
         assert!(
             matches!(&refused, Err(RunError::Inherited { address }) if *address == second),
             "{refused:?}"

@@ -14,11 +14,12 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use hashcache_http::Scheme;
+use hashcache_http::{Host, Scheme};
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::interfaces::OwnAddresses;
 use super::nat64::Nat64;
+use super::own_domain::OwnDomain;
 use super::prefix::Prefix;
 use crate::failure::Failure;
 
@@ -111,6 +112,7 @@ pub(crate) enum Purpose {
 pub(crate) struct Destinations {
     allow: Arc<[Prefix]>,
     deny: Arc<[Prefix]>,
+    domains: Arc<[OwnDomain]>,
     nat64: Arc<[Nat64]>,
     own: OwnAddresses,
 }
@@ -121,9 +123,21 @@ impl Destinations {
         Self {
             allow: allow.into(),
             deny: deny.into(),
+            domains: Arc::default(),
             nat64: Arc::default(),
             own,
         }
+    }
+
+    /// The same with domains of the operator's own network.
+    pub(crate) fn with_domains(mut self, domains: &[OwnDomain]) -> Self {
+        self.domains = domains.into();
+        self
+    }
+
+    /// The domains of the operator's own network.
+    pub(crate) fn domains(&self) -> &[OwnDomain] {
+        &self.domains
     }
 
     /// The same in a network whose NAT64 translator has these prefixes.
@@ -139,6 +153,45 @@ impl Destinations {
         } else {
             Err(Failure::DestinationDenied { address })
         }
+    }
+
+    /// Whether `address`, which is one of `host`, may be connected to.
+    pub(crate) fn check_named(
+        &self,
+        host: &Host,
+        address: IpAddr,
+        purpose: Purpose,
+    ) -> Result<(), Failure> {
+        let checked = self.check(address, purpose);
+        let is_own = || matches!(host, Host::Name(_)) && self.is_inside(host);
+        match purpose == Purpose::Forward && is_own() && self.is_private(address) {
+            true => Ok(()),
+            false => checked,
+        }
+    }
+
+    /// Whether `host` is in the operator's own network: an address or a name that
+    /// `allow_destination` lists.
+    pub(crate) fn is_inside(&self, host: &Host) -> bool {
+        let listed = |address: IpAddr| self.allow.iter().any(|network| network.contains(address));
+        match host {
+            Host::V4(v4) => listed(IpAddr::V4(*v4)),
+            Host::V6(v6) => listed(IpAddr::V6(*v6)),
+            Host::Name(name) => self.domains.iter().any(|domain| domain.contains(name)),
+        }
+    }
+
+    /// Whether `address` is a private one of another machine, and not denied. Loopback, link-local
+    /// and the like are no addresses that a domain would have.
+    fn is_private(&self, address: IpAddr) -> bool {
+        let inner = embedded(address, &self.nat64);
+        let is_private = match inner {
+            IpAddr::V4(v4) => PRIVATE_V4.iter().any(|network| network.contains(&v4)),
+            IpAddr::V6(v6) => v6.is_unique_local(),
+        };
+        let mut deny = self.deny.iter();
+        let denied = deny.any(|network| network.contains(inner) || network.contains(address));
+        is_private && !denied && !self.own.holds(inner)
     }
 
     fn allows(&self, address: IpAddr, purpose: Purpose) -> bool {
@@ -295,6 +348,15 @@ const REFUSED_V6: [Ipv6Net; 8] = [
     Ipv6Net::new_assert(Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10),
     Ipv6Net::new_assert(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8),
     Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48),
+];
+
+/// Addresses that a network may give to its own machines: private (RFC 1918) and shared ones (RFC
+/// 6598).
+const PRIVATE_V4: [Ipv4Net; 4] = [
+    Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 8),
+    Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10),
+    Ipv4Net::new_assert(Ipv4Addr::new(172, 16, 0, 0), 12),
+    Ipv4Net::new_assert(Ipv4Addr::new(192, 168, 0, 0), 16),
 ];
 
 #[cfg(test)]

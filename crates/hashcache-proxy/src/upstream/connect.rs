@@ -4,17 +4,19 @@
 //! each a quarter of a second after the one before, or as soon as that one has failed (a reduced
 //! RFC 8305).
 //!
-//! Invariant: the checked address is the address handed to the kernel; names are never checked.
+//! Invariant: the checked address is the address handed to the kernel. A name is checked only
+//! beside its address, and only for domains that a fixed name server knows (`own_domain`).
 //! Cost: one lookup, usually from memory, and one TCP handshake.
 
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use hashcache_http::Host;
+use hashcache_http::{Authority, Host};
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
@@ -26,6 +28,7 @@ use super::endpoint::Endpoint;
 use super::interfaces::OwnAddresses;
 use super::unreachable::UnreachableCache;
 use crate::failure::Failure;
+use crate::offline::Line;
 
 /// Opens connections on one core.
 #[derive(Clone, Debug)]
@@ -34,6 +37,7 @@ pub(crate) struct Connector {
     pub(super) destinations: Destinations,
     pub(super) own: OwnAddresses,
     pub(super) unreachable: UnreachableCache,
+    pub(super) line: Arc<Line>,
     pub(super) connect_time: Duration,
 }
 
@@ -53,8 +57,15 @@ impl Connector {
                 Some(self.unreachable.may_try(to, self.connect_time * 2)?)
             }
         };
-        let addresses = self.addresses(&to.authority.host).await?;
-        let race = self.race(&addresses, to.authority.port, to.purpose);
+        let addresses = match self.addresses(&to.authority.host).await {
+            Ok(addresses) => addresses,
+            Err(failure) => {
+                let outcome = Err(failure);
+                self.note(to, &outcome);
+                return outcome;
+            }
+        };
+        let race = self.race(&addresses, &to.authority, to.purpose);
         let outcome = timeout(limit, race).await;
         let outcome = outcome.unwrap_or(Err(Failure::ConnectTimeout(limit)));
         // A hurried attempt that took too long says little about an origin.
@@ -63,7 +74,28 @@ impl Connector {
         if let Some(try_permit) = try_permit.filter(|_| counts) {
             try_permit.end(&outcome);
         }
+        if counts {
+            self.note(to, &outcome);
+        }
         outcome
+    }
+
+    /// Tells the line what became of an attempt. Servers that the operator has chosen say nothing
+    /// about it: they may lie on this side, and be down together.
+    fn note<T>(&self, to: &Endpoint, outcome: &Result<T, Failure>) {
+        let is_inside = || self.destinations.is_inside(&to.authority.host);
+        if to.purpose == Purpose::Forward && !is_inside() {
+            self.line.note(&to.authority, outcome, Instant::now());
+        }
+    }
+
+    /// Whether a connection to `origin` can be made within `limit`.
+    pub(super) async fn reaches(&self, origin: &Authority, limit: Duration) -> bool {
+        let connecting = async {
+            let addresses = self.addresses(&origin.host).await?;
+            self.race(&addresses, origin, Purpose::Forward).await
+        };
+        matches!(timeout(limit, connecting).await, Ok(Ok(_)))
     }
 
     /// A further connection to a server, at a port that it has named.
@@ -72,8 +104,8 @@ impl Connector {
         address: SocketAddr,
         purpose: Purpose,
     ) -> Result<TcpStream, Failure> {
-        let addresses = [address.ip()];
-        let race = self.race(&addresses, address.port(), purpose);
+        let (addresses, server) = ([address.ip()], Authority::from(address));
+        let race = self.race(&addresses, &server, purpose);
         let outcome = timeout(self.connect_time, race).await;
         let outcome = outcome.unwrap_or(Err(Failure::ConnectTimeout(self.connect_time)));
         outcome.map(|(socket, _)| socket)
@@ -91,7 +123,7 @@ impl Connector {
     async fn race(
         &self,
         addresses: &[IpAddr],
-        port: u16,
+        Authority { host, port }: &Authority,
         purpose: Purpose,
     ) -> Result<(TcpStream, SocketAddr), Failure> {
         let mut waiting = addresses.iter().take(ADDRESSES_TRIED).peekable();
@@ -101,9 +133,9 @@ impl Connector {
         loop {
             if under_way.is_empty() || Instant::now() >= next_at {
                 if let Some(&address) = waiting.next() {
-                    match self.destinations.check(address, purpose) {
+                    match self.destinations.check_named(host, address, purpose) {
                         Ok(()) => {
-                            under_way.push(Box::pin(attempt(SocketAddr::new(address, port))));
+                            under_way.push(Box::pin(attempt(SocketAddr::new(address, *port))));
                             next_at = Instant::now() + STAGGER;
                         }
                         Err(denied) => errors.denied = errors.denied.or(Some(denied)),
@@ -201,9 +233,7 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use hashcache_http::{Authority, Scheme};
+    use hashcache_http::Scheme;
     use tokio::net::TcpListener;
     use tokio::task::LocalSet;
 
@@ -219,6 +249,7 @@ mod tests {
             destinations: Destinations::new(&allow, &[], own.clone()),
             own,
             unreachable: UnreachableCache::new(Duration::from_secs(10)),
+            line: Arc::default(),
             connect_time: Duration::from_secs(10),
         }
     }
@@ -306,6 +337,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let connector = connector(&["127.0.0.0/8"]);
+        let to = endpoint(loopback(), port);
         // 127.0.0.2 has no listener, and 10.0.0.1 is not allowed.
         let addresses = [
             [127, 0, 0, 2].into(),
@@ -314,7 +346,7 @@ mod tests {
         ];
         let begun = Instant::now();
         let (_, peer) = connector
-            .race(&addresses, port, Purpose::Forward)
+            .race(&addresses, &to.authority, Purpose::Forward)
             .await
             .unwrap();
         assert_eq!(peer.ip(), IpAddr::from([127, 0, 0, 1]));

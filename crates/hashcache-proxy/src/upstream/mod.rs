@@ -17,6 +17,7 @@
 //! request. Cost: no allocation that grows with content.
 
 pub(crate) mod address;
+pub(crate) mod announced;
 pub(crate) mod channel;
 pub(crate) mod connect;
 pub(crate) mod dns;
@@ -29,6 +30,7 @@ pub(crate) mod interfaces;
 pub(crate) mod linked;
 mod meter;
 pub(crate) mod nat64;
+pub(crate) mod own_domain;
 pub(crate) mod permits;
 mod pool;
 pub(crate) mod prefix;
@@ -42,7 +44,7 @@ pub(crate) mod unreachable;
 pub(crate) mod verified_hosts;
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,9 +57,11 @@ use http::{Method, Request, Response, StatusCode, Version};
 use hyper::client::conn::http1::Builder;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 
 use self::address::Purpose;
+use self::announced::ClientEnds;
 use self::channel::{Channel, PeerSocket};
 use self::connect::Connector;
 use self::dns::{DnsCache, Resolver};
@@ -76,6 +80,7 @@ use crate::gateway::{self, Session};
 use crate::limits::Limits;
 use crate::link;
 use crate::link::coding::LinkCoding;
+use crate::offline::Line;
 use crate::peer::Peer;
 use crate::share::{self, Share};
 use crate::wire::TLS_BYTES;
@@ -98,6 +103,8 @@ pub(crate) struct UpstreamShared {
     pub(crate) own: OwnAddresses,
     /// Recently unreachable origins.
     pub(crate) unreachable: UnreachableCache,
+    /// The line to the Internet, which hears of connections to origins.
+    pub(crate) line: Arc<Line>,
     /// The trusted certificate authorities.
     pub(crate) trust: Trust,
     /// Recently verified hosts.
@@ -110,6 +117,8 @@ pub(crate) struct UpstreamShared {
     pub(crate) limits: Arc<Limits>,
     /// Our member of Via in requests for tunnels.
     pub(crate) via: HeaderValue,
+    /// Servers that are told the client.
+    pub(crate) announced: Arc<[Origin]>,
 }
 
 /// Sends requests to origins, for one core.
@@ -123,6 +132,7 @@ pub(crate) struct Upstream {
     http2_conns: Rc<Http2Conns>,
     limits: Arc<Limits>,
     via: HeaderValue,
+    announced: Arc<[Origin]>,
     http: Builder,
     /// The budget for buffers; `None` in tests of this module.
     memory: Option<Cache>,
@@ -181,6 +191,8 @@ pub(crate) struct SendOptions {
     pub(crate) informational: Option<Informational>,
     /// The client whose share is used; `None`: the proxy's own request.
     pub(crate) client: Option<Share>,
+    /// The ends of that client's connection, for servers that want to be told.
+    pub(crate) ends: Option<ClientEnds>,
     /// The request is sent to a peer with the whole URL.
     pub(crate) absolute: Option<AbsoluteForm>,
     /// Limit on connecting, if it is shorter than the usual one: another hop is left to try.
@@ -211,6 +223,14 @@ pub(crate) enum Wanted {
     Stored,
 }
 
+/// Whom a connection tells its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Announces {
+    Nobody,
+    /// The client of its one request.
+    Client,
+}
+
 /// A failed attempt, with the request if no byte of it was sent.
 #[derive(Debug)]
 pub(crate) struct Unanswered {
@@ -239,12 +259,14 @@ impl UpstreamShared {
             destinations,
             own,
             unreachable: UnreachableCache::new(Duration::ZERO),
+            line: Arc::default(),
             trust,
             verified: Arc::default(),
             permits,
             link_tunnels,
             limits,
             via,
+            announced: Arc::default(),
         }
     }
 }
@@ -258,18 +280,21 @@ impl Upstream {
             destinations,
             own,
             unreachable,
+            line,
             trust,
             verified,
             permits,
             link_tunnels,
             limits,
             via,
+            announced,
         } = shared.clone();
         let connector = Connector {
-            resolver: Resolver::new(names),
+            resolver: Resolver::new(names).with_domains(destinations.domains()),
             destinations,
             own,
             unreachable,
+            line,
             connect_time: limits.connect_time,
         };
         let mut http = Builder::new();
@@ -291,6 +316,7 @@ impl Upstream {
             http2_conns: Rc::default(),
             limits,
             via,
+            announced,
             http,
             memory: None,
         }
@@ -377,8 +403,9 @@ impl Upstream {
         }
         let to = Endpoint::of_peer(peer);
         let begun = Instant::now();
-        let (socket, address) = self.connector.connect(&to, limit).await?;
+        let (mut socket, address) = self.connector.connect(&to, limit).await?;
         peer.health.note_connect_time(begun.elapsed());
+        self.announce(&to, None, &mut socket).await?;
         if to.scheme != Scheme::Https {
             return Ok((PeerSocket::Plain(socket), address));
         }
@@ -390,10 +417,50 @@ impl Upstream {
         Ok((PeerSocket::Tls(Box::new(handshake.await?)), address))
     }
 
+    /// What connections to `to` begin with.
+    fn announces(&self, to: &Endpoint) -> Announces {
+        let is_it =
+            |server: &Origin| server.scheme == to.scheme && server.authority == to.authority;
+        let is_chosen = to.purpose != Purpose::Forward && to.through.is_none();
+        match is_chosen && self.announced.iter().any(is_it) {
+            true => Announces::Client,
+            false => Announces::Nobody,
+        }
+    }
+
+    /// Tells the server of a new connection which client it is for, if the server wants that.
+    async fn announce(
+        &self,
+        to: &Endpoint,
+        ends: Option<ClientEnds>,
+        connection: &mut (impl AsyncWrite + Unpin),
+    ) -> Result<(), Failure> {
+        match self.announces(to) {
+            Announces::Nobody => Ok(()),
+            // It fits into the empty buffer of the socket.
+            Announces::Client => {
+                let written = connection.write_all(&announced::header(ends)).await;
+                written.map_err(|_| Failure::ConnectionTerminated)
+            }
+        }
+    }
+
     /// The addresses of the host of `peer`.
     pub(crate) async fn addresses(&self, peer: &Peer) -> Result<dns::Addresses, Failure> {
         let host = &peer.settings.url.authority.host;
         self.connector.addresses(host).await
+    }
+
+    /// Whether `address` is one of those of `host`. A name that cannot be looked up has none.
+    pub(crate) async fn leads_to(&self, host: &Host, address: IpAddr) -> bool {
+        let is_it = |it: &IpAddr| it.to_canonical() == address.to_canonical();
+        let addresses = self.connector.addresses(host).await;
+        addresses.is_ok_and(|addresses| addresses.iter().any(is_it))
+    }
+
+    /// Whether `origin` can be reached now. What is remembered of it does not count.
+    pub(crate) async fn reaches(&self, origin: &Authority) -> bool {
+        self.connector.reaches(origin, PROBE_TIME).await
     }
 
     /// Asks `peer` for its options, and notes in its health whether it answers, whatever it says.
@@ -436,7 +503,8 @@ impl Upstream {
         request: Request<RequestBody>,
         options: &SendOptions,
     ) -> Result<UpstreamExchange, Unanswered> {
-        let mut request = prepare(request, to, options);
+        let announces = self.announces(to);
+        let mut request = prepare(request, to, options, announces);
         let client = options.client.as_ref();
         let mut permit = match self.permit(to, client, options.permit_time).await {
             Ok(permit) => permit,
@@ -457,14 +525,18 @@ impl Upstream {
         let version = |request: &_| match &options.absolute {
             // Peers are asked in HTTP/1.1.
             Some(_) => Version::HTTP_11,
-            None if to.purpose == Purpose::Peer => Version::HTTP_11,
+            None if to.purpose == Purpose::Peer || announces == Announces::Client => {
+                Version::HTTP_11
+            }
             None => self.version(to, request),
         };
         let mut used = match version(&request) {
             Version::HTTP_2 => self.http2_conns.stream(to, max_idle).map(UpstreamConn::on),
             _ => None,
         };
-        used = used.or_else(|| self.pool.take(to, max_idle));
+        if announces == Announces::Nobody {
+            used = used.or_else(|| self.pool.take(to, max_idle));
+        }
         let mut tries = 0;
         loop {
             tries += 1;
@@ -516,7 +588,10 @@ impl Upstream {
                     match again {
                         // The request was prepared for one HTTP version; prepare it again for the
                         // other.
-                        Some(again) => (prepare(again, to, options), failed_exchange.permit),
+                        Some(again) => (
+                            prepare(again, to, options, announces),
+                            failed_exchange.permit,
+                        ),
                         None => return Err(failed_exchange.failed.into()),
                     }
                 }
@@ -624,7 +699,8 @@ impl Upstream {
             return Ok(UpstreamConn::new(&self.http, channel, peer, memory).await?);
         }
         let connecting = self.connect(to, None, options.connect_time, client);
-        let (channel, peer) = connecting.await?;
+        let (mut channel, peer) = connecting.await?;
+        self.announce(to, options.ends, &mut channel).await?;
         if let Some(form) = &options.absolute {
             form.peer.health.note_connect_time(begun.elapsed());
         }
@@ -746,6 +822,7 @@ fn prepare(
     request: Request<RequestBody>,
     to: &Endpoint,
     options: &SendOptions,
+    announces: Announces,
 ) -> Request<RequestBody> {
     let (mut head, body) = request.into_parts();
     head.version = Version::HTTP_11;
@@ -780,6 +857,10 @@ fn prepare(
         && let Ok(host) = HeaderValue::try_from(host)
     {
         head.headers.insert(header::HOST, host);
+    }
+    if announces == Announces::Client && !head.headers.contains_key(header::UPGRADE) {
+        let close = HeaderValue::from_static("close");
+        head.headers.insert(header::CONNECTION, close);
     }
     if body.is_empty() {
         // Without content there is nothing to continue with.

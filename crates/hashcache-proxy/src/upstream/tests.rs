@@ -949,3 +949,28 @@ async fn a_destination_that_is_denied_is_told_as_such() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_name_leads_to_its_addresses_and_an_address_to_itself() {
+    locally(async {
+        let upstream = upstream();
+        for (host, address, expected) in [
+            ("localhost", "127.0.0.1", true),
+            ("localhost", "::1", true),
+            ("localhost", "::ffff:127.0.0.1", true),
+            ("localhost", "127.0.0.2", false),
+            ("192.0.2.1", "192.0.2.1", true),
+            ("192.0.2.1", "::ffff:192.0.2.1", true),
+            ("192.0.2.1", "192.0.2.2", false),
+            ("[2001:db8::1]", "2001:db8::1", true),
+            ("[2001:db8::1]", "2001:db8::2", false),
+            // A name that nobody knows leads nowhere.
+            ("unknown.test", "192.0.2.1", false),
+        ] {
+            let named = Host::parse(host).unwrap();
+            let leads = upstream.leads_to(&named, address.parse().unwrap()).await;
+            assert_eq!(leads, expected, "{host} {address}");
+        }
+    })
+    .await;
+}

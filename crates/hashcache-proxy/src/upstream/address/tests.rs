@@ -1,6 +1,7 @@
 //! The table of verdicts, and what prefixes and ports look like.
 
 use super::*;
+use crate::upstream::own_domain::AllowedDestination;
 use crate::upstream::prefix::PrefixError;
 
 fn prefix(text: &str) -> Prefix {
@@ -279,6 +280,70 @@ fn clients_are_near_or_listed() {
             clients.check(ip(far)),
             Err(Failure::ClientDenied { client }),
             "{far}"
+        );
+    }
+}
+
+#[test]
+fn a_domain_of_the_own_network_may_have_private_addresses_and_no_other_name_may() {
+    let AllowedDestination::Domain(domain) = "school.test@10.0.0.1".parse().unwrap() else {
+        panic!("a domain was asked for");
+    };
+    let deny = [prefix("10.9.0.0/16"), prefix("2002:a08::/32")];
+    let destinations = Destinations::new(&[], &deny, own()).with_domains(&[domain]);
+    // The translator of this network has a private prefix.
+    let destinations = destinations.behind(&["fd64::/96".parse().unwrap()]);
+    let is_allowed = |name: &str, address: &str, purpose| {
+        let host = Host::parse(name).unwrap();
+        let checked = destinations.check_named(&host, ip(address), purpose);
+        checked.is_ok()
+    };
+    for address in [
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "100.64.0.1",
+        "fd00::1",
+        "8.8.8.8",
+    ] {
+        assert!(
+            is_allowed("www.school.test", address, Purpose::Forward),
+            "{address}"
+        );
+    }
+    for address in ["10.1.2.3", "192.168.1.1", "fd00::1"] {
+        for name in [
+            "evil.test",
+            "school.test.evil.test",
+            "preschool.test",
+            "10.1.2.3",
+        ] {
+            assert!(
+                !is_allowed(name, address, Purpose::Forward),
+                "{name} {address}"
+            );
+        }
+    }
+    // This machine, links, what is denied, and what no machine has.
+    for address in [
+        "127.0.0.1",
+        "::1",
+        "169.254.169.254",
+        "fe80::1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "10.9.1.1",
+        "203.0.113.7",
+        "2001:db8:7::7",
+        "::ffff:127.0.0.1",
+        // 10.9.1.1 and 127.0.0.1 behind the translator, and 10.8.1.1 in 6to4.
+        "fd64::a09:101",
+        "fd64::7f00:1",
+        "2002:a08:101::1",
+    ] {
+        assert!(
+            !is_allowed("www.school.test", address, Purpose::Forward),
+            "{address}"
         );
     }
 }

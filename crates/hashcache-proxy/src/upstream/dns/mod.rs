@@ -2,7 +2,7 @@
 //!
 //! Called by `connect`. A fresh answer is taken from `table` without leaving the core. Otherwise
 //! there is at most one lookup per name, on any core, and all callers wait for it. `source` does
-//! the lookup: hosts file, resolvers, or the system for `.local`.
+//! the lookup: hosts file, resolvers, the system for `.local`, or the one server of an own domain.
 //!
 //! Invariants: while the resolvers do not answer, an answer up to three days old is served. A name
 //! that is known not to exist never gets an old address.
@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub(crate) use outcome::Addresses;
 pub(crate) use source::NameServers;
 
+use super::own_domain::OwnDomain;
 use crate::failure::Failure;
 use outcome::{LookupOutcome, LookupResult, PendingLookup};
 use source::DnsSource;
@@ -64,6 +65,15 @@ impl DnsCache {
 pub(crate) struct Resolver {
     names: DnsCache,
     source: Rc<DnsSource>,
+    /// Domains with name servers of their own.
+    domains: Rc<[(OwnDomain, Rc<DnsSource>)]>,
+}
+
+/// A name, its source, and its key in the table.
+struct NameLookup {
+    name: String,
+    source: Rc<DnsSource>,
+    key: String,
 }
 
 impl Resolver {
@@ -79,6 +89,40 @@ impl Resolver {
         Self {
             names,
             source: Rc::new(source),
+            domains: Rc::new([]),
+        }
+    }
+
+    /// The same; names in these domains are asked for at the domain's own server alone.
+    pub(crate) fn with_domains(self, domains: &[OwnDomain]) -> Self {
+        let DnsShared {
+            dns_time, system, ..
+        } = &*self.names.0;
+        let source = |domain: &OwnDomain| {
+            let servers = NameServers::Fixed(Arc::new([domain.server()]));
+            Rc::new(DnsSource::new(servers, *dns_time, Arc::clone(system)))
+        };
+        let domains = domains.iter();
+        let domains = domains.map(|domain| (domain.clone(), source(domain)));
+        let domains = domains.collect();
+        Self { domains, ..self }
+    }
+
+    /// Where `name` is looked up. The key tells the answers of different servers apart: a reload
+    /// may give a domain another one.
+    fn lookup(&self, name: String) -> NameLookup {
+        let mut domains = self.domains.iter();
+        match domains.find(|(domain, _)| domain.contains(&name)) {
+            Some((domain, source)) => NameLookup {
+                key: format!("{name}@{}", domain.server()),
+                name,
+                source: Rc::clone(source),
+            },
+            None => NameLookup {
+                key: name.clone(),
+                name,
+                source: Rc::clone(&self.source),
+            },
         }
     }
 
@@ -92,11 +136,12 @@ impl Resolver {
             // RFC 6761: never sent to a resolver.
             return Ok([Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()].into());
         }
+        let lookup = self.lookup(name);
         let dns_time = self.names.0.dns_time;
         let deadline = Instant::now() + dns_time;
         loop {
             // A statement of its own, so that the lock is released before any await.
-            let answer = self.names.table().find(&name, Instant::now());
+            let answer = self.names.table().find(&lookup.key, Instant::now());
             match answer {
                 TableAnswer::Known(outcome) => return outcome.into_result(dns_time),
                 TableAnswer::UnderWay { pending, stale } => {
@@ -104,7 +149,7 @@ impl Resolver {
                         return result;
                     }
                 }
-                TableAnswer::Unknown => self.start(name.clone(), ipv6),
+                TableAnswer::Unknown => self.start(&lookup, ipv6),
             }
         }
     }
@@ -140,27 +185,29 @@ impl Resolver {
 
     /// Begins a lookup as a task of its own: it serves other callers too, so it must not end with
     /// the first client.
-    fn start(&self, name: String, ipv6: bool) {
+    fn start(&self, lookup: &NameLookup, ipv6: bool) {
         let (landed, pending) = watch::channel(None);
-        if !self.names.table().begin(&name, pending, Instant::now()) {
+        let key = lookup.key.clone();
+        if !self.names.table().begin(&key, pending, Instant::now()) {
             return; // another core was faster
         }
-        let (names, source) = (self.names.clone(), Rc::clone(&self.source));
+        let (names, source) = (self.names.clone(), Rc::clone(&lookup.source));
+        let name = lookup.name.clone();
         let mut guard = LookupGuard {
             names,
-            name,
+            key,
             landed: Some(landed),
         };
         tokio::task::spawn_local(async move {
             let limit = guard.names.0.dns_time;
-            let looked_up = timeout(limit, source.look_up(&guard.name, ipv6));
+            let looked_up = timeout(limit, source.look_up(&name, ipv6));
             let outcome = looked_up
                 .await
                 .unwrap_or_else(|_| LookupResult::timed_out());
             let outcome = guard
                 .names
                 .table()
-                .finish(&guard.name, outcome, Instant::now());
+                .finish(&guard.key, outcome, Instant::now());
             if let Some(landed) = guard.landed.take() {
                 landed.send_replace(Some(outcome));
             }
@@ -171,7 +218,7 @@ impl Resolver {
 /// Clears a lookup whose task ends in any way, so that no name stays pending when its core ends.
 struct LookupGuard {
     names: DnsCache,
-    name: String,
+    key: String,
     landed: Option<watch::Sender<Option<LookupOutcome>>>,
 }
 
@@ -179,7 +226,7 @@ impl Drop for LookupGuard {
     fn drop(&mut self) {
         if let Some(given_up) = self.landed.take() {
             drop(given_up);
-            self.names.table().clear_pending(&self.name);
+            self.names.table().clear_pending(&self.key);
         }
     }
 }

@@ -43,7 +43,6 @@ pub(crate) enum NameServers {
         hosts: PathBuf,
     },
     /// These addresses, and no hosts file.
-    #[cfg_attr(not(test), expect(dead_code, reason = "only tests name resolvers"))]
     Fixed(Arc<[SocketAddr]>),
 }
 
@@ -81,7 +80,7 @@ impl DnsSource {
             Ok(resolver) => resolver,
             Err(addresses) => return LookupResult::found(addresses, Some(Duration::ZERO)),
         };
-        if name.ends_with(".local") {
+        if name.ends_with(".local") && !matches!(self.servers, NameServers::Fixed(_)) {
             return self.ask_system(name).await;
         }
         let Some(resolver) = resolver else {

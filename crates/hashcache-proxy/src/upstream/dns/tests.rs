@@ -8,6 +8,7 @@ use tokio::net::UdpSocket;
 use tokio::task::LocalSet;
 
 use super::*;
+use crate::upstream::own_domain::AllowedDestination;
 
 #[derive(Clone)]
 enum Reply {
@@ -373,4 +374,41 @@ async fn a_core_that_goes_away_leaves_no_name_under_way() {
         names.table().find("a.test", Instant::now()),
         TableAnswer::Unknown
     ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_of_an_own_domain_are_asked_for_at_its_server_alone() {
+    locally(async {
+        let (system, own) = (FakeDns::start().await, FakeDns::start().await);
+        // An attacker may have the other server say what he likes.
+        for name in ["www.school.local.", "www.test."] {
+            system.set(name, Reply::Addresses(60, ips(&["192.0.2.66"])));
+            own.set(name, Reply::Addresses(60, ips(&["10.0.0.80"])));
+        }
+        let allowed = format!("school.local@{}", own.address);
+        let AllowedDestination::Domain(domain) = allowed.parse().unwrap() else {
+            panic!("a domain was asked for");
+        };
+        let plain = Resolver::new(names(&system));
+        let resolver = plain.clone().with_domains(&[domain]);
+        let inside = resolver.resolve("WWW.School.Local", false).await;
+        assert_eq!(inside.unwrap()[..], ips(&["10.0.0.80"]));
+        let outside = resolver.resolve("www.test", false).await;
+        assert_eq!(outside.unwrap()[..], ips(&["192.0.2.66"]));
+        assert_eq!((own.asked.get(), system.asked.get()), (1, 1));
+        // After a reload without the domain its answers are not used.
+        own.set("www.test.", Reply::Silence);
+        let other = plain.resolve("www.test", false).await.unwrap();
+        assert_eq!(other[..], ips(&["192.0.2.66"]));
+        assert_eq!((own.asked.get(), system.asked.get()), (1, 1));
+        // Silence of its server is no reason to ask another one.
+        own.set("mail.school.local.", Reply::Silence);
+        let silent = resolver.resolve("mail.school.local", false).await;
+        assert!(matches!(
+            silent,
+            Err(Failure::NameTimeout(_) | Failure::NameError)
+        ));
+        assert_eq!(system.asked.get(), 1);
+    })
+    .await;
 }

@@ -1,0 +1,111 @@
+//! `hashcache offline`: whether a running proxy regards the line to the Internet as down.
+//!
+//! Called by `main`. Asks the admin listener, and with a mode tells it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use hashcache_proxy::Offline;
+use serde_json::{Value, json};
+
+use crate::admin_client::{address, ask, change, token};
+use crate::fault::Fault;
+use crate::output::say;
+use crate::settings::{self, Environment, given_flags};
+
+/// Arguments of `hashcache offline`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "While the line counts as down, nothing is sent to the Internet: stored pages are \
+    served,\nalso stale ones unless their site forbids that, and other requests get a page that \
+    says so.\nThe mode holds until the next one, or until the proxy is started again; then that of \
+    the\nconfiguration holds.\nExit status: 0 done, 2 failed."
+)]
+pub struct OfflineArgs {
+    /// on: the line is down. off: it is up. auto: it is down while sites that were reached before
+    /// cannot be reached. Without a mode, the state is shown
+    #[arg(value_name = "MODE", value_parser = modes())]
+    mode: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Configuration file of the proxy
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Admin address of the proxy [default: from the configuration]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// File with the token [default: from the configuration]
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<String>,
+}
+
+fn modes() -> PossibleValuesParser {
+    PossibleValuesParser::new(Offline::WORDS.map(|(word, _)| word))
+}
+
+/// Shows or changes the state.
+pub fn run(args: &OfflineArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
+    let given = given_flags([
+        ("admin", &args.admin),
+        ("admin-token-file", &args.admin_token_file),
+    ]);
+    let effective = settings::load(args.config.as_deref(), given, environment)?;
+    let admin = address(&effective)?;
+    let asked = match &args.mode {
+        None => ask(admin, &format!("GET {PATH}"), "", "", PATIENCE),
+        Some(mode) => {
+            let token = token(&effective)?;
+            change(admin, PATH, &token, &json!({ "mode": mode }).to_string())
+        }
+    };
+    let (status, answer) = asked.with_context(|| format!("cannot ask the proxy at {admin}"))?;
+    if status != 200 {
+        let fault = Fault::new(format!("the proxy refused: {}", answer.trim()));
+        return Err(match status {
+            401 => fault.hint("use the token file that the proxy uses"),
+            403 => fault.hint("start the proxy with `--admin-token-file FILE` too"),
+            _ => fault,
+        }
+        .into());
+    }
+    let state: Value = serde_json::from_str(&answer).context("the answer is no JSON")?;
+    say(&match args.json {
+        true => format!("{state}\n"),
+        false => told(&state),
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The state in words.
+fn told(state: &Value) -> String {
+    let mode = state["mode"].as_str().unwrap_or_default();
+    let line = match state["offline"].as_bool() {
+        Some(true) => "offline: the line counts as down",
+        _ => "online: the line counts as up",
+    };
+    format!("{line} (mode {mode})\n")
+}
+
+const PATH: &str = "/-/offline";
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_is_told_in_words() {
+        let state = json!({ "mode": "auto", "offline": true });
+        assert_eq!(
+            told(&state),
+            "offline: the line counts as down (mode auto)\n"
+        );
+        let state = json!({ "mode": "off", "offline": false });
+        assert_eq!(told(&state), "online: the line counts as up (mode off)\n");
+    }
+}

@@ -1,0 +1,176 @@
+//! While the line counts as down: what is served, what is not, and that nothing is asked.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "what these helpers do is part of the tests"
+)]
+
+use hashcache_testkit::{Client, Origin, RawRequest, Response, Script};
+
+use crate::proxy_process::Proxy;
+use crate::{Home, Outcome};
+
+struct Served {
+    home: Home,
+    origin: Origin,
+    proxy: Proxy,
+}
+
+/// A page whose path says how long it may be used.
+fn answer(request: &RawRequest) -> Script {
+    let control = match request.target() {
+        "/fresh" => "max-age=600",
+        "/stale" => "max-age=0",
+        "/strict" => "max-age=0, must-revalidate",
+        "/shared" => "s-maxage=0",
+        "/no-cache" => "max-age=600, no-cache",
+        _ => "no-store",
+    };
+    Script::response(
+        200,
+        &[("Cache-Control", control), ("ETag", "\"1\"")],
+        "page",
+    )
+}
+
+impl Served {
+    async fn start(flags: &[&str]) -> Self {
+        Self::configured("", flags).await
+    }
+
+    async fn configured(config: &str, flags: &[&str]) -> Self {
+        let home = Home::new();
+        home.file("token", "a-token-of-many-letters\n");
+        let token = format!("--admin-token-file={}", home.path().join("token").display());
+        let config = home.file("h.toml", config);
+        let config = format!("--config={}", config.display());
+        let flags = [flags, &[token.as_str(), config.as_str()]].concat();
+        Self {
+            origin: Origin::start(answer).await.unwrap(),
+            proxy: Proxy::start(&home.path().join("cache"), &flags).unwrap(),
+            home,
+        }
+    }
+
+    fn offline(&self, arguments: &[&str]) -> Outcome {
+        let admin = format!("--admin={}", self.proxy.admin());
+        let token = self.home.path().join("token");
+        let token = format!("--admin-token-file={}", token.display());
+        let all = [
+            &["offline", "--config=/dev/null", &admin, &token],
+            arguments,
+        ]
+        .concat();
+        self.home.hashcache(&all, &[])
+    }
+
+    /// By its name, because an address that `allow_destination` lists lies on this side of the
+    /// line.
+    fn host(&self) -> String {
+        format!("localhost:{}", self.origin.address().port())
+    }
+
+    async fn get(&self, path: &str, fields: &[(&str, &str)]) -> Response {
+        let mut client = Client::connect(self.proxy.address()).await.unwrap();
+        let url = format!("http://{}{path}", self.host());
+        client.get(&url, fields).await.unwrap()
+    }
+}
+
+const STORED: [&str; 5] = ["/fresh", "/stale", "/strict", "/shared", "/no-cache"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stored_pages_are_served_without_asking_unless_that_is_forbidden() {
+    let served = Served::start(&[]).await;
+    for path in STORED {
+        assert_eq!(served.get(path, &[]).await.status, 200, "{path}");
+    }
+    let told = served.offline(&["on"]);
+    assert_eq!(told.stdout, "offline: the line counts as down (mode on)\n");
+    let before = served.origin.request_count();
+    for path in ["/fresh", "/stale"] {
+        let page = served.get(path, &[]).await;
+        assert_eq!((page.status, &page.body[..]), (200, &b"page"[..]), "{path}");
+        assert!(page.field("Age").is_some(), "{path}");
+        assert_eq!(page.field("Warning"), None, "{path}");
+        // A reload is answered too: there is nobody else to ask.
+        let reload = [("Cache-Control", "no-cache")];
+        assert_eq!(served.get(path, &reload).await.status, 200, "{path}");
+    }
+    for path in ["/strict", "/shared", "/no-cache", "/new"] {
+        let page = served.get(path, &[("Accept", "text/html")]).await;
+        assert_eq!(page.status, 504, "{path}");
+        let text = String::from_utf8_lossy(&page.body);
+        for word in [
+            "line to the Internet is down",
+            "localhost",
+            "hashcache offline off",
+        ] {
+            assert!(text.contains(word), "{path}: {text}");
+        }
+    }
+    assert_eq!(served.origin.request_count(), before);
+    let told = served.offline(&["off", "--json"]);
+    assert_eq!(told.stdout, "{\"mode\":\"off\",\"offline\":false}\n");
+    for path in ["/strict", "/new"] {
+        assert_eq!(served.get(path, &[]).await.status, 200, "{path}");
+    }
+    assert_eq!(served.origin.request_count(), before + 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tunnels_and_posts_fail_at_once_and_the_own_network_is_still_reached() {
+    let port = "--allow-connect-port=1-65535";
+    let served = Served::start(&[port, "--offline=on"]).await;
+    let mut client = Client::connect(served.proxy.address()).await.unwrap();
+    let connect = client.request("CONNECT", &served.host(), &[]).await;
+    connect.unwrap();
+    assert_eq!(client.read_response("CONNECT").await.unwrap().status, 504);
+    let mut client = Client::connect(served.proxy.address()).await.unwrap();
+    let url = format!("http://{}/new", served.host());
+    let post = client.request("POST", &url, &[("Content-Length", "0")]);
+    post.await.unwrap();
+    assert_eq!(client.read_response("POST").await.unwrap().status, 504);
+    assert_eq!(served.origin.connections(), 0);
+    let mut client = Client::connect(served.proxy.address()).await.unwrap();
+    let inside = client.get(&served.origin.url("/new"), &[]).await.unwrap();
+    assert_eq!(inside.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_that_denies_still_denies_what_is_stored_and_what_is_not() {
+    let rules = "[[access]]\nname = \"not you\"\naction = \"deny\"\nclients = [\"127.0.0.9\"]\n";
+    let served = Served::configured(rules, &[]).await;
+    for _ in 0..3 {
+        assert_eq!(served.get("/fresh", &[]).await.status, 200);
+    }
+    served.offline(&["on"]);
+    assert_eq!(served.get("/fresh", &[]).await.status, 200);
+    for path in ["/fresh", "/new"] {
+        let from = [127, 0, 0, 9].into();
+        let connecting = Client::connect_from(from, served.proxy.address());
+        let mut client = connecting.await.unwrap();
+        let url = format!("http://{}{path}", served.host());
+        let page = client.get(&url, &[]).await.unwrap();
+        assert_eq!(page.status, 403, "{path}");
+        let text = String::from_utf8_lossy(&page.body);
+        assert!(text.contains("not you"), "{path}: {text}");
+    }
+    assert_eq!(served.origin.request_count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_mode_is_shown_to_all_and_changed_only_with_the_token() {
+    let served = Served::start(&["--offline=auto"]).await;
+    let shown = served.offline(&[]);
+    assert_eq!(shown.stdout, "online: the line counts as up (mode auto)\n");
+    served.home.file("token-2", "another-token-of-letters\n");
+    let wrong = served.home.path().join("token-2");
+    let wrong = format!("--admin-token-file={}", wrong.display());
+    let admin = format!("--admin={}", served.proxy.admin());
+    let all = ["offline", "--config=/dev/null", &admin, &wrong, "on"];
+    let refused = served.home.hashcache(&all, &[]);
+    assert_eq!(refused.status, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("token"), "{refused:?}");
+    assert_eq!(served.offline(&[]).stdout, shown.stdout);
+}

@@ -1,0 +1,146 @@
+//! TLS connections to other servers that the network has sent here: a tunnel, or interception.
+//!
+//! Called by `server` for connections to port 443. The server name of the ClientHello stands for
+//! the host of a CONNECT if it leads to the address that the client had connected to. Otherwise
+//! (no name, another name, no TLS) the address itself stands for it.
+//!
+//! Invariants: a client that is not intercepted reaches the address that it had connected to, or
+//! another one of the name that leads there. Whether a host may be intercepted is decided as for a
+//! CONNECT. The access rules permit both that server and the name that the client has sent.
+//! Cost: that of a CONNECT, a lookup of the name, and the time of `intercepted::peek_time` if the
+//! client waits for the server.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use hashcache_http::{Authority, Host};
+use http::{HeaderMap, Method, Version};
+
+use super::dial::{self, Destination};
+use super::intercepted::{Candidate, HIDDEN_HOST, hides_host};
+use super::{check_ports, intercepted};
+use crate::access::AccessAction;
+use crate::connection::Connection;
+use crate::failure::Failure;
+use crate::intercept::Reason;
+use crate::intercept::client_hello::ParsedHello;
+use crate::intercept::peek::peek;
+use crate::log_entry::TunnelEntryBuilder;
+use crate::permission::permit_without_login;
+use crate::wire::Socket;
+use crate::worker::Worker;
+
+/// Serves a connection whose client had connected to `address`.
+pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: SocketAddr) {
+    let worker = &connection.worker;
+    let server = Authority::from(address);
+    let client = connection.client;
+    let mut log_entry = TunnelEntryBuilder::of_transparent(worker, client, server.to_string());
+    let mut client = socket;
+    // It has no other sign that something failed.
+    client.reset_on_drop(true);
+    if let Some(failure) = connection.denied() {
+        return log_entry.refused(worker, &failure);
+    }
+    let mut drained = connection.drained.clone();
+    let time = intercepted::peek_time(&connection);
+    let peeking = Box::pin(peek(&mut client, time, &worker.cache));
+    let peeked = tokio::select! {
+        peeked = peeking => peeked,
+        _ = drained.wait_for(|drained| *drained) => return,
+    };
+    if peeked.bytes.is_empty() && matches!(peeked.seen, Err(Reason::Ended)) {
+        // Browsers open connections that they may not need.
+        return;
+    }
+    let client = client.begun_with(peeked.bytes).until_read(peeked.memory);
+    let named = match &peeked.seen {
+        Ok(hello) => named(worker, hello, address).await,
+        Err(reason) => Err(*reason),
+    };
+    let authority = named.clone().unwrap_or(server);
+    log_entry.set_authority(authority.to_string());
+    let (to, candidate) = match way(&connection, &authority, (&peeked.seen, named)) {
+        Ok(way) => way,
+        Err(failure) => return log_entry.refused(worker, &failure),
+    };
+    client.reset_on_drop(false);
+    match candidate {
+        Some(candidate) => {
+            let begun = (client, peeked.seen);
+            intercepted::answer(&connection, candidate, begun, None, log_entry).await;
+        }
+        None => dial::carry(&connection, (client, None), &to, log_entry).await,
+    }
+}
+
+/// The way to `authority`, and whether TLS may be intercepted on it. `named` is the reason if it is
+/// not the name that the client has sent.
+///
+/// # Errors
+/// The client may not have a tunnel, or there is no route.
+fn way(
+    connection: &Connection,
+    authority: &Authority,
+    (hello, named): (&Result<ParsedHello, Reason>, Result<Authority, Reason>),
+) -> Result<(Destination, Option<Candidate>), Failure> {
+    let worker = &connection.worker;
+    if connection.gets_stored_only() {
+        return Err(Failure::NotCached);
+    }
+    check_ports(connection, authority.port)?;
+    let action = permit(connection, authority, hello)?;
+    let to = Destination::of(worker, authority, (&HeaderMap::new(), Version::HTTP_11))?;
+    let candidate = match named {
+        Ok(_) if action == AccessAction::Tunnel => None,
+        Ok(_) => intercepted::candidate(connection, (authority, None), &to)?,
+        Err(reason) => {
+            if worker.common.live().intercept.is_some() {
+                worker.metrics.not_intercepted(reason);
+            }
+            None
+        }
+    };
+    Ok((to, candidate))
+}
+
+/// What the access rules say of a tunnel to `authority`. They judge the name in the ClientHello too
+/// if it does not lead there: many servers answer for several names, and to others DNS may tell
+/// other addresses.
+fn permit(
+    connection: &Connection,
+    authority: &Authority,
+    hello: &Result<ParsedHello, Reason>,
+) -> Result<AccessAction, Failure> {
+    let may_open = |authority| permit_without_login(connection, (&Method::CONNECT, authority));
+    let action = may_open(authority)?;
+    let name = match hello {
+        Ok(hello) => hello.name.as_deref(),
+        Err(reason) if hides_host(*reason, connection) => return Err(HIDDEN_HOST),
+        Err(_) => None,
+    };
+    if let Some(host) = name.and_then(|name| Host::parse(name).ok())
+        && host != authority.host
+    {
+        let port = authority.port;
+        may_open(&Authority { host, port })?;
+    }
+    Ok(action)
+}
+
+/// The server by its name in the ClientHello, if that leads to `address`.
+async fn named(
+    worker: &Worker,
+    hello: &ParsedHello,
+    address: SocketAddr,
+) -> Result<Authority, Reason> {
+    let name = hello.name.as_deref().ok_or(Reason::NoName)?;
+    let host = Host::parse(name).map_err(|_| Reason::OtherAddress)?;
+    match worker.upstream().leads_to(&host, address.ip()).await {
+        true => Ok(Authority {
+            host,
+            port: address.port(),
+        }),
+        false => Err(Reason::OtherAddress),
+    }
+}

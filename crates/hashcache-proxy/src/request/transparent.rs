@@ -1,0 +1,56 @@
+//! Requests on a connection to another server that the network has sent here.
+//!
+//! Called by `request`. Host is only what the client says. A program could connect to a server of
+//! its own and name another one, whose URLs would then lead to what this server has sent
+//! (CVE-2009-0801); or name a server that the program itself may not reach. So a name counts only
+//! if it leads to the address that the client had connected to. If it does not, that address
+//! answers, and the store is not used. The access rules must then permit both the name and the
+//! address: neither is known to be what the other says.
+//!
+//! Invariant: what is stored, or given from the store, is of a name that leads to the original
+//! destination of the connection.
+//! Cost: a lookup of the name, usually from memory.
+
+use std::net::SocketAddr;
+
+use hashcache_http::{Authority, Scheme, Target};
+use http::{Method, StatusCode};
+
+use crate::connection::Connection;
+use crate::failure::Failure;
+use crate::permission::permit_without_login;
+
+/// Refuses what no web server would be asked for, and what would come back here.
+pub(super) fn check(connection: &Connection, target: &Target) -> Result<(), Failure> {
+    if target.scheme != Scheme::Http {
+        return Err(Failure::Refused {
+            status: StatusCode::BAD_REQUEST,
+            reason: "a connection to port 80 carries http URLs only",
+        });
+    }
+    match connection.worker.common.is_us(&target.authority) {
+        true => Err(Failure::Loop),
+        false => Ok(()),
+    }
+}
+
+/// The only server that may answer a request for `named`, which is permitted; `None`: the client
+/// had connected to the server that it names.
+///
+/// # Errors
+/// The rules refuse that server by its address.
+pub(super) async fn only_server(
+    connection: &Connection,
+    destination: SocketAddr,
+    (method, named): (&Method, &Authority),
+) -> Result<Option<Authority>, Failure> {
+    let upstream = connection.worker.upstream();
+    let is_named =
+        named.port == destination.port() && upstream.leads_to(&named.host, destination.ip()).await;
+    if is_named {
+        return Ok(None);
+    }
+    let server = Authority::from(destination);
+    permit_without_login(connection, (method, &server))?;
+    Ok(Some(server))
+}
