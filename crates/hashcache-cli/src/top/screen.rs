@@ -77,7 +77,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown) {
         .spacing(GAP)
         .split(bottom);
     for ((heading, lines), area) in tables.into_iter().zip(areas.iter()) {
-        frame.render_widget(names(lines, heading), *area);
+        frame.render_widget(names(lines, heading, area.width), *area);
     }
 }
 
@@ -109,6 +109,10 @@ fn heading(shown: &Shown) -> Paragraph<'_> {
     let color = match store {
         "ready" => Color::Green,
         _ => Color::Red,
+    };
+    let store = match view["offline"].as_bool() {
+        Some(true) => format!("{store}, offline"),
+        _ => store.to_owned(),
     };
     let up = view["uptime_seconds"].as_u64().unwrap_or(0) / 60;
     let line = Line::from(vec![
@@ -210,7 +214,7 @@ fn state(view: &Value) -> Table<'_> {
     let count = |value: &Value| value.as_u64().unwrap_or(0);
     let mut rows: Vec<(String, String)> = Vec::new();
     for (name, bytes) in view["memory"].as_object().into_iter().flatten() {
-        rows.push((format!("memory: {name}"), about_size(count(bytes))));
+        rows.push((name.clone(), about_size(count(bytes))));
     }
     let (disk, rates) = (&view["disk"], &view["rates"]);
     let per_second = |key: &str| rates[key].as_f64().unwrap_or(0.0);
@@ -243,12 +247,14 @@ fn state(view: &Value) -> Table<'_> {
     let rows = rows
         .into_iter()
         .map(|(name, value)| Row::new([Cell::from(name), right(value)]));
-    let widths = [Constraint::Min(12), Constraint::Length(14)];
-    Table::new(rows, widths).header(Row::new([Cell::from("state")]).bold())
+    let widths = [Constraint::Min(12), Constraint::Length(12)];
+    Table::new(rows, widths).header(Row::new([Cell::from("memory, disks, state")]).bold())
 }
 
-/// The largest sites, clients, users or networks of the last day.
-fn names<'a>(lines: &'a Value, heading: &'static str) -> Table<'a> {
+/// The largest sites, clients, users or networks of the last day. In a narrow table the names have
+/// the room of the requests.
+fn names<'a>(lines: &'a Value, heading: &'static str, width: u16) -> Table<'a> {
+    let requests_width = if width < REQUESTS { 0 } else { 9 };
     let lines = lines.as_array().into_iter().flatten();
     let rows = lines.map(|line| {
         let count = |key: &str| line[key].as_u64().unwrap_or(0);
@@ -267,7 +273,7 @@ fn names<'a>(lines: &'a Value, heading: &'static str) -> Table<'a> {
     ];
     let widths = [
         Constraint::Min(12),
-        Constraint::Length(9),
+        Constraint::Length(requests_width),
         Constraint::Length(5),
         Constraint::Length(7),
     ];
@@ -300,6 +306,8 @@ const COURSE: usize = 500;
 const WIDE: u16 = 78;
 /// Columns of a table of names.
 const NAMES: u16 = 39;
+/// Columns from which a table of names has the requests.
+const REQUESTS: u16 = 48;
 /// Columns between tables that are side by side.
 const GAP: u16 = 2;
 
@@ -352,7 +360,7 @@ mod tests {
             "75 %",
             "3.00MB (75 %)",
             "12.5 requests/s, 250KB/s to clients, 0/s from origins",
-            "memory: index",
+            "index",
             "devices, 1 failed",
             "peers that are down",
             "192.0.2.7",

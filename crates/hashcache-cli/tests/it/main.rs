@@ -11,6 +11,7 @@ mod operation;
 mod plan;
 mod report;
 mod service;
+mod top;
 
 mod cache_box;
 mod proxy_process;

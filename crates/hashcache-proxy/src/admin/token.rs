@@ -1,4 +1,4 @@
-//! The token without which the admin listener changes nothing, and shows no names to other machines.
+//! The token without which the admin listener changes nothing, and shows other machines no names.
 //!
 //! It is in a file that the operator names, and in the request as `Authorization: Bearer …`. Called
 //! by `purge`, `offline` and, for the dashboard, by `access`.

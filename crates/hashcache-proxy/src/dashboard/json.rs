@@ -27,6 +27,7 @@ impl Moment {
             "version": live.version,
             "uptime_seconds": live.uptime_seconds,
             "store": engine.store.word(),
+            "offline": live.is_offline,
             "clock_suspect": live.clock_suspect,
             "since_start": totals(&overview.since_start),
             "recent": recent,

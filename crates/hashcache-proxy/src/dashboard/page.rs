@@ -65,6 +65,9 @@ fn head(view: &View) -> String {
         time(live.uptime_seconds),
         Escaped(live.version)
     );
+    if live.is_offline {
+        html.push_str(" · <b class=bad>offline: what is stored is served, and nothing else</b>");
+    }
     if live.clock_suspect {
         html.push_str(" · <b class=bad>the clock may be wrong</b>");
     }

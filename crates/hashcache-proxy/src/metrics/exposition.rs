@@ -234,6 +234,7 @@ impl Exposition {
             peers: self.metrics.peer_figures(),
             links: self.links(),
             intercept: self.intercept(),
+            is_offline: self.line.is_down(),
             authority_seconds_left: match self.metrics.authority_ends.load(Relaxed) {
                 0 => None,
                 end => Some(end.saturating_sub(now)),
@@ -293,6 +294,8 @@ pub(crate) struct Live {
     pub(crate) links: Value,
     /// As in `/stats`.
     pub(crate) intercept: Value,
+    /// Whether the line counts as down.
+    pub(crate) is_offline: bool,
     /// Of the certificate authority; `None` without interception.
     pub(crate) authority_seconds_left: Option<u64>,
     /// Of the process, according to the kernel.
