@@ -95,7 +95,7 @@ fn table(html: &mut String, section: Section, lines: &Lines) {
 fn heading(html: &mut String, name: &str) {
     let _ = write!(
         html,
-        "<table><tr><th>{name}<th>requests<th>hits<th>to clients<th>saved<th class=m>"
+        "<table><tr><th>{name}<th>requests<th class=h>hits<th>to clients<th>saved<th class=m>"
     );
 }
 
@@ -108,10 +108,11 @@ fn row(html: &mut String, name: &str, counts: &Counts, most: u64) {
     };
     let _ = write!(
         html,
-        "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td class=m><svg viewBox=\"0 0 100 8\" \
+        "<tr><td>{}<td>{}<td class=h>{}<td>{}<td>{}<td class=m><svg viewBox=\"0 0 100 8\" \
          preserveAspectRatio=none><rect width={:.1} height=8 class=c />\
          <rect width={:.1} height=8 class=s /></svg>",
-        Escaped(name),
+        // Names may be broken into lines behind their dots, of which escapes have none.
+        Escaped(name).to_string().replace('.', ".<wbr>"),
         grouped(counts.requests),
         percent(counts.hits, counts.requests),
         about_size(counts.client_bytes),
@@ -132,20 +133,21 @@ font:1rem/1.5 system-ui,sans-serif}\
 h1{margin:0;font-size:1.5rem}\
 p{margin:.25rem 0 1rem;color:var(--m)}\
 ul{list-style:none;margin:0 0 1.5rem;padding:0;display:grid;gap:.75rem;\
-grid-template-columns:repeat(auto-fit,minmax(8.5rem,1fr))}\
-li{background:var(--c);border-radius:8px;padding:.75rem 1rem}\
+grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr))}\
+li{background:var(--c);border-radius:8px;padding:.75rem 1rem;white-space:nowrap}\
 li b{font-size:1.25rem}\
 li span{display:block;color:var(--m);font-size:.85rem}\
 table{width:100%;margin-bottom:1.5rem;border-collapse:collapse;background:var(--c);\
 border-radius:8px;font-size:.9rem;font-variant-numeric:tabular-nums}\
 th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid var(--l)}\
 th{color:var(--m);font-weight:500}\
+th,td:not(:first-child){white-space:nowrap}\
 th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere}\
 .m{width:20%}\
 svg{width:100%;height:.6rem;display:block}\
 .c{fill:var(--l)}\
 .s{fill:var(--a)}\
-@media(max-width:40rem){.m{display:none}th,td{padding:.3rem}}";
+@media(max-width:40rem){.m,.h{display:none}th,td{padding:.3rem}}";
 
 #[cfg(test)]
 mod tests {
