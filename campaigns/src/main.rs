@@ -17,6 +17,7 @@ mod followers;
 mod h2spec;
 mod hostile;
 mod levels;
+mod limits;
 mod median;
 mod members;
 mod memory_limit;
@@ -102,6 +103,8 @@ enum Command {
     PaperFigure(paper_figure::Args),
     /// Draw the three pictures of README, from measurements and reports
     Pictures(pictures::Args),
+    /// Hold quotas, bandwidth and request rates against what they say, in real time
+    Limits(limits::Args),
     /// Compare processor time of a request with that of other caches
     Cpu(cpu::Args),
     /// Measure what each level of proxies adds to the time of a response
@@ -186,6 +189,7 @@ impl Command {
             Self::PaperFigure(args) => paper_figure::run(args, campaign),
             Self::Pictures(args) => pictures::run(args, campaign),
             Self::Cpu(args) => cpu::run(args, campaign).await,
+            Self::Limits(args) => limits::run(args, campaign).await,
             Self::Levels(args) => levels::run(args, campaign).await,
             Self::Overhead(args) => overhead::run(args, campaign).await,
             Self::SlowDisk(args) => slow_disk::run(args, campaign).await,

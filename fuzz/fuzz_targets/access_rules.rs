@@ -95,6 +95,7 @@ impl<'a> Choices<'a> {
             ports: self.some(is(5), |it| parsed(it.one(&["80", "443", "8000-8999"]))),
             methods: self.some(is(6), text(&["GET", "POST", "CONNECT"])),
             times: self.some(is(7), |it| parsed(it.one(&TIMES))),
+            // Not the fifth, which needs limits and otherwise does what the first one does.
             ..AccessRule::of(AccessAction::ALL[usize::from(action) % 4].1)
         }
     }
@@ -274,6 +275,7 @@ fuzz_target!(|data: &[u8]| {
         rules: (0..count).map(|_| choices.rule()).collect(),
         groups: groups.into(),
         lists: LISTS.map(list).into(),
+        limits: vec![],
         networks: [("pupils".to_owned(), pupils)].into(),
         nat64: vec![parsed("2001:db8:64::/96")],
         contact: None,

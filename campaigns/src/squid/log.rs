@@ -30,7 +30,7 @@ impl Line {
     /// Parses a line of a log.
     pub fn parse(line: &str) -> anyhow::Result<Self> {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let [_, _, client, result, _, method, url, _, from, _, ..] = fields[..] else {
+        let [_, _, client, result, _, method, url, _, from, _] = fields[..] else {
             bail!("not Squid's form of an access log: {line:?}");
         };
         let pair = |text: &str| {
@@ -153,12 +153,13 @@ mod tests {
                 .is_err()
         );
         let ours = "1795297622.357    234 192.0.2.7 TCP_HIT/200 5120 GET http://a.test/x - \
-                    HIER_NONE/- text/html id=00000000000000ff";
+                    HIER_NONE/- text/html";
         let line = Line::parse(ours).unwrap();
         assert_eq!(
             (line.hierarchy.as_str(), line.from.as_str()),
             ("HIER_NONE", "-")
         );
+        assert!(Line::parse(&format!("{ours} x")).is_err());
         assert!(Line::parse("192.0.2.7 - - [x] \"GET / HTTP/1.1\" 200 5").is_err());
     }
 }

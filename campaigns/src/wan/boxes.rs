@@ -142,6 +142,8 @@ impl Pair {
                 .proxy()?
                 .without("access-log")
                 .flag("access-log", log.display())
+                // Squid's form has no place for the coding of a link.
+                .flag("log-format", "combined")
                 .flag("name", side.name())
                 .flag("link-dir", folder.join(side.name()).display())
                 .flag("memory", format!("{}MiB", settings.memory))

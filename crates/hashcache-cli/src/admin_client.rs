@@ -1,21 +1,21 @@
-//! Requests to the admin listener of a running proxy, and their responses.
+//! One request to the admin listener of a running proxy, and its response.
 //!
-//! Called by the subcommands `healthcheck`, `link`, `offline`, `purge` and `top`.
+//! Called by the subcommands `explain`, `healthcheck`, `link`, `list`, `offline`, `purge` and
+//! `top`.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use clap::Args;
 
 use crate::address::reachable;
 use crate::fault::Fault;
-use crate::settings::{self, Effective, Environment, given_flags};
+use crate::settings::Effective;
 
 /// Of a longer response no more is read.
-const RESPONSE_BYTES: usize = 1 << 20;
+const RESPONSE_BYTES: usize = 8 << 20;
 
 /// How long to wait for a connection at most.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
@@ -24,76 +24,8 @@ const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// writes queued.
 const CHANGE_TIME: Duration = Duration::from_secs(60);
 
-/// How long a page may take.
-const PAGE_TIME: Duration = Duration::from_secs(10);
-
-/// Flags that say which proxy is asked for pages.
-#[derive(Args, Clone, Debug)]
-pub struct AdminArgs {
-    /// Configuration file of the proxy
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Admin address of the proxy [default: from the configuration]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
-    /// File with the token [default: from the configuration]
-    #[arg(long, value_name = "FILE")]
-    admin_token_file: Option<String>,
-}
-
-/// One proxy that is asked for pages.
-#[derive(Clone, Debug)]
-pub struct AdminClient {
-    address: SocketAddr,
-    token: Option<String>,
-}
-
-impl AdminClient {
-    /// The proxy of `args`. Without a readable token file none is sent: on the same machine the
-    /// proxy asks for none.
-    pub fn new(args: &AdminArgs, environment: &Environment) -> anyhow::Result<Self> {
-        let given = given_flags([
-            ("admin", &args.admin),
-            ("admin-token-file", &args.admin_token_file),
-        ]);
-        let effective = settings::load(args.config.as_deref(), given, environment)?;
-        let address = address(&effective)?;
-        let file = effective.values.admin_token_file;
-        let token = match (file, &args.admin_token_file) {
-            (Some(file), Some(_)) => Some(read_token(&file)?),
-            (Some(file), None) => read_token(&file).ok(),
-            (None, _) => None,
-        };
-        Ok(Self { address, token })
-    }
-
-    /// The address that is asked.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The content of the page at `path`.
-    pub fn get(&self, path: &str) -> anyhow::Result<String> {
-        let token = self.token.as_ref();
-        let token = token.map(|it| format!("Authorization: Bearer {it}\r\n"));
-        let (line, fields) = (format!("GET {path}"), token.unwrap_or_default());
-        let answer = ask(self.address, &line, &fields, "", PAGE_TIME);
-        let (status, content) = answer.with_context(|| {
-            let fault = Fault::new(format!("cannot ask the proxy at {}", self.address));
-            fault.hint("is it running? `--admin` names the address of its admin listener")
-        })?;
-        if status == 200 {
-            return Ok(content);
-        }
-        let fault = Fault::new(format!("the proxy answered {status}: {}", content.trim()));
-        Err(match status {
-            401 => fault.hint("give the proxy's token with `--admin-token-file FILE`"),
-            404 => fault.hint("the proxy may be of an older version"),
-            _ => fault,
-        }
-        .into())
-    }
-}
+/// How long a view may take: the proxy walks through its store for a part of a list.
+const VIEW_TIME: Duration = Duration::from_secs(60);
 
 /// The address of the admin listener.
 pub fn address(effective: &Effective) -> anyhow::Result<SocketAddr> {
@@ -123,6 +55,47 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
         return Err(fault.hint(hint).into());
     }
     Ok(token.to_owned())
+}
+
+/// The content of the page at `target`, with the token if it needs one.
+///
+/// # Errors
+/// The status is not 200; what to do about it is said.
+pub fn view(admin: SocketAddr, target: &str, token: Option<&str>) -> anyhow::Result<String> {
+    let fields = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
+    let fields = fields.unwrap_or_default();
+    let answer = ask(admin, &format!("GET {target}"), &fields, "", VIEW_TIME);
+    let (status, content) = answer.with_context(|| {
+        let fault = Fault::new(format!("cannot ask the proxy at {admin}"));
+        fault.hint("is it running? `--admin` names the address of its admin listener")
+    })?;
+    if status == 200 {
+        return Ok(content);
+    }
+    let said = content.trim();
+    let fault = match status {
+        // What is wrong with the question.
+        400 => Fault::new(said),
+        _ => Fault::new(format!("the proxy refused: {said}")),
+    };
+    Err(match status {
+        401 => fault.hint("use the token file that the proxy uses"),
+        403 => fault.hint("start the proxy with `--admin-token-file FILE` too"),
+        404 => fault.hint("the proxy may be of an older version"),
+        _ => fault,
+    }
+    .into())
+}
+
+/// A value in a query string: what is neither letter nor digit is percent-encoded.
+pub fn encoded(value: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' => {
+            char::from(byte).to_string()
+        }
+        _ => format!("%{byte:02X}"),
+    };
+    value.bytes().map(byte).collect()
 }
 
 /// Asks for a change, with JSON as `content`. Returns status and content of the response.
@@ -237,6 +210,14 @@ mod tests {
         let answer = ask(admin, "GET /-/healthy", "", "", patience);
         server.join().unwrap();
         answer
+    }
+
+    #[test]
+    fn values_in_queries_are_encoded() {
+        assert_eq!(
+            encoded("http://a/?b=c&d é%"),
+            "http://a/%3Fb%3Dc%26d%20%C3%A9%25"
+        );
     }
 
     #[test]

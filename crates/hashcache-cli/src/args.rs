@@ -13,9 +13,11 @@ use hashcache_proxy::{HostList, Offline};
 
 use crate::bench::BenchCommand;
 use crate::ca::CaCommand;
+use crate::explain::ExplainArgs;
 use crate::healthcheck::HealthArgs;
 use crate::import::ImportArgs;
 use crate::link::LinkCommand;
+use crate::list::ListArgs;
 use crate::offline::OfflineArgs;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
@@ -75,6 +77,10 @@ pub enum Command {
         #[command(flatten)]
         settings: Box<SettingArgs>,
     },
+    /// Say what a running proxy would do with a request for a URL, and why
+    Explain(ExplainArgs),
+    /// List what a running proxy has stored
+    List(ListArgs),
     /// Remove objects from the cache of a running proxy
     Purge(PurgeArgs),
     /// Show what a running proxy does, in the terminal

@@ -7,8 +7,9 @@
 
 use crate::settings::{
     ACCESS_ABOUT, ACCESS_FIELDS, DefaultValue, ENTRIES, Entry, GROUP_ABOUT, GROUP_FIELDS,
-    LIST_ABOUT, LIST_FIELDS, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS, ROUTE_ABOUT,
-    ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Shown, Topic,
+    LIMIT_ABOUT, LIMIT_FIELDS, LIST_ABOUT, LIST_FIELDS, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT,
+    PEER_FIELDS, ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS,
+    Shown, Topic,
 };
 
 /// Columns of a line.
@@ -45,6 +46,25 @@ const GROUPS: &str = "\
 #[[group]]
 #name = \"staff\"
 #users = [\"abara\", \"lee\"]
+";
+
+const LIMITS: &str = "\
+#[[limit]]
+#name = \"pupil\"
+#per = \"client\"
+#quota = \"500MiB\"
+#every = \"day\"
+#used_up = \"refuse\"
+#bandwidth = \"1MiB\"
+#burst = \"4MiB\"
+#requests = 20
+#requests_burst = 60
+
+#[[access]]
+#name = \"quota of pupils\"
+#action = \"limit\"
+#limits = [\"pupil\"]
+#clients = [\"10.1.0.0/16\"]
 ";
 
 const LISTS: &str = "\
@@ -170,6 +190,7 @@ pub fn text() -> String {
     let tables = [
         ("Access rules", ACCESS_ABOUT, &ACCESS_FIELDS[..], ACCESS),
         ("Groups of users", GROUP_ABOUT, &GROUP_FIELDS[..], GROUPS),
+        ("Limits", LIMIT_ABOUT, &LIMIT_FIELDS[..], LIMITS),
         ("Lists of hosts", LIST_ABOUT, &LIST_FIELDS[..], LISTS),
         ("Freshness rules", RULE_ABOUT, &RULE_FIELDS[..], RULES),
         ("Sites", SITE_ABOUT, &SITE_FIELDS[..], SITES),
@@ -320,11 +341,11 @@ mod tests {
     fn the_tables_in_the_sample_can_be_read() {
         let tables = format!(
             "icp = 3130\nhtcp = \"192.0.2.1:4827\"\n\
-             {ACCESS}{GROUPS}{LISTS}{RULES}{MIRRORS}{PEERS}{ROUTES}"
+             {ACCESS}{GROUPS}{LIMITS}{LISTS}{RULES}{MIRRORS}{PEERS}{ROUTES}"
         )
         .replace('#', "");
         let effective = loaded(&tables);
-        assert_eq!(effective.tables.len(), 7);
+        assert_eq!(effective.tables.len(), 8);
         assert!(!effective.values.access.is_empty());
         assert_eq!(effective.values.mirror.len(), 1);
     }

@@ -3,7 +3,6 @@
 //! One module per subcommand; `args` defines the subcommands and flags, `settings` the settings and
 //! their sources. Invariant: results are written to standard output, messages to standard error;
 //! exit status 0 means success, 1 that the data has faults, 2 that the command failed.
-//! well, 1 that the data is not well, 2 that we could not do what was asked.
 
 // What was asked.
 mod address;
@@ -23,10 +22,12 @@ mod completions;
 mod config;
 mod env;
 mod example;
+mod explain;
 mod healthcheck;
 mod import;
 mod inspect;
 mod link;
+mod list;
 mod man;
 mod offline;
 mod plan;
@@ -73,6 +74,8 @@ fn main() -> ExitCode {
         Command::Purge(args) => purge::run(&args, &environment),
         Command::Report(args) => report::run(&args, &environment),
         Command::Top(args) => top::run(&args, &environment),
+        Command::Explain(args) => explain::run(&args, &environment),
+        Command::List(args) => list::run(&args, &environment),
         Command::Offline(args) => offline::run(&args, &environment),
         Command::Healthcheck(args) => healthcheck::run(&args, &environment),
         Command::Ca(command) => ca::run(&command, &environment),

@@ -12,8 +12,9 @@ use crate::args;
 use crate::fault::Fault;
 use crate::settings::{
     ACCESS_ABOUT, ACCESS_FIELDS, DefaultValue, ENTRIES, Entry, GROUP_ABOUT, GROUP_FIELDS,
-    LIST_ABOUT, LIST_FIELDS, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS, ROUTE_ABOUT,
-    ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Shown, Topic,
+    LIMIT_ABOUT, LIMIT_FIELDS, LIST_ABOUT, LIST_FIELDS, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT,
+    PEER_FIELDS, ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS,
+    Shown, Topic,
 };
 
 /// The page of the configuration file.
@@ -77,6 +78,7 @@ fn configuration() -> String {
     let tables = [
         ("[[ACCESS]]", ACCESS_ABOUT, &ACCESS_FIELDS[..]),
         ("[[GROUP]]", GROUP_ABOUT, &GROUP_FIELDS[..]),
+        ("[[LIMIT]]", LIMIT_ABOUT, &LIMIT_FIELDS[..]),
         ("[[LIST]]", LIST_ABOUT, &LIST_FIELDS[..]),
         ("[[RULE]]", RULE_ABOUT, &RULE_FIELDS[..]),
         ("[[SITE]]", SITE_ABOUT, &SITE_FIELDS[..]),

@@ -63,6 +63,7 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
         clock: effective.state_file("clock"),
         verified: effective.state_file("verified"),
         chunks: effective.state_file("chunks"),
+        quotas: effective.state_file("quotas"),
         history: effective.state_file("history"),
     };
     let absent = absent_files(&effective, &state);
@@ -148,7 +149,8 @@ pub fn start_warnings(effective: &Effective) -> anyhow::Result<Vec<Warning>> {
 fn absent_files(effective: &Effective, state: &StateFiles) -> Vec<PathBuf> {
     let files = effective.values.cache.iter();
     let files = files.chain(&state.clock).chain(&state.verified);
-    let files = files.chain(&state.chunks).chain(&state.history);
+    let files = files.chain(&state.chunks).chain(&state.quotas);
+    let files = files.chain(&state.history);
     let is_absent = |path: &&PathBuf| fs::symlink_metadata(path).is_err();
     files.filter(is_absent).cloned().collect()
 }

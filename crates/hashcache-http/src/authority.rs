@@ -50,7 +50,7 @@ impl Scheme {
         matches!(self, Scheme::Ftp | Scheme::Gopher)
     }
 
-    const ALL: [Scheme; 4] = [Scheme::Http, Scheme::Https, Scheme::Ftp, Scheme::Gopher];
+    pub(crate) const ALL: [Scheme; 4] = [Scheme::Http, Scheme::Https, Scheme::Ftp, Scheme::Gopher];
 }
 
 impl fmt::Display for Scheme {

@@ -15,7 +15,7 @@
 //! parts but the last have fixed lengths, so a key can be read back in one way only.
 //! Cost: one allocation.
 
-use crate::authority::Host;
+use crate::authority::{Authority, Host, Scheme};
 use crate::target::Target;
 
 /// The key space of a resource. An accelerated site or a mirror may serve another resource for a
@@ -77,6 +77,38 @@ pub fn origin_key(space: Space, target: &Target) -> Vec<u8> {
     key
 }
 
+/// The key space and the target of a key, or of a name that begins with a key, such as a variant's;
+/// `None` for other names.
+pub fn target_of_key(name: &[u8]) -> Option<(Space, Target)> {
+    let number = |low: u8, high: u8| u16::from_le_bytes([low, high]);
+    let (space, rest) = match name {
+        [KEY_FORMAT, OWN, rest @ ..] => (Space::Own, rest),
+        [KEY_FORMAT, SITE, low, high, rest @ ..] => (Space::Site(number(*low, *high)), rest),
+        [KEY_FORMAT, MIRROR, low, high, rest @ ..] => (Space::Mirror(number(*low, *high)), rest),
+        _ => return None,
+    };
+    let mut parts = rest.splitn(3, |byte| *byte == 0);
+    let mut text = || std::str::from_utf8(parts.next()?).ok();
+    let (scheme, host) = (text()?, text()?);
+    let [low, high, path @ ..] = parts.next()? else {
+        return None;
+    };
+    // The path of a key ends with the name; that of a variant ends before a zero byte.
+    let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
+    let path = std::str::from_utf8(path).ok()?;
+    let scheme = Scheme::ALL.into_iter().find(|it| it.as_str() == scheme)?;
+    let authority = Authority {
+        host: Host::parse(host).ok()?,
+        port: number(*low, *high),
+    };
+    let target = Target {
+        scheme,
+        authority,
+        path_and_query: path.into(),
+    };
+    Some((space, target))
+}
+
 /// The part of a name by which objects of one host lie together: the host of a key, or of a name
 /// that begins with a key, such as a variant's. Scheme, port and number of a site do not matter. Of
 /// a mirror, which has one host, and of names that are no keys, it is the whole name.
@@ -124,6 +156,33 @@ mod tests {
             key(Space::Mirror(0x0102), "https://[::1]:8443"),
             b"\x02\x02\x02\x01https\0[::1]\0\xfb\x20/"
         );
+    }
+
+    #[test]
+    fn a_key_tells_its_space_and_target_and_a_variant_those_of_its_key() {
+        for (space, url) in [
+            (Space::Own, "http://example.com/a?b"),
+            (Space::Own, "http://h/"),
+            (Space::Site(1), "https://192.0.2.1:8443/x"),
+            (Space::Mirror(0x0102), "ftp://[::1]:300/"),
+        ] {
+            let target = Target::parse_url(url).unwrap();
+            let name = key(space, url);
+            assert_eq!(target_of_key(&name), Some((space, target.clone())), "{url}");
+            let variant = [&name[..], b"\0v\x01\x00\xff/"].concat();
+            assert_eq!(target_of_key(&variant), Some((space, target)), "{url}");
+        }
+        for name in [
+            &b""[..],
+            b"\x01\x00http\0h\0\x50\x00/",
+            b"\x02\x00http\0h\0\x50",
+            b"\x02\x00nttp\0h\0\x50\x00/",
+            b"\x02\x00http\0h h\0\x50\x00/",
+            b"\x02\x01\x00",
+            b"\0v",
+        ] {
+            assert_eq!(target_of_key(name), None, "{name:?}");
+        }
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub use date::{Seconds, UnixTime, http_date, parse_http_date};
 pub use entity_tag::EntityTag;
 
 pub use authority::{Authority, Host, Origin, Scheme, TargetError};
-pub use cache_key::{KEY_BYTES_MAX, Space, cache_key, host_part, origin_key};
+pub use cache_key::{KEY_BYTES_MAX, Space, cache_key, host_part, origin_key, target_of_key};
 pub use hop::{
     ForbiddenOption, Upgrading, asks_for_upgrade, connection_options, connection_spares_storing,
     fields_to_store, grants_other_protocol, strip_interim, strip_request, strip_response,

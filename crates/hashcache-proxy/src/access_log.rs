@@ -6,8 +6,9 @@
 //!
 //! Called by `request` and `connect` with a [`LogEntry`], by `server` on signals, by `metrics`.
 //!
-//! Invariant: lines that wait to be written take at most 1 MiB; lines that do not fit are dropped
-//! and counted. A full disk stops the log, not the proxy.
+//! Invariants: lines that wait to be written take at most 1 MiB; lines that do not fit are dropped
+//! and counted. A full disk stops the log, not the proxy. The lines of all workers are in the order
+//! in which their requests ended, unless the clock is set back.
 
 mod entry;
 mod escape;
@@ -24,8 +25,9 @@ use std::time::Duration;
 
 pub(crate) use entry::{LogEntry, LoggedHop, Outcome, OutcomeClass, RequestId};
 use format::{ClientForm, Formatter, LineStyle, QueryForm, TargetForm};
-use writer::{LogShared, LogSink, LogWriterThread, PendingLines, lock};
+use writer::{Lines, LogShared, LogSink, LogWriterThread, PendingLines, lock};
 
+use crate::clock::Clock;
 use crate::settings::{self, LogFormat, Mode, Settings};
 
 /// The access log of the process; writes the waiting lines when dropped.
@@ -33,6 +35,7 @@ use crate::settings::{self, LogFormat, Mode, Settings};
 pub(crate) struct AccessLogger {
     shared: Option<Arc<LogShared>>,
     style: LineStyle,
+    clock: Option<Arc<Clock>>,
     writer_thread: Option<Thread>,
     /// Closed by the thread when it ends.
     ended: Option<Mutex<mpsc::Receiver<()>>>,
@@ -41,7 +44,7 @@ pub(crate) struct AccessLogger {
 
 impl AccessLogger {
     /// Opens the log and starts its thread.
-    pub(crate) fn start(settings: &Settings) -> io::Result<Self> {
+    pub(crate) fn start(settings: &Settings, clock: &Arc<Clock>) -> io::Result<Self> {
         let style = LineStyle {
             format: settings.log_format,
             query: if settings.log_strip_query {
@@ -71,7 +74,8 @@ impl AccessLogger {
             }
             settings::AccessLog::File(path) => LogSink::file(path.clone())?,
         };
-        Self::start_with(sink, style, QUEUE_BYTES / settings.workers.max(1))
+        let queue_bytes = QUEUE_BYTES / settings.workers.max(1);
+        Self::start_with(sink, style, clock, queue_bytes)
     }
 
     /// Whether the log of `settings` could be opened; neither opens nor creates it.
@@ -93,13 +97,19 @@ impl AccessLogger {
         Self {
             shared: None,
             style,
+            clock: None,
             writer_thread: None,
             ended: None,
             queue_bytes: 0,
         }
     }
 
-    fn start_with(sink: LogSink, style: LineStyle, queue_bytes: usize) -> io::Result<Self> {
+    fn start_with(
+        sink: LogSink,
+        style: LineStyle,
+        clock: &Arc<Clock>,
+        queue_bytes: usize,
+    ) -> io::Result<Self> {
         let shared = Arc::new(LogShared::default());
         let mut writer_thread = LogWriterThread::new(sink, Arc::clone(&shared));
         let (end, ended) = mpsc::channel::<()>();
@@ -112,6 +122,7 @@ impl AccessLogger {
         Ok(Self {
             shared: Some(shared),
             style,
+            clock: Some(Arc::clone(clock)),
             writer_thread: Some(thread.thread().clone()),
             ended: Some(Mutex::new(ended)),
             queue_bytes,
@@ -120,11 +131,13 @@ impl AccessLogger {
 
     /// The buffer of one worker; to be called once by each.
     pub(crate) fn worker(&self) -> WorkerLog {
-        let (Some(shared), Some(writer_thread)) = (&self.shared, &self.writer_thread) else {
+        let (Some(shared), Some(clock), Some(writer_thread)) =
+            (&self.shared, &self.clock, &self.writer_thread)
+        else {
             return WorkerLog { buffer: None };
         };
         let pending = PendingLines {
-            lines: Vec::new(),
+            lines: Lines::default(),
             formatter: Formatter::new(self.style),
         };
         let pending = Arc::new(Mutex::new(pending));
@@ -132,6 +145,7 @@ impl AccessLogger {
         let buffer = WorkerBuffer {
             pending,
             shared: Arc::clone(shared),
+            clock: Arc::clone(clock),
             writer_thread: writer_thread.clone(),
             queue_bytes: self.queue_bytes,
         };
@@ -206,19 +220,22 @@ impl WorkerLog {
         self.buffer.is_some()
     }
 
-    /// Appends one line; waits at most for another line of the same worker.
+    /// Appends one line about a request that ends now; waits at most while another line is written
+    /// or the buffers are emptied.
     pub(crate) fn write(&self, entry: &LogEntry<'_>) {
         let Some(buffer) = &self.buffer else { return };
         let (before, after) = {
             let mut guard = lock(&buffer.pending);
             let PendingLines { lines, formatter } = &mut *guard;
-            let before = lines.len();
-            formatter.push(lines, entry);
-            if lines.len() > buffer.queue_bytes {
-                lines.truncate(before);
+            let before = lines.bytes();
+            // Under the lock: the order of lines depends on it (`LogWriterThread::collect`).
+            let end = buffer.clock.now();
+            lines.push(end, |text| formatter.push(text, entry, end));
+            if lines.bytes() > buffer.queue_bytes {
+                lines.drop_last();
                 buffer.shared.dropped.fetch_add(1, Relaxed);
             }
-            (before, lines.len())
+            (before, lines.bytes())
         };
         let full = before < WAKE_BYTES && after >= WAKE_BYTES;
         // Relaxed is enough, because the writer thread sets `asleep` before it locks each buffer
@@ -234,6 +251,7 @@ impl WorkerLog {
 struct WorkerBuffer {
     pending: Arc<Mutex<PendingLines>>,
     shared: Arc<LogShared>,
+    clock: Arc<Clock>,
     writer_thread: Thread,
     queue_bytes: usize,
 }

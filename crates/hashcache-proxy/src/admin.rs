@@ -2,8 +2,9 @@
 //!
 //! Started by `server` on a bound listener, by default on loopback. Answers `/`, `/metrics`,
 //! `/stats`, `/-/links`, `/-/healthy`, `/-/ready` and `/-/offline`, which change nothing;
-//! `/dashboard`, which names sites and clients and needs the token from other machines; and `POST`
-//! to `/-/purge` and `/-/offline`, which always need the token.
+//! `/dashboard`, which names sites and clients and needs the token from other machines; and with
+//! the token `/-/explain` and `/-/list`, which say what users have asked for and what rules say of
+//! them, and `POST` to `/-/purge` and `/-/offline`.
 //!
 //! Invariants: a page of a foreign site cannot read this through a browser on this machine (DNS
 //! rebinding): Host must be a loopback name, a loopback address or the address of the connection.
@@ -15,6 +16,7 @@ mod body;
 mod offline;
 mod purge;
 mod token;
+mod views;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -39,8 +41,11 @@ use self::offline::Switch;
 use self::purge::{Purges, SitesView};
 use self::token::Token;
 pub(crate) use self::token::read_token;
+use self::views::Views;
 use crate::dashboard::{self, Dashboard};
+use crate::explain::Explainer;
 use crate::frame::document;
+use crate::inventory::Inventory;
 use crate::metrics::Exposition;
 use crate::offline::Line;
 use crate::page::{self, PageReader};
@@ -55,6 +60,7 @@ pub(crate) struct Admin {
     switch: Switch,
     token: Token,
     dashboard: Arc<Dashboard>,
+    views: Option<Views>,
 }
 
 impl Admin {
@@ -65,12 +71,18 @@ impl Admin {
         purger: Purger,
         sites: SitesView,
         token_file: Option<PathBuf>,
+        (explainer, inventory): (Explainer, Inventory),
     ) -> Arc<Self> {
         let token = Token::new(token_file);
         Arc::new(Self {
             purges: Some(Purges {
                 purger,
                 sites,
+                token: token.clone(),
+            }),
+            views: Some(Views {
+                explainer,
+                inventory,
                 token: token.clone(),
             }),
             switch: Switch {
@@ -93,6 +105,7 @@ impl Admin {
             },
             token: Token::new(None),
             dashboard,
+            views: None,
         }
     }
 
@@ -157,7 +170,10 @@ impl Admin {
                     None if head.uri.path() == EVENTS => {
                         return Ok::<_, Infallible>(admin.events(&head, client));
                     }
-                    None => admin.answer(&head, client),
+                    None => match admin.view(&head).await {
+                        Some(view) => view,
+                        None => admin.answer(&head, client),
+                    },
                 };
                 Ok(response.map(AdminBody::from))
             }
@@ -206,6 +222,11 @@ impl Admin {
         }
     }
 
+    /// The answer to a question about requests or the store, if it is one.
+    async fn view(&self, head: &http::request::Parts) -> Option<Response<Bytes>> {
+        self.views.as_ref()?.answer(head).await
+    }
+
     /// The answer to one request for a page from the client at `client`.
     fn answer(&self, head: &http::request::Parts, client: IpAddr) -> Response<Bytes> {
         if head.method != Method::GET && head.method != Method::HEAD {
@@ -221,6 +242,8 @@ impl Admin {
             "/-/ready" => self.ready(),
             offline::PATH => json_page(StatusCode::OK, &offline::state(&self.switch.line)),
             purge::PATH => not_allowed("POST"),
+            // `view` has answered a GET.
+            views::EXPLAIN | views::LIST => not_allowed("GET"),
             _ => plain(StatusCode::NOT_FOUND, "no such page; see /\n".to_owned()),
         }
     }
@@ -386,7 +409,7 @@ const EVENTS: &str = "/-/events";
 const VIEW: &str = "/-/view";
 /// The page of `hashcache link status`.
 const LINKS: &str = "/-/links";
-const PATHS: [(&str, &str); 9] = [
+const PATHS: [(&str, &str); 11] = [
     (PAGE, "what the proxy does and saves, by site and client"),
     ("/metrics", "metrics for Prometheus (OpenMetrics)"),
     ("/stats", "the main metrics as JSON"),
@@ -401,6 +424,11 @@ const PATHS: [(&str, &str); 9] = [
         offline::PATH,
         "whether the line counts as down; POST a mode as JSON, with the token",
     ),
+    (
+        "/-/explain?url=http://example.org/",
+        "what would happen to a request for this URL, as JSON",
+    ),
+    ("/-/list", "what is stored, as JSON, with the token"),
     ("/-/purge", "POST a purge as JSON, with the token"),
 ];
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -52,18 +52,19 @@ impl ClientAccess {
         worker: &Worker,
         live: &LiveSettings,
         (user, method, authority): (RequestUser<'_>, &str, &Authority),
-    ) -> Result<Result<AccessAction, UserNeeded>, Failure> {
+    ) -> Result<Result<Decision, UserNeeded>, Failure> {
         let decision = match self.decide(worker, live, (user, method, authority)) {
             Ok(decision) => decision,
             Err(needed) => return Ok(Err(needed)),
         };
         match decision.action {
             AccessAction::Deny => Err(self.failure(live, decision)),
-            action => Ok(Ok(action)),
+            _ => Ok(Ok(decision)),
         }
     }
 
-    /// Whether a GET may be answered from memory. The user is looked at only if there are rules.
+    /// Whether a GET may be answered from memory at once, so within no limits. The user is looked
+    /// at only if there are rules.
     pub(crate) fn permits_stored<'a>(
         &self,
         worker: &Worker,
@@ -74,8 +75,15 @@ impl ClientAccess {
             return self.known(live).refused.is_none();
         }
         let decision = self.decide(worker, live, (user(), "GET", authority));
-        let action = decision.map(|decision| decision.action);
-        matches!(action, Ok(AccessAction::Allow | AccessAction::Tunnel))
+        decision.is_ok_and(|Decision { action, rule }| {
+            matches!(action, AccessAction::Allow | AccessAction::Tunnel)
+                && rule.is_none_or(|rule| live.access.limits(rule) == 0)
+        })
+    }
+
+    /// The limits that rules may set for requests of this user, one bit each.
+    pub(crate) fn limits_of(&self, live: &LiveSettings, user: RequestUser<'_>) -> u64 {
+        live.access.limits_of(&self.known(live).rules, user)
     }
 
     /// Whether a rule that is about hosts can refuse the client a tunnel.
@@ -153,7 +161,7 @@ impl Known {
 }
 
 /// The failure of a refused request.
-fn failure(live: &LiveSettings, client: IpAddr, decision: Decision) -> Failure {
+pub(crate) fn failure(live: &LiveSettings, client: IpAddr, decision: Decision) -> Failure {
     let Some(rule) = decision.rule else {
         return Failure::ClientDenied { client };
     };

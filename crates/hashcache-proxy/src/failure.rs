@@ -30,6 +30,33 @@ pub(crate) struct RuleDenial {
     pub(crate) contact: Option<Box<str>>,
 }
 
+/// A quota that is used up, as the person at the client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QuotaDenial {
+    /// The name of the limit.
+    pub(crate) limit: Box<str>,
+    /// Bytes in each period, and its name.
+    pub(crate) bytes: u64,
+    pub(crate) period: &'static str,
+    /// When it begins anew, on the local clock, and how long that takes.
+    pub(crate) ends: Box<str>,
+    pub(crate) wait: Duration,
+    /// The person to ask.
+    pub(crate) contact: Option<Box<str>>,
+}
+
+/// A limit on requests that was reached, as the person at the client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RequestRateDenial {
+    /// The name of the limit.
+    pub(crate) limit: Box<str>,
+    pub(crate) per_second: u64,
+    /// How long until the next request may come.
+    pub(crate) wait: Duration,
+    /// The person to ask.
+    pub(crate) contact: Option<Box<str>>,
+}
+
 /// Why a request could not be answered as asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -51,6 +78,10 @@ pub(crate) enum Failure {
     TooManyLogins,
     /// An access rule refuses the request.
     RuleDenied(Box<RuleDenial>),
+    /// A quota is used up.
+    QuotaUsed(Box<QuotaDenial>),
+    /// More requests per second than a limit allows.
+    TooManyRequests(Box<RequestRateDenial>),
     /// Too many connections from this address, or in all.
     ClientLimit,
     /// `CONNECT` to a port that is not allowed.
@@ -111,7 +142,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 35] = [
+    pub(crate) const SLUGS: [&'static str; 37] = [
         "refused",
         "origin-form",
         "client-denied",
@@ -119,6 +150,8 @@ impl Failure {
         "login-impossible",
         "too-many-logins",
         "rule-denied",
+        "quota-used",
+        "too-many-requests",
         "client-limit",
         "connect-port-denied",
         "port-denied",
@@ -162,7 +195,9 @@ impl Failure {
             Self::Refused { .. } | Self::OriginForm => StatusCode::BAD_REQUEST,
             Self::ClientLimit => StatusCode::SERVICE_UNAVAILABLE,
             Self::LoginNeeded { .. } => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
-            Self::TooManyLogins => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooManyLogins | Self::QuotaUsed(_) | Self::TooManyRequests(_) => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::DestinationDenied { .. } | Self::LoginImpossible => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
             Self::NotCached | Self::Offline => StatusCode::GATEWAY_TIMEOUT,
@@ -186,6 +221,8 @@ impl Failure {
             | Self::LoginNeeded { .. }
             | Self::LoginImpossible
             | Self::TooManyLogins
+            | Self::QuotaUsed(_)
+            | Self::TooManyRequests(_)
             | Self::ClientLimit
             | Self::ConnectPortDenied { .. }
             | Self::PortDenied { .. } => ProxyError::HttpRequestDenied,
@@ -246,6 +283,8 @@ impl Failure {
             Self::OriginForm => "origin-form",
             Self::ClientDenied { .. } => "client-denied",
             Self::RuleDenied(_) => "rule-denied",
+            Self::QuotaUsed(_) => "quota-used",
+            Self::TooManyRequests(_) => "too-many-requests",
             Self::LoginNeeded { .. } => "login-needed",
             Self::LoginImpossible => "login-impossible",
             Self::TooManyLogins => "too-many-logins",
@@ -289,6 +328,8 @@ impl Failure {
                 | Self::LoginNeeded { .. }
                 | Self::LoginImpossible
                 | Self::TooManyLogins
+                | Self::QuotaUsed(_)
+                | Self::TooManyRequests(_)
                 | Self::ConnectPortDenied { .. }
                 | Self::PortDenied { .. }
                 | Self::DestinationDenied { .. }
@@ -312,9 +353,17 @@ impl Failure {
             Self::ClientLimit | Self::UpstreamLimit | Self::TooManyLogins => {
                 Some(Duration::from_secs(5))
             }
+            Self::QuotaUsed(denial) => Some(whole_seconds(denial.wait)),
+            Self::TooManyRequests(denial) => Some(whole_seconds(denial.wait)),
             _ => None,
         }
     }
+}
+
+/// A time to wait as `Retry-After` can tell it: whole seconds, at least one.
+fn whole_seconds(wait: Duration) -> Duration {
+    let begun = u64::from(wait.subsec_nanos() > 0);
+    Duration::from_secs(wait.as_secs().saturating_add(begun).max(1))
 }
 
 /// For logs: a phrase of this level only.
@@ -330,6 +379,10 @@ impl fmt::Display for Failure {
             Self::LoginImpossible => f.write_str("a login is needed, and cannot be asked for"),
             Self::TooManyLogins => f.write_str("too many logins are being checked"),
             Self::RuleDenied(denial) => write!(f, "{} does not allow it", denial.rule),
+            Self::QuotaUsed(denial) => write!(f, "the quota {} is used up", denial.limit),
+            Self::TooManyRequests(denial) => {
+                write!(f, "more requests than {} allows", denial.limit)
+            }
             Self::ClientLimit => f.write_str("too many connections from clients"),
             Self::ConnectPortDenied { port } => write!(f, "CONNECT to port {port} is not allowed"),
             Self::PortDenied { port } => write!(f, "port {port} is not allowed"),
@@ -394,6 +447,20 @@ impl Failure {
             Failure::RuleDenied(Box::new(RuleDenial {
                 rule: "rule 1".into(),
                 reason: None,
+                contact: None,
+            })),
+            Failure::QuotaUsed(Box::new(QuotaDenial {
+                limit: "pupil".into(),
+                bytes: 1 << 30,
+                period: "day",
+                ends: "Saturday 28 November, 00:00".into(),
+                wait: second,
+                contact: None,
+            })),
+            Failure::TooManyRequests(Box::new(RequestRateDenial {
+                limit: "pupil".into(),
+                per_second: 20,
+                wait: second,
                 contact: None,
             })),
             Failure::ClientLimit,

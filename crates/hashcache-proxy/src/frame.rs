@@ -1,6 +1,6 @@
 //! The frame of all our pages: head, style, title.
 //!
-//! Called by `page`, `admin` and `gateway`.
+//! Called by `page`, `failure`, `admin` and `gateway`.
 //!
 //! Invariant: `document` and `begin` take escaped HTML; `Escaped` escapes text.
 
@@ -43,6 +43,25 @@ impl fmt::Display for Escaped<'_> {
             rest = &rest[at + 1..];
         }
         f.write_str(rest)
+    }
+}
+
+/// A number of bytes as people write it: `1.5 GiB`.
+pub(crate) struct Size(pub(crate) u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let unit = units.iter().find(|(bits, _)| self.0 >> bits > 0);
+        let Some((bits, name)) = unit else {
+            return write!(f, "{} bytes", self.0);
+        };
+        // In 128 bits: ten times a size must not wrap.
+        let tenths = (u128::from(self.0) * 10) >> bits;
+        match tenths % 10 {
+            0 => write!(f, "{} {name}", tenths / 10),
+            tenth => write!(f, "{}.{tenth} {name}", tenths / 10),
+        }
     }
 }
 

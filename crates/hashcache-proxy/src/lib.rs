@@ -25,10 +25,13 @@ mod intercept;
 mod lists;
 mod log_entry;
 mod mirror;
+mod not_stored;
 mod page_groups;
 mod permission;
 mod purge;
+mod quota;
 mod request;
+mod reuse;
 #[allow(
     dead_code,
     unused_imports,
@@ -56,8 +59,10 @@ mod access_log;
 mod admin;
 mod clock;
 mod dashboard;
+mod explain;
 mod frame;
 mod history;
+mod inventory;
 mod metrics;
 mod page;
 mod state_file;
@@ -85,6 +90,7 @@ pub use peer::{
     Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
     PeerSummary,
 };
+pub use quota::{LimitPer, LimitSettings, Quota, QuotaEnd, QuotaPeriod, Rate};
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{Listening, RunError, Supervisor, Warning, preflight, run, warnings};
 pub use settings::{

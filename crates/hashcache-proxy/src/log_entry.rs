@@ -184,7 +184,7 @@ impl LogEntryBuilder {
                 path: &self.path,
                 version: self.version,
                 status,
-                outcome: self.outcome,
+                outcome: self.outcome.with_status(status),
                 aborted: !sent.complete,
                 client_bytes: sent.bytes_written,
                 origin_bytes: self.byte_count.get(),

@@ -3,7 +3,7 @@
 //! Every box has the same list, itself included. The owner of a URL is the first of an order that
 //! weighted rendezvous hashing gives (`hashcache_peers::rendezvous`). A box that is not the owner
 //! asks the owner as a parent and keeps the response in memory alone (`fetch::judge`), for
-//! [`COPY_TIME`] at the most (`request::hit`).
+//! [`COPY_TIME`] at the most (`reuse`).
 //!
 //! Made by `route` from the peers of the configuration; `worker` asks it for each request that is
 //! sent upstream.

@@ -12,6 +12,7 @@ mod htcp;
 mod icp;
 pub(crate) mod links;
 mod origins;
+mod quotas;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};

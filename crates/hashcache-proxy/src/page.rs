@@ -9,6 +9,7 @@
 
 mod ca;
 mod pac;
+mod quota;
 
 use std::fmt::Write as _;
 
@@ -18,6 +19,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 pub(crate) use ca::{CaPage, ca};
 pub(crate) use pac::pac;
+pub(crate) use quota::{QuotaPage, quota};
 
 use crate::access_log::RequestId;
 use crate::failure::Failure;

@@ -13,18 +13,22 @@ use std::sync::Arc;
 
 use hashcache_http::Authority;
 use http::{HeaderValue, Method};
+use tokio::time::Instant;
 
-use crate::access::{AccessAction, RequestUser, UserNeeded};
+use crate::access::{AccessAction, Decision, RequestUser, UserNeeded};
 use crate::connection::{Connection, MayAsk};
 use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
+use crate::quota::{LimitPlan, RequestLimits, Sender};
 use crate::users::{Login, Unchecked};
 
-/// What a client may do with a request, and who it is.
+/// What a client may do with a request, who it is, and within which limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Permission {
     pub(crate) action: AccessAction,
     pub(crate) user: Option<Arc<str>>,
+    /// `None`: the rule names none.
+    pub(crate) limits: Option<RequestLimits>,
 }
 
 impl Permission {
@@ -32,6 +36,7 @@ impl Permission {
     pub(crate) const OF_MEMBER: Self = Self {
         action: AccessAction::Allow,
         user: None,
+        limits: None,
     };
 }
 
@@ -69,15 +74,15 @@ pub(crate) async fn permit(
         return Ok(Permission {
             action: AccessAction::Allow,
             user: settled,
+            limits: None,
         });
     }
     let request = (user, method, authority);
     match decide(connection, request)? {
-        Ok(action) if !needs_user_inside(connection, request, action) => Ok(Permission {
-            action,
-            user: settled,
-        }),
-        Ok(_) | Err(UserNeeded) => {
+        Ok(decided) if !needs_user_inside(connection, request, decided.action) => {
+            permission(connection, decided, settled)
+        }
+        Ok(_) | Err(UserNeeded { .. }) => {
             let LoginField::Asked(Some(field)) = login else {
                 return Err(login_needed(connection));
             };
@@ -87,12 +92,54 @@ pub(crate) async fn permit(
             let known = RequestUser::Known(&user);
             // With a known user no rule needs one.
             let decided = decide(connection, (known, method, authority))?;
-            let action = decided.map_err(|UserNeeded| login_needed(connection))?;
-            Ok(Permission {
-                action,
-                user: Some(user),
-            })
+            let decided = decided.map_err(|_| login_needed(connection))?;
+            permission(connection, decided, Some(user))
         }
+    }
+}
+
+/// The permission after a decision to serve a request; counts it.
+///
+/// # Errors
+/// A limit on requests is reached.
+pub(crate) fn permission(
+    connection: &Connection,
+    Decided { action, limits }: Decided,
+    user: Option<Arc<str>>,
+) -> Result<Permission, Failure> {
+    let limits = limits.map(|(plan, numbers)| {
+        let sender = Sender {
+            client: connection.allowance.share().network(),
+            user: user.as_deref(),
+        };
+        let limiter = &connection.worker.common.limiter;
+        limiter.of_request(&plan, numbers, sender)
+    });
+    if let Some(limits) = &limits {
+        limits.take_request(Instant::now())?;
+    }
+    Ok(Permission {
+        action,
+        user,
+        limits,
+    })
+}
+
+/// The user of a request for a page about its sender: the login is looked at if there is one, and
+/// not asked for.
+pub(crate) async fn known_user(
+    connection: &Connection,
+    field: Option<&HeaderValue>,
+) -> Option<Arc<str>> {
+    let (settled, may_ask) = {
+        let live = connection.worker.common.live();
+        let settled = connection.settled_user(&live).cloned();
+        let user = connection.user_without_login(&live, MayAsk::Yes);
+        (settled, user == RequestUser::Unknown)
+    };
+    match field.filter(|_| may_ask) {
+        Some(field) => Box::pin(checked(connection, field)).await.ok(),
+        None => settled,
     }
 }
 
@@ -113,23 +160,30 @@ fn needs_user_inside(
         && connection.access.may_need_user(&live, authority)
 }
 
+/// What the rules say of a request, by one generation of the settings.
+pub(crate) struct Decided {
+    action: AccessAction,
+    /// The numbers of its limits, if there are any, and where these limits are.
+    limits: Option<(Arc<LimitPlan>, u64)>,
+}
+
 /// Decides about a request, or with the method CONNECT a tunnel, of a client that cannot be asked
 /// for a login.
 ///
 /// # Errors
 /// The client may not make it.
-pub(crate) fn permit_without_login(
+pub(crate) fn decide_without_login(
     connection: &Connection,
     (method, authority): (&Method, &Authority),
-) -> Result<AccessAction, Failure> {
+) -> Result<Decided, Failure> {
     let request = (RequestUser::Unknowable, method, authority);
-    decide(connection, request)?.map_err(|UserNeeded| Failure::LoginImpossible)
+    decide(connection, request)?.map_err(|_| Failure::LoginImpossible)
 }
 
 fn decide(
     connection: &Connection,
     (user, method, authority): (RequestUser<'_>, &Method, &Authority),
-) -> Result<Result<AccessAction, UserNeeded>, Failure> {
+) -> Result<Result<Decided, UserNeeded>, Failure> {
     let live = connection.worker.common.live();
     let decide = |user| {
         let request = (user, method.as_str(), authority);
@@ -140,10 +194,14 @@ fn decide(
     let may_lack_login =
         connection.destination.is_some() && user == RequestUser::Unknowable && live.users.is_some();
     match decided {
-        Err(_) if may_lack_login && decide(RequestUser::Unknown) == Ok(Err(UserNeeded)) => {
+        Err(_) if may_lack_login && matches!(decide(RequestUser::Unknown), Ok(Err(_))) => {
             Err(Failure::LoginImpossible)
         }
-        decided => decided,
+        decided => Ok(decided?.map(|Decision { action, rule }| {
+            let numbers = rule.map_or(0, |rule| live.access.limits(rule));
+            let limits = (numbers != 0).then(|| (Arc::clone(&live.limits), numbers));
+            Decided { action, limits }
+        })),
     }
 }
 

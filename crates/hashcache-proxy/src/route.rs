@@ -207,6 +207,13 @@ pub(crate) enum Siblings {
     NotAsked,
 }
 
+/// Whether a route counts as the turn of its first parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Taken,
+    Left,
+}
+
 /// The next hops for a resource, in the order in which they are tried.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
@@ -655,6 +662,18 @@ impl Routes {
     /// # Errors
     /// The resource may be fetched only through peers, and none may be asked.
     pub(crate) fn plan(&self, request: RouteRequest<'_>) -> Result<Route, Failure> {
+        self.planned(request, Turn::Taken)
+    }
+
+    /// The hops that a request would have now. It takes no turn of `round-robin`.
+    ///
+    /// # Errors
+    /// As [`Routes::plan`].
+    pub(crate) fn preview(&self, request: RouteRequest<'_>) -> Result<Route, Failure> {
+        self.planned(request, Turn::Left)
+    }
+
+    fn planned(&self, request: RouteRequest<'_>, turn: Turn) -> Result<Route, Failure> {
         let direct = Route::direct(Endpoint {
             authority: request.authority.clone(),
             purpose: request.purpose,
@@ -669,7 +688,7 @@ impl Routes {
             return Ok(direct);
         }
         let may_ask = request.via_members < VIA_MEMBERS_MAX;
-        let parents = self.in_order(rule, request);
+        let parents = self.in_order(rule, request, turn);
         if !may_ask || (parents.is_empty() && rule.siblings.is_empty()) {
             return match rule.settings.direct {
                 Direct::Never if may_ask => Err(Failure::NoRoute),
@@ -725,7 +744,7 @@ impl Routes {
     }
 
     /// The parents of `rule` in the order of its choice, each once.
-    fn in_order(&self, rule: &Rule, request: RouteRequest<'_>) -> Vec<Arc<Peer>> {
+    fn in_order(&self, rule: &Rule, request: RouteRequest<'_>, turn: Turn) -> Vec<Arc<Peer>> {
         let mut peers = rule.parents.clone();
         let chosen = |order: Vec<usize>| {
             order
@@ -735,7 +754,9 @@ impl Routes {
         };
         match &rule.order {
             Order::Listed => {}
-            Order::RoundRobin => peers.rotate_left(self.next_in_turn(&rule.parents)),
+            Order::RoundRobin => {
+                peers.rotate_left(self.next_in_turn(&rule.parents, turn));
+            }
             Order::Rendezvous(members) => return chosen(members.order(request.url().as_bytes())),
             Order::Carp(array) => return chosen(array.order(request.url().as_bytes())),
             // A peer that was never connected to is tried, so that its time becomes known.
@@ -745,9 +766,13 @@ impl Routes {
     }
 
     /// Which of `peers` has the next turn, by weight.
-    fn next_in_turn(&self, peers: &[Arc<Peer>]) -> usize {
+    fn next_in_turn(&self, peers: &[Arc<Peer>], turn: Turn) -> usize {
         let weights: usize = peers.iter().map(|peer| peer.settings.weight as usize).sum();
-        let mut turn = self.turn.fetch_add(1, Ordering::Relaxed) % weights.max(1);
+        let count = match turn {
+            Turn::Taken => self.turn.fetch_add(1, Ordering::Relaxed),
+            Turn::Left => self.turn.load(Ordering::Relaxed),
+        };
+        let mut turn = count % weights.max(1);
         let first = peers.iter().position(|peer| {
             let weight = peer.settings.weight as usize;
             let is_first = turn < weight;

@@ -17,6 +17,7 @@ use crate::link::pin::Pin;
 use crate::mirror::Mirror;
 use crate::offline::Offline;
 use crate::peer::PeerSettings;
+use crate::quota::LimitSettings;
 use crate::route::RouteSettings;
 use crate::site::spec::Sites;
 use crate::tls::identity::CertificateFiles;
@@ -216,6 +217,8 @@ pub struct Settings {
     pub allow_client: Vec<Prefix>,
     /// The access rules.
     pub access: Arc<AccessRules>,
+    /// The limits that its rules name, in this order.
+    pub access_limits: Vec<LimitSettings>,
     /// Files with users and the hashes of their passwords.
     pub htpasswd: Vec<PathBuf>,
     /// What the challenge for a login names: text without quotes and control characters.
@@ -322,9 +325,17 @@ pub struct StateFiles {
     pub chunks: Option<PathBuf>,
     /// What was requested and saved, by hour.
     pub history: Option<PathBuf>,
+    /// What was used of quotas.
+    pub quotas: Option<PathBuf>,
 }
 
 impl Settings {
+    /// Whether the local time matters: a rule has times, or a quota has days.
+    pub(crate) fn needs_zone(&self) -> bool {
+        let has_days = || self.access_limits.iter().any(|limit| limit.quota.is_some());
+        self.access.has_times() || has_days()
+    }
+
     /// The protocol on `listen`.
     pub fn speaks(&self, listen: &Listen) -> Speaks {
         // In a forward proxy a certificate changes no address that does not say so.

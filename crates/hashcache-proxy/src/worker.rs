@@ -36,9 +36,11 @@ use crate::link::pin::Pin;
 use crate::lists::Lists;
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
+use crate::not_stored::RecentlyNotStored;
 use crate::page_groups::PageGroups;
 use crate::purge::Purger;
 use crate::queries::Queries;
+use crate::quota::{LimitPlan, Limiter};
 use crate::route::{Hop, Route, RouteRequest, Routes, Siblings, literal_address};
 use crate::settings::{CollapseWait, Fail, Mode, Settings};
 use crate::share::Shares;
@@ -71,9 +73,13 @@ pub(crate) struct Common {
     /// Results of earlier interceptions, by host and client.
     pub(crate) intercept: Arc<InterceptState>,
     pub(crate) collapse: Arc<Collapse>,
+    /// Why the latest responses that may not be stored are not.
+    pub(crate) not_stored: RecentlyNotStored,
     pub(crate) purger: Purger,
     pub(crate) page_groups: PageGroups,
     pub(crate) shares: Arc<Shares>,
+    /// Who has used how much of their quotas and rates.
+    pub(crate) limiter: Arc<Limiter>,
     /// Checks of passwords.
     pub(crate) user_checks: Arc<UserChecks>,
     pub(crate) own: OwnAddresses,
@@ -101,6 +107,8 @@ pub(crate) struct LiveSettings {
     pub(crate) balancers: Vec<Prefix>,
     /// The access rules. They are asked before `clients`.
     pub(crate) access: Arc<AccessRules>,
+    /// The limits that its rules name.
+    pub(crate) limits: Arc<LimitPlan>,
     /// The lists that its rules name.
     pub(crate) lists: Arc<Lists>,
     /// The users whose passwords are known, if there are any.
@@ -147,8 +155,13 @@ type Shown = (
 impl LiveSettings {
     /// The access rules whose times include this Unix time.
     pub(crate) fn rules_at(&self, unix: u64) -> TimedRules {
+        self.access.at(self.week_minute(unix))
+    }
+
+    /// The minute of the local week at this Unix time.
+    pub(crate) fn week_minute(&self, unix: u64) -> WeekMinute {
         let local = self.zone.local(i64::try_from(unix).unwrap_or(i64::MAX));
-        self.access.at(WeekMinute::of_local(local))
+        WeekMinute::of_local(local)
     }
 
     /// The pins of all boxes at the other ends of links.
@@ -214,6 +227,11 @@ impl LiveSettings {
             clients: Clients::new(&settings.allow_client, own.clone()),
             balancers: settings.proxy_protocol_from.clone(),
             access: Arc::clone(&settings.access),
+            limits: Arc::new(LimitPlan {
+                limits: settings.access_limits.clone(),
+                zone: zone.clone(),
+                contact: settings.access.contact().map(Box::from),
+            }),
             lists,
             users,
             realm: settings.login_realm.as_str().into(),
@@ -296,6 +314,14 @@ impl Common {
         self.mode == Mode::Reverse
     }
 
+    /// Whether a member that is up is to store the resource, and not this box.
+    pub(crate) fn is_of_member(&self, space: Space, target: &Target) -> bool {
+        let live = self.live();
+        let has_members = live.routes.members().is_some() && !matches!(space, Space::Mirror(_));
+        let request = || route_request(space, target, &HeaderMap::new());
+        has_members && live.routes.is_of_member(request())
+    }
+
     /// Whether `authority` is the admin listener, which is not for all clients of the proxy.
     pub(crate) fn is_admin(&self, authority: &Authority) -> bool {
         let Some(admin) = self.admin else {
@@ -356,7 +382,12 @@ impl Common {
     }
 }
 
-fn route_request<'a>(space: Space, target: &'a Target, fields: &HeaderMap) -> RouteRequest<'a> {
+/// The request for the next hops of a resource, on behalf of a request with these fields.
+pub(crate) fn route_request<'a>(
+    space: Space,
+    target: &'a Target,
+    fields: &HeaderMap,
+) -> RouteRequest<'a> {
     RouteRequest {
         scheme: target.scheme,
         authority: &target.authority,
@@ -506,15 +537,7 @@ impl Worker {
         self.common.live().routes.member_hops(request, fields)
     }
 
-    /// Whether a member that is up is to store the resource, and not this box.
-    pub(crate) fn is_of_member(&self, space: Space, target: &Target) -> bool {
-        let live = self.common.live();
-        let has_members = live.routes.members().is_some() && !matches!(space, Space::Mirror(_));
-        let request = || route_request(space, target, &HeaderMap::new());
-        has_members && live.routes.is_of_member(request())
-    }
-
-    /// The same for a fetch, which may ask siblings.
+    /// The next hops of a fetch, which may ask siblings.
     pub(crate) fn route_of_fetch(
         &self,
         space: Space,

@@ -77,7 +77,7 @@ pub use bans::{Ban, Label, MAX_BANS};
 pub use cache::{
     Answer, Cache, FetchError, Fetched, Follower, GetOrFetch, Hit, HourChange, Intent, Keep,
     Lookup, LookupFuture, Paid, Payer, PendingLookup, Put, Reader, Remove, Scan, ScanStep, Stream,
-    Update, Updated, Writer,
+    Update, Updated, Walk, WalkStep, WalkedObject, Writer,
 };
 pub use clock::Clock;
 pub use completion::Outcome;

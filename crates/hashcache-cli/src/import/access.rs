@@ -12,6 +12,7 @@ use toml::Value;
 use super::acl::{Acls, name_like};
 use super::address::Addresses;
 use super::condition::{Condition, all_ports};
+use super::delay::{self, DelayLines};
 use super::draft::{Comments, Draft, NO_REQUEST, Table, strings};
 use super::lines::Line;
 use super::ranges::Ranges;
@@ -24,6 +25,7 @@ pub struct AccessLines<'a> {
     pub acl: Vec<&'a Line>,
     pub http_access: Vec<&'a Line>,
     pub cache: Vec<&'a Line>,
+    pub delay: DelayLines<'a>,
 }
 
 /// Writes all of them. `users` are those who can log in.
@@ -35,6 +37,7 @@ pub fn import(
 ) {
     let rest = import_ports(draft, &lines.http_access, acls);
     let mut compiled = rules::compile(&rest, &lines.cache, acls);
+    delay::import(draft, &lines.delay, acls, &mut compiled);
     let mut writer = Writer {
         names: named_networks(&lines.acl, acls),
         all_users: users,
@@ -253,11 +256,15 @@ impl Writer<'_> {
         }
         let condition = &rule.condition;
         let action = match rule.action {
+            Action::Allow if !rule.limits.is_empty() => "limit",
             Action::Allow => "allow",
             Action::Deny => "deny",
             Action::NoCache => "no-cache",
         };
         let mut fields = vec![("action", Value::from(action))];
+        if !rule.limits.is_empty() {
+            fields.push(("limits", strings(&rule.limits)));
+        }
         match &condition.clients {
             Some(clients) => fields.push(("clients", self.clients(clients))),
             None if rule.action != Action::Deny => {

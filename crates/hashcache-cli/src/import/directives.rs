@@ -228,13 +228,8 @@ fn snmp_port(draft: &mut Draft, line: &Line) {
     }
 }
 
-fn delay_pools(draft: &mut Draft, line: &Line) {
-    match line.arg(0) {
-        "0" if line.name == "delay_pools" => {
-            draft.unneeded(line, "there are no limits of bandwidth");
-        }
-        _ => draft.missing(line, "there are no limits of bandwidth"),
-    }
+fn initial_level(draft: &mut Draft, line: &Line) {
+    draft.unneeded(line, "a client that comes anew has its whole burst");
 }
 
 fn read_ahead(draft: &mut Draft, line: &Line) {
@@ -261,7 +256,9 @@ const DIRECTIVES: &[(&str, Treatment)] = &[
     (
         "acl http_access cache no_cache http_port https_port cache_peer cache_peer_access \
          cache_peer_domain always_direct never_direct icp_port htcp_port cache_dir cache_mem \
-         maximum_object_size refresh_pattern auth_param proxy_protocol_access",
+         maximum_object_size refresh_pattern auth_param delay_pools delay_class delay_parameters \
+         delay_access client_delay_pools client_delay_parameters client_delay_access \
+         proxy_protocol_access",
         Treatment::Collected,
     ),
     (
@@ -278,11 +275,16 @@ const DIRECTIVES: &[(&str, Treatment)] = &[
     ("tls_outgoing_options", Treatment::Own(tls_outgoing)),
     ("snmp_port", Treatment::Own(snmp_port)),
     (
-        "delay_pools delay_class delay_access delay_parameters delay_initial_bucket_level \
-         client_delay_pools client_delay_parameters client_delay_access \
-         client_delay_initial_bucket_level response_delay_pool response_delay_pool_access \
-         delay_pool_uses_indirect_client",
-        Treatment::Own(delay_pools),
+        "delay_initial_bucket_level client_delay_initial_bucket_level",
+        Treatment::Own(initial_level),
+    ),
+    (
+        "response_delay_pool response_delay_pool_access",
+        Treatment::Missing("a [[limit]] is chosen by the request, not by the response"),
+    ),
+    (
+        "delay_pool_uses_indirect_client",
+        Treatment::Missing("a client is the address that connects"),
     ),
     ("read_ahead_gap", Treatment::Own(read_ahead)),
     ("connect_timeout", Treatment::Time("limits.connect_time")),
@@ -589,7 +591,7 @@ mod tests {
     fn values_without_a_counterpart_are_told() {
         let text = "connect_timeout soon\nworkers 0\nworkers 5000\nvisible_hostname 10.0.0.1\n\
                     via off\n\
-                    access_log syslog:daemon squid\nsnmp_port 3401\ndelay_pools 2\n\
+                    access_log syslog:daemon squid\nsnmp_port 3401\nresponse_delay_pool 2\n\
                     tls_outgoing_options cafile=/none\nforwarded_for on\naccess_log none all\n";
         let draft = imported(text);
         assert_eq!(draft.imported, 0);

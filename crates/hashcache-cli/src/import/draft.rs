@@ -189,6 +189,12 @@ impl Draft {
         tables.any(|table| table.fields.iter().any(|(name, _)| *name == field))
     }
 
+    /// How many tables an array has.
+    pub fn tables_of(&self, array: &str) -> usize {
+        let tables = self.tables.iter();
+        tables.filter(|table| table.array == array).count()
+    }
+
     pub fn table(&mut self, table: Table) {
         self.tables.push(table);
     }

@@ -13,6 +13,7 @@ mod address;
 mod auth;
 mod balancers;
 mod condition;
+mod delay;
 mod directives;
 mod draft;
 mod hosts;
@@ -40,6 +41,7 @@ use clap::Args;
 
 use self::access::AccessLines;
 use self::acl::{Acls, MANAGER, TO_LOCAL};
+use self::delay::DelayLines;
 use self::draft::{Comments, Draft, Fate, strings};
 use self::lines::Line;
 use self::listeners::Role;
@@ -182,6 +184,7 @@ fn import(source: Source) -> Draft {
         acl: sorted.all("acl"),
         http_access: sorted.all("http_access"),
         cache: [sorted.all("cache"), sorted.all("no_cache")].concat(),
+        delay: DelayLines::of(|name| sorted.all(name)),
     };
     match role {
         Role::Forward => {
@@ -204,6 +207,9 @@ fn import(source: Source) -> Draft {
             for line in &access.cache {
                 draft.missing(line, "in front of a site there are no access rules");
             }
+            access
+                .delay
+                .leave_out(&mut draft, "in front of a site there are no access rules");
         }
     }
     refresh::import(&mut draft, &sorted.all("refresh_pattern"));
@@ -304,7 +310,7 @@ mod tests {
         (draft, text)
     }
 
-    fn loaded(text: &str) -> anyhow::Result<Effective> {
+    pub(super) fn loaded(text: &str) -> anyhow::Result<Effective> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
         let environment = Environment {

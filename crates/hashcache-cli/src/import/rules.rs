@@ -14,6 +14,7 @@ use std::rc::Rc;
 use super::acl::{self, Acls, MANAGER, TO_LOCAL};
 use super::address::Addresses;
 use super::condition::Condition;
+use super::delay::Limited;
 use super::lines::Line;
 
 /// What a rule does.
@@ -33,6 +34,8 @@ pub struct Rule<'a> {
     pub line: Option<&'a Line>,
     /// The line that makes an exception, for which the rule is a copy.
     pub exception: Option<&'a Line>,
+    /// The names of the limits of its requests.
+    pub limits: Vec<String>,
 }
 
 /// A line that became no rule, or not exactly one.
@@ -54,11 +57,12 @@ pub struct Compiled<'a> {
 }
 
 /// What a line matches.
-struct Matched {
-    alternatives: Vec<Condition>,
+pub struct Matched {
+    pub alternatives: Vec<Condition>,
     /// None of these may match.
-    exceptions: Vec<Condition>,
-    inexact: Option<&'static str>,
+    pub exceptions: Vec<Condition>,
+    /// Why it matches more or fewer requests than the line.
+    pub inexact: Option<&'static str>,
 }
 
 /// The rules of `http_access` lines and, for requests that are served, of `cache` lines.
@@ -91,6 +95,7 @@ fn at_the_end<'a>(access: &[&'a Line]) -> Vec<Rule<'a>> {
         },
         line: None,
         exception: None,
+        limits: Vec::new(),
     };
     let deny = rule(Action::Deny, None);
     // Squid skips a line without an `acl`.
@@ -175,6 +180,7 @@ impl<'a> Compiled<'a> {
                 condition: condition.clone(),
                 line: Some(line),
                 exception: None,
+                limits: Vec::new(),
             });
         }
         match rules.len() > room {
@@ -240,6 +246,53 @@ impl<'a> Compiled<'a> {
         uncached
     }
 
+    /// Gives the requests that are served the limits of the first entry of `list` that matches; the
+    /// last one matches all requests.
+    ///
+    /// # Errors
+    /// The rules cannot say it; they are as before.
+    pub fn limit(&mut self, list: &[Limited], acls: &Acls) -> Result<(), String> {
+        let limited = self.limited(list, acls)?;
+        let before = std::mem::replace(&mut self.rules, limited);
+        let left_out = self.leave_out_unreachable(acls);
+        if left_out.is_err() {
+            self.rules = before;
+        }
+        left_out
+    }
+
+    fn limited(&self, list: &[Limited], acls: &Acls) -> Result<Vec<Rule<'a>>, String> {
+        let mut rules = Vec::new();
+        for rule in &self.rules {
+            if rule.action == Action::Deny {
+                rules.push(rule.clone());
+                continue;
+            }
+            for limited in list {
+                let Some(condition) = acls.and(&rule.condition, &limited.condition)? else {
+                    continue;
+                };
+                if !acls.is_writable(&condition)? {
+                    return Err(TOO_MANY_NETWORKS.to_owned());
+                }
+                let decides_all = condition == rule.condition;
+                let limits = rule.limits.iter().chain(limited.limits.iter());
+                rules.push(Rule {
+                    condition,
+                    limits: limits.cloned().collect(),
+                    ..rule.clone()
+                });
+                if decides_all {
+                    break;
+                }
+            }
+            if rules.len() > RULES_MAX {
+                return Err(format!("they need more than {RULES_MAX} rules"));
+            }
+        }
+        Ok(rules)
+    }
+
     /// Removes rules behind one that decides all of their requests.
     fn leave_out_unreachable(&mut self, acls: &Acls) -> Result<(), String> {
         let mut reached = Vec::<Rule<'a>>::new();
@@ -281,6 +334,7 @@ impl<'a> Uncached<'a> {
                 condition: condition?,
                 line: Some(self.line),
                 exception: rule.exception,
+                limits: Vec::new(),
             }),
             Err(fault) => {
                 self.fault.get_or_insert(fault);
@@ -324,7 +378,7 @@ pub fn special(line: &Line, acls: &Acls) -> Option<(String, bool)> {
 }
 
 /// What the `acl`s of a line match together.
-fn matched(line: &Line, acls: &Acls) -> Result<Matched, String> {
+pub fn matched(line: &Line, acls: &Acls) -> Result<Matched, String> {
     if line.args_from(1).is_empty() {
         return Err(acl::NO_ACL.to_owned());
     }
@@ -385,7 +439,7 @@ fn writable_opposite(alternatives: &[Condition], acls: &Acls) -> Result<Option<C
 
 /// Rules that a configuration may have.
 pub const RULES_MAX: usize = 1024;
-const TOO_MANY_NETWORKS: &str = "it needs too many networks";
+pub const TOO_MANY_NETWORKS: &str = "it needs too many networks";
 /// Most alternatives that one line excepts.
 const EXCEPTIONS_MAX: usize = 256;
 /// Clients that the proxy serves without rules.

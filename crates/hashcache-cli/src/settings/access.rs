@@ -14,6 +14,9 @@ use hashcache_proxy::{
 };
 use serde::Deserialize;
 
+use toml::Spanned;
+use toml::de::{DeValue, ValueDeserializer};
+
 use super::suggest;
 use super::words::one_of;
 use crate::fault::{Fault, Faults};
@@ -32,6 +35,7 @@ pub struct AccessTable {
     ports: Option<Vec<toml::Value>>,
     methods: Option<Vec<String>>,
     times: Option<Vec<String>>,
+    limits: Option<Vec<String>>,
     reason: Option<String>,
 }
 
@@ -57,6 +61,7 @@ impl AccessTable {
             users: each(self.users, user, ("users", USERS), &mut faults),
             groups: self.groups,
             lists: self.lists,
+            limits: self.limits,
             name: self.name,
             reason: self.reason,
             ..AccessRule::of(action.unwrap_or(AccessAction::Deny))
@@ -134,6 +139,20 @@ impl ListTable {
     }
 }
 
+/// A rule as it is written, in one line; of long ones the begin.
+pub fn in_a_line(table: &Spanned<DeValue<'_>>) -> String {
+    let written = toml::Table::deserialize(ValueDeserializer::from(table.clone()));
+    let fields = written.unwrap_or_default().into_iter();
+    let fields: Vec<String> = fields
+        .map(|(name, value)| format!("{name} = {value}"))
+        .collect();
+    let line = fields.join(", ");
+    match line.char_indices().nth(LINE_CHARS) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
 /// A port as text: it may be a number in the file.
 fn port_text(port: &toml::Value) -> String {
     match port {
@@ -185,7 +204,7 @@ fn client(word: &str) -> Result<RuleClients, &'static str> {
 }
 
 /// Names have a letter, so that no mistyped address is taken for one.
-fn is_name(word: &str) -> bool {
+pub(super) fn is_name(word: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     word.starts_with(|first: char| first.is_ascii_alphabetic()) && word.chars().all(is_part)
 }
@@ -268,12 +287,23 @@ fn rule_fault(error: &AccessRuleError, settings: &AccessSettings) -> Fault {
                 None => fault.hint("write a `[[list]]` with this name and its files"),
             }
         }
+        AccessRuleError::UnknownLimit { name } => {
+            let known = settings.limits.iter().map(String::as_str);
+            match suggest::nearest(name, known) {
+                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+                None => fault.hint("write a `[[limit]]` with this name"),
+            }
+        }
+        AccessRuleError::NoLimits => fault.hint("name a `[[limit]]`, as in limits = [\"pupil\"]"),
         AccessRuleError::Unreachable { .. } => {
             fault.hint("the first rule that matches decides: move this one up, or remove it")
         }
         _ => fault,
     }
 }
+
+/// Most characters of a rule in explanations: a rule may have thousands of destinations.
+const LINE_CHARS: usize = 300;
 
 const CLIENTS: &str = "write 10.1.0.0/16, a name of `[networks]`, `local` or `all`";
 const DESTINATIONS: &str =
@@ -304,6 +334,7 @@ mod tests {
              ports = [80, \"8000-8999\"]
              methods = [\"GET\", \"CONNECT\"]
              times = [\"Mon-Fri 08:00-15:30\"]
+             limits = [\"pupil\"]
              reason = \"Lessons.\"",
         );
         let rule = rule.unwrap();
@@ -319,6 +350,7 @@ mod tests {
         assert_eq!(rule.ports.unwrap().len(), 2);
         assert_eq!(rule.methods.unwrap(), ["GET", "CONNECT"]);
         assert_eq!(rule.times.unwrap().len(), 1);
+        assert_eq!(rule.limits.unwrap(), ["pupil"]);
     }
 
     #[test]

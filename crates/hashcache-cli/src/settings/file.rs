@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hashcache_http::{RuleSpec, Rules};
-use hashcache_proxy::{AccessRule, ListSettings, PeerSettings, Prefix, Site};
+use hashcache_proxy::{AccessRule, LimitSettings, ListSettings, PeerSettings, Prefix, Site};
 use serde::Deserialize as _;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::{Spanned, Value};
@@ -15,6 +15,7 @@ use toml::{Spanned, Value};
 use super::access::{self, AccessTable, GroupTable, ListTable};
 use super::given::{Given, Source};
 use super::keys::{self, Written};
+use super::limit::LimitTable;
 use super::mirror::MirrorTable;
 use super::peers::{PeerTable, RouteTable, WrittenRoute};
 use super::site::SiteTable;
@@ -26,10 +27,12 @@ const RULE: &str = "rule";
 const PEER: &str = "peer";
 const ROUTE: &str = "route";
 
-/// Names of the arrays of tables for access rules, lists and groups, and of the table of networks.
+/// Names of the arrays of tables for access rules, lists, groups and limits, and of the table of
+/// networks.
 const ACCESS: &str = "access";
 const LIST: &str = "list";
 const GROUP: &str = "group";
+const LIMIT: &str = "limit";
 const NETWORKS: &str = "networks";
 
 /// Name of the array of tables that holds sites.
@@ -57,6 +60,8 @@ pub struct Parsed {
     pub groups: BTreeMap<String, Vec<String>>,
     /// Its lists of hosts.
     pub lists: Vec<ListSettings>,
+    /// Its limits.
+    pub limits: Vec<LimitSettings>,
     /// Its networks by name.
     pub networks: BTreeMap<String, Vec<Prefix>>,
     /// The arrays of tables as they were written, and the table of networks.
@@ -79,6 +84,7 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
         access: vec![],
         groups: BTreeMap::new(),
         lists: vec![],
+        limits: vec![],
         networks: BTreeMap::new(),
         tables: vec![],
         faults: vec![],
@@ -103,6 +109,7 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
         access: reader.access,
         groups: reader.groups,
         lists: reader.lists,
+        limits: reader.limits,
         networks: reader.networks,
         tables: reader.tables,
         faults: reader.faults.into_iter().map(|(_, fault)| fault).collect(),
@@ -120,6 +127,7 @@ struct Reader<'a> {
     access: Vec<(String, AccessRule)>,
     groups: BTreeMap<String, Vec<String>>,
     lists: Vec<ListSettings>,
+    limits: Vec<LimitSettings>,
     networks: BTreeMap<String, Vec<Prefix>>,
     tables: Vec<(&'static str, Value)>,
     /// Faults with their line numbers.
@@ -175,11 +183,17 @@ impl Reader<'_> {
                     }
                     self.keep(GROUP, tables);
                 }
+                DeValue::Array(tables) if name == LIMIT && is_tables(value.get_ref()) => {
+                    for table in tables {
+                        self.limit(table);
+                    }
+                    self.keep(LIMIT, tables);
+                }
                 DeValue::Table(table) if name == NETWORKS => self.networks(table),
                 DeValue::Array(tables) if name == MIRROR && has_tables(value.get_ref()) => {
                     self.mirrors(line, tables);
                 }
-                _ if [RULE, PEER, ROUTE, SITE, ACCESS, LIST, GROUP].contains(&&*name) => {
+                _ if [RULE, PEER, ROUTE, SITE, ACCESS, LIST, GROUP, LIMIT].contains(&&*name) => {
                     let fault = Fault::new(format!("`{name}` must be an array of tables"))
                         .hint(format!("start each {name} with `[[{name}]]`"));
                     self.fault(line, fault);
@@ -269,7 +283,11 @@ impl Reader<'_> {
         if let Some(read) = self.read::<AccessTable>(ACCESS, table) {
             let line = self.line(table.span().start);
             match read.rule() {
-                Ok(rule) => self.access.push((self.place(line), rule)),
+                Ok(rule) => {
+                    let place = self.place(line);
+                    let written = Some(format!("{place}: {}", access::in_a_line(table)));
+                    self.access.push((place, AccessRule { written, ..rule }));
+                }
                 Err(Faults(faults)) => {
                     for fault in faults {
                         self.fault(line, fault.at(ACCESS));
@@ -309,6 +327,26 @@ impl Reader<'_> {
                 }
                 Ok(list) => self.lists.push(list),
                 Err(fault) => self.fault(self.line(table.span().start), fault.at(LIST)),
+            }
+        }
+    }
+
+    /// Reads one `[[limit]]`.
+    fn limit(&mut self, table: &Spanned<DeValue<'_>>) {
+        let Some(read) = self.read::<LimitTable>(LIMIT, table) else {
+            return;
+        };
+        let line = self.line(table.span().start);
+        match read.settings() {
+            Ok(limit) if self.limits.iter().any(|it| it.name == limit.name) => {
+                let fault = Fault::new(format!("two limits are called `{}`", limit.name));
+                self.fault(line, fault.at(LIMIT));
+            }
+            Ok(limit) => self.limits.push(limit),
+            Err(Faults(faults)) => {
+                for fault in faults {
+                    self.fault(line, fault.at(LIMIT));
+                }
             }
         }
     }
@@ -520,8 +558,8 @@ mod tests {
     #[test]
     fn an_unknown_table_is_one_fault_not_one_per_key() {
         assert_eq!(
-            faults("[limit]\nclients = 1\nupstream = 2\n"),
-            ["a.toml:1: unknown key `limit`"]
+            faults("[quota]\nclients = 1\nupstream = 2\n"),
+            ["a.toml:1: unknown key `quota`"]
         );
     }
 

@@ -516,6 +516,7 @@ pub fn unknown(name: &str) -> Fault {
             "networks",
             "access",
             "group",
+            "limit",
             "list",
             "rule",
             "site",

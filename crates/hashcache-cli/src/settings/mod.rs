@@ -11,6 +11,7 @@ mod environment;
 mod file;
 mod given;
 mod keys;
+mod limit;
 mod mirror;
 mod peers;
 mod reference;
@@ -36,8 +37,9 @@ pub use mirror::read_mirror;
 pub use peers::{CHOICES, DIRECTS, GATEWAYS};
 pub use reference::{
     ACCESS_ABOUT, ACCESS_FIELDS, DefaultValue, ENTRIES, Entry, GROUP_ABOUT, GROUP_FIELDS,
-    LIST_ABOUT, LIST_FIELDS, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT, PEER_FIELDS, ROUTE_ABOUT,
-    ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS, Topic, help,
+    LIMIT_ABOUT, LIMIT_FIELDS, LIST_ABOUT, LIST_FIELDS, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT,
+    PEER_FIELDS, ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS,
+    Topic, help,
 };
 pub use values::{PlaceBy, Values};
 
@@ -205,6 +207,7 @@ fn assemble(
         rules: access_rules,
         groups: parsed.groups,
         lists: parsed.lists,
+        limits: parsed.limits.iter().map(|it| it.name.clone()).collect(),
         networks: parsed.networks,
         nat64: effective.values.nat64_prefix.clone(),
         contact: effective.values.contact.clone(),
@@ -213,6 +216,7 @@ fn assemble(
         Ok(rules) => {
             effective.values.access = Arc::new(rules);
             effective.values.lists = access.lists;
+            effective.values.access_limits = parsed.limits;
         }
         Err(Faults(wrong)) => faults.extend(wrong),
     }

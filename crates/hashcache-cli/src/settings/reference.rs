@@ -936,7 +936,7 @@ allow_connect_port, allow_destination). [networks] gives names to networks: pupi
 [\"10.1.0.0/16\"]. A reload applies changes to the next request of every client.";
 
 /// The fields of an `[[access]]`.
-pub const ACCESS_FIELDS: [(&str, &str); 11] = [
+pub const ACCESS_FIELDS: [(&str, &str); 12] = [
     (
         "name",
         "Name on the page that refused people see; without it, the number of the rule.",
@@ -945,7 +945,7 @@ pub const ACCESS_FIELDS: [(&str, &str); 11] = [
         "action",
         "allow: served. deny: status 403, with a page that names the rule, the reason and the \
          contact. tunnel: served, and CONNECT is never intercepted. no-cache: served, but neither \
-         looked up nor stored.",
+         looked up nor stored. limit: served, within the limits of the rule.",
     ),
     (
         "clients",
@@ -990,6 +990,11 @@ pub const ACCESS_FIELDS: [(&str, &str); 11] = [
          is not interrupted.",
     ),
     (
+        "limits",
+        "Names of `[[limit]]` tables, all of which hold for the requests; with the actions limit, \
+         tunnel and no-cache.",
+    ),
+    (
         "reason",
         "Why the rule refuses, for the person who is refused.",
     ),
@@ -1003,6 +1008,55 @@ A group of users, for the condition groups of access rules.";
 pub const GROUP_FIELDS: [(&str, &str); 2] = [
     ("name", "Name in rules."),
     ("users", "Names of users, as in the file of htpasswd."),
+];
+
+/// What a `[[limit]]` is for.
+pub const LIMIT_ABOUT: &str = "\
+A limit for the requests of access rules that name it in limits. Two rules that name one limit \
+share it. What was used is kept over restarts, in a file beside the cache. http://proxy/quota, \
+asked through the proxy, shows a person what is left.";
+
+/// The fields of a `[[limit]]`.
+pub const LIMIT_FIELDS: [(&str, &str); 9] = [
+    ("name", "Name in rules and on pages."),
+    (
+        "per",
+        "client, the default: each IPv4 address or IPv6 /64 has a limit of its own. user: each \
+         user has; a client whose user is not known counts as a client. all: all have one \
+         together.",
+    ),
+    (
+        "quota",
+        "Bytes from origins; what is stored already is free.",
+    ),
+    (
+        "every",
+        "How long the quota lasts, in the time zone of the system: day, week (from Monday) or \
+         month.",
+    ),
+    (
+        "used_up",
+        "refuse, the default: when the quota is used up, what needs an origin gets status 429, and \
+         transfers and tunnels end. A size instead is the bytes per second that remain for content \
+         from origins.",
+    ),
+    (
+        "bandwidth",
+        "Bytes of content to clients per second, from the cache too. What is shared is shared \
+         equally among the clients that want it.",
+    ),
+    (
+        "burst",
+        "Bytes that may come at once after a pause; by default those of one second.",
+    ),
+    (
+        "requests",
+        "Requests per second; those beyond get status 429.",
+    ),
+    (
+        "requests_burst",
+        "Requests that may come at once after a pause; by default those of one second.",
+    ),
 ];
 
 /// What a `[[list]]` is for.

@@ -593,6 +593,36 @@ fn the_example_of_a_school_in_the_manual_can_be_read() {
 }
 
 #[test]
+fn the_example_of_limits_in_the_manual_can_be_read() {
+    let example = example_of_the_manual("### Quotas and rates");
+    let file = format!("{example}[networks]\npupils = [\"10.1.0.0/16\"]\n");
+    let effective = assembled(&file, &[], vec![]).unwrap();
+    let names: Vec<&str> = effective
+        .values
+        .access_limits
+        .iter()
+        .map(|it| &*it.name)
+        .collect();
+    assert_eq!(names, ["pupil", "video"]);
+}
+
+#[test]
+fn limits_that_are_wrong_name_their_lines() {
+    let file = "[[limit]]\nname = \"a\"\n[[limit]]\nname = \"b\"\nrequests = 1\n\
+                [[limit]]\nname = \"b\"\nrequests = 1\n[[limit]]\nnam = \"c\"\n";
+    let said = whats(assembled(file, &[], vec![]));
+    let expected = [
+        "a.toml:1: limit: the limit `a` limits nothing",
+        "a.toml:6: limit: two limits are called `b`",
+        "a.toml:10: limit: unknown field `nam`",
+    ];
+    assert_eq!(said.len(), expected.len(), "{said:?}");
+    for (said, expected) in said.iter().zip(expected) {
+        assert!(said.starts_with(expected), "{said}");
+    }
+}
+
+#[test]
 fn wrong_networks_and_rules_name_their_lines() {
     let file = "[networks]\nall = [\"10.0.0.0/8\"]\npupils = [\"10.1.0.1/16\"]\nstaff = 1\n\
                 [[access]]\naction = \"allow\"\nclints = []\n\

@@ -14,9 +14,9 @@ use hashcache::{Io, Placement, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie};
 use hashcache_proxy::{
     AccessLog, AccessRules, AllowedDestination, CertificateFiles, CollapseWait, ConnectPort,
-    Direct, Fail, GroupBy, HostOptions, Limits, LinkForward, LinkSettings, ListSettings, Listen,
-    LogFormat, Mirror, Mode, Nat64, Offline, PeerChoice, Pin, Prefix, SentHost, Settings, Site,
-    Sites,
+    Direct, Fail, GroupBy, HostOptions, LimitSettings, Limits, LinkForward, LinkSettings,
+    ListSettings, Listen, LogFormat, Mirror, Mode, Nat64, Offline, PeerChoice, Pin, Prefix,
+    SentHost, Settings, Site, Sites,
 };
 
 use super::peers::{Parent, PeersAndRoutes};
@@ -143,6 +143,8 @@ pub struct Values {
     pub login_networks: Vec<Prefix>,
     /// The lists of hosts that they name.
     pub lists: Vec<ListSettings>,
+    /// The limits that they name.
+    pub access_limits: Vec<LimitSettings>,
     /// A person to ask, for pages that refuse.
     pub contact: Option<String>,
     /// Load balancers whose connections begin with a header of the PROXY protocol.
@@ -274,6 +276,7 @@ impl Values {
                 Prefix::new(Ipv6Addr::LOCALHOST.into(), 128),
             ],
             lists: vec![],
+            access_limits: vec![],
             contact: None,
             proxy_protocol_from: vec![],
             proxy_protocol_to: vec![],
@@ -385,6 +388,7 @@ impl Values {
             login_realm: self.login_realm.clone(),
             login_networks: self.login_networks.clone(),
             lists: self.lists.clone(),
+            access_limits: self.access_limits.clone(),
             proxy_protocol_from: self.proxy_protocol_from.clone(),
             proxy_protocol_to: self.proxy_protocol_to.clone(),
             allow_purge: self.allow_purge.clone(),

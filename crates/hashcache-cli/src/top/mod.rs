@@ -7,6 +7,8 @@
 mod screen;
 
 use std::io::{IsTerminal as _, stdout};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
@@ -19,10 +21,10 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use serde_json::Value;
 
 use self::screen::{Shown, draw};
-use crate::admin_client::{AdminArgs, AdminClient};
+use crate::admin_client::{address, token, view};
 use crate::fault::Fault;
 use crate::output::say;
-use crate::settings::Environment;
+use crate::settings::{self, Environment, given_flags};
 
 /// Arguments of `hashcache top`.
 #[derive(Args, Clone, Debug)]
@@ -33,16 +35,51 @@ pub struct TopArgs {
     /// Print the figures once, as JSON
     #[arg(long)]
     json: bool,
-    /// The proxy to ask.
-    #[command(flatten)]
-    proxy: AdminArgs,
+    /// Configuration file of the proxy
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Admin address of the proxy [default: from the configuration]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// File with the token, for a proxy on another machine [default: from the configuration]
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<String>,
+}
+
+/// The proxy that is asked.
+#[derive(Clone, Debug)]
+struct Watched {
+    admin: SocketAddr,
+    token: Option<String>,
+}
+
+impl Watched {
+    /// Without a readable token file no token is sent: on the same machine the proxy asks for none.
+    fn new(args: &TopArgs, environment: &Environment) -> anyhow::Result<Self> {
+        let given = given_flags([
+            ("admin", &args.admin),
+            ("admin-token-file", &args.admin_token_file),
+        ]);
+        let effective = settings::load(args.config.as_deref(), given, environment)?;
+        let token = match args.admin_token_file {
+            Some(_) => Some(token(&effective)?),
+            None => token(&effective).ok(),
+        };
+        let admin = address(&effective)?;
+        Ok(Self { admin, token })
+    }
+
+    fn view(&self) -> anyhow::Result<Value> {
+        let text = view(self.admin, "/-/view", self.token.as_deref())?;
+        serde_json::from_str(&text).context("the answer is no JSON")
+    }
 }
 
 /// Shows the figures until a key ends it, or the proxy is gone.
 pub fn run(args: &TopArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let client = AdminClient::new(&args.proxy, environment)?;
+    let proxy = Watched::new(args, environment)?;
     // Before the screen is taken: an error must be readable.
-    let first = view(&client)?;
+    let first = proxy.view()?;
     if args.json {
         say(&format!("{first:#}\n"));
         return Ok(ExitCode::SUCCESS);
@@ -51,8 +88,8 @@ pub fn run(args: &TopArgs, environment: &Environment) -> anyhow::Result<ExitCode
         let fault = Fault::new("standard output is not a terminal");
         return Err(fault.hint("`--json` prints the figures once").into());
     }
-    let shown = Shown::new(client.address().to_string(), first);
-    let views = ask_again(client)?;
+    let shown = Shown::new(proxy.admin.to_string(), first);
+    let views = ask_again(proxy)?;
     // Restores the terminal if this program panics.
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let ended = watch(&mut terminal, &views, shown);
@@ -61,19 +98,14 @@ pub fn run(args: &TopArgs, environment: &Environment) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-fn view(client: &AdminClient) -> anyhow::Result<Value> {
-    let text = client.get("/-/view")?;
-    serde_json::from_str(&text).context("the answer is no JSON")
-}
-
 /// The figures, asked for every two seconds by a thread: a proxy that hangs must not keep the
 /// program from ending.
-fn ask_again(client: AdminClient) -> anyhow::Result<Receiver<anyhow::Result<Value>>> {
+fn ask_again(proxy: Watched) -> anyhow::Result<Receiver<anyhow::Result<Value>>> {
     let (sender, views) = mpsc::sync_channel(1);
     let asking = move || {
         loop {
             thread::sleep(EVERY);
-            if sender.send(view(&client)).is_err() {
+            if sender.send(proxy.view()).is_err() {
                 return;
             }
         }
@@ -92,7 +124,7 @@ fn watch(
 ) -> anyhow::Result<()> {
     #[expect(clippy::disallowed_methods, reason = "a terminal shows the present")]
     let now = Instant::now;
-    let mut answered = now();
+    let (mut answered, mut failure) = (now(), None);
     loop {
         terminal.draw(|frame| draw(frame, &shown))?;
         if event::poll(KEYS)? && is_end(&event::read()?) {
@@ -103,10 +135,16 @@ fn watch(
                 answered = now();
                 shown.update(view);
             }
-            Ok(Err(error)) if now() - answered >= GONE => return Err(error),
-            Ok(Err(error)) => shown.fail(&error),
+            Ok(Err(error)) => {
+                shown.fail(&error);
+                failure = Some(error);
+            }
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => anyhow::bail!("the figures are not asked for"),
+        }
+        if now() - answered >= GONE {
+            let hangs = || Fault::new("the proxy does not answer").into();
+            return Err(failure.unwrap_or_else(hangs));
         }
     }
 }

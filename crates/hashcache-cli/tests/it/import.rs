@@ -84,10 +84,6 @@ fn a_school_keeps_its_rules_lists_and_users() {
             "squid.conf:39: refresh_pattern",
             "squid.conf:44: dns_nameservers",
             "squid.conf:46: via off",
-            "squid.conf:47: delay_pools",
-            "squid.conf:48: delay_class",
-            "squid.conf:49: delay_access",
-            "squid.conf:50: delay_parameters",
         ],
     );
     assert!(outcome.stderr.contains("NOT DENIED"), "{}", outcome.stderr);
@@ -100,10 +96,14 @@ fn a_school_keeps_its_rules_lists_and_users() {
             "allow_connect_port = [\"443\", \"8443\"]\n",
             "login_networks = [\"10.2.0.0/16\", \"127.0.0.0/8\", \"::1/128\"]\n",
             "contact = \"it@greenfield.example\"\n",
+            "# squid.conf:49: delay_access 1 allow pupils\n\
+             # Squid does not slow hits down. Here they are too.\n\
+             [[limit]]\nname = \"pool-1-client\"\nper = \"client\"\n\
+             bandwidth = \"64000\"\nburst = \"128000\"\n",
             "# squid.conf:24: http_access deny blocked\n[[access]]\naction = \"deny\"\n\
              lists = [\"blocked\"]\n",
-            "# For the exceptions of squid.conf:27.\n[[access]]\naction = \"allow\"\n\
-             clients = [\"exam\"]\n",
+            "# For the exceptions of squid.conf:27.\n[[access]]\naction = \"limit\"\n\
+             limits = [\"pool-1-client\"]\nclients = [\"exam\"]\n",
         ],
     );
     has_in_order(
@@ -115,6 +115,8 @@ fn a_school_keeps_its_rules_lists_and_users() {
              times = [\"Mon-Fri 08:00-15:30\"]\n",
             "users = [\"okafor\"]\n",
             "groups = [\"squid-users\"]\n",
+            "action = \"limit\"\nlimits = [\"pool-1-client\"]\nclients = [\"pupils\"]\n\n",
+            "action = \"allow\"\nclients = [\"staff\"]\n",
             "[[list]]\nname = \"blocked\"\n",
             "[[group]]\nname = \"squid-users\"\nusers = [\"lee\", \"okafor\"]\n",
             "[[rule]]\npath = [",

@@ -64,6 +64,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         proxy_protocol_to: vec![],
         access: Arc::default(),
         lists: vec![],
+        access_limits: vec![],
         htpasswd: vec![],
         login_realm: String::new(),
         login_networks: vec![],

@@ -769,7 +769,7 @@ async fn a_program_that_refuses_gets_a_tunnel_from_its_third_try_on_and_another_
     let home = Home::new();
     let root = authority(&home, &[]);
     let site = Site::start(&pair("a.localhost"), Clients::Anybody).await;
-    let proxy = proxy(&home, &site, "a.localhost", &[]);
+    let proxy = proxy(&home, &site, "a.localhost", &["--log-format=combined"]);
     let host = format!("a.localhost:{}", site.port());
     let believer = Program::new(&root, HTTP_1);
     // Trusts only the origin's certificate, as programs with a pinned certificate do.
@@ -1157,6 +1157,48 @@ async fn a_dot_behind_the_host_of_a_connect_is_no_way_around_interception() {
     let head = get(&mut inside, &host, "/").await;
     assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
     assert_eq!(site.requests(), 0);
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_inside_an_intercepted_connection_are_counted_by_their_limits() {
+    let home = Home::new();
+    let root = authority(&home, &[]);
+    let site = Site::start(&pair("a.localhost"), Clients::Anybody).await;
+    let rules = "
+        [[limit]]
+        name = \"calm\"
+        quota = \"1MiB\"
+        every = \"month\"
+        requests = 1
+        requests_burst = 3
+        [[access]]
+        action = \"limit\"
+        limits = [\"calm\"]";
+    let proxy = with_rules(&home, &site, rules);
+    let host = format!("a.localhost:{}", site.port());
+    let program = Program::new(&root, HTTP_1);
+    let mut inside = program
+        .reach(&proxy, "a.localhost", site.port())
+        .await
+        .unwrap();
+    let head = get(&mut inside, &host, "/").await;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    let bytes = "hashcache_quota_bytes_total{limit=\"calm\"}";
+    let fetched = proxy.figure(bytes).await;
+    assert_ne!(fetched, "0");
+    let mut heads = Vec::new();
+    for _ in 0..20 {
+        heads.push(get(&mut inside, &host, "/").await);
+    }
+    let refused = heads.iter().find(|head| head.starts_with("HTTP/1.1 429 "));
+    let refused = refused
+        .expect("20 requests take no 18 s")
+        .to_ascii_lowercase();
+    assert!(refused.contains("\r\nretry-after: 1\r\n"), "{refused}");
+    assert!(refused.contains("\r\nproxy-status: "), "{refused}");
+    assert_eq!(site.requests(), 1);
+    assert_eq!(proxy.figure(bytes).await, fetched, "hits are free");
     proxy.end();
 }
 

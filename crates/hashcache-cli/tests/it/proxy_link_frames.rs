@@ -286,7 +286,8 @@ fn version_of(number: u32) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_version_is_sent_as_what_differs_from_the_stored_one() {
-    let pair = roomy().await;
+    let flags = ["--memory=256MiB", "--log-format=combined"];
+    let pair = Pair::start(&flags, &flags).await;
     let origin = changing_origin("max-age=0").await;
     let url = origin.url("/release");
     let (first, bytes) = get(&pair, &url, &[]).await;

@@ -5,6 +5,7 @@
     reason = "what these helpers do is part of the tests"
 )]
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 use crate::Home;
+use crate::explain::explain;
 use crate::proxy_process::Proxy;
 
 const NAMES: [&str; 3] = ["box-a", "box-b", "box-c"];
@@ -161,6 +163,32 @@ async fn each_url_is_fetched_once_and_written_by_its_owner_alone() {
         }
         assert_eq!(stored, share, "{}", NAMES[n]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_owner_that_is_explained_is_the_box_that_fetches() {
+    let origin = origin().await;
+    let boxes = Boxes::new("").await;
+    let admin = boxes.running[0].as_ref().unwrap().admin();
+    let mut owners = BTreeSet::new();
+    for url in urls(&origin) {
+        let (answer, told) = explain(&boxes.home, admin, &[&url]);
+        let owner = match answer["route"]["owner"].as_str().unwrap() {
+            "this box" => NAMES[0],
+            name => name,
+        };
+        assert!(told.contains("owned by: "), "{told}");
+        assert_eq!(
+            told.contains("the member that owns the URL and stores it"),
+            owner != NAMES[0],
+            "{told}"
+        );
+        boxes.get(0, &url).await;
+        let requests = origin.requests();
+        assert_eq!(last_via(requests.last().unwrap()), owner, "{told}");
+        owners.insert(owner.to_owned());
+    }
+    assert_eq!(owners.len(), NAMES.len(), "{owners:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

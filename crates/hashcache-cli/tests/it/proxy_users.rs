@@ -27,7 +27,7 @@ bert:$2y$04$bvIG6Nmid91Mu9RcmmWZfO9uJIet1vZ5RxKoHcc2APXp/vBHdBvP.
 ";
 /// `anna:right:1`, `bert:right:1`, `anna:wrong`, and a user whose name is not UTF-8.
 pub const ANNA: &str = "Basic YW5uYTpyaWdodDox";
-const BERT: &str = "Basic YmVydDpyaWdodDox";
+pub const BERT: &str = "Basic YmVydDpyaWdodDox";
 const WRONG: &str = "Basic YW5uYTp3cm9uZw==";
 const NO_TEXT: &str = "Basic /zpyaWdodDox";
 

@@ -62,7 +62,10 @@ impl Embedded {
     pub(super) fn of(action: AccessAction) -> Self {
         match action {
             AccessAction::Deny => Self::Possible,
-            AccessAction::Allow | AccessAction::Tunnel | AccessAction::NoCache => Self::Certain,
+            AccessAction::Allow
+            | AccessAction::Tunnel
+            | AccessAction::NoCache
+            | AccessAction::Limit => Self::Certain,
         }
     }
 }

@@ -27,7 +27,10 @@ pub(crate) enum RequestUser<'a> {
 
 /// The first rule that can match needs the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct UserNeeded;
+pub(crate) struct UserNeeded {
+    /// The number of that rule, from 0.
+    pub(crate) rule: usize,
+}
 
 /// A request, as far as rules look at it.
 #[derive(Clone, Copy, Debug)]

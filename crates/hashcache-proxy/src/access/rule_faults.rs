@@ -3,14 +3,14 @@
 //! Called by `rules` for each rule while it compiles them.
 
 use super::rule_set::RULES_MAX;
-use super::settings::{AccessRule, AccessSettings};
+use super::settings::{AccessAction, AccessRule, AccessSettings};
 
 /// Why rules could not be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessRuleError {
     /// There are too many.
-    #[error("more than {RULES_MAX} rules or {LISTS_MAX} lists")]
+    #[error("more than {RULES_MAX} rules, {LISTS_MAX} lists or {LIMITS_MAX} limits")]
     TooMany,
     /// A list of a rule is empty.
     #[error("`{condition}` is empty: the rule would match nothing")]
@@ -36,6 +36,18 @@ pub enum AccessRuleError {
         /// The name.
         name: String,
     },
+    /// A rule names a limit that there is not.
+    #[error("there is no limit called `{name}`")]
+    UnknownLimit {
+        /// The name.
+        name: String,
+    },
+    /// The action needs limits, and the rule names none.
+    #[error("`limits` must name a limit")]
+    NoLimits,
+    /// The action knows no limits.
+    #[error("`limits` goes with the actions `limit`, `tunnel` and `no-cache`")]
+    LimitsOutOfPlace,
     /// Two rules have one name.
     #[error("two rules are called `{name}`")]
     NameTwice {
@@ -67,7 +79,21 @@ pub(super) fn faults_of(
 ) -> impl Iterator<Item = AccessRuleError> {
     let empty = empty_conditions(rule);
     let unknown = unknown_groups(rule, settings);
-    empty.chain(unknown).chain(name_twice(earlier, rule))
+    let limits = limits_out_of_place(rule);
+    empty
+        .chain(unknown)
+        .chain(limits)
+        .chain(name_twice(earlier, rule))
+}
+
+fn limits_out_of_place(rule: &AccessRule) -> Option<AccessRuleError> {
+    match (rule.action, rule.limits.as_deref()) {
+        (AccessAction::Limit, None) | (_, Some([])) => Some(AccessRuleError::NoLimits),
+        (AccessAction::Allow | AccessAction::Deny, Some(_)) => {
+            Some(AccessRuleError::LimitsOutOfPlace)
+        }
+        _ => None,
+    }
 }
 
 fn empty_conditions(rule: &AccessRule) -> impl Iterator<Item = AccessRuleError> {
@@ -104,3 +130,5 @@ fn name_twice(earlier: &[AccessRule], rule: &AccessRule) -> Option<AccessRuleErr
 
 /// Most lists: one bit each.
 pub(super) const LISTS_MAX: usize = 64;
+/// Most limits: one bit each.
+pub(super) const LIMITS_MAX: usize = 64;

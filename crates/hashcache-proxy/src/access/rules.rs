@@ -18,7 +18,7 @@ use super::host_rules::{Embedded, HostRules, RequestHashes};
 use super::name_set::HostHashes;
 use super::request::{AccessRequest, Decision, RequestUser, UserNeeded};
 use super::rule_clients::Clients;
-use super::rule_faults::{AccessRuleError, AccessRuleFault, LISTS_MAX, faults_of};
+use super::rule_faults::{AccessRuleError, AccessRuleFault, LIMITS_MAX, LISTS_MAX, faults_of};
 use super::rule_set::{RULES_MAX, RuleSet};
 use super::settings::{AccessAction, AccessRule, AccessSettings};
 use super::times::{WeekMinute, WeekSpan};
@@ -80,6 +80,7 @@ struct ListUnion {
 #[derive(Debug)]
 struct Rule {
     label: Box<str>,
+    written: Option<Box<str>>,
     reason: Option<Box<str>>,
     action: AccessAction,
     is_blanket: bool,
@@ -88,6 +89,8 @@ struct Rule {
     union: usize,
     clients: Clients,
     times: Box<[WeekSpan]>,
+    /// One bit for each limit.
+    limits: u64,
 }
 
 impl AccessRules {
@@ -97,7 +100,10 @@ impl AccessRules {
     /// All faults of all rules.
     pub fn new(settings: &AccessSettings) -> Result<Self, Vec<AccessRuleFault>> {
         let written = &settings.rules;
-        if written.len() > RULES_MAX || settings.lists.len() > LISTS_MAX {
+        let has_too_many = written.len() > RULES_MAX
+            || settings.lists.len() > LISTS_MAX
+            || settings.limits.len() > LIMITS_MAX;
+        if has_too_many {
             let (rule, error) = (RULES_MAX, AccessRuleError::TooMany);
             return Err(vec![AccessRuleFault { rule, error }]);
         }
@@ -112,7 +118,8 @@ impl AccessRules {
             faults_of(rule, earlier, settings).for_each(&mut fault);
             let clients = Clients::new(rule, settings).map_err(&mut fault);
             let lists = list_mask(rule, settings).map_err(&mut fault);
-            let (Ok(clients), Ok(lists)) = (clients, lists) else {
+            let limits = limit_mask(rule, settings).map_err(&mut fault);
+            let (Ok(clients), Ok(lists), Ok(limits)) = (clients, lists, limits) else {
                 continue;
             };
             if faults.len() == fault_count
@@ -123,7 +130,7 @@ impl AccessRules {
             }
             let union = union_of(lists, Embedded::of(rule.action), &mut unions);
             unions[union].rules.insert(number);
-            rules.push(Rule::new((number, rule), clients, union));
+            rules.push(Rule::new((number, rule), clients, (union, limits)));
         }
         if !faults.is_empty() {
             return Err(faults);
@@ -271,7 +278,7 @@ impl AccessRules {
         };
         let rule = &self.rules[number];
         if rule.needs_user && request.user == RequestUser::Unknown {
-            return Err(UserNeeded);
+            return Err(UserNeeded { rule: number });
         }
         Ok(Decision {
             action: rule.action,
@@ -346,9 +353,42 @@ impl AccessRules {
         &self.rules[rule].label
     }
 
+    /// What a rule does.
+    pub(crate) fn action(&self, rule: usize) -> AccessAction {
+        self.rules[rule].action
+    }
+
+    /// What the operator wrote, and where.
+    pub(crate) fn written(&self, rule: usize) -> Option<&str> {
+        self.rules[rule].written.as_deref()
+    }
+
     /// The reason of a rule, for the page that refuses.
     pub(crate) fn reason(&self, rule: usize) -> Option<&str> {
         self.rules[rule].reason.as_deref()
+    }
+
+    /// The limits of a rule, one bit each.
+    pub(crate) fn limits(&self, rule: usize) -> u64 {
+        self.rules[rule].limits
+    }
+
+    /// The limits that any rule may set for requests of a client and this user.
+    pub(crate) fn limits_of(&self, client: &ClientRules, user: RequestUser<'_>) -> u64 {
+        let mut rules = client.rules.clone();
+        rules.keep_only(self.users.of(user));
+        let limits = rules.iter().map(|rule| self.rules[rule].limits);
+        limits.fold(0, |all, limits| all | limits)
+    }
+
+    /// The limits that rules name, one bit each.
+    pub(crate) fn named_limits(&self) -> u64 {
+        self.rules.iter().fold(0, |all, rule| all | rule.limits)
+    }
+
+    /// Whether a rule asks for the user.
+    pub(crate) fn need_users(&self) -> bool {
+        self.rules.iter().any(|rule| rule.needs_user)
     }
 
     /// The person to ask, for the page that refuses.
@@ -358,13 +398,18 @@ impl AccessRules {
 }
 
 impl Rule {
-    fn new((number, rule): (usize, &AccessRule), clients: Clients, union: usize) -> Self {
+    fn new(
+        (number, rule): (usize, &AccessRule),
+        clients: Clients,
+        (union, limits): (usize, u64),
+    ) -> Self {
         let label = match &rule.name {
             Some(name) => name.clone(),
             None => format!("rule {}", number + 1),
         };
         Self {
             label: label.into(),
+            written: rule.written.as_deref().map(Box::from),
             reason: rule.reason.as_deref().map(Box::from),
             action: rule.action,
             is_blanket: rule.is_blanket(),
@@ -372,6 +417,7 @@ impl Rule {
             union,
             clients,
             times: rule.times.clone().unwrap_or_default().into(),
+            limits,
         }
     }
 }
@@ -406,6 +452,15 @@ fn list_mask(rule: &AccessRule, settings: &AccessSettings) -> Result<u64, Access
     rule.lists.iter().flatten().try_fold(0, |mask, name| {
         let number = settings.lists.iter().position(|list| list.name == *name);
         let number = number.ok_or_else(|| AccessRuleError::UnknownList { name: name.clone() })?;
+        Ok(mask | 1 << number)
+    })
+}
+
+/// The limits of a rule, one bit for each.
+fn limit_mask(rule: &AccessRule, settings: &AccessSettings) -> Result<u64, AccessRuleError> {
+    rule.limits.iter().flatten().try_fold(0, |mask, name| {
+        let number = settings.limits.iter().position(|limit| limit == name);
+        let number = number.ok_or_else(|| AccessRuleError::UnknownLimit { name: name.clone() })?;
         Ok(mask | 1 << number)
     })
 }

@@ -24,15 +24,18 @@ pub enum AccessAction {
     Tunnel,
     /// They are served by the origin: nothing is looked up or stored.
     NoCache,
+    /// They are served within the limits that the rule names.
+    Limit,
 }
 
 impl AccessAction {
     /// The words for actions.
-    pub const ALL: [(&'static str, Self); 4] = [
+    pub const ALL: [(&'static str, Self); 5] = [
         ("allow", Self::Allow),
         ("deny", Self::Deny),
         ("tunnel", Self::Tunnel),
         ("no-cache", Self::NoCache),
+        ("limit", Self::Limit),
     ];
 }
 
@@ -72,8 +75,12 @@ pub struct AccessRule {
     pub methods: Option<Vec<String>>,
     /// Times of the local week.
     pub times: Option<Vec<WeekSpan>>,
+    /// Limits within which the requests are served, by their names.
+    pub limits: Option<Vec<String>>,
     /// The reason, for the page that refuses.
     pub reason: Option<String>,
+    /// The rule as the operator wrote it, and where, for explanations.
+    pub written: Option<String>,
 }
 
 impl AccessRule {
@@ -90,7 +97,9 @@ impl AccessRule {
             ports: None,
             methods: None,
             times: None,
+            limits: None,
             reason: None,
+            written: None,
         }
     }
 
@@ -130,6 +139,8 @@ pub struct AccessSettings {
     pub groups: BTreeMap<String, Vec<String>>,
     /// The lists that rules may name.
     pub lists: Vec<ListSettings>,
+    /// The limits that rules may name, by their names; the proxy has them by these numbers.
+    pub limits: Vec<String>,
     /// Names for networks.
     pub networks: BTreeMap<String, Vec<Prefix>>,
     /// Prefixes of this network's translators, besides the well-known one: an address within one is

@@ -3,6 +3,7 @@
 //! Read from the settings; asked by `rules` once a minute. Invariant: a span of hours that ends at
 //! or before its beginning ends on the next day, which is part of the day on which it began.
 
+use std::fmt;
 use std::str::FromStr;
 
 /// A minute of the local week; 0 is Monday, 00:00.
@@ -16,6 +17,14 @@ impl WeekMinute {
         let minute = seconds.div_euclid(60) + 3 * i64::from(DAY);
         let minute = minute.rem_euclid(7 * i64::from(DAY));
         Self(u16::try_from(minute).unwrap_or_default())
+    }
+}
+
+impl fmt::Display for WeekMinute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (day, at) = (self.0 / DAY, self.0 % DAY);
+        let day = DAYS.get(usize::from(day)).copied().unwrap_or_default();
+        write!(f, "{day} {:02}:{:02}", at / 60, at % 60)
     }
 }
 
@@ -124,6 +133,7 @@ mod tests {
         assert_eq!(WeekMinute::of_local(1_795_391_999), WeekMinute(7 * DAY - 1));
         assert_eq!(WeekMinute::of_local(0), WeekMinute(3 * DAY));
         assert_eq!(WeekMinute::of_local(-1), WeekMinute(3 * DAY - 1));
+        assert_eq!(WeekMinute::of_local(-1).to_string(), "Wed 23:59");
     }
 
     #[test]

@@ -130,6 +130,8 @@ pub(crate) enum Outcome {
     VaryMiss,
     /// `fwd=stale`: there is a new response.
     Stale,
+    /// `fwd=stale`: the stored response could not be validated, and must not be served unvalidated.
+    StaleFailed,
     /// `fwd=request`: the client wanted the origin's answer.
     Request,
     /// `fwd=bypass`: not to be cached, by rule.
@@ -178,6 +180,15 @@ pub(super) struct OutcomeWords {
 }
 
 impl Outcome {
+    /// The outcome of a request that was answered with `status`. An error does not replace a stale
+    /// response; its validation has failed. Squid draws the line at 500 too.
+    pub(crate) fn with_status(self, status: u16) -> Self {
+        match self {
+            Self::Stale if status >= 500 => Self::StaleFailed,
+            outcome => outcome,
+        }
+    }
+
     /// Whether this is about a connection, whose requests are counted separately.
     fn is_connection(self) -> bool {
         matches!(self, Self::Tunnel | Self::Intercepted)
@@ -199,6 +210,7 @@ impl Outcome {
             Self::Miss => ("uri-miss", "TCP_MISS", Some(OutcomeClass::Miss)),
             Self::VaryMiss => ("vary-miss", "TCP_MISS", Some(OutcomeClass::Miss)),
             Self::Stale => ("stale", "TCP_REFRESH_MODIFIED", Some(OutcomeClass::Miss)),
+            Self::StaleFailed => ("stale", "TCP_REFRESH_FAIL_ERR", Some(OutcomeClass::Miss)),
             Self::Request => (
                 "request",
                 "TCP_CLIENT_REFRESH_MISS",

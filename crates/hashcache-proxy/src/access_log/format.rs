@@ -3,9 +3,10 @@
 //! Called by `WorkerLog::write` under the worker's lock, so it is optimised: numbers by `itoa`, the
 //! date once a second, no allocation except to grow the buffer.
 //!
-//! Invariant: one call appends exactly one line, whatever the client sent. Squid and combined lines
-//! have `id=`, `error=`, `link_bytes=` and `link_coding=` after the fields of their format, where
-//! parsers ignore them. Times are UTC.
+//! Invariant: one call appends exactly one line, whatever the client sent. Combined lines have
+//! `id=`, `error=`, `link_bytes=` and `link_coding=` after the fields of their format, where
+//! parsers ignore them. Squid's lines have ten fields and nothing else: calamaris calls longer ones
+//! invalid. Times are UTC.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,6 +16,7 @@ use http::Version;
 
 use super::entry::{LogEntry, Outcome};
 use super::escape::{self, Quoting};
+use crate::clock::UnixMillis;
 use crate::settings::LogFormat;
 
 /// The form of the lines, equal for all workers.
@@ -68,12 +70,12 @@ impl Formatter {
         }
     }
 
-    /// Appends the line of `entry`.
-    pub(super) fn push(&mut self, line: &mut Vec<u8>, entry: &LogEntry<'_>) {
+    /// Appends the line of `entry`, whose last byte was sent at `end`.
+    pub(super) fn push(&mut self, line: &mut Vec<u8>, entry: &LogEntry<'_>, end: UnixMillis) {
         // One growth instead of several; nearly all lines are shorter.
         line.reserve(1 << 10);
         match self.style.format {
-            LogFormat::Squid => self.push_squid(line, entry),
+            LogFormat::Squid => self.push_squid(line, entry, end),
             LogFormat::Combined => self.push_combined(line, entry),
             LogFormat::Json => self.push_json(line, entry),
         }
@@ -102,15 +104,13 @@ impl Formatter {
         push_or_dash(line, user.as_bytes(), Quoting::Url, FIELD_BYTES);
     }
 
-    fn push_squid(&self, line: &mut Vec<u8>, entry: &LogEntry<'_>) {
+    fn push_squid(&self, line: &mut Vec<u8>, entry: &LogEntry<'_>, end: UnixMillis) {
         // Squid logs the time of the end.
-        let took_ms = millis(entry.duration);
-        let end_ms = entry.start.0.saturating_add(took_ms);
-        push_number(line, end_ms / 1000);
+        push_number(line, end.seconds());
         line.push(b'.');
-        push_padded(line, end_ms % 1000, 3, b'0');
+        push_padded(line, end.subsec_millis(), 3, b'0');
         line.push(b' ');
-        push_padded(line, took_ms, 6, b' ');
+        push_padded(line, millis(entry.duration), 6, b' ');
         line.push(b' ');
         self.push_client(line, entry.client.ip());
         line.push(b' ');
@@ -142,7 +142,6 @@ impl Formatter {
         }
         line.push(b' ');
         push_or_dash(line, media_type(entry), Quoting::Url, FIELD_BYTES);
-        push_id_and_error(line, entry);
     }
 
     fn push_combined(&mut self, line: &mut Vec<u8>, entry: &LogEntry<'_>) {

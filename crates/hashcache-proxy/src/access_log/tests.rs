@@ -4,7 +4,7 @@ use std::path::Path;
 
 use http::Version;
 
-use super::writer::RETRY_TIME;
+use super::writer::{LINE_END_BYTES, RETRY_TIME};
 use super::*;
 use crate::clock::UnixMillis;
 
@@ -88,6 +88,7 @@ fn by_hand(room: usize, queue_bytes: usize) -> (AccessLogger, LogWriterThread, A
     let log = AccessLogger {
         shared: Some(shared),
         style: STYLE,
+        clock: Some(Arc::new(Clock::start(None))),
         writer_thread: Some(thread::current()),
         ended: None,
         queue_bytes,
@@ -97,12 +98,14 @@ fn by_hand(room: usize, queue_bytes: usize) -> (AccessLogger, LogWriterThread, A
 
 fn line_bytes() -> usize {
     let mut line = Vec::new();
-    Formatter::new(STYLE).push(&mut line, &entry());
+    Formatter::new(STYLE).push(&mut line, &entry(), UnixMillis(SECOND * 1000));
     line.len()
 }
 
 fn to_file(path: &Path) -> AccessLogger {
-    AccessLogger::start_with(LogSink::file(path.to_owned()).unwrap(), STYLE, QUEUE_BYTES).unwrap()
+    let clock = Arc::new(Clock::start(None));
+    let sink = LogSink::file(path.to_owned()).unwrap();
+    AccessLogger::start_with(sink, STYLE, &clock, QUEUE_BYTES).unwrap()
 }
 
 /// Waits for the log's thread, which needs no time but its turn.
@@ -134,6 +137,11 @@ fn lines_of_all_workers_are_in_the_file_when_the_log_has_stopped() {
     let text = std::fs::read_to_string(&path).unwrap();
     assert_eq!(text.lines().count(), 2000);
     assert_eq!(text.len(), 2000 * line_bytes());
+    let times: Vec<&str> = text.lines().map(|line| &line[..14]).collect();
+    assert!(
+        times.is_sorted(),
+        "lines are not in the order of their times"
+    );
     assert_eq!(
         log.figures(),
         LogFigures {
@@ -160,8 +168,26 @@ fn a_sleeping_log_is_woken_by_every_line() {
 }
 
 #[test]
+fn lines_of_workers_are_merged_by_the_times_at_which_requests_ended() {
+    let (log, mut writer_thread, disk) = by_hand(usize::MAX, usize::MAX);
+    let workers = [log.worker(), log.worker(), log.worker()];
+    let ends = [[1, 5, 5], [0, 2, 9], [5, 6, 7]];
+    let pending = lock(&log.shared.as_ref().unwrap().buffers).clone();
+    for (pending, ends) in pending.iter().zip(ends) {
+        for end in ends {
+            let write = |text: &mut Vec<u8>| text.extend(format!("{end}\n").into_bytes());
+            lock(pending).lines.push(UnixMillis(end), write);
+        }
+    }
+    writer_thread.round(Duration::ZERO);
+    assert_eq!(lock(&disk).written, b"0\n1\n2\n5\n5\n5\n6\n7\n9\n");
+    drop(workers);
+}
+
+#[test]
 fn what_does_not_fit_the_queue_is_dropped_and_counted() {
-    let (log, mut writer_thread, disk) = by_hand(usize::MAX, 10 * line_bytes());
+    let queue_bytes = 10 * (line_bytes() + LINE_END_BYTES);
+    let (log, mut writer_thread, disk) = by_hand(usize::MAX, queue_bytes);
     let worker = log.worker();
     for _ in 0..15 {
         worker.write(&entry());
@@ -296,6 +322,7 @@ fn a_log_that_is_not_wanted_costs_nothing_and_takes_lines_all_the_same() {
     let log = AccessLogger {
         shared: None,
         style: STYLE,
+        clock: None,
         writer_thread: None,
         ended: None,
         queue_bytes: 0,

@@ -3,7 +3,8 @@
 //! Started by `AccessLogger`, it collects the workers' buffers and writes them out. A write that
 //! fails stops the log: lines are dropped and counted until a try, ten seconds later, succeeds.
 //!
-//! Invariant: a line broken off by a full disk is ended before the next one begins.
+//! Invariants: a line broken off by a full disk is ended before the next one begins. Lines are
+//! written in the order of their times.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Access, access};
 
 use super::format::Formatter;
+use crate::clock::UnixMillis;
 
 /// The destination of the lines.
 pub(super) enum LogSink {
@@ -85,7 +87,9 @@ pub(super) fn can_open(path: &Path) -> io::Result<()> {
 pub(super) struct LogWriterThread {
     sink: LogSink,
     shared: Arc<LogShared>,
-    /// Lines being written; swapped with a worker's empty buffer.
+    /// What was taken from each worker.
+    taken: Vec<Lines>,
+    /// Lines being written.
     batch: Vec<u8>,
     /// When to try again after a failure, since the start of the thread.
     retry_at: Option<Duration>,
@@ -98,6 +102,7 @@ impl LogWriterThread {
         Self {
             sink,
             shared,
+            taken: Vec::new(),
             batch: Vec::new(),
             retry_at: None,
             torn: false,
@@ -135,15 +140,10 @@ impl LogWriterThread {
 
     /// Collects and writes once; true if there was anything.
     pub(super) fn round(&mut self, now: Duration) -> bool {
-        let buffers = lock(&self.shared.buffers).clone();
-        let mut busy = false;
-        for buffer in buffers {
-            self.batch.clear();
-            std::mem::swap(&mut self.batch, &mut lock(&buffer).lines);
-            if !self.batch.is_empty() {
-                busy = true;
-                self.write_batch(now);
-            }
+        self.collect();
+        let busy = !self.batch.is_empty();
+        if busy {
+            self.write_batch(now);
         }
         if self.shared.reopen.swap(false, Relaxed) {
             match self.sink.reopen() {
@@ -157,6 +157,22 @@ impl LogWriterThread {
             self.shared.stopped.store(self.retry_at.is_some(), Relaxed);
         }
         busy
+    }
+
+    /// Takes the lines of all workers and merges them by their times.
+    ///
+    /// All buffers are locked at once, and a worker takes the time of a line while it has the lock.
+    /// So each line that is written later has a later time than all lines that are taken here.
+    fn collect(&mut self) {
+        let buffers = lock(&self.shared.buffers).clone();
+        self.taken.resize_with(buffers.len(), Lines::default);
+        self.taken.iter_mut().for_each(Lines::clear);
+        let locked: Vec<_> = buffers.iter().map(|buffer| lock(buffer)).collect();
+        for (mut pending, taken) in locked.into_iter().zip(&mut self.taken) {
+            std::mem::swap(&mut pending.lines, taken);
+        }
+        self.batch.clear();
+        merge(&self.taken, &mut self.batch);
     }
 
     fn nothing_waits(&self) -> bool {
@@ -242,6 +258,19 @@ fn write_all(
     Ok(())
 }
 
+/// Appends the lines of all workers to `batch`, the earliest first.
+fn merge(taken: &[Lines], batch: &mut Vec<u8>) {
+    let mut next = vec![0; taken.len()];
+    let time = |lines: &Lines, at: usize| lines.ends.get(at).map(|end| end.time);
+    while let Some((_, worker)) = (0..taken.len())
+        .filter_map(|worker| Some((time(&taken[worker], next[worker])?, worker)))
+        .min()
+    {
+        batch.extend_from_slice(taken[worker].line(next[worker]));
+        next[worker] += 1;
+    }
+}
+
 fn lines(bytes: &[u8]) -> u64 {
     let count = bytes.iter().filter(|&&byte| byte == b'\n').count();
     u64::try_from(count).unwrap_or(u64::MAX)
@@ -254,9 +283,67 @@ const PIPE_TIME: Duration = Duration::from_millis(10);
 /// Lines that wait for the writer thread.
 #[derive(Debug)]
 pub(super) struct PendingLines {
-    pub(super) lines: Vec<u8>,
+    pub(super) lines: Lines,
     pub(super) formatter: Formatter,
 }
+
+/// Lines of one worker, with the times at which their requests ended.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    text: Vec<u8>,
+    ends: Vec<LineEnd>,
+}
+
+/// The end of a line.
+#[derive(Clone, Copy, Debug)]
+struct LineEnd {
+    /// Its place in the text.
+    at: usize,
+    /// The time of the line.
+    time: UnixMillis,
+}
+
+impl Lines {
+    /// Appends a line, which `write` adds to the text.
+    pub(super) fn push(&mut self, time: UnixMillis, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.text);
+        let at = self.text.len();
+        self.ends.push(LineEnd { at, time });
+    }
+
+    pub(super) fn drop_last(&mut self) {
+        self.ends.pop();
+        self.text.truncate(self.begin(self.ends.len()));
+    }
+
+    /// The memory of all lines.
+    pub(super) fn bytes(&self) -> usize {
+        self.text.len() + self.ends.len() * size_of::<LineEnd>()
+    }
+
+    fn line(&self, number: usize) -> &[u8] {
+        &self.text[self.begin(number)..self.ends[number].at]
+    }
+
+    /// Where a line begins: where the one before it ends.
+    fn begin(&self, number: usize) -> usize {
+        let before = number.checked_sub(1).and_then(|it| self.ends.get(it));
+        before.map_or(0, |end| end.at)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.text.clear();
+        self.ends.clear();
+    }
+}
+
+/// Memory that a line takes besides its text.
+#[cfg(test)]
+pub(super) const LINE_END_BYTES: usize = size_of::<LineEnd>();
 
 /// State shared by the workers and the writer thread.
 #[derive(Debug, Default)]

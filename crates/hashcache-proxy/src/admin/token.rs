@@ -1,7 +1,8 @@
-//! The token without which the admin listener changes nothing, and shows other machines no names.
+//! The token without which the admin listener changes nothing, names no URLs, and shows the
+//! dashboard to no other machine.
 //!
 //! It is in a file that the operator names, and in the request as `Authorization: Bearer …`. Called
-//! by `purge`, `offline` and, for the dashboard, by `access`.
+//! by `purge`, `offline`, `views` and, for the dashboard, `access`.
 //!
 //! Invariants: a page of a foreign site cannot send the token: with Authorization, browsers send a
 //! preflight request first, and that is refused. The time of a refusal does not reveal the token.
@@ -37,6 +38,11 @@ impl Token {
     pub(super) fn new(path: Option<PathBuf>) -> Self {
         let _told = path.as_deref().map(token);
         Self(path)
+    }
+
+    /// Whether the operator has named a file.
+    pub(super) fn is_configured(&self) -> bool {
+        self.0.is_some()
     }
 
     /// The response to a request without the token.

@@ -14,6 +14,13 @@ impl Clock {
     pub(crate) fn of_test(seconds: u64) -> Self {
         clock(&script(seconds * 1000))
     }
+
+    /// Lets time pass on a clock of [`Clock::of_test`].
+    pub(crate) fn pass(&self, seconds: u64) {
+        if let TimeSource::Scripted(script) = &self.source {
+            script.pass(seconds * 1000);
+        }
+    }
 }
 
 const DAY_MS: u64 = 86_400_000;

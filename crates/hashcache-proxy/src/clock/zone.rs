@@ -47,6 +47,16 @@ impl Zone {
         unix.saturating_add(i64::from(self.offset(unix)))
     }
 
+    /// A place with one rule for all years, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_rule(rule: &str) -> Option<Self> {
+        let rest = Some(YearlyRule::read(rule)?);
+        Some(Self {
+            rest,
+            ..Self::default()
+        })
+    }
+
     fn offset(&self, unix: i64) -> i32 {
         let before = self.changes.partition_point(|(at, _)| *at <= unix);
         if let (true, Some(rest)) = (before == self.changes.len(), &self.rest) {
@@ -336,8 +346,18 @@ fn is_leap(year: i64) -> bool {
     days_before(year + 1) - days_before(year) == 366
 }
 
+/// The year, month and day of the month of a day, which is counted from the beginning of 1970.
+pub(crate) fn date_of(day: i64) -> (i64, u8, i64) {
+    let year = year_of(day);
+    let mut months = (1..=12).rev().map(|month| (month, month_of(year, month)));
+    // The last month that has begun; January has.
+    let begun = months.find(|(_, (first, _))| *first <= day);
+    let (month, (first, _)) = begun.unwrap_or((1, (day, 31)));
+    (year, month, day - first + 1)
+}
+
 /// The first day of a month, counted from the beginning of 1970, and the days of the month.
-fn month_of(year: i64, month: u8) -> (i64, i64) {
+pub(crate) fn month_of(year: i64, month: u8) -> (i64, i64) {
     let february = if is_leap(year) { 29 } else { 28 };
     let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     let month = usize::from(month).clamp(1, 12) - 1;

@@ -9,11 +9,13 @@ use std::rc::Rc;
 use hashcache_http::{Authority, Scheme, via_members};
 use http::{HeaderMap, HeaderValue, Version};
 
+use super::metered::Metered;
 use super::tunnel;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::{Others, Patience, is_final};
 use crate::log_entry::TunnelEntryBuilder;
+use crate::quota::RequestLimits;
 use crate::route::{NextHop, Route, RouteRequest, Siblings};
 use crate::share::Share;
 use crate::upstream::address::Purpose;
@@ -102,15 +104,21 @@ impl Destination {
     }
 }
 
-/// Forwards bytes both ways until the end; connects to the upstream first if necessary. A client
-/// whose upstream cannot be reached gets a reset: it has no other sign that something failed.
+/// Forwards bytes both ways until the end, within the limits; connects to the upstream first if
+/// necessary. A client whose quota is used up, or whose upstream cannot be reached, gets a reset:
+/// it has no other sign that something failed.
 pub(super) async fn carry(
     connection: &Rc<Connection>,
     (client, upstream): (Socket, Option<Channel>),
-    to: &Destination,
+    (to, limits): (&Destination, Option<RequestLimits>),
     mut log_entry: TunnelEntryBuilder,
 ) {
     let worker = &connection.worker;
+    let checked = limits.as_ref().map(RequestLimits::check_quota);
+    if let Some(Err(failure)) = checked {
+        client.reset_on_drop(true);
+        return log_entry.failed(worker, &failure);
+    }
     let upstream = match upstream {
         Some(upstream) => upstream,
         None => {
@@ -133,6 +141,7 @@ pub(super) async fn carry(
         }
     };
     let open = worker.metrics.tunnel();
+    let upstream = Metered::new(upstream, limits);
     tunnel::carry(connection, log_entry, client, upstream, open).await;
 }
 

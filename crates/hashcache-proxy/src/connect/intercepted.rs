@@ -29,6 +29,7 @@ use crate::intercept::peek::peek;
 use crate::intercept::refusals::ClientProgram;
 use crate::intercept::{Handshake, InterceptKind, Interceptor, PEEK_TIME, Reason, suits};
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
+use crate::quota::RequestLimits;
 use crate::share::ShareReservation;
 use crate::upstream::Unverified;
 use crate::upstream::channel::Channel;
@@ -44,6 +45,8 @@ pub(crate) struct Candidate {
     to: Destination,
     host: Box<str>,
     memory: ShareReservation,
+    /// For a tunnel, if it becomes one.
+    limits: Option<RequestLimits>,
 }
 
 /// A CONNECT to `to`, if it may be intercepted.
@@ -72,6 +75,7 @@ pub(crate) fn candidate(
             to: to.clone(),
             host: without_dot(name).into(),
             memory,
+            limits: None,
         })),
         (Ok(_), Host::V4(_) | Host::V6(_)) => Ok(None),
         (Err(reason), _) => {
@@ -187,9 +191,11 @@ pub(super) async fn answer(
                 client,
                 upstream,
                 to,
+                limits,
                 ..
             } = *tunnel;
-            dial::carry(connection, (client, upstream), &to, log_entry).await;
+            let way = (&to, limits);
+            dial::carry(connection, (client, upstream), way, log_entry).await;
         }
         Decision::Denied(failure) => log_entry.failed(worker, &failure),
         Decision::Broken(handshake) => {
@@ -221,6 +227,7 @@ struct Tunnel {
     client: Socket,
     upstream: Option<Channel>,
     to: Destination,
+    limits: Option<RequestLimits>,
 }
 
 /// A client whose TLS ends here.
@@ -264,6 +271,7 @@ async fn decide(
                 client,
                 upstream,
                 to: candidate.to,
+                limits: candidate.limits,
             }));
         }
     };
@@ -315,6 +323,12 @@ fn shaken_in_time<T>(shaken: Result<io::Result<T>, tokio::time::error::Elapsed>)
 }
 
 impl Candidate {
+    /// The same, within these limits if it becomes a tunnel. Requests inside have limits of their
+    /// own.
+    pub(super) fn within(self, limits: Option<RequestLimits>) -> Self {
+        Self { limits, ..self }
+    }
+
     /// Why the client may have no tunnel to the host that its ClientHello names, if it is another
     /// one than in the CONNECT: many servers answer for both.
     fn denied(&self, connection: &Connection, name: &str) -> Option<Failure> {

@@ -5,6 +5,7 @@
 pub(crate) mod chunked;
 mod dial;
 pub(crate) mod intercepted;
+mod metered;
 pub(crate) mod transparent;
 pub(crate) mod tunnel;
 
@@ -17,6 +18,7 @@ use hyper_util::rt::TokioIo;
 
 use self::chunked::{ChunkPair, Ended, Moved};
 use self::dial::Destination;
+use self::metered::Metered;
 use self::tunnel::Side;
 use crate::access::AccessAction;
 use crate::connection::Connection;
@@ -24,6 +26,7 @@ use crate::failure::Failure;
 use crate::link::chunk_field::ChunkField;
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::permission::Permission;
+use crate::quota::RequestLimits;
 use crate::upstream::Upgrade;
 use crate::upstream::address::check_connect_port;
 use crate::upstream::channel::Channel;
@@ -35,7 +38,11 @@ pub(crate) async fn tunnel(
     connection: &Rc<Connection>,
     authority: Authority,
     (fields, version): (&HeaderMap, Version),
-    Permission { action, user }: Permission,
+    Permission {
+        action,
+        user,
+        limits,
+    }: Permission,
     log_entry: &mut LogEntryBuilder,
 ) -> Result<HeaderMap, Failure> {
     let worker = &connection.worker;
@@ -50,8 +57,12 @@ pub(crate) async fn tunnel(
         && let Some(candidate) =
             intercepted::candidate(connection, (&authority, user.as_ref()), &to)?
     {
+        let candidate = candidate.within(limits);
         intercepted::begin(connection, candidate, log_entry).await?;
         return Ok(HeaderMap::new());
+    }
+    if let Some(limits) = &limits {
+        limits.check_quota()?;
     }
     let share = connection.allowance.share();
     let (upstream, next_hop) = to.dial(worker, share).await?;
@@ -65,7 +76,7 @@ pub(crate) async fn tunnel(
         connection,
         log_entry.begin_tunnel(),
         async move { Some(upstream) },
-        (),
+        (limits, ()),
     );
     Ok(HeaderMap::new())
 }
@@ -148,19 +159,22 @@ fn check_ports(connection: &Connection, port: u16) -> Result<(), Failure> {
 pub(crate) fn upgrade(
     connection: &Rc<Connection>,
     upgrade: Upgrade,
+    limits: Option<RequestLimits>,
     log_entry: &mut LogEntryBuilder,
 ) {
     let Upgrade { stream, permit } = upgrade;
     let upstream = async move { stream.await.ok().map(TokioIo::new) };
-    switch(connection, log_entry.begin_tunnel(), upstream, permit);
+    let log_entry = log_entry.begin_tunnel();
+    switch(connection, log_entry, upstream, (limits, permit));
 }
 
-/// Forwards bytes both ways once the client has the response. `held` is dropped at the end.
+/// Forwards bytes both ways once the client has the response, within the limits. `held` is dropped
+/// at the end.
 fn switch<U: Side + 'static>(
     connection: &Rc<Connection>,
     log_entry: TunnelEntryBuilder,
     upstream: impl Future<Output = Option<U>> + 'static,
-    held: impl Sized + 'static,
+    (limits, held): (Option<RequestLimits>, impl Sized + 'static),
 ) {
     let client = connection.cell.upgraded();
     let connection = Rc::clone(connection);
@@ -172,6 +186,7 @@ fn switch<U: Side + 'static>(
         };
         // Bytes that the client sent behind its request belong to the tunnel.
         let client = client.socket.begun_with(client.read);
+        let upstream = Metered::new(upstream, limits);
         tunnel::carry(&connection, log_entry, client, upstream, (open, held)).await;
     });
 }

@@ -26,7 +26,8 @@ use crate::intercept::Reason;
 use crate::intercept::client_hello::ParsedHello;
 use crate::intercept::peek::peek;
 use crate::log_entry::TunnelEntryBuilder;
-use crate::permission::permit_without_login;
+use crate::permission::{self, Permission};
+use crate::quota::RequestLimits;
 use crate::wire::Socket;
 use crate::worker::Worker;
 
@@ -60,7 +61,7 @@ pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: S
     };
     let authority = named.clone().unwrap_or(server);
     log_entry.set_authority(authority.to_string());
-    let (to, candidate) = match way(&connection, &authority, (&peeked.seen, named)) {
+    let (to, candidate, limits) = match way(&connection, &authority, (&peeked.seen, named)) {
         Ok(way) => way,
         Err(failure) => return log_entry.refused(worker, &failure),
     };
@@ -68,14 +69,15 @@ pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: S
     match candidate {
         Some(candidate) => {
             let begun = (client, peeked.seen);
+            let candidate = candidate.within(limits);
             intercepted::answer(&connection, candidate, begun, None, log_entry).await;
         }
-        None => dial::carry(&connection, (client, None), &to, log_entry).await,
+        None => dial::carry(&connection, (client, None), (&to, limits), log_entry).await,
     }
 }
 
-/// The way to `authority`, and whether TLS may be intercepted on it. `named` is the reason if it is
-/// not the name that the client has sent.
+/// The way to `authority`, whether TLS may be intercepted on it, and the limits of a tunnel.
+/// `named` is the reason if it is not the name that the client has sent.
 ///
 /// # Errors
 /// The client may not have a tunnel, or there is no route.
@@ -83,13 +85,13 @@ fn way(
     connection: &Connection,
     authority: &Authority,
     (hello, named): (&Result<ParsedHello, Reason>, Result<Authority, Reason>),
-) -> Result<(Destination, Option<Candidate>), Failure> {
+) -> Result<(Destination, Option<Candidate>, Option<RequestLimits>), Failure> {
     let worker = &connection.worker;
     if connection.gets_stored_only() {
         return Err(Failure::NotCached);
     }
     check_ports(connection, authority.port)?;
-    let action = permit(connection, authority, hello)?;
+    let Permission { action, limits, .. } = permit(connection, authority, hello)?;
     let to = Destination::of(worker, authority, (&HeaderMap::new(), Version::HTTP_11))?;
     let candidate = match named {
         Ok(_) if action == AccessAction::Tunnel => None,
@@ -101,7 +103,7 @@ fn way(
             None
         }
     };
-    Ok((to, candidate))
+    Ok((to, candidate, limits))
 }
 
 /// What the access rules say of a tunnel to `authority`. They judge the name in the ClientHello too
@@ -111,9 +113,12 @@ fn permit(
     connection: &Connection,
     authority: &Authority,
     hello: &Result<ParsedHello, Reason>,
-) -> Result<AccessAction, Failure> {
-    let may_open = |authority| permit_without_login(connection, (&Method::CONNECT, authority));
-    let action = may_open(authority)?;
+) -> Result<Permission, Failure> {
+    let may_open = |authority| {
+        let request = (&Method::CONNECT, authority);
+        permission::decide_without_login(connection, request)
+    };
+    let decided = may_open(authority)?;
     let name = match hello {
         Ok(hello) => hello.name.as_deref(),
         Err(reason) if hides_host(*reason, connection) => return Err(HIDDEN_HOST),
@@ -125,7 +130,7 @@ fn permit(
         let port = authority.port;
         may_open(&Authority { host, port })?;
     }
-    Ok(action)
+    permission::permission(connection, decided, None)
 }
 
 /// The server by its name in the ClientHello, if that leads to `address`.

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::{Failure, RuleDenial};
+use super::{Failure, QuotaDenial, RuleDenial};
+use crate::frame::Size;
 
 /// The explanation of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,10 +93,30 @@ impl Failure {
             Self::RuleDenied(denial) => (
                 "This is not allowed here",
                 denied_by(denial, &site).into(),
-                match &denial.contact {
-                    Some(contact) => format!("If you need it, ask {contact}.").into(),
-                    None => "If you need it, ask the operator of the proxy.".into(),
-                },
+                format!("If you need it, ask {}.", person(denial.contact.as_deref())).into(),
+            ),
+            Self::QuotaUsed(denial) => (
+                "Your quota is used up",
+                used_up(denial, &site).into(),
+                format!(
+                    "What this proxy has stored is free and still comes. If you need more before \
+                     then, ask {}. http://proxy/quota shows what you have left.",
+                    person(denial.contact.as_deref())
+                )
+                .into(),
+            ),
+            Self::TooManyRequests(denial) => (
+                "Too many requests",
+                format!(
+                    "The limit “{}” allows {} requests per second, and there were more.",
+                    denial.limit, denial.per_second
+                )
+                .into(),
+                format!(
+                    "Wait a moment and try again. If a program on your device needs more, ask {}.",
+                    person(denial.contact.as_deref())
+                )
+                .into(),
             ),
             Self::ClientLimit => (
                 "Too many connections",
@@ -316,6 +337,23 @@ impl Failure {
             advice,
         }
     }
+}
+
+/// The person to ask.
+fn person(contact: Option<&str>) -> &str {
+    contact.unwrap_or("the operator of the proxy")
+}
+
+/// Which quota is used up, and until when.
+fn used_up(denial: &QuotaDenial, site: &str) -> String {
+    format!(
+        "The request to {site} needs the Internet, and the quota “{}” of {} per {} is used up. \
+         It begins anew on {}.",
+        denial.limit,
+        Size(denial.bytes),
+        denial.period,
+        denial.ends
+    )
 }
 
 /// Which rule refuses a request, and why.

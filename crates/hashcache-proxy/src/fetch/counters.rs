@@ -3,12 +3,13 @@
 //! Written by `fetch` and by the bodies of `upstream`, read by `request` for the log entry. Both
 //! run on one core, so neither needs a lock.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use http::HeaderMap;
 
 use crate::link::usage::LinkUsage;
+use crate::quota::RequestLimits;
 
 /// Bytes received from upstream for a request, counted as they arrive.
 pub(crate) type ByteCount = Rc<Received>;
@@ -17,6 +18,9 @@ pub(crate) type ByteCount = Rc<Received>;
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     bytes: Cell<u64>,
+    /// The limits of the client that pays for them, and the bytes that were charged so far.
+    limits: OnceCell<RequestLimits>,
+    charged: Cell<u64>,
     link: Cell<Option<LinkUsage>>,
 }
 
@@ -27,6 +31,16 @@ impl Received {
 
     pub(crate) fn set(&self, bytes: u64) {
         self.bytes.set(bytes);
+        if let Some(limits) = self.limits.get() {
+            let charged = self.charged.get();
+            limits.charge(bytes.saturating_sub(charged));
+            self.charged.set(charged.max(bytes));
+        }
+    }
+
+    /// Charges all bytes to the quotas of these limits.
+    pub(crate) fn charge_to(&self, limits: &RequestLimits) {
+        let _ = self.limits.set(limits.clone());
     }
 
     /// Notes the frames of one response on a link; a resumed transfer has several.

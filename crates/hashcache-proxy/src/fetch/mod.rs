@@ -161,6 +161,7 @@ pub(crate) async fn fetch(
     };
     match outcome {
         StoreDecision::Store(begun) => {
+            worker.common.not_stored.forget(&spec.place.key);
             store(worker, spec, answered, *begun, leader, reply, byte_count).await;
         }
         StoreDecision::Part(part) => {
@@ -184,6 +185,8 @@ pub(crate) async fn fetch(
             let _ = reply.send(Ok(Fetched::NotInParts));
         }
         StoreDecision::Pass(reason) => {
+            let not_stored = &worker.common.not_stored;
+            not_stored.note(&spec.place.key, reason, response_time);
             // An error in reply to a validation does not show whether the next response can be
             // shared.
             let validated = spec.selected.is_some() && is_error(status);

@@ -84,10 +84,12 @@ fn counts(kind: Kind, entry: &LogEntry<'_>) -> Counts {
 }
 
 /// Failures that are none of an origin or a peer.
-const OURS: [&str; 13] = [
+const OURS: [&str; 15] = [
     "refused",
     "origin-form",
     "offline",
+    "quota-used",
+    "too-many-requests",
     "client-denied",
     "client-limit",
     "connect-port-denied",

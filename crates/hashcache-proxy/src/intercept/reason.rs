@@ -45,6 +45,13 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
+    /// Its name, as in the metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        let mut all = Self::ALL.iter();
+        let found = all.find(|(reason, _)| *reason == self);
+        found.map_or("unknown", |(_, name)| name)
+    }
+
     /// All reasons with their names, in numerical order.
     pub(crate) const ALL: [(Self, &'static str); 19] = [
         (Self::NotListed, "not_listed"),

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::links::{self, LinkView};
 use super::{
-    CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, PeerFigures, origins,
+    CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, PeerFigures, origins, quotas,
 };
 use crate::access_log::AccessLogger;
 use crate::clock::Clock;
@@ -28,6 +28,7 @@ use crate::failure::Failure;
 use crate::intercept::{Handshake, InterceptState, Reason};
 use crate::offline::Line;
 use crate::peer::learned::LearnedCounts;
+use crate::quota::LimiterFigures;
 use crate::site::live::LiveSites;
 use crate::upstream::UpstreamFigures;
 
@@ -42,6 +43,9 @@ type AskLinks = dyn Fn() -> LinkView + Send + Sync;
 /// The sites in effect; read at every scrape.
 type AskSites = dyn Fn() -> Arc<LiveSites> + Send + Sync;
 
+/// What clients have done under limits; read at every scrape.
+type AskLimiter = dyn Fn() -> LimiterFigures + Send + Sync;
+
 /// The sources of all figures.
 #[derive(Clone)]
 pub(crate) struct Exposition {
@@ -53,6 +57,7 @@ pub(crate) struct Exposition {
     intercept_state: Arc<InterceptState>,
     sites: Option<Arc<AskSites>>,
     links: Option<Arc<AskLinks>>,
+    limiter: Option<Arc<AskLimiter>>,
     line: Arc<Line>,
     start_seconds: u64,
 }
@@ -76,6 +81,7 @@ impl Exposition {
             intercept_state: Arc::default(),
             sites: None,
             links: None,
+            limiter: None,
             line: Arc::default(),
             start_seconds,
         }
@@ -109,6 +115,17 @@ impl Exposition {
     pub(crate) fn with_links(self, links: impl Fn() -> LinkView + Send + Sync + 'static) -> Self {
         Self {
             links: Some(Arc::new(links)),
+            ..self
+        }
+    }
+
+    /// The same with quotas and rates.
+    pub(crate) fn with_limiter(
+        self,
+        limiter: impl Fn() -> LimiterFigures + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            limiter: Some(Arc::new(limiter)),
             ..self
         }
     }
@@ -430,6 +447,9 @@ impl Collector for Exposition {
         self.encode_summaries(&mut page)?;
         if let Some(view) = &self.links {
             links::encode(&mut page.0, &view().figures)?;
+        }
+        if let Some(figures) = &self.limiter {
+            quotas::encode(&mut page.0, &figures())?;
         }
 
         page.gauge("hashcache_objects", "Stored objects", engine.objects)?;

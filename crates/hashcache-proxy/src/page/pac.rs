@@ -33,6 +33,9 @@ pub(crate) fn pac(proxy: &Origin, proxies: &[Origin], fail: Fail) -> Response<By
     let script = format!(
         r#"function FindProxyForURL(url, host) {{
   host = host.toLowerCase().replace(/^\[|\]$/g, "").replace(/\.$/, "");
+  // A page of this proxy, which answers it to those who ask through it.
+  if (url == "http://proxy/quota")
+    return "{}";
   // This proxy itself, this machine and this network.
   if (host == "{own}" || host == "localhost" || isPlainHostName(host) && host.indexOf(":") < 0 ||
       dnsDomainIs(host, ".localhost") || dnsDomainIs(host, ".local"))
@@ -47,6 +50,7 @@ pub(crate) fn pac(proxy: &Origin, proxies: &[Origin], fail: Fail) -> Response<By
   {choice}
 }}
 "#,
+        word(proxies.first().unwrap_or(proxy)),
     );
     let mut response = Response::new(Bytes::from(script));
     let fields = response.headers_mut();
@@ -115,6 +119,8 @@ mod tests {
             "{open}"
         );
         assert!(open.contains("host == \"cache.lan\""), "{open}");
+        let quota = "if (url == \"http://proxy/quota\")\n    return \"PROXY cache.lan:3128\";";
+        assert!(open.contains(quota), "{open}");
         let closed = script("http://cache.lan", Fail::Closed);
         assert!(
             closed.contains("return \"PROXY cache.lan:80\";"),

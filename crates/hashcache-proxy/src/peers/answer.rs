@@ -74,7 +74,7 @@ impl Answerer {
             AccessAction::Deny => return Begun::Answer(Answer::Denied),
             // The request would not be answered from the store.
             AccessAction::NoCache => return Begun::Answer(Answer::Miss),
-            AccessAction::Allow | AccessAction::Tunnel => {}
+            AccessAction::Allow | AccessAction::Tunnel | AccessAction::Limit => {}
         }
         // What https URLs are stored is nobody's business on a line that others can read.
         let is_open = target.scheme == Scheme::Http && self.common.mode == Mode::Forward;

@@ -23,6 +23,7 @@ use crate::failure::Failure;
 use crate::fetch::counters::{ByteCount, Trailers};
 use crate::metrics::{CountedBytes, STEP_BYTES, WorkerMetrics};
 use crate::mirror::Rewriting;
+use crate::quota::{ContentFrom, RequestLimits, Throttle};
 use crate::share::{Allowance, Network, ShareReservation};
 use crate::site::encode::{Encoder, Verdict};
 use crate::store::content::{ContentReader, Payers};
@@ -116,6 +117,7 @@ enum BodySource {
     Encoded(Box<Encoded>),
     Digest(Box<DigestBody>),
     Framed(Box<Framed<Body>>),
+    Slowed(Box<Slowed>),
 }
 
 /// An assembly, and the future that is polled for its next bytes.
@@ -276,6 +278,42 @@ impl DigestBody {
     }
 }
 
+/// Another body, slowed down by the limits of its client.
+struct Slowed {
+    body: Body,
+    throttle: Throttle,
+    /// What was read and may not be sent yet: the rest of one piece.
+    rest: Bytes,
+}
+
+impl Slowed {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        // First, so that a body which has nothing to send takes nothing from others, and the end
+        // of the content waits for nothing.
+        while self.rest.is_empty() {
+            let frame = http_body::Body::poll_frame(Pin::new(&mut self.body), context);
+            match ready!(frame) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.rest = data,
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                },
+                other => return Poll::Ready(other),
+            }
+        }
+        let room = ready!(self.throttle.poll_room(context))?;
+        let piece = self.rest.split_to(room.min(self.rest.len()));
+        if self.rest.is_empty() {
+            // It keeps the memory of the piece.
+            self.rest = Bytes::new();
+        }
+        self.throttle.spend(piece.len());
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+}
+
 struct ForwardedBody {
     body: ResponseBody,
     byte_count: ByteCount,
@@ -379,6 +417,39 @@ impl Body {
         self
     }
 
+    /// The same, no faster than the limits of its client allow.
+    pub(super) fn within(self, limits: &RequestLimits) -> Self {
+        let from = match self.is_fetched() {
+            true => ContentFrom::Origin,
+            false => ContentFrom::Store,
+        };
+        if http_body::Body::is_end_stream(&self) {
+            return self;
+        }
+        let Some(throttle) = Throttle::of(limits, from) else {
+            return self;
+        };
+        let slowed = Slowed {
+            body: self,
+            throttle,
+            rest: Bytes::new(),
+        };
+        Self::of(BodySource::Slowed(Box::new(slowed)), None)
+    }
+
+    /// Whether an origin is asked for the content while it is sent.
+    fn is_fetched(&self) -> bool {
+        match &self.source {
+            BodySource::Memory(_) | BodySource::Stored(_) | BodySource::Digest(_) => false,
+            BodySource::Following(..) | BodySource::Passed(_) | BodySource::Assembled(_) => true,
+            BodySource::Rewritten(rewritten) => rewritten.body.is_fetched(),
+            BodySource::Encoded(encoded) => encoded.body.is_fetched(),
+            BodySource::Slowed(slowed) => slowed.body.is_fetched(),
+            // Frames are for children, which have no limits here.
+            BodySource::Framed(_) => false,
+        }
+    }
+
     /// The same, counted while it is sent if it is long; the count is written to `counted`.
     pub(super) fn counted(mut self, metrics: &Arc<WorkerMetrics>, counted: &ByteCount) -> Self {
         let length = http_body::Body::size_hint(&self).exact();
@@ -424,6 +495,12 @@ impl Body {
                 let body = std::mem::replace(&mut encoded.body, Self::empty());
                 encoded.body = body.paid_by(allowance);
                 self.source = BodySource::Encoded(encoded);
+                return self;
+            }
+            BodySource::Slowed(mut slowed) => {
+                let body = std::mem::replace(&mut slowed.body, Self::empty());
+                slowed.body = body.paid_by(allowance);
+                self.source = BodySource::Slowed(slowed);
                 return self;
             }
             BodySource::Framed(framed) => {
@@ -515,6 +592,7 @@ impl Body {
                 {
                     passed.content += data.len() as u64;
                     let (all, content) = (passed.body.origin_bytes(), passed.content);
+                    passed.byte_count.set(all);
                     let metrics = &passed.metrics;
                     metrics.fetching(&mut passed.counted, all, content);
                 }
@@ -529,6 +607,7 @@ impl Body {
                 return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));
             }
             BodySource::Framed(framed) => return framed.poll_next(context),
+            BodySource::Slowed(slowed) => return slowed.poll_next(context),
             BodySource::Digest(digest) => {
                 let piece = digest.poll_next(context);
                 return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));
@@ -610,6 +689,9 @@ impl http_body::Body for Body {
             // A rewriter may still add bytes at the end.
             BodySource::Rewritten(_) | BodySource::Encoded(_) | BodySource::Digest(_) => false,
             BodySource::Framed(framed) => framed.has_given_all(),
+            BodySource::Slowed(slowed) => {
+                slowed.rest.is_empty() && http_body::Body::is_end_stream(&slowed.body)
+            }
             BodySource::Stored(_) | BodySource::Following(..) | BodySource::Assembled(_) => {
                 self.left == Some(0)
             }
@@ -619,6 +701,11 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             BodySource::Passed(passed) => passed.body.size_hint(),
+            BodySource::Slowed(slowed) => {
+                let left = http_body::Body::size_hint(&slowed.body).exact();
+                let left = left.map(|left| left + slowed.rest.len() as u64);
+                left.map_or_else(SizeHint::default, SizeHint::with_exact)
+            }
             _ => self
                 .left
                 .map_or_else(SizeHint::default, SizeHint::with_exact),

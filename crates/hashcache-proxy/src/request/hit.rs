@@ -14,11 +14,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use hashcache::{Hit, Storage};
+use hashcache::Hit;
 use hashcache_http::{
-    ByteRange, ConditionOutcome, ContentRange, EntityTag, FactFlags, Forward, Handling, MethodKind,
-    OnError, RangeAnswer, RequestFacts, Reuse, Space, StoredFacts, Target, UnixTime, answer_range,
-    evaluate_conditions, if_range_value, not_modified_fields, reuse,
+    ByteRange, ConditionOutcome, ContentRange, EntityTag, Forward, Handling, MethodKind,
+    RangeAnswer, RequestFacts, Reuse, UnixTime, answer_range, evaluate_conditions, if_range_value,
+    not_modified_fields,
 };
 use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_RANGE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
@@ -32,11 +32,9 @@ use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::range_fetch::RangeFetchSpec;
-use crate::members::COPY_TIME;
-use crate::site::spec::Grace;
+use crate::reuse::reuse_stored;
 use crate::store::content::ContentReader;
 use crate::store::{HitSource, ObjectPlace, PageTable, StoredResponse};
-use crate::worker::Worker;
 
 /// Answers the request from a stored response that satisfies it.
 pub(super) async fn answer(
@@ -179,46 +177,8 @@ pub(super) fn reuse_hit(
     let grace = request.site.as_ref().map(|it| it.site.spec.grace);
     let asked = (&transaction.facts, grace);
     let place = (request.space, &request.target);
-    reuse_stored(worker, place, asked, (hit, &stored.facts))
-}
-
-/// The same; `grace` is that of the site, if the resource is one of a site.
-pub(super) fn reuse_stored(
-    worker: &Worker,
-    (space, target): (Space, &Target),
-    (facts, grace): (&RequestFacts, Option<Grace>),
-    (hit, stored): (&Hit, &StoredFacts),
-) -> Reuse {
-    let common = &worker.common;
-    let mut options = common.live().reuse;
-    if let Some(grace) = grace {
-        options.stale_if_error = grace.stale_if_error;
-        options.stale_while_revalidate = grace.stale_while_revalidate;
-    }
-    let now = common.now();
-    let decision = reuse(facts, stored, now, &options);
-    // The member that stores it may have been told that it is out of date. A response on our own
-    // disk may be such a copy too: from a time when we stood in for that member.
-    let is_copy = || hit.storage() == Storage::Memory || worker.is_of_member(space, target);
-    let is_old_copy =
-        u64::from(now.since(stored.response_time).get()) >= COPY_TIME.as_secs() && is_copy();
-    match decision {
-        Reuse::Fresh { .. } | Reuse::Stale { .. } if is_old_copy || hit.is_made_stale() => {
-            if facts.directives.only_if_cached {
-                return Reuse::Unsatisfiable;
-            }
-            Reuse::Validate {
-                forward: Forward::Stale,
-                // As for a response that became stale by age: serve it on error, unless the origin
-                // forbids that.
-                on_error: match stored.flags.has(FactFlags::NEVER_STALE) {
-                    true => OnError::Fail,
-                    false => OnError::ServeIfError,
-                },
-            }
-        }
-        _ => decision,
-    }
+    let now = worker.common.now();
+    reuse_stored(&worker.common, now, place, asked, (hit, &stored.facts))
 }
 
 /// A stored response that upstream has just confirmed (`upstream_status`), or could not confirm.

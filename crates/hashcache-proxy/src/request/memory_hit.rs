@@ -20,7 +20,6 @@ use http::{Method, StatusCode, Version};
 use tokio::time::Instant;
 
 use super::HEAD_FREE;
-use super::hit::reuse_stored;
 use super::site::with_scheme;
 use super::stored_form::ZSTD;
 use super::transaction::Served;
@@ -28,6 +27,7 @@ use crate::connect::intercepted::refusal;
 use crate::connection::{Connection, InterceptedFor, MayAsk};
 use crate::log_entry::MemoryHitEntry;
 use crate::page_groups::PageFields;
+use crate::reuse::reuse_stored;
 use crate::site::encode::{ABOUT_IDENTITY, has_no_transform, prefers_zstd};
 use crate::site::live::ORIGIN;
 use crate::site::spec::Grace;
@@ -177,7 +177,8 @@ impl wire::MemoryHits for MemoryHits {
         }
         let place = (common.space(), &target);
         let reuse = reuse_stored(
-            worker,
+            common,
+            common.now(),
             place,
             (&RequestFacts::PLAIN_GET, grace),
             (&hit, &stored.facts),

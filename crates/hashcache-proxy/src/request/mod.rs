@@ -213,6 +213,9 @@ async fn serve(
     {
         return answer;
     }
+    if names_host && own::is_quota(connection, &target) {
+        return Box::pin(own::quota(connection, &request, login, log_entry)).await;
+    }
     if names_host && common.is_us(&target.authority) {
         if target.path() == "*" {
             return Ok(own::options(log_entry));
@@ -228,6 +231,7 @@ async fn serve(
         let named = (&request.method, &request.target.authority);
         let permission = permit(connection, named, LoginField::NotAsked, log_entry).await?;
         request.is_bypass |= permission.action == AccessAction::NoCache;
+        request.limits = permission.limits;
         let mirrored = async {
             let response = answer(connection, request, log_entry).await?;
             mirrored::rewrite_response(connection, rewrite, response).await
@@ -264,14 +268,30 @@ async fn serve(
     request.is_bypass = permission.action == AccessAction::NoCache
         || request.only_server.is_some()
         || request.target.scheme.needs_gateway() && request.fields.contains_key(AUTHORIZATION);
+    request.limits = permission.limits;
     request.note_page(connection);
     answer(connection, request, log_entry).await
+}
+
+/// Answers within the limits of the request.
+async fn answer(
+    connection: &Rc<Connection>,
+    request: ClientRequest,
+    log_entry: &mut LogEntryBuilder,
+) -> Answer {
+    let Some(limits) = request.limits.clone() else {
+        return answer_unlimited(connection, request, log_entry).await;
+    };
+    log_entry.byte_count().charge_to(&limits);
+    // On the heap: the future of requests without limits need not have room for it twice.
+    let response = Box::pin(answer_unlimited(connection, request, log_entry)).await?;
+    Ok(response.map(|body| body.within(&limits)))
 }
 
 /// Answers from the store if allowed, else from upstream: carries out one step after another until
 /// there is a response. The large futures of rare steps are on the heap: every request moves its
 /// own future several times.
-async fn answer(
+async fn answer_unlimited(
     connection: &Rc<Connection>,
     request: ClientRequest,
     log_entry: &mut LogEntryBuilder,
@@ -282,6 +302,14 @@ async fn answer(
     let mut transaction = Transaction::new(connection, request, log_entry);
     let mut next = first(&transaction)?;
     loop {
+        if let Some(limits) = transaction
+            .request
+            .limits
+            .as_ref()
+            .filter(|_| next.needs_origin())
+        {
+            limits.check_quota()?;
+        }
         next = match next {
             Next::LookUp(key) => {
                 let looked_up =

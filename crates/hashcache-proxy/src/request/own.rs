@@ -1,18 +1,21 @@
 //! Responses of the proxy itself: its front page on a forward listener, `/proxy.pac`, `OPTIONS *`.
 
 use bytes::Bytes;
-use hashcache_http::{Authority, Target};
+use hashcache_http::{Authority, Host, Scheme, Target};
 use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 use super::body::Body;
 use super::transaction::Answer;
+use crate::access::RequestUser;
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
 use crate::mirror::Mirror;
-use crate::page::{self, CaPage, Landing, PageReader};
+use crate::page::{self, CaPage, Landing, PageReader, QuotaPage};
+use crate::permission::{LoginField, known_user};
+use crate::quota::Sender;
 use crate::wire::ClientBody;
 
 /// The page at a path of this proxy.
@@ -69,6 +72,64 @@ pub(super) fn page(
     };
     Ok(page::landing(&landing).map(Body::full))
 }
+
+/// Whether this is the page that shows a person what is left: at the host `proxy`, which is asked
+/// for through this proxy, or at one of its own addresses.
+pub(super) fn is_quota(connection: &Connection, target: &Target) -> bool {
+    let common = &connection.worker.common;
+    let Authority { host, port } = &target.authority;
+    let is_named = || {
+        target.scheme == Scheme::Http
+            && *port == Scheme::Http.default_port()
+            && matches!(host, Host::Name(name) if &**name == QUOTA_HOST)
+    };
+    target.path() == "/quota"
+        && !common.live().limits.limits.is_empty()
+        && (is_named() || common.is_us(&target.authority))
+}
+
+/// The page that shows a person what is left. A login is looked at, and not asked for.
+pub(super) async fn quota(
+    connection: &Connection,
+    request: &Request<ClientBody>,
+    login: LoginField,
+    log_entry: &mut LogEntryBuilder,
+) -> Answer {
+    log_entry.set_outcome(Outcome::Own);
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Ok(not_allowed());
+    }
+    let login = match login {
+        LoginField::Asked(field) => field,
+        LoginField::NotAsked => None,
+    };
+    let reader = PageReader::of(request.headers());
+    let user = known_user(connection, login.as_ref()).await;
+    let common = &connection.worker.common;
+    let live = common.live();
+    let known = user.as_deref();
+    let numbers = connection.access.limits_of(
+        &live,
+        known.map_or(RequestUser::Unknowable, RequestUser::Known),
+    );
+    let sender = Sender {
+        client: connection.allowance.share().network(),
+        user: known,
+    };
+    let standings = common.limiter.standings(&live.limits, numbers, sender);
+    let shown = QuotaPage {
+        user: known,
+        standings: &standings,
+        contact: live.limits.contact.as_deref(),
+        reader,
+    };
+    let page = page::quota(&shown);
+    log_entry.set_user(user);
+    Ok(page.map(Body::full))
+}
+
+/// The host of the page about quotas, for requests through this proxy.
+const QUOTA_HOST: &str = "proxy";
 
 /// The answer to any request for the self-test host. Over https only a client that trusts our
 /// authority gets it.

@@ -57,6 +57,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         body,
         has_content,
         is_bypass,
+        limits,
         only_server,
         ..
     } = request;
@@ -106,7 +107,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     }
     let response = fetch::passed_on(exchange.response, worker.common.now(), upgrading);
     if let Some(upgrade) = exchange.upgrade {
-        connect::upgrade(connection, upgrade, log_entry);
+        connect::upgrade(connection, upgrade, limits, log_entry);
     }
     // Another server than that of the name says nothing about what is stored for it.
     if is_unsafe(&method) && only_server.is_none() {

@@ -31,7 +31,7 @@ use crate::page::PageReader;
 use crate::share::Allowance;
 use crate::site::encode::{self, AcceptEncoding, Encoder, Verdict};
 use crate::site::forwarded::{Forwarding, strip_forwarded};
-use crate::site::live::{KEY, LiveSite, Sender, SiteRequest};
+use crate::site::live::{LiveSite, Sender, SiteRequest};
 use crate::wire::{ClientBody, HeadInfo};
 
 /// Answers a request to a reverse proxy.
@@ -131,12 +131,7 @@ fn enter(
     drop(live);
     let forwarding = Forwarding::read(peer, connection.scheme, fields, is_trusted);
     strip_forwarded(fields, forwarding.speaker);
-    spec.request_headers.hide(fields);
-    fields.remove(KEY);
-    if spec.key.has_parts() {
-        let value: String = spec.key.suffix(fields).iter().map(hex).collect();
-        fields.extend(HeaderValue::try_from(value).ok().map(|value| (KEY, value)));
-    }
+    site.mark_key(fields);
     let authority = match spec.any_host_authority() {
         Some(authority) => authority.clone(),
         None => {
@@ -162,10 +157,6 @@ fn enter(
         path_and_query,
     };
     Ok((target, request))
-}
-
-fn hex(byte: &u8) -> String {
-    format!("{byte:02x}")
 }
 
 /// The authority of a URL with the scheme `from`, if its scheme is `to`: a default port stays one.

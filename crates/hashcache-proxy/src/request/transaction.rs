@@ -29,6 +29,7 @@ use crate::fetch::SelectedResponse;
 use crate::in_flight_ranges::AwaitedRange;
 use crate::log_entry::LogEntryBuilder;
 use crate::page_groups::{NotedGroup, PageRequest};
+use crate::quota::RequestLimits;
 use crate::route::{Route, Siblings};
 use crate::site::live::{ORIGIN, SiteRequest};
 use crate::store::{ObjectPlace, StoredResponse};
@@ -137,6 +138,16 @@ impl Fetch {
     }
 }
 
+impl Next {
+    /// Whether the step may ask an origin.
+    pub(super) fn needs_origin(&self) -> bool {
+        match self {
+            Self::Validate(..) | Self::Miss(..) | Self::Fetch(_) | Self::Pass(_) => true,
+            Self::LookUp(_) | Self::Serve(_) | Self::Answer(_) => false,
+        }
+    }
+}
+
 impl<'a> Transaction<'a> {
     pub(super) fn new(
         connection: &'a Rc<Connection>,
@@ -241,6 +252,8 @@ pub(super) struct ClientRequest {
     pub(super) site: Option<Arc<SiteRequest>>,
     /// The store must not be used.
     pub(super) is_bypass: bool,
+    /// What the sender may still use.
+    pub(super) limits: Option<RequestLimits>,
     /// The only server that may answer: that of the client's connection, to which the name does not
     /// lead.
     pub(super) only_server: Option<Authority>,
@@ -271,6 +284,7 @@ impl ClientRequest {
             body: (info.content != ContentFraming::None).then_some(body),
             site: None,
             is_bypass: false,
+            limits: None,
             only_server: None,
             noted_group: None,
             has_content: !matches!(
@@ -308,6 +322,7 @@ impl ClientRequest {
             body: None,
             site: self.site.clone(),
             is_bypass: self.is_bypass,
+            limits: self.limits.clone(),
             only_server: self.only_server.clone(),
             linked: self.linked.clone(),
             noted_group: self.noted_group,

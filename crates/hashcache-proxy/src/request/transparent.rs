@@ -18,7 +18,7 @@ use http::{Method, StatusCode};
 
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::permission::permit_without_login;
+use crate::permission::decide_without_login;
 
 /// Refuses what no web server would be asked for, and what would come back here.
 pub(super) fn check(connection: &Connection, target: &Target) -> Result<(), Failure> {
@@ -51,6 +51,6 @@ pub(super) async fn only_server(
         return Ok(None);
     }
     let server = Authority::from(destination);
-    permit_without_login(connection, (method, &server))?;
+    decide_without_login(connection, (method, &server))?;
     Ok(Some(server))
 }

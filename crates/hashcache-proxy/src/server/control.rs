@@ -218,6 +218,7 @@ impl Control {
             proxy_protocol_from: settings.proxy_protocol_from,
             proxy_protocol_to: settings.proxy_protocol_to,
             access: settings.access,
+            access_limits: settings.access_limits,
             lists: settings.lists,
             htpasswd: settings.htpasswd,
             login_realm: settings.login_realm,
@@ -247,6 +248,9 @@ impl Control {
             },
             ..self.settings.clone()
         };
+        if let Err(error) = self.common.limiter.persist() {
+            warn!(%error, "usage of quotas not saved");
+        }
         self.metrics.config_reloaded(Reload::Taken);
         info!("configuration reloaded");
         Reload::Taken
@@ -421,9 +425,9 @@ pub(super) fn users(
     }
 }
 
-/// The time zone of the system, if a rule has times.
+/// The time zone of the system, if a rule has times or a quota has days.
 pub(super) fn zone(settings: &Settings) -> Result<Zone, RunError> {
-    match settings.access.has_times() {
+    match settings.needs_zone() {
         true => Zone::of_system().map_err(RunError::Zone),
         false => Ok(Zone::default()),
     }

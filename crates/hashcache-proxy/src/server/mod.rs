@@ -67,16 +67,20 @@ use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::dashboard::Dashboard;
+use crate::explain::Explainer;
 use crate::history::History;
 use crate::history::name::Persons;
 use crate::intercept::InterceptState;
+use crate::inventory::Inventory;
 use crate::link::chunk_tables::ChunkTables;
 use crate::lists::Lists;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
+use crate::not_stored::RecentlyNotStored;
 use crate::page_groups::PageGroups;
 use crate::peers;
 use crate::purge::Purger;
 use crate::queries::Queries;
+use crate::quota::Limiter;
 use crate::settings::{Listen, Settings, StateFiles};
 use crate::share::Shares;
 use crate::site::live::LiveSites;
@@ -162,12 +166,12 @@ pub fn run<E: fmt::Display>(
         .iter()
         .filter_map(|it| it.local_addr().ok())
         .collect::<Vec<_>>();
-    let log = AccessLogger::start(&settings).map_err(|source| RunError::AccessLog {
+    let clock = Arc::new(Clock::start(state.clock));
+    let log = AccessLogger::start(&settings, &clock).map_err(|source| RunError::AccessLog {
         place: settings.access_log.to_string(),
         source,
     })?;
     let log = Arc::new(log);
-    let clock = Arc::new(Clock::start(state.clock));
     let metrics = Metrics::new(settings.workers);
     let persons = match settings.log_anonymize {
         true => Persons::LeftOut,
@@ -220,6 +224,7 @@ pub fn run<E: fmt::Display>(
     let lists = Lists::load(&settings.lists, &cache, &Lists::default())?;
     let access = (Arc::new(lists), users(&settings, &cache)?, zone);
     warnings::log(&settings);
+    let limiter = Limiter::load(state.quotas, Arc::clone(&clock), &cache);
     let live = LiveSettings::new(&settings, 0, &own, shared, hops, shown, access);
     // Pages of a site that any host leads to carry other names in Referer.
     let site = settings
@@ -253,8 +258,10 @@ pub fn run<E: fmt::Display>(
             cache.stats().memory_limit_bytes,
             settings.limits.client_share,
         ),
+        limiter: Arc::clone(&limiter),
         user_checks: Arc::new(user_checks),
         collapse,
+        not_stored: RecentlyNotStored::default(),
         purger,
         own,
         exposition: exposition.clone(),
@@ -324,6 +331,10 @@ pub fn run<E: fmt::Display>(
         let common = Arc::clone(&common);
         move || links::view(&common)
     });
+    let exposition = exposition.with_limiter({
+        let limiter = Arc::clone(&limiter);
+        move || limiter.figures()
+    });
     let dashboard = Dashboard::new(exposition.clone(), Arc::clone(&history));
     let admin = Admin::new(
         (exposition, dashboard),
@@ -337,6 +348,10 @@ pub fn run<E: fmt::Display>(
             })
         },
         settings.admin_token_file.clone(),
+        (
+            Explainer::new(Arc::clone(&common), cache.clone()),
+            Inventory::new(Arc::clone(&common), cache.clone()),
+        ),
     );
     if let Some(listener) = admin_listener {
         let listener = TcpListener::from_std(listener).map_err(system("the admin listener"))?;
@@ -353,6 +368,7 @@ pub fn run<E: fmt::Display>(
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
     runtime.spawn(Arc::clone(&history).keep());
+    runtime.spawn(Arc::clone(&limiter).keep());
     runtime.spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));
     let bound = Listening {
         clients: listen,
@@ -392,6 +408,9 @@ pub fn run<E: fmt::Display>(
     }
     if let Err(error) = history.persist() {
         warn!(%error, "history not saved");
+    }
+    if let Err(error) = limiter.persist() {
+        warn!(%error, "usage of quotas not saved");
     }
     if let Err(error) = chunks.persist() {
         warn!(%error, "tables of chunks not saved");

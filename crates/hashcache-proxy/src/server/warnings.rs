@@ -10,6 +10,7 @@ use tracing::warn;
 
 use crate::clock::zone::Zone;
 use crate::lists;
+use crate::quota::{LimitPer, LimitSettings};
 use crate::settings::Settings;
 use crate::users::users_of;
 
@@ -29,8 +30,12 @@ pub enum Warning {
         /// How many users have such a hash.
         users: usize,
     },
-    /// Rules have times, and the system does not say in which time zone it is.
+    /// Rules have times or quotas have days, and the system does not say in which time zone it is.
     NoZone,
+    /// No access rule names these limits, so they limit nothing.
+    UnusedLimits(Vec<String>),
+    /// These limits are for users, and no access rule asks for a login: they count by client.
+    LimitsWithoutUsers(Vec<String>),
     /// A file of a list looks like a broken download.
     DoubtfulList {
         /// The name of the list.
@@ -62,7 +67,19 @@ impl fmt::Display for Warning {
                 f,
                 "{users} passwords have a bcrypt cost below {COST_MIN}: use `htpasswd -B -C 10`"
             ),
-            Self::NoZone => f.write_str("there is no /etc/localtime: access rules have UTC times"),
+            Self::NoZone => {
+                f.write_str("there is no /etc/localtime: access rules and quotas have UTC times")
+            }
+            Self::UnusedLimits(names) => write!(
+                f,
+                "no access rule names the limits `{}`: they limit nothing",
+                names.join("`, `")
+            ),
+            Self::LimitsWithoutUsers(names) => write!(
+                f,
+                "no access rule asks for users: the limits `{}` are for each client instead",
+                names.join("`, `")
+            ),
             Self::DoubtfulList {
                 list,
                 path,
@@ -115,11 +132,33 @@ fn warnings_of_rules(settings: &Settings) -> Vec<Warning> {
         others: unknown.len() - shown,
     });
     let cheap_hashes = (cheap > 0).then_some(Warning::CheapHashes { users: cheap });
-    let no_zone = (settings.access.has_times() && !Zone::is_set()).then_some(Warning::NoZone);
+    let no_zone = (settings.needs_zone() && !Zone::is_set()).then_some(Warning::NoZone);
     [unknown_users, cheap_hashes, no_zone]
         .into_iter()
+        .chain(warnings_of_limits(settings))
         .flatten()
         .collect()
+}
+
+fn warnings_of_limits(settings: &Settings) -> [Option<Warning>; 2] {
+    let named = settings.access.named_limits();
+    let numbered = settings.access_limits.iter().enumerate();
+    let (named, unused): (Vec<_>, Vec<_>) =
+        numbered.partition(|(number, _)| named >> number & 1 == 1);
+    let names = |limits: Vec<(usize, &LimitSettings)>| -> Vec<String> {
+        let limits = limits.iter();
+        limits.map(|(_, limit)| limit.name.clone()).collect()
+    };
+    let counts_by_client =
+        |limit: &LimitSettings| limit.per == LimitPer::User && !settings.access.need_users();
+    let of_users = named
+        .into_iter()
+        .filter(|(_, limit)| counts_by_client(limit));
+    let (unused, of_users) = (names(unused), names(of_users.collect()));
+    [
+        (!unused.is_empty()).then_some(Warning::UnusedLimits(unused)),
+        (!of_users.is_empty()).then_some(Warning::LimitsWithoutUsers(of_users)),
+    ]
 }
 
 /// Logs the warnings about `settings`; lists are judged when they are loaded.

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use hashcache_http::{Authority, Origin, Target};
-use http::header::{COOKIE, HOST, VARY};
+use http::header::{ACCEPT_ENCODING, COOKIE, HOST, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -225,6 +225,28 @@ impl LiveSite {
             }
             let change = self.state().health.note(n, outcome, Instant::now());
             self.log(n, change);
+        }
+    }
+
+    /// Changes the fields of a request to what the store looks at: without those that the rules of
+    /// the site hide, with the values of the cache key rules, and without the codings that the
+    /// client accepts if the site encodes.
+    pub(crate) fn prepare(&self, fields: &mut HeaderMap) {
+        self.mark_key(fields);
+        if !self.spec.compress.is_empty() {
+            fields.remove(ACCEPT_ENCODING);
+        }
+    }
+
+    /// Removes fields that the rules of the site hide, and adds the field with the values of the
+    /// cache key rules.
+    pub(crate) fn mark_key(&self, fields: &mut HeaderMap) {
+        self.spec.request_headers.hide(fields);
+        fields.remove(KEY);
+        if self.spec.key.has_parts() {
+            let hex = |byte: &u8| format!("{byte:02x}");
+            let value: String = self.spec.key.suffix(fields).iter().map(hex).collect();
+            fields.extend(HeaderValue::try_from(value).ok().map(|value| (KEY, value)));
         }
     }
 

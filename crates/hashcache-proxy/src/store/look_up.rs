@@ -43,8 +43,17 @@ pub(crate) enum HitSource {
 
 /// Finds the stored response that answers a request with these fields.
 pub(crate) async fn look_up(cache: &Cache, key: &[u8], fields: &HeaderMap) -> StoreLookup {
+    find(|name| cache.get(name), key, fields).await
+}
+
+/// The same without a trace in the store ([`Cache::peek`]).
+pub(crate) async fn peek(cache: &Cache, key: &[u8], fields: &HeaderMap) -> StoreLookup {
+    find(|name| cache.peek(name), key, fields).await
+}
+
+async fn find(get: impl Fn(&[u8]) -> Lookup, key: &[u8], fields: &HeaderMap) -> StoreLookup {
     let place = ObjectPlace::of(key.to_vec());
-    let Some((hit, mut stored, from)) = read(cache, key).await else {
+    let Some((hit, mut stored, from)) = read(get(key)).await else {
         return StoreLookup::Nothing(place);
     };
     let Some(table) = stored.table.take() else {
@@ -64,7 +73,7 @@ pub(crate) async fn look_up(cache: &Cache, key: &[u8], fields: &HeaderMap) -> St
         }
         (Some(row), VariantPlace::Derived(_)) => {
             let name = place.clone().within(&table, at).name;
-            let read = read(cache, &name).await;
+            let read = read(get(&name)).await;
             read.filter(|(hit, stored, _)| answers(row, hit, stored, fields))
         }
         (None, _) => None,
@@ -82,12 +91,12 @@ pub(crate) async fn look_up(cache: &Cache, key: &[u8], fields: &HeaderMap) -> St
 /// The variant that is stored under the key itself, whatever requests it answers; the only response
 /// if it does not vary. Lookups for a request read it too.
 pub(crate) async fn first_variant(cache: &Cache, key: &[u8]) -> Option<(Hit, StoredResponse)> {
-    let (hit, stored, _) = read(cache, key).await?;
+    let (hit, stored, _) = read(cache.get(key)).await?;
     Some((hit, stored))
 }
 
-async fn read(cache: &Cache, name: &[u8]) -> Option<(Hit, StoredResponse, HitSource)> {
-    let (found, from) = match cache.get(name) {
+async fn read(lookup: Lookup) -> Option<(Hit, StoredResponse, HitSource)> {
+    let (found, from) = match lookup {
         Lookup::Hit(hit) => (Some(hit), HitSource::Memory),
         Lookup::Miss => (None, HitSource::Memory),
         Lookup::Pending(pending) => (pending.await, HitSource::Disk),

@@ -231,6 +231,15 @@ impl Clients {
 
     /// Whether `client` is served.
     pub(crate) fn check(&self, client: IpAddr) -> Result<(), Failure> {
+        let client = client.to_canonical();
+        match self.rule(client) {
+            Some(_) => Ok(()),
+            None => Err(Failure::ClientDenied { client }),
+        }
+    }
+
+    /// Why `client` is served; `None`: it is not.
+    pub(crate) fn rule(&self, client: IpAddr) -> Option<ClientRule> {
         // Only the IPv4-mapped form is unwrapped here: a dual-stack socket reports IPv4 clients in
         // it. The other forms are addresses of hosts elsewhere.
         let client = client.to_canonical();
@@ -240,12 +249,24 @@ impl Clients {
                 v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local()
             }
         };
-        if near || self.allow.iter().any(|p| p.contains(client)) || self.own.is_neighbour(client) {
-            Ok(())
-        } else {
-            Err(Failure::ClientDenied { client })
+        match () {
+            () if near => Some(ClientRule::Near),
+            () if self.allow.iter().any(|p| p.contains(client)) => Some(ClientRule::Listed),
+            () if self.own.is_neighbour(client) => Some(ClientRule::Neighbour),
+            () => None,
         }
     }
+}
+
+/// Why a client is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientRule {
+    /// It is this machine, or in a private network.
+    Near,
+    /// The operator's list has it.
+    Listed,
+    /// It is in the network of an interface.
+    Neighbour,
 }
 
 /// Whether `CONNECT` to `port` is allowed.

@@ -2,7 +2,7 @@
 //!
 //! Joins the layers below. The only state of its own is which callers fetch what (`fetch_once`).
 //! `read` serves a hit, `write` takes a put, `follow` reads along with a put in progress; `many`
-//! looks up in batches; `scan` lists marks.
+//! looks up in batches; `scan` lists marks; `peek` and `walk` show operators what is stored.
 //!
 //! Called by embedders; calls `store` to open, `stripe` to look up and put, `write_queue` to
 //! remove.
@@ -11,8 +11,10 @@
 mod fetch_once;
 mod follow;
 mod many;
+mod peek;
 mod read;
 mod scan;
+mod walk;
 mod write;
 
 use std::future::Future;
@@ -26,6 +28,7 @@ pub use fetch_once::{Answer, FetchError, Fetched, GetOrFetch};
 pub use follow::{Follower, Stream};
 pub use read::{Hit, Paid, Payer, Reader};
 pub use scan::{Scan, ScanStep};
+pub use walk::{Walk, WalkStep, WalkedObject};
 pub use write::{HourChange, Intent, Keep, Put, Update, Writer};
 
 use crate::bans;

@@ -200,6 +200,17 @@ impl Hot {
         Some(hot.pin())
     }
 
+    /// The same, and it does not count as asking for it either.
+    pub(crate) fn look(
+        &self,
+        key: KeyHash,
+        wanted: impl FnOnce(&Record) -> bool,
+    ) -> Option<Pinned> {
+        let shard = self.read(key);
+        let hot = shard.map.get(&key).filter(|it| wanted(&it.stored.record))?;
+        Some(hot.pin())
+    }
+
     /// Counts a hit.
     pub(crate) fn count_hit(&self) {
         self.hits.add(1);

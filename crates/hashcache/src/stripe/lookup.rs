@@ -501,7 +501,7 @@ impl Stripe {
 
     /// Whether the index still says that `key` may lie in the window that begins at `at`. What is
     /// older than a window that was read in vain counts only if it does (`policy/log`).
-    fn still_points_to(&self, key: KeyHash, at: LogPos) -> bool {
+    pub(super) fn still_points_to(&self, key: KeyHash, at: LogPos) -> bool {
         let points_to = |log: &dyn LogPolicy| log.points_to(key, at, self.log.head());
         self.view(key).policy.log().is_some_and(points_to)
     }

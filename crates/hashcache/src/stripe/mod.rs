@@ -11,10 +11,12 @@
 mod group_read;
 mod load_sets;
 mod lookup;
+mod peek;
 mod read;
 mod read_ahead;
 mod ring_read;
 mod scan;
+mod walk;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,6 +24,7 @@ use std::sync::Arc;
 use group_read::RunsInFlight;
 pub(crate) use lookup::{Deferred, Hint, Recalled, StripeLookup};
 pub(crate) use scan::StripeScan;
+pub(crate) use walk::{StripeWalk, WalkPlace};
 
 use crate::address::LogPos;
 use crate::bans::Bans;

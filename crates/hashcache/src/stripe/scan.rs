@@ -25,13 +25,15 @@
 use std::sync::Arc;
 
 use super::Stripe;
+use crate::address::LogPos;
 use crate::disk::circular_log::Cursor;
 use crate::disk::{ListMemory, PieceEnd, SegmentLists};
 use crate::format::{Kind, Listed, kind_number};
 use crate::hour::Hour;
 use crate::key::SHARDS;
+use crate::memory::ReadLocked;
 use crate::observers::MarkedObject;
-use crate::shard::Pending;
+use crate::shard::{Pending, Shard};
 use crate::stats::Health;
 
 /// What one step found.
@@ -56,7 +58,7 @@ enum Stage {
 }
 
 /// The segments of one turn of the log, from the oldest on.
-struct Segments {
+pub(super) struct Segments {
     /// The one that was open when this was made, and its lap.
     open: (u64, u64),
     count: u64,
@@ -67,7 +69,7 @@ struct Segments {
 }
 
 impl Segments {
-    fn of(stripe: &Stripe) -> Self {
+    pub(super) fn of(stripe: &Stripe) -> Self {
         Self {
             open: stripe.log.open_segment(),
             count: stripe.medium.geometry.segments,
@@ -76,11 +78,43 @@ impl Segments {
         }
     }
 
+    /// Those that were begun when the segment `open` was open, from the last of `begun` segments
+    /// on; `None` if there cannot have been such ones.
+    pub(super) fn resumed(stripe: &Stripe, open: (u64, u64), begun: u64) -> Option<Self> {
+        let all = Self::of(stripe);
+        let (segment, lap) = open;
+        let (now, now_lap) = all.open;
+        let is_past = segment < all.count && (lap, segment) <= (now_lap, now);
+        (is_past && begun <= all.begun_max()).then_some(Self {
+            open,
+            begun: begun.saturating_sub(1),
+            ..all
+        })
+    }
+
+    pub(super) fn open(&self) -> (u64, u64) {
+        self.open
+    }
+
+    /// How many have been begun.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// How many will have been begun at the end: the open one is begun twice.
+    pub(super) fn begun_max(&self) -> u64 {
+        self.count + 1
+    }
+
+    /// The number of the segment that is looked at next.
+    pub(super) fn next_number(&self) -> Option<u64> {
+        (self.begun <= self.count).then(|| (self.open.0 + self.begun) % self.count)
+    }
+
     /// The next segment that holds anything of the lap it is visited for.
-    fn next(&mut self, stripe: &Stripe) -> Option<SegmentLists> {
-        while self.begun <= self.count {
+    pub(super) fn next(&mut self, stripe: &Stripe) -> Option<SegmentLists> {
+        while let Some(segment) = self.next_number() {
             let (open, open_lap) = self.open;
-            let segment = (open + self.begun) % self.count;
             let lap = match segment < open || self.begun == self.count {
                 true => Some(open_lap),
                 false => open_lap.checked_sub(1),
@@ -194,12 +228,27 @@ impl Stripe {
         if listed.kind != kind_number(Kind::Head) || listed.mark == 0 {
             return None;
         }
-        let unit = u64::from(listed.offset);
-        let at = self.log.position(cursor.lap, cursor.segment, unit);
         let shard = self.view(listed.key);
         if let Some(pending) = shard.pending.get(&listed.key) {
             return self.pending_object(pending, now);
         }
+        self.stored_at(shard, cursor, listed)?;
+        Some(MarkedObject {
+            mark: listed.mark,
+            fresh_until: Hour::from_stored(listed.fresh_until, now),
+            head_bytes: self.log.alignment().record(1) as u64 * u64::from(listed.length),
+        })
+    }
+
+    /// Where a listed record lies, if its shard's index still points there and it counts.
+    pub(super) fn stored_at(
+        &self,
+        shard: ReadLocked<'_, Shard>,
+        cursor: Cursor,
+        listed: &Listed,
+    ) -> Option<LogPos> {
+        let unit = u64::from(listed.offset);
+        let at = self.log.position(cursor.lap, cursor.segment, unit);
         let is_stored = self.health() == Health::InService
             && !shard.removing.contains_key(&listed.key)
             && self.log.is_live(at)
@@ -211,11 +260,7 @@ impl Stripe {
         let counts = is_stored
             && self.counts(listed.key, listed.version)
             && !self.bans.take_all(listed.version);
-        counts.then(|| MarkedObject {
-            mark: listed.mark,
-            fresh_until: Hour::from_stored(listed.fresh_until, now),
-            head_bytes: self.log.alignment().record(1) as u64 * u64::from(listed.length),
-        })
+        counts.then_some(at)
     }
 
     /// The pending objects of a shard.

@@ -47,4 +47,5 @@ mod sectors;
 mod stalled;
 mod stress;
 mod support;
+mod walk;
 mod wrap;

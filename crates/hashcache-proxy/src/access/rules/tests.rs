@@ -401,7 +401,10 @@ fn names_of_rules_are_unique_and_rules_are_counted() {
     ];
     assert_eq!(
         faults(rules),
-        [(RULES_MAX, "more than 1024 rules or 64 lists".into())]
+        [(
+            RULES_MAX,
+            "more than 1024 rules, 64 lists or 64 limits".into()
+        )]
     );
 }
 
@@ -755,7 +758,7 @@ fn a_rule_for_users_asks_for_one_only_when_all_else_matches() {
         let timed = rules.at(WeekMinute::of_local(MONDAY));
         let decided = rules.decide(&client, &timed, &request, |_, _| false);
         let said = match decided {
-            Err(UserNeeded) => "ask".to_owned(),
+            Err(UserNeeded { .. }) => "ask".to_owned(),
             Ok(Decision {
                 rule: Some(rule), ..
             }) => (rule + 1).to_string(),
@@ -827,5 +830,74 @@ fn a_rule_with_a_group_that_there_is_not_is_refused() {
     assert_eq!(
         faults[0].error.to_string(),
         "there is no group called `teachers`"
+    );
+}
+
+#[test]
+fn rules_name_the_limits_of_their_requests() {
+    let limited = |names: &[&str], action| AccessRule {
+        limits: Some(names.iter().map(|name| (*name).to_owned()).collect()),
+        ..AccessRule::of(action)
+    };
+    let written = AccessSettings {
+        limits: vec!["day".into(), "video".into(), "calm".into()],
+        ..settings(vec![
+            AccessRule {
+                destinations: destinations(&[".video.example"]),
+                ..limited(&["video", "day"], AccessAction::Limit)
+            },
+            AccessRule {
+                users: Some(vec!["anna".into()]),
+                ..limited(&["calm"], AccessAction::Tunnel)
+            },
+            AccessRule {
+                clients: clients(&["10.9.0.0/16"]),
+                ..limited(&["calm"], AccessAction::NoCache)
+            },
+            limited(&["day"], AccessAction::Limit),
+        ])
+    };
+    let rules = AccessRules::new(&written).unwrap();
+    let masks: Vec<u64> = (0..4).map(|rule| rules.limits(rule)).collect();
+    assert_eq!(masks, [0b011, 0b100, 0b100, 0b001]);
+    let of = |address: &str, user| {
+        let client = rules.client(address.parse().unwrap(), true);
+        rules.limits_of(&client, user)
+    };
+    assert_eq!(of("10.1.0.1", RequestUser::Unknowable), 0b011);
+    assert_eq!(of("10.1.0.1", RequestUser::Known("anna")), 0b111);
+    assert_eq!(of("10.9.0.1", RequestUser::Known("bert")), 0b111);
+}
+
+#[test]
+fn limits_that_there_are_not_and_limits_out_of_place_are_refused() {
+    let limited = |names: &[&str], action| AccessRule {
+        limits: Some(names.iter().map(|name| (*name).to_owned()).collect()),
+        destinations: destinations(&["a.example"]),
+        ..AccessRule::of(action)
+    };
+    let unlimited = AccessRule {
+        limits: None,
+        ..limited(&[], AccessAction::Limit)
+    };
+    let found = faults(vec![
+        limited(&["dai"], AccessAction::Limit),
+        unlimited,
+        limited(&["dai"], DENY),
+        limited(&[], AccessAction::Tunnel),
+    ]);
+    let said: Vec<(usize, &str)> = found.iter().map(|(at, text)| (*at, &**text)).collect();
+    assert_eq!(
+        said,
+        [
+            (0, "there is no limit called `dai`"),
+            (1, "`limits` must name a limit"),
+            (
+                2,
+                "`limits` goes with the actions `limit`, `tunnel` and `no-cache`"
+            ),
+            (2, "there is no limit called `dai`"),
+            (3, "`limits` must name a limit"),
+        ]
     );
 }

@@ -5,7 +5,9 @@ use serde_json::Value;
 use super::super::tests::{SECOND, entry};
 use super::super::{LoggedHop, RequestId};
 use super::*;
-use crate::clock::UnixMillis;
+
+/// The end of the requests of all lines.
+const END: UnixMillis = UnixMillis(SECOND * 1000 + 357);
 
 const ALL: [LogFormat; 3] = [LogFormat::Squid, LogFormat::Combined, LogFormat::Json];
 
@@ -20,7 +22,7 @@ fn style(format: LogFormat) -> LineStyle {
 
 fn line_in(style: LineStyle, entry: &LogEntry<'_>) -> String {
     let mut line = Vec::new();
-    Formatter::new(style).push(&mut line, entry);
+    Formatter::new(style).push(&mut line, entry, END);
     String::from_utf8(line).unwrap()
 }
 
@@ -53,12 +55,12 @@ fn a_hit_in_squids_form() {
     assert_eq!(
         line(LogFormat::Squid, &entry()),
         "1795297622.357    234 192.0.2.7 TCP_HIT/200 5120 GET http://a.test/x?y=1 - HIER_NONE/- \
-         text/html id=00000000000000ff\n"
+         text/html\n"
     );
 }
 
 #[test]
-fn a_failed_miss_in_squids_form_names_upstream_and_error() {
+fn a_failed_miss_in_squids_form_names_upstream() {
     let entry = LogEntry {
         outcome: Outcome::Miss,
         status: 502,
@@ -71,8 +73,21 @@ fn a_failed_miss_in_squids_form_names_upstream_and_error() {
     assert_eq!(
         line(LogFormat::Squid, &entry),
         "1795297622.357    234 192.0.2.7 TCP_MISS_ABORTED/502 5120 GET http://a.test/x?y=1 - \
-         HIER_DIRECT/198.51.100.1 - id=00000000000000ff error=connection-refused\n"
+         HIER_DIRECT/198.51.100.1 -\n"
     );
+}
+
+#[test]
+fn a_failed_miss_in_the_combined_form_names_the_error() {
+    let entry = LogEntry {
+        outcome: Outcome::Miss,
+        status: 502,
+        error: Some("connection-refused"),
+        ..entry()
+    };
+    let line = line(LogFormat::Combined, &entry);
+    let end = " \"curl/8\" id=00000000000000ff error=connection-refused\n";
+    assert!(line.ends_with(end), "{line}");
 }
 
 #[test]
@@ -91,7 +106,7 @@ fn a_tunnel_in_squids_form() {
         line.contains(" TCP_TUNNEL/200 5120 CONNECT a.test:443 - "),
         "{line}"
     );
-    assert!(line.contains(" FIRSTUP_PARENT/192.0.2.9 - id="), "{line}");
+    assert!(line.contains(" FIRSTUP_PARENT/192.0.2.9 -\n"), "{line}");
 }
 
 #[test]
@@ -107,7 +122,7 @@ fn a_head_that_could_not_be_read_in_squids_form() {
     };
     let line = line(LogFormat::Squid, &entry);
     assert!(
-        line.contains(" NONE_NONE/400 5120 - error:invalid-request - HIER_NONE/- "),
+        line.ends_with(" NONE_NONE/400 5120 - error:invalid-request - HIER_NONE/- text/html\n"),
         "{line}"
     );
 }
@@ -206,7 +221,7 @@ fn no_client_can_write_a_line_of_its_own() {
     // The fields of Squid's form stay where they are.
     let squid = line(LogFormat::Squid, &entry);
     let fields: Vec<_> = squid.split_ascii_whitespace().collect();
-    assert_eq!(fields.len(), 11, "{squid}");
+    assert_eq!(fields.len(), 10, "{squid}");
     assert_eq!(fields[3], "TCP_HIT/200");
 }
 
@@ -318,6 +333,7 @@ fn the_date_follows_the_clock() {
                 start: UnixMillis(second * 1000),
                 ..entry()
             },
+            END,
         );
         let line = String::from_utf8(line).unwrap();
         assert!(line.contains(date), "{second}: {line}");
@@ -337,6 +353,7 @@ fn every_outcome_has_a_code_that_readers_of_squids_log_know() {
         (Outcome::Miss, "TCP_MISS"),
         (Outcome::VaryMiss, "TCP_MISS"),
         (Outcome::Stale, "TCP_REFRESH_MODIFIED"),
+        (Outcome::StaleFailed, "TCP_REFRESH_FAIL_ERR"),
         (Outcome::Request, "TCP_CLIENT_REFRESH_MISS"),
         (Outcome::Bypass, "TCP_MISS"),
         (Outcome::Method, "TCP_MISS"),

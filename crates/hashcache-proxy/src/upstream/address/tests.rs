@@ -347,3 +347,17 @@ fn a_domain_of_the_own_network_may_have_private_addresses_and_no_other_name_may(
         );
     }
 }
+
+#[test]
+fn why_a_client_is_served_is_known() {
+    let clients = Clients::new(&[prefix("198.51.100.0/24")], own());
+    for (client, rule) in [
+        ("127.0.0.1", Some(ClientRule::Near)),
+        ("::ffff:10.0.0.1", Some(ClientRule::Near)),
+        ("198.51.100.4", Some(ClientRule::Listed)),
+        ("203.0.113.99", Some(ClientRule::Neighbour)),
+        ("8.8.8.8", None),
+    ] {
+        assert_eq!(clients.rule(ip(client)), rule, "{client}");
+    }
+}

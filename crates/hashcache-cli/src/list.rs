@@ -1,0 +1,168 @@
+//! `hashcache list`: asks a running proxy what it has stored, part by part.
+//!
+//! Called by `main`. The proxy walks through its store slowly; this prints what each part has found
+//! and asks for the next. When it ends, also by a signal or a closed pipe, so does the walk.
+//! Nothing but one part is held in memory.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+
+use crate::admin_client::{address, encoded, token, view};
+use crate::settings::{self, Environment, given_flags};
+use crate::units::brief_size;
+
+/// Arguments of `hashcache list`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+The proxy reads its whole store for this, at most a quarter of the time, so a large cache takes
+long. Ctrl-C ends the reading at the proxy too. What is printed was stored at some moment of the
+walk; a response may be printed twice. It names URLs that people have used, so it needs the token of
+--admin-token-file, as a purge does.
+Exit status: 0 all of the store was looked at, or --limit was reached, 2 it was not.")]
+pub struct ListArgs {
+    /// Only URLs that begin with this one
+    #[arg(long, value_name = "URL")]
+    prefix: Option<String>,
+    /// End after so many
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<u64>,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    json: bool,
+    /// Configuration file of the proxy
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Admin address of the proxy [default: from the configuration]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// File with the token [default: from the configuration]
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<String>,
+}
+
+/// Lists.
+pub fn run(args: &ListArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
+    let given = given_flags([
+        ("admin", &args.admin),
+        ("admin-token-file", &args.admin_token_file),
+    ]);
+    let effective = settings::load(args.config.as_deref(), given, environment)?;
+    let admin = address(&effective)?;
+    let token = token(&effective)?;
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let (mut from, mut examined) = (String::new(), 0);
+    let bar = progress_bar();
+    while left > 0 {
+        let target = target(args.prefix.as_deref(), &from);
+        let text = view(admin, &target, Some(&token))?;
+        let part: Value = serde_json::from_str(&text).context("the answer is no JSON")?;
+        let objects = part["objects"].as_array().map_or(&[][..], Vec::as_slice);
+        let objects = &objects[..objects
+            .len()
+            .min(usize::try_from(left).unwrap_or(usize::MAX))];
+        left -= objects.len() as u64;
+        let lines = objects.iter().map(|object| match args.json {
+            true => format!("{object}\n"),
+            false => told(object),
+        });
+        let lines: String = lines.collect();
+        bar.suspend(|| print(&lines))?;
+        examined += part["examined"].as_u64().unwrap_or_default();
+        bar.set_position(part["done_permille"].as_u64().unwrap_or_default());
+        bar.set_message(format!("{examined} looked at"));
+        match part["next"].as_str() {
+            Some(next) => next.clone_into(&mut from),
+            None => break,
+        }
+    }
+    bar.finish_and_clear();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A progress bar on a terminal, nothing elsewhere.
+fn progress_bar() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {percent}% {eta}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(1000).with_style(style)
+}
+
+/// Writes lines at once; a closed pipe ends the list.
+fn print(lines: &str) -> anyhow::Result<()> {
+    let mut output = std::io::stdout().lock();
+    output.write_all(lines.as_bytes())?;
+    output.flush()?;
+    Ok(())
+}
+
+/// Path and query of the question.
+fn target(prefix: Option<&str>, from: &str) -> String {
+    let mut target = format!("/-/list?from={}", encoded(from));
+    if from.is_empty() {
+        "/-/list?".clone_into(&mut target);
+    }
+    if let Some(prefix) = prefix {
+        target.push_str(&format!("&prefix={}", encoded(prefix)));
+    }
+    target
+}
+
+/// A stored response in a line: freshness, status, size, URL.
+fn told(object: &Value) -> String {
+    let number = |name: &str| object[name].as_i64().unwrap_or_default();
+    let fresh = match object["fresh"] == true {
+        true => format!("fresh {} s", number("ttl")),
+        false => "stale".to_owned(),
+    };
+    let size = object["content_bytes"].as_u64();
+    let size = size.map_or("-".to_owned(), brief_size);
+    let part = if object["complete"] == true {
+        ""
+    } else {
+        " (part)"
+    };
+    let variant = if object["varies"] == true {
+        " (variant)"
+    } else {
+        ""
+    };
+    let url = object["url"].as_str().unwrap_or_default();
+    format!(
+        "{fresh:<15} {:>3} {size:>10}  {url}{part}{variant}\n",
+        number("status")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_stored_response_is_a_line() {
+        let object = json!({"url": "http://a/", "fresh": true, "ttl": 90, "status": 200,
+            "content_bytes": 2048, "complete": true, "varies": false});
+        let line = "fresh 90 s      200       2KiB  http://a/\n";
+        assert_eq!(told(&object), line);
+        let object = json!({"url": "http://a/", "fresh": false, "status": 200,
+            "complete": false, "varies": true});
+        let line = "stale           200          -  http://a/ (part) (variant)\n";
+        assert_eq!(told(&object), line);
+    }
+
+    #[test]
+    fn each_question_goes_on_where_the_last_answer_has_stopped() {
+        assert_eq!(target(None, ""), "/-/list?");
+        let target = target(Some("http://a/?b"), "0.log.1.2.3.4");
+        assert_eq!(target, "/-/list?from=0.log.1.2.3.4&prefix=http://a/%3Fb");
+    }
+}

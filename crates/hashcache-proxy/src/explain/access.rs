@@ -1,0 +1,432 @@
+//! Whether the request is allowed: each check that the proxy makes, with the rule or the setting
+//! that decides.
+//!
+//! Called by `explain`. Asks the compiled rules as `permission` and `client_access` do, in the same
+//! order, but with the client, the user and the time of the question.
+
+use std::sync::Arc;
+
+use arc_swap::Guard;
+use hashcache_http::{Authority, Space};
+use http::Method;
+use serde_json::{Value, json};
+
+use super::Asked;
+use crate::access::{
+    AccessAction, AccessRequest, ClientRules, Decision, HostHashes, RequestUser, TimedRules,
+};
+use crate::client_access::failure;
+use crate::failure::Failure;
+use crate::route::literal_address;
+use crate::upstream::address::{ClientRule, Purpose, check_connect_port, check_port};
+use crate::upstream::prefix::Prefix;
+use crate::worker::{Common, LiveSettings};
+
+/// The checks of a request, in their order.
+#[derive(Default)]
+pub(super) struct Checks {
+    checks: Vec<Check>,
+    /// What the rules do with the request, unless they refuse it.
+    action: Option<AccessAction>,
+    /// The user whom the rules have looked at.
+    user: Option<String>,
+    /// The local time of the request, where rules have times.
+    local_time: Option<String>,
+}
+
+struct Check {
+    /// What was checked.
+    what: &'static str,
+    /// By which rule or setting, or why.
+    by: String,
+    refused: Option<&'static str>,
+    /// The access rule, if one decides.
+    rule: Option<Value>,
+}
+
+impl Checks {
+    fn add(&mut self, what: &'static str, by: impl Into<String>, outcome: Result<(), Failure>) {
+        self.checks.push(Check {
+            what,
+            by: by.into(),
+            refused: outcome.err().map(|failure| failure.slug()),
+            rule: None,
+        });
+    }
+
+    /// What happens if a check refuses the request.
+    pub(super) fn denied(&self) -> Option<String> {
+        let check = self.checks.iter().find(|check| check.refused.is_some())?;
+        let error = check.refused.unwrap_or_default();
+        Some(format!("refused ({error}): {}", check.by))
+    }
+
+    /// Whether a rule makes a tunnel of a CONNECT, whatever `intercept` says.
+    pub(super) fn is_tunnel(&self) -> bool {
+        self.action == Some(AccessAction::Tunnel)
+    }
+
+    /// Whether a rule keeps the request from the store.
+    pub(super) fn is_no_cache(&self) -> bool {
+        self.action == Some(AccessAction::NoCache)
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let checks = self.checks.iter().map(|check| {
+            json!({
+                "check": check.what,
+                "allowed": check.refused.is_none(),
+                "by": check.by,
+                "error": check.refused,
+                "rule": check.rule,
+            })
+        });
+        json!({
+            "allowed": self.denied().is_none(),
+            "local_time": self.local_time,
+            "checks": checks.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// How the request that is asked about reaches the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// With its whole URL.
+    Absolute,
+    /// By CONNECT to its host and port.
+    Connect,
+    /// As a request for a mirror, which cannot be asked for a login.
+    Mirrored,
+}
+
+/// The checks of a request to a forward proxy.
+pub(super) fn of_forward(common: &Common, asked: &Asked<'_>, arrival: Arrival) -> Checks {
+    let asking = Asking::new(common, asked);
+    let mut checks = Checks::default();
+    if asking.live.access.has_times() {
+        let minute = asking.live.week_minute(asked.at(common).0);
+        checks.local_time = Some(minute.to_string());
+    }
+    if let Some(refusal) = asking.live.access.refusal(&asking.rules) {
+        asking.decided(&mut checks, Ok(refusal));
+        return checks;
+    }
+    asking.gateway(&mut checks);
+    asking.permission(&mut checks, arrival);
+    let (scheme, port) = (asked.target.scheme, asked.target.authority.port);
+    match (arrival, asked.space) {
+        (Arrival::Connect, _) => {
+            let allowed = check_connect_port(&asking.live.connect_ports, port);
+            checks.add("port", "`allow_connect_port`", allowed);
+        }
+        (_, Space::Own) => {
+            let allowed = check_port(&asking.live.ports, scheme, port);
+            checks.add("port", "`allow_port`", allowed);
+        }
+        (_, Space::Site(_) | Space::Mirror(_)) => {}
+    }
+    if asked.space == Space::Own {
+        asking.destination(&mut checks);
+    }
+    checks
+}
+
+/// Adds what the rules say of the request itself, inside the connection that its CONNECT has
+/// opened: there the user is the one of the CONNECT, and cannot be asked.
+pub(super) fn add_inside(common: &Common, asked: &Asked<'_>, checks: &mut Checks) {
+    let asking = Asking::new(common, asked);
+    let user = checks.user.clone();
+    let user = user
+        .as_deref()
+        .map_or(RequestUser::Unknowable, RequestUser::Known);
+    let decided = asking.decide(user, asked.question.method.as_str());
+    asking.decided(checks, decided);
+}
+
+/// The checks of a request to a site: it is for all clients, and its origins are the operator's.
+pub(super) fn of_site(common: &Common, asked: &Asked<'_>) -> Checks {
+    let asking = Asking::new(common, asked);
+    let mut checks = Checks::default();
+    let decision = asking.live.access.refusal(&asking.rules);
+    let by_default = Decision {
+        action: AccessAction::Allow,
+        rule: None,
+    };
+    asking.decided(&mut checks, Ok(decision.unwrap_or(by_default)));
+    checks
+}
+
+/// A question, with the rules that can match its client at its time.
+struct Asking<'a> {
+    asked: &'a Asked<'a>,
+    live: Guard<Arc<LiveSettings>>,
+    rules: ClientRules,
+    timed: TimedRules,
+}
+
+impl<'a> Asking<'a> {
+    fn new(common: &Common, asked: &'a Asked<'a>) -> Self {
+        let live = common.live();
+        let client = asked.question.client();
+        let by_default = live.clients.check(client).is_ok();
+        Self {
+            asked,
+            rules: live.access.client(client, by_default),
+            timed: live.rules_at(asked.at(common).0),
+            live,
+        }
+    }
+
+    /// What is decided; an error: a rule with this number needs the user.
+    fn decide(&self, user: RequestUser<'_>, method: &str) -> Result<Decision, usize> {
+        let authority = &self.asked.target.authority;
+        let request = AccessRequest {
+            user,
+            method,
+            host: &authority.host,
+            port: authority.port,
+        };
+        let live = &self.live;
+        let decided = live
+            .access
+            .decide(&self.rules, &self.timed, &request, |list, host| {
+                live.lists.has(list, host)
+            });
+        decided.map_err(|needed| needed.rule)
+    }
+
+    /// As `permission::permit` decides.
+    fn permission(&self, checks: &mut Checks, arrival: Arrival) {
+        let method = match arrival {
+            Arrival::Connect => Method::CONNECT.as_str(),
+            Arrival::Absolute | Arrival::Mirrored => self.asked.question.method.as_str(),
+        };
+        let login = self.login(arrival);
+        let without = match login {
+            Login::Asked => RequestUser::Unknown,
+            Login::NotAsked(_) => RequestUser::Unknowable,
+        };
+        let decided = self.decide(without, method);
+        let needs_user = match decided {
+            Ok(Decision { action, .. }) => {
+                arrival == Arrival::Connect
+                    && without == RequestUser::Unknown
+                    && !matches!(action, AccessAction::Deny | AccessAction::Tunnel)
+                    && self.needs_user_inside()
+            }
+            Err(_) => true,
+        };
+        let name = self.asked.question.user.as_deref();
+        match (needs_user, name) {
+            (false, Some(user)) => {
+                let why = match login {
+                    Login::Asked => "no rule for certain users can match",
+                    Login::NotAsked(why) => why,
+                };
+                checks.add("user", format!("{user} is not looked at: {why}"), Ok(()));
+                self.decided(checks, decided);
+            }
+            (false, None) => self.decided(checks, decided),
+            (true, None) => self.login_needed(checks, decided.err()),
+            (true, Some(user)) if self.is_user(user) => {
+                checks.add("user", format!("{user} has logged in"), Ok(()));
+                checks.user = Some(user.to_owned());
+                self.decided(checks, self.decide(RequestUser::Known(user), method));
+            }
+            (true, Some(user)) => {
+                let by =
+                    format!("no file of `htpasswd` has {user}, who is asked for a login (407)");
+                checks.add("user", by, Err(self.needs_login()));
+            }
+        }
+    }
+
+    fn is_user(&self, name: &str) -> bool {
+        let users = self.live.users.as_ref();
+        users.is_some_and(|users| users.has(name))
+    }
+
+    fn needs_login(&self) -> Failure {
+        let realm = Arc::clone(&self.live.realm);
+        Failure::LoginNeeded { realm }
+    }
+
+    /// The client is asked for a login: by a rule, or because requests inside an intercepted
+    /// connection cannot be asked.
+    fn login_needed(&self, checks: &mut Checks, rule: Option<usize>) {
+        let by = match rule {
+            Some(rule) => format!(
+                "{} is for certain users, and the client is asked for a login (407); ask again \
+                 with a user",
+                self.rule_name(rule)
+            ),
+            None => "requests inside the connection may need the user, so the client is asked for \
+                     a login (407); ask again with a user"
+                .to_owned(),
+        };
+        checks.add("rule", by, Err(self.needs_login()));
+        if let (Some(check), Some(rule)) = (checks.checks.last_mut(), rule) {
+            check.rule = Some(self.rule_json(rule));
+        }
+    }
+
+    /// As `Connection::may_ask_for_login` decides. Which listener the client uses is not known; one
+    /// with TLS may ask everybody.
+    fn login(&self, arrival: Arrival) -> Login {
+        let live = &self.live;
+        let client = self.asked.question.client();
+        let is_in = |network: &Prefix| network.contains(client);
+        match () {
+            () if arrival == Arrival::Mirrored => {
+                Login::NotAsked("clients of mirrors cannot be asked for a login")
+            }
+            () if live.users.is_none() => Login::NotAsked("there is no `htpasswd`"),
+            () if live.identity.is_some() || live.login_networks.iter().any(is_in) => Login::Asked,
+            () => Login::NotAsked(
+                "its network is not in `login_networks`, and no listener has TLS, so the client \
+                 is not asked for a password",
+            ),
+        }
+    }
+
+    /// As `permission::needs_user_inside` decides.
+    fn needs_user_inside(&self) -> bool {
+        let (live, authority) = (&self.live, &self.asked.target.authority);
+        let in_list = |list, host: &HostHashes| live.lists.has(list, host);
+        let there = (&authority.host, authority.port);
+        let interceptor = live.intercept.as_ref();
+        interceptor.is_some_and(|it| it.judge(authority).is_ok())
+            && live.access.may_need_user(&self.rules, there, in_list)
+    }
+
+    /// Notes a decision: by a rule, or where none matches, by the network of the client.
+    fn decided(&self, checks: &mut Checks, decided: Result<Decision, usize>) {
+        let decision = match decided {
+            Ok(decision) => decision,
+            Err(rule) => return self.login_needed(checks, Some(rule)),
+        };
+        let outcome = match decision.action {
+            AccessAction::Deny => Err(failure(&self.live, self.asked.question.client(), decision)),
+            action => {
+                checks.action = Some(action);
+                Ok(())
+            }
+        };
+        let (what, by, rule) = match decision.rule {
+            Some(rule) => ("rule", self.ruled(rule), Some(self.rule_json(rule))),
+            None => ("client", self.by_network(), None),
+        };
+        checks.add(what, by, outcome);
+        if let Some(check) = checks.checks.last_mut() {
+            check.rule = rule;
+        }
+    }
+
+    /// `rule 3 ("no games")`.
+    fn rule_name(&self, rule: usize) -> String {
+        let (number, label) = (rule + 1, self.live.access.label(rule));
+        match label == format!("rule {number}") {
+            true => label.to_owned(),
+            false => format!("rule {number} (\"{label}\")"),
+        }
+    }
+
+    /// What a rule does, and what its action means.
+    fn ruled(&self, rule: usize) -> String {
+        let name = self.rule_name(rule);
+        let action = self.live.access.action(rule);
+        let meaning = match action {
+            AccessAction::Allow => "allows it",
+            AccessAction::Deny => "denies it",
+            AccessAction::Tunnel => "allows it; a CONNECT is never intercepted",
+            AccessAction::NoCache => "allows it; nothing is looked up or stored",
+            AccessAction::Limit => "allows it",
+        };
+        let limits = self.limits(rule);
+        match limits.is_empty() {
+            true => format!("{name} {meaning}"),
+            false => format!("{name} {meaning}, within: {}", limits.join(", ")),
+        }
+    }
+
+    /// The names of the limits of a rule.
+    fn limits(&self, rule: usize) -> Vec<&str> {
+        let numbers = self.live.access.limits(rule);
+        let limits = self.live.limits.numbered(numbers);
+        limits.map(|(_, limit)| &*limit.name).collect()
+    }
+
+    fn rule_json(&self, rule: usize) -> Value {
+        let access = &self.live.access;
+        let action = access.action(rule);
+        let mut words = AccessAction::ALL.iter();
+        let word = words.find(|(_, it)| *it == action).map(|(word, _)| *word);
+        json!({
+            "number": rule + 1,
+            "name": access.label(rule),
+            "action": word,
+            "limits": self.limits(rule),
+            "written": access.written(rule),
+            "reason": access.reason(rule),
+            "contact": access.contact(),
+        })
+    }
+
+    /// Why the client is served where no rule matches, or is not.
+    fn by_network(&self) -> String {
+        let why = match self.live.clients.rule(self.asked.question.client()) {
+            Some(ClientRule::Near) => "the client is in a private network, or this machine",
+            Some(ClientRule::Listed) => "`allow_client` has its network",
+            Some(ClientRule::Neighbour) => "the client is in the network of an interface",
+            None => "the client's network is neither private nor in `allow_client`",
+        };
+        match self.live.access.is_empty() {
+            true => why.to_owned(),
+            false => format!("no access rule matches, and {why}"),
+        }
+    }
+
+    fn gateway(&self, checks: &mut Checks) {
+        let scheme = self.asked.target.scheme;
+        if !scheme.needs_gateway() {
+            return;
+        }
+        let is_allowed = self.live.gateways.contains(&scheme);
+        let outcome = is_allowed
+            .then_some(())
+            .ok_or(Failure::NotImplemented("gateway"));
+        checks.add("scheme", "`gateways`", outcome);
+        let is_read = [Method::GET, Method::HEAD].contains(&self.asked.question.method);
+        let outcome = is_read
+            .then_some(())
+            .ok_or(Failure::NotImplemented("method"));
+        checks.add("method", "gateways know GET and HEAD alone", outcome);
+    }
+
+    fn destination(&self, checks: &mut Checks) {
+        let Authority { host, .. } = &self.asked.target.authority;
+        let destinations = &self.live.upstream.destinations;
+        let Some(address) = literal_address(host) else {
+            let by = "decided when the name is resolved, which a question does not do: private \
+                      and local addresses are refused unless `allow_destination` has them";
+            return checks.add("destination", by, Ok(()));
+        };
+        let outcome = destinations.check(address, Purpose::Forward);
+        let by = match &outcome {
+            Ok(()) => "`allow_destination` has its network, or it is public",
+            Err(_) => {
+                "it is private, local or in `deny_destination`, and not in `allow_destination`"
+            }
+        };
+        checks.add("destination", by, outcome);
+    }
+}
+
+/// Whether the client is asked for a login if a rule needs the user.
+#[derive(Clone, Copy, Debug)]
+enum Login {
+    Asked,
+    /// Why not.
+    NotAsked(&'static str),
+}

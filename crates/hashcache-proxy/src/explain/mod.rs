@@ -1,0 +1,322 @@
+//! What would happen to a request, and by which setting: for operators who ask why.
+//!
+//! `admin` asks for `GET /-/explain`, and `hashcache explain` prints the answer. The question names
+//! a URL, and perhaps method, fields, client, user and time. The answer has a part for each step of
+//! a request, in the order of the steps: access, interception, store, route; and `outcome`, all of
+//! them in a sentence.
+//!
+//! Invariants: nothing changes. No request is sent, no name is resolved, no peer is asked, the
+//! store is read without a trace ([`hashcache::Cache::peek`]), and no turn of a choice among
+//! parents is taken. The functions that decide about requests decide here too (`reuse`, `route`,
+//! `upstream::address`, `Interceptor::judge`), so that answers do not differ from what happens.
+//! What depends on more than the question (addresses of a name, replies of peers, a ClientHello) is
+//! said to depend on it.
+
+mod access;
+mod question;
+mod route;
+mod store;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashcache::Cache;
+use hashcache_http::{Authority, Scheme, Space, Target, UnixTime};
+use http::{HeaderMap, Method};
+use serde_json::{Map, Value, json};
+
+use self::access::{Arrival, Checks};
+pub(crate) use self::question::Question;
+use self::store::StoreView;
+use crate::intercept::{InterceptKind, Reason};
+use crate::mirror::MirrorLookup;
+use crate::site::live::LiveSite;
+use crate::worker::Common;
+
+/// Answers questions about requests.
+pub(crate) struct Explainer {
+    common: Arc<Common>,
+    cache: Cache,
+}
+
+/// What a request is about, as the proxy sees it.
+struct Asked<'a> {
+    question: &'a Question,
+    space: Space,
+    target: Target,
+    /// The fields of the request as the store sees them.
+    fields: HeaderMap,
+    /// The site, in front of one.
+    site: Option<Arc<LiveSite>>,
+    /// An access rule keeps the request from the store.
+    is_no_cache: bool,
+}
+
+impl Asked<'_> {
+    /// The time of the request.
+    fn at(&self, common: &Common) -> UnixTime {
+        self.question.at.unwrap_or_else(|| common.now())
+    }
+}
+
+impl Explainer {
+    pub(crate) fn new(common: Arc<Common>, cache: Cache) -> Self {
+        Self { common, cache }
+    }
+
+    /// The answer, as JSON.
+    ///
+    /// # Errors
+    /// What is wrong with the question.
+    pub(crate) async fn answer(&self, question: &Question) -> Result<Value, String> {
+        let mut answer = question.to_json(self.common.now());
+        let parts = match self.common.is_reverse() {
+            true => self.in_front(question).await?,
+            false => self.forward(question).await?,
+        };
+        answer.extend(parts);
+        Ok(Value::Object(answer))
+    }
+
+    /// A request to a forward proxy.
+    async fn forward(&self, question: &Question) -> Result<Map<String, Value>, String> {
+        let mut parts = Map::new();
+        let mut asked = Asked {
+            question,
+            space: self.common.space(),
+            fields: question.fields.clone(),
+            target: question.target()?,
+            site: None,
+            is_no_cache: false,
+        };
+        let arrival = match self.own(&asked) {
+            Some(outcome) => Err(outcome),
+            None => self.arrival(&mut asked, &mut parts),
+        };
+        let arrival = match arrival {
+            Ok(arrival) => arrival,
+            Err(outcome) => {
+                parts.insert("outcome".to_owned(), json!(outcome));
+                return Ok(parts);
+            }
+        };
+        let mut checks = access::of_forward(&self.common, &asked, arrival);
+        let is_over =
+            arrival == Arrival::Connect && self.ends_with_connect(&asked, &mut checks, &mut parts);
+        parts.insert("access".to_owned(), checks.to_json());
+        if is_over {
+            return Ok(parts);
+        }
+        asked.is_no_cache = checks.is_no_cache();
+        self.stored_and_route(&asked, &checks, &mut parts).await;
+        Ok(parts)
+    }
+
+    /// What happens, if the request is one to the proxy itself that no mirror takes.
+    fn own(&self, asked: &Asked<'_>) -> Option<&'static str> {
+        let (common, authority) = (&self.common, &asked.target.authority);
+        let live = common.live();
+        let interceptor = live.intercept.as_ref();
+        let is_self_test =
+            || interceptor.is_some_and(|it| it.judge(authority) == Ok(InterceptKind::SelfTest));
+        match () {
+            () if common.is_admin(authority) => Some(OUTCOME_ADMIN),
+            () if asked.question.method.as_str() == "PURGE" => Some(OUTCOME_PURGE),
+            () if asked.question.method == Method::CONNECT => {
+                common.is_us(authority).then_some(OUTCOME_LOOP)
+            }
+            () if is_self_test() => Some(OUTCOME_OWN),
+            () => None,
+        }
+    }
+
+    /// How the request reaches the proxy. Browsers ask for https URLs by CONNECT. A request for a
+    /// mirror becomes one for its registry.
+    ///
+    /// # Errors
+    /// The proxy answers it itself: what happens.
+    fn arrival(
+        &self,
+        asked: &mut Asked<'_>,
+        parts: &mut Map<String, Value>,
+    ) -> Result<Arrival, &'static str> {
+        if !self.common.is_us(&asked.target.authority) {
+            let by_connect =
+                asked.question.method == Method::CONNECT || asked.target.scheme == Scheme::Https;
+            return Ok(match by_connect {
+                true => Arrival::Connect,
+                false => Arrival::Absolute,
+            });
+        }
+        let live = self.common.live();
+        match live.mirrors.resolve(&asked.target.path_and_query) {
+            Some(MirrorLookup::To(mirror, space, route)) => {
+                parts.insert("mirror".to_owned(), json!(mirror.name()));
+                (asked.space, asked.target) = (space, route.target);
+                Ok(Arrival::Mirrored)
+            }
+            Some(_) => Err(OUTCOME_NO_MIRROR),
+            None => Err(OUTCOME_OWN),
+        }
+    }
+
+    /// Explains a CONNECT. Returns whether the answer ends with it: it makes a tunnel, or the
+    /// question is about nothing else.
+    fn ends_with_connect(
+        &self,
+        asked: &Asked<'_>,
+        checks: &mut Checks,
+        parts: &mut Map<String, Value>,
+    ) -> bool {
+        let interception = match checks.is_tunnel() {
+            true => json!({"decision": "tunnel", "reason": "rule", "why": WHY_RULE}),
+            false => self.interception(asked),
+        };
+        let is_tunnel = interception["decision"] == "tunnel";
+        parts.insert("interception".to_owned(), interception);
+        if !is_tunnel && asked.question.method != Method::CONNECT {
+            if checks.denied().is_none() {
+                access::add_inside(&self.common, asked, checks);
+            }
+            return false;
+        }
+        let outcome = match (checks.denied(), is_tunnel) {
+            (Some(denied), _) => denied,
+            (None, true) => OUTCOME_TUNNEL.to_owned(),
+            (None, false) => OUTCOME_INTERCEPTED.to_owned(),
+        };
+        let route = route::of_tunnel(&self.common, asked);
+        parts.insert("route".to_owned(), route);
+        parts.insert("outcome".to_owned(), json!(outcome));
+        true
+    }
+
+    /// A request to a proxy in front of sites.
+    async fn in_front(&self, question: &Question) -> Result<Map<String, Value>, String> {
+        let mut parts = Map::new();
+        let target = question.target()?;
+        let live = self.common.live();
+        let site = live.sites.find(&target.authority).cloned();
+        let stored_as = live.sites.stored_as(&target);
+        drop(live);
+        let Some((site, target)) = site.zip(stored_as) else {
+            parts.insert("outcome".to_owned(), json!(OUTCOME_NO_SITE));
+            return Ok(parts);
+        };
+        parts.insert("site".to_owned(), json!(site.spec.name()));
+        if site.spec.redirect_to_https && target.scheme == Scheme::Http {
+            parts.insert("outcome".to_owned(), json!(OUTCOME_REDIRECT));
+            return Ok(parts);
+        }
+        let mut fields = question.fields.clone();
+        site.prepare(&mut fields);
+        let asked = Asked {
+            question,
+            space: self.common.space(),
+            target,
+            fields,
+            site: Some(site),
+            is_no_cache: false,
+        };
+        let checks = access::of_site(&self.common, &asked);
+        parts.insert("access".to_owned(), checks.to_json());
+        self.stored_and_route(&asked, &checks, &mut parts).await;
+        Ok(parts)
+    }
+
+    async fn stored_and_route(
+        &self,
+        asked: &Asked<'_>,
+        checks: &Checks,
+        parts: &mut Map<String, Value>,
+    ) {
+        let reading = store::view(&self.common, &self.cache, asked);
+        let Ok(view) = tokio::time::timeout(READ_TIME, reading).await else {
+            parts.insert(
+                "store".to_owned(),
+                json!({"state": "unknown", "why": WHY_SLOW}),
+            );
+            return;
+        };
+        let outcome = match checks.denied() {
+            Some(denied) => denied,
+            None => view.outcome.clone(),
+        };
+        let StoreView { json, .. } = view;
+        parts.insert("store".to_owned(), json);
+        parts.insert("route".to_owned(), route::of_fetch(&self.common, asked));
+        parts.insert("outcome".to_owned(), json!(outcome));
+    }
+
+    /// Whether TLS of a CONNECT to the target ends here.
+    fn interception(&self, asked: &Asked<'_>) -> Value {
+        let (common, authority) = (&self.common, &asked.target.authority);
+        let live = common.live();
+        let Some(interceptor) = &live.intercept else {
+            return json!({"decision": "tunnel", "reason": "off", "why": WHY_OFF});
+        };
+        match interceptor.judge(authority) {
+            Err(reason) => {
+                json!({"decision": "tunnel", "reason": reason.as_str(), "why": why_not(reason)})
+            }
+            Ok(InterceptKind::SelfTest) => json!({"decision": "intercept", "why": WHY_SELF_TEST}),
+            Ok(InterceptKind::Origin) => {
+                let verified = common.intercept.verified.not_after(authority, common.now());
+                let refusing = self.refuses(asked, authority);
+                json!({
+                    "decision": "intercept",
+                    "why": "the host is in `intercept.hosts` or a list of `intercept.lists`",
+                    "certificate": match verified {
+                        Some(_) => "the origin's certificate was found valid within a week",
+                        None => "the origin's certificate is checked at the first connection",
+                    },
+                    "refused_by_programs_of_the_client": refusing,
+                })
+            }
+        }
+    }
+
+    /// Whether a program of the client refuses our certificates for this host, so that it gets
+    /// tunnels.
+    fn refuses(&self, asked: &Asked<'_>, authority: &Authority) -> bool {
+        let now = tokio::time::Instant::now();
+        let (_, refusers) = self.common.intercept.refusals.refusers(REFUSERS_MAX, now);
+        let host = authority.host.to_string();
+        refusers.iter().any(|refuser| {
+            *refuser.host == *host && asked.question.client.is_none_or(|it| it == refuser.client)
+        })
+    }
+}
+
+/// Why a host is not intercepted, in words.
+fn why_not(reason: Reason) -> &'static str {
+    match reason {
+        Reason::NotListed => {
+            "the host is neither in `intercept.hosts` nor in a list of `intercept.lists`"
+        }
+        Reason::Never => "the host is on the never-list",
+        Reason::Address => "the host is an address, and certificates are made for names",
+        Reason::NotPermitted => "the CA is limited to other domains",
+        _ => "see docs/OPERATING.md, Interception",
+    }
+}
+
+const OUTCOME_ADMIN: &str = "refused: the admin pages cannot be reached through the proxy";
+const OUTCOME_OWN: &str = "answered by the proxy itself: the URL is one of its own";
+const OUTCOME_PURGE: &str = "a purge, for clients of `allow_purge`; see `hashcache purge`";
+const OUTCOME_LOOP: &str = "refused (loop): a tunnel to the proxy itself";
+const OUTCOME_NO_MIRROR: &str = "refused: no mirror has this path";
+const OUTCOME_NO_SITE: &str = "refused with 421: no site has this host";
+const OUTCOME_REDIRECT: &str = "redirected to https, by `redirect_to_https` of the site";
+const OUTCOME_TUNNEL: &str = "passed on in a tunnel: nothing is looked up or stored";
+const OUTCOME_INTERCEPTED: &str =
+    "intercepted: requests inside are answered like others; ask about their URL with GET";
+const WHY_OFF: &str = "no `intercept.ca` is set";
+const WHY_RULE: &str = "the access rule has the action `tunnel`";
+const WHY_SELF_TEST: &str = "it is the host of the page that tests whether a device trusts the CA";
+const WHY_SLOW: &str = "the disk did not answer in time";
+
+/// Maximum number of refusing programs that are looked through.
+const REFUSERS_MAX: usize = 1000;
+/// How long the disk may take.
+const READ_TIME: Duration = Duration::from_secs(10);

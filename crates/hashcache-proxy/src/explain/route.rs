@@ -1,0 +1,121 @@
+//! Which next hops the request would be sent to, in which order.
+
+use hashcache_http::{Scheme, Space, via_members};
+use serde_json::{Value, json};
+
+use super::Asked;
+use crate::failure::Failure;
+use crate::peer::{Peer, PeerKind};
+use crate::route::{Hop, Route, RouteRequest, Siblings};
+use crate::upstream::address::Purpose;
+use crate::worker::{Common, route_request};
+
+/// The name of the other member that owns the URL, is up, and would be asked.
+pub(super) fn owner(common: &Common, asked: &Asked<'_>) -> Option<String> {
+    let hops = member_hops(common, asked);
+    let first = hops.first().and_then(Hop::peer);
+    first.map(|peer| peer.name().to_owned())
+}
+
+/// The members that are asked first.
+fn member_hops(common: &Common, asked: &Asked<'_>) -> Vec<Hop> {
+    let request = route_request(asked.space, &asked.target, &asked.fields);
+    match asked.space {
+        Space::Mirror(_) => Vec::new(),
+        Space::Own | Space::Site(_) => common.live().routes.member_hops(request, &asked.fields),
+    }
+}
+
+/// The hops of a fetch, and the member that owns the URL, where there are members.
+pub(super) fn of_fetch(common: &Common, asked: &Asked<'_>) -> Value {
+    let has_members =
+        common.live().routes.members().is_some() && !matches!(asked.space, Space::Mirror(_));
+    let mut route = hops_of_fetch(common, asked);
+    if has_members && let Some(route) = route.as_object_mut() {
+        let owner = owner(common, asked);
+        let owner = owner.unwrap_or_else(|| "this box".to_owned());
+        route.insert("owner".to_owned(), json!(owner));
+    }
+    route
+}
+
+fn hops_of_fetch(common: &Common, asked: &Asked<'_>) -> Value {
+    let live = common.live();
+    let request = RouteRequest {
+        siblings: Siblings::Asked(asked.question.client),
+        ..route_request(asked.space, &asked.target, &asked.fields)
+    };
+    let members = member_hops(common, asked);
+    if let Some(site) = &asked.site {
+        let origins = site.figures().map(|(origin, figures)| {
+            json!({
+                "to": origin.authority.to_string(),
+                "kind": "origin",
+                "up": !figures.is_out,
+            })
+        });
+        let hops = members.iter().map(hop).chain(origins);
+        let by = "the origins of the site, as `balance` orders them";
+        return json!({"hops": hops.collect::<Vec<_>>(), "by": by});
+    }
+    match live.routes.preview(request) {
+        Ok(route) => of_route(route.behind(members)),
+        Err(failure) => refused(&failure),
+    }
+}
+
+/// The hops of a tunnel.
+pub(super) fn of_tunnel(common: &Common, asked: &Asked<'_>) -> Value {
+    let request = RouteRequest {
+        scheme: Scheme::Http,
+        authority: &asked.target.authority,
+        path: "",
+        purpose: Purpose::Forward,
+        is_tunnel: true,
+        via_members: via_members(&asked.fields),
+        siblings: Siblings::NotAsked,
+    };
+    match common.live().routes.preview(request) {
+        Ok(route) => of_route(route),
+        Err(failure) => refused(&failure),
+    }
+}
+
+fn of_route(route: Route) -> Value {
+    let queries: Vec<&str> = route.queries().map(|peer| peer.name()).collect();
+    let hops: Vec<Value> = route.hops().map(hop).collect();
+    let by = match hops.len() {
+        _ if !queries.is_empty() => "peers are asked by ICP or HTCP first; their replies decide",
+        1 if !route.has_peer() => "no peer is configured for it, so its origin is asked",
+        _ if route.hops().any(|hop| hop.member().is_some()) => {
+            "the member that owns the URL, then the hops for URLs of this box"
+        }
+        _ => "the first `[[route]]` that matches, or `parent`, `direct` and `peer_choice`",
+    };
+    json!({"hops": hops, "asks_first": queries, "by": by})
+}
+
+fn hop(hop: &Hop) -> Value {
+    let through = hop.endpoint.through.as_ref();
+    let to = through.map_or(&hop.endpoint.authority, |peer| &peer.settings.url.authority);
+    json!({
+        "to": to.to_string(),
+        "kind": hop.peer().map_or("origin", |peer| kind(peer)),
+        "peer": hop.peer().map(|peer| peer.name()),
+        "code": hop.at(None).code(),
+        "up": hop.is_up(),
+    })
+}
+
+fn kind(peer: &Peer) -> &'static str {
+    match peer.settings.kind {
+        PeerKind::Parent if peer.link.is_some() => "parent with a link",
+        PeerKind::Parent => "parent",
+        PeerKind::Sibling => "sibling",
+        PeerKind::Member => "member",
+    }
+}
+
+fn refused(failure: &Failure) -> Value {
+    json!({"hops": [], "error": failure.slug(), "by": "`direct` and the peers of the route"})
+}

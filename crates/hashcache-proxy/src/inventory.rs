@@ -1,0 +1,193 @@
+//! The stored responses, for operators: a few at a time, at a pace that leaves the disk to others.
+//!
+//! `admin` asks for `GET /-/list`, and `hashcache list` prints the answers. Each answer has the
+//! responses that a part of a walk through the store ([`hashcache::Walk`]) has found, and says
+//! where the next question goes on. So a client that stops asking has ended the walk, and nothing
+//! is kept between two questions.
+//!
+//! Invariants: an answer takes about [`ANSWER_TIME`] at most, and has at most [`OBJECTS_MAX`]
+//! responses and those of the last steps. One walk is under way at a time; it reads at most a
+//! quarter of the time. The store is read without a trace.
+//! Cost: see `hashcache::Walk`. Reads block, so they run on a thread of their own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashcache::{Cache, Walk, WalkedObject};
+use hashcache_http::{Space, Target, UnixTime, target_of_key};
+use http::header::{CONTENT_TYPE, ETAG, HeaderName};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+
+use crate::gateway::decode;
+use crate::store::StoredResponse;
+use crate::worker::Common;
+
+/// Lists what is stored.
+pub(crate) struct Inventory {
+    common: Arc<Common>,
+    cache: Cache,
+    turn: Semaphore,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InventoryQuestion {
+    /// Only URLs that begin with this one.
+    prefix: Option<Target>,
+    /// Where an earlier answer has stopped.
+    from: Option<String>,
+}
+
+impl InventoryQuestion {
+    /// Reads `prefix=URL&from=POSITION`, percent-encoded.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn parse(query: &str) -> Result<Self, String> {
+        let mut question = Self::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = String::from_utf8(decode(value));
+            let value = value.map_err(|_| format!("`{name}` is not UTF-8"))?;
+            match name {
+                "prefix" => {
+                    let target = Target::parse_url(&value);
+                    question.prefix = Some(target.map_err(|error| format!("`{value}`: {error}"))?);
+                }
+                "from" => question.from = Some(value),
+                other => return Err(format!("`{other}` is not one of prefix, from")),
+            }
+        }
+        Ok(question)
+    }
+
+    fn takes(&self, target: &Target) -> bool {
+        self.prefix.as_ref().is_none_or(|prefix| {
+            prefix.scheme == target.scheme
+                && prefix.authority == target.authority
+                && target.path_and_query.starts_with(&*prefix.path_and_query)
+        })
+    }
+}
+
+impl Inventory {
+    pub(crate) fn new(common: Arc<Common>, cache: Cache) -> Self {
+        Self {
+            common,
+            cache,
+            turn: Semaphore::new(1),
+        }
+    }
+
+    /// The next part of the list, as JSON: `objects`, how many were `examined`, which share of the
+    /// store was walked through by then (`done_permille`), and `next`, the position for the next
+    /// question, or null at the end.
+    ///
+    /// # Errors
+    /// What is wrong with the question.
+    pub(crate) async fn answer(&self, question: &InventoryQuestion) -> Result<Value, String> {
+        let walk = match &question.from {
+            None => Some(self.cache.walk()),
+            Some(from) => self.cache.walk_from(from),
+        };
+        let mut walk = walk.ok_or("`from` is no position in this store")?;
+        // The semaphore is never closed.
+        let _turn = self.turn.acquire().await;
+        let begun = Instant::now();
+        let (mut objects, mut examined) = (Vec::new(), 0_u64);
+        let mut is_over = false;
+        while !is_over && objects.len() < OBJECTS_MAX && begun.elapsed() < ANSWER_TIME {
+            let reading = Instant::now();
+            let some = spawn_blocking(move || steps(walk)).await;
+            let (walked, found) = some.map_err(|_| "the walk has ended early".to_owned())?;
+            (walk, is_over) = (walked, found.is_over);
+            examined += found.objects.len() as u64;
+            let now = self.common.now();
+            let shown = found
+                .objects
+                .iter()
+                .filter_map(|it| show(question, it, now));
+            objects.extend(shown);
+            if !is_over {
+                sleep((reading.elapsed() * PAUSES_PER_READ).clamp(PAUSE_MIN, PAUSE_MAX)).await;
+            }
+        }
+        let next = (!is_over).then(|| walk.position());
+        Ok(json!({
+            "objects": objects,
+            "examined": examined,
+            "done_permille": walk.done_permille(),
+            "next": next,
+        }))
+    }
+}
+
+/// What some steps of a walk have found.
+struct Found {
+    objects: Vec<WalkedObject>,
+    is_over: bool,
+}
+
+/// Takes a few steps.
+fn steps(mut walk: Walk) -> (Walk, Found) {
+    let mut objects = Vec::new();
+    for _ in 0..STEPS {
+        let Some(step) = walk.next() else {
+            let is_over = true;
+            return (walk, Found { objects, is_over });
+        };
+        objects.extend(step.objects);
+    }
+    let is_over = false;
+    (walk, Found { objects, is_over })
+}
+
+/// A stored response as the list shows it; `None`: it is not asked for, or no response.
+fn show(question: &InventoryQuestion, object: &WalkedObject, now: UnixTime) -> Option<Value> {
+    let (space, target) = target_of_key(&object.name)?;
+    if !question.takes(&target) {
+        return None;
+    }
+    let stored = StoredResponse::decode(&object.metadata)?;
+    let facts = &stored.facts;
+    let length = match &stored.pages {
+        Some(pages) => Some(pages.content_len()),
+        None => object.content_len,
+    };
+    let field = |name: HeaderName| {
+        let value: Option<&http::HeaderValue> = stored.fields.get(name);
+        value.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+    };
+    Some(json!({
+        "url": target.to_string(),
+        "space": match space {
+            Space::Own => "proxy",
+            Space::Site(_) => "site",
+            Space::Mirror(_) => "mirror",
+        },
+        "status": facts.status.as_u16(),
+        "content_bytes": length,
+        "complete": object.is_complete,
+        "received": facts.response_time.0,
+        "age": facts.age(now).get(),
+        "ttl": facts.ttl(now),
+        "fresh": facts.is_fresh(now) && !object.is_made_stale,
+        "varies": stored.row.is_some() || stored.table.is_some(),
+        "content_type": field(CONTENT_TYPE),
+        "etag": field(ETAG),
+        "device": object.device,
+    }))
+}
+
+/// Steps that are taken in a row: so many reads, seldom more.
+const STEPS: usize = 16;
+/// Pauses are so many times as long as the reads before them.
+const PAUSES_PER_READ: u32 = 3;
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Responses in one answer; a few more, if the last steps find several.
+const OBJECTS_MAX: usize = 500;
+const ANSWER_TIME: Duration = Duration::from_secs(2);

@@ -1,0 +1,75 @@
+//! Why the latest responses that may not be stored are not stored, for operators who ask.
+//!
+//! `fetch` notes each such response; `explain` asks. Of a URL only a hash is kept.
+//!
+//! Invariant: at most [`ENTRIES_MAX`] entries, some 64 KiB. Cost: a hash and a lock for a response
+//! that is not stored.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hashcache_http::{NotStored, UnixTime};
+use lru::LruCache;
+
+/// The latest responses that were not stored.
+pub(crate) struct RecentlyNotStored {
+    /// By the hash of the cache key.
+    entries: Mutex<LruCache<u64, (NotStored, UnixTime)>>,
+    hasher: RandomState,
+}
+
+impl Default for RecentlyNotStored {
+    fn default() -> Self {
+        Self {
+            entries: Mutex::new(LruCache::new(ENTRIES_MAX)),
+            hasher: RandomState::new(),
+        }
+    }
+}
+
+impl RecentlyNotStored {
+    /// Notes that the response for `key` was not stored.
+    pub(crate) fn note(&self, key: &[u8], reason: NotStored, now: UnixTime) {
+        let hash = self.hasher.hash_one(key);
+        self.entries().put(hash, (reason, now));
+    }
+
+    /// Notes that a response for `key` is being stored.
+    pub(crate) fn forget(&self, key: &[u8]) {
+        let hash = self.hasher.hash_one(key);
+        self.entries().pop(&hash);
+    }
+
+    /// Why the last response for `key` was not stored, and when it came.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<(NotStored, UnixTime)> {
+        let hash = self.hasher.hash_one(key);
+        self.entries().peek(&hash).copied()
+    }
+
+    fn entries(&self) -> MutexGuard<'_, LruCache<u64, (NotStored, UnixTime)>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const ENTRIES_MAX: NonZeroUsize = NonZeroUsize::new(1024).expect("it is not 0");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_reasons_are_known_until_a_response_is_stored() {
+        let recent = RecentlyNotStored::default();
+        recent.note(b"a", NotStored::NoStore, UnixTime(1));
+        recent.note(b"a", NotStored::Private, UnixTime(2));
+        assert_eq!(recent.find(b"a"), Some((NotStored::Private, UnixTime(2))));
+        recent.forget(b"a");
+        assert_eq!(recent.find(b"a"), None);
+        for n in 0..=1024_u32 {
+            recent.note(&n.to_le_bytes(), NotStored::NoStore, UnixTime(3));
+        }
+        assert_eq!(recent.find(&0_u32.to_le_bytes()), None);
+        assert!(recent.find(&1_u32.to_le_bytes()).is_some());
+    }
+}

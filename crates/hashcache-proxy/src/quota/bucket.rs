@@ -1,0 +1,467 @@
+//! A token bucket that is fair to the clients who wait at it.
+//!
+//! Called by `throttle` for bytes, and by `limiter` for requests. A taker may take when there is
+//! something in the bucket, and may take more than there is: the next one waits until that is paid
+//! back. So a bucket gives `rate * time + burst` over any time, and no more than one taking beyond.
+//!
+//! Fairness: clients that wait get their turns one after another, however many of their transfers
+//! wait; the transfers of one client follow each other too. The first in the queue has a timer, and
+//! wakes the next. A first one that does not come (its client does not read, so nobody asks for
+//! more content) is put out of the queue by those that look whether it has.
+//!
+//! Invariant: there is no clock here. Time is an argument, and one that goes back changes nothing.
+//! Cost: one lock for each taking.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::settings::Rate;
+use crate::share::Network;
+
+/// A token bucket.
+#[derive(Debug)]
+pub(crate) struct Bucket(Mutex<BucketState>);
+
+#[derive(Debug)]
+struct BucketState {
+    rate: Rate,
+    /// Billionths of a byte or request, so that no fraction is lost; negative: a debt.
+    balance: i128,
+    at: Instant,
+    /// Clients that wait, in the order of their turns.
+    turns: VecDeque<Network>,
+    /// The transfers of each of these clients, in their order.
+    waiting: HashMap<Network, VecDeque<Waiter>>,
+    /// Since when the first one could have taken, as far as others saw.
+    due_since: Option<Instant>,
+    next_number: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    waker: Waker,
+}
+
+/// The answer to a taker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// It has what it asked for.
+    Yes,
+    /// It is in the queue, and should ask again at this moment, or before that when it is woken.
+    Not {
+        /// The moment.
+        again: Instant,
+    },
+}
+
+/// A place in the queue of a bucket; given up when dropped.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    bucket: Arc<Bucket>,
+    client: Network,
+    number: u64,
+}
+
+impl Bucket {
+    pub(crate) fn new(rate: Rate, now: Instant) -> Self {
+        Self(Mutex::new(BucketState {
+            rate,
+            balance: billionths(rate.burst),
+            at: now,
+            turns: VecDeque::new(),
+            waiting: HashMap::new(),
+            due_since: None,
+            next_number: 0,
+        }))
+    }
+
+    /// From `now` on it has this rate: a reload may have changed it.
+    pub(crate) fn set_rate(&self, rate: Rate, now: Instant) {
+        let mut state = self.lock();
+        if state.rate != rate {
+            state.fill(now);
+            state.rate = rate;
+            state.balance = state.balance.min(billionths(rate.burst));
+        }
+    }
+
+    /// How much a transfer takes at once: little, so that others do not wait for long, but no
+    /// tiny pieces.
+    pub(crate) fn quantum(&self) -> u64 {
+        (self.lock().rate.per_second / QUANTA_PER_SECOND).clamp(QUANTUM_MIN, QUANTUM_MAX)
+    }
+
+    /// Takes one if there is one.
+    ///
+    /// # Errors
+    /// There is none; how long to wait for one.
+    pub(crate) fn take_one(&self, now: Instant) -> Result<(), Duration> {
+        let mut state = self.lock();
+        state.fill(now);
+        let missing = billionths(1) - state.balance;
+        if missing > 0 {
+            return Err(state.time_for(missing));
+        }
+        state.balance -= billionths(1);
+        Ok(())
+    }
+
+    /// Takes `amount` for a transfer of `client` when it is its turn. `ticket` is its place in the
+    /// queue from one call to the next.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        amount: u64,
+        (client, ticket): (Network, &mut Option<Ticket>),
+        waker: &Waker,
+        now: Instant,
+    ) -> Taken {
+        let mut state = self.lock();
+        state.fill(now);
+        if ticket.is_none() && state.turns.is_empty() && state.balance > 0 {
+            state.balance -= billionths(amount);
+            return Taken::Yes;
+        }
+        let known = ticket.as_ref().map(|ticket| ticket.number);
+        let known = known.filter(|number| state.keep_waker(client, *number, waker));
+        let number = known.unwrap_or_else(|| state.enter(client, waker.clone()));
+        let mut next = state.put_out_late(number, now);
+        let taken = if !state.is_first(client, number) {
+            Taken::Not { again: now + LOOK }
+        } else if state.balance <= 0 {
+            let again = now + state.time_for(1 - state.balance);
+            Taken::Not { again }
+        } else {
+            state.balance -= billionths(amount);
+            next = state.leave(client, number);
+            Taken::Yes
+        };
+        drop(state);
+        wake(next);
+        match (taken, ticket.as_mut()) {
+            // It is in no queue any more.
+            (Taken::Yes, _) => *ticket = None,
+            (Taken::Not { .. }, Some(ticket)) => ticket.number = number,
+            (Taken::Not { .. }, None) => {
+                *ticket = Some(Ticket {
+                    bucket: Arc::clone(self),
+                    client,
+                    number,
+                });
+            }
+        }
+        taken
+    }
+
+    /// Takes back what was taken and not used.
+    pub(crate) fn give_back(&self, amount: u64) {
+        let mut state = self.lock();
+        let most = billionths(state.rate.burst);
+        state.balance = (state.balance + billionths(amount)).min(most);
+        let first = state.first_waker();
+        drop(state);
+        wake(first);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BucketState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl BucketState {
+    /// Adds what has come in since the last time.
+    fn fill(&mut self, now: Instant) {
+        let time = now.saturating_duration_since(self.at);
+        self.at = self.at.max(now);
+        // A time of centuries times the largest rate is far below the limit of the type.
+        let came = i128::try_from(time.as_nanos()).unwrap_or(i128::MAX >> 64);
+        let came = came.saturating_mul(i128::from(self.rate.per_second));
+        let most = billionths(self.rate.burst);
+        self.balance = self.balance.saturating_add(came).min(most);
+    }
+
+    /// How long it takes until `missing` billionths have come in.
+    fn time_for(&self, missing: i128) -> Duration {
+        let rate = i128::from(self.rate.per_second.max(1));
+        let nanoseconds = missing.max(0).saturating_add(rate - 1) / rate;
+        Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+    }
+
+    fn enter(&mut self, client: Network, waker: Waker) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        let waiters = self.waiting.entry(client).or_default();
+        if waiters.is_empty() {
+            self.turns.push_back(client);
+        }
+        waiters.push_back(Waiter { number, waker });
+        number
+    }
+
+    /// The first in the queue.
+    fn first(&self) -> Option<(Network, &Waiter)> {
+        let client = self.turns.front()?;
+        Some((*client, self.waiting.get(client)?.front()?))
+    }
+
+    fn is_first(&self, client: Network, number: u64) -> bool {
+        let first = self.first().map(|(client, waiter)| (client, waiter.number));
+        first == Some((client, number))
+    }
+
+    /// Takes the waker of one that waits; `false`: it does not.
+    fn keep_waker(&mut self, client: Network, number: u64, waker: &Waker) -> bool {
+        let mut waiters = self.waiting.get_mut(&client).into_iter().flatten();
+        let waiter = waiters.find(|waiter| waiter.number == number);
+        waiter
+            .map(|waiter| waiter.waker.clone_from(waker))
+            .is_some()
+    }
+
+    /// Puts the first one out of the queue if it could have taken for a while. The one with this
+    /// number is here, so it is not late. Returns the waker of the new first one.
+    fn put_out_late(&mut self, here: u64, now: Instant) -> Option<Waker> {
+        let (client, first) = self.first()?;
+        let number = first.number;
+        if number == here || self.balance <= 0 {
+            self.due_since = None;
+            return None;
+        }
+        let since = *self.due_since.get_or_insert(now);
+        let is_late = now.saturating_duration_since(since) >= LATE;
+        if is_late {
+            self.leave(client, number)
+        } else {
+            None
+        }
+    }
+
+    /// Removes a waiter, if it waits. If it was the first, the next client has its turn; its waker
+    /// is returned.
+    fn leave(&mut self, client: Network, number: u64) -> Option<Waker> {
+        let was_first = self.is_first(client, number);
+        if was_first {
+            self.due_since = None;
+        }
+        let waiters = self.waiting.get_mut(&client)?;
+        waiters.retain(|waiter| waiter.number != number);
+        if waiters.is_empty() {
+            self.waiting.remove(&client);
+            self.turns.retain(|it| *it != client);
+        } else if was_first {
+            self.turns.rotate_left(1);
+        }
+        if was_first { self.first_waker() } else { None }
+    }
+
+    fn first_waker(&self) -> Option<Waker> {
+        self.first().map(|(_, waiter)| waiter.waker.clone())
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let next = self.bucket.lock().leave(self.client, self.number);
+        wake(next);
+    }
+}
+
+/// Wakes without holding a lock: what is woken may ask at once.
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+fn billionths(amount: u64) -> i128 {
+    i128::from(amount) * 1_000_000_000
+}
+
+/// A transfer takes a sixteenth of a second's bytes at once, within bounds: a page of the store is
+/// the largest piece that a body gives.
+const QUANTA_PER_SECOND: u64 = 16;
+const QUANTUM_MIN: u64 = 1 << 10;
+const QUANTUM_MAX: u64 = 64 << 10;
+/// How often one that waits looks whether the first one comes, without being woken.
+const LOOK: Duration = Duration::from_secs(1);
+/// How late the first one may be: far more than a busy thread needs to come to it.
+const LATE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    const NANOSECOND: Duration = Duration::from_nanos(1);
+    /// In which a bucket of that rate gets a kibibyte.
+    const KIB_TIME: Duration = Duration::from_secs(1);
+
+    fn not(again: Instant) -> Taken {
+        Taken::Not { again }
+    }
+
+    fn bucket(per_second: u64, burst: u64) -> (Arc<Bucket>, Instant) {
+        let now = Instant::now();
+        (Arc::new(Bucket::new(Rate { per_second, burst }, now)), now)
+    }
+
+    fn client(last: u8) -> Network {
+        Network::of([192, 0, 2, last].into())
+    }
+
+    /// Runs transfers of these clients for `time`; returns the bytes of each.
+    fn run(bucket: &Arc<Bucket>, start: Instant, clients: &[u8], time: Duration) -> Vec<u64> {
+        let amount = bucket.quantum();
+        let mut tickets: Vec<Option<Ticket>> = clients.iter().map(|_| None).collect();
+        let mut bytes = vec![0; clients.len()];
+        let mut now = start;
+        while now < start + time {
+            let mut next: Option<Instant> = None;
+            for (at, last) in clients.iter().enumerate() {
+                let place = (client(*last), &mut tickets[at]);
+                match bucket.take(amount, place, Waker::noop(), now) {
+                    Taken::Yes => {
+                        bytes[at] += amount;
+                        next = Some(now);
+                    }
+                    Taken::Not { again } => {
+                        next = Some(next.map_or(again, |next| next.min(again)));
+                    }
+                }
+            }
+            now = next.expect("one of them is the first").max(now);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_bucket_gives_its_burst_and_then_its_rate() {
+        for (rate, burst) in [
+            (3, 1),
+            (1000, 5000),
+            (100 * KIB, 10 * KIB),
+            (1 << 34, 1 << 30),
+        ] {
+            let (bucket, start) = bucket(rate, burst);
+            let time = Duration::from_secs(600).min(Duration::from_secs((1 << 36) / rate));
+            let given: u64 = run(&bucket, start, &[1], time).iter().sum();
+            let due = burst + rate * time.as_secs();
+            let most = due + bucket.quantum();
+            assert!((due..=most).contains(&given), "{rate}: {given} of {due}");
+        }
+    }
+
+    #[test]
+    fn a_client_with_many_transfers_gets_no_more_than_another() {
+        let (bucket, start) = bucket(64 * KIB, KIB);
+        // Twenty transfers of client 1, one of client 2 and two of client 3.
+        let mut clients = vec![1; 20];
+        clients.extend([2, 3, 3]);
+        let bytes = run(&bucket, start, &clients, Duration::from_secs(60));
+        let of = |wanted: u8| -> u64 {
+            let all = clients.iter().zip(&bytes);
+            all.filter(|(it, _)| **it == wanted).map(|(_, it)| it).sum()
+        };
+        let third = 60 * 64 * KIB / 3;
+        for last in 1..=3 {
+            let difference = of(last).abs_diff(third);
+            assert!(difference < third / 50, "client {last}: {}", of(last));
+        }
+        // The transfers of one client are equal too.
+        assert!(bytes[0].abs_diff(bytes[19]) <= bucket.quantum());
+    }
+
+    #[test]
+    fn a_waiter_that_leaves_lets_the_next_one_come() {
+        let (bucket, now) = bucket(KIB, 1);
+        let (mut first, mut second) = (None, None);
+        let take = |last, ticket: &mut _, now| {
+            bucket.take(KIB, (client(last), ticket), Waker::noop(), now)
+        };
+        assert_eq!(take(1, &mut first, now), Taken::Yes);
+        assert_ne!(take(1, &mut first, now), Taken::Yes);
+        assert_eq!(take(2, &mut second, now), not(now + LOOK));
+        drop(first);
+        let later = now + Duration::from_secs(1);
+        assert_eq!(take(2, &mut second, later), Taken::Yes);
+        let state = bucket.lock();
+        assert!(state.turns.is_empty() && state.waiting.is_empty());
+    }
+
+    #[test]
+    fn one_that_does_not_come_when_it_is_its_turn_holds_nobody_up_for_long() {
+        let (bucket, now) = bucket(KIB, 1);
+        let mut tickets = [None, None, None];
+        let mut take = |last: u8, now| {
+            let ticket = &mut tickets[usize::from(last)];
+            bucket.take(KIB, (client(last), ticket), Waker::noop(), now)
+        };
+        assert_eq!(take(0, now), Taken::Yes);
+        for last in 0..3 {
+            assert_ne!(take(last, now), Taken::Yes);
+        }
+        // There is enough from here on, and the first one does not come.
+        let mut now = now + Duration::from_secs(10);
+        assert_eq!(take(1, now), not(now + LOOK));
+        now += LATE - NANOSECOND;
+        assert_eq!(take(2, now), not(now + LOOK));
+        now += NANOSECOND;
+        assert_eq!(take(2, now), not(now + LOOK));
+        assert_eq!(take(1, now), Taken::Yes);
+        assert_eq!(take(2, now + KIB_TIME), Taken::Yes);
+        // It comes late, and waits like a new one.
+        assert_ne!(take(1, now + KIB_TIME), Taken::Yes);
+        assert_ne!(take(0, now + KIB_TIME), Taken::Yes);
+        assert_eq!(take(1, now + 2 * KIB_TIME), Taken::Yes);
+        assert_eq!(take(0, now + 3 * KIB_TIME), Taken::Yes);
+        let state = bucket.lock();
+        assert!(state.turns.is_empty() && state.waiting.is_empty());
+    }
+
+    #[test]
+    fn what_is_given_back_can_be_taken_and_a_burst_is_the_most() {
+        let (bucket, now) = bucket(KIB, 2 * KIB);
+        let mut ticket = None;
+        let mut take = || bucket.take(4 * KIB, (client(1), &mut ticket), Waker::noop(), now);
+        assert_eq!(take(), Taken::Yes);
+        bucket.give_back(3 * KIB);
+        assert_eq!(take(), Taken::Yes);
+        assert_eq!(take(), not(now + Duration::from_nanos(3_000_000_001)));
+        bucket.give_back(1000 * KIB);
+        assert_eq!(take(), Taken::Yes);
+        assert_ne!(take(), Taken::Yes);
+    }
+
+    #[test]
+    fn requests_beyond_a_rate_are_told_when_to_come_back() {
+        let (bucket, now) = bucket(2, 3);
+        for _ in 0..3 {
+            assert_eq!(bucket.take_one(now), Ok(()));
+        }
+        let half = Duration::from_millis(500);
+        assert_eq!(bucket.take_one(now), Err(half));
+        assert_eq!(bucket.take_one(now + half), Ok(()));
+        assert_eq!(bucket.take_one(now + half), Err(half));
+        // A clock that goes back gives nothing.
+        assert_eq!(bucket.take_one(now), Err(half));
+    }
+
+    #[test]
+    fn a_reload_changes_the_rate_from_then_on() {
+        let (bucket, now) = bucket(1, 1);
+        assert_eq!(bucket.take_one(now), Ok(()));
+        let rate = Rate {
+            per_second: 10,
+            burst: 1,
+        };
+        bucket.set_rate(rate, now);
+        let wait = Duration::from_millis(100);
+        assert_eq!(bucket.take_one(now), Err(wait));
+        assert_eq!(bucket.take_one(now + wait), Ok(()));
+    }
+}

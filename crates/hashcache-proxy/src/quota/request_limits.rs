@@ -1,0 +1,265 @@
+//! What one request may still use: requests, bytes from origins, bytes per second.
+//!
+//! Made by `limiter`; asked by `permission`, `request` and `connect`, and by `throttle` for each
+//! piece of content.
+//!
+//! Invariant: it holds what it counts in, so a reload or a forgotten client changes nothing for a
+//! request that has begun. Cost: one lock for each limit and call.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::bucket::Bucket;
+use super::period::local_text;
+use super::settings::{LimitSettings, Quota, QuotaEnd, Rate};
+use super::usage::Usage;
+use crate::clock::Clock;
+use crate::clock::zone::Zone;
+use crate::failure::{Failure, QuotaDenial, RequestRateDenial};
+use crate::share::Network;
+
+/// The limits of one configuration.
+#[derive(Debug, Default)]
+pub(crate) struct LimitPlan {
+    pub(crate) limits: Vec<LimitSettings>,
+    /// For days, weeks and months.
+    pub(crate) zone: Zone,
+    /// The person to ask, for pages that refuse.
+    pub(crate) contact: Option<Box<str>>,
+}
+
+/// What one client or user has used of one limit.
+#[derive(Debug, Default)]
+pub(super) struct SubjectState {
+    usage: Mutex<Usage>,
+    bandwidth: OnceLock<Arc<Bucket>>,
+    requests: OnceLock<Arc<Bucket>>,
+    /// For content from origins when the quota is used up.
+    slow: OnceLock<Arc<Bucket>>,
+}
+
+/// What happened under one limit, for operators.
+#[derive(Debug, Default)]
+pub(super) struct LimitCounts {
+    pub(super) bytes: AtomicU64,
+    pub(super) quota_refusals: AtomicU64,
+    pub(super) request_refusals: AtomicU64,
+}
+
+/// A limit of a request.
+#[derive(Debug)]
+pub(super) struct Used {
+    /// The number of the limit in its plan.
+    pub(super) number: usize,
+    /// What the sender has used of it.
+    pub(super) state: Arc<SubjectState>,
+    pub(super) counts: Arc<LimitCounts>,
+}
+
+/// What all requests need to count.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) clock: Arc<Clock>,
+    /// Whether the file differs from what is known.
+    pub(super) is_changed: AtomicBool,
+}
+
+/// The limits of one request.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestLimits(Arc<LimitsInner>);
+
+#[derive(Debug)]
+struct LimitsInner {
+    shared: Arc<Shared>,
+    plan: Arc<LimitPlan>,
+    client: Network,
+    used: Box<[Used]>,
+}
+
+/// Where content comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ContentFrom {
+    /// The store: it costs nothing of a quota.
+    Store,
+    /// An origin.
+    Origin,
+}
+
+impl SubjectState {
+    pub(super) fn with_usage(usage: Usage) -> Self {
+        Self {
+            usage: Mutex::new(usage),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn usage(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LimitPlan {
+    /// The limits with these numbers, one bit each.
+    pub(crate) fn numbered(&self, numbers: u64) -> impl Iterator<Item = (usize, &LimitSettings)> {
+        let limits = self.limits.iter().enumerate();
+        limits.filter(move |(number, _)| *number < 64 && numbers >> number & 1 == 1)
+    }
+}
+
+impl RequestLimits {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        plan: Arc<LimitPlan>,
+        client: Network,
+        used: Box<[Used]>,
+    ) -> Self {
+        Self(Arc::new(LimitsInner {
+            shared,
+            plan,
+            client,
+            used,
+        }))
+    }
+
+    /// Counts the request.
+    ///
+    /// # Errors
+    /// There were too many.
+    pub(crate) fn take_request(&self, now: Instant) -> Result<(), Failure> {
+        for (limit, used) in self.used() {
+            let Some(rate) = limit.requests else { continue };
+            let bucket = bucket(&used.state.requests, rate, now);
+            bucket.take_one(now).map_err(|wait| {
+                used.counts.request_refusals.fetch_add(1, Relaxed);
+                Failure::TooManyRequests(Box::new(RequestRateDenial {
+                    limit: limit.name.as_str().into(),
+                    per_second: rate.per_second,
+                    wait,
+                    contact: self.0.plan.contact.clone(),
+                }))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether something may be asked of an origin.
+    ///
+    /// # Errors
+    /// A quota is used up.
+    pub(crate) fn check_quota(&self) -> Result<(), Failure> {
+        self.find_used_up(0)
+            .inspect_err(|(_, counts)| {
+                counts.quota_refusals.fetch_add(1, Relaxed);
+            })
+            .map_err(|(failure, _)| failure)
+    }
+
+    /// Whether a transfer from an origin may go on that has begun: one whose quota is not used up,
+    /// or only by as much more.
+    ///
+    /// # Errors
+    /// A quota is used up.
+    pub(super) fn check_transfer(&self, more: u64) -> Result<(), Failure> {
+        self.find_used_up(more).map_err(|(failure, _)| failure)
+    }
+
+    /// # Errors
+    /// A quota is used up, and as much more.
+    fn find_used_up(&self, more: u64) -> Result<(), (Failure, &LimitCounts)> {
+        let unix = self.0.shared.clock.now().seconds();
+        for (limit, used) in self.used() {
+            let Some(quota) = limit.quota else { continue };
+            let usage = self.usage(&used.state, &quota, unix);
+            if quota.end == QuotaEnd::Refuse && usage.bytes >= quota.bytes.saturating_add(more) {
+                let ends = usage.period.ends;
+                let failure = Failure::QuotaUsed(Box::new(QuotaDenial {
+                    limit: limit.name.as_str().into(),
+                    bytes: quota.bytes,
+                    period: quota.period.as_str(),
+                    ends: local_text(ends, &self.0.plan.zone).into(),
+                    wait: Duration::from_secs(ends.saturating_sub(unix)),
+                    contact: self.0.plan.contact.clone(),
+                }));
+                return Err((failure, &used.counts));
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts bytes that came from an origin.
+    pub(crate) fn charge(&self, bytes: u64) {
+        let unix = self.0.shared.clock.now().seconds();
+        for (limit, used) in self.used() {
+            let Some(quota) = limit.quota else { continue };
+            let mut usage = used.state.usage();
+            usage.roll(unix, &quota, &self.0.plan.zone);
+            usage.bytes = usage.bytes.saturating_add(bytes);
+            used.counts.bytes.fetch_add(bytes, Relaxed);
+            self.0.shared.is_changed.store(true, Relaxed);
+        }
+    }
+
+    /// Whether a quota can end transfers from origins.
+    pub(super) fn can_refuse(&self) -> bool {
+        let mut quotas = self.used().filter_map(|(limit, _)| limit.quota);
+        quotas.any(|quota| quota.end == QuotaEnd::Refuse)
+    }
+
+    /// The buckets from which content takes that comes from there. A number says which quota must
+    /// be used up for its bucket to count.
+    pub(super) fn buckets(&self, from: ContentFrom) -> Vec<(Arc<Bucket>, Option<usize>)> {
+        let now = Instant::now();
+        let mut buckets = Vec::new();
+        for (at, (limit, Used { state, .. })) in self.used().enumerate() {
+            if let Some(rate) = limit.bandwidth {
+                buckets.push((bucket(&state.bandwidth, rate, now), None));
+            }
+            if let (Some(QuotaEnd::Slow(per_second)), ContentFrom::Origin) =
+                (limit.quota.map(|quota| quota.end), from)
+            {
+                // No burst: it would be a small quota of its own after each pause.
+                let rate = Rate {
+                    per_second,
+                    burst: 1,
+                };
+                buckets.push((bucket(&state.slow, rate, now), Some(at)));
+            }
+        }
+        buckets
+    }
+
+    pub(super) fn client(&self) -> Network {
+        self.0.client
+    }
+
+    /// Whether the quota of the limit at this place of the request's limits is used up.
+    pub(super) fn is_used_up(&self, at: usize) -> bool {
+        let unix = self.0.shared.clock.now().seconds();
+        let Some((limit, used)) = self.used().nth(at) else {
+            return false;
+        };
+        let is_over = |quota: Quota| self.usage(&used.state, &quota, unix).bytes >= quota.bytes;
+        limit.quota.is_some_and(is_over)
+    }
+
+    fn usage(&self, state: &SubjectState, quota: &Quota, unix: u64) -> Usage {
+        let mut usage = state.usage();
+        usage.roll(unix, quota, &self.0.plan.zone);
+        *usage
+    }
+
+    fn used(&self) -> impl Iterator<Item = (&LimitSettings, &Used)> {
+        let used = self.0.used.iter();
+        used.map(|used| (&self.0.plan.limits[used.number], used))
+    }
+}
+
+/// The bucket in this place, with this rate.
+fn bucket(place: &OnceLock<Arc<Bucket>>, rate: Rate, now: Instant) -> Arc<Bucket> {
+    let bucket = place.get_or_init(|| Arc::new(Bucket::new(rate, now)));
+    bucket.set_rate(rate, now);
+    Arc::clone(bucket)
+}

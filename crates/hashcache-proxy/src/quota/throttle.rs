@@ -1,0 +1,177 @@
+//! Content that is slowed down: a response, or what comes through a tunnel.
+//!
+//! Made by `request/body` and `connect/metered` for requests with limits on bandwidth or with a
+//! quota, and asked by them before they move a piece.
+//!
+//! Invariant: no more than one piece waits in it, as for a client that reads slowly, so a slow
+//! transfer holds no more memory than any other. What is taken from a bucket and not used goes
+//! back. Cost: one lock for each bucket and piece.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::bucket::{Bucket, Taken, Ticket};
+use super::request_limits::{ContentFrom, RequestLimits};
+use crate::failure::Failure;
+use crate::share::Network;
+
+/// Slows one transfer down.
+#[derive(Debug)]
+pub(crate) struct Throttle {
+    limits: RequestLimits,
+    client: Network,
+    from: ContentFrom,
+    steps: Vec<Step>,
+    /// The step that is next, and how much each step of this round takes.
+    next: usize,
+    amount: u64,
+    /// Bytes that may be moved now.
+    room: u64,
+    /// Bytes that may still be moved although a quota is used up.
+    grace: u64,
+    ticket: Option<Ticket>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// A bucket from which the transfer takes.
+#[derive(Debug)]
+struct Step {
+    bucket: Arc<Bucket>,
+    /// It counts only while the quota at this place is used up.
+    quota: Option<usize>,
+    /// Bytes that were taken and not used.
+    held: u64,
+}
+
+impl Step {
+    fn counts(&self, limits: &RequestLimits) -> bool {
+        self.quota.is_none_or(|quota| limits.is_used_up(quota))
+    }
+}
+
+impl Throttle {
+    /// Slows content down that comes from there; `None`: the limits do not.
+    pub(crate) fn of(limits: &RequestLimits, from: ContentFrom) -> Option<Self> {
+        let steps = limits.buckets(from).into_iter();
+        let steps = steps.map(|(bucket, quota)| Step {
+            bucket,
+            quota,
+            held: 0,
+        });
+        let steps: Vec<Step> = steps.collect();
+        let can_refuse = from == ContentFrom::Origin && limits.can_refuse();
+        (can_refuse || !steps.is_empty()).then(|| Self {
+            client: limits.client(),
+            limits: limits.clone(),
+            from,
+            steps,
+            next: 0,
+            amount: 0,
+            room: 0,
+            grace: GRACE,
+            ticket: None,
+            timer: None,
+        })
+    }
+
+    /// Ready with the number of bytes that may be moved now, at least one.
+    ///
+    /// # Errors
+    /// The quota is used up, and has been for a while.
+    pub(crate) fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Failure>> {
+        if self.room == 0 {
+            ready!(self.poll_round(context))?;
+        }
+        Poll::Ready(Ok(usize::try_from(self.room).unwrap_or(usize::MAX)))
+    }
+
+    /// So many bytes were moved.
+    pub(crate) fn spend(&mut self, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.room = self.room.saturating_sub(bytes);
+        for step in &mut self.steps {
+            step.held = step.held.saturating_sub(bytes);
+        }
+    }
+
+    fn check_quota(&mut self) -> Result<(), Failure> {
+        if let Err(failure) = self.limits.check_transfer(0) {
+            if self.grace == 0 {
+                return Err(failure);
+            }
+            self.limits.check_transfer(GRACE_OF_ALL)?;
+            self.grace = self.grace.saturating_sub(UNSLOWED);
+        }
+        Ok(())
+    }
+
+    /// Takes the same amount from one bucket after another. No bucket is locked meanwhile, so two
+    /// transfers cannot wait for each other.
+    fn poll_round(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        if self.next == 0 && self.ticket.is_none() {
+            if self.from == ContentFrom::Origin {
+                self.check_quota()?;
+            }
+            let counting = self.steps.iter().filter(|step| step.counts(&self.limits));
+            let quanta = counting.map(|step| step.bucket.quantum());
+            self.amount = quanta.min().unwrap_or(UNSLOWED);
+        }
+        while let Some(step) = self.steps.get(self.next) {
+            // One that waits goes on, whatever the quota says meanwhile.
+            if self.ticket.is_some() || step.counts(&self.limits) {
+                let bucket = Arc::clone(&step.bucket);
+                ready!(self.poll_take(context, &bucket));
+                self.steps[self.next].held += self.amount;
+            }
+            self.next += 1;
+        }
+        self.next = 0;
+        self.room = self.amount;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_take(&mut self, context: &mut Context<'_>, bucket: &Arc<Bucket>) -> Poll<()> {
+        loop {
+            let place = (self.client, &mut self.ticket);
+            let now = Instant::now();
+            match bucket.take(self.amount, place, context.waker(), now) {
+                Taken::Yes => {
+                    self.timer = None;
+                    return Poll::Ready(());
+                }
+                Taken::Not { again: moment } => {
+                    let timer = self
+                        .timer
+                        .get_or_insert_with(|| Box::pin(sleep_until(moment)));
+                    if timer.deadline() != moment {
+                        timer.as_mut().reset(moment);
+                    }
+                    ready!(timer.as_mut().poll(context));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Throttle {
+    fn drop(&mut self) {
+        // First, so that what goes back is for another transfer.
+        self.ticket = None;
+        for step in &self.steps {
+            if step.held > 0 {
+                step.bucket.give_back(step.held);
+            }
+        }
+    }
+}
+
+/// The most that is moved between two looks at a quota.
+const UNSLOWED: u64 = 64 << 10;
+/// What a transfer may go on with when the quota is used up: much of it has been fetched ahead and
+/// is paid for, and a page that has begun should arrive whole.
+const GRACE: u64 = 1 << 20;
+/// The usage beyond the quota at which it may not: a client can have thousands of transfers.
+const GRACE_OF_ALL: u64 = 8 << 20;

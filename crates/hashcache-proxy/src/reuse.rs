@@ -1,0 +1,54 @@
+//! What a stored response may be used for: the rules of `hashcache_http::reuse`, and those of the
+//! proxy's own.
+//!
+//! Called by `request` for each response that a lookup has found, and by `explain`. After a soft
+//! purge a response is never fresh; a copy of what another member stores is fresh for
+//! [`COPY_TIME`](crate::members::COPY_TIME) only.
+
+use hashcache::{Hit, Storage};
+use hashcache_http::{
+    FactFlags, Forward, OnError, RequestFacts, Reuse, Space, StoredFacts, Target, UnixTime, reuse,
+};
+
+use crate::members::COPY_TIME;
+use crate::site::spec::Grace;
+use crate::worker::Common;
+
+/// What a stored response may be used for at the time `now`; `grace` is that of the site, if the
+/// resource is one of a site.
+pub(crate) fn reuse_stored(
+    common: &Common,
+    now: UnixTime,
+    (space, target): (Space, &Target),
+    (facts, grace): (&RequestFacts, Option<Grace>),
+    (hit, stored): (&Hit, &StoredFacts),
+) -> Reuse {
+    let mut options = common.live().reuse;
+    if let Some(grace) = grace {
+        options.stale_if_error = grace.stale_if_error;
+        options.stale_while_revalidate = grace.stale_while_revalidate;
+    }
+    let decision = reuse(facts, stored, now, &options);
+    // The member that stores it may have been told that it is out of date. A response on our own
+    // disk may be such a copy too: from a time when we stood in for that member.
+    let is_copy = || hit.storage() == Storage::Memory || common.is_of_member(space, target);
+    let is_old_copy =
+        u64::from(now.since(stored.response_time).get()) >= COPY_TIME.as_secs() && is_copy();
+    match decision {
+        Reuse::Fresh { .. } | Reuse::Stale { .. } if is_old_copy || hit.is_made_stale() => {
+            if facts.directives.only_if_cached {
+                return Reuse::Unsatisfiable;
+            }
+            Reuse::Validate {
+                forward: Forward::Stale,
+                // As for a response that became stale by age: serve it on error, unless the origin
+                // forbids that.
+                on_error: match stored.flags.has(FactFlags::NEVER_STALE) {
+                    true => OnError::Fail,
+                    false => OnError::ServeIfError,
+                },
+            }
+        }
+        _ => decision,
+    }
+}

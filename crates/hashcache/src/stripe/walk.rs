@@ -1,0 +1,323 @@
+//! A walk: names and metadata of the objects of one device, a few at a time.
+//!
+//! Called by `cache/walk`. First the pending records, shard by shard; then the records in the log,
+//! from the oldest segment on, or the sets of the Disk Table, one after another. A record in the
+//! log is read if the index still points to it, so what was removed, replaced or evicted is left
+//! out.
+//!
+//! Invariants: a step reads one list of a segment, one record or one set, and holds no more than
+//! that and the list. A place ([`WalkPlace`]) that comes from outside is checked before use.
+//! Cost: a step has one or two reads. An object costs one, in the log, and 1/ways in a table.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::Stripe;
+use super::scan::Segments;
+use crate::address::SetId;
+use crate::disk::circular_log::Cursor;
+use crate::disk::{ListMemory, PieceEnd, Read, SegmentLists, table};
+use crate::format::{Family, Kind, Listed, kind_number};
+use crate::key::SHARDS;
+use crate::memory::RecordHandle;
+use crate::shard::Pending;
+use crate::stats::Health;
+
+/// What one step found.
+#[derive(Default)]
+pub(crate) struct WalkedPiece {
+    pub(crate) records: Vec<RecordHandle>,
+    pub(crate) read_bytes: u64,
+}
+
+/// Where a walk goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WalkPlace {
+    /// At the pending records of this shard.
+    Pending(usize),
+    /// In the log: the segment that was open when the walk of the log began, and its lap; how many
+    /// segments were begun; how many lines of the last one were visited.
+    Log {
+        open: (u64, u64),
+        begun: u64,
+        line: u64,
+    },
+    /// At this set.
+    Set(u64),
+    /// Nowhere: all of the device was visited.
+    Over,
+}
+
+/// Progress of a walk of one device.
+pub(crate) struct StripeWalk {
+    stage: Stage,
+    memory: ListMemory,
+}
+
+enum Stage {
+    Pending(usize),
+    Log(LogWalk),
+    Set(u64),
+    Over,
+}
+
+/// Progress in the log.
+struct LogWalk {
+    segments: Segments,
+    /// How many segments have been begun, also before this walk was resumed.
+    begun: u64,
+    /// Lines of the segment that was begun last which have been visited.
+    line: u64,
+    /// Its lines that were read and are to be visited, and their segment.
+    lines: VecDeque<Listed>,
+    cursor: Option<Cursor>,
+    /// Its lists that were not read yet.
+    lists: Option<SegmentLists>,
+    /// Lines at its begin that were visited before this walk was resumed.
+    skip: u64,
+}
+
+impl LogWalk {
+    fn new(segments: Segments, begun: u64, skip: u64) -> Self {
+        Self {
+            segments,
+            begun,
+            line: 0,
+            lines: VecDeque::new(),
+            cursor: None,
+            lists: None,
+            skip,
+        }
+    }
+
+    fn place(&self) -> WalkPlace {
+        let open = self.segments.open();
+        let (begun, line) = match self.is_segment_over() {
+            true => (self.begun + 1, 0),
+            false => (self.begun, self.line.saturating_add(self.skip)),
+        };
+        match begun > self.segments.begun_max() {
+            true => WalkPlace::Over,
+            false => WalkPlace::Log { open, begun, line },
+        }
+    }
+}
+
+impl StripeWalk {
+    pub(crate) fn new() -> Self {
+        Self {
+            stage: Stage::Pending(0),
+            memory: ListMemory::default(),
+        }
+    }
+
+    /// A walk that goes on at `place`; `None` if this device has no such place.
+    pub(crate) fn at(stripe: &Stripe, place: WalkPlace) -> Option<Self> {
+        let geometry = &stripe.medium.geometry;
+        let stage = match place {
+            WalkPlace::Pending(shard) if shard <= SHARDS => Stage::Pending(shard),
+            WalkPlace::Set(set) if set <= geometry.sets => Stage::Set(set),
+            WalkPlace::Over => Stage::Over,
+            WalkPlace::Log { open, begun, line } => {
+                let segments = Segments::resumed(stripe, open, begun)?;
+                Stage::Log(LogWalk::new(segments, begun, line))
+            }
+            WalkPlace::Pending(_) | WalkPlace::Set(_) => return None,
+        };
+        Some(Self {
+            stage,
+            memory: ListMemory::default(),
+        })
+    }
+
+    /// Where the next step begins.
+    pub(crate) fn place(&self) -> WalkPlace {
+        match &self.stage {
+            Stage::Pending(shard) => WalkPlace::Pending(*shard),
+            Stage::Log(log) => log.place(),
+            Stage::Set(set) => WalkPlace::Set(*set),
+            Stage::Over => WalkPlace::Over,
+        }
+    }
+
+    /// The share of the device that was walked through, in thousandths.
+    pub(crate) fn done_permille(&self, stripe: &Stripe) -> u64 {
+        let (done, all) = match &self.stage {
+            Stage::Pending(_) => (0, 1),
+            Stage::Log(log) => (log.begun.saturating_sub(1), log.segments.begun_max()),
+            Stage::Set(set) => (*set, stripe.medium.geometry.sets),
+            Stage::Over => (1, 1),
+        };
+        1000 * done / all.max(1)
+    }
+
+    /// Goes on until something was found or read; `None` at the end.
+    pub(crate) fn step(&mut self, stripe: &Arc<Stripe>) -> Option<WalkedPiece> {
+        loop {
+            // A device that has failed holds nothing any more.
+            if stripe.health() != Health::InService {
+                self.stage = Stage::Over;
+            }
+            match &mut self.stage {
+                Stage::Over => return None,
+                Stage::Pending(SHARDS) => self.stage = after_pending(stripe),
+                Stage::Pending(shard) => {
+                    let records = stripe.pending_heads(*shard);
+                    *shard += 1;
+                    if !records.is_empty() {
+                        return Some(WalkedPiece {
+                            records,
+                            read_bytes: 0,
+                        });
+                    }
+                }
+                Stage::Log(log) => match log.step(stripe, &mut self.memory) {
+                    Some(piece) => return Some(piece),
+                    None => self.stage = Stage::Over,
+                },
+                Stage::Set(set) if *set == stripe.medium.geometry.sets => self.stage = Stage::Over,
+                Stage::Set(set) => {
+                    let piece = stripe.heads_of_set(SetId(*set));
+                    *set += 1;
+                    return Some(piece);
+                }
+            }
+        }
+    }
+}
+
+fn after_pending(stripe: &Stripe) -> Stage {
+    match stripe.medium.geometry.family {
+        Family::Table => Stage::Set(0),
+        Family::Log => Stage::Log(LogWalk::new(Segments::of(stripe), 0, 0)),
+    }
+}
+
+impl LogWalk {
+    /// Visits lines up to the first whose record counts, or to the end of a list; `None` at the end
+    /// of the log. A step of a walk that was resumed goes beyond what was visited before, so the
+    /// next walk that is resumed does not begin in the same place.
+    fn step(&mut self, stripe: &Arc<Stripe>, memory: &mut ListMemory) -> Option<WalkedPiece> {
+        let mut read_bytes = 0;
+        loop {
+            let before = self.line;
+            while let (Some(cursor), Some(listed)) = (self.cursor, self.lines.pop_front()) {
+                self.line += 1;
+                if let Some(mut piece) = stripe.listed_head(cursor, &listed) {
+                    piece.read_bytes += read_bytes;
+                    return Some(piece);
+                }
+            }
+            if self.line > before || (read_bytes > 0 && self.is_segment_over()) {
+                return Some(WalkedPiece {
+                    records: Vec::new(),
+                    read_bytes,
+                });
+            }
+            read_bytes += self.read_list(stripe, memory)?;
+        }
+    }
+
+    /// Whether all lines of the segment that was begun last have been visited.
+    fn is_segment_over(&self) -> bool {
+        self.cursor.is_some() && self.lines.is_empty() && self.lists.is_none()
+    }
+
+    /// Reads the next list. Returns the bytes read; `None` at the end of the log.
+    fn read_list(&mut self, stripe: &Arc<Stripe>, memory: &mut ListMemory) -> Option<u64> {
+        let mut lists = match self.lists.take() {
+            Some(lists) => lists,
+            None => self.begin_segment(stripe)?,
+        };
+        let piece = lists.next(&stripe.medium, memory);
+        let cursor = lists.cursor();
+        let mut lines = VecDeque::from(piece.listed);
+        let skipped = usize::try_from(self.skip).map_or(lines.len(), |it| it.min(lines.len()));
+        lines.drain(..skipped);
+        self.skip -= skipped as u64;
+        self.line += skipped as u64;
+        (self.lines, self.cursor) = (lines, Some(cursor));
+        self.lists = Some(lists).filter(|_| piece.end == PieceEnd::More);
+        Some(piece.read_bytes)
+    }
+
+    /// The lists of the next segment. Lines are left out only of the very segment in which they
+    /// were visited.
+    fn begin_segment(&mut self, stripe: &Stripe) -> Option<SegmentLists> {
+        let is_first = self.cursor.is_none();
+        let expected = self.segments.next_number();
+        let lists = self.segments.next(stripe)?;
+        if !is_first || expected != Some(lists.cursor().segment) {
+            self.skip = 0;
+        }
+        (self.begun, self.line) = (self.segments.begun(), 0);
+        Some(lists)
+    }
+}
+
+impl Stripe {
+    /// The record of a listed head, if the index still points to it and it counts.
+    fn listed_head(&self, cursor: Cursor, listed: &Listed) -> Option<WalkedPiece> {
+        if listed.kind != kind_number(Kind::Head) {
+            return None;
+        }
+        let shard = self.view(listed.key);
+        if let Some(pending) = shard.pending.get(&listed.key) {
+            return self.pending_head(pending).map(|record| WalkedPiece {
+                records: vec![record],
+                read_bytes: 0,
+            });
+        }
+        let at = self.stored_at(shard, cursor, listed)?;
+        let Read::Record(record) = self.read_exactly(at, listed.key, 0) else {
+            return None;
+        };
+        let read_bytes = record.content_bytes() + record.metadata.len() + record.name.len();
+        self.is_in_force(&record).then(|| WalkedPiece {
+            records: vec![RecordHandle::alone(*record)],
+            read_bytes: read_bytes as u64,
+        })
+    }
+
+    /// The records of a set that count.
+    fn heads_of_set(&self, set: SetId) -> WalkedPiece {
+        let mut piece = WalkedPiece {
+            read_bytes: self.medium.geometry.set_bytes(),
+            ..WalkedPiece::default()
+        };
+        for slot in table::read_set(&self.medium, set).unwrap_or_default() {
+            let key = slot.occupant.key;
+            let shard = self.view(key);
+            if let Some(pending) = shard.pending.get(&key) {
+                piece.records.extend(self.pending_head(pending));
+                continue;
+            }
+            if shard.removing.contains_key(&key) {
+                continue;
+            }
+            drop(shard);
+            if let Read::Record(record) = table::read_record(&self.medium, &self.log, &slot)
+                && record.fields.kind == Kind::Head
+                && self.is_in_force(&record)
+            {
+                piece.records.push(RecordHandle::alone(*record));
+            }
+        }
+        piece
+    }
+
+    /// The pending heads of a shard.
+    fn pending_heads(&self, shard: usize) -> Vec<RecordHandle> {
+        let shard = self.view_at(shard);
+        let pending = shard.pending.values();
+        pending.filter_map(|it| self.pending_head(it)).collect()
+    }
+
+    /// The record of a pending head that counts.
+    fn pending_head(&self, pending: &Pending) -> Option<RecordHandle> {
+        let record = &pending.record;
+        let counts =
+            record.fields.kind == Kind::Head && !pending.is_dead() && !self.bans.judge(record).gone;
+        counts.then(|| record.clone())
+    }
+}
