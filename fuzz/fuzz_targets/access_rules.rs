@@ -28,6 +28,7 @@ mod failure {
 mod upstream {
     pub(crate) mod address;
     pub(crate) mod nat64;
+    pub(crate) mod own_domain;
     pub(crate) mod prefix;
 
     /// A machine without addresses.

@@ -23,7 +23,7 @@ struct Step {
     variables: &'static [(&'static str, &'static str)],
 }
 
-const STEPS: [Step; 3] = [
+const STEPS: [Step; 4] = [
     Step {
         arguments: &["fmt", "--all", "--check"],
         variables: &[],
@@ -39,6 +39,11 @@ const STEPS: [Step; 3] = [
             "-D",
             "warnings",
         ],
+        variables: &[],
+    },
+    // They take sources of the crates by path, and are a workspace of their own.
+    Step {
+        arguments: &["check", "--manifest-path", "fuzz/Cargo.toml", "--locked"],
         variables: &[],
     },
     Step {
