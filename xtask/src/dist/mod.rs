@@ -103,9 +103,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             toolchain.build(*arch)?;
         }
     }
-    for arch in arches {
-        check(*arch)?;
-    }
     if args.deb {
         for arch in arches {
             deb::build(*arch, 1)?;
@@ -117,6 +114,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     write_checksums()?;
     if args.attempt {
         trial::run(args.deb, args.oci)?;
+    }
+    // Last: a binary that is too large works, and everything is made of it before this fails.
+    for arch in arches {
+        check(*arch)?;
     }
     Ok(())
 }
