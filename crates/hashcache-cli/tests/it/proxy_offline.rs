@@ -5,7 +5,13 @@
     reason = "what these helpers do is part of the tests"
 )]
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use hashcache_testkit::{Client, Origin, RawRequest, Response, Script};
+
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::{sleep, timeout};
 
 use crate::proxy_process::Proxy;
 use crate::{Home, Outcome};
@@ -157,6 +163,67 @@ async fn a_rule_that_denies_still_denies_what_is_stored_and_what_is_not() {
         assert!(text.contains("not you"), "{path}: {text}");
     }
     assert_eq!(served.origin.request_count(), 1);
+}
+
+/// A port at which no connection is made: its queue is full.
+async fn silent_port() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut queued = Vec::new();
+    while let Ok(connected) = timeout(FULL_TIME, TcpStream::connect(address)).await {
+        queued.push(connected.unwrap());
+    }
+    (address, listener, queued)
+}
+
+/// A queue that takes no connection within this time is full.
+const FULL_TIME: Duration = Duration::from_millis(500);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_client_cannot_reach_keeps_no_other_client_offline() {
+    let served = Served::configured("[limits]\nconnect_time = \"1s\"\n", &["--offline=auto"]).await;
+    let (silent, _listener, _queued) = silent_port().await;
+    let ask = async |host: u8, url: &str| {
+        let from = [127, 0, 0, host].into();
+        let connecting = Client::connect_from(from, served.proxy.address());
+        let mut client = connecting.await.unwrap();
+        client.get(url, &[]).await.unwrap().status
+    };
+    let is_offline = || served.offline(&[]).stdout.starts_with("offline");
+    // Each name once: what could not be reached is not tried again for a while.
+    let unreachable = async |names: [&str; 5]| {
+        for name in names {
+            let url = format!("http://{name}.localhost:{}/", silent.port());
+            assert_eq!(ask(9, &url).await, 504, "{name}");
+        }
+    };
+    // Nothing was reached yet, so nothing speaks for the line, or against it.
+    unreachable(["a", "b", "c", "d", "e"]).await;
+    sleep(Duration::from_secs(6)).await;
+    assert!(!is_offline());
+    // A client reaches a server of its own, which then ends.
+    let own = Origin::start(answer).await.unwrap();
+    let url = format!("http://own.localhost:{}/new", own.address().port());
+    assert_eq!(ask(9, &url).await, 200);
+    drop(own);
+    unreachable(["f", "g", "h", "i", "j"]).await;
+    let offline = async {
+        while !is_offline() {
+            sleep(Duration::from_millis(200)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), offline).await.unwrap();
+    // Another one wants a server that nobody has asked for before.
+    let online = async {
+        let url = format!("http://{}/new", served.host());
+        while ask(1, &url).await != 200 {
+            sleep(Duration::from_millis(200)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), online).await.unwrap();
+    assert!(!is_offline());
 }
 
 #[tokio::test(flavor = "multi_thread")]
