@@ -13,6 +13,7 @@ use hashcache_testkit::{Client, Origin, RawRequest, Response, Script};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
+use crate::explain::explain;
 use crate::proxy_process::Proxy;
 use crate::{Home, Outcome};
 
@@ -46,7 +47,7 @@ impl Served {
 
     async fn configured(config: &str, flags: &[&str]) -> Self {
         let home = Home::new();
-        home.file("token", "a-token-of-many-letters\n");
+        home.file("token", "a-token-for-this-test-alone\n");
         let token = format!("--admin-token-file={}", home.path().join("token").display());
         let config = home.file("h.toml", config);
         let config = format!("--config={}", config.display());
@@ -122,6 +123,71 @@ async fn stored_pages_are_served_without_asking_unless_that_is_forbidden() {
         assert_eq!(served.get(path, &[]).await.status, 200, "{path}");
     }
     assert_eq!(served.origin.request_count(), before + 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_explained_while_the_line_is_down_is_what_happens() {
+    let served = Served::start(&["--allow-connect-port=1-65535"]).await;
+    for path in STORED {
+        assert_eq!(served.get(path, &[]).await.status, 200, "{path}");
+    }
+    let ask = |arguments: &[&str]| explain(&served.home, served.proxy.admin(), arguments);
+    let url = |path: &str| format!("http://{}{path}", served.host());
+    served.offline(&["on"]);
+    for (path, field, outcome, status) in [
+        ("/fresh", None, "answered from the store; fresh", 200),
+        (
+            "/stale",
+            None,
+            "answered from the store, not validated",
+            200,
+        ),
+        (
+            "/fresh",
+            Some("no-cache"),
+            "answered from the store, not validated",
+            200,
+        ),
+        ("/strict", None, "answered with 504 (offline)", 504),
+        ("/new", None, "answered with 504 (offline)", 504),
+        (
+            "/new",
+            Some("only-if-cached"),
+            "answered with 504: the client wants",
+            504,
+        ),
+    ] {
+        let header = field.map(|value| format!("--header=Cache-Control: {value}"));
+        let url = url(path);
+        let arguments: Vec<&str> = [url.as_str()]
+            .into_iter()
+            .chain(header.as_deref())
+            .collect();
+        let (answer, told) = ask(&arguments);
+        let happens = answer["outcome"].as_str().unwrap();
+        assert!(happens.starts_with(outcome), "{path} {field:?}: {told}");
+        assert!(
+            told.contains("not asked: the line counts as down"),
+            "{told}"
+        );
+        let fields: Vec<(&str, &str)> = field.map(|it| ("Cache-Control", it)).into_iter().collect();
+        assert_eq!(served.get(path, &fields).await.status, status, "{path}");
+    }
+    let post = [&url("/new"), "--method=POST"];
+    for arguments in [&post[..], &[&served.host(), "--method=CONNECT"]] {
+        let (answer, told) = ask(arguments);
+        let happens = answer["outcome"].as_str().unwrap();
+        assert!(happens.starts_with("answered with 504 (offline)"), "{told}");
+    }
+    // What lies in the own network is asked.
+    let inside = served.origin.url("/new");
+    let (answer, told) = ask(&[&inside]);
+    assert_eq!(answer["route"]["cut_off"], false, "{told}");
+    assert!(told.contains("fetched from the next hop"), "{told}");
+    served.offline(&["off"]);
+    let (answer, told) = ask(&[&url("/new")]);
+    let happens = answer["outcome"].as_str().unwrap();
+    assert!(happens.starts_with("fetched from the next hop"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
