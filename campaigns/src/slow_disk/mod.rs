@@ -366,7 +366,7 @@ impl Outcome {
         let rates = || self.rounds.iter().map(|round| round.per_second);
         let mut detail = format!(
             "{} requests/s ({} to {}), hits {} of {} offered, {} reads of {} KiB and {} writes a \
-             request, {} reads a visit ({} by the engine's count)",
+             request, {} reads a visit",
             median.per_second,
             rates().min().unwrap_or_default(),
             rates().max().unwrap_or_default(),
@@ -376,8 +376,11 @@ impl Outcome {
             median.read_kib,
             thousandths(median.writes),
             thousandths(median.visit_reads),
-            thousandths(median.visit_engine_reads),
         );
+        if matches!(which, Which::Ours { .. }) {
+            let reads = thousandths(median.visit_engine_reads);
+            detail += &format!(" ({reads} by the engine's count)");
+        }
         if let Some(first) = &self.first_fault {
             detail += &format!("; {} faults, first: {first}", self.faults);
         }

@@ -1,6 +1,7 @@
 //! One request to the admin listener of a running proxy, and its response.
 //!
-//! Called by the subcommands `explain`, `healthcheck`, `link`, `list`, `offline` and `purge`.
+//! Called by the subcommands `explain`, `healthcheck`, `link`, `list`, `offline`, `purge` and
+//! `top`.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -80,6 +81,7 @@ pub fn view(admin: SocketAddr, target: &str, token: Option<&str>) -> anyhow::Res
     Err(match status {
         401 => fault.hint("use the token file that the proxy uses"),
         403 => fault.hint("start the proxy with `--admin-token-file FILE` too"),
+        404 => fault.hint("the proxy may be of an older version"),
         _ => fault,
     }
     .into())

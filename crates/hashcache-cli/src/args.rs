@@ -21,10 +21,12 @@ use crate::list::ListArgs;
 use crate::offline::OfflineArgs;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
+use crate::report::ReportArgs;
 use crate::settings::{
     CHOICES, COOKIES, DIRECTS, FAILS, FORMATS, GATEWAYS, GROUPS, Given, IOS, PLACEMENTS, POLICIES,
     ROWS, Source, Topic, Written, find_flag, help,
 };
+use crate::top::TopArgs;
 
 const LISTEN: &str = Topic::Listen.heading();
 const CACHE: &str = Topic::Cache.heading();
@@ -81,6 +83,10 @@ pub enum Command {
     List(ListArgs),
     /// Remove objects from the cache of a running proxy
     Purge(PurgeArgs),
+    /// Show what a running proxy does, in the terminal
+    Top(TopArgs),
+    /// Show what the cache has saved in the last day, week or month
+    Report(ReportArgs),
     /// Show or set whether the line to the Internet counts as down
     Offline(OfflineArgs),
     /// Ask a running proxy whether it works, for containers and scripts

@@ -33,6 +33,8 @@ mod offline;
 mod plan;
 mod proxy;
 mod purge;
+mod report;
+mod top;
 
 // Logging.
 mod logging;
@@ -70,6 +72,8 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Purge(args) => purge::run(&args, &environment),
+        Command::Report(args) => report::run(&args, &environment),
+        Command::Top(args) => top::run(&args, &environment),
         Command::Explain(args) => explain::run(&args, &environment),
         Command::List(args) => list::run(&args, &environment),
         Command::Offline(args) => offline::run(&args, &environment),

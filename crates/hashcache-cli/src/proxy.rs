@@ -60,10 +60,11 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
         return Err(Faults(problems).into());
     }
     let state = StateFiles {
-        clock: state_file(&effective, "clock"),
-        verified: state_file(&effective, "verified"),
-        chunks: state_file(&effective, "chunks"),
-        quotas: state_file(&effective, "quotas"),
+        clock: effective.state_file("clock"),
+        verified: effective.state_file("verified"),
+        chunks: effective.state_file("chunks"),
+        quotas: effective.state_file("quotas"),
+        history: effective.state_file("history"),
     };
     let absent = absent_files(&effective, &state);
     let cache = open(&effective)?;
@@ -149,6 +150,7 @@ fn absent_files(effective: &Effective, state: &StateFiles) -> Vec<PathBuf> {
     let files = effective.values.cache.iter();
     let files = files.chain(&state.clock).chain(&state.verified);
     let files = files.chain(&state.chunks).chain(&state.quotas);
+    let files = files.chain(&state.history);
     let is_absent = |path: &&PathBuf| fs::symlink_metadata(path).is_err();
     files.filter(is_absent).cloned().collect()
 }
@@ -304,16 +306,6 @@ fn cannot_run(error: RunError) -> anyhow::Error {
         None => error.to_string(),
     };
     Fault::new(what).hint(hint).into()
-}
-
-/// A file that keeps state for the next start: beside the cache, where we may write.
-fn state_file(effective: &Effective, ending: &str) -> Option<PathBuf> {
-    let cache = effective.values.cache.first()?;
-    let file = cache.with_extension(ending);
-    if file == *cache {
-        return Some(cache.with_extension(format!("{ending}.{ending}")));
-    }
-    Some(file)
 }
 
 fn load(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow::Result<Effective> {
@@ -681,7 +673,7 @@ mod tests {
             ("/c.clock.new", "/c.clock.clock"),
         ] {
             let effective = effective(&[&format!("--cache={cache}")]);
-            let file = state_file(&effective, "clock");
+            let file = effective.state_file("clock");
             assert_eq!(file.as_deref(), Some(Path::new(clock)));
         }
     }

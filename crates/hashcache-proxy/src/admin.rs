@@ -1,7 +1,8 @@
 //! The admin listener: metrics, health and figures, for operators and their monitoring.
 //!
 //! Started by `server` on a bound listener, by default on loopback. Answers `/`, `/metrics`,
-//! `/stats`, `/-/links`, `/-/healthy`, `/-/ready` and `/-/offline`, which change nothing; and with
+//! `/stats`, `/-/links`, `/-/healthy`, `/-/ready` and `/-/offline`, which change nothing;
+//! `/dashboard`, which names sites and clients and needs the token from other machines; and with
 //! the token `/-/explain` and `/-/list`, which say what users have asked for and what rules say of
 //! them, and `POST` to `/-/purge` and `/-/offline`.
 //!
@@ -9,7 +10,9 @@
 //! rebinding): Host must be a loopback name, a loopback address or the address of the connection.
 //! Connections are few, and each ends within a minute.
 
+mod access;
 mod answer;
+mod body;
 mod offline;
 mod purge;
 mod token;
@@ -24,7 +27,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, Version, header};
-use http_body_util::Full;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -34,11 +36,13 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use self::answer::{plain, typed};
+use self::body::AdminBody;
 use self::offline::Switch;
 use self::purge::{Purges, SitesView};
 use self::token::Token;
 pub(crate) use self::token::read_token;
 use self::views::Views;
+use crate::dashboard::{self, Dashboard};
 use crate::explain::Explainer;
 use crate::frame::document;
 use crate::inventory::Inventory;
@@ -54,13 +58,15 @@ pub(crate) struct Admin {
     draining: AtomicBool,
     purges: Option<Purges>,
     switch: Switch,
+    token: Token,
+    dashboard: Arc<Dashboard>,
     views: Option<Views>,
 }
 
 impl Admin {
-    /// Serves these figures, and changes for clients with the token in `token_file`.
+    /// Serves these figures, the dashboard, and changes for clients with the token in `token_file`.
     pub(crate) fn new(
-        exposition: Exposition,
+        (exposition, dashboard): (Exposition, Arc<Dashboard>),
         line: Arc<Line>,
         purger: Purger,
         sites: SitesView,
@@ -79,12 +85,16 @@ impl Admin {
                 inventory,
                 token: token.clone(),
             }),
-            switch: Switch { line, token },
-            ..Self::of(exposition)
+            switch: Switch {
+                line,
+                token: token.clone(),
+            },
+            token,
+            ..Self::of(exposition, dashboard)
         })
     }
 
-    fn of(exposition: Exposition) -> Self {
+    fn of(exposition: Exposition, dashboard: Arc<Dashboard>) -> Self {
         Self {
             exposition,
             draining: AtomicBool::new(false),
@@ -93,6 +103,8 @@ impl Admin {
                 line: Arc::default(),
                 token: Token::new(None),
             },
+            token: Token::new(None),
+            dashboard,
             views: None,
         }
     }
@@ -108,7 +120,7 @@ impl Admin {
         let mut open: Vec<OpenConnection> = Vec::new();
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => {
+                Ok((stream, client)) => {
                     while connections.try_join_next().is_some() {}
                     open.retain(|it| !it.task.is_finished());
                     // At the limit, the connection that was quiet for the longest time is closed:
@@ -122,7 +134,9 @@ impl Admin {
                         open.swap_remove(quiet).task.abort();
                     }
                     let active = Arc::new(Mutex::new(Instant::now()));
-                    let connection = Arc::clone(&self).connection(stream, Arc::clone(&active));
+                    let connection = Arc::clone(&self);
+                    let connection =
+                        connection.connection(stream, client.ip(), Arc::clone(&active));
                     let task = connections.spawn(connection);
                     open.push(OpenConnection { task, active });
                 }
@@ -136,7 +150,12 @@ impl Admin {
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream, active: Arc<Mutex<Instant>>) {
+    async fn connection(
+        self: Arc<Self>,
+        stream: TcpStream,
+        client: IpAddr,
+        active: Arc<Mutex<Instant>>,
+    ) {
         let Ok(local) = stream.local_addr() else {
             return;
         };
@@ -147,13 +166,16 @@ impl Admin {
             async move {
                 let response = match admin.refusal(&head, local) {
                     Some(refusal) => refusal,
-                    None if head.method == Method::POST => admin.change(&head, body).await,
+                    None if head.method == Method::POST => admin.change(&head, body, client).await,
+                    None if head.uri.path() == EVENTS => {
+                        return Ok::<_, Infallible>(admin.events(&head, client));
+                    }
                     None => match admin.view(&head).await {
                         Some(view) => view,
-                        None => admin.answer(&head),
+                        None => admin.answer(&head, client),
                     },
                 };
-                Ok::<_, Infallible>(response.map(Full::new))
+                Ok(response.map(AdminBody::from))
             }
         });
         let connection = http1::Builder::new()
@@ -186,16 +208,17 @@ impl Admin {
         }
     }
 
-    /// The answer to a request that changes something.
+    /// The answer to a request that changes something, from the client at `client`.
     async fn change(
         &self,
         head: &http::request::Parts,
         body: hyper::body::Incoming,
+        client: IpAddr,
     ) -> Response<Bytes> {
         match (head.uri.path(), &self.purges) {
             (purge::PATH, Some(purges)) => purges.answer(&head.headers, body).await,
             (offline::PATH, _) => self.switch.answer(&head.headers, body).await,
-            _ => self.answer(head),
+            _ => self.answer(head, client),
         }
     }
 
@@ -204,14 +227,15 @@ impl Admin {
         self.views.as_ref()?.answer(head).await
     }
 
-    /// The answer to one request for a page.
-    fn answer(&self, head: &http::request::Parts) -> Response<Bytes> {
+    /// The answer to one request for a page from the client at `client`.
+    fn answer(&self, head: &http::request::Parts, client: IpAddr) -> Response<Bytes> {
         if head.method != Method::GET && head.method != Method::HEAD {
             return not_allowed("GET, HEAD");
         }
         match head.uri.path() {
             "/" => index(PageReader::of(&head.headers)),
             "/metrics" => self.metrics(),
+            PAGE | SCRIPT | STYLE | VIEW => self.dashboard(head, client),
             LINKS => json_page(StatusCode::OK, &self.exposition.links()),
             "/stats" => json_page(StatusCode::OK, &self.exposition.stats()),
             "/-/healthy" => plain(StatusCode::OK, "ok\n".to_owned()),
@@ -222,6 +246,42 @@ impl Admin {
             views::EXPLAIN | views::LIST => not_allowed("GET"),
             _ => plain(StatusCode::NOT_FOUND, "no such page; see /\n".to_owned()),
         }
+    }
+
+    /// A page of the dashboard, or a figure of it, for the client at `client`.
+    fn dashboard(&self, head: &http::request::Parts, client: IpAddr) -> Response<Bytes> {
+        if let Some(refusal) = self.dashboard_refusal(head, client) {
+            return refusal;
+        }
+        match head.uri.path() {
+            VIEW => json_page(StatusCode::OK, &self.dashboard.json()),
+            SCRIPT => dashboard::script(),
+            STYLE => dashboard::style(),
+            _ => self.dashboard.page(),
+        }
+    }
+
+    /// The stream of the dashboard's figures.
+    fn events(&self, head: &http::request::Parts, client: IpAddr) -> Response<AdminBody> {
+        let refusal = match head.method {
+            Method::GET => self.dashboard_refusal(head, client),
+            _ => Some(not_allowed("GET")),
+        };
+        if let Some(refusal) = refusal {
+            return refusal.map(AdminBody::from);
+        }
+        match self.dashboard.events() {
+            Some(events) => dashboard::events_head(AdminBody::Events(events)),
+            None => dashboard::too_many().map(AdminBody::from),
+        }
+    }
+
+    fn dashboard_refusal(
+        &self,
+        head: &http::request::Parts,
+        client: IpAddr,
+    ) -> Option<Response<Bytes>> {
+        access::dashboard_refusal(&head.headers, client, &self.token)
     }
 
     fn metrics(&self) -> Response<Bytes> {
@@ -341,9 +401,16 @@ fn json_page(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
     typed(status, "application/json", format!("{value}\n"))
 }
 
+const PAGE: &str = "/dashboard";
+const SCRIPT: &str = "/dashboard.js";
+const STYLE: &str = "/dashboard.css";
+const EVENTS: &str = "/-/events";
+/// The figures of the dashboard for `hashcache top`.
+const VIEW: &str = "/-/view";
 /// The page of `hashcache link status`.
 const LINKS: &str = "/-/links";
-const PATHS: [(&str, &str); 9] = [
+const PATHS: [(&str, &str); 11] = [
+    (PAGE, "what the proxy does and saves, by site and client"),
     ("/metrics", "metrics for Prometheus (OpenMetrics)"),
     ("/stats", "the main metrics as JSON"),
     ("/-/healthy", "health: 200 if the process answers"),
@@ -351,6 +418,7 @@ const PATHS: [(&str, &str); 9] = [
         "/-/ready",
         "readiness, and the state of the cache and the clock",
     ),
+    (VIEW, "the figures of the dashboard as JSON"),
     (LINKS, "links to parents and from children, as JSON"),
     (
         offline::PATH,

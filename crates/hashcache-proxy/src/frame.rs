@@ -26,7 +26,7 @@ pub(crate) fn begin(title: &str, style: &str) -> String {
 pub(crate) const END: &str = "</main></body></html>\n";
 
 /// Text as HTML shows it, in content and in quoted attributes.
-pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

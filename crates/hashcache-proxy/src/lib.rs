@@ -58,8 +58,10 @@ mod upstream;
 mod access_log;
 mod admin;
 mod clock;
+mod dashboard;
 mod explain;
 mod frame;
+mod history;
 mod inventory;
 mod metrics;
 mod page;
@@ -69,6 +71,11 @@ pub use access::{
     AccessAction, AccessRule, AccessRuleError, AccessRuleFault, AccessRules, AccessSettings,
     Destination, ListFormat, ListSettings, RuleClients, WeekSpan,
 };
+pub use frame::Escaped;
+pub use history::counts::{By, Counts, Kind, KindCounts, Table, Totals};
+pub use history::file::{Read as HistoryRead, read as read_history};
+pub use history::name::Name as HistoryName;
+pub use history::record::{Hour, HourRecord, Lines, NAMES as HISTORY_NAMES};
 pub use intercept::Intercept;
 pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};

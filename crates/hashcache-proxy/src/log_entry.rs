@@ -17,6 +17,7 @@ use crate::clock::UnixMillis;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::counters::ByteCount;
+use crate::history::name::Name;
 use crate::intercept::Handshake;
 use crate::route::NextHop;
 use crate::wire::{ClientBody, ExchangeEnd, OnSent, RequestHead};
@@ -196,6 +197,7 @@ impl LogEntryBuilder {
                 content_type: content_type.as_ref().map(HeaderValue::as_bytes),
             };
             worker.metrics.record_rest(&entry, counted.get());
+            worker.tally.count(Name::of_site(&self.authority), &entry);
             worker.log.write(&entry);
         });
     }
@@ -221,6 +223,7 @@ impl MemoryHitEntry<'_> {
         let user = connection.connect_user().cloned();
         let (received, status, scheme) = (self.received, self.status, self.target.scheme);
         let version = self.version;
+        let site = Name::of(self.target.authority.display(self.target.scheme));
         let texts = worker.log.is_written().then(|| {
             let copy = |text: Option<&[u8]>| text.map(Box::<[u8]>::from);
             let path = self.target.path_and_query.clone();
@@ -264,6 +267,7 @@ impl MemoryHitEntry<'_> {
                 content_type: kept[2],
             };
             worker.metrics.record(&entry);
+            worker.tally.count(site, &entry);
             worker.log.write(&entry);
         })
     }
@@ -398,6 +402,7 @@ impl TunnelEntryBuilder {
             content_type: None,
         };
         worker.metrics.record(&entry);
+        worker.tally.count(Name::of_site(&self.authority), &entry);
         worker.log.write(&entry);
     }
 }

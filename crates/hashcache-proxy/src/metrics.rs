@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub(crate) use exposition::{Exposition, Requests};
+pub(crate) use exposition::{Exposition, Live, Requests};
 pub(crate) use htcp::{ClearResult, HtcpAnswer, HtcpCounts, HtcpIgnored, HtcpReply};
 pub(crate) use icp::{IcpCounts, Unanswered};
 
 use crate::access_log::{LogEntry, Outcome, OutcomeClass};
 use crate::failure::Failure;
 use crate::intercept::{Handshake, Reason};
-use crate::peer::{Peer, PeerSummary};
+use crate::peer::{Peer, PeerKind, PeerSummary};
 use crate::purge;
 
 /// The counters of the process.
@@ -72,6 +72,21 @@ impl Metrics {
         *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = peers.to_vec();
     }
 
+    /// The state of all peers.
+    fn peer_figures(&self) -> Vec<PeerFigures> {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let figures = peers.iter().map(|peer| PeerFigures {
+            name: peer.name().to_owned(),
+            kind: match peer.settings.kind {
+                PeerKind::Parent => "parent",
+                PeerKind::Sibling => "sibling",
+                PeerKind::Member => "member",
+            },
+            is_up: peer.health.is_up(),
+        });
+        figures.collect()
+    }
+
     /// The peers that exchange summaries.
     fn summary_peers(&self) -> Vec<Arc<Peer>> {
         let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,12 +114,29 @@ impl Metrics {
         self.authority_ends.store(end.unwrap_or(0), Relaxed);
     }
 
+    /// Bytes sent to clients, and bytes received from upstream, both without tunnels.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        (
+            self.sum(|worker| &worker.client_bytes),
+            self.sum(|worker| &worker.origin_bytes),
+        )
+    }
+
     fn sum(&self, count: impl Fn(&WorkerMetrics) -> &AtomicU64) -> u64 {
         self.workers
             .iter()
             .map(|worker| count(worker).load(Relaxed))
             .fold(0, u64::wrapping_add)
     }
+}
+
+/// The state of one peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PeerFigures {
+    pub(crate) name: String,
+    /// The word of the configuration.
+    pub(crate) kind: &'static str,
+    pub(crate) is_up: bool,
 }
 
 /// How a reload of the configuration ended.
@@ -364,8 +396,14 @@ pub(crate) struct EngineFigures {
     pub(crate) hot_bytes: u64,
     /// Memory of pending records.
     pub(crate) pending_bytes: u64,
+    /// Memory in use.
+    pub(crate) memory_used_bytes: u64,
+    /// Memory allowed.
+    pub(crate) memory_limit_bytes: u64,
     /// Capacity of all devices.
     pub(crate) capacity_bytes: u64,
+    /// Devices of the store.
+    pub(crate) devices: u64,
     /// Bans in force.
     pub(crate) rules: u64,
     /// Devices that failed and were taken out.

@@ -323,6 +323,8 @@ pub struct StateFiles {
     pub verified: Option<PathBuf>,
     /// What the other boxes of links have of chunks.
     pub chunks: Option<PathBuf>,
+    /// What was requested and saved, by hour.
+    pub history: Option<PathBuf>,
     /// What was used of quotas.
     pub quotas: Option<PathBuf>,
 }

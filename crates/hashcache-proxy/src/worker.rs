@@ -27,6 +27,7 @@ use crate::clock::Clock;
 use crate::clock::zone::Zone;
 use crate::collapse::Collapse;
 use crate::failure::Failure;
+use crate::history::tally::Tally;
 use crate::intercept::{InterceptState, Interceptor};
 use crate::limits::Limits;
 use crate::link::children::{Children, LinkServer};
@@ -428,6 +429,8 @@ pub(crate) struct Worker {
     pub(crate) limits: Rc<Limits>,
     pub(crate) log: WorkerLog,
     pub(crate) metrics: Arc<WorkerMetrics>,
+    /// What the history does not have yet.
+    pub(crate) tally: Rc<Tally>,
     /// How much content may be encoded.
     pub(crate) encode_budget: RefCell<EncodeBudget>,
     /// A replaced version is being copied.
@@ -451,7 +454,7 @@ impl Worker {
         cache: Cache,
         limits: &Limits,
         log: WorkerLog,
-        metrics: Arc<WorkerMetrics>,
+        (metrics, tally): (Arc<WorkerMetrics>, Rc<Tally>),
     ) -> Rc<Self> {
         let live = common.live();
         let upstream = (
@@ -467,6 +470,7 @@ impl Worker {
             limits,
             log,
             metrics,
+            tally,
             encode_budget: RefCell::default(),
             keeps_replaced: Cell::new(false),
             packer: RefCell::default(),

@@ -20,6 +20,7 @@ mod suggest;
 mod values;
 mod words;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,7 @@ pub use reference::{
 pub use values::{PlaceBy, Values};
 
 use hashcache_http::{RuleSpec, Rules};
-use hashcache_proxy::{AccessSettings, Listen, PeerKind, SiteError, Sites, Speaks};
+use hashcache_proxy::{AccessSettings, Listen, PeerKind, Prefix, SiteError, Sites, Speaks};
 
 use self::peers::Said;
 use crate::fault::{Fault, Faults};
@@ -58,6 +59,8 @@ pub struct Effective {
     pub file: Option<PathBuf>,
     /// The arrays of tables of the file and its networks, as they were written.
     pub tables: Vec<(&'static str, toml::Value)>,
+    /// The networks of the file by name.
+    pub networks: BTreeMap<String, Vec<Prefix>>,
     /// The source of each value of [`KEYS`], in that order.
     sources: Vec<Source>,
 }
@@ -68,6 +71,16 @@ impl Effective {
         KEYS.iter()
             .zip(&self.sources)
             .map(|(key, source)| (key, (key.show)(&self.values), source))
+    }
+
+    /// A file that keeps state for the next start: beside the cache, where we may write.
+    pub fn state_file(&self, ending: &str) -> Option<PathBuf> {
+        let cache = self.values.cache.first()?;
+        let file = cache.with_extension(ending);
+        if file == *cache {
+            return Some(cache.with_extension(format!("{ending}.{ending}")));
+        }
+        Some(file)
     }
 
     /// The source of the value of the key called `name`.
@@ -144,6 +157,7 @@ fn assemble(
         },
         file: path.map(Path::to_owned),
         tables: parsed.tables,
+        networks: parsed.networks.clone(),
         sources: vec![Source::Default; KEYS.len()],
     };
     for layer in [parsed.given, variables, flags] {

@@ -189,7 +189,7 @@ pub static ENTRIES: &[Entry] = &[
         "admin",
         Topic::Listen,
         DefaultValue::Value,
-        "Address for metrics, statistics and health checks, or `none`",
+        "Address for dashboard, metrics and health checks, or `none`",
         "Must not be reachable by clients.",
     ),
     entry(
@@ -319,7 +319,7 @@ pub static ENTRIES: &[Entry] = &[
         },
         "File with the token for `hashcache purge` and POST /-/purge",
         "At least 16 bytes, not readable by other users. Without it the admin address changes \
-         nothing. The file is read for each request.",
+         nothing, and other machines cannot see the dashboard. The file is read for each request.",
     ),
     entry(
         "allow_port",
@@ -623,7 +623,7 @@ pub static ENTRIES: &[Entry] = &[
         Topic::Logs,
         DefaultValue::Value,
         "Log the network of a client (/24, /48) instead of its address",
-        "",
+        "Users are left out too. The same holds for the history and the dashboard.",
     ),
     entry(
         "name",

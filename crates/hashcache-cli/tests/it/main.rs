@@ -4,6 +4,7 @@ mod bench;
 mod certificate_authority;
 mod command;
 mod configuration;
+mod dashboard;
 mod environment;
 mod explain;
 mod explain_access;
@@ -11,7 +12,9 @@ mod import;
 mod log_readers;
 mod operation;
 mod plan;
+mod report;
 mod service;
+mod top;
 mod watching;
 
 mod cache_box;

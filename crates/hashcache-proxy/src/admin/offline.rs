@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 
 use super::answer::{error, typed};
-use super::token::Token;
+use super::token::{Shown, Token};
 use crate::offline::{Line, Offline};
 
 pub(super) const PATH: &str = "/-/offline";
@@ -29,7 +29,7 @@ impl Switch {
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        if let Some(refusal) = self.token.refusal(fields) {
+        if let Some(refusal) = self.token.refusal(fields, Shown::Bearer) {
             return refusal;
         }
         let body = Limited::new(body, BODY_BYTES).collect().await;

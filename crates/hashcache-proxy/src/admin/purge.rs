@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value};
 
 use super::answer::{error, typed};
-use super::token::Token;
+use super::token::{Shown, Token};
 use crate::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, Purger, report};
 use crate::site::live::LiveSites;
 
@@ -47,7 +47,7 @@ impl Purges {
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        if let Some(refusal) = self.token.refusal(fields) {
+        if let Some(refusal) = self.token.refusal(fields, Shown::Bearer) {
             return refusal;
         }
         let body = match Limited::new(body, BODY_BYTES).collect().await {

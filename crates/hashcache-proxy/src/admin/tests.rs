@@ -6,6 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 use crate::access_log::AccessLogger;
 use crate::clock::Clock;
+use crate::dashboard::dashboard_of_tests;
 use crate::metrics::{EngineFigures, Metrics, StoreState};
 use crate::upstream::UpstreamFigures;
 
@@ -16,16 +17,14 @@ fn admin(store: StoreState) -> Arc<Admin> {
         ..EngineFigures::default()
     };
     let upstream = UpstreamFigures::default;
-    Arc::new(Admin::of(Exposition::new(
-        Metrics::new(1),
-        clock,
-        log,
-        engine,
-        upstream,
-    )))
+    let exposition = Exposition::new(Metrics::new(1), clock, log, engine, upstream);
+    Arc::new(Admin::of(exposition, dashboard_of_tests()))
 }
 
 const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 3180);
+
+/// A client on this machine.
+const LOCAL_CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 fn request(method: Method, host: Option<&str>, target: &str) -> http::request::Parts {
     let mut request = http::Request::builder().method(method).uri(target);
@@ -37,7 +36,7 @@ fn request(method: Method, host: Option<&str>, target: &str) -> http::request::P
 
 fn answer(admin: &Admin, head: &http::request::Parts) -> Response<Bytes> {
     let refusal = admin.refusal(head, LOCAL);
-    refusal.unwrap_or_else(|| admin.answer(head))
+    refusal.unwrap_or_else(|| admin.answer(head, LOCAL_CLIENT))
 }
 
 fn get(admin: &Admin, target: &str) -> Response<Bytes> {
@@ -72,7 +71,16 @@ fn only_names_and_addresses_of_this_machine_are_answered() {
         (":3180", 421),
         ("[::1", 421),
     ] {
-        for path in ["/", "/stats", "/metrics", "/-/healthy", "/-/ready", "/none"] {
+        for path in [
+            "/",
+            "/dashboard",
+            "/-/view",
+            "/stats",
+            "/metrics",
+            "/-/healthy",
+            "/-/ready",
+            "/none",
+        ] {
             let response = answer(&admin, &request(Method::GET, Some(host), path));
             let expected = if path == "/none" && status == 200 {
                 404

@@ -1,7 +1,8 @@
-//! The token without which the admin listener changes nothing and names no URLs.
+//! The token without which the admin listener changes nothing, names no URLs, and shows the
+//! dashboard to no other machine.
 //!
 //! It is in a file that the operator names, and in the request as `Authorization: Bearer …`. Called
-//! by `purge`, `offline` and `views`.
+//! by `purge`, `offline`, `views` and, for the dashboard, `access`.
 //!
 //! Invariants: a page of a foreign site cannot send the token: with Authorization, browsers send a
 //! preflight request first, and that is refused. The time of a refusal does not reveal the token.
@@ -10,12 +11,23 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::answer::error;
 use crate::state_file::{Link, open_regular};
+
+/// How a client may show that it has the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// `Authorization: Bearer`, which no page of a foreign site can send.
+    Bearer,
+    /// That, or the password of `Authorization: Basic`, which a browser asks its user for.
+    BearerOrBasic,
+}
 
 /// The place of the token; none: nothing may be changed.
 #[derive(Clone, Debug)]
@@ -34,7 +46,7 @@ impl Token {
     }
 
     /// The response to a request without the token.
-    pub(super) fn refusal(&self, fields: &HeaderMap) -> Option<Response<Bytes>> {
+    pub(super) fn refusal(&self, fields: &HeaderMap, shown: Shown) -> Option<Response<Bytes>> {
         let Some(path) = &self.0 else {
             return Some(error(
                 StatusCode::FORBIDDEN,
@@ -47,16 +59,33 @@ impl Token {
                 "the token file cannot be read, or has fewer than 16 bytes",
             ));
         };
-        let given = fields.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        let given = given.and_then(|value| value.strip_prefix(b"Bearer "));
-        if given.is_some_and(|given| is_equal(given.trim_ascii(), &token)) {
+        if given(fields, shown).is_some_and(|given| is_equal(&given, &token)) {
             return None;
         }
         let mut refusal = error(StatusCode::UNAUTHORIZED, "the token is missing or wrong");
-        let bearer = HeaderValue::from_static("Bearer");
-        refusal.headers_mut().insert(WWW_AUTHENTICATE, bearer);
+        let challenge = HeaderValue::from_static(match shown {
+            Shown::Bearer => "Bearer",
+            Shown::BearerOrBasic => {
+                "Basic realm=\"HashCache: any user name, the token as password\""
+            }
+        });
+        refusal.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         Some(refusal)
     }
+}
+
+/// What the request shows as the token.
+fn given(fields: &HeaderMap, shown: Shown) -> Option<Vec<u8>> {
+    let value = fields.get(AUTHORIZATION)?.as_bytes();
+    if let Some(token) = value.strip_prefix(b"Bearer ") {
+        return Some(token.trim_ascii().to_vec());
+    }
+    let basic = value
+        .strip_prefix(b"Basic ")
+        .filter(|_| shown == Shown::BearerOrBasic)?;
+    let decoded = STANDARD.decode(basic.trim_ascii()).ok()?;
+    let password = decoded.iter().position(|byte| *byte == b':')? + 1;
+    Some(decoded[password..].trim_ascii().to_vec())
 }
 
 /// The token in the file at `path`; if there is no valid one, that is logged.
@@ -65,7 +94,7 @@ fn token(path: &Path) -> Option<Vec<u8>> {
         Ok(token) => Some(token),
         Err(error) => {
             let path = path.display();
-            tracing::warn!(%error, %path, "no valid token: the admin listener refuses changes");
+            tracing::warn!(%error, %path, "no valid token: what needs it is refused");
             None
         }
     }

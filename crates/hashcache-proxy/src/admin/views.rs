@@ -9,7 +9,7 @@ use http::{Method, Response, StatusCode};
 use serde_json::Value;
 
 use super::answer::{plain, typed};
-use super::token::Token;
+use super::token::{Shown, Token};
 use crate::explain::{Explainer, Question};
 use crate::inventory::{Inventory, InventoryQuestion};
 
@@ -59,7 +59,7 @@ impl Views {
     }
 
     fn refusal(&self, head: &http::request::Parts) -> Option<Response<Bytes>> {
-        self.token.refusal(&head.headers)
+        self.token.refusal(&head.headers, Shown::Bearer)
     }
 }
 

@@ -19,7 +19,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::links::{self, LinkView};
-use super::{CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, origins, quotas};
+use super::{
+    CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, PeerFigures, origins, quotas,
+};
 use crate::access_log::AccessLogger;
 use crate::clock::Clock;
 use crate::failure::Failure;
@@ -235,6 +237,29 @@ impl Exposition {
         (self.engine)()
     }
 
+    /// What the dashboard shows beside the history.
+    pub(crate) fn live(&self) -> Live {
+        let now = self.clock.now().seconds();
+        Live {
+            version: VERSION,
+            uptime_seconds: now.saturating_sub(self.start_seconds),
+            engine: self.engine(),
+            clock_suspect: self.clock.suspect(),
+            connections: self.open(|worker| &worker.connections),
+            tunnels: self.open(|worker| &worker.tunnels),
+            upstream: (self.upstream)(),
+            peers: self.metrics.peer_figures(),
+            links: self.links(),
+            intercept: self.intercept(),
+            is_offline: self.line.is_down(),
+            authority_seconds_left: match self.metrics.authority_ends.load(Relaxed) {
+                0 => None,
+                end => Some(end.saturating_sub(now)),
+            },
+            resident_bytes: resident_bytes(),
+        }
+    }
+
     /// Whether the clock is suspect now.
     pub(crate) fn clock_suspect(&self) -> bool {
         self.clock.suspect()
@@ -267,6 +292,31 @@ impl Exposition {
             .sum(|worker| &which(worker).opened)
             .saturating_sub(closed)
     }
+}
+
+/// The present state of the proxy, for the dashboard.
+#[derive(Clone, Debug)]
+pub(crate) struct Live {
+    pub(crate) version: &'static str,
+    pub(crate) uptime_seconds: u64,
+    pub(crate) engine: EngineFigures,
+    pub(crate) clock_suspect: bool,
+    /// Open connections of clients.
+    pub(crate) connections: u64,
+    /// Open tunnels.
+    pub(crate) tunnels: u64,
+    pub(crate) upstream: UpstreamFigures,
+    pub(crate) peers: Vec<PeerFigures>,
+    /// As in `/-/links`.
+    pub(crate) links: Value,
+    /// As in `/stats`.
+    pub(crate) intercept: Value,
+    /// Whether the line counts as down.
+    pub(crate) is_offline: bool,
+    /// Of the certificate authority; `None` without interception.
+    pub(crate) authority_seconds_left: Option<u64>,
+    /// Of the process, according to the kernel.
+    pub(crate) resident_bytes: Option<u64>,
 }
 
 /// Number of requests, and of those served from the store.

@@ -39,6 +39,8 @@ use crate::client_access::ClientAccess;
 use crate::connect::transparent;
 use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::history::History;
+use crate::history::tally::Tally;
 use crate::link::forward::LinkForward;
 use crate::metrics::{Limit, WorkerMetrics};
 use crate::page::{self, PageContext, PageReader};
@@ -56,6 +58,7 @@ pub(super) struct Core {
     pub(super) cache: Cache,
     pub(super) log: WorkerLog,
     pub(super) metrics: Arc<WorkerMetrics>,
+    pub(super) history: Arc<History>,
     pub(super) settings: Settings,
     pub(super) counts: Arc<ConnectionCounts>,
     pub(super) stopping: watch::Receiver<Stage>,
@@ -91,12 +94,14 @@ impl Core {
             link,
             forwards,
         } = sockets;
+        let tally = Tally::new(Arc::clone(&self.history));
+        tokio::task::spawn_local(Rc::clone(&tally).keep());
         let worker = Worker::new(
             Arc::clone(&self.common),
             self.cache.clone(),
             &self.settings.limits,
             self.log.clone(),
-            Arc::clone(&self.metrics),
+            (Arc::clone(&self.metrics), tally),
         );
         if number == 0 {
             tokio::task::spawn_local(probe_peers(Rc::clone(&worker)));

@@ -66,7 +66,10 @@ use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
+use crate::dashboard::Dashboard;
 use crate::explain::Explainer;
+use crate::history::History;
+use crate::history::name::Persons;
 use crate::intercept::InterceptState;
 use crate::inventory::Inventory;
 use crate::link::chunk_tables::ChunkTables;
@@ -170,6 +173,16 @@ pub fn run<E: fmt::Display>(
     })?;
     let log = Arc::new(log);
     let metrics = Metrics::new(settings.workers);
+    let persons = match settings.log_anonymize {
+        true => Persons::LeftOut,
+        false => Persons::Named,
+    };
+    let history = History::start(
+        state.history,
+        persons,
+        (&cache, settings.workers),
+        (&clock, &metrics),
+    );
     let identity = identity(&settings, &clock)?;
     let interceptor = interceptor(&settings, &clock)?;
     account(interceptor.as_deref(), &cache, &metrics);
@@ -273,6 +286,7 @@ pub fn run<E: fmt::Display>(
                 cache: cache.clone(),
                 log: log.worker(),
                 metrics: metrics.worker(number),
+                history: Arc::clone(&history),
                 settings: settings.clone(),
                 counts: Arc::clone(&counts),
                 stopping: stopping.clone(),
@@ -321,8 +335,9 @@ pub fn run<E: fmt::Display>(
         let limiter = Arc::clone(&limiter);
         move || limiter.figures()
     });
+    let dashboard = Dashboard::new(exposition.clone(), Arc::clone(&history));
     let admin = Admin::new(
-        exposition,
+        (exposition, dashboard),
         line,
         common.purger.clone(),
         {
@@ -352,6 +367,7 @@ pub fn run<E: fmt::Display>(
     runtime.spawn(list_refresh::keep_lists(Arc::clone(&common), cache.clone()));
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
+    runtime.spawn(Arc::clone(&history).keep());
     runtime.spawn(Arc::clone(&limiter).keep());
     runtime.spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));
     let bound = Listening {
@@ -389,6 +405,9 @@ pub fn run<E: fmt::Display>(
     }
     if let Err(error) = verified.persist() {
         warn!(%error, "verified hosts not saved");
+    }
+    if let Err(error) = history.persist() {
+        warn!(%error, "history not saved");
     }
     if let Err(error) = limiter.persist() {
         warn!(%error, "usage of quotas not saved");
@@ -484,7 +503,10 @@ fn exposition(
             index_objects: stats.live_entries,
             hot_bytes: stats.hot_bytes,
             pending_bytes: stats.pending_bytes,
+            memory_used_bytes: stats.memory_used_bytes,
+            memory_limit_bytes: stats.memory_limit_bytes,
             capacity_bytes: stats.device_bytes,
+            devices: stats.devices,
             rules: stats.bans,
             devices_out: stats.devices_out,
             group_reads: stats.group_reads,

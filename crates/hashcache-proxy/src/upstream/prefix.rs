@@ -53,6 +53,16 @@ impl Prefix {
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
+
+    /// Whether all addresses of `other` lie in this network.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.0.contains(&other.0)
+    }
+
+    /// Number of leading bits that all addresses of this network have.
+    pub fn bits(&self) -> u8 {
+        self.0.prefix_len()
+    }
 }
 
 impl FromStr for Prefix {

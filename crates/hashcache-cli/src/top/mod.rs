@@ -1,0 +1,169 @@
+//! `hashcache top`: the figures of a running proxy in a terminal.
+//!
+//! Called by `main`. A thread asks the admin listener every two seconds; `screen` draws.
+//!
+//! Invariant: the terminal is left as it was found, also after a panic and when the proxy is gone.
+
+mod screen;
+
+use std::io::{IsTerminal as _, stdout};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Args;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use serde_json::Value;
+
+use self::screen::{Shown, draw};
+use crate::admin_client::{address, token, view};
+use crate::fault::Fault;
+use crate::output::say;
+use crate::settings::{self, Environment, given_flags};
+
+/// Arguments of `hashcache top`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Keys: q, Esc or Ctrl-C ends. It also ends when the proxy has not answered for 30 seconds.
+Exit status: 0 done, 2 failed.")]
+pub struct TopArgs {
+    /// Print the figures once, as JSON
+    #[arg(long)]
+    json: bool,
+    /// Configuration file of the proxy
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Admin address of the proxy [default: from the configuration]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// File with the token, for a proxy on another machine [default: from the configuration]
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<String>,
+}
+
+/// The proxy that is asked.
+#[derive(Clone, Debug)]
+struct Watched {
+    admin: SocketAddr,
+    token: Option<String>,
+}
+
+impl Watched {
+    /// Without a readable token file no token is sent: on the same machine the proxy asks for none.
+    fn new(args: &TopArgs, environment: &Environment) -> anyhow::Result<Self> {
+        let given = given_flags([
+            ("admin", &args.admin),
+            ("admin-token-file", &args.admin_token_file),
+        ]);
+        let effective = settings::load(args.config.as_deref(), given, environment)?;
+        let token = match args.admin_token_file {
+            Some(_) => Some(token(&effective)?),
+            None => token(&effective).ok(),
+        };
+        let admin = address(&effective)?;
+        Ok(Self { admin, token })
+    }
+
+    fn view(&self) -> anyhow::Result<Value> {
+        let text = view(self.admin, "/-/view", self.token.as_deref())?;
+        serde_json::from_str(&text).context("the answer is no JSON")
+    }
+}
+
+/// Shows the figures until a key ends it, or the proxy is gone.
+pub fn run(args: &TopArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
+    let proxy = Watched::new(args, environment)?;
+    // Before the screen is taken: an error must be readable.
+    let first = proxy.view()?;
+    if args.json {
+        say(&format!("{first:#}\n"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !stdout().is_terminal() {
+        let fault = Fault::new("standard output is not a terminal");
+        return Err(fault.hint("`--json` prints the figures once").into());
+    }
+    let shown = Shown::new(proxy.admin.to_string(), first);
+    let views = ask_again(proxy)?;
+    // Restores the terminal if this program panics.
+    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
+    let ended = watch(&mut terminal, &views, shown);
+    ratatui::restore();
+    ended?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The figures, asked for every two seconds by a thread: a proxy that hangs must not keep the
+/// program from ending.
+fn ask_again(proxy: Watched) -> anyhow::Result<Receiver<anyhow::Result<Value>>> {
+    let (sender, views) = mpsc::sync_channel(1);
+    let asking = move || {
+        loop {
+            thread::sleep(EVERY);
+            if sender.send(proxy.view()).is_err() {
+                return;
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("top".to_owned());
+    thread.spawn(asking).context("cannot start a thread")?;
+    Ok(views)
+}
+
+/// # Errors
+/// The terminal fails, or the proxy has not answered for [`GONE`].
+fn watch(
+    terminal: &mut DefaultTerminal,
+    views: &Receiver<anyhow::Result<Value>>,
+    mut shown: Shown,
+) -> anyhow::Result<()> {
+    #[expect(clippy::disallowed_methods, reason = "a terminal shows the present")]
+    let now = Instant::now;
+    let (mut answered, mut failure) = (now(), None);
+    loop {
+        terminal.draw(|frame| draw(frame, &shown))?;
+        if event::poll(KEYS)? && is_end(&event::read()?) {
+            return Ok(());
+        }
+        match views.try_recv() {
+            Ok(Ok(view)) => {
+                answered = now();
+                shown.update(view);
+            }
+            Ok(Err(error)) => {
+                shown.fail(&error);
+                failure = Some(error);
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => anyhow::bail!("the figures are not asked for"),
+        }
+        if now() - answered >= GONE {
+            let hangs = || Fault::new("the proxy does not answer").into();
+            return Err(failure.unwrap_or_else(hangs));
+        }
+    }
+}
+
+fn is_end(event: &Event) -> bool {
+    let Event::Key(key) = event else {
+        return false;
+    };
+    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+    key.kind != KeyEventKind::Release
+        && match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => true,
+            KeyCode::Char('c') => is_control,
+            _ => false,
+        }
+}
+
+const EVERY: Duration = Duration::from_secs(2);
+/// How often new figures and keys are looked for.
+const KEYS: Duration = Duration::from_millis(250);
+/// A proxy that has not answered for this time is gone. A restart takes less.
+const GONE: Duration = Duration::from_secs(30);

@@ -1,0 +1,67 @@
+//! The figures of the dashboard at one moment.
+//!
+//! Made by `Dashboard` once a second at most; read by `page` and `json`.
+
+use tokio::time::Instant;
+
+use crate::history::Overview;
+use crate::history::counts::{Counts, Table};
+use crate::history::name::Name;
+use crate::metrics::Live;
+
+/// The figures of one moment.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) taken: Instant,
+    pub(super) live: Live,
+    pub(super) overview: Overview,
+}
+
+/// Memory by purpose, and what is free.
+pub(super) fn memory(view: &View) -> [(&'static str, u64); 5] {
+    let engine = &view.live.engine;
+    let known = [engine.index_bytes, engine.hot_bytes, engine.pending_bytes];
+    let known_bytes = known.into_iter().fold(0, u64::saturating_add);
+    let [index, hot, pending] = known;
+    let used = engine.memory_used_bytes;
+    [
+        ("index", index),
+        ("hot objects", hot),
+        ("pending writes", pending),
+        (
+            "connections and transfers",
+            used.saturating_sub(known_bytes),
+        ),
+        ("free", engine.memory_limit_bytes.saturating_sub(used)),
+    ]
+}
+
+/// Sites whose origin failed, those with most failures first.
+pub(super) fn failing(sites: &Table<Name>) -> Vec<(Name, Counts)> {
+    let (mut lines, _) = sites.top(usize::MAX);
+    lines.retain(|(_, counts)| counts.failures > 0);
+    lines.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.failures));
+    lines.truncate(SHOWN_ORIGINS);
+    lines
+}
+
+/// Sites whose origin answered some requests, the slowest first.
+pub(super) fn slowest(sites: &Table<Name>) -> Vec<(Name, Counts)> {
+    let (mut lines, _) = sites.top(usize::MAX);
+    lines.retain(|(_, counts)| counts.answered >= ANSWERED_MIN);
+    lines.sort_by_key(|(_, counts)| std::cmp::Reverse(mean_wait_us(counts)));
+    lines.truncate(SHOWN_ORIGINS);
+    lines
+}
+
+/// Mean time to the first byte, microseconds.
+pub(super) fn mean_wait_us(counts: &Counts) -> u64 {
+    counts.wait_us.checked_div(counts.answered).unwrap_or(0)
+}
+
+/// Lines of the tables of sites and clients.
+pub(super) const SHOWN: usize = 10;
+/// Lines of the tables of origins.
+const SHOWN_ORIGINS: usize = 6;
+/// A mean of fewer answers says little.
+const ANSWERED_MIN: u64 = 3;

@@ -1,0 +1,249 @@
+//! Names of sites and clients, as the history and the dashboard know them.
+//!
+//! Made by `tally` for each request, so a name has no allocation. `record` stores it as it is.
+//!
+//! Invariant: a name has 1 to [`NAME_BYTES`] printable ASCII characters, whatever a client sent or
+//! a file contains.
+
+use std::fmt::{self, Write as _};
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Longest name. Of a longer one the end is kept, which has the registered domain.
+pub(super) const NAME_BYTES: usize = 55;
+
+/// The name of a site, a user or a client.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Name {
+    length: u8,
+    bytes: [u8; NAME_BYTES],
+}
+
+impl Name {
+    /// The name that `shown` displays as.
+    pub(crate) fn of(shown: impl fmt::Display) -> Self {
+        let mut buffer = Buffer::default();
+        // The buffer takes everything, so an error would be one of `shown`; it has no name then.
+        let _ = write!(buffer, "{shown}");
+        Self::of_bytes(&buffer.bytes[..buffer.length])
+    }
+
+    /// The site of a request: its authority without user name and password.
+    pub(crate) fn of_site(authority: &str) -> Self {
+        let host = authority.rsplit_once('@').map_or(authority, |(_, it)| it);
+        Self::of_bytes(host.as_bytes())
+    }
+
+    /// A user by the name of the login. Bytes that a name cannot have are written as `%C3`, so that
+    /// no two users have one name.
+    pub(crate) fn of_user(user: &str) -> Self {
+        let mut buffer = Buffer::default();
+        for byte in user.bytes() {
+            // As in `of`.
+            let _ = match byte.is_ascii_graphic() && byte != b'%' {
+                true => buffer.write_char(byte.into()),
+                false => write!(buffer, "%{byte:02X}"),
+            };
+        }
+        Self::of_bytes(&buffer.bytes[..buffer.length])
+    }
+
+    fn of_bytes(text: &[u8]) -> Self {
+        let (mut bytes, mut length) = ([0; NAME_BYTES], 0);
+        let cut = match text.len() > NAME_BYTES {
+            true => &text[text.len() - (NAME_BYTES - CUT.len())..],
+            false => text,
+        };
+        let mark: &[u8] = match text.len() {
+            0 => UNKNOWN,
+            all if all > cut.len() => CUT,
+            _ => &[],
+        };
+        for byte in mark.iter().chain(cut) {
+            bytes[length] = match byte.is_ascii_graphic() {
+                true => *byte,
+                false => b'?',
+            };
+            length += 1;
+        }
+        Self {
+            length: u8::try_from(length).unwrap_or_default(),
+            bytes,
+        }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(self.used()).unwrap_or_default()
+    }
+
+    /// The text as bytes.
+    pub(super) fn used(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length).min(NAME_BYTES)]
+    }
+
+    /// `None`: this text is no name.
+    pub(super) fn stored(text: &[u8]) -> Option<Self> {
+        let is_name = (1..=NAME_BYTES).contains(&text.len());
+        let is_name = is_name && text.iter().all(u8::is_ascii_graphic);
+        is_name.then(|| Self::of_bytes(text))
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.used().hash(state);
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.as_str())
+    }
+}
+
+/// Takes the text of a [`Name`] before it is cut: a host has at most 253 bytes, a port six.
+struct Buffer {
+    length: usize,
+    bytes: [u8; 260],
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        let (length, bytes) = (0, [0; 260]);
+        Self { length, bytes }
+    }
+}
+
+impl fmt::Write for Buffer {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let free = &mut self.bytes[self.length..];
+        let taken = text.len().min(free.len());
+        free[..taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.length += taken;
+        Ok(())
+    }
+}
+
+/// Whether users and addresses of clients are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Persons {
+    /// Users by name; clients by their IPv4 address, or by the IPv6 /64 that one subscriber has.
+    Named,
+    /// Neither, but the networks that `log_anonymize` leaves.
+    LeftOut,
+}
+
+/// A client as it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Client {
+    network: IpAddr,
+    bits: u8,
+}
+
+impl Client {
+    /// The client at `address`.
+    pub(super) fn of(address: IpAddr, persons: Persons) -> Self {
+        match persons {
+            Persons::Named => Self::with_bits(address, 32, 64),
+            Persons::LeftOut => Self::with_bits(address, 24, 48),
+        }
+    }
+
+    /// The network of the client.
+    pub(super) fn network(self) -> Self {
+        Self::of(self.network, Persons::LeftOut)
+    }
+
+    fn with_bits(address: IpAddr, v4_bits: u8, v6_bits: u8) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => {
+                let bits = v4_bits;
+                let kept = address.to_bits() >> (32 - bits) << (32 - bits);
+                Self {
+                    network: Ipv4Addr::from_bits(kept).into(),
+                    bits,
+                }
+            }
+            IpAddr::V6(address) => {
+                let bits = v6_bits;
+                let kept = address.to_bits() >> (128 - bits) << (128 - bits);
+                Self {
+                    network: Ipv6Addr::from_bits(kept).into(),
+                    bits,
+                }
+            }
+        }
+    }
+
+    pub(super) fn name(self) -> Name {
+        match self.bits {
+            32 => Name::of(self.network),
+            bits => Name::of(format_args!("{}/{bits}", self.network)),
+        }
+    }
+}
+
+/// Begins a name whose beginning was cut off.
+const CUT: &[u8] = b"...";
+/// The name of a request that names no site.
+const UNKNOWN: &[u8] = b"-";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_no_character_that_could_break_out() {
+        assert_eq!(Name::of_site("a.test:8080").as_str(), "a.test:8080");
+        assert_eq!(Name::of_site("u:p@q@a.test").as_str(), "a.test");
+        assert_eq!(Name::of_site("a\n\x1b[2J\u{e9}b").as_str(), "a??[2J??b");
+        assert_eq!(Name::of_site("").as_str(), "-");
+    }
+
+    #[test]
+    fn of_a_long_name_the_end_is_kept() {
+        let long = format!("{}.example.org:8080", "a".repeat(200));
+        for name in [Name::of_site(&long), Name::of(&long)] {
+            assert_eq!(name.as_str().len(), NAME_BYTES);
+            assert!(name.as_str().starts_with("...a"), "{name:?}");
+            assert!(name.as_str().ends_with("a.example.org:8080"), "{name:?}");
+        }
+        assert_eq!(Name::of("x".repeat(300)).as_str().len(), NAME_BYTES);
+    }
+
+    #[test]
+    fn only_what_a_name_writes_is_read_as_one() {
+        for name in [Name::of_site("a.test"), Name::of("x".repeat(300))] {
+            assert_eq!(Name::stored(name.used()), Some(name));
+        }
+        for text in [&b""[..], b"a\n", b"a b", b"\xff", &[b'a'; 56]] {
+            assert_eq!(Name::stored(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn no_two_users_have_one_name() {
+        assert_eq!(Name::of_user("ada").as_str(), "ada");
+        assert_eq!(Name::of_user("m\u{fc}ller").as_str(), "m%C3%BCller");
+        assert_eq!(Name::of_user("m%C3").as_str(), "m%25C3");
+        assert_eq!(Name::of_user("a b\x1b").as_str(), "a%20b%1B");
+    }
+
+    #[test]
+    fn clients_are_counted_by_address_or_by_network() {
+        let client_of = |address: &str, persons| Client::of(address.parse().unwrap(), persons);
+        for (address, client, network) in [
+            ("192.0.2.7", "192.0.2.7", "192.0.2.0/24"),
+            ("::ffff:192.0.2.7", "192.0.2.7", "192.0.2.0/24"),
+            ("2001:db8:1:2:3::4", "2001:db8:1:2::/64", "2001:db8:1::/48"),
+        ] {
+            let named = client_of(address, Persons::Named);
+            assert_eq!(named.name().as_str(), client);
+            assert_eq!(named.network().name().as_str(), network);
+            let left_out = client_of(address, Persons::LeftOut);
+            assert_eq!(left_out.name().as_str(), network);
+            assert_eq!(left_out.network(), left_out);
+        }
+    }
+}

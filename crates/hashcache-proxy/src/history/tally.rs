@@ -1,0 +1,161 @@
+//! What one core has counted since it last told `History`: no lock and no atomic for a request.
+//!
+//! `log_entry` counts each entry here. A second after the first one a task of the core adds the
+//! whole to the history, under its lock, and sleeps again while there are no requests.
+//!
+//! Invariant: each entry reaches the history once, at the latest when the core ends.
+//! Cost: two lookups in tables of at most [`LINES`] lines, three for a user.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::History;
+use super::counts::{Counts, Kind, Table, Totals};
+use super::name::{Client, Name, Persons};
+use crate::access_log::{LogEntry, Outcome};
+
+/// The counts of one core.
+pub(crate) struct Tally {
+    counted: RefCell<Counted>,
+    /// Told about the first entry since the counts were taken.
+    begun: Notify,
+    history: Arc<History>,
+}
+
+/// Counts that the history does not have yet.
+#[derive(Debug)]
+pub(super) struct Counted {
+    pub(super) totals: Totals,
+    pub(super) sites: Table<Name>,
+    pub(super) clients: Table<Client>,
+    pub(super) users: Table<Name>,
+}
+
+impl Counted {
+    pub(super) fn new(lines: usize) -> Self {
+        Self {
+            totals: Totals::default(),
+            sites: Table::new(lines),
+            clients: Table::new(lines),
+            users: Table::new(lines),
+        }
+    }
+
+    pub(super) fn count(&mut self, site: Name, entry: &LogEntry<'_>, persons: Persons) {
+        let kind = Kind::of(entry);
+        self.totals.add(kind, entry.client_bytes);
+        if kind == Kind::Own {
+            return;
+        }
+        let counts = counts(kind, entry);
+        self.sites.count(site, &counts);
+        let client = Client::of(entry.client.ip(), persons);
+        self.clients.count(client, &counts);
+        if let Some(user) = entry.user.filter(|_| persons == Persons::Named) {
+            self.users.count(Name::of_user(user), &counts);
+        }
+    }
+}
+
+/// The counts of one entry.
+fn counts(kind: Kind, entry: &LogEntry<'_>) -> Counts {
+    let is_asked = matches!(kind, Kind::Peer | Kind::Origin | Kind::Revalidated);
+    let is_answered = is_asked && entry.error.is_none();
+    let wait = entry.first_byte.filter(|_| is_answered).unwrap_or_default();
+    let is_failed =
+        entry.outcome != Outcome::Denied && entry.error.is_some_and(|slug| !OURS.contains(&slug));
+    Counts {
+        requests: u64::from(kind.is_request()),
+        hits: u64::from(kind.is_hit()),
+        client_bytes: if kind.is_own_page() {
+            0
+        } else {
+            entry.client_bytes
+        },
+        origin_bytes: entry.origin_bytes,
+        failures: u64::from(is_failed),
+        answered: u64::from(is_answered),
+        wait_us: u64::try_from(wait.as_micros()).unwrap_or(u64::MAX),
+    }
+}
+
+/// Failures that are none of an origin or a peer.
+const OURS: [&str; 15] = [
+    "refused",
+    "origin-form",
+    "offline",
+    "quota-used",
+    "too-many-requests",
+    "client-denied",
+    "client-limit",
+    "connect-port-denied",
+    "port-denied",
+    "destination-denied",
+    "loop",
+    "not-cached",
+    "no-route",
+    "not-implemented",
+    "internal",
+];
+
+impl Tally {
+    pub(crate) fn new(history: Arc<History>) -> Rc<Self> {
+        let lines = history.lines_max.min(LINES);
+        Rc::new(Self {
+            counted: RefCell::new(Counted::new(lines)),
+            begun: Notify::new(),
+            history,
+        })
+    }
+
+    /// Counts an entry about `site`.
+    pub(crate) fn count(&self, site: Name, entry: &LogEntry<'_>) {
+        let mut counted = self.counted.borrow_mut();
+        let is_first = counted.totals.is_empty();
+        counted.count(site, entry, self.history.persons);
+        if is_first {
+            self.begun.notify_one();
+        }
+    }
+
+    /// Adds what was counted to the history, a second after it began; never ends.
+    pub(crate) async fn keep(self: Rc<Self>) {
+        loop {
+            self.begun.notified().await;
+            tokio::time::sleep(EVERY).await;
+            self.flush();
+        }
+    }
+
+    fn flush(&self) {
+        self.history.take(&mut self.counted.borrow_mut());
+    }
+}
+
+impl Drop for Tally {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// Sites, clients and users that a core has lines for between two flushes.
+pub(super) const LINES: usize = 64;
+/// The delay of the counts of a core.
+const EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Failure;
+
+    #[test]
+    fn every_failure_of_ours_is_a_failure() {
+        for slug in OURS {
+            assert!(Failure::SLUGS.contains(&slug), "{slug}");
+        }
+    }
+}
