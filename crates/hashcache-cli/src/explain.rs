@@ -278,7 +278,11 @@ fn route(route: &Value, line: &mut dyn FnMut(&str, &str)) {
         line("", &format!("asked first: {}", word(peer)));
     }
     for (n, hop) in list(&route["hops"]).enumerate() {
-        let state = if hop["up"] == true { "" } else { ", down" };
+        let state = match (hop["up"] == true, hop["cut_off"] == true) {
+            (_, true) => ", not asked: the line counts as down",
+            (false, false) => ", down",
+            (true, false) => "",
+        };
         let kind = match hop["peer"].as_str() {
             Some(peer) => format!("{} {peer}", word(&hop["kind"])),
             None => word(&hop["kind"]),

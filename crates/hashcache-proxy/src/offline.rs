@@ -4,12 +4,16 @@
 //!
 //! The operator says so (`admin`, settings), or with [`Offline::Auto`] failures to connect do,
 //! which `upstream/connect` reports. They only raise a doubt, because one client can name many
-//! origins that are down. `server/probes` then tries origins that were reached before, and finds
-//! out when the line is back. `worker` says which hops lie behind the line.
+//! origins that are down. `server/probes` then tries origins that were reached before, for
+//! different clients where there are any, and finds out when the line is back: also by the origins
+//! that `worker` refuses meanwhile, so that no client decides for all others. `worker` says which
+//! hops lie behind the line.
 //!
-//! Invariant: only origins that clients have chosen are reported, and none of them inside the
-//! operator's own network.
-//! Cost: one atomic read for each hop; one short lock for each new connection to an origin.
+//! Invariants: only origins that clients have chosen are reported, and none of them inside the
+//! operator's own network. The line does not count as down before an origin was reached: without
+//! one, names of a single client would be all that is known.
+//! Cost: one atomic read for each hop; one short lock for each new connection to an origin, and for
+//! each request that is refused.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +24,7 @@ use hashcache_http::Authority;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
+use crate::share::Network;
 
 /// How the line to the Internet is regarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,9 +65,62 @@ pub(crate) struct Line {
 struct LineState {
     regarded: Offline,
     /// Origins that could not be reached since one was, oldest first, each once.
-    failed: VecDeque<(Authority, Instant)>,
-    /// Origins that were reached, the latest last, each once.
-    reached: VecDeque<Authority>,
+    failed: VecDeque<(Chosen, Instant)>,
+    reached: Latest,
+    /// Origins that nothing was sent to since the line counts as down.
+    refused: Latest,
+}
+
+/// An origin, and the client that has chosen it first; `None`: the proxy itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    pub(crate) origin: Authority,
+    pub(crate) client: Option<Network>,
+}
+
+/// The latest origins of which something was noted: the latest last, each once, and few of one
+/// client, so that a client cannot replace those of all others.
+#[derive(Debug, Default)]
+struct Latest(VecDeque<Chosen>);
+
+impl Latest {
+    fn note(&mut self, chosen: &Chosen) {
+        let is_same = |known: &Chosen| known.origin == chosen.origin;
+        if let Some(at) = self.0.iter().position(is_same) {
+            // It stays that of its first client: nobody takes origins of others over to replace
+            // them.
+            let known = self.0.remove(at);
+            return self.0.extend(known);
+        }
+        let of_client = |known: &&Chosen| known.client == chosen.client;
+        let oldest = match self.0.iter().filter(of_client).count() {
+            OF_CLIENT_MAX.. => self.0.iter().position(|known| of_client(&known)),
+            _ => (self.0.len() >= LATEST_MAX).then_some(0),
+        };
+        if let Some(oldest) = oldest {
+            self.0.remove(oldest);
+        }
+        self.0.push_back(chosen.clone());
+    }
+
+    /// The latest first.
+    fn iter(&self) -> impl Iterator<Item = &Chosen> {
+        self.0.iter().rev()
+    }
+
+    /// A few of them, of different clients if there are any.
+    fn few(&self) -> Vec<Chosen> {
+        let mut first: Vec<&Chosen> = Vec::new();
+        let mut further = Vec::new();
+        for chosen in self.iter() {
+            match first.iter().any(|known| known.client == chosen.client) {
+                true => further.push(chosen),
+                false => first.push(chosen),
+            }
+        }
+        let few = first.into_iter().chain(further);
+        few.take(DOUBT_PROBES).cloned().collect()
+    }
 }
 
 impl Line {
@@ -79,70 +137,80 @@ impl Line {
         let mut state = self.state();
         state.regarded = regarded;
         state.failed.clear();
+        state.refused.0.clear();
         self.set_down(regarded == Offline::On);
     }
 
     /// Notes the result of an attempt to connect to an origin.
-    pub(crate) fn note<T>(&self, origin: &Authority, outcome: &Result<T, Failure>, now: Instant) {
+    pub(crate) fn note<T>(&self, to: &Chosen, outcome: &Result<T, Failure>, now: Instant) {
         match outcome {
-            Ok(_) => self.note_reached(origin),
-            Err(failure) if is_of_line(failure) => self.note_failed(origin, now),
+            Ok(_) => self.note_reached(to),
+            Err(failure) if is_of_line(failure) => self.note_failed(to, now),
             // A host has answered, or nothing was sent.
             Err(_) => {}
         }
     }
 
+    /// Notes an origin that nothing was sent to because the line counts as down.
+    pub(crate) fn note_refused(&self, to: &Chosen) {
+        let mut state = self.state();
+        // The operator knows better than probes, and the line may be back by now.
+        if state.regarded == Offline::Auto && self.is_down() {
+            state.refused.note(to);
+        }
+    }
+
     /// Origins by which to find out whether the line is up; `None`: that is not in question.
-    pub(crate) fn probes(&self) -> Option<Vec<Authority>> {
+    pub(crate) fn probes(&self) -> Option<Vec<Chosen>> {
         let state = self.state();
         if state.regarded != Offline::Auto {
             return None;
         }
-        let reached = state.reached.iter().rev();
-        if self.is_down() {
-            let failed = state.failed.iter().map(|(origin, _)| origin);
-            return Some(reached.chain(failed).cloned().collect());
+        if !self.is_down() {
+            // Few, because requests wait for the result.
+            return state.is_in_doubt().then(|| state.reached.few());
         }
-        // Few, because requests wait for the result.
-        let is_in_doubt = state.failed.len() >= FAILED_MIN;
-        is_in_doubt.then(|| reached.take(DOUBT_PROBES).cloned().collect())
+        let failed = state.failed.iter().map(|(chosen, _)| chosen);
+        let all = state.refused.iter().chain(state.reached.iter());
+        let mut probes: Vec<Chosen> = Vec::new();
+        for chosen in all.chain(failed) {
+            if probes.iter().all(|known| known.origin != chosen.origin) {
+                probes.push(chosen.clone());
+            }
+        }
+        Some(probes)
     }
 
     /// Notes which of the probes was reached; `None`: none was.
-    pub(crate) fn note_probes(&self, reached: Option<&Authority>) {
-        if let Some(origin) = reached {
-            self.note_reached(origin);
+    pub(crate) fn note_probes(&self, reached: Option<&Chosen>) {
+        if let Some(chosen) = reached {
+            self.note_reached(chosen);
         }
-        let state = self.state();
-        let is_in_doubt = self.is_down() || state.failed.len() >= FAILED_MIN;
-        if state.regarded == Offline::Auto && is_in_doubt {
+        let mut state = self.state();
+        if state.regarded == Offline::Auto && (self.is_down() || state.is_in_doubt()) {
+            if reached.is_some() {
+                state.refused.0.clear();
+            }
             self.set_down(reached.is_none());
         }
     }
 
-    fn note_reached(&self, origin: &Authority) {
+    fn note_reached(&self, to: &Chosen) {
         let mut state = self.state();
         state.failed.clear();
-        if state.reached.back() == Some(origin) {
-            return;
-        }
-        state.reached.retain(|known| known != origin);
-        if state.reached.len() >= REACHED_MAX {
-            state.reached.pop_front();
-        }
-        state.reached.push_back(origin.clone());
+        state.reached.note(to);
     }
 
-    fn note_failed(&self, origin: &Authority, now: Instant) {
+    fn note_failed(&self, to: &Chosen, now: Instant) {
         let mut state = self.state();
         let is_recent = |at: Instant| now.saturating_duration_since(at) < FAILED_TIME;
         state
             .failed
-            .retain(|(known, at)| known != origin && is_recent(*at));
+            .retain(|(known, at)| known.origin != to.origin && is_recent(*at));
         if state.failed.len() >= FAILED_MIN {
             state.failed.pop_front();
         }
-        state.failed.push_back((origin.clone(), now));
+        state.failed.push_back((to.clone(), now));
     }
 
     fn set_down(&self, is_down: bool) {
@@ -157,6 +225,13 @@ impl Line {
     fn state(&self) -> MutexGuard<'_, LineState> {
         // A panic under the lock would leave at worst one odd entry, which is replaced.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LineState {
+    /// Whether origins fail, and others by which to find out why are known.
+    fn is_in_doubt(&self) -> bool {
+        self.failed.len() >= FAILED_MIN && !self.reached.0.is_empty()
     }
 }
 
@@ -176,7 +251,10 @@ fn is_of_line(failure: &Failure) -> bool {
 const FAILED_MIN: usize = 5;
 /// Failures count for so long.
 const FAILED_TIME: Duration = Duration::from_secs(120);
-const REACHED_MAX: usize = 8;
+/// So many origins that were reached are remembered, and as many that were refused.
+const LATEST_MAX: usize = 8;
+/// So many of them may be of one client.
+const OF_CLIENT_MAX: usize = 2;
 /// Origins that are probed when there is a doubt.
 const DOUBT_PROBES: usize = 2;
 
@@ -184,8 +262,21 @@ const DOUBT_PROBES: usize = 2;
 mod tests {
     use super::*;
 
-    fn origin(number: usize) -> Authority {
-        Authority::parse_with_port(&format!("origin{number}.test:80")).unwrap()
+    /// An origin that a client of its own has chosen.
+    fn origin(number: usize) -> Chosen {
+        chosen(number, number)
+    }
+
+    fn chosen(number: usize, client: usize) -> Chosen {
+        let origin = Authority::parse_with_port(&format!("origin{number}.test:80"));
+        Chosen {
+            origin: origin.unwrap(),
+            client: Some(Network::Child(client as u128)),
+        }
+    }
+
+    fn reached(line: &Line, to: &Chosen) {
+        line.note(to, &Ok(()), Instant::now());
     }
 
     fn failed(line: &Line, number: usize, now: Instant) {
@@ -221,7 +312,7 @@ mod tests {
         assert!(line.is_down());
         let probes = line.probes().unwrap();
         assert_eq!(probes[..2], [origin(18), origin(19)]);
-        assert_eq!(probes.len(), REACHED_MAX + FAILED_MIN);
+        assert_eq!(probes.len(), LATEST_MAX + FAILED_MIN);
         line.note_probes(None);
         assert!(line.is_down());
         line.note_probes(Some(&origin(0)));
@@ -229,12 +320,64 @@ mod tests {
     }
 
     #[test]
-    fn without_an_origin_that_was_reached_nothing_speaks_for_the_line() {
+    fn before_an_origin_was_reached_the_line_does_not_count_as_down() {
         let (line, now) = (auto(), Instant::now());
         (0..FAILED_MIN).for_each(|number| failed(&line, number, now));
-        assert_eq!(line.probes(), Some(vec![]));
+        assert_eq!(line.probes(), None);
+        line.note_probes(None);
+        assert!(!line.is_down());
+    }
+
+    #[test]
+    fn one_client_cannot_replace_the_origins_of_others() {
+        let (line, now) = (auto(), Instant::now());
+        (0..3).for_each(|number| reached(&line, &origin(number)));
+        // Not by taking them over either.
+        (0..3).for_each(|number| reached(&line, &chosen(number, 99)));
+        (100..200).for_each(|number| reached(&line, &chosen(number, 99)));
+        (0..FAILED_MIN).for_each(|number| failed(&line, 50 + number, now));
+        // One of its own, and one of another client.
+        assert_eq!(line.probes(), Some(vec![chosen(199, 99), origin(2)]));
+        line.note_probes(None);
+        let known = [chosen(199, 99), chosen(198, 99), origin(2), origin(1)];
+        assert_eq!(line.probes().unwrap()[..4], known);
+    }
+
+    #[test]
+    fn one_client_alone_is_probed_by_two_of_its_origins() {
+        let (line, now) = (auto(), Instant::now());
+        (0..5).for_each(|number| reached(&line, &chosen(number, 1)));
+        (0..FAILED_MIN).for_each(|number| failed(&line, 50 + number, now));
+        assert_eq!(line.probes(), Some(vec![chosen(4, 1), chosen(3, 1)]));
+    }
+
+    #[test]
+    fn what_is_refused_while_the_line_counts_as_down_is_probed_first() {
+        let (line, now) = (auto(), Instant::now());
+        line.note_refused(&origin(1));
+        reached(&line, &chosen(100, 99));
+        (0..FAILED_MIN).for_each(|number| failed(&line, 50 + number, now));
         line.note_probes(None);
         assert!(line.is_down());
+        assert_eq!(line.probes().unwrap()[0], chosen(100, 99));
+        // Requests of one client, of others, and one for an origin that was reached.
+        (200..300).for_each(|number| line.note_refused(&chosen(number, 99)));
+        (1..=LATEST_MAX).for_each(|number| line.note_refused(&origin(number)));
+        line.note_refused(&origin(3));
+        line.note_refused(&chosen(100, 99));
+        let probes = line.probes().unwrap();
+        let first = [chosen(100, 99), origin(3), origin(8), origin(7)];
+        assert_eq!(probes[..4], first);
+        assert_eq!(probes.len(), LATEST_MAX + FAILED_MIN);
+        line.note_probes(None);
+        assert!(line.is_down());
+        line.note_probes(Some(&origin(3)));
+        assert!(!line.is_down() && line.probes().is_none());
+        // It speaks for the line from now on.
+        (0..FAILED_MIN).for_each(|number| failed(&line, 50 + number, now));
+        assert_eq!(line.probes(), Some(vec![origin(3), chosen(100, 99)]));
+        line.note_probes(None);
+        assert_eq!(line.probes().unwrap().len(), 2 + FAILED_MIN);
     }
 
     #[test]

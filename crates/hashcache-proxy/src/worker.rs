@@ -37,13 +37,14 @@ use crate::lists::Lists;
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
 use crate::not_stored::RecentlyNotStored;
+use crate::offline::Chosen;
 use crate::page_groups::PageGroups;
 use crate::purge::Purger;
 use crate::queries::Queries;
 use crate::quota::{LimitPlan, Limiter};
 use crate::route::{Hop, Route, RouteRequest, Routes, Siblings, literal_address};
 use crate::settings::{CollapseWait, Fail, Mode, Settings};
-use crate::share::Shares;
+use crate::share::{Share, Shares};
 use crate::site::encode::EncodeBudget;
 use crate::site::live::LiveSites;
 use crate::summary::Summary;
@@ -374,6 +375,25 @@ impl Common {
         }
     }
 
+    /// Whether `hop` lies behind a line that counts as down. Neighbours that are asked for what
+    /// they have stored do not, nor do boxes of the same site and origins in the operator's own
+    /// network.
+    pub(crate) fn is_cut_off(&self, hop: &Hop) -> bool {
+        match hop.peer() {
+            Some(_) => {
+                let is_near = hop.wants_stored() || hop.member().is_some();
+                self.live().upstream.line.is_down() && !is_near
+            }
+            None => self.is_origin_cut_off(&hop.endpoint.authority),
+        }
+    }
+
+    /// The same of an origin that is asked without a peer.
+    pub(crate) fn is_origin_cut_off(&self, origin: &Authority) -> bool {
+        let upstream = &self.live().upstream;
+        upstream.line.is_down() && !upstream.destinations.is_inside(&origin.host)
+    }
+
     /// Whether `address` is one of this machine.
     pub(crate) fn is_own_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
@@ -599,20 +619,23 @@ impl Worker {
         Ok(route)
     }
 
-    /// Whether `hop` lies behind a line that counts as down. Neighbours that are asked for what
-    /// they have stored do not, nor do boxes of the same site and origins in the operator's own
-    /// network.
-    pub(crate) fn is_cut_off(&self, hop: &Hop) -> bool {
-        let live = self.common.live();
-        if !live.upstream.line.is_down() {
-            return false;
+    /// Whether `hop` may be asked while the line counts as down. If not, and `client` wants an
+    /// origin there, this origin may show that the line is back.
+    ///
+    /// # Errors
+    /// The hop is cut off.
+    pub(crate) fn check_line(&self, hop: &Hop, client: Option<&Share>) -> Result<(), Failure> {
+        if !self.common.is_cut_off(hop) {
+            return Ok(());
         }
-        let destinations = &live.upstream.destinations;
-        let is_near = match hop.peer() {
-            Some(_) => hop.wants_stored() || hop.member().is_some(),
-            None => destinations.is_inside(&hop.endpoint.authority.host),
-        };
-        !is_near
+        let endpoint = &hop.endpoint;
+        if hop.peer().is_none() && endpoint.purpose == Purpose::Forward {
+            self.common.live().upstream.line.note_refused(&Chosen {
+                origin: endpoint.authority.clone(),
+                client: client.map(Share::network),
+            });
+        }
+        Err(Failure::Offline)
     }
 
     /// Refuses a host that is an address which clients may not reach.

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use tokio::time::Instant;
 
 use crate::Home;
+use crate::explain::explain;
 use crate::operation::Running;
 
 const CONFIG: &str = "--config=h.toml";
@@ -107,6 +108,45 @@ async fn a_used_up_quota_refuses_what_needs_an_origin_and_hits_stay_free() {
     assert_eq!(get(&proxy, STAFF, &origin.url("/d")).await.status, 200);
     assert_eq!(get(&proxy, PUPIL, &origin.url("/d")).await.status, 200);
     assert_eq!(origin.request_count(), 4);
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_of_a_quota_is_explained() {
+    let (home, origin) = (Home::new(), origin().await);
+    let proxy = start(&home, QUOTA);
+    let ask = |url: &str, more: &[&str]| {
+        let arguments = [&[url, "--client=127.0.0.2"], more].concat();
+        let (answer, told) = explain(&home, proxy.admin, &arguments);
+        (answer["outcome"].as_str().unwrap().to_owned(), told)
+    };
+    let (outcome, told) = ask(&origin.url("/a"), &[]);
+    assert!(outcome.starts_with("fetched from the next hop"), "{told}");
+    let left = "limit: yes, `day`: 292.9 KiB of 292.9 KiB per month are left until ";
+    assert!(told.contains(left), "{told}");
+    for path in ["/a", "/b", "/c"] {
+        assert_eq!(get(&proxy, PUPIL, &origin.url(path)).await.status, 200);
+    }
+    let refused = "refused with 429 (quota-used): `day`: its 292.9 KiB per month are used up until";
+    let tunnel = origin.address().to_string();
+    for (url, more) in [
+        (origin.url("/d"), &[][..]),
+        (origin.url("/a"), &["--header=Cache-Control: no-cache"]),
+        (origin.url("/a"), &["--method=POST"]),
+        (tunnel, &["--method=CONNECT"]),
+    ] {
+        let (outcome, told) = ask(&url, more);
+        assert!(outcome.starts_with(refused), "{told}");
+    }
+    let (outcome, told) = ask(&origin.url("/a"), &[]);
+    assert!(outcome.starts_with("answered from the store"), "{told}");
+    assert!(told.contains("are used up until"), "{told}");
+    let (outcome, told) = ask(&origin.url("/d"), &["--at=+2h"]);
+    assert!(outcome.starts_with("fetched"), "{told}");
+    assert!(told.contains("is not known"), "{told}");
+    let (answer, told) = explain(&home, proxy.admin, &[&origin.url("/d")]);
+    let outcome = answer["outcome"].as_str().unwrap();
+    assert!(outcome.starts_with("fetched"), "{told}");
     proxy.end();
 }
 

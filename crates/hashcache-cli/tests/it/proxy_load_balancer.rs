@@ -223,6 +223,41 @@ async fn a_header_that_drips_ends_with_the_time_for_heads_and_a_long_one_at_once
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_balancer_that_names_no_client_makes_room_for_others() {
+    let home = Home::new();
+    let origin = Origin::start(|_| Script::response(200, &[], "page")).await;
+    let url = origin.as_ref().unwrap().url("/");
+    let config = "proxy_protocol_from = [\"127.0.0.2\"]
+        [limits]
+        clients = 1
+        clients_per_address = 1
+        head_time = \"1h\"
+    ";
+    let config = format!("--config={}", home.file("h.toml", config).display());
+    let proxy = Proxy::start(&home.path().join("cache"), &[&config]).unwrap();
+    let balancer = TcpSocket::new_v4().unwrap();
+    balancer.bind(([127, 0, 0, 2], 0).into()).unwrap();
+    let mut silent = balancer.connect(proxy.address()).await.unwrap();
+    let mut answer = Vec::new();
+    let asking = async {
+        // The silent connection may be accepted after the first of these.
+        loop {
+            let mut client = Client::connect(proxy.address()).await.unwrap();
+            let _full = client.get(&url, &[]).await;
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let ended = timeout(Duration::from_secs(60), async {
+        tokio::select! {
+            _ = silent.read_to_end(&mut answer) => {}
+            () = asking => {}
+        }
+    });
+    ended.await.expect("the silent connection is given up");
+    assert!(answer.is_empty(), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_takes_the_proxy_for_a_web_server_is_told_what_to_configure() {
     let balanced = Balanced::start().await;
     let mut client = balanced.connect(1, b"").await;

@@ -5,8 +5,15 @@
     reason = "what these helpers do is part of the tests"
 )]
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use hashcache_testkit::{Client, Origin, RawRequest, Response, Script};
 
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::{sleep, timeout};
+
+use crate::explain::explain;
 use crate::proxy_process::Proxy;
 use crate::{Home, Outcome};
 
@@ -40,7 +47,7 @@ impl Served {
 
     async fn configured(config: &str, flags: &[&str]) -> Self {
         let home = Home::new();
-        home.file("token", "a-token-of-many-letters\n");
+        home.file("token", "a-token-for-this-test-alone\n");
         let token = format!("--admin-token-file={}", home.path().join("token").display());
         let config = home.file("h.toml", config);
         let config = format!("--config={}", config.display());
@@ -119,6 +126,71 @@ async fn stored_pages_are_served_without_asking_unless_that_is_forbidden() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_explained_while_the_line_is_down_is_what_happens() {
+    let served = Served::start(&["--allow-connect-port=1-65535"]).await;
+    for path in STORED {
+        assert_eq!(served.get(path, &[]).await.status, 200, "{path}");
+    }
+    let ask = |arguments: &[&str]| explain(&served.home, served.proxy.admin(), arguments);
+    let url = |path: &str| format!("http://{}{path}", served.host());
+    served.offline(&["on"]);
+    for (path, field, outcome, status) in [
+        ("/fresh", None, "answered from the store; fresh", 200),
+        (
+            "/stale",
+            None,
+            "answered from the store, not validated",
+            200,
+        ),
+        (
+            "/fresh",
+            Some("no-cache"),
+            "answered from the store, not validated",
+            200,
+        ),
+        ("/strict", None, "answered with 504 (offline)", 504),
+        ("/new", None, "answered with 504 (offline)", 504),
+        (
+            "/new",
+            Some("only-if-cached"),
+            "answered with 504: the client wants",
+            504,
+        ),
+    ] {
+        let header = field.map(|value| format!("--header=Cache-Control: {value}"));
+        let url = url(path);
+        let arguments: Vec<&str> = [url.as_str()]
+            .into_iter()
+            .chain(header.as_deref())
+            .collect();
+        let (answer, told) = ask(&arguments);
+        let happens = answer["outcome"].as_str().unwrap();
+        assert!(happens.starts_with(outcome), "{path} {field:?}: {told}");
+        assert!(
+            told.contains("not asked: the line counts as down"),
+            "{told}"
+        );
+        let fields: Vec<(&str, &str)> = field.map(|it| ("Cache-Control", it)).into_iter().collect();
+        assert_eq!(served.get(path, &fields).await.status, status, "{path}");
+    }
+    let post = [&url("/new"), "--method=POST"];
+    for arguments in [&post[..], &[&served.host(), "--method=CONNECT"]] {
+        let (answer, told) = ask(arguments);
+        let happens = answer["outcome"].as_str().unwrap();
+        assert!(happens.starts_with("answered with 504 (offline)"), "{told}");
+    }
+    // What lies in the own network is asked.
+    let inside = served.origin.url("/new");
+    let (answer, told) = ask(&[&inside]);
+    assert_eq!(answer["route"]["cut_off"], false, "{told}");
+    assert!(told.contains("fetched from the next hop"), "{told}");
+    served.offline(&["off"]);
+    let (answer, told) = ask(&[&url("/new")]);
+    let happens = answer["outcome"].as_str().unwrap();
+    assert!(happens.starts_with("fetched from the next hop"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tunnels_and_posts_fail_at_once_and_the_own_network_is_still_reached() {
     let port = "--allow-connect-port=1-65535";
     let served = Served::start(&[port, "--offline=on"]).await;
@@ -157,6 +229,67 @@ async fn a_rule_that_denies_still_denies_what_is_stored_and_what_is_not() {
         assert!(text.contains("not you"), "{path}: {text}");
     }
     assert_eq!(served.origin.request_count(), 1);
+}
+
+/// A port at which no connection is made: its queue is full.
+async fn silent_port() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut queued = Vec::new();
+    while let Ok(connected) = timeout(FULL_TIME, TcpStream::connect(address)).await {
+        queued.push(connected.unwrap());
+    }
+    (address, listener, queued)
+}
+
+/// A queue that takes no connection within this time is full.
+const FULL_TIME: Duration = Duration::from_millis(500);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_client_cannot_reach_keeps_no_other_client_offline() {
+    let served = Served::configured("[limits]\nconnect_time = \"1s\"\n", &["--offline=auto"]).await;
+    let (silent, _listener, _queued) = silent_port().await;
+    let ask = async |host: u8, url: &str| {
+        let from = [127, 0, 0, host].into();
+        let connecting = Client::connect_from(from, served.proxy.address());
+        let mut client = connecting.await.unwrap();
+        client.get(url, &[]).await.unwrap().status
+    };
+    let is_offline = || served.offline(&[]).stdout.starts_with("offline");
+    // Each name once: what could not be reached is not tried again for a while.
+    let unreachable = async |names: [&str; 5]| {
+        for name in names {
+            let url = format!("http://{name}.localhost:{}/", silent.port());
+            assert_eq!(ask(9, &url).await, 504, "{name}");
+        }
+    };
+    // Nothing was reached yet, so nothing speaks for the line, or against it.
+    unreachable(["a", "b", "c", "d", "e"]).await;
+    sleep(Duration::from_secs(6)).await;
+    assert!(!is_offline());
+    // A client reaches a server of its own, which then ends.
+    let own = Origin::start(answer).await.unwrap();
+    let url = format!("http://own.localhost:{}/new", own.address().port());
+    assert_eq!(ask(9, &url).await, 200);
+    drop(own);
+    unreachable(["f", "g", "h", "i", "j"]).await;
+    let offline = async {
+        while !is_offline() {
+            sleep(Duration::from_millis(200)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), offline).await.unwrap();
+    // Another one wants a server that nobody has asked for before.
+    let online = async {
+        let url = format!("http://{}/new", served.host());
+        while ask(1, &url).await != 200 {
+            sleep(Duration::from_millis(200)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), online).await.unwrap();
+    assert!(!is_offline());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -69,8 +69,8 @@ impl Destination {
         let mut failed = Failure::NoRoute;
         let mut patience = Patience::new(&worker.limits);
         for (number, hop) in self.route.hops().enumerate() {
-            if worker.is_cut_off(hop) {
-                failed = Failure::Offline;
+            if let Err(offline) = worker.check_line(hop, Some(client)) {
+                failed = offline;
                 continue;
             }
             let others = Others::after(&self.route, number);

@@ -152,7 +152,8 @@ async fn go_on(
     };
     let mut client = socket.begun_with(read);
     let mut drained = connection.drained.clone();
-    let peeking = Box::pin(peek(&mut client, peek_time(&connection), &worker.cache));
+    let time = peek_time(&connection);
+    let peeking = Box::pin(peek(&mut client, time, &connection.allowance));
     let peeked = tokio::select! {
         peeked = peeking => peeked,
         _ = drained.wait_for(|drained| *drained) => return log_entry.write(worker, 0, true),

@@ -45,7 +45,7 @@ pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: S
     }
     let mut drained = connection.drained.clone();
     let time = intercepted::peek_time(&connection);
-    let peeking = Box::pin(peek(&mut client, time, &worker.cache));
+    let peeking = Box::pin(peek(&mut client, time, &connection.allowance));
     let peeked = tokio::select! {
         peeked = peeking => peeked,
         _ = drained.wait_for(|drained| *drained) => return,

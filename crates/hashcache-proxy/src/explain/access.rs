@@ -11,13 +11,15 @@ use hashcache_http::{Authority, Space};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::Asked;
+use super::{Asked, limits};
 use crate::access::{
     AccessAction, AccessRequest, ClientRules, Decision, HostHashes, RequestUser, TimedRules,
 };
 use crate::client_access::failure;
 use crate::failure::Failure;
+use crate::quota::Sender;
 use crate::route::literal_address;
+use crate::share::Network;
 use crate::upstream::address::{ClientRule, Purpose, check_connect_port, check_port};
 use crate::upstream::prefix::Prefix;
 use crate::worker::{Common, LiveSettings};
@@ -30,6 +32,8 @@ pub(super) struct Checks {
     action: Option<AccessAction>,
     /// The user whom the rules have looked at.
     user: Option<String>,
+    /// What happens if a next hop is needed, because a quota is used up.
+    used_up: Option<String>,
     /// The local time of the request, where rules have times.
     local_time: Option<String>,
 }
@@ -59,6 +63,11 @@ impl Checks {
         let check = self.checks.iter().find(|check| check.refused.is_some())?;
         let error = check.refused.unwrap_or_default();
         Some(format!("refused ({error}): {}", check.by))
+    }
+
+    /// What happens if a next hop is needed, if a quota that is used up forbids that.
+    pub(super) fn used_up(&self) -> Option<&str> {
+        self.used_up.as_deref()
     }
 
     /// Whether a rule makes a tunnel of a CONNECT, whatever `intercept` says.
@@ -159,6 +168,7 @@ pub(super) fn of_site(common: &Common, asked: &Asked<'_>) -> Checks {
 
 /// A question, with the rules that can match its client at its time.
 struct Asking<'a> {
+    common: &'a Common,
     asked: &'a Asked<'a>,
     live: Guard<Arc<LiveSettings>>,
     rules: ClientRules,
@@ -166,11 +176,12 @@ struct Asking<'a> {
 }
 
 impl<'a> Asking<'a> {
-    fn new(common: &Common, asked: &'a Asked<'a>) -> Self {
+    fn new(common: &'a Common, asked: &'a Asked<'a>) -> Self {
         let live = common.live();
         let client = asked.question.client();
         let by_default = live.clients.check(client).is_ok();
         Self {
+            common,
             asked,
             rules: live.access.client(client, by_default),
             timed: live.rules_at(asked.at(common).0),
@@ -320,6 +331,36 @@ impl<'a> Asking<'a> {
         checks.add(what, by, outcome);
         if let Some(check) = checks.checks.last_mut() {
             check.rule = rule;
+        }
+        self.add_limits(checks, decision);
+    }
+
+    /// Adds what is left of the limits of the rule. Stored responses are served also if a quota is
+    /// used up, so that refuses nothing yet.
+    fn add_limits(&self, checks: &mut Checks, Decision { action, rule }: Decision) {
+        // Inside an intercepted connection, the rule about the request counts.
+        checks.used_up = None;
+        let numbers = rule.map_or(0, |rule| self.live.access.limits(rule));
+        if action == AccessAction::Deny || numbers == 0 {
+            return;
+        }
+        if self.asked.question.at.is_some() {
+            return checks.add(
+                "limits",
+                "what will be left at that time is not known",
+                Ok(()),
+            );
+        }
+        let sender = Sender {
+            client: Network::of(self.asked.question.client()),
+            user: checks.user.as_deref(),
+        };
+        let limiter = &self.common.limiter;
+        for standing in limiter.standings(&self.live.limits, numbers, sender) {
+            if limits::is_refusing(&standing) && checks.used_up.is_none() {
+                checks.used_up = Some(limits::refused(&standing));
+            }
+            checks.add("limit", limits::left(&standing), Ok(()));
         }
     }
 

@@ -13,6 +13,7 @@
 //! said to depend on it.
 
 mod access;
+mod limits;
 mod question;
 mod route;
 mod store;
@@ -27,7 +28,7 @@ use serde_json::{Map, Value, json};
 
 use self::access::{Arrival, Checks};
 pub(crate) use self::question::Question;
-use self::store::StoreView;
+use self::store::{Need, StoreView};
 use crate::intercept::{InterceptKind, Reason};
 use crate::mirror::MirrorLookup;
 use crate::site::live::LiveSite;
@@ -180,12 +181,16 @@ impl Explainer {
             }
             return false;
         }
+        let route = route::of_tunnel(&self.common, asked);
         let outcome = match (checks.denied(), is_tunnel) {
             (Some(denied), _) => denied,
-            (None, true) => OUTCOME_TUNNEL.to_owned(),
             (None, false) => OUTCOME_INTERCEPTED.to_owned(),
+            (None, true) => match checks.used_up() {
+                Some(used_up) => used_up.to_owned(),
+                None if route["cut_off"] == true => OUTCOME_OFFLINE.to_owned(),
+                None => OUTCOME_TUNNEL.to_owned(),
+            },
         };
-        let route = route::of_tunnel(&self.common, asked);
         parts.insert("route".to_owned(), route);
         parts.insert("outcome".to_owned(), json!(outcome));
         true
@@ -238,13 +243,23 @@ impl Explainer {
             );
             return;
         };
-        let outcome = match checks.denied() {
-            Some(denied) => denied,
-            None => view.outcome.clone(),
+        let route = route::of_fetch(&self.common, asked);
+        let is_cut_off = route["cut_off"] == true;
+        let StoreView {
+            json,
+            outcome,
+            need,
+        } = view;
+        let outcome = match (checks.denied(), checks.used_up(), need) {
+            (Some(denied), _, _) => denied,
+            (None, _, Need::Nothing) => outcome,
+            (None, Some(used_up), _) => used_up.to_owned(),
+            (None, None, Need::Answer) if is_cut_off => OUTCOME_OFFLINE.to_owned(),
+            (None, None, Need::AnswerOrStored) if is_cut_off => OUTCOME_UNVALIDATED.to_owned(),
+            (None, None, _) => outcome,
         };
-        let StoreView { json, .. } = view;
         parts.insert("store".to_owned(), json);
-        parts.insert("route".to_owned(), route::of_fetch(&self.common, asked));
+        parts.insert("route".to_owned(), route);
         parts.insert("outcome".to_owned(), json!(outcome));
     }
 
@@ -311,6 +326,10 @@ const OUTCOME_REDIRECT: &str = "redirected to https, by `redirect_to_https` of t
 const OUTCOME_TUNNEL: &str = "passed on in a tunnel: nothing is looked up or stored";
 const OUTCOME_INTERCEPTED: &str =
     "intercepted: requests inside are answered like others; ask about their URL with GET";
+const OUTCOME_OFFLINE: &str =
+    "answered with 504 (offline): all next hops lie behind a line that counts as down";
+const OUTCOME_UNVALIDATED: &str =
+    "answered from the store, not validated: all next hops lie behind a line that counts as down";
 const WHY_OFF: &str = "no `intercept.ca` is set";
 const WHY_RULE: &str = "the access rule has the action `tunnel`";
 const WHY_SELF_TEST: &str = "it is the host of the page that tests whether a device trusts the CA";

@@ -46,20 +46,22 @@ fn hops_of_fetch(common: &Common, asked: &Asked<'_>) -> Value {
         ..route_request(asked.space, &asked.target, &asked.fields)
     };
     let members = member_hops(common, asked);
+    let hop = |it: &Hop| hop(common, it);
     if let Some(site) = &asked.site {
         let origins = site.figures().map(|(origin, figures)| {
             json!({
                 "to": origin.authority.to_string(),
                 "kind": "origin",
                 "up": !figures.is_out,
+                "cut_off": common.is_origin_cut_off(&origin.authority),
             })
         });
-        let hops = members.iter().map(hop).chain(origins);
+        let hops: Vec<Value> = members.iter().map(hop).chain(origins).collect();
         let by = "the origins of the site, as `balance` orders them";
-        return json!({"hops": hops.collect::<Vec<_>>(), "by": by});
+        return json!({"cut_off": are_cut_off(&hops), "hops": hops, "by": by});
     }
     match live.routes.preview(request) {
-        Ok(route) => of_route(route.behind(members)),
+        Ok(route) => of_route(common, route.behind(members)),
         Err(failure) => refused(&failure),
     }
 }
@@ -76,14 +78,19 @@ pub(super) fn of_tunnel(common: &Common, asked: &Asked<'_>) -> Value {
         siblings: Siblings::NotAsked,
     };
     match common.live().routes.preview(request) {
-        Ok(route) => of_route(route),
+        Ok(route) => of_route(common, route),
         Err(failure) => refused(&failure),
     }
 }
 
-fn of_route(route: Route) -> Value {
+fn of_route(common: &Common, route: Route) -> Value {
     let queries: Vec<&str> = route.queries().map(|peer| peer.name()).collect();
-    let hops: Vec<Value> = route.hops().map(hop).collect();
+    let hops: Vec<Value> = route.hops().map(|it| hop(common, it)).collect();
+    // What a sibling has stored is fetched from it also while the line is down.
+    let asks_sibling = route
+        .queries()
+        .any(|peer| peer.settings.kind == PeerKind::Sibling);
+    let is_cut_off = !asks_sibling && are_cut_off(&hops);
     let by = match hops.len() {
         _ if !queries.is_empty() => "peers are asked by ICP or HTCP first; their replies decide",
         1 if !route.has_peer() => "no peer is configured for it, so its origin is asked",
@@ -92,10 +99,15 @@ fn of_route(route: Route) -> Value {
         }
         _ => "the first `[[route]]` that matches, or `parent`, `direct` and `peer_choice`",
     };
-    json!({"hops": hops, "asks_first": queries, "by": by})
+    json!({"hops": hops, "asks_first": queries, "by": by, "cut_off": is_cut_off})
 }
 
-fn hop(hop: &Hop) -> Value {
+/// Whether all hops lie behind a line that counts as down.
+fn are_cut_off(hops: &[Value]) -> bool {
+    !hops.is_empty() && hops.iter().all(|hop| hop["cut_off"] == true)
+}
+
+fn hop(common: &Common, hop: &Hop) -> Value {
     let through = hop.endpoint.through.as_ref();
     let to = through.map_or(&hop.endpoint.authority, |peer| &peer.settings.url.authority);
     json!({
@@ -104,6 +116,7 @@ fn hop(hop: &Hop) -> Value {
         "peer": hop.peer().map(|peer| peer.name()),
         "code": hop.at(None).code(),
         "up": hop.is_up(),
+        "cut_off": common.is_cut_off(hop),
     })
 }
 

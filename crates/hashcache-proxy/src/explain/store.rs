@@ -21,6 +21,17 @@ pub(super) struct StoreView {
     pub(super) json: Value,
     /// What happens, in a sentence.
     pub(super) outcome: String,
+    pub(super) need: Need,
+}
+
+/// Whether a next hop has to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// The proxy itself answers.
+    Nothing,
+    /// The stored response is served if no next hop can be reached.
+    AnswerOrStored,
+    Answer,
 }
 
 /// What is stored for the request.
@@ -92,6 +103,7 @@ fn passed(why: &'static str) -> StoreView {
     StoreView {
         json: json!({"state": "bypass", "why": why}),
         outcome: format!("passed on to the next hop, neither looked up nor stored: {why}"),
+        need: Need::Answer,
     }
 }
 
@@ -138,7 +150,15 @@ fn missing(
             reason.as_str()
         ));
     }
-    StoreView { json, outcome }
+    let need = match facts.directives.only_if_cached {
+        true => Need::Nothing,
+        false => Need::Answer,
+    };
+    StoreView {
+        json,
+        outcome,
+        need,
+    }
 }
 
 fn found(
@@ -191,7 +211,11 @@ fn found(
         "variant": variant(stored, &asked.fields),
         "fields": fields,
     });
-    StoreView { json, outcome }
+    StoreView {
+        json,
+        outcome,
+        need: need(reuse),
+    }
 }
 
 fn place_of(hit: &Hit, from: HitSource) -> &'static str {
@@ -243,6 +267,21 @@ fn decided(reuse: Reuse) -> (&'static str, String) {
              not be served"
                 .to_owned(),
         ),
+    }
+}
+
+fn need(reuse: Reuse) -> Need {
+    match reuse {
+        Reuse::Fresh { .. } | Reuse::Stale { .. } | Reuse::Unsatisfiable => Need::Nothing,
+        Reuse::Validate {
+            on_error: OnError::ServeIfUnreachable | OnError::ServeIfError,
+            ..
+        } => Need::AnswerOrStored,
+        Reuse::Validate {
+            on_error: OnError::Fail,
+            ..
+        }
+        | Reuse::Miss { .. } => Need::Answer,
     }
 }
 

@@ -84,8 +84,8 @@ pub(crate) async fn ask(
     let mut before: Option<&Hop> = None;
     while let (Some((number, hop)), Some(mut request)) = (hops.next(), next.take()) {
         let is_last = hops.peek().is_none();
-        if worker.is_cut_off(hop) {
-            asking.failed = Some(Failure::Offline.into());
+        if let Err(failure) = worker.check_line(hop, options.client.as_ref()) {
+            asking.failed = Some(failure.into());
             next = Some(request);
             continue;
         }

@@ -3,19 +3,19 @@
 //! Called by `connect/intercepted` after the 200. [`Peek`] does no I/O; [`peek`] reads for it.
 //!
 //! Invariant: all bytes that were read are returned, to be replayed to the origin or into our own
-//! handshake. Cost: at most [`PEEK_BYTES`] twice, reserved in the budget beyond [`SMALL_BYTES`];
-//! one timer.
+//! handshake. Cost: at most [`PEEK_BYTES`] twice, beyond [`SMALL_BYTES`] reserved within the share
+//! of the client; one timer.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use hashcache::{Cache, Reservation};
 use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::{Instant, timeout_at};
 
 use super::Reason;
 use super::client_hello::{HANDSHAKE, ParsedHello};
+use crate::share::{Allowance, ShareReservation};
 
 /// Result of peeking.
 pub(crate) struct Peeked {
@@ -24,14 +24,14 @@ pub(crate) struct Peeked {
     /// The ClientHello, or the reason why there is none.
     pub(crate) seen: Result<ParsedHello, Reason>,
     /// Memory for a long ClientHello, to be held until it is replayed.
-    pub(crate) memory: Option<Reservation>,
+    pub(crate) memory: Option<ShareReservation>,
 }
 
 /// Reads until there is a ClientHello, or it is clear that there will be none, within `limit`.
 pub(crate) async fn peek(
     from: &mut (impl AsyncRead + Unpin),
     limit: Duration,
-    cache: &Cache,
+    allowance: &Allowance,
 ) -> Peeked {
     let deadline = Instant::now() + limit;
     let mut peek = Peek::default();
@@ -39,7 +39,7 @@ pub(crate) async fn peek(
     let mut memory = None;
     let seen = loop {
         if peek.bytes.len() >= SMALL_BYTES && memory.is_none() {
-            memory = cache.reserve_bulk(2 * PEEK_BYTES as u64);
+            memory = allowance.reserve_bulk(2 * PEEK_BYTES as u64);
             if memory.is_none() {
                 break Err(Reason::Memory);
             }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::limits::Limits;
 use crate::metrics::Limit;
@@ -23,7 +23,8 @@ pub(super) struct ConnectionCounts {
 /// One counted connection; the count ends when it is dropped.
 pub(super) struct CountedConnection {
     counts: Arc<ConnectionCounts>,
-    client: Network,
+    /// `None` for one of a load balancer that has not said yet who its client is.
+    client: Option<Network>,
     pub(super) bytes: u64,
     _memory: ShareReservation,
 }
@@ -36,6 +37,27 @@ impl ConnectionCounts {
         bytes: u64,
         limits: &Limits,
     ) -> Result<CountedConnection, Limit> {
+        let client = allowance.share().network();
+        self.count(allowance, Some(client), bytes, limits)
+    }
+
+    /// The same for a connection of the load balancer with this allowance that has not said yet
+    /// who its client is: it counts in all, and the limit of one client is not about it.
+    pub(super) fn admit_unnamed(
+        self: &Arc<Self>,
+        balancer: &Allowance,
+        limits: &Limits,
+    ) -> Result<CountedConnection, Limit> {
+        self.count(balancer, None, CONNECTION_BYTES, limits)
+    }
+
+    fn count(
+        self: &Arc<Self>,
+        allowance: &Allowance,
+        client: Option<Network>,
+        bytes: u64,
+        limits: &Limits,
+    ) -> Result<CountedConnection, Limit> {
         let memory =
             allowance
                 .reserve(bytes)
@@ -43,22 +65,20 @@ impl ConnectionCounts {
                     Some(_) => Limit::Memory,
                     None => Limit::ClientShare,
                 })?;
-        let client = allowance.share().network();
-        let mut by_client = self
-            .by_client
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut by_client = self.by_client();
         // The connection with a slow head ends soon; until then there is one connection more than
         // the limit.
         let full = self.all.load(Ordering::Relaxed) >= limits.clients;
         if full && !allowance.share().give_up_head() {
             return Err(Limit::Clients);
         }
-        let count = by_client.entry(client).or_insert(0);
-        if *count >= limits.clients_per_address {
-            return Err(Limit::ClientsPerAddress);
+        if let Some(client) = client {
+            let count = by_client.entry(client).or_insert(0);
+            if *count >= limits.clients_per_address {
+                return Err(Limit::ClientsPerAddress);
+            }
+            *count += 1;
         }
-        *count += 1;
         self.all.fetch_add(1, Ordering::Relaxed);
         Ok(CountedConnection {
             counts: Arc::clone(self),
@@ -67,20 +87,26 @@ impl ConnectionCounts {
             _memory: memory,
         })
     }
+
+    fn by_client(&self) -> MutexGuard<'_, HashMap<Network, usize>> {
+        self.by_client
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for CountedConnection {
     fn drop(&mut self) {
         let counts = &self.counts;
         counts.all.fetch_sub(1, Ordering::Relaxed);
-        let mut by_client = counts
-            .by_client
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = by_client.get_mut(&self.client) {
+        let Some(client) = self.client else {
+            return;
+        };
+        let mut by_client = counts.by_client();
+        if let Some(count) = by_client.get_mut(&client) {
             *count -= 1;
             if *count == 0 {
-                by_client.remove(&self.client);
+                by_client.remove(&client);
             }
         }
     }
@@ -103,9 +129,34 @@ pub(super) const CONNECTION_BYTES: u64 = 8 << 10;
 
 #[cfg(test)]
 mod tests {
+    use hashcache::device::MemoryDevice;
+    use hashcache::{Cache, Config};
+
     use super::*;
     use crate::tls::HTTP_2;
     use crate::tls::identity::{FOR_FORWARD, FOR_SITES};
+
+    #[test]
+    fn a_connection_counts_before_a_balancer_names_its_client() {
+        let config = Config {
+            memory_bytes: 16 << 20,
+            ..Config::on_device(Arc::new(MemoryDevice::new(16 << 20)))
+        };
+        let balancer = Allowance::unbounded(&Cache::open(config).unwrap());
+        let limits = Limits {
+            clients: 2,
+            clients_per_address: 1,
+            ..Limits::default()
+        };
+        let counts = Arc::new(ConnectionCounts::default());
+        let admit = || counts.admit_unnamed(&balancer, &limits);
+        let held = [admit(), admit()];
+        assert!(held.iter().all(Result::is_ok));
+        assert!(matches!(admit(), Err(Limit::Clients)));
+        drop(held);
+        assert_eq!(counts.all.load(Ordering::Relaxed), 0);
+        assert!(admit().is_ok());
+    }
 
     #[test]
     fn a_connection_over_tls_takes_memory_for_http_2_where_that_is_offered() {

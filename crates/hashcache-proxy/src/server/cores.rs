@@ -192,15 +192,24 @@ impl Core {
         let Ok(local) = socket.local_addr() else {
             return;
         };
-        let mut ends = ClientEnds { client, local };
-        if self.is_balancer(client.ip(), speaks) {
-            let reading = Box::pin(proxy_protocol::read(&mut socket));
-            match timeout(worker.limits.head_time, reading).await {
-                Ok(Ok(told)) => ends = told.unwrap_or(ends),
-                Ok(Err(error)) => return debug!(%client, %error, "load balancer not served"),
-                Err(_) => return worker.metrics.limit(Limit::HeadTime),
-            }
-        }
+        let ends = ClientEnds { client, local };
+        let ends = match self.is_balancer(client.ip(), speaks) {
+            true => match Box::pin(self.told_ends(&mut socket, ends)).await {
+                Ok(ends) => ends,
+                Err(NotTold::Late) => return worker.metrics.limit(Limit::HeadTime),
+                Err(NotTold::Refused(limit)) => {
+                    worker.metrics.limit(limit);
+                    if speaks != Speaks::Tls {
+                        let _ = socket.try_write(&refusal(&self.common, client, limit));
+                    }
+                    return;
+                }
+                Err(NotTold::Broken(error)) => {
+                    return debug!(%client, %error, "load balancer not served");
+                }
+            },
+            false => ends,
+        };
         let ClientEnds { client, local } = ends;
         let client = SocketAddr::new(client.ip().to_canonical(), client.port());
         let destination = match destination(&socket, speaks) {
@@ -302,6 +311,33 @@ impl Core {
                 }
             },
             _ => worker.count_ending(ending),
+        }
+    }
+
+    /// The ends that a load balancer tells; of its own connections `ends`. Until it has told them,
+    /// the connection counts as a slow head of the balancer.
+    async fn told_ends(
+        &self,
+        socket: &mut TcpStream,
+        ends: ClientEnds,
+    ) -> Result<ClientEnds, NotTold> {
+        let limits = &self.settings.limits;
+        let share = self.common.shares.of(ends.client.ip());
+        let balancer = Allowance::new(share, self.cache.clone());
+        let counted = self.counts.admit_unnamed(&balancer, limits);
+        let counted = counted.map_err(NotTold::Refused)?;
+        let _head = balancer.begin_head(counted.bytes);
+        let mut stage = self.stopping.clone();
+        tokio::select! {
+            read = timeout(limits.head_time, proxy_protocol::read(socket)) => match read {
+                Ok(Ok(told)) => Ok(told.unwrap_or(ends)),
+                Ok(Err(error)) => Err(NotTold::Broken(error)),
+                Err(_) => Err(NotTold::Late),
+            },
+            () = balancer.given_up() => Err(NotTold::Late),
+            _ = stage.wait_for(|stage| *stage == Stage::Over) => Err(NotTold::Broken(
+                io::ErrorKind::ConnectionAborted.into(),
+            )),
         }
     }
 
@@ -430,6 +466,14 @@ pub(super) struct CoreSockets {
 pub(super) struct ListeningSocket {
     pub(super) listener: StdListener,
     pub(super) speaks: Speaks,
+}
+
+/// Why a load balancer has not told the ends of a connection.
+enum NotTold {
+    /// There is no room for another connection.
+    Refused(Limit),
+    Late,
+    Broken(io::Error),
 }
 
 /// The client's address, and the protocol of the listener.

@@ -59,18 +59,18 @@ pub(super) async fn probe_peers(worker: Rc<Worker>) {
 }
 
 /// While it is in question whether the line is up, tries origins until the core ends: those that
-/// were reached last first, one in a second, then all of them again.
+/// clients want, then those that were reached, one in a second, then all of them again.
 pub(super) async fn probe_line(worker: Rc<Worker>) {
     loop {
         sleep(LINE_PAUSE).await;
         let line = Arc::clone(&worker.common.live().upstream.line);
-        let Some(origins) = line.probes() else {
+        let Some(probes) = line.probes() else {
             continue;
         };
         let mut reached = None;
-        for origin in origins {
-            if worker.upstream().reaches(&origin).await {
-                reached = Some(origin);
+        for probe in probes {
+            if worker.upstream().reaches(&probe.origin).await {
+                reached = Some(probe);
                 break;
             }
             sleep(LINE_STEP).await;

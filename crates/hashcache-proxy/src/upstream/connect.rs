@@ -28,7 +28,8 @@ use super::endpoint::Endpoint;
 use super::interfaces::OwnAddresses;
 use super::unreachable::UnreachableCache;
 use crate::failure::Failure;
-use crate::offline::Line;
+use crate::offline::{Chosen, Line};
+use crate::share::Network;
 
 /// Opens connections on one core.
 #[derive(Clone, Debug)]
@@ -44,11 +45,12 @@ pub(crate) struct Connector {
 impl Connector {
     /// A connected socket and its address, within `limit` or the configured time. The limit does
     /// not include the lookup of the name, which has a limit of its own. Recently unreachable
-    /// origins fail at once.
+    /// origins fail at once. `client` is the one that has chosen the origin.
     pub(crate) async fn connect(
         &self,
         to: &Endpoint,
         limit: Option<Duration>,
+        client: Option<Network>,
     ) -> Result<(TcpStream, SocketAddr), Failure> {
         let limit = limit.map_or(self.connect_time, |limit| limit.min(self.connect_time));
         let try_permit = match to.purpose {
@@ -61,7 +63,7 @@ impl Connector {
             Ok(addresses) => addresses,
             Err(failure) => {
                 let outcome = Err(failure);
-                self.note(to, &outcome);
+                self.note((to, client), &outcome);
                 return outcome;
             }
         };
@@ -75,17 +77,19 @@ impl Connector {
             try_permit.end(&outcome);
         }
         if counts {
-            self.note(to, &outcome);
+            self.note((to, client), &outcome);
         }
         outcome
     }
 
     /// Tells the line what became of an attempt. Servers that the operator has chosen say nothing
     /// about it: they may lie on this side, and be down together.
-    fn note<T>(&self, to: &Endpoint, outcome: &Result<T, Failure>) {
+    fn note<T>(&self, (to, client): (&Endpoint, Option<Network>), outcome: &Result<T, Failure>) {
         let is_inside = || self.destinations.is_inside(&to.authority.host);
         if to.purpose == Purpose::Forward && !is_inside() {
-            self.line.note(&to.authority, outcome, Instant::now());
+            let origin = to.authority.clone();
+            let chosen = Chosen { origin, client };
+            self.line.note(&chosen, outcome, Instant::now());
         }
     }
 
@@ -280,27 +284,33 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let to = endpoint(loopback(), port);
-        let denied = connector(&[]).connect(&to, None).await.unwrap_err();
+        let denied = connector(&[]).connect(&to, None, None).await.unwrap_err();
         assert_eq!(
             denied,
             Failure::DestinationDenied {
                 address: [127, 0, 0, 1].into()
             }
         );
-        let (_, peer) = connector(&["127.0.0.1"]).connect(&to, None).await.unwrap();
+        let (_, peer) = connector(&["127.0.0.1"])
+            .connect(&to, None, None)
+            .await
+            .unwrap();
         assert_eq!(peer, SocketAddr::from(([127, 0, 0, 1], port)));
         let configured = Endpoint {
             purpose: Purpose::Configured,
             ..to
         };
-        connector(&[]).connect(&configured, None).await.unwrap();
+        connector(&[])
+            .connect(&configured, None, None)
+            .await
+            .unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_name_of_loopback_is_refused_as_its_address_would_be() {
         let to = endpoint(Host::Name("localhost".into()), 80);
         let denied = LocalSet::new()
-            .run_until(async { connector(&[]).connect(&to, None).await })
+            .run_until(async { connector(&[]).connect(&to, None, None).await })
             .await;
         assert!(matches!(denied, Err(Failure::DestinationDenied { .. })));
     }
@@ -309,7 +319,7 @@ mod tests {
     async fn a_port_nobody_listens_on_is_refused() {
         let (_held, port) = refusing();
         let failure = connector(&["127.0.0.1"])
-            .connect(&endpoint(loopback(), port), None)
+            .connect(&endpoint(loopback(), port), None, None)
             .await;
         assert_eq!(failure.unwrap_err(), Failure::ConnectionRefused);
     }
@@ -326,10 +336,13 @@ mod tests {
             .unwrap();
         tokio::time::advance(Duration::from_secs(10)).await;
         try_permit.end(&Err::<(), _>(silence.clone()));
-        assert_eq!(connector.connect(&to, None).await.unwrap_err(), silence);
+        assert_eq!(
+            connector.connect(&to, None, None).await.unwrap_err(),
+            silence
+        );
         tokio::time::advance(Duration::from_secs(10)).await;
-        connector.connect(&to, None).await.unwrap();
-        connector.connect(&to, None).await.unwrap();
+        connector.connect(&to, None, None).await.unwrap();
+        connector.connect(&to, None, None).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
@@ -369,13 +382,13 @@ mod tests {
         let to = endpoint(Host::Name("rebind.test".into()), port);
         let rebinding = async {
             std::fs::write(&hosts, "127.0.0.1 rebind.test\n").unwrap();
-            connector.connect(&to, None).await.unwrap();
+            connector.connect(&to, None, None).await.unwrap();
             std::fs::write(&hosts, "127.0.0.2 rebind.test\n").unwrap();
             let file = std::fs::File::options().write(true).open(&hosts).unwrap();
             file.set_modified(std::time::SystemTime::UNIX_EPOCH)
                 .unwrap();
             tokio::time::advance(Duration::from_secs(11)).await;
-            connector.connect(&to, None).await.unwrap_err()
+            connector.connect(&to, None, None).await.unwrap_err()
         };
         let denied = LocalSet::new().run_until(rebinding).await;
         assert_eq!(

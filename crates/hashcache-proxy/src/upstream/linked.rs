@@ -134,7 +134,7 @@ impl Upstream {
         let memory = self.reserve(None, u64::from(windows.connection) + BESIDE_BYTES);
         let memory = memory.map_err(|_| Failure::Link(LinkFault::Memory))?;
         let begun = Instant::now();
-        let (socket, address) = self.connector.connect(&to, None).await?;
+        let (socket, address) = self.connector.connect(&to, None, None).await?;
         peer.health.note_connect_time(begun.elapsed());
         link::prepare(&socket);
         let limit = self.limits.connect_time;

@@ -339,7 +339,8 @@ impl Upstream {
         client: Option<&Share>,
     ) -> Result<(Channel, SocketAddr), Failure> {
         let Some(peer) = &to.through else {
-            let (socket, address) = self.connector.connect(to, limit).await?;
+            let client = client.map(Share::network);
+            let (socket, address) = self.connector.connect(to, limit, client).await?;
             return Ok((socket.into(), address));
         };
         let via = via.unwrap_or(&self.via);
@@ -403,7 +404,7 @@ impl Upstream {
         }
         let to = Endpoint::of_peer(peer);
         let begun = Instant::now();
-        let (mut socket, address) = self.connector.connect(&to, limit).await?;
+        let (mut socket, address) = self.connector.connect(&to, limit, None).await?;
         peer.health.note_connect_time(begun.elapsed());
         self.announce(&to, None, &mut socket).await?;
         if to.scheme != Scheme::Https {
@@ -718,7 +719,9 @@ impl Upstream {
         to: &Endpoint,
         options: &SendOptions,
     ) -> Result<(Channel, SocketAddr), Failure> {
-        let (socket, address) = self.connector.connect(to, options.connect_time).await?;
+        let client = options.client.as_ref().map(Share::network);
+        let connecting = self.connector.connect(to, options.connect_time, client);
+        let (socket, address) = connecting.await?;
         let (connector, purpose) = (self.connector.clone(), to.purpose);
         let memory = self.memory.clone();
         let session = Session {

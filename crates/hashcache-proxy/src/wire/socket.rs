@@ -9,7 +9,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use hashcache::Reservation;
 #[cfg(test)]
 use tokio::io::DuplexStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -18,6 +17,7 @@ use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
 use crate::link::counters::LinkCounters;
+use crate::share::ShareReservation;
 
 /// A connection from a client.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Socket {
     /// Bytes that were read for protocol detection and are to be read again.
     begun: Bytes,
     /// Memory reserved for them.
-    begun_memory: Option<Reservation>,
+    begun_memory: Option<ShareReservation>,
     channel: SocketIo,
     /// Where its bytes are counted, if they are those of a link.
     counters: Option<Arc<LinkCounters>>,
@@ -61,7 +61,7 @@ impl Socket {
     }
 
     /// The same socket; `memory` is held until the bytes that were read before are read again.
-    pub(crate) fn until_read(mut self, memory: Option<Reservation>) -> Self {
+    pub(crate) fn until_read(mut self, memory: Option<ShareReservation>) -> Self {
         self.begun_memory = memory;
         self
     }

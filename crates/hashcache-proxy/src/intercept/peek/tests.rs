@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use hashcache::Config;
 use hashcache::device::MemoryDevice;
+use hashcache::{Cache, Config};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
 
 use super::super::client_hello::tests::{Made, named};
 use super::*;
+use crate::share::Shares;
 
 const LIMIT: Duration = Duration::from_secs(3);
 
@@ -28,7 +29,7 @@ async fn peeked(cache: &Cache, pieces: &[&[u8]]) -> Peeked {
         client.write_all(piece).await.unwrap();
     }
     drop(client);
-    peek(&mut server, LIMIT, cache).await
+    peek(&mut server, LIMIT, &Allowance::unbounded(cache)).await
 }
 
 fn pipe() -> (DuplexStream, DuplexStream) {
@@ -59,7 +60,7 @@ async fn who_says_nothing_or_not_enough_is_waited_for_three_seconds_in_all() {
         let (mut client, mut server) = pipe();
         client.write_all(&hello[..length]).await.unwrap();
         let since = Instant::now();
-        let peeked = peek(&mut server, LIMIT, &cache).await;
+        let peeked = peek(&mut server, LIMIT, &Allowance::unbounded(&cache)).await;
         assert_eq!(peeked.seen, Err(Reason::Slow));
         assert_eq!(since.elapsed(), LIMIT);
         assert_eq!(peeked.bytes, hello[..length]);
@@ -72,9 +73,10 @@ async fn who_says_nothing_or_not_enough_is_waited_for_three_seconds_in_all() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
+    let allowance = Allowance::unbounded(&cache);
     let since = Instant::now();
     let peeked = tokio::select! {
-        peeked = peek(&mut server, LIMIT, &cache) => peeked,
+        peeked = peek(&mut server, LIMIT, &allowance) => peeked,
         () = dripping => panic!("it waited for all of it"),
     };
     assert_eq!((peeked.seen, since.elapsed()), (Err(Reason::Slow), LIMIT));
@@ -87,7 +89,7 @@ async fn what_is_not_tls_is_known_by_its_first_byte() {
         let (mut client, mut server) = pipe();
         client.write_all(&[first]).await.unwrap();
         let since = Instant::now();
-        let peeked = peek(&mut server, LIMIT, &cache).await;
+        let peeked = peek(&mut server, LIMIT, &Allowance::unbounded(&cache)).await;
         assert_eq!(peeked.seen, Err(Reason::NotTls));
         assert_eq!(
             (since.elapsed(), &peeked.bytes[..]),
@@ -134,6 +136,29 @@ async fn a_long_hello_is_set_aside_for_or_not_read() {
     assert!(records.starts_with(&peeked.bytes));
     let short = Made::usual("a.test").records(1 << 14);
     assert!(self::peeked(&cache, &[&short]).await.seen.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_hellos_take_no_more_than_the_share_of_their_client() {
+    let cache = cache();
+    let long = Made::usual("a.test").with((0x9999, vec![0; 30_000]));
+    let records = long.records(1 << 14);
+    let shares = Shares::new(2 * PEEK_BYTES as u64, 100);
+    let [one, other] = [1, 2].map(|host| {
+        let share = shares.of([192, 0, 2, host].into());
+        Allowance::new(share, cache.clone())
+    });
+    let peeked = async |allowance: &Allowance| {
+        let (mut client, mut server) = pipe();
+        client.write_all(&records).await.unwrap();
+        peek(&mut server, LIMIT, allowance).await
+    };
+    let first = peeked(&one).await;
+    assert!(first.seen.is_ok());
+    assert_eq!(peeked(&one).await.seen, Err(Reason::Memory));
+    assert!(peeked(&other).await.seen.is_ok());
+    drop(first);
+    assert!(peeked(&one).await.seen.is_ok());
 }
 
 /// Feeds pieces of these sizes; what was fed up to the verdict, and the verdict.

@@ -1,0 +1,57 @@
+//! What is left of a limit, in words.
+//!
+//! Called by `access` for the limits of the rule that decides. Requests per second are not looked
+//! at: they change from one moment to the next.
+
+use crate::frame::Size;
+use crate::quota::{Quota, QuotaEnd, Standing};
+
+/// Whether a request that needs a next hop is refused.
+pub(super) fn is_refusing(standing: &Standing) -> bool {
+    let refuses = |quota: Quota| quota.end == QuotaEnd::Refuse;
+    is_used_up(standing) && standing.limit.quota.is_some_and(refuses)
+}
+
+fn is_used_up(Standing { limit, used }: &Standing) -> bool {
+    let quota = limit.quota.zip(used.as_ref());
+    quota.is_some_and(|(quota, (used, _))| *used >= quota.bytes)
+}
+
+/// What happens then.
+pub(super) fn refused(standing: &Standing) -> String {
+    format!("refused with 429 (quota-used): {}", left(standing))
+}
+
+/// What is left of the quota, and how fast requests and content may be.
+pub(super) fn left(standing: &Standing) -> String {
+    let limit = &standing.limit;
+    let mut parts = Vec::new();
+    if let Some((quota, (used, ends))) = limit.quota.zip(standing.used.as_ref()) {
+        let (size, period) = (Size(quota.bytes), quota.period.as_str());
+        parts.push(match (is_used_up(standing), quota.end) {
+            (true, QuotaEnd::Refuse) => format!(
+                "its {size} per {period} are used up until {ends}; what is stored and fresh is \
+                 still served"
+            ),
+            (true, QuotaEnd::Slow(per_second)) => format!(
+                "its {size} per {period} are used up until {ends}; content from origins comes \
+                 with {} per second",
+                Size(per_second)
+            ),
+            (false, _) => {
+                let left = Size(quota.bytes.saturating_sub(*used));
+                format!("{left} of {size} per {period} are left until {ends}")
+            }
+        });
+    }
+    if let Some(rate) = limit.bandwidth {
+        parts.push(format!("{} per second", Size(rate.per_second)));
+    }
+    if let Some(rate) = limit.requests {
+        let number = rate.per_second;
+        parts.push(format!(
+            "{number} requests per second, more are refused with 429"
+        ));
+    }
+    format!("`{}`: {}", limit.name, parts.join("; "))
+}
