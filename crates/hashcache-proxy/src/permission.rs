@@ -167,6 +167,20 @@ pub(crate) struct Decided {
     limits: Option<(Arc<LimitPlan>, u64)>,
 }
 
+impl Decided {
+    /// The action of this decision with the limits of both. If the settings were reloaded between
+    /// them, those of the newer one, which is `later`, if it has any.
+    pub(crate) fn with_limits_of(self, later: Self) -> Self {
+        let limits = match (self.limits, later.limits) {
+            (Some((plan, numbers)), Some((newer, more))) if Arc::ptr_eq(&plan, &newer) => {
+                Some((plan, numbers | more))
+            }
+            (earlier, later) => later.or(earlier),
+        };
+        Self { limits, ..self }
+    }
+}
+
 /// Decides about a request, or with the method CONNECT a tunnel, of a client that cannot be asked
 /// for a login.
 ///
@@ -226,4 +240,37 @@ async fn checked(connection: &Connection, field: &HeaderValue) -> Result<Arc<str
 fn login_needed(connection: &Connection) -> Failure {
     let realm = Arc::clone(&connection.worker.common.live().realm);
     Failure::LoginNeeded { realm }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_of_two_decisions_hold_together() {
+        let plan = Arc::new(LimitPlan::default());
+        let newer = Arc::new(LimitPlan::default());
+        let decided = |limits| Decided {
+            action: AccessAction::Allow,
+            limits,
+        };
+        let both = |named: Option<(&Arc<LimitPlan>, u64)>,
+                    server: Option<(&Arc<LimitPlan>, u64)>| {
+            let owned = |(plan, numbers): (&Arc<LimitPlan>, u64)| (Arc::clone(plan), numbers);
+            let named = decided(named.map(owned));
+            named.with_limits_of(decided(server.map(owned))).limits
+        };
+        for (named, server, numbers) in [
+            (Some((&plan, 1)), Some((&plan, 6)), 7),
+            (None, Some((&plan, 2)), 2),
+            (Some((&plan, 5)), None, 5),
+        ] {
+            let (of, together) = both(named, server).expect("there are some");
+            assert!(Arc::ptr_eq(&of, &plan) && together == numbers, "{together}");
+        }
+        assert!(both(None, None).is_none());
+        // Numbers of another configuration mean other limits.
+        let (of, numbers) = both(Some((&plan, 1)), Some((&newer, 2))).expect("there are some");
+        assert!(Arc::ptr_eq(&of, &newer) && numbers == 2, "{numbers}");
+    }
 }

@@ -9,7 +9,9 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use hashcache_testkit::{BodyEnd, Client, Origin, Response, Script};
+use hashcache_testkit::{
+    BodyEnd, Client, ContentOptions, ContentOrigin, Origin, Response, Script, Sizes,
+};
 use rustix::process::Signal;
 use tokio::time::Instant;
 
@@ -108,6 +110,128 @@ async fn a_used_up_quota_refuses_what_needs_an_origin_and_hits_stay_free() {
     assert_eq!(get(&proxy, STAFF, &origin.url("/d")).await.status, 200);
     assert_eq!(get(&proxy, PUPIL, &origin.url("/d")).await.status, 200);
     assert_eq!(origin.request_count(), 4);
+    proxy.end();
+}
+
+/// Uses the quota of [`PUPIL`] up.
+async fn use_up(proxy: &Running, origin: &Origin) {
+    for path in ["/a", "/b", "/c"] {
+        assert_eq!(get(proxy, PUPIL, &origin.url(path)).await.status, 200);
+    }
+    assert_eq!(get(proxy, PUPIL, &origin.url("/d")).await.status, 429);
+}
+
+/// Waits until the store can answer, which may be later than the response.
+async fn until_stored(proxy: &Running, url: &str, fields: &[(&str, &str)]) {
+    let only = [("Cache-Control", "only-if-cached, max-stale")];
+    let fields = [&only, fields].concat();
+    let mut client = client(proxy, STAFF).await;
+    in_time(async { while client.get(url, &fields).await.unwrap().status == 504 {} }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_used_up_quota_leaves_stored_files_free_and_gets_no_missing_part_of_them() {
+    // More than what a transfer may go on with when the quota is used up.
+    const BIG: usize = 2_000_000;
+    let (home, small) = (Home::new(), origin().await);
+    let options = ContentOptions {
+        sizes: Sizes::Fixed(BIG as u64),
+        ..ContentOptions::default()
+    };
+    let origin = ContentOrigin::start(options).await.unwrap();
+    let proxy = start(&home, QUOTA);
+    let (whole, part) = (origin.url("/whole"), origin.url("/part"));
+    assert_eq!(get(&proxy, STAFF, &whole).await.body.len(), BIG);
+    until_stored(&proxy, &whole, &[]).await;
+    let range = [("Range", "bytes=0-99999")];
+    let mut staff = client(&proxy, STAFF).await;
+    assert_eq!(staff.get(&part, &range).await.unwrap().status, 206);
+    until_stored(&proxy, &part, &range).await;
+    use_up(&proxy, &small).await;
+    let fetched = origin.counts();
+    for _ in 0..2 {
+        let hit = get(&proxy, PUPIL, &whole).await;
+        assert_eq!((hit.status, hit.end), (200, BodyEnd::Complete));
+        assert!(hit.body == origin.content("/whole").bytes());
+    }
+    let mut pupil = client(&proxy, PUPIL).await;
+    let hit = pupil.get(&part, &range).await.unwrap();
+    assert_eq!((hit.status, hit.body.len()), (206, 100_000));
+    for range in ["bytes=0-", "bytes=50000-1000000", "bytes=1000000-1000099"] {
+        let refused = pupil.get(&part, &[("Range", range)]).await.unwrap();
+        assert_eq!(refused.status, 429, "{range}");
+    }
+    assert_eq!(get(&proxy, PUPIL, &part).await.status, 429);
+    assert_eq!(origin.counts().requests, fetched.requests);
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn background_validations_are_paid_for_and_end_with_the_quota() {
+    let home = Home::new();
+    let origin = Origin::start(|_| {
+        let fields = [
+            ("Cache-Control", "max-age=1, stale-while-revalidate=600"),
+            ("Age", "2"),
+        ];
+        Script::response(200, &fields, vec![b'x'; SIZE])
+    })
+    .await
+    .unwrap();
+    let proxy = start(&home, QUOTA);
+    let url = origin.url("/a");
+    let bytes = "hashcache_quota_bytes_total{limit=\"day\"}";
+    assert_eq!(get(&proxy, PUPIL, &url).await.status, 200);
+    until_stored(&proxy, &url, &[]).await;
+    // Two more fetches use the quota up, both in the background.
+    in_time(async {
+        while proxy.figure(bytes).await.parse::<usize>().unwrap() < 3 * SIZE {
+            assert_eq!(get(&proxy, PUPIL, &url).await.status, 200);
+        }
+    })
+    .await;
+    let used_up = proxy.figure(bytes).await;
+    for _ in 0..10 {
+        let hit = get(&proxy, PUPIL, &url).await;
+        assert_eq!((hit.status, hit.body.len()), (200, SIZE));
+    }
+    // The last one has no other request behind it: this one comes after all others.
+    assert_eq!(get(&proxy, STAFF, &origin.url("/b")).await.status, 200);
+    assert_eq!(origin.request_count(), 4);
+    assert_eq!(proxy.figure(bytes).await, used_up);
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_used_up_quota_does_not_hide_what_may_be_served_stale() {
+    let (home, small) = (Home::new(), origin().await);
+    let origin = Origin::start(|request| {
+        let control = match request.target() {
+            "/must" => "max-age=1, must-revalidate",
+            _ => "max-age=1, stale-if-error=600",
+        };
+        let fields = [("Cache-Control", control), ("Age", "2"), ("ETag", "\"1\"")];
+        Script::response(200, &fields, vec![b'x'; SIZE])
+    })
+    .await
+    .unwrap();
+    let proxy = start(&home, QUOTA);
+    let (may, must) = (origin.url("/may"), origin.url("/must"));
+    for url in [&may, &must] {
+        assert_eq!(get(&proxy, STAFF, url).await.status, 200);
+    }
+    until_stored(&proxy, &may, &[]).await;
+    use_up(&proxy, &small).await;
+    let stale = get(&proxy, PUPIL, &may).await;
+    assert_eq!((stale.status, stale.body.len()), (200, SIZE));
+    let said = stale.field("Cache-Status").unwrap();
+    assert!(said.contains("; hit; ttl=-"), "{said}");
+    assert_eq!(get(&proxy, PUPIL, &must).await.status, 429);
+    // Who insists on the origin's answer gets no other.
+    let mut pupil = client(&proxy, PUPIL).await;
+    let no_cache = [("Cache-Control", "no-cache")];
+    assert_eq!(pupil.get(&may, &no_cache).await.unwrap().status, 429);
+    assert_eq!(origin.request_count(), 2);
     proxy.end();
 }
 

@@ -6,7 +6,8 @@
 //!
 //! Invariants: a client that is not intercepted reaches the address that it had connected to, or
 //! another one of the name that leads there. Whether a host may be intercepted is decided as for a
-//! CONNECT. The access rules permit both that server and the name that the client has sent.
+//! CONNECT. The access rules permit both that server and the name that the client has sent, and the
+//! limits of both hold.
 //! Cost: that of a CONNECT, a lookup of the name, and the time of `intercepted::peek_time` if the
 //! client waits for the server.
 
@@ -118,7 +119,7 @@ fn permit(
         let request = (&Method::CONNECT, authority);
         permission::decide_without_login(connection, request)
     };
-    let decided = may_open(authority)?;
+    let mut decided = may_open(authority)?;
     let name = match hello {
         Ok(hello) => hello.name.as_deref(),
         Err(reason) if hides_host(*reason, connection) => return Err(HIDDEN_HOST),
@@ -128,7 +129,7 @@ fn permit(
         && host != authority.host
     {
         let port = authority.port;
-        may_open(&Authority { host, port })?;
+        decided = decided.with_limits_of(may_open(&Authority { host, port })?);
     }
     permission::permission(connection, decided, None)
 }

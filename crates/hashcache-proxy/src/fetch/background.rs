@@ -4,7 +4,7 @@
 //! `stale-while-revalidate`.
 //!
 //! Invariant: one validation per key, [`BACKGROUND_MAX`] in all, none within ten seconds of a
-//! failure.
+//! failure. The client for whom it begins pays for it, and none begins while its quota is used up.
 
 use std::rc::Rc;
 
@@ -14,10 +14,19 @@ use tokio::time::Instant;
 use super::counters::ByteCount;
 use super::{FetchSpec, fetch};
 use crate::collapse::{Background, Role};
+use crate::quota::RequestLimits;
 use crate::worker::Worker;
 
-/// Begins a background validation, unless one is in progress or failed recently.
-pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, spec: FetchSpec) {
+/// Begins a background validation, unless one is in progress or failed recently, or a quota of
+/// `limits` is used up.
+pub(crate) fn revalidate_in_background(
+    worker: &Rc<Worker>,
+    spec: FetchSpec,
+    limits: Option<&RequestLimits>,
+) {
+    if limits.is_some_and(RequestLimits::is_any_used_up) {
+        return;
+    }
     let now = Instant::now();
     let collapse = &worker.common.collapse;
     if collapse.failed_lately(&spec.place.name, now) {
@@ -30,9 +39,13 @@ pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, spec: FetchSpec) {
         return;
     };
     let (reply, _) = oneshot::channel();
+    let byte_count = ByteCount::default();
+    if let Some(limits) = limits {
+        byte_count.charge_to(limits);
+    }
     let worker = Rc::clone(worker);
     tokio::task::spawn_local(async move {
-        fetch(worker, spec, Some(leader), reply, ByteCount::default()).await;
+        fetch(worker, spec, Some(leader), reply, byte_count).await;
         drop(counted);
     });
 }

@@ -43,6 +43,12 @@ impl Received {
         let _ = self.limits.set(limits.clone());
     }
 
+    /// Whether a quota of the limits that pay is used up.
+    pub(crate) fn is_over_quota(&self) -> bool {
+        let limits = self.limits.get();
+        limits.is_some_and(RequestLimits::is_any_used_up)
+    }
+
     /// Notes the frames of one response on a link; a resumed transfer has several.
     pub(crate) fn note_link(&self, usage: Option<LinkUsage>) {
         let Some(usage) = usage else { return };

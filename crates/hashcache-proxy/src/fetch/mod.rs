@@ -199,11 +199,17 @@ pub(crate) async fn fetch(
                 worker.cache.invalidate(&spec.place.name);
             }
             let response = passed_on(answered.exchange.response, response_time, Upgrading::No);
-            let _ = reply.send(Ok(Fetched::Passed {
+            let sent = reply.send(Ok(Fetched::Passed {
                 response,
                 reason,
                 next_hop: answered.next_hop,
             }));
+            // Nobody waits for it, so nobody else counts it.
+            if let Err(Ok(Fetched::Passed { response, .. })) = sent {
+                let bytes = response.body().origin_bytes();
+                byte_count.set(byte_count.get() + bytes);
+                worker.metrics.fetched(bytes, 0);
+            }
         }
     }
 }

@@ -196,7 +196,8 @@ impl Transfer {
     fn is_wanted(&self, writer: &ContentWriter) -> bool {
         let is_wanted_anyway = match self.spec.cause {
             Cause::Request | Cause::RequestByHint => false,
-            Cause::Revalidation => true,
+            // No client waits that could be cut off.
+            Cause::Revalidation => !self.byte_count.is_over_quota(),
             // It is short.
             Cause::Hint => writer.is_stored(),
         };

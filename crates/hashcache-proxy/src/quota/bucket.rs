@@ -7,7 +7,8 @@
 //! Fairness: clients that wait get their turns one after another, however many of their transfers
 //! wait; the transfers of one client follow each other too. The first in the queue has a timer, and
 //! wakes the next. A first one that does not come (its client does not read, so nobody asks for
-//! more content) is put out of the queue by those that look whether it has.
+//! more content) is put out of the queue by those that look whether it has, with all transfers of
+//! its client.
 //!
 //! Invariant: there is no clock here. Time is an argument, and one that goes back changes nothing.
 //! Cost: one lock for each taking.
@@ -129,19 +130,20 @@ impl Bucket {
         let known = ticket.as_ref().map(|ticket| ticket.number);
         let known = known.filter(|number| state.keep_waker(client, *number, waker));
         let number = known.unwrap_or_else(|| state.enter(client, waker.clone()));
-        let mut next = state.put_out_late(number, now);
+        let mut woken = state.put_out_late(number, now);
         let taken = if !state.is_first(client, number) {
-            Taken::Not { again: now + LOOK }
+            let look = if state.balance > 0 { LATE } else { LOOK };
+            Taken::Not { again: now + look }
         } else if state.balance <= 0 {
             let again = now + state.time_for(1 - state.balance);
             Taken::Not { again }
         } else {
             state.balance -= billionths(amount);
-            next = state.leave(client, number);
+            woken.extend(state.leave(client, number));
             Taken::Yes
         };
         drop(state);
-        wake(next);
+        wake(woken);
         match (taken, ticket.as_mut()) {
             // It is in no queue any more.
             (Taken::Yes, _) => *ticket = None,
@@ -222,22 +224,33 @@ impl BucketState {
             .is_some()
     }
 
-    /// Puts the first one out of the queue if it could have taken for a while. The one with this
-    /// number is here, so it is not late. Returns the waker of the new first one.
-    fn put_out_late(&mut self, here: u64, now: Instant) -> Option<Waker> {
-        let (client, first) = self.first()?;
-        let number = first.number;
-        if number == here || self.balance <= 0 {
+    /// Puts the first one out of the queue if it could have taken for a while, and with it the
+    /// other transfers of its client: most likely none of them comes, and each would hold the
+    /// others up for as long. The one with the number `here` is here, so it is not late. Returns
+    /// the wakers of those that were put out, which enter again if they do come, and of the new
+    /// first one.
+    fn put_out_late(&mut self, here: u64, now: Instant) -> Vec<Waker> {
+        let first = self.first().map(|(client, waiter)| (client, waiter.number));
+        let Some((client, _)) = first.filter(|(_, number)| *number != here && self.balance > 0)
+        else {
             self.due_since = None;
-            return None;
-        }
+            return Vec::new();
+        };
         let since = *self.due_since.get_or_insert(now);
-        let is_late = now.saturating_duration_since(since) >= LATE;
-        if is_late {
-            self.leave(client, number)
-        } else {
-            None
+        if now.saturating_duration_since(since) < LATE {
+            return Vec::new();
         }
+        self.due_since = None;
+        self.turns.pop_front();
+        let mut out = self.waiting.remove(&client).unwrap_or_default();
+        if let Some(at) = out.iter().position(|waiter| waiter.number == here)
+            && let Some(stays) = out.remove(at)
+        {
+            self.waiting.insert(client, VecDeque::from([stays]));
+            self.turns.push_back(client);
+        }
+        let out = out.into_iter().map(|waiter| waiter.waker);
+        out.chain(self.first_waker()).collect()
     }
 
     /// Removes a waiter, if it waits. If it was the first, the next client has its turn; its waker
@@ -271,10 +284,8 @@ impl Drop for Ticket {
 }
 
 /// Wakes without holding a lock: what is woken may ask at once.
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
-    }
+fn wake(wakers: impl IntoIterator<Item = Waker>) {
+    wakers.into_iter().for_each(Waker::wake);
 }
 
 fn billionths(amount: u64) -> i128 {
@@ -286,7 +297,8 @@ fn billionths(amount: u64) -> i128 {
 const QUANTA_PER_SECOND: u64 = 16;
 const QUANTUM_MIN: u64 = 1 << 10;
 const QUANTUM_MAX: u64 = 64 << 10;
-/// How often one that waits looks whether the first one comes, without being woken.
+/// How often one that waits looks whether the first one comes, without being woken; more often when
+/// the first one could have taken.
 const LOOK: Duration = Duration::from_secs(1);
 /// How late the first one may be: far more than a busy thread needs to come to it.
 const LATE: Duration = Duration::from_millis(100);
@@ -407,11 +419,11 @@ mod tests {
         }
         // There is enough from here on, and the first one does not come.
         let mut now = now + Duration::from_secs(10);
-        assert_eq!(take(1, now), not(now + LOOK));
+        assert_eq!(take(1, now), not(now + LATE));
         now += LATE - NANOSECOND;
-        assert_eq!(take(2, now), not(now + LOOK));
+        assert_eq!(take(2, now), not(now + LATE));
         now += NANOSECOND;
-        assert_eq!(take(2, now), not(now + LOOK));
+        assert_eq!(take(2, now), not(now + LATE));
         assert_eq!(take(1, now), Taken::Yes);
         assert_eq!(take(2, now + KIB_TIME), Taken::Yes);
         // It comes late, and waits like a new one.
@@ -421,6 +433,51 @@ mod tests {
         assert_eq!(take(0, now + 3 * KIB_TIME), Taken::Yes);
         let state = bucket.lock();
         assert!(state.turns.is_empty() && state.waiting.is_empty());
+    }
+
+    #[test]
+    fn all_that_do_not_come_of_one_client_hold_the_others_up_once() {
+        let (bucket, now) = bucket(KIB, 1);
+        let take = |last, ticket: &mut _, now| {
+            bucket.take(KIB, (client(last), ticket), Waker::noop(), now)
+        };
+        let mut stalled: Vec<Option<Ticket>> = (0..50).map(|_| None).collect();
+        assert_eq!(take(1, &mut stalled[0], now), Taken::Yes);
+        for ticket in &mut stalled {
+            assert_ne!(take(1, ticket, now), Taken::Yes);
+        }
+        let mut other = None;
+        let mut now = now + Duration::from_secs(10);
+        assert_eq!(take(2, &mut other, now), not(now + LATE));
+        now += LATE;
+        for _ in 0..10 {
+            assert_eq!(take(2, &mut other, now), Taken::Yes);
+            now += KIB_TIME;
+        }
+        // One of them comes after all, and the others leave.
+        assert_eq!(take(1, &mut stalled[7], now), Taken::Yes);
+        drop(stalled);
+        let state = bucket.lock();
+        assert!(state.turns.is_empty() && state.waiting.is_empty());
+    }
+
+    #[test]
+    fn one_that_is_here_stays_when_the_others_of_its_client_do_not_come() {
+        let (bucket, now) = bucket(KIB, 1);
+        let take = |last, ticket: &mut _, now| {
+            bucket.take(KIB, (client(last), ticket), Waker::noop(), now)
+        };
+        let (mut stalled, mut here, mut other) = (None, None, None);
+        assert_eq!(take(1, &mut stalled, now), Taken::Yes);
+        assert_ne!(take(1, &mut stalled, now), Taken::Yes);
+        assert_ne!(take(1, &mut here, now), Taken::Yes);
+        assert_ne!(take(2, &mut other, now), Taken::Yes);
+        let now = now + Duration::from_secs(10);
+        assert_eq!(take(1, &mut here, now), not(now + LATE));
+        // The next client has its turn before it.
+        assert_eq!(take(1, &mut here, now + LATE), not(now + 2 * LATE));
+        assert_eq!(take(2, &mut other, now + LATE), Taken::Yes);
+        assert_eq!(take(1, &mut here, now + LATE + KIB_TIME), Taken::Yes);
     }
 
     #[test]

@@ -124,23 +124,28 @@ impl RequestLimits {
         }))
     }
 
-    /// Counts the request.
+    /// Counts the request, in all limits or in none.
     ///
     /// # Errors
     /// There were too many.
     pub(crate) fn take_request(&self, now: Instant) -> Result<(), Failure> {
+        let mut taken: Vec<Arc<Bucket>> = Vec::new();
         for (limit, used) in self.used() {
             let Some(rate) = limit.requests else { continue };
             let bucket = bucket(&used.state.requests, rate, now);
-            bucket.take_one(now).map_err(|wait| {
+            if let Err(wait) = bucket.take_one(now) {
+                for other in taken {
+                    other.give_back(1);
+                }
                 used.counts.request_refusals.fetch_add(1, Relaxed);
-                Failure::TooManyRequests(Box::new(RequestRateDenial {
+                return Err(Failure::TooManyRequests(Box::new(RequestRateDenial {
                     limit: limit.name.as_str().into(),
                     per_second: rate.per_second,
                     wait,
                     contact: self.0.plan.contact.clone(),
-                }))
-            })?;
+                })));
+            }
+            taken.push(bucket);
         }
         Ok(())
     }
@@ -155,6 +160,11 @@ impl RequestLimits {
                 counts.quota_refusals.fetch_add(1, Relaxed);
             })
             .map_err(|(failure, _)| failure)
+    }
+
+    /// Whether [`Self::check_quota`] would refuse; counts nothing.
+    pub(crate) fn refuses_origins(&self) -> bool {
+        self.find_used_up(0).is_err()
     }
 
     /// Whether a transfer from an origin may go on that has begun: one whose quota is not used up,
@@ -233,6 +243,11 @@ impl RequestLimits {
 
     pub(super) fn client(&self) -> Network {
         self.0.client
+    }
+
+    /// Whether one of the quotas is used up, whatever follows from it.
+    pub(crate) fn is_any_used_up(&self) -> bool {
+        (0..self.0.used.len()).any(|at| self.is_used_up(at))
     }
 
     /// Whether the quota of the limit at this place of the request's limits is used up.

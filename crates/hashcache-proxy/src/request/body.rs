@@ -112,7 +112,7 @@ enum BodySource {
     Stored(Box<ContentReader>),
     Following(Box<ContentFollower>, Option<Trailers>),
     Passed(Box<ForwardedBody>),
-    Assembled(Assembled),
+    Assembled(Assembled, ContentFrom),
     Rewritten(Box<Rewritten>),
     Encoded(Box<Encoded>),
     Digest(Box<DigestBody>),
@@ -350,10 +350,11 @@ impl Body {
         Self::of(BodySource::Stored(Box::new(reader)), Some(length))
     }
 
-    /// `length` bytes that are put together while they are sent.
-    pub(super) fn assembled(assembly: Assembly, length: u64) -> Self {
+    /// `length` bytes that are put together while they are sent; `from` is the origin if some of
+    /// them are known to be missing in the store.
+    pub(super) fn assembled(assembly: Assembly, length: u64, from: ContentFrom) -> Self {
         let assembly = Assembled::Idle(Box::new(assembly));
-        Self::of(BodySource::Assembled(assembly), Some(length))
+        Self::of(BodySource::Assembled(assembly, from), Some(length))
     }
 
     /// The content of `body`, rewritten; the new length is known only at the end. Waits for the
@@ -419,10 +420,7 @@ impl Body {
 
     /// The same, no faster than the limits of its client allow.
     pub(super) fn within(self, limits: &RequestLimits) -> Self {
-        let from = match self.is_fetched() {
-            true => ContentFrom::Origin,
-            false => ContentFrom::Store,
-        };
+        let from = self.comes_from();
         if http_body::Body::is_end_stream(&self) {
             return self;
         }
@@ -438,15 +436,18 @@ impl Body {
     }
 
     /// Whether an origin is asked for the content while it is sent.
-    fn is_fetched(&self) -> bool {
+    fn comes_from(&self) -> ContentFrom {
         match &self.source {
-            BodySource::Memory(_) | BodySource::Stored(_) | BodySource::Digest(_) => false,
-            BodySource::Following(..) | BodySource::Passed(_) | BodySource::Assembled(_) => true,
-            BodySource::Rewritten(rewritten) => rewritten.body.is_fetched(),
-            BodySource::Encoded(encoded) => encoded.body.is_fetched(),
-            BodySource::Slowed(slowed) => slowed.body.is_fetched(),
+            BodySource::Memory(_) | BodySource::Stored(_) | BodySource::Digest(_) => {
+                ContentFrom::Store
+            }
+            BodySource::Following(..) | BodySource::Passed(_) => ContentFrom::Origin,
+            BodySource::Assembled(_, from) => *from,
+            BodySource::Rewritten(rewritten) => rewritten.body.comes_from(),
+            BodySource::Encoded(encoded) => encoded.body.comes_from(),
+            BodySource::Slowed(slowed) => slowed.body.comes_from(),
             // Frames are for children, which have no limits here.
-            BodySource::Framed(_) => false,
+            BodySource::Framed(_) => ContentFrom::Store,
         }
     }
 
@@ -480,9 +481,9 @@ impl Body {
             BodySource::Following(follower, trailers) => {
                 BodySource::Following(Box::new(follower.paid_by(&payers)), trailers)
             }
-            BodySource::Assembled(Assembled::Idle(mut assembly)) => {
+            BodySource::Assembled(Assembled::Idle(mut assembly), from) => {
                 assembly.pay_by(payers);
-                BodySource::Assembled(Assembled::Idle(assembly))
+                BodySource::Assembled(Assembled::Idle(assembly), from)
             }
             BodySource::Rewritten(mut rewritten) => {
                 // The inner body retries by itself when its client's share has no room.
@@ -510,7 +511,7 @@ impl Body {
             }
             other @ (BodySource::Memory(_)
             | BodySource::Passed(_)
-            | BodySource::Assembled(_)
+            | BodySource::Assembled(..)
             | BodySource::Digest(_)) => {
                 self.source = other;
                 return self;
@@ -615,7 +616,7 @@ impl Body {
             BodySource::Stored(reader) => reader.poll_next(context),
             BodySource::Following(..) if self.left == Some(0) => return Poll::Ready(None),
             BodySource::Following(follower, _) => follower.poll_next(context),
-            BodySource::Assembled(assembled) => match assembled.poll_next(context) {
+            BodySource::Assembled(assembled, _) => match assembled.poll_next(context) {
                 Poll::Ready(Some(Err(failure))) => return Poll::Ready(Some(Err(failure))),
                 Poll::Ready(Some(Ok(bytes))) => Poll::Ready(Some(Ok(bytes))),
                 Poll::Ready(None) => Poll::Ready(None),
@@ -692,7 +693,7 @@ impl http_body::Body for Body {
             BodySource::Slowed(slowed) => {
                 slowed.rest.is_empty() && http_body::Body::is_end_stream(&slowed.body)
             }
-            BodySource::Stored(_) | BodySource::Following(..) | BodySource::Assembled(_) => {
+            BodySource::Stored(_) | BodySource::Following(..) | BodySource::Assembled(..) => {
                 self.left == Some(0)
             }
         }

@@ -32,6 +32,7 @@ use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::range_fetch::RangeFetchSpec;
+use crate::quota::ContentFrom;
 use crate::reuse::reuse_stored;
 use crate::store::content::ContentReader;
 use crate::store::{HitSource, ObjectPlace, PageTable, StoredResponse};
@@ -109,6 +110,13 @@ pub(super) async fn answer(
         };
         return Ok(Next::Miss(place, reason));
     }
+    // Content that this request has begun to fetch is on its way.
+    if lacks
+        && transaction.awaited.is_none()
+        && let Some(limits) = &request.limits
+    {
+        limits.check_quota()?;
+    }
     let fields = stored.fields.clone();
     let spec = RangeFetchSpec {
         space: request.space,
@@ -137,7 +145,11 @@ pub(super) async fn answer(
         }
         Err(_) => return Ok(anew(transaction, place)),
     }
-    let body = Body::assembled(assembly, draft.length);
+    let from = match lacks {
+        true => ContentFrom::Origin,
+        false => ContentFrom::Store,
+    };
+    let body = Body::assembled(assembly, draft.length, from);
     Ok(Next::Answer(draft.with(connection, fields, body, served)))
 }
 

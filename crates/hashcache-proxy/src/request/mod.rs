@@ -40,7 +40,8 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use hashcache_http::{
-    Forward, RequestTarget, Reuse, Scheme, Space, StaleAllowance, asks_for_upgrade, cache_key,
+    Forward, OnError, RequestTarget, Reuse, Scheme, Space, StaleAllowance, asks_for_upgrade,
+    cache_key,
 };
 use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -250,17 +251,11 @@ async fn serve(
         return answer;
     }
     let named = (request.method(), &target.authority);
-    let permission = match is_from_member {
-        true => Permission::OF_MEMBER,
-        false => permit(connection, named, login, log_entry).await?,
-    };
-    let only_server = match connection.plain_destination() {
-        Some(destination) => {
-            let named = (request.method(), &target.authority);
-            // On the heap, because few requests come in this way.
-            Box::pin(transparent::only_server(connection, destination, named)).await?
-        }
-        None => None,
+    let (permission, only_server) = match connection.plain_destination() {
+        // On the heap, because few requests come in this way.
+        Some(destination) => Box::pin(transparent::permit(connection, destination, named)).await?,
+        None if is_from_member => (Permission::OF_MEMBER, None),
+        None => (permit(connection, named, login, log_entry).await?, None),
     };
     let mut request = ClientRequest::new(common.space(), target, request, info);
     request.only_server = only_server;
@@ -302,15 +297,7 @@ async fn answer_unlimited(
     let mut transaction = Transaction::new(connection, request, log_entry);
     let mut next = first(&transaction)?;
     loop {
-        if let Some(limits) = transaction
-            .request
-            .limits
-            .as_ref()
-            .filter(|_| next.needs_origin())
-        {
-            limits.check_quota()?;
-        }
-        next = match next {
+        next = match within_quota(&mut transaction, next)? {
             Next::LookUp(key) => {
                 let looked_up =
                     look_up(&connection.worker.cache, &key, &transaction.request.fields).await;
@@ -326,6 +313,26 @@ async fn answer_unlimited(
             Next::Pass(forward) => return Box::pin(pass::pass(transaction, forward)).await,
             Next::Answer(response) => return Ok(response),
         };
+    }
+}
+
+/// The step, if a quota allows it. A stale response that could stand in for an unreachable origin
+/// takes the place of a validation that a quota forbids, unless the client demands a fresh one.
+fn within_quota(transaction: &mut Transaction<'_>, next: Next) -> Result<Next, Failure> {
+    let limits = transaction.request.limits.as_ref();
+    let Some(limits) = limits.filter(|_| next.needs_origin()) else {
+        return Ok(next);
+    };
+    let directives = &transaction.facts.directives;
+    let is_demanding =
+        directives.no_cache || directives.max_age.is_some() || directives.min_fresh.is_some();
+    match next {
+        Next::Validate(selected, Forward::Stale, on_error)
+            if on_error != OnError::Fail && !is_demanding && limits.refuses_origins() =>
+        {
+            Ok(validate::without_origin(transaction, selected))
+        }
+        next => limits.check_quota().map(|()| next),
     }
 }
 

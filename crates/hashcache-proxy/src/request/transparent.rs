@@ -5,7 +5,7 @@
 //! (CVE-2009-0801); or name a server that the program itself may not reach. So a name counts only
 //! if it leads to the address that the client had connected to. If it does not, that address
 //! answers, and the store is not used. The access rules must then permit both the name and the
-//! address: neither is known to be what the other says.
+//! address, and the limits of both hold: neither is known to be what the other says.
 //!
 //! Invariant: what is stored, or given from the store, is of a name that leads to the original
 //! destination of the connection.
@@ -18,7 +18,7 @@ use http::{Method, StatusCode};
 
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::permission::decide_without_login;
+use crate::permission::{Permission, decide_without_login, permission};
 
 /// Refuses what no web server would be asked for, and what would come back here.
 pub(super) fn check(connection: &Connection, target: &Target) -> Result<(), Failure> {
@@ -34,23 +34,24 @@ pub(super) fn check(connection: &Connection, target: &Target) -> Result<(), Fail
     }
 }
 
-/// The only server that may answer a request for `named`, which is permitted; `None`: the client
-/// had connected to the server that it names.
+/// What the client may do, and the only server that may answer a request for `named`; `None`: the
+/// client had connected to the server that it names.
 ///
 /// # Errors
-/// The rules refuse that server by its address.
-pub(super) async fn only_server(
+/// The rules refuse the name, or that server by its address, or a limit on requests is reached.
+pub(super) async fn permit(
     connection: &Connection,
     destination: SocketAddr,
     (method, named): (&Method, &Authority),
-) -> Result<Option<Authority>, Failure> {
+) -> Result<(Permission, Option<Authority>), Failure> {
+    let decided = decide_without_login(connection, (method, named))?;
     let upstream = connection.worker.upstream();
     let is_named =
         named.port == destination.port() && upstream.leads_to(&named.host, destination.ip()).await;
     if is_named {
-        return Ok(None);
+        return Ok((permission(connection, decided, None)?, None));
     }
     let server = Authority::from(destination);
-    decide_without_login(connection, (method, &server))?;
-    Ok(Some(server))
+    let decided = decided.with_limits_of(decide_without_login(connection, (method, &server))?);
+    Ok((permission(connection, decided, None)?, Some(server)))
 }

@@ -16,7 +16,7 @@ use super::follow::follow;
 use super::hit::found;
 use super::miss::{again, begin, fetch_spec, fetched};
 use super::own_fields::outcome_of;
-use super::transaction::{Next, Transaction};
+use super::transaction::{Found, Next, Served, Transaction};
 use super::{pass, range_miss};
 use crate::access_log::Outcome;
 use crate::collapse::{CollapseMsg, Role, wait_for_message};
@@ -92,6 +92,24 @@ fn stale(transaction: &mut Transaction<'_>, forward: Forward, selected: Selected
     Next::Serve(found(connection, (hit, stored, place), forward, None))
 }
 
+/// The stored response without a look upstream, because a quota is used up.
+pub(super) fn without_origin(
+    transaction: &mut Transaction<'_>,
+    SelectedResponse {
+        hit, stored, place, ..
+    }: SelectedResponse,
+) -> Next {
+    transaction.log_entry.set_outcome(Outcome::StaleHit);
+    let now = transaction.connection.worker.common.now();
+    let served = Served::fresh(stored.facts.age(now), stored.facts.ttl(now));
+    Next::Serve(Found {
+        hit,
+        stored,
+        place,
+        served,
+    })
+}
+
 fn is_failure(fetched: &Fetched) -> bool {
     matches!(fetched, Fetched::Passed { response, .. } if is_error(response.status()))
 }
@@ -138,5 +156,6 @@ pub(super) fn revalidate(
             None,
         )
     };
-    revalidate_in_background(&transaction.connection.worker, spec);
+    let limits = transaction.request.limits.as_ref();
+    revalidate_in_background(&transaction.connection.worker, spec, limits);
 }

@@ -227,6 +227,35 @@ async fn a_transfer_that_is_dropped_while_it_waits_holds_nobody_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_that_one_limit_refuses_takes_nothing_of_another() {
+    let limiter = limiter(None);
+    let plan = plan(vec![
+        LimitSettings {
+            requests: rate(1, 3),
+            ..limit("all", LimitPer::All)
+        },
+        LimitSettings {
+            requests: rate(1, 1),
+            ..limit("own", LimitPer::Client)
+        },
+    ]);
+    let greedy = limiter.of_request(&plan, ALL, client(1));
+    assert!(greedy.take_request(Instant::now()).is_ok());
+    for _ in 0..10 {
+        let Err(Failure::TooManyRequests(denial)) = greedy.take_request(Instant::now()) else {
+            panic!("its own limit is reached");
+        };
+        assert_eq!(&*denial.limit, "own");
+    }
+    for last in 2..4 {
+        let other = limiter.of_request(&plan, ALL, client(last));
+        assert!(other.take_request(Instant::now()).is_ok(), "client {last}");
+    }
+    let late = limiter.of_request(&plan, ALL, client(4));
+    assert!(late.take_request(Instant::now()).is_err());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_used_up_quota_slows_content_of_origins_and_no_other() {
     let limiter = limiter(None);
     let plan = plan(vec![LimitSettings {
