@@ -101,6 +101,17 @@ impl Boxes {
         self.ask(n, "GET", url, &[]).await
     }
 
+    /// What was counted in the quotas of box `n`.
+    async fn quota_bytes(&self, n: usize) -> u64 {
+        let admin = self.running[n].as_ref().unwrap().admin();
+        let mut client = Client::connect(admin).await.unwrap();
+        let metrics = client.get("/metrics", &[("Host", "localhost")]).await;
+        let text = String::from_utf8(metrics.unwrap().body).unwrap();
+        let name = "hashcache_quota_bytes_total{limit=\"day\"} ";
+        let bytes = text.lines().find_map(|line| line.strip_prefix(name));
+        bytes.unwrap().parse().unwrap()
+    }
+
     /// Requests all URLs at box `n`.
     async fn get_all(&self, n: usize, origin: &Origin) {
         for url in urls(origin) {
@@ -131,6 +142,28 @@ fn last_via(request: &RawRequest) -> String {
     let last = via.join(",");
     let last = last.rsplit([',', ' ']).next().unwrap_or_default();
     last.to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_counts_what_members_fetch_and_not_what_they_have_stored() {
+    let limit = "
+        [[limit]]
+        name = \"day\"
+        quota = \"10MiB\"
+        every = \"month\"
+        [[access]]
+        action = \"limit\"
+        limits = [\"day\"]
+    ";
+    let (boxes, origin) = (Boxes::new(limit).await, origin().await);
+    boxes.get_all(0, &origin).await;
+    let fetched = boxes.quota_bytes(0).await;
+    // All of them are counted at the box that the client asked, whoever has fetched them.
+    let content: usize = urls(&origin).iter().map(String::len).sum();
+    assert!(fetched > content as u64, "{fetched}");
+    boxes.get_all(1, &origin).await;
+    assert_eq!(boxes.quota_bytes(1).await, 0);
+    assert_eq!(origin.request_count(), URLS);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache_http::{PROXY_STATUS, Vary, via_names};
-use http::header::{COOKIE, PROXY_AUTHENTICATE, REFERER};
+use http::header::{CACHE_STATUS, COOKIE, PROXY_AUTHENTICATE, REFERER};
 use http::{HeaderMap, HeaderName, Request, StatusCode};
 use tokio::time::{Instant, timeout};
 
@@ -37,6 +37,32 @@ pub(crate) struct Answered {
     pub(crate) next_hop: NextHop,
     /// Number of the hop in the route.
     pub(crate) hop: usize,
+}
+
+impl Answered {
+    /// Whether the response is from the store of another cache of this site, so that it has cost
+    /// nothing of the line: a sibling's, or a member's that calls it a hit.
+    pub(crate) fn is_stored_nearby(&self) -> bool {
+        if !self.next_hop.is_member() {
+            return self.next_hop.is_sibling();
+        }
+        let name = self.next_hop.peer.as_ref().map(|peer| peer.name());
+        name.is_some_and(|name| is_hit_of(name, self.exchange.response.headers()))
+    }
+}
+
+/// Whether the last cache in Cache-Status is this one, and calls the response a hit.
+fn is_hit_of(name: &str, fields: &HeaderMap) -> bool {
+    let mut lines = fields.get_all(CACHE_STATUS).iter();
+    let last = lines.next_back().and_then(|line| line.to_str().ok());
+    let last = last
+        .and_then(|line| line.rsplit(',').next())
+        .unwrap_or_default();
+    let mut said = last.split(';').map(str::trim);
+    let is_its_own = said
+        .next()
+        .is_some_and(|by| by.trim_matches('"').eq_ignore_ascii_case(name));
+    is_its_own && said.any(|said| said == "hit")
 }
 
 /// No hop gave a response.
@@ -448,3 +474,33 @@ fn gives_response(exchange: &UpstreamExchange, withheld: &Withheld) -> bool {
 const HURRIED_CONNECT: Duration = Duration::from_secs(3);
 /// Limit on connecting to a member, which is near.
 const MEMBER_CONNECT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_member_calls_a_response_a_hit_only_in_its_own_name() {
+        let is_hit = |lines: &[&'static str]| {
+            let lines = lines.iter().map(|line| HeaderValue::from_static(line));
+            let fields = lines.map(|line| (CACHE_STATUS, line)).collect();
+            is_hit_of("box-b", &fields)
+        };
+        assert!(is_hit(&["box-b; hit; ttl=376"]));
+        assert!(is_hit(&["origin; fwd=miss", "Box-B; hit"]));
+        assert!(is_hit(&["origin; fwd=miss, \"box-b\"; hit"]));
+        for lines in [
+            &[][..],
+            &["box-b; fwd=uri-miss; stored"],
+            &["box-b; fwd=miss; detail=hit"],
+            &["box-a; hit"],
+            // From the origin.
+            &["box-b; hit", "box-b; fwd=uri-miss"],
+            &["box-b; hit, box-a; fwd=uri-miss"],
+        ] {
+            assert!(!is_hit(lines), "{lines:?}");
+        }
+    }
+}

@@ -18,9 +18,11 @@ pub(crate) type ByteCount = Rc<Received>;
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     bytes: Cell<u64>,
-    /// The limits of the client that pays for them, and the bytes that were charged so far.
+    /// The limits of the client that pays for them, and the bytes that were charged or free so far.
     limits: OnceCell<RequestLimits>,
     charged: Cell<u64>,
+    /// What arrives now has cost nothing of the line.
+    is_free: Cell<bool>,
     link: Cell<Option<LinkUsage>>,
 }
 
@@ -33,12 +35,19 @@ impl Received {
         self.bytes.set(bytes);
         if let Some(limits) = self.limits.get() {
             let charged = self.charged.get();
-            limits.charge(bytes.saturating_sub(charged));
+            if !self.is_free.get() {
+                limits.charge(bytes.saturating_sub(charged));
+            }
             self.charged.set(charged.max(bytes));
         }
     }
 
-    /// Charges all bytes to the quotas of these limits.
+    /// Says whether what arrives from now on has cost nothing of the line.
+    pub(crate) fn set_free(&self, is_free: bool) {
+        self.is_free.set(is_free);
+    }
+
+    /// Charges all bytes to the quotas of these limits, except those that are free.
     pub(crate) fn charge_to(&self, limits: &RequestLimits) {
         let _ = self.limits.set(limits.clone());
     }

@@ -86,6 +86,7 @@ pub(crate) async fn fetch(
             return;
         }
     };
+    byte_count.set_free(answered.is_stored_nearby());
     let response_time = worker.common.now();
     let hints = answered
         .exchange

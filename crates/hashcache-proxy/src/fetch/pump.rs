@@ -263,7 +263,9 @@ impl Transfer {
             &options,
         )
         .await;
-        let response = sent.ok()?.exchange.response;
+        let answered = sent.ok()?;
+        self.byte_count.set_free(answered.is_stored_nearby());
+        let response = answered.exchange.response;
         let content_range = parse_content_range(response.headers())?;
         let (range, length) = (content_range.range?, content_range.complete?);
         let strong = |value: &HeaderValue| EntityTag::parse(value.as_bytes()).is_strong();

@@ -107,7 +107,10 @@ pub(crate) async fn fetch_range(
         Err(failure) => Err(failure.into()),
     };
     let mut exchange = match sent {
-        Ok(answered) => answered.exchange,
+        Ok(answered) => {
+            byte_count.set_free(answered.is_stored_nearby());
+            answered.exchange
+        }
         Err(failed) => {
             worker.metrics.fetched(failed.origin_bytes, 0);
             byte_count.set(byte_count.get() + failed.origin_bytes);

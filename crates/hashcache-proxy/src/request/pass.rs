@@ -98,6 +98,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
             .body_failure()
             .unwrap_or_else(|| send_failed(connection, log_entry, failed))
     })?;
+    log_entry.byte_count().set_free(answered.is_stored_nearby());
     log_entry.set_next_hop(Some(answered.next_hop));
     let exchange = answered.exchange;
     if exchange.upgrade.is_some() && !grants_other_protocol(exchange.response.headers()) {
