@@ -1,18 +1,19 @@
-//! One request to the admin listener of a running proxy, and its response.
+//! One request to the admin listener of a running proxy, its response, and the flags that name it.
 //!
 //! Called by the subcommands `explain`, `healthcheck`, `link`, `list`, `offline`, `purge` and
 //! `top`.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use clap::Args;
 
 use crate::address::reachable;
 use crate::fault::Fault;
-use crate::settings::Effective;
+use crate::settings::{self, Effective, Environment, given_flags};
 
 /// Of a longer response no more is read.
 const RESPONSE_BYTES: usize = 8 << 20;
@@ -27,22 +28,86 @@ const CHANGE_TIME: Duration = Duration::from_secs(60);
 /// How long a view may take: the proxy walks through its store for a part of a list.
 const VIEW_TIME: Duration = Duration::from_secs(60);
 
+/// Flags that name the admin listener of a running proxy.
+#[derive(Args, Clone, Debug)]
+#[group(skip)]
+pub struct AdminArgs {
+    /// Configuration file of the proxy
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Admin address of the proxy [default: from the configuration]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// File with the token, if the proxy needs it [default: from the configuration]
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<String>,
+}
+
+impl AdminArgs {
+    /// The listener that these flags name; what they leave out is taken from the settings.
+    pub fn listener(&self, environment: &Environment) -> anyhow::Result<AdminListener> {
+        let given = given_flags([
+            ("admin", &self.admin),
+            ("admin-token-file", &self.admin_token_file),
+        ]);
+        let effective = settings::load(self.config.as_deref(), given, environment)?;
+        Ok(AdminListener {
+            address: address(&effective)?,
+            token_file: effective.values.admin_token_file,
+            is_token_given: self.admin_token_file.is_some(),
+        })
+    }
+}
+
+/// The admin listener of a running proxy.
+#[derive(Clone, Debug)]
+pub struct AdminListener {
+    pub address: SocketAddr,
+    token_file: Option<PathBuf>,
+    /// Whether a flag of this command names the file.
+    pub is_token_given: bool,
+}
+
+impl AdminListener {
+    /// The token.
+    ///
+    /// # Errors
+    /// No file is configured, or it contains no token.
+    pub fn token(&self) -> anyhow::Result<String> {
+        self.token_if_any()?.ok_or_else(|| {
+            let fault = Fault::new("no token file is configured");
+            let hint =
+                "give the proxy's `--admin-token-file FILE`, or set HASHCACHE_ADMIN_TOKEN_FILE";
+            fault.hint(hint).into()
+        })
+    }
+
+    /// The same; `None`: no file is configured.
+    pub fn token_if_any(&self) -> anyhow::Result<Option<String>> {
+        self.token_file.as_deref().map(read_token).transpose()
+    }
+
+    /// Asks for a change, with JSON as `content`, and with the token. Returns status and content
+    /// of the response.
+    pub fn change(&self, path: &str, content: &str) -> anyhow::Result<(u16, String)> {
+        let fields = format!(
+            "Authorization: Bearer {}\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n",
+            self.token()?,
+            content.len()
+        );
+        let line = format!("POST {path}");
+        let answer = ask(self.address, &line, &fields, content, CHANGE_TIME);
+        answer.with_context(|| cannot_ask(self.address))
+    }
+}
+
 /// The address of the admin listener.
 pub fn address(effective: &Effective) -> anyhow::Result<SocketAddr> {
     effective.values.admin.ok_or_else(|| {
         let fault = Fault::new("the proxy has no admin listener");
         fault.hint("start the proxy with `--admin ADDRESS`").into()
     })
-}
-
-/// The token for changes.
-pub fn token(effective: &Effective) -> anyhow::Result<String> {
-    let Some(file) = &effective.values.admin_token_file else {
-        let fault = Fault::new("no token file is configured");
-        let hint = "give the proxy's `--admin-token-file FILE`, or set HASHCACHE_ADMIN_TOKEN_FILE";
-        return Err(fault.hint(hint).into());
-    };
-    read_token(file)
 }
 
 fn read_token(file: &Path) -> anyhow::Result<String> {
@@ -65,26 +130,32 @@ pub fn view(admin: SocketAddr, target: &str, token: Option<&str>) -> anyhow::Res
     let fields = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
     let fields = fields.unwrap_or_default();
     let answer = ask(admin, &format!("GET {target}"), &fields, "", VIEW_TIME);
-    let (status, content) = answer.with_context(|| {
-        let fault = Fault::new(format!("cannot ask the proxy at {admin}"));
-        fault.hint("is it running? `--admin` names the address of its admin listener")
-    })?;
-    if status == 200 {
-        return Ok(content);
+    match answer.with_context(|| cannot_ask(admin))? {
+        (200, content) => Ok(content),
+        (status, content) => Err(refusal(status, &content).into()),
     }
+}
+
+fn cannot_ask(admin: SocketAddr) -> Fault {
+    let fault = Fault::new(format!("cannot ask the proxy at {admin}"));
+    fault.hint("is it running? `--admin` names the address of its admin listener")
+}
+
+/// What a response with another status than 200 says, and what to do about it.
+pub fn refusal(status: u16, content: &str) -> Fault {
     let said = content.trim();
     let fault = match status {
         // What is wrong with the question.
         400 => Fault::new(said),
         _ => Fault::new(format!("the proxy refused: {said}")),
     };
-    Err(match status {
+    match status {
         401 => fault.hint("use the token file that the proxy uses"),
         403 => fault.hint("start the proxy with `--admin-token-file FILE` too"),
         404 => fault.hint("the proxy may be of an older version"),
+        429 => fault.hint("purge by URL, or use `--everything`: neither needs a ban"),
         _ => fault,
     }
-    .into())
 }
 
 /// A value in a query string: what is neither letter nor digit is percent-encoded.
@@ -96,27 +167,6 @@ pub fn encoded(value: &str) -> String {
         _ => format!("%{byte:02X}"),
     };
     value.bytes().map(byte).collect()
-}
-
-/// Asks for a change, with JSON as `content`. Returns status and content of the response.
-pub fn change(
-    admin: SocketAddr,
-    path: &str,
-    token: &str,
-    content: &str,
-) -> anyhow::Result<(u16, String)> {
-    let fields = format!(
-        "Authorization: Bearer {token}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n",
-        content.len()
-    );
-    ask(
-        admin,
-        &format!("POST {path}"),
-        &fields,
-        content,
-        CHANGE_TIME,
-    )
 }
 
 /// Sends `line` (method and path), `fields` (each with its line end) and `content`. Returns status

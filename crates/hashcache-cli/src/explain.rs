@@ -2,7 +2,6 @@
 //!
 //! Called by `main`. The proxy answers; nothing is fetched, and the store is read without a trace.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
@@ -10,10 +9,10 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::Value;
 
-use crate::admin_client::{address, encoded, token, view};
+use crate::admin_client::{AdminArgs, encoded, view};
 use crate::fault::Fault;
 use crate::output::say;
-use crate::settings::{self, Environment, given_flags};
+use crate::settings::Environment;
 use crate::units::{brief_size, parse_time};
 
 /// Arguments of `hashcache explain`.
@@ -45,34 +44,21 @@ pub struct ExplainArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Configuration file of the proxy
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Admin address of the proxy [default: from the configuration]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
-    /// File with the token, if the proxy has one [default: from the configuration]
-    #[arg(long, value_name = "FILE")]
-    admin_token_file: Option<String>,
+    #[command(flatten)]
+    proxy: AdminArgs,
 }
 
 /// Asks and prints the answer.
 pub fn run(args: &ExplainArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let given = given_flags([
-        ("admin", &args.admin),
-        ("admin-token-file", &args.admin_token_file),
-    ]);
-    let effective = settings::load(args.config.as_deref(), given, environment)?;
-    let admin = address(&effective)?;
+    let proxy = args.proxy.listener(environment)?;
     #[expect(clippy::disallowed_methods, reason = "the command begins here")]
     let now = SystemTime::now();
     let now = now
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
     let target = target(args, now)?;
-    let has_token = effective.values.admin_token_file.is_some();
-    let token = has_token.then(|| token(&effective)).transpose()?;
-    let text = view(admin, &target, token.as_deref())?;
+    let token = proxy.token_if_any()?;
+    let text = view(proxy.address, &target, token.as_deref())?;
     let answer: Value = serde_json::from_str(&text).context("the answer is no JSON")?;
     say(&match args.json {
         true => format!("{answer:#}\n"),

@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::admin_client::ask;
-use crate::fault::Fault;
+use crate::admin_client::{address, ask};
 use crate::output::{NOT_WELL, say};
 use crate::settings::{self, Environment};
 
@@ -60,8 +59,5 @@ pub fn run(args: &HealthArgs, environment: &Environment) -> anyhow::Result<ExitC
 /// The admin address of the settings.
 fn configured(args: &HealthArgs, environment: &Environment) -> anyhow::Result<SocketAddr> {
     let effective = settings::load(args.config.as_deref(), vec![], environment)?;
-    effective.values.admin.ok_or_else(|| {
-        let fault = Fault::new("the proxy has no admin listener");
-        fault.hint("start the proxy with `--admin ADDRESS`").into()
-    })
+    address(&effective)
 }

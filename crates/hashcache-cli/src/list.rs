@@ -5,7 +5,6 @@
 //! Nothing but one part is held in memory.
 
 use std::io::{IsTerminal as _, Write as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -13,8 +12,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
-use crate::admin_client::{address, encoded, token, view};
-use crate::settings::{self, Environment, given_flags};
+use crate::admin_client::{AdminArgs, encoded, view};
+use crate::settings::Environment;
 use crate::units::brief_size;
 
 /// Arguments of `hashcache list`.
@@ -35,32 +34,20 @@ pub struct ListArgs {
     /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
-    /// Configuration file of the proxy
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Admin address of the proxy [default: from the configuration]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
-    /// File with the token [default: from the configuration]
-    #[arg(long, value_name = "FILE")]
-    admin_token_file: Option<String>,
+    #[command(flatten)]
+    proxy: AdminArgs,
 }
 
 /// Lists.
 pub fn run(args: &ListArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let given = given_flags([
-        ("admin", &args.admin),
-        ("admin-token-file", &args.admin_token_file),
-    ]);
-    let effective = settings::load(args.config.as_deref(), given, environment)?;
-    let admin = address(&effective)?;
-    let token = token(&effective)?;
+    let proxy = args.proxy.listener(environment)?;
+    let token = proxy.token()?;
     let mut left = args.limit.unwrap_or(u64::MAX);
     let (mut from, mut examined) = (String::new(), 0);
     let bar = progress_bar();
     while left > 0 {
         let target = target(args.prefix.as_deref(), &from);
-        let text = view(admin, &target, Some(&token))?;
+        let text = view(proxy.address, &target, Some(&token))?;
         let part: Value = serde_json::from_str(&text).context("the answer is no JSON")?;
         let objects = part["objects"].as_array().map_or(&[][..], Vec::as_slice);
         let objects = &objects[..objects

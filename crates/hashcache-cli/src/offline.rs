@@ -2,9 +2,7 @@
 //!
 //! Called by `main`. Asks the admin listener, and with a mode tells it.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -12,10 +10,9 @@ use clap::builder::PossibleValuesParser;
 use hashcache_proxy::Offline;
 use serde_json::{Value, json};
 
-use crate::admin_client::{address, ask, change, token};
-use crate::fault::Fault;
+use crate::admin_client::{AdminArgs, refusal, view};
 use crate::output::say;
-use crate::settings::{self, Environment, given_flags};
+use crate::settings::Environment;
 
 /// Arguments of `hashcache offline`.
 #[derive(Args, Clone, Debug)]
@@ -33,15 +30,8 @@ pub struct OfflineArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Configuration file of the proxy
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Admin address of the proxy [default: from the configuration]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
-    /// File with the token [default: from the configuration]
-    #[arg(long, value_name = "FILE")]
-    admin_token_file: Option<String>,
+    #[command(flatten)]
+    proxy: AdminArgs,
 }
 
 fn modes() -> PossibleValuesParser {
@@ -50,29 +40,14 @@ fn modes() -> PossibleValuesParser {
 
 /// Shows or changes the state.
 pub fn run(args: &OfflineArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let given = given_flags([
-        ("admin", &args.admin),
-        ("admin-token-file", &args.admin_token_file),
-    ]);
-    let effective = settings::load(args.config.as_deref(), given, environment)?;
-    let admin = address(&effective)?;
-    let asked = match &args.mode {
-        None => ask(admin, &format!("GET {PATH}"), "", "", PATIENCE),
-        Some(mode) => {
-            let token = token(&effective)?;
-            change(admin, PATH, &token, &json!({ "mode": mode }).to_string())
-        }
+    let proxy = args.proxy.listener(environment)?;
+    let answer = match &args.mode {
+        None => view(proxy.address, PATH, None)?,
+        Some(mode) => match proxy.change(PATH, &json!({ "mode": mode }).to_string())? {
+            (200, answer) => answer,
+            (status, answer) => return Err(refusal(status, &answer).into()),
+        },
     };
-    let (status, answer) = asked.with_context(|| format!("cannot ask the proxy at {admin}"))?;
-    if status != 200 {
-        let fault = Fault::new(format!("the proxy refused: {}", answer.trim()));
-        return Err(match status {
-            401 => fault.hint("use the token file that the proxy uses"),
-            403 => fault.hint("start the proxy with `--admin-token-file FILE` too"),
-            _ => fault,
-        }
-        .into());
-    }
     let state: Value = serde_json::from_str(&answer).context("the answer is no JSON")?;
     say(&match args.json {
         true => format!("{state}\n"),
@@ -92,7 +67,6 @@ fn told(state: &Value) -> String {
 }
 
 const PATH: &str = "/-/offline";
-const PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

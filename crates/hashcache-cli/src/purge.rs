@@ -3,17 +3,14 @@
 //! Called by `main`. Sends a POST to the admin listener; its address and token are read from the
 //! settings of the proxy.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use serde_json::{Map, Value, json};
 
-use crate::admin_client::{address, change, token};
-use crate::fault::Fault;
+use crate::admin_client::{AdminArgs, refusal};
 use crate::output::say;
-use crate::settings::{self, Environment, Given, given_flags};
+use crate::settings::Environment;
 
 /// Arguments of `hashcache purge`.
 #[derive(Args, Clone, Debug)]
@@ -48,47 +45,22 @@ pub struct PurgeArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Configuration file of the proxy
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Admin address of the proxy [default: from the configuration]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
-    /// File with the token [default: from the configuration]
-    #[arg(long, value_name = "FILE")]
-    admin_token_file: Option<String>,
+    #[command(flatten)]
+    proxy: AdminArgs,
 }
 
 /// Purges.
 pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let effective = settings::load(args.config.as_deref(), args.given(), environment)?;
-    let admin = address(&effective)?;
-    let token = token(&effective)?;
-    let body = args.body().to_string();
-    let (status, answer) = change(admin, "/-/purge", &token, &body)
-        .with_context(|| format!("cannot ask the proxy at {admin}"))?;
-    if status != 200 {
-        let fault = Fault::new(format!("the proxy refused: {}", answer.trim()));
-        return Err(match status {
-            401 => fault.hint("use the token file that the proxy uses"),
-            403 => fault.hint("start the proxy with `--admin-token-file FILE` too"),
-            429 => fault.hint("purge by URL, or use `--everything`: neither needs a ban"),
-            _ => fault,
-        }
-        .into());
-    }
+    let proxy = args.proxy.listener(environment)?;
+    let answer = match proxy.change("/-/purge", &args.body().to_string())? {
+        (200, answer) => answer,
+        (status, answer) => return Err(refusal(status, &answer).into()),
+    };
     say(&if args.json { answer } else { told(&answer) });
     Ok(ExitCode::SUCCESS)
 }
 
 impl PurgeArgs {
-    fn given(&self) -> Vec<Given> {
-        given_flags([
-            ("admin", &self.admin),
-            ("admin-token-file", &self.admin_token_file),
-        ])
-    }
-
     fn body(&self) -> Value {
         let mut body = Map::new();
         let lists = [

@@ -8,7 +8,6 @@ mod screen;
 
 use std::io::{IsTerminal as _, stdout};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
@@ -21,10 +20,10 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use serde_json::Value;
 
 use self::screen::{Shown, draw};
-use crate::admin_client::{address, token, view};
+use crate::admin_client::{AdminArgs, view};
 use crate::fault::Fault;
 use crate::output::say;
-use crate::settings::{self, Environment, given_flags};
+use crate::settings::Environment;
 
 /// Arguments of `hashcache top`.
 #[derive(Args, Clone, Debug)]
@@ -35,15 +34,8 @@ pub struct TopArgs {
     /// Print the figures once, as JSON
     #[arg(long)]
     json: bool,
-    /// Configuration file of the proxy
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Admin address of the proxy [default: from the configuration]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
-    /// File with the token, for a proxy on another machine [default: from the configuration]
-    #[arg(long, value_name = "FILE")]
-    admin_token_file: Option<String>,
+    #[command(flatten)]
+    proxy: AdminArgs,
 }
 
 /// The proxy that is asked.
@@ -56,16 +48,12 @@ struct Watched {
 impl Watched {
     /// Without a readable token file no token is sent: on the same machine the proxy asks for none.
     fn new(args: &TopArgs, environment: &Environment) -> anyhow::Result<Self> {
-        let given = given_flags([
-            ("admin", &args.admin),
-            ("admin-token-file", &args.admin_token_file),
-        ]);
-        let effective = settings::load(args.config.as_deref(), given, environment)?;
-        let token = match args.admin_token_file {
-            Some(_) => Some(token(&effective)?),
-            None => token(&effective).ok(),
+        let proxy = args.proxy.listener(environment)?;
+        let token = match proxy.is_token_given {
+            true => Some(proxy.token()?),
+            false => proxy.token().ok(),
         };
-        let admin = address(&effective)?;
+        let admin = proxy.address;
         Ok(Self { admin, token })
     }
 
