@@ -2,9 +2,9 @@
 //!
 //! Started by `server` on a bound listener, by default on loopback. Answers `/`, `/metrics`,
 //! `/stats`, `/-/links`, `/-/healthy`, `/-/ready` and `/-/offline`, which change nothing;
-//! `/dashboard`, which names sites and clients and needs the token from other machines; and with
-//! the token `/-/explain` and `/-/list`, which say what users have asked for and what rules say of
-//! them, and `POST` to `/-/purge` and `/-/offline`.
+//! `/dashboard` and `/-/view`, which name sites and clients and need the token from other machines;
+//! `/-/explain`, which needs the token where one is configured; and only with the token `/-/list`
+//! and `POST` to `/-/purge` and `/-/offline`.
 //!
 //! Invariants: a page of a foreign site cannot read this through a browser on this machine (DNS
 //! rebinding): Host must be a loopback name, a loopback address or the address of the connection.

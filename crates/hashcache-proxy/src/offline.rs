@@ -246,16 +246,16 @@ fn is_of_line(failure: &Failure) -> bool {
     )
 }
 
-/// So many origins in a row raise a doubt. Many pages load from fewer, so that one page whose
-/// origins are down is no reason.
+/// Failed origins in a row after which the line is probed. Many pages load from fewer origins, so
+/// one page whose origins are all down starts no probe.
 const FAILED_MIN: usize = 5;
-/// Failures count for so long.
+/// Older failures do not count.
 const FAILED_TIME: Duration = Duration::from_secs(120);
-/// So many origins that were reached are remembered, and as many that were refused.
+/// Reached origins that are remembered; as many refused ones.
 const LATEST_MAX: usize = 8;
-/// So many of them may be of one client.
+/// Remembered origins of one client.
 const OF_CLIENT_MAX: usize = 2;
-/// Origins that are probed when there is a doubt.
+/// Origins that are probed after [`FAILED_MIN`] failures.
 const DOUBT_PROBES: usize = 2;
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ pub(crate) struct Common {
     pub(crate) purger: Purger,
     pub(crate) page_groups: PageGroups,
     pub(crate) shares: Arc<Shares>,
-    /// Who has used how much of their quotas and rates.
+    /// The usage of quotas and rates, by client and user.
     pub(crate) limiter: Arc<Limiter>,
     /// Checks of passwords.
     pub(crate) user_checks: Arc<UserChecks>,

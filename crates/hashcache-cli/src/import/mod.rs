@@ -268,7 +268,8 @@ fn remark_acls(draft: &mut Draft, lines: &[Line], acls: &Acls) {
     }
 }
 
-/// Tells of a line that writes out an `acl` whose requests the proxy refuses, or never gets.
+/// Notes a line that defines a built-in `acl` again: `manager`, whose requests the proxy never
+/// gets, or `to_localhost` or `to_linklocal`, whose requests the proxy refuses.
 fn remark_built_in(draft: &mut Draft, line: &Line, kind: &str) {
     let mut values = line.args_from(2).iter();
     match kind == MANAGER || values.all(|word| address::is_local(&word.text)) {

@@ -3,8 +3,8 @@
 //! The hosts of a site are those that `cache_peer_access` allows for its servers, else those that
 //! `http_access` allows and `defaultsite`. Access rules do not work in front of a site.
 //!
-//! Invariant: a line of `http_access` lets every client reach each host of a site. A line that
-//! denies by more than hosts is named with NOT DENIED.
+//! Invariant: a site has a host only if a line of `http_access` lets every client reach it. A line
+//! that denies by more than hosts is named with NOT DENIED.
 
 use std::collections::BTreeSet;
 
@@ -139,7 +139,7 @@ fn read_access<'a>(draft: &mut Draft, lines: &[&'a Line], acls: &Acls) -> Decisi
     Decisions::read(about_hosts.into_iter(), 0, false, acls)
 }
 
-/// Tells what became of lines that allow or deny.
+/// Notes for each line of `http_access` whether it was imported, was not needed, or is missing.
 fn tell(draft: &mut Draft, decisions: &Decisions<'_>) {
     let mut is_over = false;
     for decision in &decisions.all {

@@ -317,7 +317,7 @@ pub static ENTRIES: &[Entry] = &[
         DefaultValue::Unset {
             example: "\"/etc/hashcache/token\"",
         },
-        "File with the token for `hashcache purge` and POST /-/purge",
+        "File with the token for `hashcache purge`, `list`, `offline` and `explain`",
         "At least 16 bytes, not readable by other users. Without it the admin address changes \
          nothing, and other machines cannot see the dashboard. The file is read for each request.",
     ),

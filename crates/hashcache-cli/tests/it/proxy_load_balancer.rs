@@ -1,5 +1,6 @@
-//! The PROXY protocol, from a load balancer and to servers: whose rights and whose log line it is,
-//! and what servers hear. And what a client gets that takes the proxy for a web server.
+//! The PROXY protocol. From a load balancer: access rules and the access log apply to the client
+//! that the header names. To servers: the header names the client. Also: the response to a client
+//! that takes the proxy for a web server.
 
 #![expect(
     clippy::unwrap_used,

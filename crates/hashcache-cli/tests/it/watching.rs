@@ -75,7 +75,8 @@ fn selectors(expression: &str) -> Vec<Selector> {
     found
 }
 
-/// `label="value`, whose last quote may be gone.
+/// Splits `label="value"` into label, operator and value. The closing quote may be missing: `split`
+/// has removed it from all matchers but the last.
 fn matcher(text: &str) -> (String, String, String) {
     let (label, value) = text.split_once('"').expect("a value in quotes");
     let at = label.find(|it| !is_word(it)).expect("an operator");

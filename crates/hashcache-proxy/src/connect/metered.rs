@@ -1,5 +1,5 @@
-//! The upstream side of a tunnel whose client has limits: what comes from it is counted and slowed
-//! down.
+//! The upstream side of a tunnel. Where the client has limits, bytes from the upstream are counted
+//! and slowed down.
 //!
 //! Made by `connect` for each tunnel; without limits it adds one comparison to a read.
 //!

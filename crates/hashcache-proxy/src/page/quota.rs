@@ -2,8 +2,8 @@
 //!
 //! Called by `request::own` for `http://proxy/quota` and for `/quota` of the proxy itself.
 //!
-//! Invariant: it tells about the person who asks, and about nobody else; what all have together is
-//! told to all.
+//! Invariant: the page shows the usage of the requesting client or user only. The usage of a limit
+//! with `per = "all"` is shown to everyone.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! All limits of the process: who has used how much, and what a request may still use.
+//! The usage of all limits, by client and user, and the limits of one request.
 //!
 //! One [`Limiter`] for the process. `permission` asks it for the [`RequestLimits`] of a request
 //! whose rule names limits; other requests never get here. `server` writes the usage to a file.
@@ -32,7 +32,7 @@ use crate::clock::Clock;
 use crate::share::Network;
 use crate::state_file::{Link, open_regular, replace};
 
-/// Who has used how much.
+/// The usage of all limits, by client and user.
 pub(crate) struct Limiter {
     shared: Arc<Shared>,
     cache: Cache,

@@ -173,5 +173,5 @@ const UNSLOWED: u64 = 64 << 10;
 /// What a transfer may go on with when the quota is used up: much of it has been fetched ahead and
 /// is paid for, and a page that has begun should arrive whole.
 const GRACE: u64 = 1 << 20;
-/// The usage beyond the quota at which it may not: a client can have thousands of transfers.
+/// Above this usage beyond the quota every transfer ends: a client can have thousands of them.
 const GRACE_OF_ALL: u64 = 8 << 20;

@@ -66,7 +66,7 @@ impl Usage {
     }
 }
 
-/// Whose usage it is: hashes of the limit's name and of the client or user.
+/// The key of a usage record: hashes of the limit's name and of the client or user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SubjectKey {
     pub(super) limit: LimitHash,

@@ -1,11 +1,11 @@
 //! Requests on a connection to another server that the network has sent here.
 //!
-//! Called by `request`. Host is only what the client says. A program could connect to a server of
-//! its own and name another one, whose URLs would then lead to what this server has sent
-//! (CVE-2009-0801); or name a server that the program itself may not reach. So a name counts only
-//! if it leads to the address that the client had connected to. If it does not, that address
-//! answers, and the store is not used. The access rules must then permit both the name and the
-//! address, and the limits of both hold: neither is known to be what the other says.
+//! Called by `request`. The client chooses the field Host freely. A malicious program could connect
+//! to its own server and send the name of another site. The response of its server would then be
+//! stored under URLs of that site (CVE-2009-0801). Or it could name a server that it may not reach.
+//! So a name counts only if it resolves to the original destination of the connection. If it does
+//! not, the request is sent to that destination, and the store is not used. The access rules must
+//! then permit both the name and the address, and the limits of both hold.
 //!
 //! Invariant: what is stored, or given from the store, is of a name that leads to the original
 //! destination of the connection.

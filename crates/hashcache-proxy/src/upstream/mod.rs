@@ -223,7 +223,7 @@ pub(crate) enum Wanted {
     Stored,
 }
 
-/// Whom a connection tells its server.
+/// The client that a connection's PROXY header names to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announces {
     Nobody,
