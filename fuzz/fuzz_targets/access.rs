@@ -58,10 +58,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(bad.count <= lines as u64 && bad.first.len() <= lines);
         let mut set = NameSet::with_room(all.len());
         assert!(all.iter().all(|(host, reach)| set.insert(host, *reach)));
-        assert!(
-            all.iter()
-                .all(|(host, _)| set.contains(&hashes(host)))
-        );
+        assert!(all.iter().all(|(host, _)| set.contains(&hashes(host))));
         assert!(set.len() <= all.len());
     }
     let Ok(text) = std::str::from_utf8(data) else {

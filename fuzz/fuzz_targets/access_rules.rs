@@ -131,7 +131,13 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn chosen(choices: &mut Choices<'_>) -> Self {
-        let clients = ["10.1.0.5", "10.2.0.5", "192.0.2.5", "2001:db8::5", "fd00::5"];
+        let clients = [
+            "10.1.0.5",
+            "10.2.0.5",
+            "192.0.2.5",
+            "2001:db8::5",
+            "fd00::5",
+        ];
         Self {
             client: parsed(choices.one(&clients)),
             by_default: choices.byte() % 2 == 0,
@@ -154,9 +160,9 @@ impl Case<'_> {
             RuleClients::All => true,
             RuleClients::Local => self.by_default,
             RuleClients::Network(network) => network.contains(self.client),
-            RuleClients::Named(name) => {
-                settings.networks[name].iter().any(|it| it.contains(self.client))
-            }
+            RuleClients::Named(name) => settings.networks[name]
+                .iter()
+                .any(|it| it.contains(self.client)),
         };
         let clients = match &rule.clients {
             Some(clients) => clients.iter().any(is_client),
@@ -207,7 +213,9 @@ impl Case<'_> {
 
 /// Whether a condition is not given, or one of its values fits.
 fn holds<T>(condition: &Option<Vec<T>>, fits: impl FnMut(&T) -> bool) -> bool {
-    condition.as_ref().is_none_or(|values| values.iter().any(fits))
+    condition
+        .as_ref()
+        .is_none_or(|values| values.iter().any(fits))
 }
 
 fn is_at(host: &Host, destination: &Destination) -> bool {
@@ -224,9 +232,7 @@ fn is_at(host: &Host, destination: &Destination) -> bool {
     };
     match destination {
         Destination::Host(wanted) => name == &**wanted,
-        Destination::Below(wanted) => {
-            name == &**wanted || name.ends_with(&format!(".{wanted}"))
-        }
+        Destination::Below(wanted) => name == &**wanted || name.ends_with(&format!(".{wanted}")),
         Destination::Network(network) => forms.iter().any(|it| network.contains(parsed(it))),
     }
 }

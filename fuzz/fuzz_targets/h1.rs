@@ -121,7 +121,11 @@ fn stored(
         RangeAnswer::Parts(ranges) => ranges,
         RangeAnswer::Whole | RangeAnswer::NotSatisfiable => vec![],
     };
-    assert!(ranges.iter().all(|it| it.first <= it.last && it.last < LENGTH));
+    assert!(
+        ranges
+            .iter()
+            .all(|it| it.first <= it.last && it.last < LENGTH)
+    );
     let outcome = evaluate_conditions(request, facts, response, now);
     assert!(outcome == ConditionOutcome::Send || asks.has_condition);
     let mut validation = request.clone();

@@ -18,6 +18,10 @@ mod import {
     pub(crate) mod work;
 }
 
+#[path = "../../crates/hashcache-cli/src/output.rs"]
+#[allow(dead_code, reason = "the command uses the rest")]
+mod output;
+
 use import::address::Addresses;
 use import::{address, lines, values, week};
 

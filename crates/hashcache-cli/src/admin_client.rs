@@ -15,7 +15,7 @@ use crate::address::reachable;
 use crate::fault::Fault;
 use crate::settings::{self, Effective, Environment, given_flags};
 
-/// Of a longer response no more is read.
+/// A longer response is an error.
 const RESPONSE_BYTES: usize = 8 << 20;
 
 /// How long to wait for a connection at most.
@@ -200,14 +200,15 @@ pub fn ask(
     ))
 }
 
-/// The bytes up to the end of the stream, [`RESPONSE_BYTES`] at most.
+/// The bytes up to the end of the stream.
 ///
 /// # Errors
-/// The stream is not over at `deadline`, also if a byte comes now and then.
+/// The stream is not over at `deadline`, also if a byte comes now and then, or has more than
+/// [`RESPONSE_BYTES`].
 fn read_until(deadline: Instant, stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut response = Vec::new();
     let mut buffer = [0; 8192];
-    while response.len() < RESPONSE_BYTES {
+    loop {
         let left = deadline.saturating_duration_since(now());
         if left.is_zero() {
             return Err(io::Error::new(
@@ -217,13 +218,15 @@ fn read_until(deadline: Instant, stream: &mut TcpStream) -> io::Result<Vec<u8>> 
         }
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut buffer) {
-            Ok(0) => break,
+            Ok(0) => return Ok(response),
+            Ok(count) if response.len() + count > RESPONSE_BYTES => {
+                return Err(io::Error::other("the answer is too long"));
+            }
             Ok(count) => response.extend_from_slice(&buffer[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(response)
 }
 
 #[expect(clippy::disallowed_methods, reason = "a command waits in real time")]
@@ -245,7 +248,8 @@ mod tests {
         let admin = listener.local_addr().unwrap();
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            stream.write_all(response.as_bytes()).unwrap();
+            // The client leaves when the response is too long.
+            let _ = stream.write_all(response.as_bytes());
             while drips && stream.write_all(b".").is_ok() {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -268,6 +272,12 @@ mod tests {
             encoded("http://a/?b=c&d é%"),
             "http://a/%3Fb%3Dc%26d%20%C3%A9%25"
         );
+    }
+
+    #[test]
+    fn an_answer_that_is_too_long_is_an_error_and_not_cut() {
+        let long = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(RESPONSE_BYTES));
+        assert!(asked(long.leak(), false).is_err());
     }
 
     #[test]

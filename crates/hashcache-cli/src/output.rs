@@ -1,6 +1,7 @@
 //! Output of all subcommands, and their exit status.
 
 use std::io::Write as _;
+use std::ops::RangeInclusive;
 
 /// Exit status when the data has faults.
 pub const NOT_WELL: u8 = 1;
@@ -13,7 +14,35 @@ pub fn say(text: &str) {
         .and_then(|()| output.flush());
 }
 
+/// `text`, which may come from clients and origins, without what controls a terminal or is not
+/// seen there.
+pub fn printable(text: &str) -> String {
+    let is_invisible = |c: char| INVISIBLE.iter().any(|range| range.contains(&c));
+    let is_odd = |c: char| c.is_control() || is_invisible(c);
+    text.chars()
+        .map(|c| if is_odd(c) { '?' } else { c })
+        .collect()
+}
+
+/// Characters of Unicode that have no width, or change the direction of others.
+const INVISIBLE: [RangeInclusive<char>; 4] = [
+    '\u{61c}'..='\u{61c}',
+    '\u{200b}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{feff}'..='\u{feff}',
+];
+
 /// Writes to standard error; unlike `eprint!` it does not panic when standard error is closed.
 pub fn tell(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_controls_a_terminal_is_not_printed() {
+        assert_eq!(printable("\u{1b}[2J\u{9b}1mé\u{202e}\n"), "?[2J?1mé??");
+    }
 }

@@ -3,8 +3,8 @@
 //! Started by `server` on a bound listener, by default on loopback. Answers `/`, `/metrics`,
 //! `/stats`, `/-/links`, `/-/healthy`, `/-/ready` and `/-/offline`, which change nothing;
 //! `/dashboard` and `/-/view`, which name sites and clients and need the token from other machines;
-//! `/-/explain`, which needs the token where one is configured; and only with the token `/-/list`
-//! and `POST` to `/-/purge` and `/-/offline`.
+//! `/-/explain`, which needs the token from other machines and where one is configured; and only
+//! with the token `/-/list` and `POST` to `/-/purge` and `/-/offline`.
 //!
 //! Invariants: a page of a foreign site cannot read this through a browser on this machine (DNS
 //! rebinding): Host must be a loopback name, a loopback address or the address of the connection.
@@ -170,7 +170,7 @@ impl Admin {
                     None if head.uri.path() == EVENTS => {
                         return Ok::<_, Infallible>(admin.events(&head, client));
                     }
-                    None => match admin.view(&head).await {
+                    None => match admin.view(&head, client).await {
                         Some(view) => view,
                         None => admin.answer(&head, client),
                     },
@@ -223,8 +223,8 @@ impl Admin {
     }
 
     /// The answer to a question about requests or the store, if it is one.
-    async fn view(&self, head: &http::request::Parts) -> Option<Response<Bytes>> {
-        self.views.as_ref()?.answer(head).await
+    async fn view(&self, head: &http::request::Parts, client: IpAddr) -> Option<Response<Bytes>> {
+        self.views.as_ref()?.answer(head, client).await
     }
 
     /// The answer to one request for a page from the client at `client`.

@@ -159,7 +159,9 @@ fn show(question: &InventoryQuestion, object: &WalkedObject, now: UnixTime) -> O
     };
     let field = |name: HeaderName| {
         let value: Option<&http::HeaderValue> = stored.fields.get(name);
-        value.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+        // An origin may send fields of 64 KiB.
+        let begin = |bytes: &[u8]| bytes[..bytes.len().min(FIELD_MAX)].to_vec();
+        value.map(|value| String::from_utf8_lossy(&begin(value.as_bytes())).into_owned())
     };
     Some(json!({
         "url": target.to_string(),
@@ -182,6 +184,8 @@ fn show(question: &InventoryQuestion, object: &WalkedObject, now: UnixTime) -> O
     }))
 }
 
+/// Bytes of a field that are shown: an answer has to fit into memory.
+const FIELD_MAX: usize = 256;
 /// Steps that are taken in a row: so many reads, seldom more.
 const STEPS: usize = 16;
 /// Pauses are so many times as long as the reads before them.

@@ -52,3 +52,12 @@ pub(crate) fn reuse_stored(
         _ => decision,
     }
 }
+
+/// Whether a stale response takes the place of a validation that a quota forbids: if it could stand
+/// in for an unreachable origin, unless the client demands a fresh one.
+pub(crate) fn may_stand_in(facts: &RequestFacts, (forward, on_error): (Forward, OnError)) -> bool {
+    let directives = &facts.directives;
+    let is_demanding =
+        directives.no_cache || directives.max_age.is_some() || directives.min_fresh.is_some();
+    forward == Forward::Stale && on_error != OnError::Fail && !is_demanding
+}

@@ -4,8 +4,9 @@
 //! and `week`.
 
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::rc::Rc;
+
+use crate::output::printable;
 
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,14 +106,12 @@ impl Line {
 /// A text without what a comment or a terminal would not survive, of at most [`PLAIN_MAX`]
 /// characters and an ellipsis.
 pub fn plain(text: &str) -> String {
-    let is_invisible = |c: char| INVISIBLE.iter().any(|range| range.contains(&c));
-    let is_odd = |c: char| c.is_control() || is_invisible(c);
-    let mut chars = text.chars().map(|c| if is_odd(c) { '?' } else { c });
+    let mut chars = text.chars();
     let mut clean: String = chars.by_ref().take(PLAIN_MAX).collect();
     if chars.next().is_some() {
         clean.push_str("...");
     }
-    clean
+    printable(&clean)
 }
 
 /// The lines of `text`, which was read from `file`.
@@ -232,13 +231,6 @@ const SECRETS: [(&str, usize); 12] = [
 const PASSWORDS: [&str; 2] = ["login=", "password="];
 const DAEMON: &str = "daemon:";
 const DATABASE_PARTS: usize = 5;
-/// Characters that change the order of a line or are not seen.
-const INVISIBLE: [RangeInclusive<char>; 4] = [
-    '\u{61c}'..='\u{61c}',
-    '\u{200b}'..='\u{202e}',
-    '\u{2060}'..='\u{206f}',
-    '\u{feff}'..='\u{feff}',
-];
 const MACROS: [(&str, &str); 3] = [
     ("${process_number}", "1"),
     ("${process_name}", "squid"),

@@ -145,7 +145,7 @@ fn figures_of(view: &Value) -> Table<'_> {
         row("requests", &|it| number(it, "requests").to_string()),
         row("saved", &|it| {
             let saved = number(it, "saved_bytes");
-            let part = percent(saved, number(it, "client_bytes"));
+            let part = percent(saved, number(it, "served_bytes"));
             format!("{} ({part})", about_size(saved))
         }),
         row("to clients", &|it| about_size(number(it, "client_bytes"))),
@@ -321,8 +321,8 @@ mod tests {
 
     fn view() -> Value {
         let totals = json!({
-            "requests": 200, "hits": 150, "client_bytes": 4_000_000, "origin_bytes": 1_000_000,
-            "saved_bytes": 3_000_000,
+            "requests": 200, "hits": 150, "client_bytes": 4_000_000, "served_bytes": 4_000_000,
+            "origin_bytes": 1_000_000, "saved_bytes": 3_000_000,
             "kinds": { "memory": { "requests": 150, "bytes": 3_000_000 },
                        "origin": { "requests": 50, "bytes": 1_000_000 } },
         });

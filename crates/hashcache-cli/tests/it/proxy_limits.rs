@@ -222,6 +222,13 @@ async fn a_used_up_quota_does_not_hide_what_may_be_served_stale() {
     }
     until_stored(&proxy, &may, &[]).await;
     use_up(&proxy, &small).await;
+    let arguments = [&*may, "--client=127.0.0.2"];
+    let (explained, _) = explain(&home, proxy.admin, &arguments);
+    let outcome = explained["outcome"].as_str().unwrap();
+    assert_eq!(
+        outcome,
+        "answered from the store, not validated: a quota is used up"
+    );
     let stale = get(&proxy, PUPIL, &may).await;
     assert_eq!((stale.status, stale.body.len()), (200, SIZE));
     let said = stale.field("Cache-Status").unwrap();

@@ -190,7 +190,9 @@ async fn pages_of_the_proxy_itself_save_nothing() {
 #[test]
 fn a_report_without_a_history_says_what_makes_one() {
     let home = Home::new();
-    let outcome = home.hashcache(&["report"], &[]);
+    // Else it would be the one of the machine, for root.
+    let cache = home.path().join("cache.img").display().to_string();
+    let outcome = home.hashcache(&["report"], &[("HASHCACHE_CACHE", &cache)]);
     assert_eq!(outcome.status, Some(2));
     assert!(
         outcome.stderr.contains("there is no history in"),

@@ -32,7 +32,7 @@ pub(super) fn dashboard_refusal(
 fn is_own_origin(fields: &HeaderMap) -> bool {
     let mut origins = fields.get_all(ORIGIN).iter();
     let (Some(origin), None) = (origins.next(), origins.next()) else {
-        return !fields.contains_key(ORIGIN) && !is_cross_site(fields);
+        return !fields.contains_key(ORIGIN) && !is_of_other_origin(fields);
     };
     // Of https if TLS ends in front of us.
     let origin = origin.as_bytes();
@@ -43,15 +43,16 @@ fn is_own_origin(fields: &HeaderMap) -> bool {
     authority
         .zip(host)
         .is_some_and(|(one, other)| one.eq_ignore_ascii_case(other))
-        && !is_cross_site(fields)
+        && !is_of_other_origin(fields)
 }
 
-/// Whether a browser says that a page of another site has caused the request: a frame or an image,
-/// say. A link that its user follows is no danger, but such a page opens as well from its address.
-fn is_cross_site(fields: &HeaderMap) -> bool {
+/// Whether a browser says that a page of another origin has caused the request, for example as a
+/// frame or as an image. A link that the user follows is harmless and is not counted.
+fn is_of_other_origin(fields: &HeaderMap) -> bool {
     let site = fields.get("sec-fetch-site").map(HeaderValue::as_bytes);
     let mode = fields.get("sec-fetch-mode").map(HeaderValue::as_bytes);
-    site == Some(b"cross-site") && mode != Some(b"navigate")
+    let is_own = [None, Some(&b"same-origin"[..]), Some(b"none")].contains(&site);
+    !is_own && mode != Some(b"navigate")
 }
 
 #[cfg(test)]
@@ -145,6 +146,10 @@ mod tests {
             ),
             (
                 &[("host", "localhost:3180"), ("sec-fetch-site", "cross-site")],
+                403,
+            ),
+            (
+                &[("host", "localhost:3180"), ("sec-fetch-site", "same-site")],
                 403,
             ),
             (

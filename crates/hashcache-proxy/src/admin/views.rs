@@ -1,8 +1,10 @@
 //! `GET /-/explain` and `GET /-/list`: questions of operators about requests and the store.
 //!
 //! A list names URLs that people have used, as the access log does, so it needs the token. An
-//! explanation says which URLs are stored and what rules say of users, so it needs the token where
-//! one is configured.
+//! explanation says which URLs are stored and what rules say of users, so it needs the token too,
+//! except on this machine where none is configured.
+
+use std::net::IpAddr;
 
 use bytes::Bytes;
 use http::{Method, Response, StatusCode};
@@ -32,15 +34,21 @@ impl std::fmt::Debug for Views {
 }
 
 impl Views {
-    /// The answer to `head`; `None`: it asks for something else.
-    pub(super) async fn answer(&self, head: &http::request::Parts) -> Option<Response<Bytes>> {
+    /// The answer to `head` of the client at `client`; `None`: it asks for something else.
+    pub(super) async fn answer(
+        &self,
+        head: &http::request::Parts,
+        client: IpAddr,
+    ) -> Option<Response<Bytes>> {
         if head.method != Method::GET {
             return None;
         }
         let query = head.uri.query().unwrap_or_default();
         match head.uri.path() {
             EXPLAIN => {
-                let refusal = self.refusal(head).filter(|_| self.token.is_configured());
+                let is_here = client.to_canonical().is_loopback();
+                let is_free = is_here && !self.token.is_configured();
+                let refusal = self.refusal(head).filter(|_| !is_free);
                 Some(match (refusal, Question::parse(query)) {
                     (Some(refusal), _) => refusal,
                     (None, Ok(question)) => answered(self.explainer.answer(&question).await),

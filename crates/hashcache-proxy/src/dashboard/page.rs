@@ -419,7 +419,8 @@ impl fmt::Display for Host<'_> {
 
 /// Shares side by side; the last one named `free` is grey.
 fn bar(shares: &[(&str, u64)]) -> String {
-    let all: u64 = shares.iter().map(|(_, bytes)| bytes).sum();
+    let bytes = shares.iter().map(|(_, bytes)| *bytes);
+    let all = bytes.fold(0, u64::saturating_add);
     let mut html = "<svg class=bar viewBox=\"0 0 100 8\" preserveAspectRatio=none \
                     aria-hidden=true><rect class=none width=100 height=8 />"
         .to_owned();

@@ -30,8 +30,8 @@ pub(super) fn left(standing: &Standing) -> String {
         let (size, period) = (Size(quota.bytes), quota.period.as_str());
         parts.push(match (is_used_up(standing), quota.end) {
             (true, QuotaEnd::Refuse) => format!(
-                "its {size} per {period} are used up until {ends}; what is stored and fresh is \
-                 still served"
+                "its {size} per {period} are used up until {ends}; stored responses are still \
+                 served"
             ),
             (true, QuotaEnd::Slow(per_second)) => format!(
                 "its {size} per {period} are used up until {ends}; content from origins comes \

@@ -253,9 +253,14 @@ impl Explainer {
         let outcome = match (checks.denied(), checks.used_up(), need) {
             (Some(denied), _, _) => denied,
             (None, _, Need::Nothing) => outcome,
+            (None, Some(_), Need::AnswerOrStored { beyond_quota: true }) => {
+                OUTCOME_QUOTA.to_owned()
+            }
             (None, Some(used_up), _) => used_up.to_owned(),
             (None, None, Need::Answer) if is_cut_off => OUTCOME_OFFLINE.to_owned(),
-            (None, None, Need::AnswerOrStored) if is_cut_off => OUTCOME_UNVALIDATED.to_owned(),
+            (None, None, Need::AnswerOrStored { .. }) if is_cut_off => {
+                OUTCOME_UNVALIDATED.to_owned()
+            }
             (None, None, _) => outcome,
         };
         parts.insert("store".to_owned(), json);
@@ -330,6 +335,7 @@ const OUTCOME_OFFLINE: &str =
     "answered with 504 (offline): all next hops lie behind a line that counts as down";
 const OUTCOME_UNVALIDATED: &str =
     "answered from the store, not validated: all next hops lie behind a line that counts as down";
+const OUTCOME_QUOTA: &str = "answered from the store, not validated: a quota is used up";
 const WHY_OFF: &str = "no `intercept.ca` is set";
 const WHY_RULE: &str = "the access rule has the action `tunnel`";
 const WHY_SELF_TEST: &str = "it is the host of the page that tests whether a device trusts the CA";

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue};
 use serde_json::{Map, Value, json};
 
 use super::{Asked, route};
-use crate::reuse::reuse_stored;
+use crate::reuse::{may_stand_in, reuse_stored};
 use crate::store::{HitSource, StoreLookup, StoredResponse, peek};
 use crate::worker::Common;
 
@@ -30,7 +30,10 @@ pub(super) enum Need {
     /// The proxy itself answers.
     Nothing,
     /// The stored response is served if no next hop can be reached.
-    AnswerOrStored,
+    AnswerOrStored {
+        /// Also if a used-up quota forbids to ask one.
+        beyond_quota: bool,
+    },
     Answer,
 }
 
@@ -214,7 +217,7 @@ fn found(
     StoreView {
         json,
         outcome,
-        need: need(reuse),
+        need: need(facts, reuse),
     }
 }
 
@@ -270,18 +273,17 @@ fn decided(reuse: Reuse) -> (&'static str, String) {
     }
 }
 
-fn need(reuse: Reuse) -> Need {
+fn need(facts: &RequestFacts, reuse: Reuse) -> Need {
     match reuse {
         Reuse::Fresh { .. } | Reuse::Stale { .. } | Reuse::Unsatisfiable => Need::Nothing,
-        Reuse::Validate {
-            on_error: OnError::ServeIfUnreachable | OnError::ServeIfError,
-            ..
-        } => Need::AnswerOrStored,
         Reuse::Validate {
             on_error: OnError::Fail,
             ..
         }
         | Reuse::Miss { .. } => Need::Answer,
+        Reuse::Validate { forward, on_error } => Need::AnswerOrStored {
+            beyond_quota: may_stand_in(facts, (forward, on_error)),
+        },
     }
 }
 

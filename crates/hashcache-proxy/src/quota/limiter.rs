@@ -41,6 +41,8 @@ pub(crate) struct Limiter {
     counts: Mutex<BTreeMap<Box<str>, Arc<LimitCounts>>>,
     save_failures: AtomicU64,
     path: Option<PathBuf>,
+    /// Held while the file is written: a reload and the end write it too.
+    saving: Mutex<()>,
 }
 
 /// Clients and users, those that were here last in front.
@@ -110,6 +112,7 @@ impl Limiter {
             counts: Mutex::default(),
             save_failures: AtomicU64::new(0),
             path,
+            saving: Mutex::default(),
         };
         let known = limiter.path.as_deref().map(read).unwrap_or_default();
         let now = limiter.shared.clock.now().seconds();
@@ -174,6 +177,7 @@ impl Limiter {
         let Some(path) = self.path.as_deref() else {
             return Ok(());
         };
+        let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.shared.is_changed.swap(false, Relaxed) {
             return Ok(());
         }

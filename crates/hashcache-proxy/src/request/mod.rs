@@ -40,8 +40,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use hashcache_http::{
-    Forward, OnError, RequestTarget, Reuse, Scheme, Space, StaleAllowance, asks_for_upgrade,
-    cache_key,
+    Forward, RequestTarget, Reuse, Scheme, Space, StaleAllowance, asks_for_upgrade, cache_key,
 };
 use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -62,6 +61,7 @@ use crate::log_entry::LogEntryBuilder;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, PageReader};
 use crate::permission::{LoginField, Permission, permit};
+use crate::reuse::may_stand_in;
 use crate::settings::Mode;
 use crate::store::{StoreLookup, look_up};
 use crate::upstream::address::check_port;
@@ -316,19 +316,16 @@ async fn answer_unlimited(
     }
 }
 
-/// The step, if a quota allows it. A stale response that could stand in for an unreachable origin
-/// takes the place of a validation that a quota forbids, unless the client demands a fresh one.
+/// The step, if a quota allows it.
 fn within_quota(transaction: &mut Transaction<'_>, next: Next) -> Result<Next, Failure> {
     let limits = transaction.request.limits.as_ref();
     let Some(limits) = limits.filter(|_| next.needs_origin()) else {
         return Ok(next);
     };
-    let directives = &transaction.facts.directives;
-    let is_demanding =
-        directives.no_cache || directives.max_age.is_some() || directives.min_fresh.is_some();
     match next {
-        Next::Validate(selected, Forward::Stale, on_error)
-            if on_error != OnError::Fail && !is_demanding && limits.refuses_origins() =>
+        Next::Validate(selected, forward, on_error)
+            if may_stand_in(&transaction.facts, (forward, on_error))
+                && limits.refuses_origins() =>
         {
             Ok(validate::without_origin(transaction, selected))
         }
