@@ -18,6 +18,7 @@ mod h2spec;
 mod hostile;
 mod levels;
 mod limits;
+mod loop_mount;
 mod median;
 mod members;
 mod memory_limit;

@@ -6,13 +6,11 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::thread;
-use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 
 use crate::cgroup::{Cgroup, limit_kernel_writes};
+use crate::loop_mount::{LoopDevice, Mount, run};
 
 /// See the module's head. Its parts are dropped in this order.
 #[derive(Debug)]
@@ -27,11 +25,11 @@ impl Disk {
     pub fn make(folder: &Path, bytes: u64) -> anyhow::Result<Self> {
         let image = Image::make(folder.join("disk.img"), bytes)?;
         let device = LoopDevice::attach(&image.path)?;
-        let device_path = device.path.as_str();
+        let device_path = device.path();
         // Otherwise the kernel goes on making the file system while the server is measured.
         let at_once = "lazy_itable_init=0,lazy_journal_init=0";
         run("mkfs.ext4", &["-q", "-m", "0", "-E", at_once, device_path])?;
-        let mount = Mount::make(device_path, folder.join("disk"))?;
+        let mount = Mount::make(device_path, "noatime", folder.join("disk"))?;
         Ok(Self {
             mount,
             device,
@@ -41,14 +39,14 @@ impl Disk {
 
     /// Where it is mounted.
     pub fn directory(&self) -> &Path {
-        &self.mount.directory
+        self.mount.directory()
     }
 
     /// Limits the reads, and the writes, of the processes in `group` to so many a second, and the
     /// writes that the kernel does for them: those have a limit of their own.
     pub fn limit(&self, group: &Cgroup, per_second: u32) -> anyhow::Result<()> {
-        group.limit_disk(&self.device.number, per_second)?;
-        limit_kernel_writes(&self.device.number, per_second)
+        group.limit_disk(self.device.number(), per_second)?;
+        limit_kernel_writes(self.device.number(), per_second)
     }
 
     /// Waits until all that was written lies on it.
@@ -69,7 +67,7 @@ impl Drop for Disk {
     fn drop(&mut self) {
         // Fails only if there are no such groups, and then there was no limit. With a limit, the
         // last writes of the file system take minutes.
-        let _ = limit_kernel_writes(&self.device.number, 0);
+        let _ = limit_kernel_writes(self.device.number(), 0);
     }
 }
 
@@ -131,87 +129,8 @@ impl Drop for Image {
     }
 }
 
-#[derive(Debug)]
-struct LoopDevice {
-    path: String,
-    /// `major:minor`, by which cgroups know it.
-    number: String,
-}
-
-impl LoopDevice {
-    fn attach(image: &Path) -> anyhow::Result<Self> {
-        let image = image.display().to_string();
-        let said = run("losetup", &["--show", "-f", "--direct-io=on", &image])?;
-        let mut device = Self {
-            path: said.trim().to_owned(),
-            number: String::new(),
-        };
-        let number = fs::read_to_string(device.directory().join("dev"))
-            .with_context(|| format!("{} is no loop device", device.path))?;
-        device.number = number.trim().to_owned();
-        Ok(device)
-    }
-
-    fn directory(&self) -> PathBuf {
-        Path::new("/sys/block").join(self.path.trim_start_matches("/dev/"))
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        if let Err(error) = run("losetup", &["-d", &self.path]) {
-            eprintln!("campaign: a loop device is left: {error:#}");
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Mount {
-    directory: PathBuf,
-}
-
-impl Mount {
-    fn make(device: &str, directory: PathBuf) -> anyhow::Result<Self> {
-        fs::create_dir_all(&directory)?;
-        let path = directory.display().to_string();
-        run("mount", &["-o", "noatime", device, &path])?;
-        Ok(Self { directory })
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let directory = self.directory.display().to_string();
-        // The kernel needs a moment after the last process has ended.
-        for _ in 0..LEAVE_LOOKS {
-            if run("umount", &[&directory]).is_ok() {
-                return;
-            }
-            thread::sleep(LEAVE_TIME);
-        }
-        eprintln!("campaign: {directory} is still mounted");
-    }
-}
-
-/// Runs a program of the system; what it said.
-fn run(program: &str, words: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new(program)
-        .args(words)
-        .output()
-        .with_context(|| format!("cannot run {program}"))?;
-    ensure!(
-        output.status.success(),
-        "{program} {}: {} (are we root?)",
-        words.join(" "),
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
 /// The unit of `stat`, whatever the disk.
 const SECTOR_BYTES: u64 = 512;
-const LEAVE_LOOKS: u32 = 50;
-const LEAVE_TIME: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {

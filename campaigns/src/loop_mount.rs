@@ -1,0 +1,118 @@
+//! A file as a disk with a file system: loop devices, mounts, and programs of the system.
+//!
+//! Used by the campaigns that need file systems of their own; all of it needs root. Invariant: what
+//! is attached or mounted is removed when it is dropped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+
+/// A file as a block device. It bypasses the page cache of the file.
+#[derive(Debug)]
+pub struct LoopDevice {
+    path: String,
+    /// `major:minor`, by which cgroups know it.
+    number: String,
+}
+
+impl LoopDevice {
+    /// Makes a device of the file `image`.
+    pub fn attach(image: &Path) -> anyhow::Result<Self> {
+        let image = image.display().to_string();
+        let said = run("losetup", &["--show", "-f", "--direct-io=on", &image])?;
+        let mut device = Self {
+            path: said.trim().to_owned(),
+            number: String::new(),
+        };
+        let number = fs::read_to_string(device.directory().join("dev"))
+            .with_context(|| format!("{} is no loop device", device.path))?;
+        device.number = number.trim().to_owned();
+        Ok(device)
+    }
+
+    /// Its path below `/dev`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its `major:minor`.
+    pub fn number(&self) -> &str {
+        &self.number
+    }
+
+    /// Has the kernel sort its requests by their places, as it does for disks that turn.
+    pub fn sort_requests(&self) -> anyhow::Result<()> {
+        let path = self.directory().join("queue/scheduler");
+        fs::write(&path, "mq-deadline").with_context(|| format!("cannot set {}", path.display()))
+    }
+
+    /// Its directory below `/sys`.
+    pub fn directory(&self) -> PathBuf {
+        Path::new("/sys/block").join(self.path.trim_start_matches("/dev/"))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if let Err(error) = run("losetup", &["-d", &self.path]) {
+            eprintln!("campaign: a loop device is left: {error:#}");
+        }
+    }
+}
+
+/// A mounted file system.
+#[derive(Debug)]
+pub struct Mount {
+    directory: PathBuf,
+}
+
+impl Mount {
+    /// Mounts `device` with `options` at `directory`, which is made if it is not there.
+    pub fn make(device: &str, options: &str, directory: PathBuf) -> anyhow::Result<Self> {
+        fs::create_dir_all(&directory)?;
+        let path = directory.display().to_string();
+        run("mount", &["-o", options, device, &path])?;
+        Ok(Self { directory })
+    }
+
+    /// Where it is mounted.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let directory = self.directory.display().to_string();
+        // The kernel needs a moment after the last process has ended.
+        for _ in 0..LEAVE_LOOKS {
+            if run("umount", &[&directory]).is_ok() {
+                return;
+            }
+            thread::sleep(LEAVE_TIME);
+        }
+        eprintln!("campaign: {directory} is still mounted");
+    }
+}
+
+/// Runs a program of the system; what it said.
+pub fn run(program: &str, words: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(program)
+        .args(words)
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
+    ensure!(
+        output.status.success(),
+        "{program} {}: {} (are we root?)",
+        words.join(" "),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+const LEAVE_LOOKS: u32 = 50;
+const LEAVE_TIME: Duration = Duration::from_millis(100);
