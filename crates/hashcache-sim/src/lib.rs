@@ -5,10 +5,13 @@
 //! - `two_level`: a cache in memory before a cache on disk, and what the disk has to do (WebCoSM,
 //!   section 3.1).
 //! - `disk_names`: the disks that can be named.
+//! - `modelled_disk` (feature `fuse`): a disk that is as slow as a model, for a file system on it.
 //!
 //! Used by `hashcache sim` and by campaigns. Invariant: equal traces, settings and seeds give equal
 //! results on every machine.
 
 pub mod disk_names;
+#[cfg(feature = "fuse")]
+pub mod modelled_disk;
 pub mod trace;
 pub mod two_level;
