@@ -16,6 +16,7 @@ mod failures;
 mod followers;
 mod h2spec;
 mod hostile;
+mod layouts;
 mod levels;
 mod limits;
 mod loop_mount;
@@ -116,6 +117,11 @@ enum Command {
     SlowDisk(slow_disk::Args),
     /// Compare reads and writes of a device with those of fio
     DeviceSpeed(device_speed::Args),
+    /// Replay requests through the layouts of WebCoSM on a file system whose disk is modelled
+    Layouts(layouts::Args),
+    /// Replay one layout for `layouts`, which starts this in a process of its own
+    #[command(hide = true)]
+    ReplayLayout(layouts::ReplayLayout),
     /// Take memory for `memory-pressure`, which starts this in a process of its own
     #[command(hide = true)]
     Compete(memory_pressure::Compete),
@@ -135,9 +141,13 @@ fn run() -> anyhow::Result<()> {
     let matches = Cli::command().get_matches();
     let name = matches.subcommand_name().context("no campaign")?;
     let Cli { command, options } = Cli::from_arg_matches(&matches)?;
-    if let Command::Compete(args) = &command {
-        args.take_memory();
-        return Ok(());
+    match &command {
+        Command::Compete(args) => {
+            args.take_memory();
+            return Ok(());
+        }
+        Command::ReplayLayout(args) => return args.replay(),
+        _ => {}
     }
     let mut campaign = Campaign::begin(name, &options)?;
     command.runtime()?.block_on(command.run(&mut campaign))?;
@@ -195,7 +205,10 @@ impl Command {
             Self::Overhead(args) => overhead::run(args, campaign).await,
             Self::SlowDisk(args) => slow_disk::run(args, campaign).await,
             Self::DeviceSpeed(args) => device_speed::run(args, campaign),
-            Self::Compete(_) => unreachable!("it runs before a campaign begins"),
+            Self::Layouts(args) => layouts::run(args, campaign),
+            Self::Compete(_) | Self::ReplayLayout(_) => {
+                unreachable!("they run before a campaign begins")
+            }
         }
     }
 }

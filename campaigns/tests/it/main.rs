@@ -1,6 +1,7 @@
 //! Campaigns whose short form belongs to every test run.
 
 mod failures;
+mod layouts;
 mod members;
 mod squid;
 mod transparent;

@@ -1,0 +1,312 @@
+//! `cargo campaign layouts`: requests per second of each layout of WebCoSM, as their Table 2, on a
+//! file system whose disk is modelled.
+//!
+//! Each measurement has an empty file system on a modelled disk of its own, and a process of its
+//! own in a memory group, whose page cache is limited by that. The disk takes no time; it adds up
+//! how long it would have been at work (module `modelled_disk` of `hashcache-sim`).
+//!
+//! Invariant: all layouts get the same operations, and every content that is read is compared with
+//! what was put.
+
+mod disk;
+mod replay;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail};
+use hashcache::device::DiskModel;
+use hashcache_sim::disk_names;
+use hashcache_sim::layout::Kind;
+use rustix::process::geteuid;
+use serde_json::json;
+
+use crate::campaign::Campaign;
+use crate::cgroup::Cgroup;
+use crate::median::median;
+use crate::report::Verdict;
+use disk::{Disk, FileSystem};
+pub use replay::ReplayLayout;
+use replay::{Job, Outcome, Workload};
+
+/// Arguments of `layouts`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Disks: `1999`, `hdd`, `ssd`, `hdd-5400`, or seeks per second
+    #[arg(long, value_delimiter = ',', default_value = "1999,ssd")]
+    disk: Vec<String>,
+    /// File systems
+    #[arg(long, value_delimiter = ',', default_value = "old,ext4")]
+    file_system: Vec<FileSystem>,
+    /// Workloads
+    #[arg(long, value_delimiter = ',', default_value = "dec")]
+    workload: Vec<Workload>,
+    /// Layouts, by their names in the paper; all by default
+    #[arg(long, value_delimiter = ',')]
+    layout: Vec<Kind>,
+    /// Runs of each, with seeds that follow each other; medians are reported
+    #[arg(long, default_value_t = 3)]
+    runs: u32,
+    /// Seed of the first run
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Requests that are measured, after the cache was filled
+    #[arg(long, default_value_t = 40_000)]
+    requests: usize,
+    /// MiB of the cache on disk
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(8..=65_536))]
+    capacity: u64,
+    /// Watermark above which objects are deleted, in 1/100 of the cache on disk
+    #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u64).range(2..=95))]
+    high: u64,
+    /// MiB that the process may take, page cache included [default: a quarter of the cache on disk,
+    /// at least 32]
+    #[arg(long)]
+    page_cache: Option<u64>,
+    /// KiB above which BUDDY gives an object a file of its own
+    #[arg(long, default_value_t = 128)]
+    threshold: u64,
+    /// Locality buffers
+    #[arg(long, default_value_t = 128)]
+    buffers: usize,
+    /// Reads that LAZY-READS collects
+    #[arg(long, default_value_t = 10)]
+    batch: usize,
+    /// Clients
+    #[arg(long, default_value_t = 100)]
+    clients: usize,
+    /// File of `--workload trace`, in any format that `hashcache sim` reads
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Only try whether each layout returns what was put, with few requests
+    #[arg(long)]
+    short: bool,
+}
+
+/// One table: all layouts in the same circumstances.
+#[derive(Clone, Copy)]
+struct Circumstances<'a> {
+    disk: &'a str,
+    model: DiskModel,
+    file_system: FileSystem,
+    workload: Workload,
+}
+
+/// Measures all, and holds the order on the disk of the paper against that of its Table 2.
+pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
+    let what = "layouts on a modelled disk";
+    if !geteuid().is_root() {
+        campaign.report.skip(what, "needs root");
+        return Ok(());
+    }
+    if let Some(path) = NEEDED.into_iter().find(|path| !Path::new(path).exists()) {
+        campaign.report.skip(what, format!("no {path} here"));
+        return Ok(());
+    }
+    if args.short {
+        return try_all(args, campaign);
+    }
+    for &workload in &args.workload {
+        for disk in &args.disk {
+            for &file_system in &args.file_system {
+                let circumstances = Circumstances {
+                    disk,
+                    model: disk_names::disk(disk)?,
+                    file_system,
+                    workload,
+                };
+                circumstances.table(args, campaign)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One small run of each layout, in which each content that is read is compared.
+fn try_all(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
+    let circumstances = Circumstances {
+        disk: "ssd",
+        model: disk_names::disk("ssd")?,
+        file_system: FileSystem::Ext4,
+        workload: Workload::Dec,
+    };
+    for kind in Kind::ALL {
+        let outcome = circumstances.measure(args, campaign, kind, args.seed)?;
+        let what = format!("{kind}: the disk does what the layout asks for");
+        let detail = format!(
+            "{} objects read, {} written, {} seeks in {} ms",
+            outcome.object_reads,
+            outcome.object_writes,
+            outcome.seeks,
+            outcome.busy_ns / 1_000_000
+        );
+        // Objects that are written fill the page cache several times.
+        let written = outcome.written_bytes >= outcome.object_written_bytes / 2;
+        let worked = outcome.object_reads > 0 && outcome.busy_ns > 0;
+        campaign.report.check(what, written && worked, detail);
+    }
+    Ok(())
+}
+
+impl Circumstances<'_> {
+    fn table(&self, args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
+        let mut medians = vec![];
+        for kind in Kind::ALL {
+            if !args.layout.is_empty() && !args.layout.contains(&kind) {
+                continue;
+            }
+            let mut outcomes = vec![];
+            for run in 0..args.runs {
+                let seed = args.seed + u64::from(run);
+                outcomes.push(self.measure(args, campaign, kind, seed)?);
+            }
+            medians.push((kind, self.tell(campaign, kind, &outcomes)));
+        }
+        if medians.len() == Kind::ALL.len() {
+            self.hold_against_paper(campaign, &medians);
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> String {
+        let (workload, file_system) = (self.workload.name(), self.file_system.name());
+        format!("{workload} {} {file_system}", self.disk)
+    }
+
+    fn measure(
+        &self,
+        args: &Args,
+        campaign: &Campaign,
+        kind: Kind,
+        seed: u64,
+    ) -> anyhow::Result<Outcome> {
+        let capacity = args.capacity << 20;
+        let folder = tempfile::tempdir_in(campaign.folder())?;
+        #[expect(clippy::cast_possible_truncation, reason = "any bits of it will do")]
+        let disk = Disk::make(
+            folder.path(),
+            capacity / 10 * FILE_SYSTEM_TENTHS + DIRECTORIES_BYTES,
+            self.model,
+            seed as u32,
+            self.file_system,
+        )?;
+        let group = Cgroup::memory()?;
+        let page_cache = args.page_cache.unwrap_or((args.capacity / 4).max(32)) << 20;
+        group.limit(page_cache)?;
+        let root = disk.directory().join("cache");
+        std::fs::create_dir(&root)?;
+        let job = Job {
+            layout: kind.name().to_owned(),
+            workload: self.workload,
+            trace: args.trace.clone(),
+            seed,
+            clients: args.clients,
+            measured: args.requests,
+            capacity,
+            watermarks: (args.high, args.high - MARKS_DISTANCE.min(args.high - 1)),
+            memory: capacity / 4,
+            object_max: capacity / 64,
+            unsynced_max: page_cache / 8,
+            threshold: args.threshold << 10,
+            buffers: args.buffers,
+            batch: args.batch,
+            root,
+            figures_file: disk.modelled().figures_file(),
+            cgroup: group.directory().to_owned(),
+        };
+        play(&job).with_context(|| format!("{}: {kind}", self.name()))
+    }
+
+    /// Reports the medians of all figures; that of requests per second.
+    fn tell(&self, campaign: &mut Campaign, kind: Kind, outcomes: &[Outcome]) -> f64 {
+        let mut rates: Vec<f64> = outcomes.iter().map(Outcome::requests_per_second).collect();
+        rates.sort_by(f64::total_cmp);
+        let rate = rates[rates.len() / 2];
+        let per_request = |figure: fn(&Outcome) -> u64| {
+            let requests = median(outcomes, |outcome| outcome.requests);
+            median(outcomes, figure) as f64 / requests as f64
+        };
+        let reads = per_request(|outcome| outcome.reads);
+        let writes = per_request(|outcome| outcome.writes);
+        let seeks = per_request(|outcome| outcome.seeks);
+        let processor = per_request(|outcome| outcome.processor_ns) / 1000.0;
+        let detail = format!(
+            "{rate:.0} requests/s ({:.0} to {:.0}); a request: {reads:.3} reads, {writes:.3} \
+             writes, {seeks:.3} seeks, {processor:.0} µs of processor time",
+            rates[0],
+            rates[rates.len() - 1],
+        );
+        let figures = json!({
+            "workload": self.workload.name(),
+            "disk": self.disk,
+            "model": self.model.to_string(),
+            "file_system": self.file_system.name(),
+            "mkfs": self.file_system.features(),
+            "mount": self.file_system.mount_options(),
+            "layout": kind.name(),
+            "requests_per_second": rate,
+            "published": kind.published(),
+            "runs": outcomes,
+        });
+        let what = format!("{}: {kind}", self.name());
+        campaign
+            .report
+            .figures(what, Verdict::Told, detail, figures);
+        rate
+    }
+
+    /// The order of Table 2, and that the best layout serves ten times as much as `SQUID`.
+    fn hold_against_paper(&self, campaign: &mut Campaign, rates: &[(Kind, f64)]) {
+        let rate_of = |kind| {
+            let found = rates.iter().find(|(it, _)| *it == kind);
+            found.map_or(0.0, |(_, rate)| *rate)
+        };
+        for pair in Kind::ALL.windows(2) {
+            let (slower, faster) = (rate_of(pair[0]), rate_of(pair[1]));
+            let what = format!("{}: {} before {}", self.name(), pair[0], pair[1]);
+            let detail = format!(
+                "{:.2} times as fast; in the paper {:.2}",
+                faster / slower,
+                f64::from(pair[1].published()) / f64::from(pair[0].published())
+            );
+            self.hold(campaign, what, slower < faster, detail);
+        }
+        let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+        let times = best / rate_of(Kind::Squid);
+        let what = format!("{}: the best is 10 times as fast as SQUID", self.name());
+        let detail = format!("{times:.1} times; in the paper 18.3");
+        self.hold(campaign, what, times >= 10.0, detail);
+    }
+
+    /// A row with a bar where disk and file system are as in the paper, else a row without.
+    fn hold(&self, campaign: &mut Campaign, what: String, held: bool, detail: String) {
+        if self.disk == "1999" && self.file_system == FileSystem::Old {
+            campaign.report.check(what, held, detail);
+        } else {
+            let order = if held { "as in the paper" } else { "not so" };
+            campaign.report.tell(what, format!("{order}: {detail}"));
+        }
+    }
+}
+
+/// Replays in a process of its own.
+fn play(job: &Job) -> anyhow::Result<Outcome> {
+    let output = Command::new(std::env::current_exe()?)
+        .arg("replay-layout")
+        .arg(serde_json::to_string(job)?)
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        bail!("the replay ended with {}", output.status);
+    }
+    serde_json::from_slice(&output.stdout).context("the replay did not print its figures")
+}
+
+const NEEDED: [&str; 3] = ["/dev/fuse", "/dev/loop-control", "/sys/fs/cgroup/memory"];
+/// Size of the file system in tenths of the cache on disk: files take up to 4 KiB more than their
+/// contents, and an inode.
+const FILE_SYSTEM_TENTHS: u64 = 16;
+/// For the directories of `SQUID`, which have a block each, and a journal.
+const DIRECTORIES_BYTES: u64 = 64 << 20;
+/// Between the watermarks, in 1/100 of the cache on disk.
+const MARKS_DISTANCE: u64 = 2;
