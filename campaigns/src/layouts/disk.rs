@@ -2,7 +2,8 @@
 //!
 //! FUSE file, loop device, mount, each removed when it is dropped, in the opposite order.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use hashcache::device::{DiskModel, Pace};
 use hashcache_sim::modelled_disk::ModelledDisk;
@@ -16,9 +17,11 @@ pub enum FileSystem {
     Ext4,
     /// The same, but each change of a directory is on the disk before the call returns
     Ext4Dirsync,
-    /// The nearest to the file systems of 1999 that this kernel has: no journal, changes of
-    /// directories at once, directories without an index, and tables of blocks
+    /// The nearest to UFS in 1999 that this kernel has: no journal, changes of directories at once,
+    /// directories without an index, tables of blocks, small groups, directories spread over them
     Old,
+    /// The same with inodes and contents at once, too: UFS wrote inodes so
+    OldSync,
 }
 
 impl FileSystem {
@@ -28,6 +31,7 @@ impl FileSystem {
             Self::Ext4 => "ext4",
             Self::Ext4Dirsync => "ext4-dirsync",
             Self::Old => "old",
+            Self::OldSync => "old-sync",
         }
     }
 
@@ -35,11 +39,25 @@ impl FileSystem {
     pub fn features(self) -> &'static [&'static str] {
         match self {
             Self::Ext4 | Self::Ext4Dirsync => &[],
-            Self::Old => &[
+            // Groups of 8 MiB: cylinder groups of UFS had 16 cylinders.
+            Self::Old | Self::OldSync => &[
                 "-O",
                 "^has_journal,^dir_index,^extent,^64bit,^flex_bg,^metadata_csum,^huge_file",
+                "-g",
+                "2048",
             ],
         }
+    }
+
+    /// Makes the directory `cache`, in which a layout has its files. UFS puts every new directory
+    /// into a group with few others, ext4 only those below a directory that is marked as the top of
+    /// a hierarchy.
+    fn make_root(self, root: &Path) -> anyhow::Result<()> {
+        fs::create_dir(root)?;
+        if matches!(self, Self::Old | Self::OldSync) {
+            run("chattr", &["+T", &root.display().to_string()])?;
+        }
+        Ok(())
     }
 
     /// Options of `mount`.
@@ -47,13 +65,15 @@ impl FileSystem {
         match self {
             Self::Ext4 => "noatime",
             Self::Ext4Dirsync | Self::Old => "noatime,dirsync",
+            Self::OldSync => "noatime,sync",
         }
     }
 }
 
 /// See the module's head. Its parts are dropped in this order.
 pub struct Disk {
-    mount: Mount,
+    root: PathBuf,
+    _mount: Mount,
     _device: LoopDevice,
     modelled: ModelledDisk,
 }
@@ -78,16 +98,19 @@ impl Disk {
         run("mkfs.ext4", &words)?;
         let options = file_system.mount_options();
         let mount = Mount::make(device.path(), options, folder.join("files"))?;
+        let root = mount.directory().join("cache");
+        file_system.make_root(&root)?;
         Ok(Self {
-            mount,
+            root,
+            _mount: mount,
             _device: device,
             modelled,
         })
     }
 
-    /// Where the file system is mounted.
-    pub fn directory(&self) -> &Path {
-        self.mount.directory()
+    /// The directory for the files of a layout.
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     /// The modelled disk.

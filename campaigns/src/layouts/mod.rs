@@ -11,15 +11,20 @@
 mod disk;
 mod replay;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
-use hashcache::device::DiskModel;
+use hashcache::Clock;
+use hashcache::device::{DiskModel, Pace};
 use hashcache_sim::disk_names;
 use hashcache_sim::layout::Kind;
+use hashcache_sim::modelled_disk::ModelledDisk;
 use rustix::process::geteuid;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::campaign::Campaign;
 use crate::cgroup::Cgroup;
@@ -51,7 +56,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Requests that are measured, after the cache was filled
-    #[arg(long, default_value_t = 40_000)]
+    #[arg(long, default_value_t = 20_000)]
     requests: usize,
     /// MiB of the cache on disk
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(8..=65_536))]
@@ -122,8 +127,33 @@ pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Reads here and there on a disk that takes its time.
+fn try_real_time(campaign: &mut Campaign) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir_in(campaign.folder())?;
+    let (model, pace) = (disk_names::disk("1999")?, Pace::Real(Clock::system()));
+    let disk = ModelledDisk::mount(folder.path(), REAL_BYTES, model, pace, 0)?;
+    let file = File::open(disk.disk())?;
+    let begun = Instant::now();
+    for read in 0..REAL_READS {
+        file.read_exact_at(
+            &mut [0; 4096],
+            read * 7919 % REAL_READS * (REAL_BYTES / REAL_READS),
+        )?;
+    }
+    let (waited, figures) = (begun.elapsed(), disk.figures());
+    let detail = format!(
+        "{waited:?} for {:?} in {} seeks",
+        figures.busy, figures.seeks
+    );
+    let what = "a program waits as long as the disk is at work";
+    let held = waited >= figures.busy && figures.reads == REAL_READS;
+    campaign.report.check(what, held, detail);
+    Ok(())
+}
+
 /// One small run of each layout, in which each content that is read is compared.
 fn try_all(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
+    try_real_time(campaign)?;
     let circumstances = Circumstances {
         disk: "ssd",
         model: disk_names::disk("ssd")?,
@@ -193,8 +223,6 @@ impl Circumstances<'_> {
         let group = Cgroup::memory()?;
         let page_cache = args.page_cache.unwrap_or((args.capacity / 4).max(32)) << 20;
         group.limit(page_cache)?;
-        let root = disk.directory().join("cache");
-        std::fs::create_dir(&root)?;
         let job = Job {
             layout: kind.name().to_owned(),
             workload: self.workload,
@@ -210,7 +238,7 @@ impl Circumstances<'_> {
             threshold: args.threshold << 10,
             buffers: args.buffers,
             batch: args.batch,
-            root,
+            root: disk.root().to_owned(),
             figures_file: disk.modelled().figures_file(),
             cgroup: group.directory().to_owned(),
         };
@@ -303,6 +331,9 @@ fn play(job: &Job) -> anyhow::Result<Outcome> {
 }
 
 const NEEDED: [&str; 3] = ["/dev/fuse", "/dev/loop-control", "/sys/fs/cgroup/memory"];
+const REAL_BYTES: u64 = 64 << 20;
+/// A prime, so that the reads go everywhere.
+const REAL_READS: u64 = 31;
 /// Size of the file system in tenths of the cache on disk: files take up to 4 KiB more than their
 /// contents, and an inode.
 const FILE_SYSTEM_TENTHS: u64 = 16;

@@ -3,7 +3,7 @@
 //! - `table3`: what the paper's section 4 measures Foxy with (its Table 3, by Web Polygraph): sizes
 //!   exp(5 KB), 40 % of the requests for objects that were requested before, by zipf(0.6), and four
 //!   servers.
-//! - `dec`: in the proportions of the trace that sections 2 and 3 measure layouts with, which nobody
+//! - `dec`: in the proportions of the trace that sections 2 and 3 measure with, which nobody
 //!   publishes any more (its Table 1: 32 % hits in memory, 4 % reads, 64 % writes). Clients request
 //!   the objects of a page in turn, all of one server. A page is new, or it was requested before:
 //!   each distance back in the order of requests from one page to all is as likely on a scale of
