@@ -42,6 +42,7 @@ use crate::metrics::{
 };
 use crate::peer::Peer;
 use crate::route::{Replies, Route};
+use crate::task::spawn;
 
 /// The queries of the process.
 #[derive(Debug)]
@@ -220,7 +221,7 @@ impl Queries {
             };
             let (queries, peer) = (Arc::clone(self), Arc::clone(peer));
             let subject = Subject::from(target.to_string());
-            tokio::spawn(async move {
+            spawn(async move {
                 let result = queries.clear_at(&peer, &subject).await;
                 queries.htcp_counts.clear_sent(result);
                 tracing::debug!(

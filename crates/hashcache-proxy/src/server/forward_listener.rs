@@ -32,6 +32,7 @@ use crate::log_entry::TunnelEntryBuilder;
 use crate::peer::Peer;
 use crate::route::NextHop;
 use crate::share::Allowance;
+use crate::task::spawn_local;
 use crate::upstream::channel::Channel;
 use crate::wire::Socket;
 use crate::worker::Worker;
@@ -59,7 +60,7 @@ impl ForwardListener {
     pub(super) async fn accept(self, listener: TcpListener, alive: mpsc::Sender<()>) {
         let stopping = self.stopping.clone();
         let serve = |socket, client| {
-            tokio::task::spawn_local(self.clone().serve(socket, client, alive.clone()));
+            spawn_local(self.clone().serve(socket, client, alive.clone()));
         };
         accept_while_serving(listener, stopping, "a forwarded port", serve).await;
     }
