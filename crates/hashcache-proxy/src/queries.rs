@@ -42,6 +42,7 @@ use crate::metrics::{
 };
 use crate::peer::Peer;
 use crate::route::{Replies, Route};
+use crate::sort::sort_by_key;
 use crate::task::spawn;
 
 /// The queries of the process.
@@ -182,9 +183,7 @@ impl Queries {
                 }
             }
         }
-        heard
-            .hits
-            .sort_by_key(|place| peers[*place].round_trip.smoothed());
+        sort_by_key(&mut heard.hits, |place| peers[*place].round_trip.smoothed());
         route.after(&heard)
     }
 
