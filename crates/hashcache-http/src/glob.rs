@@ -11,9 +11,10 @@
 //!
 //! [`Crosses`] says whether `?`, `*` and a `**` elsewhere take a slash.
 //!
-//! `rules` and `site_lifetime` ask for the path of a response that may be stored; the cache key rules
-//! of a site ask for the names of parameters and cookies. The crate `globset` has the same language;
-//! this module is a tenth of the code, because it needs no regular expressions. Tests compare both.
+//! `rules` and `site_lifetime` ask for the path of a response that may be stored; the cache key
+//! rules of a site ask for the names of parameters and cookies. The crate `globset` has the same
+//! language; this module is a tenth of the code, because it needs no regular expressions. Tests
+//! compare both.
 //!
 //! Invariant: a text is matched in time proportional to its length, whatever the pattern.
 //! Cost: most patterns are rejected by their first or last bytes, in a few nanoseconds each. A path
@@ -219,8 +220,8 @@ impl<'a> Matched<'a> {
         }
     }
 
-    /// Adds a count, and the tokens that follow if they match nothing. `before` is the byte that was
-    /// read last.
+    /// Adds a count, and the tokens that follow if they match nothing. `before` is the byte that
+    /// was read last.
     fn insert(&mut self, mut count: usize, before: Option<&u8>) {
         while !std::mem::replace(&mut self.has[count], true) {
             self.counts.push(count);

@@ -1,7 +1,7 @@
 //! Sorts what is short or seldom sorted.
 //!
-//! The sorting functions of the standard library have 5 kB of code for each type and order. Here only
-//! the places of the items are sorted, so the binary has this code once.
+//! The sorting functions of the standard library have 5 kB of code for each type and order. Here
+//! only the places of the items are sorted, so the binary has this code once.
 //!
 //! Cost: a call by pointer for each comparison, and a word of memory for each item.
 

@@ -44,6 +44,10 @@ const FLAGS: [&str; 3] = [
     "-Clink-arg=--icf=all",
 ];
 
+/// The level of link-time optimisation. With `z`, which is the level of the package, functions of
+/// other crates would not be inlined on the way of a request.
+const LINK_LEVEL: &str = "-Copt-level=s";
+
 const NO_ZIG: &str = "no C compiler for musl was found. Install zig, for example with
     python3 -m venv ~/zig && ~/zig/bin/pip install ziglang
 and run this command again with `--zig ~/zig/bin/python-zig`";
@@ -85,7 +89,7 @@ impl Toolchain {
         let variable = target.replace('-', "_");
         let mut command = cargo();
         command
-            .args(["build", "--locked", "--profile", "dist"])
+            .args(["rustc", "--locked", "--profile", "dist"])
             .args(["-p", "hashcache-cli", "--bin", "hashcache"])
             .args(["--target", &target])
             .arg("--config")
@@ -94,7 +98,9 @@ impl Toolchain {
             .arg(format!("target.{target}.rustflags = {:?}", flags()?))
             // The crate `cc` reads these.
             .env(format!("CC_{variable}"), self.compiler(arch)?)
-            .env(format!("AR_{variable}"), self.archiver()?);
+            .env(format!("AR_{variable}"), self.archiver()?)
+            // For the binary alone, after the level of its package.
+            .args(["--", LINK_LEVEL]);
         execute(&mut command)?;
         let built = target_directory().join(target).join("dist/hashcache");
         fs::copy(&built, arch.binary())

@@ -1,4 +1,5 @@
-//! Tests of `glob`: cases of each part of the language, and random patterns compared with `globset`.
+//! Tests of `glob`: cases of each part of the language, and random patterns as `globset` reads
+//! them.
 
 use globset::GlobBuilder;
 use proptest::prelude::*;
@@ -147,8 +148,8 @@ proptest! {
     }
 }
 
-/// Parts of random patterns. No braces that begin with a slash or are empty: `globset` looks for `**`
-/// before it writes out braces.
+/// Parts of random patterns. No braces that begin with a slash or are empty: `globset` looks for
+/// `**` before it writes out braces.
 const PARTS: [&str; 15] = [
     "a", "b", "/", ".", "?", "*", "**/", "/**/", "/**", "[ab]", "[!a]", "[a-b]", "{a,b}",
     "{a*,b?}", r"\*",
