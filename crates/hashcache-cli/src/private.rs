@@ -13,8 +13,8 @@
 //!
 //! A group may read a cache and a token because only the owner can grant that right: we make files
 //! for their owner alone. Root's files are accepted for every user; but root itself accepts no
-//! other user's file, because its owner could change it while root serves from it. `hashcache config
-//! check` as root accepts it: it serves nothing, and a service runs as a user of its own.
+//! other user's file, because its owner could change it while root serves from it. For `hashcache
+//! config check` root accepts it: that serves nothing, and a service runs as a user of its own.
 //!
 //! Invariant: a refused file is not changed. Cost: one `stat` per file.
 
