@@ -35,9 +35,9 @@ fn said(text: &[u8]) -> (Format, Vec<String>) {
 #[test]
 fn a_line_of_squids_log_is_a_request() {
     let (format, said) = said(
-        b"1286536309.586    921 192.168.0.68 TCP_MISS/200 507 GET http://a.test/x - DIRECT/1.2.3.4 text/css\n\
+        b"1286536309.586    9 10.0.0.8 TCP_MISS/200 507 GET http://a.test/x - DIRECT/::1 text/css\n\
           1286536310.000 1 10.0.0.1 TCP_IMS_HIT/304 250 GET http://a.test/x - HIER_NONE/- -\r\n\
-          1286536311.000 1 10.0.0.1 TCP_MISS/200 250 POST http://a.test/y bob HIER_DIRECT/::1 text/html\n\
+          1286536311.000 1 10.0.0.1 TCP_MISS/200 250 POST http://a.test/y bob DIRECT/::1 text/css\n\
           1286536311.000 1 10.0.0.1 TCP_MISS/2 250 GET http://a.test/y - HIER_DIRECT/::1 -\n\
           1286536311.000 1 10.0.0.1 TCP_MISS/200 250 GET http://a.te",
     );
@@ -45,7 +45,7 @@ fn a_line_of_squids_log_is_a_request() {
     assert_eq!(
         said,
         [
-            "1286536309586000 192.168.0.68 http://a.test/x Some(507)  true",
+            "1286536309586000 10.0.0.8 http://a.test/x Some(507)  true",
             "1286536310000000 10.0.0.1 http://a.test/x None  true",
             "1286536311000000 10.0.0.1 http://a.test/y Some(250)  false",
             "4: the status cannot be read",
@@ -57,7 +57,7 @@ fn a_line_of_squids_log_is_a_request() {
 #[test]
 fn a_line_of_a_servers_log_is_a_request() {
     let (format, said) = said(
-        br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET /a b HTTP/1.1" 200 10 "http://t.test/" "A \"B\""
+        br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET /a b HTTP/1.1" 200 10 "http://t/" "\"B\""
 1.2.3.4 - joe smith [17/May/2015:10:05:03 -0100] "GET /c HTTP/1.1" 304 - "-" "A"
 1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET /d HTTP/1.0" 200 -
 1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET /e\"f HTTP/1.0" 404 7
@@ -71,7 +71,7 @@ fn a_line_of_a_servers_log_is_a_request() {
     assert_eq!(
         said,
         [
-            "1431857103000000 1.2.3.4 /a b Some(10) http://t.test/ true",
+            "1431857103000000 1.2.3.4 /a b Some(10) http://t/ true",
             "1431860703000000 1.2.3.4 /c None  true",
             "1431857103000000 1.2.3.4 /d Some(0)  true",
             "1431857103000000 1.2.3.4 /e\"f Some(7)  true",
@@ -266,4 +266,53 @@ fn a_file_of_no_known_format_is_refused() {
         read(b"", Some(Format::Csv)),
         Err(TraceError::Columns)
     ));
+}
+
+/// What `fuzz/fuzz_targets/trace.rs` looks for at length.
+#[test]
+fn lines_with_any_damage_are_requests_or_named_by_their_number() {
+    let samples: [(Format, &[u8]); 6] = [
+        (
+            Format::Squid,
+            b"1.5 1 c TCP_HIT/200 5 GET http://a/ - NONE/- -\n",
+        ),
+        (
+            Format::Combined,
+            b"c - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5 \"r\" \"a\"\n",
+        ),
+        (Format::Bu, b"1.5\tm\t1\t1\thttp://a/\t5\t0.1\n"),
+        (Format::Csv, b"url,bytes\n\"a\"\"b\",5\n"),
+        (Format::Oracle, &[1; 24]),
+        (
+            Format::Har,
+            br#"{"log":{"entries":[{"request":{"url":"u"},"response":{"status":200}}]}}"#,
+        ),
+    ];
+    let mut random = fastrand::Rng::with_seed(1);
+    for n in 0..20_000 {
+        let (format, sample) = samples[n % samples.len()];
+        let mut text = sample.repeat(random.usize(1..4));
+        for _ in 0..random.usize(0..6) {
+            let at = random.usize(..text.len());
+            match random.u8(..4) {
+                0 => text[at] = random.u8(..),
+                1 => text[at] = *random.choice(b" \"\\,\n\r\t-[]{}:/0").unwrap(),
+                2 => text.insert(at, random.u8(..)),
+                _ => text.truncate(at.max(1)),
+            }
+        }
+        let Ok(mut trace) = read(&text, Some(format)) else {
+            continue;
+        };
+        let mut line = 0;
+        while let Some(step) = trace.next().unwrap() {
+            match step {
+                Ok(request) => assert!(!request.name.is_empty(), "{text:?}"),
+                Err(damage) => {
+                    assert!(damage.line > line, "{text:?}");
+                    line = damage.line;
+                }
+            }
+        }
+    }
 }
