@@ -13,7 +13,8 @@
 //!
 //! A group may read a cache and a token because only the owner can grant that right: we make files
 //! for their owner alone. Root's files are accepted for every user; but root itself accepts no
-//! other user's file, because its owner could change it while root serves from it.
+//! other user's file, because its owner could change it while root serves from it. For `hashcache
+//! config check` root accepts it: that serves nothing, and a service runs as a user of its own.
 //!
 //! Invariant: a refused file is not changed. Cost: one `stat` per file.
 
@@ -32,6 +33,15 @@ pub enum Private {
     AuthorityKey,
 }
 
+/// What the files are looked at for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// The proxy will use them.
+    Run,
+    /// `hashcache config check` says whether it could.
+    Check,
+}
+
 impl Private {
     /// Permission bits that it must not have, and the mode that corrects it.
     fn forbidden(self) -> (u32, &'static str) {
@@ -44,10 +54,13 @@ impl Private {
 
     /// Refuses the file at `path` if other users could write or read it. A file that is missing, of
     /// another kind or not accessible is left to the code that opens it.
-    pub fn check(self, path: &Path) -> Result<(), Fault> {
+    pub fn check(self, path: &Path, intent: Intent) -> Result<(), Fault> {
         let user = rustix::process::geteuid().as_raw();
         match fs::metadata(path) {
-            Ok(file) if self.is_of_its_kind(&file) => self.judge(path, &Facts::of(&file), user),
+            Ok(file) if self.is_of_its_kind(&file) => {
+                let facts = Facts::of(&file);
+                self.judge(path, &facts, user_of_proxy(user, &facts, intent))
+            }
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -92,6 +105,15 @@ impl Private {
                  `-o umask=077`"
             ))),
         }
+    }
+}
+
+/// The user that the proxy will run as: this process's, `user`, or for a check by root the one that
+/// has the file.
+fn user_of_proxy(user: u32, file: &Facts, intent: Intent) -> u32 {
+    match intent {
+        Intent::Check if user == 0 => file.owner,
+        Intent::Check | Intent::Run => user,
     }
 }
 
@@ -165,6 +187,19 @@ mod tests {
             let hint = fault.hint.unwrap_or_default();
             assert!(hint.starts_with("`chown 1000 /srv/x`"), "{hint}");
         }
+    }
+
+    #[test]
+    fn root_checks_the_files_of_the_user_of_a_service_and_does_not_serve_from_them() {
+        let file = Facts {
+            owner: US,
+            mode: 0o100_600,
+            is_block_device: false,
+        };
+        let user = |user, intent| user_of_proxy(user, &file, intent);
+        assert_eq!(user(0, Intent::Check), US);
+        assert_eq!(user(0, Intent::Run), 0);
+        assert_eq!(user(US + 1, Intent::Check), US + 1);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use crate::fault::{self, Fault, Faults};
 use crate::logging;
 use crate::open_fault::{Purpose, cannot_open, directory, no_directory};
 use crate::output::{say, tell};
-use crate::private::Private;
+use crate::private::{Intent, Private};
 use crate::settings::{self, Effective, Environment, Source};
 use crate::units::{show_size, show_store_size};
 
@@ -84,7 +84,7 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
             warn!(settings, "changed settings need a restart");
         }
         bound(&mut effective, open_files, cache_size);
-        for_proxy(&effective).map_err(|error| fault::one_line(&error))
+        for_proxy(&effective, Intent::Run).map_err(|error| fault::one_line(&error))
     };
     let announced = effective.clone();
     let listening = |listening: &Listening| {
@@ -96,7 +96,7 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
             AccessLog::None | AccessLog::File(_) => say(&line),
         }
     };
-    let settings = for_proxy(&effective)?;
+    let settings = for_proxy(&effective, Intent::Run)?;
     hashcache_proxy::run(settings, cache, state, supervisor, listening, reload)
         .map_err(cannot_run)?;
     Ok(ExitCode::SUCCESS)
@@ -118,13 +118,13 @@ pub fn start_problems(effective: &Effective, supervisor: &Supervisor) -> Vec<Fau
         if *effective.source("cache") != Source::Default && !directory.exists() {
             problems.push(no_directory(path, &directory));
         }
-        problems.extend(Private::Cache.check(path).err());
+        problems.extend(Private::Cache.check(path, Intent::Check).err());
     }
     if problems.is_empty() {
         let refusals = Cache::preflight(&engine_config_now(effective));
         problems.extend(refusals.iter().map(|error| engine_fault(effective, error)));
     }
-    let settings = match for_proxy(effective) {
+    let settings = match for_proxy(effective, Intent::Check) {
         Ok(settings) => settings,
         Err(error) => {
             problems.extend(fault::all(&error));
@@ -142,7 +142,10 @@ pub fn start_problems(effective: &Effective, supervisor: &Supervisor) -> Vec<Fau
 
 /// What these settings say that is most likely not meant, although the proxy starts with it.
 pub fn start_warnings(effective: &Effective) -> anyhow::Result<Vec<Warning>> {
-    Ok(hashcache_proxy::warnings(&for_proxy(effective)?))
+    Ok(hashcache_proxy::warnings(&for_proxy(
+        effective,
+        Intent::Check,
+    )?))
 }
 
 /// The files of the cache and its state that are not there yet.
@@ -187,16 +190,17 @@ impl Drop for NewFiles {
 }
 
 /// The proxy's share of the settings, with the contents of the files that they name.
-fn for_proxy(effective: &Effective) -> anyhow::Result<Settings> {
+fn for_proxy(effective: &Effective, intent: Intent) -> anyhow::Result<Settings> {
     let values = &effective.values;
     let mut exposed = Vec::new();
     if let Some(token) = &values.admin_token_file {
-        exposed.extend(Private::Token.check(token).err());
+        exposed.extend(Private::Token.check(token, intent).err());
     }
     if let Some(directory) = &values.intercept_ca {
-        exposed.extend(Private::AuthorityDirectory.check(directory).err());
+        exposed.extend(Private::AuthorityDirectory.check(directory, intent).err());
         for key in ["signer.pem", "root.key"] {
-            exposed.extend(Private::AuthorityKey.check(&directory.join(key)).err());
+            let path = directory.join(key);
+            exposed.extend(Private::AuthorityKey.check(&path, intent).err());
         }
     }
     if !exposed.is_empty() {
@@ -337,7 +341,7 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
         }
     }
     for path in paths {
-        Private::Cache.check(path)?;
+        Private::Cache.check(path, Intent::Run)?;
     }
     for setting in without_effect(effective) {
         let policy = effective.values.policy.name();

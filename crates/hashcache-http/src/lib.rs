@@ -70,6 +70,7 @@ mod cache_control;
 mod digest;
 mod exchange;
 mod freshness;
+mod glob;
 mod groups;
 mod heuristic;
 mod invalidate;
@@ -122,6 +123,7 @@ pub use freshness::{
     ADAPTIVE_FIRST, Lifetime, LifetimeSource, confirmed_lifetime, is_heuristically_cacheable,
     lifetime,
 };
+pub use glob::{Crosses, GlobError, Globs};
 pub use groups::{
     CACHE_GROUP_INVALIDATION, CACHE_GROUPS, LABEL_FIELDS, cache_groups, invalidated_groups, labels,
     words,

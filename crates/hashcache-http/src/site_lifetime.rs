@@ -8,12 +8,11 @@
 //! limit only shortens, so nothing here contradicts the origin. Unless the operator says that
 //! cookies do not matter, a response that got its lifetime here is stored for requests without
 //! cookies alone: it may otherwise be made for one user.
-//! Cost: one automaton over the path patterns of the site; no lifetimes, no work.
+//! Cost: a look at the ends of the path patterns of the site; no lifetimes, no work.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use globset::{Candidate, GlobSet, GlobSetBuilder};
 use http::header::{AUTHORIZATION, COOKIE, EXPIRES, HeaderMap, HeaderName, SET_COOKIE};
 use http::{Method, StatusCode};
 use serde::Deserialize;
@@ -22,7 +21,8 @@ use crate::authority::Host;
 use crate::cache_control::ResponseDirectives;
 use crate::date::Seconds;
 use crate::exchange::Exchange;
-use crate::rules::{Crosses, DurationText, Patterns, RuleError, glob};
+use crate::glob::{Crosses, Globs};
+use crate::rules::{DurationText, Patterns, RuleError, add};
 use crate::target::Target;
 use crate::vary::Vary;
 
@@ -41,7 +41,7 @@ pub struct LifetimeSpec {
 #[derive(Clone, Debug, Default)]
 pub struct Lifetimes {
     specs: Vec<LifetimeSpec>,
-    paths: GlobSet,
+    paths: Globs,
     /// The lifetime that each path pattern belongs to; ascending.
     spec_of_path: Vec<usize>,
 }
@@ -61,7 +61,7 @@ impl Lifetimes {
     ///
     /// A pattern that cannot be read, and a lifetime with neither `default` nor `max`.
     pub fn new(specs: Vec<LifetimeSpec>) -> Result<Self, RuleError> {
-        let mut paths = GlobSetBuilder::new();
+        let mut paths = Globs::new();
         let mut spec_of_path = Vec::new();
         for (at, spec) in specs.iter().enumerate() {
             let every = ["/**".to_owned()];
@@ -77,13 +77,10 @@ impl Lifetimes {
                         pattern: pattern.clone(),
                     });
                 }
-                paths.add(glob(pattern, Crosses::DoubleStar)?);
+                add(&mut paths, pattern, Crosses::DoubleStar)?;
                 spec_of_path.push(at);
             }
         }
-        let paths = paths.build().map_err(|error| RuleError::Set {
-            reason: error.to_string(),
-        })?;
         Ok(Self {
             specs,
             paths,
@@ -126,10 +123,7 @@ impl Lifetimes {
         if self.specs.is_empty() {
             return None;
         }
-        let mut matched = Vec::new();
-        self.paths
-            .matches_candidate_into(&Candidate::new(path), &mut matched);
-        let first = matched.into_iter().min()?;
+        let first = self.paths.matches(path).next()?;
         self.specs.get(*self.spec_of_path.get(first)?)
     }
 }

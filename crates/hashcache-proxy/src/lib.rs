@@ -8,6 +8,8 @@ mod failure;
 mod limits;
 mod settings;
 mod share;
+mod sort;
+mod task;
 
 // From the socket to a request.
 mod server;

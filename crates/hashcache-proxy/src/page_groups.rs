@@ -57,6 +57,7 @@ pub(crate) use self::fields::{PageFields, is_html, wants_page};
 use self::fields::{Wanted, is_icon, is_style_or_script};
 use crate::settings::GroupBy;
 use crate::share::Network;
+use crate::sort::sort_by_key;
 
 /// How long after the last object of a page further objects still belong to it.
 const PAGE_OPEN: Duration = Duration::from_secs(2);
@@ -516,7 +517,7 @@ impl OpenPages {
             }
         }
         let mut counts: Vec<(Network, usize)> = counts.into_iter().collect();
-        counts.sort_unstable_by_key(|(_, count)| *count);
+        sort_by_key(&mut counts, |(_, count)| *count);
         let mut clients = HashSet::new();
         for (client, count) in counts {
             let Some(left) = entries.checked_sub(count) else {

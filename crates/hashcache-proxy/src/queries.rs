@@ -42,6 +42,8 @@ use crate::metrics::{
 };
 use crate::peer::Peer;
 use crate::route::{Replies, Route};
+use crate::sort::sort_by_key;
+use crate::task::spawn;
 
 /// The queries of the process.
 #[derive(Debug)]
@@ -181,9 +183,7 @@ impl Queries {
                 }
             }
         }
-        heard
-            .hits
-            .sort_by_key(|place| peers[*place].round_trip.smoothed());
+        sort_by_key(&mut heard.hits, |place| peers[*place].round_trip.smoothed());
         route.after(&heard)
     }
 
@@ -220,7 +220,7 @@ impl Queries {
             };
             let (queries, peer) = (Arc::clone(self), Arc::clone(peer));
             let subject = Subject::from(target.to_string());
-            tokio::spawn(async move {
+            spawn(async move {
                 let result = queries.clear_at(&peer, &subject).await;
                 queries.htcp_counts.clear_sent(result);
                 tracing::debug!(

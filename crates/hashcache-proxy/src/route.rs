@@ -32,6 +32,7 @@ use crate::members::MemberList;
 use crate::peer::learned::Verdict;
 use crate::peer::{Peer, PeerHttps, PeerKind, PeerMisses, PeerSummary};
 use crate::site::live::SiteRequest;
+use crate::sort::sort_by_key;
 use crate::upstream::address::{ConnectPort, Purpose};
 use crate::upstream::prefix::Prefix;
 use crate::upstream::{AbsoluteForm, Endpoint, Wanted};
@@ -760,7 +761,7 @@ impl Routes {
             Order::Rendezvous(members) => return chosen(members.order(request.url().as_bytes())),
             Order::Carp(array) => return chosen(array.order(request.url().as_bytes())),
             // A peer that was never connected to is tried, so that its time becomes known.
-            Order::Fastest => peers.sort_by_key(|peer| peer.health.connect_time()),
+            Order::Fastest => sort_by_key(&mut peers, |peer| peer.health.connect_time()),
         }
         peers
     }
@@ -906,7 +907,7 @@ impl Rule {
                 let round_trip = peer.round_trip.smoothed();
                 round_trip.unwrap_or_else(|| peer.health.connect_time())
             };
-            hits.sort_by_key(|peer| time(peer));
+            sort_by_key(&mut hits, |peer| time(peer));
             let code = HierarchyCode::CdSiblingHit;
             let hits = hits.into_iter().take(SIBLINGS_MAX);
             lookups.hits = hits.map(|peer| sibling_hop(request, peer, code)).collect();

@@ -189,6 +189,10 @@ fn out_of_memory() -> ErrorCode {
 
 /// Level 1 sends up to twice as much, level 9 saves a fifth for three to ten times the time.
 const LEVEL: i32 = 3;
+const _: () = assert!(
+    LEVEL <= 3,
+    "`cargo xtask dist` leaves out what higher levels need"
+);
 /// Windows below this one are for short memory.
 const SMALL_WINDOW_LOG: u32 = 19;
 /// Long-distance matching: entries for 4 MiB at one in 32 positions. Half as many send up to 3 %

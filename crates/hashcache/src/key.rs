@@ -57,6 +57,11 @@ impl KeyHash {
         ((u128::from(self.high) * u128::from(sets)) >> 64) as u64
     }
 
+    /// Eight bytes that differ evenly among keys, also among those of one host's names.
+    pub(crate) fn spread(self) -> [u8; 8] {
+        (self.high ^ self.low).to_be_bytes()
+    }
+
     /// What chooses the device.
     pub(crate) fn device_bits(self) -> u64 {
         self.low & DEVICE_BITS

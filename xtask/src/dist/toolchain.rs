@@ -21,15 +21,32 @@ pub(super) struct Toolchain {
 
 /// C code does not unwind, so it needs no tables for that. And without huge pages, mimalloc takes
 /// 40 MiB less beside the budget of 64 MiB (`cargo campaign memory-limit`).
-const C_FLAGS: &str = "-fno-unwind-tables -fno-asynchronous-unwind-tables -DMI_DEFAULT_ALLOW_THP=0";
+///
+/// The wan codec compresses by level 3 of zstd alone, which has the strategies `fast` and `dfast`.
+/// The others are left out: zstd has a switch for each.
+const C_FLAGS: &str = "-fno-unwind-tables -fno-asynchronous-unwind-tables \
+                       -DMI_DEFAULT_ALLOW_THP=0 \
+                       -DZSTD_EXCLUDE_GREEDY_BLOCK_COMPRESSOR \
+                       -DZSTD_EXCLUDE_LAZY_BLOCK_COMPRESSOR \
+                       -DZSTD_EXCLUDE_LAZY2_BLOCK_COMPRESSOR \
+                       -DZSTD_EXCLUDE_BTLAZY2_BLOCK_COMPRESSOR \
+                       -DZSTD_EXCLUDE_BTOPT_BLOCK_COMPRESSOR \
+                       -DZSTD_EXCLUDE_BTULTRA_BLOCK_COMPRESSOR";
 
-/// What the linker is told.
+/// What rustc and the linker are told.
 ///
 /// Symbols are stripped, which a profile cannot set for single packages. Relocations are in the
 /// compact form, which musl knows. Functions with the same code are kept once: Rust promises no
 /// function an address of its own, and the C code here compares none. (Data is not folded.)
-const LINKER_FLAGS: &str =
-    "['-Cstrip=symbols', '-Clink-arg=--pack-dyn-relocs=relr', '-Clink-arg=--icf=all']";
+const FLAGS: [&str; 3] = [
+    "-Cstrip=symbols",
+    "-Clink-arg=--pack-dyn-relocs=relr",
+    "-Clink-arg=--icf=all",
+];
+
+/// The level of link-time optimisation. With `z`, which is the level of the package, functions of
+/// other crates would not be inlined on the way of a request.
+const LINK_LEVEL: &str = "-Copt-level=s";
 
 const NO_ZIG: &str = "no C compiler for musl was found. Install zig, for example with
     python3 -m venv ~/zig && ~/zig/bin/pip install ziglang
@@ -72,16 +89,18 @@ impl Toolchain {
         let variable = target.replace('-', "_");
         let mut command = cargo();
         command
-            .args(["build", "--locked", "--profile", "dist"])
+            .args(["rustc", "--locked", "--profile", "dist"])
             .args(["-p", "hashcache-cli", "--bin", "hashcache"])
             .args(["--target", &target])
             .arg("--config")
             .arg(format!("target.{target}.linker = 'rust-lld'"))
             .arg("--config")
-            .arg(format!("target.{target}.rustflags = {LINKER_FLAGS}"))
+            .arg(format!("target.{target}.rustflags = {:?}", flags()?))
             // The crate `cc` reads these.
             .env(format!("CC_{variable}"), self.compiler(arch)?)
-            .env(format!("AR_{variable}"), self.archiver()?);
+            .env(format!("AR_{variable}"), self.archiver()?)
+            // For the binary alone, after the level of its package.
+            .args(["--", LINK_LEVEL]);
         execute(&mut command)?;
         let built = target_directory().join(target).join("dist/hashcache");
         fs::copy(&built, arch.binary())
@@ -120,6 +139,30 @@ impl Toolchain {
         let words: Vec<String> = self.zig.iter().map(quote).collect();
         words.join(" ")
     }
+}
+
+/// Flags of rustc. Places of panics name the files of crates without the directory in which this
+/// machine has them: it says nothing, and there are thousands of these names.
+fn flags() -> anyhow::Result<Vec<String>> {
+    let mut flags: Vec<String> = FLAGS.map(str::to_owned).to_vec();
+    for sources in registry_sources()? {
+        flags.push(format!("--remap-path-prefix={}/=", sources.display()));
+    }
+    Ok(flags)
+}
+
+/// The directories in which cargo has the sources of crates, one for each registry; none where all
+/// are vendored.
+fn registry_sources() -> anyhow::Result<Vec<PathBuf>> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
+    let sources = home.context("no CARGO_HOME")?.join("registry/src");
+    if !sources.is_dir() {
+        return Ok(vec![]);
+    }
+    let entries =
+        fs::read_dir(&sources).with_context(|| format!("cannot read {}", sources.display()))?;
+    entries.map(|entry| Ok(entry?.path())).collect()
 }
 
 /// Whether rustc has the standard library for `target`.

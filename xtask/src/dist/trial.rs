@@ -17,6 +17,9 @@ use crate::root;
 /// Releases of Debian that the package is installed on.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 
+/// What a root needs beside Debian to run systemd.
+const SYSTEMD: &str = "systemd,systemd-sysv,dbus";
+
 /// Restarts the binary under load, and tries the package and the image if they were made.
 pub(super) fn run(package: bool, image: bool) -> anyhow::Result<()> {
     let user = output(Command::new("id").arg("-u"))?;
@@ -32,9 +35,11 @@ pub(super) fn run(package: bool, image: bool) -> anyhow::Result<()> {
         let old = deb::build(arch, 1)?;
         let new = deb::build(arch, 2)?;
         for release in RELEASES {
-            let archive = debian(release)?;
-            let mut script = script("deb");
-            execute(script.arg(archive).arg(&old).arg(&new))?;
+            for (name, included) in [("deb", ""), ("systemd", SYSTEMD)] {
+                let archive = debian(release, included)?;
+                let mut script = script(name);
+                execute(script.arg(archive).arg(&old).arg(&new))?;
+            }
         }
         fs::remove_file(new)?;
     }
@@ -46,13 +51,18 @@ pub(super) fn run(package: bool, image: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A minimal root of a Debian release, made once.
-fn debian(release: &str) -> anyhow::Result<PathBuf> {
-    let archive = directory().join(format!("debian-{release}.tar"));
+/// A minimal root of a Debian release with the packages `included`, made once.
+fn debian(release: &str, included: &str) -> anyhow::Result<PathBuf> {
+    let packages = included.replace(',', "-");
+    let archive = directory().join(format!("debian-{release}-{packages}.tar"));
     if !archive.exists() {
         let mut bootstrap = Command::new("mmdebstrap");
         bootstrap.args(["--variant=minbase", release]).arg(&archive);
-        execute(bootstrap.arg("http://deb.debian.org/debian"))?;
+        bootstrap.arg("http://deb.debian.org/debian");
+        if !included.is_empty() {
+            bootstrap.arg(format!("--include={included}"));
+        }
+        execute(&mut bootstrap)?;
     }
     Ok(archive)
 }

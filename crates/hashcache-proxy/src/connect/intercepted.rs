@@ -31,6 +31,7 @@ use crate::intercept::{Handshake, InterceptKind, Interceptor, PEEK_TIME, Reason,
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::quota::RequestLimits;
 use crate::share::ShareReservation;
+use crate::task::spawn_local;
 use crate::upstream::Unverified;
 use crate::upstream::channel::Channel;
 use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, handshake};
@@ -135,7 +136,7 @@ pub(crate) async fn begin(
 }
 
 fn spawn(going: impl Future<Output = ()> + 'static) {
-    tokio::task::spawn_local(going);
+    spawn_local(going);
 }
 
 /// Runs after the 200 was sent.

@@ -27,6 +27,7 @@ use crate::link::chunk_field::ChunkField;
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::permission::Permission;
 use crate::quota::RequestLimits;
+use crate::task::spawn_local;
 use crate::upstream::Upgrade;
 use crate::upstream::address::check_connect_port;
 use crate::upstream::channel::Channel;
@@ -117,7 +118,7 @@ fn carry_chunks(
     let client = connection.cell.upgraded();
     let connection = Rc::clone(connection);
     let open = connection.worker.metrics.tunnel();
-    tokio::task::spawn_local(async move {
+    spawn_local(async move {
         let Ok(client) = client.await else {
             return log_entry.write(&connection.worker, 0, true);
         };
@@ -179,7 +180,7 @@ fn switch<U: Side + 'static>(
     let client = connection.cell.upgraded();
     let connection = Rc::clone(connection);
     let open = connection.worker.metrics.tunnel();
-    tokio::task::spawn_local(async move {
+    spawn_local(async move {
         let (client, upstream) = tokio::join!(client, upstream);
         let (Ok(client), Some(upstream)) = (client, upstream) else {
             return log_entry.write(&connection.worker, 0, true);

@@ -8,6 +8,7 @@ use crate::history::Overview;
 use crate::history::counts::{Counts, Table};
 use crate::history::name::Name;
 use crate::metrics::Live;
+use crate::sort::sort_by_key;
 
 /// The figures of one moment.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ pub(super) fn memory(view: &View) -> [(&'static str, u64); 5] {
 pub(super) fn failing(sites: &Table<Name>) -> Vec<(Name, Counts)> {
     let (mut lines, _) = sites.top(usize::MAX);
     lines.retain(|(_, counts)| counts.failures > 0);
-    lines.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.failures));
+    sort_by_key(&mut lines, |(_, counts)| std::cmp::Reverse(counts.failures));
     lines.truncate(SHOWN_ORIGINS);
     lines
 }
@@ -49,7 +50,9 @@ pub(super) fn failing(sites: &Table<Name>) -> Vec<(Name, Counts)> {
 pub(super) fn slowest(sites: &Table<Name>) -> Vec<(Name, Counts)> {
     let (mut lines, _) = sites.top(usize::MAX);
     lines.retain(|(_, counts)| counts.answered >= ANSWERED_MIN);
-    lines.sort_by_key(|(_, counts)| std::cmp::Reverse(mean_wait_us(counts)));
+    sort_by_key(&mut lines, |(_, counts)| {
+        std::cmp::Reverse(mean_wait_us(counts))
+    });
     lines.truncate(SHOWN_ORIGINS);
     lines
 }

@@ -15,6 +15,7 @@ use super::counters::ByteCount;
 use super::{FetchSpec, fetch};
 use crate::collapse::{Background, Role};
 use crate::quota::RequestLimits;
+use crate::task::spawn_local;
 use crate::worker::Worker;
 
 /// Begins a background validation, unless one is in progress or failed recently, or a quota of
@@ -44,7 +45,7 @@ pub(crate) fn revalidate_in_background(
         byte_count.charge_to(limits);
     }
     let worker = Rc::clone(worker);
-    tokio::task::spawn_local(async move {
+    spawn_local(async move {
         fetch(worker, spec, Some(leader), reply, byte_count).await;
         drop(counted);
     });

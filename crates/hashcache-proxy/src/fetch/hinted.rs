@@ -28,6 +28,7 @@ use crate::link::hints::Hints;
 use crate::route::Siblings;
 use crate::share;
 use crate::store::{ObjectPlace, StoreLookup, look_up};
+use crate::task::spawn_local;
 use crate::worker::Worker;
 
 /// Fetches what the hints name for the page of `spec`, each object in a task of its own.
@@ -70,7 +71,7 @@ pub(super) fn follow(worker: &Rc<Worker>, spec: &FetchSpec, hints: &Hints) {
             cause: Cause::Hint,
         };
         let (worker, counters) = (Rc::clone(worker), Arc::clone(&hints.counters));
-        tokio::task::spawn_local(async move {
+        spawn_local(async move {
             if let Some(fetching) = lacking(&worker, &key, fetching).await {
                 run(worker, fetching, &counters).await;
             }

@@ -18,6 +18,7 @@ use super::spec::FetchSpec;
 use crate::purge::labels_of;
 use crate::store::content::ContentReader;
 use crate::store::{StoredResponse, kept_name};
+use crate::task::spawn_local;
 use crate::worker::Worker;
 
 /// Keeps what the response of `spec` has replaced, in a task of its own; `new` is the digest of the
@@ -50,7 +51,7 @@ pub(super) fn keep_replaced(worker: &Rc<Worker>, spec: &FetchSpec, new: Option<D
     }
     let worker = Rc::clone(worker);
     let name = kept_name(&origin_key(spec.space, &spec.target), content.digest);
-    tokio::task::spawn_local(async move {
+    spawn_local(async move {
         let copied = copy(&worker.cache, (&name, reader), put).await;
         worker.keeps_replaced.set(false);
         if copied.is_none() {

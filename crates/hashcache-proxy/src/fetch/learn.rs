@@ -23,6 +23,7 @@ use tracing::{debug, info};
 use crate::peer::learned::{Begun, Learning, Received, position};
 use crate::peer::{Peer, PeerSummary};
 use crate::route::Route;
+use crate::task::spawn_local;
 use crate::upstream::{Endpoint, RequestBody, ResponseBody, SendOptions};
 use crate::worker::Worker;
 
@@ -47,7 +48,7 @@ pub(crate) async fn learn(worker: Rc<Worker>, peer: Arc<Peer>) {
 pub(super) async fn learn_first(worker: &Rc<Worker>, route: &Route) {
     let waiting = async {
         for peer in route.unlearned() {
-            tokio::task::spawn_local(learn(Rc::clone(worker), Arc::clone(peer)));
+            spawn_local(learn(Rc::clone(worker), Arc::clone(peer)));
         }
         for peer in route.unlearned() {
             peer.learned.tried().await;

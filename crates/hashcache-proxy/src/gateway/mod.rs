@@ -33,12 +33,13 @@ use hashcache::{Cache, Reservation};
 use hashcache_http::{Scheme, UnixTime};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, DuplexStream, ReadBuf, duplex};
 use tokio::net::TcpStream;
-use tokio::task::{AbortHandle, spawn_local};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use self::message::{GatewayRequest, ResponseWriter};
 use crate::failure::Failure;
 use crate::share::{self, Share};
+use crate::task::spawn_local;
 
 pub(crate) use self::gopher_menu::decode;
 

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use crate::access_log::{LogEntry, Outcome, OutcomeClass};
+use crate::sort::sort_by_key;
 
 /// What a line of counts is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -383,7 +384,7 @@ impl<K: Copy + Eq + Hash> Table<K> {
     /// The `most` largest lines, the largest first, and the rest of them all.
     pub fn top(&self, most: usize) -> (Vec<(K, Counts)>, Counts) {
         let mut lines: Vec<_> = self.named.iter().map(|(name, it)| (*name, *it)).collect();
-        lines.sort_unstable_by_key(|(_, counts)| std::cmp::Reverse(counts.rank()));
+        sort_by_key(&mut lines, |(_, counts)| std::cmp::Reverse(counts.rank()));
         let mut rest = self.rest;
         for (_, counts) in lines.drain(most.min(lines.len())..) {
             rest.add(&counts);

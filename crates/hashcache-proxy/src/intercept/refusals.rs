@@ -24,6 +24,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::sort::sort_by_key;
+
 /// One program on one client, and the host that it wants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientProgram {
@@ -114,7 +116,7 @@ impl Refusals {
     pub(crate) fn refusers(&self, most: usize, now: Instant) -> (usize, Vec<Refuser>) {
         let rows = self.rows();
         let mut learned: Vec<_> = rows.iter().filter(|(_, row)| row.is_learned(now)).collect();
-        learned.sort_by_key(|(_, row)| std::cmp::Reverse(row.touched));
+        sort_by_key(&mut learned, |(_, row)| std::cmp::Reverse(row.touched));
         let shown = learned.iter().take(most).map(|(program, row)| Refuser {
             client: program.client,
             host: program.host.clone(),

@@ -25,6 +25,7 @@ use super::identity::NameSecret;
 use super::pin::Pin;
 use super::sent_to::SentTo;
 use crate::share::Network;
+use crate::sort::sort_by_key;
 
 /// The link listener of the configuration in effect.
 #[derive(Debug)]
@@ -179,7 +180,7 @@ impl Children {
             .iter()
             .map(|(pin, counters)| (*pin, is_up(pin), Arc::clone(counters)))
             .collect();
-        seen.sort_by_key(|(pin, ..)| *pin);
+        sort_by_key(&mut seen, |(pin, ..)| *pin);
         seen
     }
 

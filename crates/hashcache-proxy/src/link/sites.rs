@@ -13,6 +13,8 @@ use std::sync::{Mutex, PoisonError};
 use hashcache_wan::stats::Totals;
 use serde_json::{Value, json};
 
+use crate::sort::sort_by_key;
+
 /// Bytes of content and of frames, by host.
 #[derive(Debug, Default)]
 pub(crate) struct SiteSavings(Mutex<HashMap<Box<str>, Bytes>>);
@@ -54,7 +56,9 @@ impl SiteSavings {
             .iter()
             .map(|(host, bytes)| (&**host, *bytes))
             .collect();
-        hosts.sort_unstable_by_key(|(host, bytes)| (std::cmp::Reverse(bytes.saved()), *host));
+        sort_by_key(&mut hosts, |(host, bytes)| {
+            (std::cmp::Reverse(bytes.saved()), *host)
+        });
         let top = hosts.into_iter().take(TOP).map(|(host, bytes)| {
             json!({
                 "host": host,

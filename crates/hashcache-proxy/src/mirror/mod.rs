@@ -33,6 +33,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use hashcache_http::{Origin, Space, Target, TargetError};
 
+use crate::sort::sort_by_key;
+
 pub(crate) use content::{REWRITING_BYTES, Rewriting};
 pub(crate) use fields::{
     LinkRewriting, ask_plainly, coding, rewrite_fields, take_out_of_request, translate_conditions,
@@ -340,7 +342,7 @@ impl Mirrors {
         let mut numbered = Vec::with_capacity(mirrors.len());
         let mut taken = std::collections::BTreeSet::new();
         let mut sorted: Vec<&Mirror> = mirrors.iter().collect();
-        sorted.sort_by(|one, other| one.name.cmp(&other.name));
+        sort_by_key(&mut sorted, |mirror| &mirror.name);
         for mirror in sorted {
             // By name and not by position: stored responses of a mirror must stay its own when
             // another mirror is added before it.

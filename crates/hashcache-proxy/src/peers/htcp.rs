@@ -31,6 +31,7 @@ use crate::metrics::{ClearResult, HtcpAnswer, HtcpIgnored};
 use crate::peer::Peer;
 use crate::queries::{Queries, REMEMBERED, check, message};
 use crate::settings::Mode;
+use crate::task::spawn;
 use crate::worker::Common;
 
 /// Receives until the task is ended. `is_ending` says whether clients are no longer accepted.
@@ -185,7 +186,7 @@ impl Receiver {
         match self.answerer.begin((from, specifier.uri), fields).await {
             Begun::Answer(answer) => asker.answer(answer),
             Begun::Reading(reading) => {
-                tokio::spawn(async move { asker.answer(reading.await) });
+                spawn(async move { asker.answer(reading.await) });
             }
         }
     }

@@ -22,6 +22,7 @@ use crate::client_access::ClientAccess;
 use crate::metrics::Unanswered;
 use crate::peer::{Peer, PeerMisses, PeerSummary};
 use crate::queries::{Queries, REMEMBERED};
+use crate::task::spawn;
 use crate::worker::Common;
 
 /// The socket at `address`.
@@ -94,7 +95,7 @@ pub(crate) async fn serve(
                     Begun::Reading(reading) => {
                         let (queries, url) = (Arc::clone(&queries), query.url().to_vec());
                         let number = query.number();
-                        tokio::spawn(async move {
+                        spawn(async move {
                             let answer = reading.await;
                             if let Ok(query) = Query::new(number, &url) {
                                 reply(&queries, &peer, query, (from, answer));

@@ -30,6 +30,7 @@ use super::usage::{FILE_BYTES_MAX, LimitHash, RECORDS_MAX, Subject, SubjectKey, 
 use super::usage::{decode, encode};
 use crate::clock::Clock;
 use crate::share::Network;
+use crate::sort::sort_by_key;
 use crate::state_file::{Link, open_regular, replace};
 
 /// The usage of all limits, by client and user.
@@ -293,7 +294,7 @@ impl Subjects {
                 idle.push((state.usage().current_bytes(now), *key));
             }
         }
-        idle.sort_by_key(|(bytes, _)| *bytes);
+        sort_by_key(&mut idle, |(bytes, _)| *bytes);
         idle.truncate((self.by_key.len() / FORGOTTEN_PART).max(1));
         self.forgotten
             .retain(|_, usage| usage.current_bytes(now) > 0);

@@ -26,6 +26,7 @@ use crate::fetch::counters::ByteCount;
 use crate::fetch::range_fetch::{RangeFetchSpec, fetch_range};
 use crate::in_flight_ranges::{AwaitedRange, ClaimOutcome, RangeStage, claim_end};
 use crate::store::content::{ContentReader, Payers};
+use crate::task::spawn_local;
 use crate::worker::Worker;
 
 /// A part of a response's content.
@@ -178,7 +179,7 @@ impl Assembly {
             Ok(ClaimOutcome::Leader(claim, awaited)) => {
                 let (worker, spec) = (Rc::clone(&self.worker), Rc::clone(&self.spec));
                 let byte_count = Rc::clone(&self.byte_count);
-                tokio::task::spawn_local(fetch_range(worker, spec, *claim, byte_count));
+                spawn_local(fetch_range(worker, spec, *claim, byte_count));
                 Ok(Some((awaited, Prepared::Asked)))
             }
             Err(error) => {

@@ -27,6 +27,7 @@ use crate::fetch::{self, Cause, Extent, Fetched, SelectedResponse};
 use crate::metrics::Limit;
 use crate::share;
 use crate::store::{ObjectPlace, StoreLookup, look_up};
+use crate::task::spawn_local;
 
 /// Follows another request's fetch, or returns the fetch to begin.
 pub(super) async fn miss(
@@ -180,7 +181,7 @@ pub(super) async fn begin(
     ));
     let size = size_of_val(&*fetching) as u64;
     debug_assert!(size <= FETCH_BYTES, "{size} bytes");
-    tokio::task::spawn_local(async move {
+    spawn_local(async move {
         fetching.await;
         drop(memory);
     });

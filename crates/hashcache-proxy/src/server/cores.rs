@@ -48,6 +48,7 @@ use crate::request;
 use crate::request::memory_hit::MemoryHits;
 use crate::settings::{Settings, Speaks};
 use crate::share::Allowance;
+use crate::task::spawn_local;
 use crate::upstream::announced::ClientEnds;
 use crate::wire::{self, ClientBody, Ending, Http2Kind, Protocol, Socket};
 use crate::worker::{Common, Worker};
@@ -95,7 +96,7 @@ impl Core {
             forwards,
         } = sockets;
         let tally = Tally::new(Arc::clone(&self.history));
-        tokio::task::spawn_local(Rc::clone(&tally).keep());
+        spawn_local(Rc::clone(&tally).keep());
         let worker = Worker::new(
             Arc::clone(&self.common),
             self.cache.clone(),
@@ -104,12 +105,12 @@ impl Core {
             (Arc::clone(&self.metrics), tally),
         );
         if number == 0 {
-            tokio::task::spawn_local(probe_peers(Rc::clone(&worker)));
-            tokio::task::spawn_local(check_origins(Rc::clone(&worker)));
-            tokio::task::spawn_local(probe_line(Rc::clone(&worker)));
+            spawn_local(probe_peers(Rc::clone(&worker)));
+            spawn_local(check_origins(Rc::clone(&worker)));
+            spawn_local(probe_line(Rc::clone(&worker)));
         }
         if let Some(pulse) = self.pulse.take() {
-            tokio::task::spawn_local(pulse.answer());
+            spawn_local(pulse.answer());
         }
         let core = Rc::new(self);
         // Connections and listeners hold a sender each; when the last is dropped, the core can end.
@@ -119,7 +120,7 @@ impl Core {
                 Ok(listener) => {
                     let (core, worker, alive) =
                         (Rc::clone(&core), Rc::clone(&worker), alive.clone());
-                    tokio::task::spawn_local(core.accept(listener, speaks, worker, alive));
+                    spawn_local(core.accept(listener, speaks, worker, alive));
                 }
                 Err(error) => error!(%error, "listener not opened"),
             }
@@ -133,7 +134,7 @@ impl Core {
             };
             match TcpListener::from_std(listener) {
                 Ok(listener) => {
-                    tokio::task::spawn_local(children.accept(listener, alive.clone()));
+                    spawn_local(children.accept(listener, alive.clone()));
                 }
                 Err(error) => error!(%error, "link listener not opened"),
             }
@@ -148,7 +149,7 @@ impl Core {
             };
             match TcpListener::from_std(listener) {
                 Ok(listener) => {
-                    tokio::task::spawn_local(forwarding.accept(listener, alive.clone()));
+                    spawn_local(forwarding.accept(listener, alive.clone()));
                 }
                 Err(error) => error!(%error, "forwarded port not opened"),
             }
@@ -177,7 +178,7 @@ impl Core {
             let core = Rc::clone(&self);
             let addr = ClientAddr { client, speaks };
             let connection = core.connection(socket, addr, Rc::clone(&worker), alive.clone());
-            tokio::task::spawn_local(connection);
+            spawn_local(connection);
         };
         accept_while_serving(listener, stopping, "a client", serve).await;
     }
@@ -282,7 +283,7 @@ impl Core {
         drop(first);
         let ending = if let Some(destination) = tls_destination {
             let serving = transparent::serve(Rc::new(connection), socket, destination);
-            tokio::task::spawn_local(serving);
+            spawn_local(serving);
             Ending::Upgraded
         } else {
             let serving = serve(socket, protocol, connection, stopping);

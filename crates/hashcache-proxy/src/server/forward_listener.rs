@@ -32,6 +32,8 @@ use crate::log_entry::TunnelEntryBuilder;
 use crate::peer::Peer;
 use crate::route::NextHop;
 use crate::share::Allowance;
+use crate::sort::sort_by_key;
+use crate::task::spawn_local;
 use crate::upstream::channel::Channel;
 use crate::wire::Socket;
 use crate::worker::Worker;
@@ -59,7 +61,7 @@ impl ForwardListener {
     pub(super) async fn accept(self, listener: TcpListener, alive: mpsc::Sender<()>) {
         let stopping = self.stopping.clone();
         let serve = |socket, client| {
-            tokio::task::spawn_local(self.clone().serve(socket, client, alive.clone()));
+            spawn_local(self.clone().serve(socket, client, alive.clone()));
         };
         accept_while_serving(listener, stopping, "a forwarded port", serve).await;
     }
@@ -146,7 +148,7 @@ impl ForwardListener {
         let linked = linked.filter_map(|peer| Some((peer, peer.link.as_ref()?)));
         let mut parents: Vec<_> = linked.collect();
         // In the order of the configuration, those that are connected first.
-        parents.sort_by_key(|(_, link)| !link.is_up());
+        sort_by_key(&mut parents, |(_, link)| !link.is_up());
         let mut failed = Failure::NoRoute;
         for (peer, link) in parents {
             match self.open_by((peer, link), allowance).await {

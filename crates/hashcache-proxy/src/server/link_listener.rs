@@ -34,6 +34,7 @@ use crate::link::children::Entered;
 use crate::link::pin::Pin;
 use crate::link::{self, STREAMS, TURN_TIME, Windows};
 use crate::share::{Allowance, Network};
+use crate::task::spawn_local;
 use crate::wire::{
     self, HTTP_2_BYTES, Http2Kind, Protocol, Socket, TLS_BYTES, link_bytes, link_handshake,
 };
@@ -58,7 +59,7 @@ impl LinkListener {
             let connection =
                 self.clone()
                     .connection(socket, client, Rc::clone(&limits), alive.clone());
-            tokio::task::spawn_local(connection);
+            spawn_local(connection);
         };
         accept_while_serving(listener, stopping, "a child", serve).await;
     }

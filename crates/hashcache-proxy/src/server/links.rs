@@ -16,7 +16,7 @@ use hashcache::Cache;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, spawn_local};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
@@ -26,6 +26,7 @@ use crate::link::parent::{ParentLink, advice};
 use crate::link::{SLOW_START_ADVICE, slow_start_after_idle};
 use crate::metrics::links::{LinkFigure, LinkView};
 use crate::peer::{Peer, PeerKind};
+use crate::task::spawn_local;
 use crate::upstream::Upstream;
 use crate::upstream::linked::{LinkEnd, OpenedLink};
 use crate::worker::Common;

@@ -84,6 +84,7 @@ use crate::quota::Limiter;
 use crate::settings::{Listen, Settings, StateFiles};
 use crate::share::Shares;
 use crate::site::live::LiveSites;
+use crate::task::spawn;
 use crate::upstream::dns::{DnsCache, NameServers};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::tls::Trust;
@@ -362,14 +363,14 @@ pub fn run<E: fmt::Display>(
     {
         let (shared, stage) = (Arc::clone(&common), stopping.clone());
         let is_ending = move || *stage.borrow() != Stage::Serving;
-        runtime.spawn(peers::keep_summary(shared, cache.clone(), is_ending));
+        spawn(peers::keep_summary(shared, cache.clone(), is_ending));
     }
-    runtime.spawn(list_refresh::keep_lists(Arc::clone(&common), cache.clone()));
-    runtime.spawn(Arc::clone(&clock).keep());
-    runtime.spawn(Arc::clone(&verified).keep());
-    runtime.spawn(Arc::clone(&history).keep());
-    runtime.spawn(Arc::clone(&limiter).keep());
-    runtime.spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));
+    spawn(list_refresh::keep_lists(Arc::clone(&common), cache.clone()));
+    spawn(Arc::clone(&clock).keep());
+    spawn(Arc::clone(&verified).keep());
+    spawn(Arc::clone(&history).keep());
+    spawn(Arc::clone(&limiter).keep());
+    spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));
     let bound = Listening {
         clients: listen,
         admin: admin_address,
@@ -380,10 +381,10 @@ pub fn run<E: fmt::Display>(
     let status = bound.to_string();
     notifier.ready(&status);
     if let Some(watchdog) = watchdog {
-        runtime.spawn(watchdog.keep(Arc::clone(&notifier), stopping.clone()));
+        spawn(watchdog.keep(Arc::clone(&notifier), stopping.clone()));
     }
     let chunks = Arc::clone(&common.chunks);
-    runtime.spawn(Arc::clone(&chunks).keep());
+    spawn(Arc::clone(&chunks).keep());
     let control = Control {
         common,
         metrics,

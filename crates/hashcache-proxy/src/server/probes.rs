@@ -15,6 +15,7 @@ use tracing::debug;
 
 use crate::fetch::learn::learn;
 use crate::peer::{PROBE_DUE, Peer};
+use crate::task::spawn_local;
 use crate::worker::Worker;
 
 /// Probes peers until the core ends.
@@ -41,10 +42,10 @@ pub(super) async fn probe_peers(worker: Rc<Worker>) {
             if peer.health.take_probe(Instant::now()) {
                 let (worker, peer) = (Rc::clone(&worker), Arc::clone(&peer));
                 // Each in a task of its own: one that hangs must not delay the others.
-                tokio::task::spawn_local(async move { worker.upstream().probe(&peer).await });
+                spawn_local(async move { worker.upstream().probe(&peer).await });
             }
             if peer.learned.is_due(Instant::now()) && peer.health.is_up() {
-                tokio::task::spawn_local(learn(Rc::clone(&worker), Arc::clone(&peer)));
+                spawn_local(learn(Rc::clone(&worker), Arc::clone(&peer)));
             }
             let queries = &worker.common.queries;
             let health = &peer.query_health;
@@ -52,7 +53,7 @@ pub(super) async fn probe_peers(worker: Rc<Worker>) {
             let is_new = peer.round_trip.smoothed().is_none() && health.is_up();
             if queries.can_ask(&peer) && (is_new || health.take_probe(Instant::now())) {
                 let (queries, peer) = (Arc::clone(queries), Arc::clone(&peer));
-                tokio::task::spawn_local(async move { queries.probe(&peer).await });
+                spawn_local(async move { queries.probe(&peer).await });
             }
         }
     }
@@ -102,7 +103,7 @@ fn look_up_addresses(worker: &Rc<Worker>) {
         .filter(|peer| peer.is_recognised() || peer.is_member())
     {
         let worker = Rc::clone(worker);
-        tokio::task::spawn_local(async move {
+        spawn_local(async move {
             match worker.upstream().addresses(&peer).await {
                 Ok(addresses) => peer.set_addresses(&addresses),
                 // The old addresses stay: a broken resolver is no reason to shut a peer out.

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::site::live::LiveSite;
 use crate::site::spec::HealthCheck;
+use crate::task::spawn_local;
 use crate::upstream::{RequestBody, SendOptions};
 use crate::worker::Worker;
 
@@ -45,7 +46,7 @@ pub(super) async fn check_origins(worker: Rc<Worker>) {
                     next.set(None);
                     let checking = check_one(Rc::clone(&worker), Arc::clone(site), n);
                     let (next, after) = (Rc::clone(&next), check.interval);
-                    tokio::task::spawn_local(async move {
+                    spawn_local(async move {
                         checking.await;
                         // A little at random, so that many proxies do not ask at once.
                         let after = after.mul_f64(0.9 + 0.2 * fastrand::f64());

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use super::stage::{RunError, Stage};
 use crate::peers;
 use crate::settings::Settings;
+use crate::task::spawn;
 use crate::worker::Common;
 
 /// A protocol by UDP.
@@ -160,8 +161,8 @@ impl Bound {
         let stage = stage.clone();
         let is_ending = move || *stage.borrow() != Stage::Serving;
         let task = match self.protocol {
-            Protocol::Icp => tokio::spawn(peers::serve_icp(parts, socket, is_ending)),
-            Protocol::Htcp => tokio::spawn(peers::serve_htcp(parts, socket, is_ending)),
+            Protocol::Icp => spawn(peers::serve_icp(parts, socket, is_ending)),
+            Protocol::Htcp => spawn(peers::serve_htcp(parts, socket, is_ending)),
         };
         self.task = Some(task.abort_handle());
         Ok(())

@@ -13,7 +13,7 @@
 
 use std::borrow::Cow;
 
-use globset::{Glob, GlobSet, GlobSetBuilder};
+use hashcache_http::{Crosses, Globs};
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderName};
 
@@ -83,14 +83,14 @@ pub enum KeyRuleError {
 
 /// Patterns of names; `*` stands for any number of characters.
 #[derive(Clone, Debug, Default)]
-struct NameSet(Option<GlobSet>);
+struct NameSet(Option<Globs>);
 
 impl NameSet {
     fn new(patterns: &[String]) -> Result<Self, KeyRuleError> {
         if patterns.is_empty() {
             return Ok(Self(None));
         }
-        let mut set = GlobSetBuilder::new();
+        let mut names = Globs::new();
         for pattern in patterns {
             let wrong = |reason: String| KeyRuleError::Pattern {
                 pattern: pattern.clone(),
@@ -99,18 +99,15 @@ impl NameSet {
             if pattern.is_empty() {
                 return Err(wrong("it is empty".to_owned()));
             }
-            let glob = Glob::new(pattern).map_err(|error| wrong(error.kind().to_string()))?;
-            set.add(glob);
+            names
+                .push(pattern, Crosses::Star)
+                .map_err(|error| wrong(error.to_string()))?;
         }
-        let set = set.build().map_err(|error| KeyRuleError::Pattern {
-            pattern: patterns.join(", "),
-            reason: error.to_string(),
-        })?;
-        Ok(Self(Some(set)))
+        Ok(Self(Some(names)))
     }
 
     fn has(&self, name: &str) -> bool {
-        self.0.as_ref().is_some_and(|set| set.is_match(name))
+        self.0.as_ref().is_some_and(|names| names.is_match(name))
     }
 
     fn is_empty(&self) -> bool {

@@ -27,7 +27,6 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::rt::Executor;
 use hyper_util::rt::TokioIo;
 use tokio::sync::Mutex;
-use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
 use super::channel::Channel;
@@ -37,6 +36,7 @@ use super::request_body::RequestBody;
 use super::transport::Transport;
 use crate::failure::Failure;
 use crate::limits::Limits;
+use crate::task::spawn_local;
 
 /// One connection.
 pub(super) struct Http2Conn {

@@ -35,7 +35,7 @@ use rustls::Error as TlsError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
-use tokio::task::{JoinHandle, spawn_local};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
@@ -57,6 +57,7 @@ use crate::link::tls::{is_not_pinned, is_refused};
 use crate::link::{self, PING_AFTER, PING_TIMEOUT, TURN_TIME, Windows};
 use crate::peer::Peer;
 use crate::share::{PIECE_BYTES, Share};
+use crate::task::spawn_local;
 use crate::tls::HTTP_2;
 use crate::wire::Pings;
 
@@ -172,7 +173,7 @@ impl Upstream {
             }
             // The first bytes are those settings.
             let streams = connection.current_max_send_streams();
-            let driver = spawn_local(async move {
+            let driver = tokio::task::spawn_local(async move {
                 // After GOAWAY it ends before the last streams, and before the socket.
                 let ended = connection.await;
                 ended.err().map(|_| Failure::ConnectionTerminated)

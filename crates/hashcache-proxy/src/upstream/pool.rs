@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
-use tokio::task::{AbortHandle, spawn_local};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::channel::Channel;
@@ -33,6 +33,7 @@ use super::transport::Transport;
 use crate::failure::Failure;
 use crate::gateway::GatewayFailure;
 use crate::link::TURN_TIME;
+use crate::task::spawn_local;
 
 /// One HTTP/1.1 connection, driven by a task of its own on this core, or one stream of an HTTP/2
 /// connection.

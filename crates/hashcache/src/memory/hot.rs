@@ -27,7 +27,7 @@ use super::pinned::{Pinned, PinnedRecords};
 use super::recent_keys::RecentKeys;
 use super::sharded_lock::{ReadLocked, ShardedLock, WriteLocked};
 use super::slab::{Open, SLAB_BYTES};
-use super::slab_streams::{LockedStream, SecondChance, SlabStreams};
+use super::slab_streams::{Evicted, LockedStream, SecondChance, SlabStreams};
 use super::stored::{Stored, Uses};
 use super::wakes;
 use crate::address::LogPos;
@@ -41,6 +41,9 @@ const SHARDS: usize = 16;
 /// What a hot record takes beside its bytes: map entry, record, handles of its pieces. Measured by
 /// the allocator's own count, rounded up.
 const ENTRY_BYTES: u64 = 512;
+/// So many keys of prefetched objects are remembered that were dropped: what is older tells little
+/// about the memory that there is now.
+const DROPPED_KEYS: usize = 4096;
 /// One copy gives a second chance to so many of the oldest slabs at least, or to one in
 /// [`ROUNDS_PART`] of all. Then it evicts the oldest whatever it holds.
 const ROUNDS_MIN: usize = 32;
@@ -124,7 +127,7 @@ impl Hot {
             shards: ShardedLock::new((0..SHARDS).map(|_| HotShard::default())),
             hits: BusyCounter::default(),
             prefetched_dropped: Counter::default(),
-            recently_dropped: RecentKeys::new(),
+            recently_dropped: RecentKeys::new(DROPPED_KEYS),
             slabs: SlabStreams::new(budget, bytes_max)?,
             budget: budget.clone(),
             bytes: AtomicU64::new(0),
@@ -228,7 +231,7 @@ impl Hot {
 
     /// Whether the record under `key` was such an object lately. Says so once.
     pub(crate) fn dropped_before_use(&self, key: KeyHash) -> bool {
-        self.recently_dropped.take(key)
+        self.recently_dropped.take(key.spread())
     }
 
     /// The record under `key`, if it is hot, and whether it was asked for since the last call. Does
@@ -263,8 +266,7 @@ impl Hot {
         let gone = shard.map.remove(&key)?;
         // It is no longer a reason to keep its slab.
         gone.stored.uses.take_asked_for();
-        let record = &gone.stored.record;
-        let bytes = (record.metadata.len() + record.content_bytes()) as u64;
+        let bytes = size(&gone.stored.record);
         shard.bytes -= bytes;
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         Some(gone)
@@ -305,58 +307,21 @@ impl Hot {
 
     fn copy_as(&self, record: &Record, at: Option<LogPos>, storage: Storage) -> Option<Copied> {
         debug_assert!(!wakes::holds_lock(), "copied under a lock");
-        let bytes = record.metadata.len() + record.content_bytes();
-        if bytes as u64 > self.budget.limit() / 32 {
+        if size(record) > self.budget.limit() / 32 {
             return None;
         }
-        let reservation = self
-            .budget
-            .reserve(ENTRY_BYTES + record.name.len() as u64)?;
+        let reservation = self.budget.reserve(entry_bytes(record))?;
         let n = self.slabs.stream_of(&record.fields);
-        // Metadata is used whole, so it does not straddle slabs; content may.
-        let mut stream = self.stream_with_room(n, record.metadata.len().max(1))?;
-        let metadata = match record.metadata.is_empty() {
-            true => Bytes::new(),
-            false => stream.append(&record.metadata)?.0,
-        };
-        let mut content = Vec::with_capacity(2);
-        for piece in &record.content {
-            let mut rest = &piece[..];
-            while !rest.is_empty() {
-                if !stream.has_room(1) {
-                    drop(stream);
-                    stream = self.stream_with_room(n, 1)?;
-                }
-                let (copy, later) = stream.append(rest)?;
-                content.push(copy);
-                rest = later;
-            }
-        }
-        let in_slab = stream.end_record()?;
-        drop(stream);
-        let stored = Stored {
-            record: Record {
-                fields: record.fields.clone(),
-                name: record.name.clone(),
-                metadata,
-                content,
-                at,
-                storage,
-                judged: AtomicU64::default(),
-            },
-            uses: Uses::default(),
-            _reservation: reservation,
-        };
-        record.hand_down_judged(&stored.record);
-        let stored = Arc::new(stored);
-        Some(Copied { stored, in_slab })
+        let room = |needed| self.stream_with_room(n, needed);
+        let (pieces, in_slab) = copy_pieces(record, room)?;
+        Some(copied(record, pieces, in_slab, (at, storage), reservation))
     }
 
     /// Makes `copied` the record of its key. Called under the lock of the key's shard.
     pub(crate) fn insert(&self, copied: Copied, arrival: Arrival) -> Option<Pinned> {
         let Copied { stored, in_slab } = copied;
         let key = stored.record.fields.key;
-        let bytes = (stored.record.metadata.len() + stored.record.content_bytes()) as u64;
+        let bytes = size(&stored.record);
         if arrival == Arrival::Prefetched {
             stored.uses.prefetch();
         }
@@ -397,7 +362,13 @@ impl Hot {
 
     /// Lets the oldest slab go, unless it was asked for and gets a second chance.
     fn evict_oldest(&self, second: SecondChance) {
-        let mut records = self.slabs.evict_oldest(second);
+        let Evicted {
+            mut records,
+            asked_for,
+        } = self.slabs.evict_oldest(second);
+        for stored in &asked_for {
+            self.keep(stored);
+        }
         let shard_of = |stored: &Arc<Stored>| shard(stored.record.fields.key);
         records.sort_unstable_by_key(shard_of);
         for of_shard in records.chunk_by(|one, other| shard_of(one) == shard_of(other)) {
@@ -405,6 +376,43 @@ impl Hot {
             for stored in of_shard {
                 self.evict(&mut shard, stored);
             }
+        }
+        drop((records, asked_for));
+        if second == SecondChance::Given {
+            self.slabs.prepare();
+        }
+    }
+
+    /// Copies a record out of a slab that goes to what is kept, if there is room.
+    fn keep(&self, stored: &Arc<Stored>) {
+        let record = &stored.record;
+        if size(record) > SLAB_BYTES as u64 {
+            return;
+        }
+        let Some(reservation) = self.budget.reserve_free(entry_bytes(record)) else {
+            return;
+        };
+        let room = |needed| self.slabs.with_room(self.slabs.kept(), needed);
+        let Some((pieces, in_slab)) = copy_pieces(record, room) else {
+            return;
+        };
+        let place = (record.at, record.storage);
+        let copy = copied(record, pieces, in_slab, place, reservation);
+        if stored.uses.take_used() {
+            copy.stored.uses.ask();
+            copy.stored.uses.take_asked_for();
+        }
+        let mut shard = self.write(record.fields.key);
+        let is_it = |hot: &&mut HotObject| Arc::ptr_eq(&hot.stored, stored);
+        // Another record may have come under its key, and the new slab may be evicted already.
+        let Some(hot) = shard.map.get_mut(&record.fields.key).filter(is_it) else {
+            return;
+        };
+        let Copied { stored, in_slab } = copy;
+        if in_slab.put(Arc::clone(&stored)) {
+            let old = std::mem::replace(hot, HotObject { stored, in_slab });
+            drop(shard);
+            drop(old);
         }
     }
 
@@ -423,7 +431,7 @@ impl Hot {
         let fields = &evicted.stored.record.fields;
         if fields.kind == Kind::Head && evicted.stored.uses.is_prefetched() {
             self.prefetched_dropped.add(1);
-            self.recently_dropped.note(fields.key);
+            self.recently_dropped.note(fields.key.spread());
         }
     }
 
@@ -485,6 +493,73 @@ impl Hot {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
+}
+
+/// Bytes of a record in slabs.
+fn size(record: &Record) -> u64 {
+    (record.metadata.len() + record.content_bytes()) as u64
+}
+
+/// Bytes that it takes beside them.
+fn entry_bytes(record: &Record) -> u64 {
+    ENTRY_BYTES + record.name.len() as u64
+}
+
+/// The metadata of a record in a slab, and its content in one or more.
+type Pieces = (Bytes, Vec<Bytes>);
+
+/// Copies the bytes of `record` into the stream in which `room` finds so many bytes; also returns
+/// the list of the records that end where it ends.
+fn copy_pieces<'a>(
+    record: &Record,
+    room: impl Fn(usize) -> Option<LockedStream<'a>>,
+) -> Option<(Pieces, PinnedRecords)> {
+    // Metadata is used whole, so it does not straddle slabs; content may.
+    let mut stream = room(record.metadata.len().max(1))?;
+    let metadata = match record.metadata.is_empty() {
+        true => Bytes::new(),
+        false => stream.append(&record.metadata)?.0,
+    };
+    let mut content = Vec::with_capacity(2);
+    for piece in &record.content {
+        let mut rest = &piece[..];
+        while !rest.is_empty() {
+            if !stream.has_room(1) {
+                drop(stream);
+                stream = room(1)?;
+            }
+            let (copy, later) = stream.append(rest)?;
+            content.push(copy);
+            rest = later;
+        }
+    }
+    let in_slab = stream.end_record()?;
+    Some(((metadata, content), in_slab))
+}
+
+fn copied(
+    record: &Record,
+    (metadata, content): Pieces,
+    in_slab: PinnedRecords,
+    (at, storage): (Option<LogPos>, Storage),
+    reservation: Reservation,
+) -> Copied {
+    let stored = Stored {
+        record: Record {
+            fields: record.fields.clone(),
+            name: record.name.clone(),
+            metadata,
+            content,
+            at,
+            storage,
+            judged: AtomicU64::default(),
+        },
+        uses: Uses::default(),
+        _reservation: reservation,
+    };
+    record.hand_down_judged(&stored.record);
+    let stored = Arc::new(stored);
+    Copied { stored, in_slab }
 }
 
 #[cfg(test)]

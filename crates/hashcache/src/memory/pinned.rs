@@ -88,11 +88,16 @@ impl PinnedRecords {
         !list.is_closed
     }
 
-    /// Whether more than half of the records were asked for since the last call.
-    pub(super) fn take_asked_for(&self) -> bool {
+    /// The records that were asked for since the last call.
+    pub(super) fn take_asked_for(&self) -> Vec<Arc<Stored>> {
         let list = self.lock();
         let asked_for = list.records.iter().filter(|it| it.uses.take_asked_for());
-        2 * asked_for.count() > list.records.len()
+        asked_for.cloned().collect()
+    }
+
+    /// Number of records.
+    pub(super) fn len(&self) -> usize {
+        self.lock().records.len()
     }
 
     /// From now on no record is added; returns all of them.

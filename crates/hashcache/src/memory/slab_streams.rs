@@ -5,9 +5,14 @@
 //! If one object of a page is missing, reading it costs as much as reading the page. Other records
 //! are spread by their keys.
 //!
-//! The slab that was filled first is evicted, whichever stream it is of, unless half of its records
-//! were asked for since: then it gets another round (CLOCK with slabs as its unit). So a group may
-//! take as much memory as all others together.
+//! Most objects are asked for once and never again. So new records arrive in streams that may take
+//! a quarter of the slabs, as soon as there is something better for the rest: the stream of what is
+//! kept (S3-FIFO, with slabs as its unit and without counts of hits). Of the streams of new
+//! records, the slab that was filled first is evicted. If half of its records were asked for, it
+//! moves to what is kept as it is; else those that were asked for are copied there. A record that
+//! comes back soon after it has left goes there at once. What is kept is evicted in the same way,
+//! and what was asked for stays for another round. The quarter grows while it is too small for the
+//! pages that clients are loading.
 //!
 //! Called by `hot`, which finds the records by their keys.
 //!
@@ -25,6 +30,7 @@ use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
 use super::pinned::{PinnedRecords, RECORDS_MAX, list_bytes};
+use super::recent_keys::RecentKeys;
 use super::slab::{Arena, Open, SLAB_BYTES};
 use super::stored::Stored;
 use super::wakes::{Marked, marked};
@@ -34,14 +40,31 @@ const STREAMS_MAX: usize = 16;
 /// A stream keeps a slab open that is half empty on average: with so many slabs for each stream,
 /// that is a thirty-second part of the memory.
 const STREAM_SLABS: usize = 16;
+/// New records may take this part of the slabs when others are kept.
+const ARRIVALS_PART: usize = 4;
+/// They may take one slab more whenever one is evicted that group reads have loaded for lookups
+/// that had no time to come. This is undone by so many evictions of other slabs.
+const WIDENING: usize = 8;
+/// For each slab, so many records are remembered when they have left.
+const LEFT_PER_SLAB: usize = 8;
+/// The memory for that.
+const LEFT_BYTES: u64 = (LEFT_PER_SLAB * size_of::<u32>()) as u64;
 
 /// See the module's head.
 pub(super) struct SlabStreams {
+    /// Those of new records, and last the one of what is kept.
     streams: Box<[Stream]>,
+    /// Records that were new and have left before they were asked for again.
+    left: RecentKeys,
     arena: Arc<Arena>,
     budget: Budget,
     /// Slabs of all streams.
     slabs: AtomicUsize,
+    /// Those of them that are kept.
+    kept: AtomicUsize,
+    /// By how much the streams of new records may be larger than their part, in units of
+    /// 1 / [`WIDENING`] of a slab.
+    widened: AtomicUsize,
     /// How many there may be at all.
     slabs_most: usize,
     /// The same while other processes need memory.
@@ -63,6 +86,8 @@ const NO_SLAB: u64 = u64::MAX;
 #[derive(Default)]
 pub(super) struct StreamSlabs {
     filling: Option<FillingSlab>,
+    /// What is filled after it.
+    next: Option<FillingSlab>,
     /// From the oldest on.
     full: VecDeque<FullSlab>,
 }
@@ -90,6 +115,24 @@ pub(super) enum SecondChance {
     Denied,
 }
 
+/// What becomes of the oldest slab of a stream.
+enum Oldest {
+    /// It is of no further use.
+    Evicted(Evicted),
+    /// Half of it was asked for.
+    Kept(PinnedRecords),
+    /// The same, but it is still being filled.
+    StaysOpen,
+}
+
+/// The records of an evicted slab, which the caller must forget; they are still found until then.
+#[derive(Default)]
+pub(super) struct Evicted {
+    pub(super) records: Vec<Arc<Stored>>,
+    /// Those of them that were asked for.
+    pub(super) asked_for: Vec<Arc<Stored>>,
+}
+
 impl StreamSlabs {
     /// Whether `needed` bytes of a record can be appended without another slab.
     pub(super) fn has_room(&self, needed: usize) -> bool {
@@ -111,25 +154,40 @@ impl StreamSlabs {
         Some(filling.records.clone())
     }
 
-    /// Takes the oldest slab out and closes its list. With a second chance, a slab of which half
-    /// was asked for gets the age `now` instead, and the one that is being filled stays open.
-    fn evict_oldest(&mut self, chance: SecondChance, now: u64) -> Option<Vec<Arc<Stored>>> {
-        let oldest = self.full.front().map(|it| &it.records);
-        let records = oldest.or(self.filling.as_ref().map(|it| &it.records))?;
-        let is_kept = chance == SecondChance::Given && records.take_asked_for();
-        match (self.full.pop_front(), is_kept) {
-            (Some(full), true) => self.full.push_back(FullSlab { age: now, ..full }),
-            (Some(full), false) => return Some(full.records.close()),
-            (None, true) => self.filling.iter_mut().for_each(|it| it.age = now),
-            (None, false) => return self.filling.take().map(|it| it.records.close()),
+    /// Takes the oldest slab out, unless it is being filled and gets a second chance: then its age
+    /// becomes `now`.
+    fn take_oldest(&mut self, chance: SecondChance, now: u64) -> Option<Oldest> {
+        if self.filling.is_none() {
+            self.filling = self.next.take();
         }
-        None
+        let oldest = self.full.front().map(|it| &it.records);
+        let records = oldest
+            .or(self.filling.as_ref().map(|it| &it.records))?
+            .clone();
+        let asked_for = records.take_asked_for();
+        let is_kept = chance == SecondChance::Given && 2 * asked_for.len() > records.len();
+        if self.full.pop_front().is_none() {
+            if is_kept {
+                self.filling.iter_mut().for_each(|it| it.age = now);
+                return Some(Oldest::StaysOpen);
+            }
+            self.filling = None;
+        }
+        if is_kept {
+            return Some(Oldest::Kept(records));
+        }
+        let asked_for = match chance {
+            SecondChance::Given => asked_for,
+            SecondChance::Denied => Vec::new(),
+        };
+        let records = records.close();
+        Some(Oldest::Evicted(Evicted { records, asked_for }))
     }
 
     fn age(&self) -> u64 {
         let full = self.full.front().map(|it| it.age);
-        let age = full.or(self.filling.as_ref().map(|it| it.age));
-        age.unwrap_or(NO_SLAB)
+        let open = self.filling.as_ref().or(self.next.as_ref());
+        full.or(open.map(|it| it.age)).unwrap_or(NO_SLAB)
     }
 }
 
@@ -139,16 +197,19 @@ impl SlabStreams {
         let slabs = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / SLAB_BYTES;
         let slabs_most = slabs(bytes_max);
         let all = slabs(budget.limit());
-        let streams = streams_for(all.min(slabs_most));
+        let streams = streams_for(all.min(slabs_most)) + 1;
         let stream = || Stream {
             slabs: Mutex::default(),
             oldest: AtomicU64::new(NO_SLAB),
         };
         Ok(Self {
             streams: (0..streams).map(|_| stream()).collect(),
+            left: RecentKeys::new(LEFT_PER_SLAB * all.min(slabs_most)),
             arena: Arena::new(all)?,
             budget: budget.clone(),
             slabs: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
+            widened: AtomicUsize::new(0),
             slabs_most,
             slabs_max: AtomicUsize::new(slabs_most),
             next_age: AtomicU64::new(0),
@@ -184,17 +245,24 @@ impl SlabStreams {
         self.arena.open_reserved(reservation)
     }
 
-    /// The stream of the record with these `fields`.
+    /// The stream of the record with these `fields`, which has just arrived.
     pub(super) fn stream_of(&self, fields: &Fields) -> usize {
+        if self.left.contains(fields.key.spread()) {
+            return self.kept();
+        }
         let [a, b, ..] = match fields.group {
-            // Not those that choose the device: names of one host may share them.
-            0 => fields.key.low.rotate_right(32).to_le_bytes(),
+            0 => fields.key.spread(),
             // Callers may number groups.
             group => group.wrapping_mul(ODD).to_be_bytes(),
         };
         // Where there may be fewer slabs, fewer streams are filled.
-        let streams = streams_for(self.slabs_max.load(Ordering::Relaxed)).min(self.streams.len());
+        let streams = streams_for(self.slabs_max.load(Ordering::Relaxed)).min(self.kept());
         usize::from(u16::from_be_bytes([a, b])) % streams
+    }
+
+    /// The stream of what is kept.
+    pub(super) fn kept(&self) -> usize {
+        self.streams.len() - 1
     }
 
     /// Stream `n` with room for `needed` bytes in the slab that it fills, another one if need be;
@@ -204,16 +272,10 @@ impl SlabStreams {
         if stream.has_room(needed) {
             return Some(stream);
         }
-        if !self.may_grow() {
-            return None;
-        }
-        let begun = FillingSlab {
-            open: self.arena.open(&self.budget, list_bytes())?,
-            records: PinnedRecords::new(),
-            copied: 0,
-            age: self.age(),
+        let begun = match stream.next.take() {
+            Some(next) => next,
+            None => self.begin(n)?,
         };
-        self.slabs.fetch_add(1, Ordering::Relaxed);
         if let Some(filled) = stream.filling.replace(begun) {
             self.queue(&mut stream, filled.records);
         }
@@ -221,25 +283,108 @@ impl SlabStreams {
         Some(stream)
     }
 
-    /// Takes the oldest slab of all streams out, unless it was asked for and gets a second chance.
-    /// Returns its records, which the caller must forget; they are still found until then.
-    pub(super) fn evict_oldest(&self, chance: SecondChance) -> Vec<Arc<Stored>> {
-        let age = |stream: &Stream| stream.oldest.load(Ordering::Relaxed);
-        let ages = self.streams.iter().map(age).enumerate();
-        let Some((n, oldest)) = ages.min_by_key(|(_, age)| *age) else {
-            return Vec::new();
+    /// An empty slab for stream `n`.
+    fn begin(&self, n: usize) -> Option<FillingSlab> {
+        if !self.may_grow() {
+            return None;
+        }
+        let begun = FillingSlab {
+            open: self.arena.open(&self.budget, list_bytes() + LEFT_BYTES)?,
+            records: PinnedRecords::new(),
+            copied: 0,
+            age: self.age(),
         };
+        self.slabs.fetch_add(1, Ordering::Relaxed);
+        if n == self.kept() {
+            self.kept.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(begun)
+    }
+
+    /// Has a slab ready for records that will be kept: when their old slab is evicted, there is no
+    /// room for another one.
+    pub(super) fn prepare(&self) {
+        let n = self.kept();
         let mut stream = self.lock(n);
-        if stream.age() != oldest {
-            // Another thread has just evicted that slab: the next one may be the youngest of all.
-            return Vec::new();
+        if stream.next.is_none() {
+            stream.next = self.begin(n);
+            self.note_oldest(n, &stream);
         }
-        let evicted = stream.evict_oldest(chance, self.age());
-        if evicted.is_some() {
-            self.slabs.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Takes the oldest slab out, unless it was asked for and gets a second chance.
+    pub(super) fn evict_oldest(&self, chance: SecondChance) -> Evicted {
+        let Some((n, oldest)) = self.oldest() else {
+            return Evicted::default();
+        };
+        let taken = {
+            let mut stream = self.lock(n);
+            if stream.age() != oldest {
+                // Another thread has just evicted that slab: the next may be the youngest of all.
+                return Evicted::default();
+            }
+            let taken = stream.take_oldest(chance, self.age());
+            self.note_oldest(n, &stream);
+            taken
+        };
+        match taken {
+            None | Some(Oldest::StaysOpen) => Evicted::default(),
+            Some(Oldest::Kept(records)) => {
+                self.keep(n, records);
+                Evicted::default()
+            }
+            Some(Oldest::Evicted(evicted)) => {
+                self.slabs.fetch_sub(1, Ordering::Relaxed);
+                if n == self.kept() {
+                    self.kept.fetch_sub(1, Ordering::Relaxed);
+                } else {
+                    self.has_left(&evicted.records);
+                }
+                evicted
+            }
         }
-        self.note_oldest(n, &stream);
-        evicted.unwrap_or_default()
+    }
+
+    /// A slab of new records was evicted.
+    fn has_left(&self, records: &[Arc<Stored>]) {
+        let (too_early, others): (Vec<_>, Vec<_>) =
+            records.iter().partition(|it| it.uses.is_prefetched());
+        for stored in &others {
+            self.left.note(stored.record.fields.key.spread());
+        }
+        let widened = self.widened.load(Ordering::Relaxed);
+        let widened = match too_early.len() > others.len() / 2 {
+            true => (widened + WIDENING).min(WIDENING * self.count()),
+            false => widened.saturating_sub(1),
+        };
+        self.widened.store(widened, Ordering::Relaxed);
+    }
+
+    /// The stream whose oldest slab is to be evicted, and the age of that slab.
+    fn oldest(&self) -> Option<(usize, u64)> {
+        let age = |n: usize| (n, self.streams[n].oldest.load(Ordering::Relaxed));
+        let (slabs, kept) = (self.count(), self.kept.load(Ordering::Relaxed));
+        let arrived = slabs.saturating_sub(kept);
+        let arrivals = (0..self.kept()).map(age).min_by_key(|(_, age)| *age);
+        let of_kept = age(self.kept());
+        let is_there = |(_, age): &(usize, u64)| *age != NO_SLAB;
+        let arrivals = arrivals.filter(is_there);
+        let widened = self.widened.load(Ordering::Relaxed) / WIDENING;
+        if arrived > (slabs / ARRIVALS_PART).max(self.kept()) + widened {
+            arrivals.or(Some(of_kept).filter(is_there))
+        } else {
+            Some(of_kept).filter(is_there).or(arrivals)
+        }
+    }
+
+    /// Moves a slab, which was taken out of stream `n`, to what is kept.
+    fn keep(&self, n: usize, records: PinnedRecords) {
+        if n != self.kept() {
+            self.kept.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut stream = self.lock(self.kept());
+        self.queue(&mut stream, records);
+        self.note_oldest(self.kept(), &stream);
     }
 
     fn queue(&self, stream: &mut StreamSlabs, records: PinnedRecords) {

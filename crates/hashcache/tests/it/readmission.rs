@@ -213,7 +213,13 @@ fn of_an_object_of_several_records_none_is_kept_without_the_others() {
 /// Share of requests that hit, of names drawn by Zipf's law, what misses being put.
 fn hit_ratio(readmission: bool) -> (f64, f64) {
     const REQUESTS: u64 = 60_000;
-    let cache = store(&memory(24 * MIB), readmission);
+    let cache = open(Config {
+        readmission,
+        // A small part of the disk, as usual: much memory would keep what readmission keeps.
+        hot_bytes_max: MIB as u64 / 2,
+        object_bytes: 1 << 10,
+        ..quiet(memory(24 * MIB), PolicyKind::Log)
+    });
     let names = Zipf::new(60_000, 0.9);
     let mut random = fastrand::Rng::with_seed(6);
     let (mut hits, mut asked, mut puts) = (0u64, 0u64, 0u64);
@@ -243,8 +249,8 @@ fn more_is_hit_with_readmission_than_without() {
     let (without, none) = hit_ratio(false);
     let (with, copied) = hit_ratio(true);
     println!("hits {without:.3} without, {with:.3} with; {copied:.2} copies a put");
-    // 0.012 more in 21 runs, whose spread is 0.009 to 0.014: when the log wraps depends on threads.
-    assert!(with >= without + 0.005, "{with:.3}, {without:.3} without");
+    // 0.02 more, by 0.002 more or less: when the log wraps depends on threads.
+    assert!(with >= without + 0.01, "{with:.3}, {without:.3} without");
     // A quarter of each segment at most.
     assert!(none == 0.0 && copied < 0.34, "{copied:.2}");
 }

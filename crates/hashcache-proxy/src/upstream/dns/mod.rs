@@ -25,6 +25,7 @@ pub(crate) use source::NameServers;
 
 use super::own_domain::OwnDomain;
 use crate::failure::Failure;
+use crate::task::spawn_local;
 use outcome::{LookupOutcome, LookupResult, PendingLookup};
 use source::DnsSource;
 use table::{Table, TableAnswer};
@@ -198,7 +199,7 @@ impl Resolver {
             key,
             landed: Some(landed),
         };
-        tokio::task::spawn_local(async move {
+        spawn_local(async move {
             let limit = guard.names.0.dns_time;
             let looked_up = timeout(limit, source.look_up(&name, ipv6));
             let outcome = looked_up

@@ -1,0 +1,55 @@
+//! Sorts what is short or seldom sorted.
+//!
+//! The sorting functions of the standard library have 5 kB of code for each type and order. Here
+//! only the places of the items are sorted, so the binary has this code once.
+//!
+//! Cost: a call by pointer for each comparison, and a word of memory for each item.
+
+use std::cmp::Ordering;
+
+/// Sorts by a key. Items with equal keys keep their order.
+pub(crate) fn sort_by_key<T, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K) {
+    let order = order(items.len(), &|one, other| {
+        key(&items[one]).cmp(&key(&items[other]))
+    });
+    arrange(items, order);
+}
+
+/// The places of items in their order.
+fn order(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by(|&one, &other| compare(one, other));
+    order
+}
+
+/// Moves each item to its new place; `order[n]` is where the item of place n was.
+fn arrange<T>(items: &mut [T], mut order: Vec<usize>) {
+    for place in 0..items.len() {
+        let mut from = order[place];
+        // An item of an earlier place is now where the item of that place came from.
+        while from < place {
+            from = order[from];
+        }
+        order[place] = from;
+        items.swap(place, from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_sorted_and_equal_ones_keep_their_order() {
+        let seed = fastrand::u64(..);
+        let mut random = fastrand::Rng::with_seed(seed);
+        for count in 0..200 {
+            let item = |place| (random.u8(..20), place);
+            let mut items: Vec<(u8, usize)> = (0..count).map(item).collect();
+            let mut expected = items.clone();
+            expected.sort_by_key(|(key, _)| *key);
+            sort_by_key(&mut items, |(key, _)| *key);
+            assert_eq!(items, expected, "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Starts tasks, each in a box.
+//!
+//! tokio has code of 3 kB for each type of future that is started. The futures here all have one
+//! type, so the binary has this code once. `wire::http2` starts the tasks of streams without a box:
+//! there is one for each request.
+//!
+//! Cost: an allocation for each task.
+
+use std::pin::Pin;
+
+use tokio::task::JoinHandle;
+
+/// Starts a task on this thread.
+pub(crate) fn spawn_local(task: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
+    let task: Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
+    tokio::task::spawn_local(task)
+}
+
+/// Starts a task on the runtime of the caller.
+pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    let task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(task);
+    tokio::spawn(task)
+}
