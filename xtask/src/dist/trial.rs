@@ -53,8 +53,11 @@ pub(super) fn run(package: bool, image: bool) -> anyhow::Result<()> {
 
 /// A minimal root of a Debian release with the packages `included`, made once.
 fn debian(release: &str, included: &str) -> anyhow::Result<PathBuf> {
-    let packages = included.replace(',', "-");
-    let archive = directory().join(format!("debian-{release}-{packages}.tar"));
+    let name = match included {
+        "" => format!("debian-{release}.tar"),
+        _ => format!("debian-{release}-{}.tar", included.replace(',', "-")),
+    };
+    let archive = directory().join(name);
     if !archive.exists() {
         let mut bootstrap = Command::new("mmdebstrap");
         bootstrap.args(["--variant=minbase", release]).arg(&archive);

@@ -133,7 +133,12 @@ fn a_proxy_that_is_gone_is_told_and_ends_it() {
     let admin = format!("--admin={}", proxy.admin());
     let mut terminal = Terminal::run(&["top", "--config=/dev/null", &admin]);
     terminal.wait_for("last minute");
+    let address = proxy.admin();
     proxy.kill_now();
+    // Else another test's listener may get the port. Nobody listens at this socket.
+    let held = tokio::net::TcpSocket::new_v4().unwrap();
+    held.set_reuseaddr(true).unwrap();
+    held.bind(address).unwrap();
     terminal.wait_for("cannot ask the proxy at");
     // It goes on for 30 seconds, because a proxy may be started again.
     terminal.wait_for(LEAVE);
