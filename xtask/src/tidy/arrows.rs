@@ -16,11 +16,12 @@ const ENGINE: &str = "hashcache";
 const HTTP: &str = "hashcache-http";
 const PEERS: &str = "hashcache-peers";
 const PROXY: &str = "hashcache-proxy";
+const SIM: &str = "hashcache-sim";
 const TESTKIT: &str = "hashcache-testkit";
 const WAN: &str = "hashcache-wan";
 const WORKLOAD: &str = "hashcache-workload";
 
-const ARROWS: [Row; 10] = [
+const ARROWS: [Row; 11] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -54,6 +55,12 @@ const ARROWS: [Row; 10] = [
         uses: &[],
         tests_use: &[],
     },
+    // Replays go through the engine; only the command and campaigns start them.
+    Row {
+        name: SIM,
+        uses: &[ENGINE, HTTP, WORKLOAD],
+        tests_use: &[],
+    },
     Row {
         name: PROXY,
         uses: &[ENGINE, HTTP, PEERS, WAN],
@@ -62,14 +69,14 @@ const ARROWS: [Row; 10] = [
     // To `http` as well: the proxy's settings carry its origin and its freshness rules.
     Row {
         name: "hashcache-cli",
-        uses: &[ENGINE, HTTP, PROXY, WORKLOAD],
+        uses: &[ENGINE, HTTP, PROXY, SIM, WORKLOAD],
         // Tests play peers, which send datagrams.
         tests_use: &[PEERS, TESTKIT],
     },
     // Nothing depends on the campaigns and they are not published: they may measure anything.
     Row {
         name: "campaigns",
-        uses: &[ENGINE, HTTP, PEERS, PROXY, TESTKIT, WAN, WORKLOAD],
+        uses: &[ENGINE, HTTP, PEERS, PROXY, SIM, TESTKIT, WAN, WORKLOAD],
         tests_use: &[],
     },
     // The checks must be built in seconds.
