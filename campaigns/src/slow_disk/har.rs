@@ -9,11 +9,13 @@
 //! Invariant: equal files give equal requests.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
+use hashcache_sim::trace::har;
 use hashcache_workload::Kind;
-use serde_json::Value;
 
 use super::browsers::{Ask, OTHER_ACCEPT};
 
@@ -43,18 +45,16 @@ struct Entry {
 impl Har {
     /// Reads the views of a file.
     pub fn read(file: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read {}", file.display()))?;
-        Self::parse(&text).with_context(|| format!("{} is no HAR file", file.display()))
+        let text = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+        Self::parse(text).with_context(|| format!("{} is no HAR file", file.display()))
     }
 
-    fn parse(text: &str) -> anyhow::Result<Self> {
-        let har: Value = serde_json::from_str(text)?;
-        let entries = har["log"]["entries"].as_array().context("no entries")?;
+    fn parse(text: impl Read) -> anyhow::Result<Self> {
+        let entries = har::read(text)?;
         let mut order: Vec<&str> = vec![];
         let mut views: HashMap<&str, Vec<Entry>> = HashMap::new();
-        for entry in entries {
-            let view = entry["pageref"].as_str().unwrap_or_default();
+        for entry in &entries {
+            let view = entry.view.as_deref().unwrap_or_default();
             let entries = views.entry(view).or_insert_with(|| {
                 order.push(view);
                 vec![]
@@ -127,25 +127,21 @@ impl Har {
 
 impl Entry {
     /// `None` if it is left out.
-    fn read(entry: &Value) -> Option<Self> {
-        let (request, response) = (&entry["request"], &entry["response"]);
-        if request["method"] != "GET" || response["status"] != 200 {
+    fn read(entry: &har::Entry) -> Option<Self> {
+        let (request, response) = (&entry.request, &entry.response);
+        if request.method != "GET" || response.status != 200 {
             return None;
         }
-        let url = plain(request["url"].as_str()?)?;
+        let url = plain(&request.url)?;
         let (host, path) = url.split_once('/').unwrap_or((&url, ""));
-        let sizes = [&response["bodySize"], &response["content"]["size"]];
-        let control = field(response, "cache-control").unwrap_or_default();
-        let refused = ["no-store", "no-cache", "private", "max-age=0"];
         Some(Self {
             host: host.to_owned(),
             path: format!("/{path}"),
-            // -1 says that it is not known.
-            bytes: sizes.iter().find_map(|size| size.as_u64())?,
-            may_be_stored: !refused.iter().any(|word| control.contains(word)),
-            accept: field(request, "accept").unwrap_or_else(|| OTHER_ACCEPT.to_owned()),
-            destination: field(request, "sec-fetch-dest"),
-            referer: field(request, "referer").and_then(|url| plain(&url)),
+            bytes: entry.bytes()?,
+            may_be_stored: entry.may_be_stored(),
+            accept: request.field("accept").unwrap_or(OTHER_ACCEPT).to_owned(),
+            destination: request.field("sec-fetch-dest").map(str::to_owned),
+            referer: request.field("referer").and_then(plain),
         })
     }
 
@@ -175,18 +171,9 @@ fn plain(url: &str) -> Option<String> {
     is_plain.then(|| url.to_owned())
 }
 
-fn field(message: &Value, name: &str) -> Option<String> {
-    let fields = message["headers"].as_array()?;
-    let found = fields.iter().find(|field| {
-        let its = field["name"].as_str().unwrap_or_default();
-        its.eq_ignore_ascii_case(name)
-    })?;
-    Some(found["value"].as_str()?.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -221,7 +208,7 @@ mod tests {
         let mut moved = entry("http://a.test/m", 1, "", "");
         moved["response"]["status"] = json!(302);
         let har = json!({ "log": { "entries": [page, image, again, moved] } });
-        let mut har = Har::parse(&har.to_string()).unwrap();
+        let mut har = Har::parse(har.to_string().as_bytes()).unwrap();
         assert_eq!(har.set_working_set(21), 6);
         har.new_visit();
         let asks = har.new_visit();
@@ -256,7 +243,7 @@ mod tests {
             "{\"log\":{\"entries\":[]}}",
             "{\"log\":{\"entries\":[1]}}",
         ] {
-            assert!(Har::parse(text).is_err(), "{text}");
+            assert!(Har::parse(text.as_bytes()).is_err(), "{text}");
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::settings::{
     CHOICES, COOKIES, DIRECTS, FAILS, FORMATS, GATEWAYS, GROUPS, Given, IOS, PLACEMENTS, POLICIES,
     ROWS, Source, Topic, Written, find_flag, help,
 };
+use crate::sim::SimCommand;
 use crate::top::TopArgs;
 
 const LISTEN: &str = Topic::Listen.heading();
@@ -129,6 +130,9 @@ pub enum Command {
     /// Measure the policies of the storage engine
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Replay logs of web caches, and count what they have
+    #[command(subcommand)]
+    Sim(SimCommand),
     /// Print the completion script for a shell
     #[command(
         after_help = "For example: hashcache completions bash > /etc/bash_completion.d/hashcache"

@@ -9,6 +9,7 @@ mod address;
 mod admin_client;
 mod args;
 mod fault;
+mod machine;
 mod open_fault;
 mod private;
 mod settings;
@@ -34,6 +35,7 @@ mod plan;
 mod proxy;
 mod purge;
 mod report;
+mod sim;
 mod top;
 
 // Logging.
@@ -66,6 +68,7 @@ pub fn main() -> ExitCode {
         Command::Inspect { path, json } => inspect::run(&path, json),
         Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => bench::run(&command),
+        Command::Sim(command) => sim::run(&command),
         Command::Purge(args) => purge::run(&args, &environment),
         Command::Report(args) => report::run(&args, &environment),
         Command::Top(args) => top::run(&args, &environment),

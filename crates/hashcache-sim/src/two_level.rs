@@ -8,9 +8,15 @@
 //! (Table 1) has 32 % hits in memory, 4 % reads and 64 % writes.
 //!
 //! A name is an object: when a request's size differs from the stored one, the stored one counts.
-//! Cost: about 100 bytes of memory for each object in each level.
+//! Cost: that of two [`Lru`].
 
-use lru::LruCache;
+use std::ops::ControlFlow;
+
+use serde::Serialize;
+
+use crate::lru::Lru;
+use crate::source::{Source, SourceError};
+use crate::view::{Access, Sizes, View};
 
 /// What a disk has to do for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,46 +99,74 @@ impl TwoLevel {
     }
 }
 
-/// Objects in the order of their last use, as many as fit.
-pub struct Lru {
-    sizes: LruCache<u64, u64>,
-    bytes: u64,
-    bytes_max: u64,
+/// Sends all requests of `source` through two levels. `disk` is called with each operation.
+///
+/// # Errors
+/// Those of the source.
+pub fn replay(
+    source: &mut dyn Source,
+    view: View,
+    (memory_bytes, disk_bytes): (u64, u64),
+    mut disk: impl FnMut(DiskOperation),
+) -> Result<Table, SourceError> {
+    let sizes = Sizes::of(view, source)?;
+    let mut levels = TwoLevel::new(memory_bytes, disk_bytes);
+    let mut table = Table::default();
+    source.read(&mut |request| {
+        match sizes.access(request) {
+            None => table.without_size += 1,
+            Some(_) if !request.may_be_stored => table.uncacheable += 1,
+            Some(Access { object, bytes }) => {
+                let level = levels.request(object, bytes, |operation| {
+                    table.add(operation);
+                    disk(operation);
+                });
+                table.requests += 1;
+                table.memory_hits += u64::from(level == Level::Memory);
+            }
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(table)
 }
 
-impl Lru {
-    /// Without objects, for at most `bytes_max` bytes of them.
-    pub fn new(bytes_max: u64) -> Self {
-        Self {
-            sizes: LruCache::unbounded(),
-            bytes: 0,
-            bytes_max,
-        }
-    }
+/// What two levels did: Table 1 of WebCoSM. JSON has the same names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Table {
+    /// Requests that count and whose response may be stored.
+    pub requests: u64,
+    /// Requests that do not count, because their size is not known.
+    pub without_size: u64,
+    /// Requests whose response may not be stored: no level is asked.
+    pub uncacheable: u64,
+    /// Requests that memory answered.
+    pub memory_hits: u64,
+    /// Reads of objects.
+    pub reads: u64,
+    /// Octets of those.
+    pub read_bytes: u64,
+    /// Writes of objects.
+    pub writes: u64,
+    /// Octets of those.
+    pub written_bytes: u64,
+    /// Objects deleted.
+    pub deletes: u64,
+}
 
-    /// The size of `object`, which has just been used; `None` if it is not here.
-    pub fn touch(&mut self, object: u64) -> Option<u64> {
-        self.sizes.get(&object).copied()
-    }
-
-    /// Inserts an object that is not here. `evicted` is called with each object that leaves for it
-    /// and its size. False if it is larger than all: then nothing changes.
-    pub fn insert(&mut self, object: u64, bytes: u64, mut evicted: impl FnMut(u64, u64)) -> bool {
-        if bytes > self.bytes_max {
-            return false;
-        }
-        while self.bytes > self.bytes_max - bytes {
-            let (oldest, its_bytes) = self.sizes.pop_lru().expect("their sizes are in the sum");
-            self.bytes -= its_bytes;
-            evicted(oldest, its_bytes);
-        }
-        self.bytes += bytes - self.sizes.put(object, bytes).unwrap_or(0);
-        true
-    }
-
-    /// Objects that are here.
-    pub fn objects(&self) -> usize {
-        self.sizes.len()
+impl Table {
+    fn add(&mut self, operation: DiskOperation) {
+        let (count, sum, bytes) = match operation {
+            DiskOperation::Read { bytes, .. } => (&mut self.reads, &mut self.read_bytes, bytes),
+            DiskOperation::Write { bytes, .. } => {
+                (&mut self.writes, &mut self.written_bytes, bytes)
+            }
+            DiskOperation::Delete { .. } => {
+                self.deletes += 1;
+                return;
+            }
+        };
+        *count += 1;
+        *sum = sum.saturating_add(bytes);
     }
 }
 

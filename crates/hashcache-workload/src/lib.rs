@@ -270,11 +270,6 @@ impl Workload {
         self.contents.metadata(object)
     }
 
-    /// Length of the record of `object` in the log, about.
-    pub fn record_bytes(&self, object: Object) -> u64 {
-        self.contents.record_bytes(object)
-    }
-
     /// Mean size of the next objects to fill the store with, as records, bytes. Uses them up.
     pub fn sample_record_bytes(mut self) -> u32 {
         let sum: u64 = (0..SAMPLE)

@@ -1,10 +1,8 @@
 //! `hashcache bench`: measures the engine on this machine or on a modelled disk.
 //!
-//! `play` sends the requests of `hashcache_workload` to a store, `disks` keeps the time of the
-//! disks, `table` prints the results. Invariant: every file of the bench is deleted at the end, and
-//! no existing cache is touched.
+//! `play` sends the requests of `hashcache_workload` to a store, `table` prints the results.
+//! Invariant: every file of the bench is deleted at the end, and no existing cache is touched.
 
-mod disks;
 mod play;
 mod table;
 

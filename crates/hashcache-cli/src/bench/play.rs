@@ -6,9 +6,10 @@
 //! hits: it gives the hit ratio alone.
 //!
 //! Requests follow each other as fast as the store answers. Modelled disks have a time of their own
-//! (module `disks`). The small store stands for one that fills the disk, so every seek takes the
-//! mean time. Batches are written by that same clock and the store's secret follows from the seed,
-//! so the result depends neither on the machine nor on chance (`ENGINE_HELP` has the exceptions).
+//! (`hashcache_sim::disks`). The small store stands for one that fills the disk, so every seek
+//! takes the mean time. Batches are written by that same clock and the store's secret follows from
+//! the seed, so the result depends neither on the machine nor on chance (`ENGINE_HELP` has the
+//! exceptions).
 //!
 //! Invariant: the content of every hit is compared with what was stored.
 
@@ -19,11 +20,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use hashcache::device::{Device, DiskModel, FileDevice, FileError, MemoryDevice};
-use hashcache::{Cache, Clock, Config, PolicyKind, Put, PutError, Rows, Stats};
+use hashcache::{Config, PolicyKind, Put, Rows, Stats};
+use hashcache_sim::disks::{Count, Disks};
+use hashcache_sim::timed_store::{Time, TimedStore, name_secret, segment_bytes};
 use hashcache_workload::{Kind, Request, Shape, Sizes, Workload, scheme_and_host};
 
-use super::disks::{Count, Disks};
 use crate::fault::Fault;
+use crate::machine::memory_available;
 use crate::settings::PlaceBy;
 use crate::units::show_size;
 
@@ -130,16 +133,9 @@ impl Side {
 
 /// A store under test.
 struct Stage {
-    cache: Cache,
-    disks: Disks,
-    /// When a run on a real device began.
-    started: Option<Instant>,
+    store: TimedStore,
     workload: Workload,
-    /// When the first unwritten object was put, and the bytes of all unwritten objects.
-    waiting: Option<(Duration, u64)>,
-    written_at: Duration,
-    put_bytes: u64,
-    puts: Side,
+    is_modelled: bool,
 }
 
 /// Measures `candidate`; `progress` is called with the number of steps done.
@@ -153,13 +149,14 @@ pub fn play(
     for n in 0..fill {
         let request = stage.workload.fill();
         stage.put(request)?;
-        stage.write_what_is_due();
+        stage.store.write_due();
         progress(n);
     }
-    stage.flush();
-    stage.disks.start();
-    let begin = (stage.cache.stats(), stage.disks.total(), stage.now());
-    (stage.put_bytes, stage.puts) = (0, Side::default());
+    stage.store.flush();
+    stage.store.start();
+    let store = &mut stage.store;
+    let begin = (store.cache().stats(), store.disks().total(), store.now());
+    store.take_writes();
     let (mut hits, mut misses) = (Side::default(), Side::default());
     let (mut offered, mut from_memory) = (0, 0);
     for n in 0..plan.requests {
@@ -173,16 +170,17 @@ pub fn play(
         if !hit && request.kind != Kind::Uncacheable {
             stage.put(request)?;
         }
-        stage.write_what_is_due();
+        stage.store.write_due();
         progress(fill + n);
     }
-    stage.flush();
-    let (stats, end) = (stage.cache.stats(), stage.now());
-    let (put_bytes, puts) = (stage.put_bytes, stage.puts);
-    let total = stage.disks.total();
+    let store = &mut stage.store;
+    store.flush();
+    let (stats, end) = (store.cache().stats(), store.now());
+    let writes = store.take_writes();
+    let total = store.disks().total();
     let written_bytes = total.written_bytes - begin.1.written_bytes;
-    let busy = (total.busy - begin.1.busy) / stage.disks.count();
-    let busy = stage.started.is_none().then_some(busy);
+    let busy = (total.busy - begin.1.busy) / store.disks().count();
+    let busy = stage.is_modelled.then_some(busy);
     let (full_hits, full_offered) =
         stage.full_hits(plan, |n| progress(fill + plan.requests + n))?;
     Ok(Outcome {
@@ -194,9 +192,13 @@ pub fn play(
         full_offered,
         hits,
         misses,
-        puts,
+        puts: Side {
+            count: writes.puts,
+            reads: writes.work.reads,
+            seeks: writes.work.seeks,
+        },
         from_memory,
-        put_bytes,
+        put_bytes: writes.bytes,
         written_bytes,
         false_reads: stats.false_reads - begin.0.false_reads,
         time: end - begin.2,
@@ -235,10 +237,10 @@ impl Stage {
             Medium::Memory | Medium::File => (DiskModel::HDD_7200, false),
         };
         let disks = Disks::new(devices(plan, size)?, model, plan.seed, plan.clients);
-        let clock = if modelled {
-            disks.clock()
+        let time = if modelled {
+            Time::OfDisks
         } else {
-            Clock::system()
+            Time::Since(wall_clock())
         };
         let total_bytes = size.saturating_mul(plan.devices as u64);
         let config = Config {
@@ -252,34 +254,16 @@ impl Stage {
             held_share: plan.held_share,
             object_bytes,
             block_bytes: Some(plan.block_bytes),
-            // Batches are cut here.
-            batch_delay: Duration::from_secs(3600),
             segment_bytes: Some(segment_bytes(size)),
             name_secret: Some(name_secret(plan.seed)),
-            clock,
-            ..Config::on_devices(disks.devices())
+            ..Config::on_devices(Vec::new())
         };
-        let cache = Cache::open(config).context("cannot make a store for the bench")?;
-        let mut stage = Self {
-            cache,
-            disks,
-            started: (!modelled).then(wall_clock),
+        let store = TimedStore::open(config, disks, time);
+        Ok(Self {
+            store: store.context("cannot make a store for the bench")?,
             workload,
-            waiting: None,
-            written_at: Duration::ZERO,
-            put_bytes: 0,
-            puts: Side::default(),
-        };
-        stage.flush();
-        Ok(stage)
-    }
-
-    /// Time since the run began.
-    fn now(&self) -> Duration {
-        match self.started {
-            Some(started) => started.elapsed(),
-            None => self.disks.now(),
-        }
+            is_modelled: modelled,
+        })
     }
 
     /// Second measurement: hits, and requests that hit if nothing is lost.
@@ -298,7 +282,7 @@ impl Stage {
             } else if request.kind != Kind::Uncacheable {
                 self.put(request)?;
             }
-            self.write_what_is_due();
+            self.store.write_due();
             progress(n);
         }
         Ok((hits, offered))
@@ -307,13 +291,13 @@ impl Stage {
     /// Looks the object up: whether it was a hit, and what the disks did.
     fn get(&mut self, request: Request) -> anyhow::Result<(bool, Count)> {
         let hit = self.look_up(request)?;
-        Ok((hit, self.disks.answered()))
+        Ok((hit, self.store.answered()))
     }
 
     fn look_up(&self, request: Request) -> anyhow::Result<bool> {
         let object = request.object;
         let name = self.workload.name(object);
-        let Some(hit) = self.cache.get(name.as_bytes()).wait() else {
+        let Some(hit) = self.store.cache().get(name.as_bytes()).wait() else {
             return Ok(false);
         };
         if request.kind == Kind::Uncacheable {
@@ -335,84 +319,13 @@ impl Stage {
     fn put(&mut self, request: Request) -> anyhow::Result<()> {
         let Request { object, group, .. } = request;
         let name = self.workload.name(object);
-        let metadata = self.workload.metadata(object);
-        let record_bytes = self.workload.record_bytes(object);
-        if self.waiting_bytes() + record_bytes > BATCH_BYTES {
-            self.write(Cache::cut_batch);
-        }
-        let content = self.workload.content(object);
-        let bytes = name.len() + metadata.len() + content.len();
-        let put = || {
-            let put = Put {
-                group,
-                ..Put::metadata(metadata.clone())
-            };
-            self.cache.put(name.as_bytes(), put, content)
+        let put = Put {
+            group,
+            ..Put::metadata(self.workload.metadata(object))
         };
-        match put() {
-            Err(PutError::Full) => {
-                self.disks.run_clock();
-                self.cache.flush().wait();
-                self.puts.add(self.disks.written());
-                put()
-            }
-            done => done,
-        }
-        .context("cannot put")?;
-        self.put_bytes += bytes as u64;
-        self.puts.count += 1;
-        let now = self.now();
-        let (_, waiting) = self.waiting.get_or_insert((now, 0));
-        *waiting += record_bytes;
-        Ok(())
-    }
-
-    fn waiting_bytes(&self) -> u64 {
-        self.waiting.map_or(0, |(_, bytes)| bytes)
-    }
-
-    /// Cuts the batch when its delay is over. Without a batch the store is called just as often, so
-    /// that its clock advances.
-    fn write_what_is_due(&mut self) {
-        let since = self.waiting.map_or(self.written_at, |(since, _)| since);
-        if self.now() >= since + BATCH_DELAY {
-            self.write(Cache::cut_batch);
-        }
-    }
-
-    fn flush(&mut self) {
-        self.write(Cache::flush);
-    }
-
-    fn write(&mut self, write: fn(&Cache) -> hashcache::Outcome<bool>) {
-        let mut busy = self.disks.total().busy;
-        self.disks.run_clock();
-        write(&self.cache).wait();
-        self.write_rest();
-        // The time that each disk took has passed for the others too: groups and parts of
-        // checkpoints may be due on them.
-        while self.disks.total().busy != busy {
-            busy = self.disks.total().busy;
-            self.disks.run_clock();
-            self.write_rest();
-        }
-        self.puts.add(self.disks.written());
-        self.disks.stop_clock();
-        self.waiting = None;
-        self.written_at = self.now();
-    }
-
-    /// Waits until the writing threads have nothing left to do at this time. A batch may end early
-    /// where a segment does, groups become due while it is written, and a writing thread writes
-    /// parts of a checkpoint after it has answered: before the bench looks or after that. So
-    /// nothing may be written from one answer to the next but one.
-    fn write_rest(&self) {
-        let (mut busy, mut idle) = (self.disks.total().busy, 0);
-        while idle < 2 {
-            self.cache.cut_batch().wait();
-            let before = std::mem::replace(&mut busy, self.disks.total().busy);
-            idle = if busy == before { idle + 1 } else { 0 };
-        }
+        let content = self.workload.content(object);
+        let done = self.store.put(name.as_bytes(), put, content);
+        done.context("cannot put")
     }
 }
 
@@ -457,28 +370,10 @@ fn file(plan: &Plan<'_>, size: u64) -> anyhow::Result<Arc<dyn Device>> {
     Ok(Arc::new(device))
 }
 
-/// Available memory of this machine, bytes; `None` if the system does not report it.
-fn memory_available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let row = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = row.trim().strip_suffix(" kB")?.parse().ok()?;
-    kib.checked_mul(1024)
-}
-
 /// A store for so many objects, with what it needs for itself.
 fn store_bytes(objects: u64, object_bytes: u32) -> u64 {
     let content = objects.saturating_mul(object_bytes.into());
     (content + content / 50 + STORE_REST_BYTES) / BLOCK_BYTES * BLOCK_BYTES
-}
-
-/// Small beside the store, as segments are beside a disk, because opening a segment loses what is
-/// in it. Two batches fit, so that the writing thread never finds a batch full before the bench
-/// cuts it.
-fn segment_bytes(size: u64) -> u32 {
-    let wanted = (size / 256).clamp(2 * BATCH_BYTES + (512 << 10), 16 << 20);
-    u32::try_from(wanted).expect("at most 16 MiB")
 }
 
 #[expect(clippy::disallowed_methods, reason = "a bench measures time")]
@@ -510,20 +405,9 @@ fn resident_bytes() -> Option<u64> {
     found.then_some(kib << 10)
 }
 
-/// Equal seeds give equal hashes. The store is deleted after the run, and no client can reach it.
-fn name_secret(seed: u64) -> [u8; 16] {
-    let mut secret = [0; 16];
-    fastrand::Rng::with_seed(seed).fill(&mut secret);
-    secret
-}
-
 /// Working set of the first measurement: one part in so many of what the log has room for. A Disk
 /// Table has fewer slots, in sets that fill unevenly.
 const WORKING_SET_PART: u64 = 4;
-/// The engine's own default.
-const BATCH_DELAY: Duration = Duration::from_millis(250);
-/// More than the largest object.
-const BATCH_BYTES: u64 = 1200 << 10;
 /// Beside the index, which is less than one part in 64 of the store.
 const MEMORY_BYTES: u64 = 128 << 20;
 const STORE_REST_BYTES: u64 = 4 << 20;

@@ -14,6 +14,7 @@ mod operation;
 mod plan;
 mod report;
 mod service;
+mod sim;
 mod top;
 mod watching;
 

@@ -652,7 +652,7 @@ fn the_unit_keeps_cache_and_logs_where_it_may_write() {
         lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
     };
     assert_eq!(value("ExecStart"), Some("/usr/bin/hashcache proxy"));
-    assert_eq!(value("ExecReload"), Some("/bin/kill -HUP $MAINPID"));
+    assert_eq!(value("ExecReload"), Some("/bin/sh -c 'kill -HUP $MAINPID'"));
     // A socket unit without this address would keep the default settings from starting.
     let socket = packaged("systemd/hashcache.socket");
     let streams: Vec<&str> = socket

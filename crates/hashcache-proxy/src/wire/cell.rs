@@ -161,6 +161,8 @@ pub(super) struct CellSignals {
     pub(super) from_memory: cell::Cell<bool>,
     /// The connection ends after the current response.
     pub(super) stopping: cell::Cell<bool>,
+    /// A request has come.
+    pub(super) has_begun: cell::Cell<bool>,
     /// The next head has more fields than this hyper was built for.
     pub(super) too_wide: cell::Cell<bool>,
     /// What the connection waits for from the client, and until when.
@@ -373,6 +375,7 @@ impl Cell {
         self.asked.set(asked);
         self.exchange.set(ExchangeState::Asked);
         *self.unfinished.borrow_mut() = None;
+        self.signals.has_begun.set(true);
         self.signals.reading.set(None);
         self.signals.at_rest.set(false);
         self.signals.unparkable.set(false);
@@ -384,6 +387,7 @@ impl Cell {
         *self.on_sent.borrow_mut() = Some(on_sent);
         self.exchange.set(ExchangeState::Flushing);
         *self.unfinished.borrow_mut() = None;
+        self.signals.has_begun.set(true);
         self.signals.reading.set(None);
         self.signals.at_rest.set(false);
         self.signals.unparkable.set(false);

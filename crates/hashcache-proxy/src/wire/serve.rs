@@ -24,7 +24,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 
 use super::cell::{Cell, WaitFor};
 use super::ending::Ending;
@@ -36,8 +36,8 @@ use crate::share::ShareReservation;
 
 /// Serves `socket` until one side ends it. `service` is called once per request that `memory_hits`
 /// does not answer, and must take the head from `cell`. When `stopping` becomes true (or its sender
-/// is dropped), the current response is completed and the connection closed. Dropping the future
-/// aborts the connection.
+/// is dropped), the current response is completed and the connection closed; a client that has not
+/// asked for anything may still make one request. Dropping the future aborts the connection.
 pub(crate) async fn serve_connection<S, B>(
     socket: impl Into<Socket>,
     limits: &Rc<Limits>,
@@ -66,12 +66,13 @@ where
         stop,
         glance,
         stopped: false,
+        grace: None,
         sleep,
         armed: false,
     };
     let ending = loop {
         let waited = poll_fn(|cx| {
-            if driver.must_stop(cx) && !cell.signals.from_memory.get() {
+            if driver.must_stop(cx) && !cell.signals.from_memory.get() && !driver.may_begin(cx) {
                 return Poll::Ready(Some(Ending::Closed));
             }
             match stream.poll_needs_hyper(cx) {
@@ -103,7 +104,11 @@ where
         let mut draining = false;
         let stretch = poll_fn(|cx| {
             // hyper would end a connection between two of its own exchanges at once.
-            if driver.must_stop(cx) && !draining && !cell.signals.from_memory.get() {
+            if driver.must_stop(cx)
+                && !draining
+                && !cell.signals.from_memory.get()
+                && !driver.may_begin(cx)
+            {
                 draining = true;
                 Pin::new(&mut *connection).graceful_shutdown();
             }
@@ -169,7 +174,7 @@ fn begin<B: Body + Unpin>(mut response: Response<B>, cell: &Rc<Cell>) -> Respons
     if asked.connect && status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
         // Request content that is still missing would be taken for the other protocol.
         cell.signals.tunnel.set(cell.signals.request_read.get());
-    } else if cell.is_last() {
+    } else if cell.is_last() || cell.signals.stopping.get() {
         response
             .headers_mut()
             .insert(CONNECTION, HeaderValue::from_static("close"));
@@ -237,6 +242,8 @@ struct Driver<'a, Stop> {
     /// Shows with one atomic read whether `stop` needs a poll.
     glance: watch::Receiver<bool>,
     stopped: bool,
+    /// After that, the time for a first request.
+    grace: Option<Pin<Box<Sleep>>>,
     /// The timer. It is reset only when it would fire too late or has fired: deadlines move with
     /// every request, mostly further away.
     sleep: Pin<&'a mut Sleep>,
@@ -277,6 +284,18 @@ impl<Stop: Future> Driver<'_, Stop> {
             self.cell.signals.stopping.set(self.stopped);
         }
         self.stopped
+    }
+
+    /// Whether a connection that must stop waits for its first request. The client cannot know
+    /// that the server is stopping, and has most likely sent it already.
+    fn may_begin(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.cell.signals.has_begun.get() {
+            return false;
+        }
+        let grace = self
+            .grace
+            .get_or_insert_with(|| Box::pin(sleep(FIRST_REQUEST_TIME)));
+        grace.as_mut().poll(cx).is_pending()
     }
 
     fn poll(
@@ -465,6 +484,9 @@ pub(super) const PARK_AFTER: Duration = Duration::from_secs(2);
 /// Additional memory of a connection while it has a hyper: hyper's state, its two buffers of 8 KiB,
 /// and the future of a response, 10 KiB. Measured with `size_of_val`, rounded up.
 const ACTIVE_BYTES: usize = 28 << 10;
+/// How long a new connection may take to begin its first request when the server stops: some round
+/// trips of a slow line.
+const FIRST_REQUEST_TIME: Duration = Duration::from_secs(1);
 
 /// The response when there is no memory for hyper.
 const NO_MEMORY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\

@@ -13,7 +13,8 @@ use std::time::Duration;
 use super::requests::Request;
 use super::watermarks::Watermarks;
 use super::{Kind, Layout, Object, Settings, length};
-use crate::two_level::{DiskOperation, Lru};
+use crate::lru::Lru;
+use crate::two_level::DiskOperation;
 
 pub use super::watermarks::Marks;
 

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use serde::Deserialize;
 
 use super::fields::{Date, is_storable, number, since_1970};
-use super::{Damage, Reason, Request};
+use super::{Damage, LINE_BYTES_MAX, Reason, Request};
 
 /// Larger files are refused.
 pub const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -31,11 +31,11 @@ pub enum HarError {
 /// A request of a view, and what is known of its response.
 #[derive(Debug, Deserialize)]
 pub struct Entry {
-    /// The view that it belongs to; empty: none is said.
-    #[serde(default, rename = "pageref")]
-    pub view: String,
-    #[serde(default, rename = "startedDateTime")]
-    started: String,
+    /// The view that it belongs to.
+    #[serde(rename = "pageref")]
+    pub view: Option<String>,
+    #[serde(rename = "startedDateTime")]
+    started: Option<String>,
     /// The request.
     pub request: Head,
     /// Its response.
@@ -51,16 +51,16 @@ pub struct Head {
     /// The URL.
     pub url: String,
     /// The status; 0: there was no response.
-    pub status: u16,
-    body_size: i64,
-    content: Content,
+    pub status: i64,
+    body_size: Option<i64>,
+    content: Option<Content>,
     headers: Vec<Field>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Content {
-    size: i64,
+    size: Option<i64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -82,15 +82,18 @@ impl Head {
 impl Entry {
     /// Octets of the content as sent, or as it is if that is not known (-1).
     pub fn bytes(&self) -> Option<u64> {
-        let sizes = [self.response.body_size, self.response.content.size];
-        sizes.into_iter().find_map(|size| u64::try_from(size).ok())
+        let content = self.response.content.as_ref();
+        let sizes = [self.response.body_size, content.and_then(|it| it.size)];
+        let mut known = sizes.into_iter().flatten();
+        known.find_map(|size| u64::try_from(size).ok())
     }
 
     /// Whether the response may be stored, as far as method, status and Cache-Control say.
     pub fn may_be_stored(&self) -> bool {
         let control = self.response.field("cache-control").unwrap_or_default();
         let refused = ["no-store", "no-cache", "private", "max-age=0"];
-        is_storable(self.request.method.as_bytes(), self.response.status)
+        let status = u16::try_from(self.response.status).unwrap_or(0);
+        is_storable(self.request.method.as_bytes(), status)
             && !refused.iter().any(|word| control.contains(word))
     }
 
@@ -98,9 +101,13 @@ impl Entry {
         if self.request.url.is_empty() {
             return Err(Reason::Name);
         }
+        if self.request.url.len() > LINE_BYTES_MAX {
+            return Err(Reason::TooLong);
+        }
+        let started = self.started.as_deref().unwrap_or_default();
         let referer = self.request.field("referer").unwrap_or_default();
         Ok(Request {
-            time_us: time(self.started.as_bytes()).ok_or(Reason::Time)?,
+            time_us: time(started.as_bytes()).ok_or(Reason::Time)?,
             client: b"",
             name: self.request.url.as_bytes(),
             bytes: self.bytes(),

@@ -1,8 +1,8 @@
 //! Requests of a trace: a file in one of the formats that proxies, servers, browsers and simulators
 //! write.
 //!
-//! [`input`] unpacks, [`lines`](Trace) cuts the input into lines of bytes, and one file per format
-//! says what a line means. Each line is read once and forgotten: memory does not grow with the
+//! `input` unpacks, `lines` cuts the input into lines of bytes, and one file per format says what a
+//! line means. Each line is read once and forgotten: memory does not grow with the
 //! trace, except for HAR, which is one JSON value and read whole up to [`har::FILE_BYTES_MAX`].
 //!
 //! Invariant: whatever the input has, reading does not panic and a line above [`LINE_BYTES_MAX`] is
@@ -48,19 +48,19 @@ pub struct Request<'a> {
 }
 
 /// How requests are written down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// Squid's native access log.
+    /// Squid's native access log
     Squid,
-    /// The common or combined log of Apache and nginx.
+    /// The common or combined log of Apache and nginx
     Combined,
-    /// The trace of Boston University's browsers of 1994 and 1995, merged into one file.
+    /// The trace of Boston University's browsers, 1994 and 1995, as one file
     Bu,
-    /// A HAR file, version 1.2.
+    /// HAR 1.2, as browsers write it
     Har,
-    /// Comma-separated values whose first line names the columns.
+    /// Comma-separated values; the first line names the columns, of which `url` must be one
     Csv,
-    /// libCacheSim's `oracleGeneral`: records of 24 bytes.
+    /// libCacheSim's `oracleGeneral`: binary records of 24 bytes
     Oracle,
 }
 
@@ -195,7 +195,7 @@ enum Parser {
     Bu,
     Csv(csv::Columns),
     Oracle,
-    Har(har::Entries),
+    Har(Box<har::Entries>),
 }
 
 impl Trace {
@@ -230,7 +230,7 @@ impl Trace {
             Format::Har => {
                 let entries = har::read(lines.into_input())?;
                 lines = Lines::new(Box::new(io::empty()));
-                Parser::Har(har::Entries::new(entries))
+                Parser::Har(Box::new(har::Entries::new(entries)))
             }
         };
         Ok(Self {

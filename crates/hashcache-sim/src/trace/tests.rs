@@ -267,3 +267,52 @@ fn a_file_of_no_known_format_is_refused() {
         Err(TraceError::Columns)
     ));
 }
+
+/// What `fuzz/fuzz_targets/trace.rs` looks for at length.
+#[test]
+fn lines_with_any_damage_are_requests_or_named_by_their_number() {
+    let samples: [(Format, &[u8]); 6] = [
+        (
+            Format::Squid,
+            b"1.5 1 c TCP_HIT/200 5 GET http://a/ - NONE/- -\n",
+        ),
+        (
+            Format::Combined,
+            b"c - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5 \"r\" \"a\"\n",
+        ),
+        (Format::Bu, b"1.5\tm\t1\t1\thttp://a/\t5\t0.1\n"),
+        (Format::Csv, b"url,bytes\n\"a\"\"b\",5\n"),
+        (Format::Oracle, &[1; 24]),
+        (
+            Format::Har,
+            br#"{"log":{"entries":[{"request":{"url":"u"},"response":{"status":200}}]}}"#,
+        ),
+    ];
+    let mut random = fastrand::Rng::with_seed(1);
+    for n in 0..20_000 {
+        let (format, sample) = samples[n % samples.len()];
+        let mut text = sample.repeat(random.usize(1..4));
+        for _ in 0..random.usize(0..6) {
+            let at = random.usize(..text.len());
+            match random.u8(..4) {
+                0 => text[at] = random.u8(..),
+                1 => text[at] = *random.choice(b" \"\\,\n\r\t-[]{}:/0").unwrap(),
+                2 => text.insert(at, random.u8(..)),
+                _ => text.truncate(at.max(1)),
+            }
+        }
+        let Ok(mut trace) = read(&text, Some(format)) else {
+            continue;
+        };
+        let mut line = 0;
+        while let Some(step) = trace.next().unwrap() {
+            match step {
+                Ok(request) => assert!(!request.name.is_empty(), "{text:?}"),
+                Err(damage) => {
+                    assert!(damage.line > line, "{text:?}");
+                    line = damage.line;
+                }
+            }
+        }
+    }
+}

@@ -145,6 +145,32 @@ async fn told_to_stop_a_connection_finishes_its_answer() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn told_to_stop_a_new_connection_takes_the_request_that_is_on_its_way() {
+    for (pause_ms, answers) in [(100, 1), (900, 1), (1_500, 0)] {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let (stop, stopping) = watch::channel(false);
+        let client = async |mut client: DuplexStream| {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            stop.send(true).unwrap();
+            let stopped = Instant::now();
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            // Two: the second one is not answered.
+            let _ = client.write_all(&[GET, GET].concat()).await;
+            let output = rest_of(&mut client).await;
+            (output, stopped.elapsed())
+        };
+        let (ending, (output, took)) =
+            tokio::join!(serve(far, Limits::default(), echo, stopping), client(near));
+        assert_eq!((ending, statuses(&output).len()), (Ending::Closed, answers));
+        assert!(answers == 0 || output.contains("Connection: close\r\n"));
+        assert!(
+            took <= Duration::from_millis(pause_ms.max(1_001)),
+            "{took:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn an_answer_is_readable_although_the_client_goes_on_sending() {
     let (mut client, socket) = tcp_pair().await;

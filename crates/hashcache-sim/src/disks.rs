@@ -5,24 +5,35 @@
 //! and waits while no client asks for what lies on it. One disk never waits: there the time is how
 //! long it was busy.
 //!
-//! Called by `play`. Invariant: the time follows from what the disks did, not from the machine. Of
-//! several disks each writing thread sees only the progress of its own one, whatever the others
-//! have done by then.
+//! Called by `timed_store`. Invariant: the time follows from what the disks did, not from the
+//! machine. Of several disks each writing thread sees only the progress of its own one, whatever
+//! the others have done by then.
 
 use std::cell::Cell;
 use std::io;
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hashcache::Clock;
 use hashcache::device::{Device, DiskModel, Pace, ThrottleDevice, ThrottleFigures};
+use serde::Serialize;
 
 /// What the disks did for a request.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
+    /// Read requests.
     pub reads: u64,
+    /// Requests, reads and writes, that did not begin where the last one had ended.
     pub seeks: u64,
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.reads += other.reads;
+        self.seeks += other.seeks;
+    }
 }
 
 /// See the module's head.
@@ -38,8 +49,8 @@ pub struct Disks {
 
 /// The store's clock: the time of the disks.
 ///
-/// It runs only while the bench waits for the writing threads. If it always ran, a writing thread
-/// could find a checkpoint due in the middle of the bench's reads, at a moment that depends on the
+/// It runs only while the caller waits for the writing threads. If it always ran, a writing thread
+/// could find a checkpoint due in the middle of the caller's reads, at a moment that depends on the
 /// speed of the machine. While it runs, a writing thread sees how long its own disk has worked
 /// since the clock was started. If it saw the other disks work, what it finds due would depend on
 /// how far their threads have come.
@@ -188,6 +199,7 @@ impl Disks {
         };
     }
 
+    /// Nothing is due from now on.
     pub fn stop_clock(&self) {
         *self.disks.lock() = Since {
             at: self.now(),
@@ -195,6 +207,7 @@ impl Disks {
         };
     }
 
+    /// How many there are.
     pub fn count(&self) -> u32 {
         u32::try_from(self.all().len()).expect("a store has at most 16 devices")
     }

@@ -1,0 +1,86 @@
+//! `hashcache sim generate`: the requests of a benchmark as a trace.
+
+use std::io::{BufWriter, Write as _};
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+
+use clap::Args;
+use hashcache_sim::source::Source as _;
+use hashcache_sim::trace::Writer;
+use hashcache_sim::workload::{Generated, Name, Settings, WisconsinSizes};
+
+use crate::fault::Fault;
+
+pub const HELP: &str = "\
+The trace is CSV with the columns time, client, url, bytes, group (the page that an object belongs
+to) and cacheable, at 100 requests/s. Equal flags give equal bytes. For example:
+  hashcache sim generate --workload foxy --requests 100000 | hashcache sim replay -";
+
+/// Arguments of `hashcache sim generate`.
+#[derive(Args, Clone, Debug)]
+pub struct GenerateArgs {
+    /// Benchmark
+    #[arg(long, value_enum, value_name = "WORKLOAD")]
+    workload: Name,
+    /// Requests
+    #[arg(long, value_name = "COUNT", default_value_t = 100_000)]
+    requests: u64,
+    /// Seed of everything random
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// Clients that take turns [default: 100 of `foxy`, 30 of `wisconsin`, 8 of others]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    clients: Option<u64>,
+    /// Newest objects that are requested again [default: an eighth of the requests; `foxy` and
+    /// `wisconsin` request all again]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    working_set: Option<u64>,
+    /// Share of requests that repeat an earlier one: of all of `foxy`, of the second half of
+    /// `wisconsin` [default: 0.4 and 0.45]
+    #[arg(long, value_name = "SHARE")]
+    hit_ratio: Option<f64>,
+    /// Sizes of `wisconsin`
+    #[arg(long, value_enum, value_name = "SIZES", default_value = "uniform")]
+    sizes: WisconsinSizes,
+}
+
+/// Writes the trace to standard output.
+pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
+    let authors = Settings::new(args.workload, args.seed, args.requests);
+    let settings = Settings {
+        clients: args.clients.unwrap_or(authors.clients),
+        working_set: args.working_set.unwrap_or(authors.working_set),
+        hit_ratio: hit_ratio(args)?.unwrap_or(authors.hit_ratio),
+        sizes: args.sizes,
+        ..authors
+    };
+    let mut writer = Writer::new(BufWriter::new(std::io::stdout().lock()))?;
+    let mut failed = None;
+    Generated(settings).read(&mut |request| match writer.write(request) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            failed = Some(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    match failed {
+        Some(error) => Err(error.into()),
+        None => {
+            writer.finish()?.flush()?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn hit_ratio(args: &GenerateArgs) -> Result<Option<f64>, Fault> {
+    match args.hit_ratio {
+        Some(share) if !(0.0..=1.0).contains(&share) => {
+            Err(Fault::new(format!("--hit-ratio: {share} is not a share")).hint("use 0 to 1"))
+        }
+        Some(_) if !matches!(args.workload, Name::Foxy | Name::Wisconsin) => {
+            let what = "--hit-ratio: works only with `foxy` and `wisconsin`";
+            Err(Fault::new(what).hint("the hits of others follow from `--working-set`"))
+        }
+        share => Ok(share),
+    }
+}

@@ -1,0 +1,40 @@
+//! `hashcache sim`: counts and replays what clients of a cache requested. The crate `hashcache-sim`
+//! does the work; this module parses flags, opens files and prints.
+//!
+//! Each subcommand has a file; `input` opens traces.
+
+mod generate;
+mod input;
+mod replay;
+mod stats;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use generate::GenerateArgs;
+use replay::ReplayArgs;
+use stats::StatsArgs;
+
+/// Subcommands of `hashcache sim`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum SimCommand {
+    /// Count the requests, URLs and bytes of a log, and the hits of a cache without bounds
+    #[command(after_help = stats::HELP)]
+    Stats(StatsArgs),
+    /// Replay a log through the engine, or through models of other caches
+    #[command(after_help = replay::HELP)]
+    Replay(Box<ReplayArgs>),
+    /// Print the requests of a benchmark as a log
+    #[command(after_help = generate::HELP)]
+    Generate(GenerateArgs),
+}
+
+/// Runs one of the subcommands.
+pub fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        SimCommand::Stats(args) => stats::run(args),
+        SimCommand::Replay(args) => replay::run(args),
+        SimCommand::Generate(args) => generate::run(args),
+    }
+}

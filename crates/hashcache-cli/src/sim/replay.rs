@@ -1,0 +1,404 @@
+//! `hashcache sim replay`: a log through the engine, through models of other caches, or through the
+//! two levels of WebCoSM.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use hashcache::device::DiskModel;
+use hashcache::{PolicyKind, Rows};
+use hashcache_sim::disk_names;
+use hashcache_sim::replay::{self, ReplayError};
+use hashcache_sim::report::Report;
+use hashcache_sim::rival::{self, Rival};
+use hashcache_sim::two_level::{self, Table};
+use serde_json::json;
+
+use super::input::{Input, InputArgs};
+use crate::fault::Fault;
+use crate::machine::memory_available;
+use crate::settings::block;
+use crate::units::{about_size, parse_size, show_size};
+
+pub const HELP: &str = "\
+Each request is looked up, and what is missed is put, through the engine itself on a modelled disk
+whose content is in memory. The bytes of every hit are compared with what was put. Requests follow
+each other as fast as the disk answers; seeks take the mean time of the disk, as if the store filled
+it. requests/s is the rate that this disk would reach. Equal logs and flags give equal results.
+`squid` and `tiger` are models of the caches that the HashCache paper compares with: 560 and 232
+bits of index for each object, all in memory, which therefore bounds the objects on disk.
+`--two-level` instead counts what a memory cache and a disk cache behind it do (WebCoSM, Table 1).
+--device-model: 1999 (9 ms, 4.7 MB/s), hdd, ssd, hdd-5400, seeks per second, or figures such as
+seek=8.5ms,rpm=7200,rate=120MB/s.";
+
+/// Arguments of `hashcache sim replay`.
+#[derive(Args, Clone, Debug)]
+pub struct ReplayArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    /// Which cache
+    #[arg(long, value_enum, value_name = "INDEX", default_value = "engine")]
+    index: Index,
+    /// Policy of the engine, or `all`
+    #[arg(long, value_name = "POLICY", default_value = "log")]
+    policy: String,
+    /// Memory for the index and hot objects
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    memory: String,
+    /// Size of the cache on disk
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    disk_size: String,
+    /// Disk
+    #[arg(long, value_name = "DISK", default_value = "hdd")]
+    device_model: String,
+    /// Write and read the objects of a page together (log, log-lru)
+    #[arg(long)]
+    grouped: bool,
+    /// Index rows of `log` in which a name may be, 1 or 2
+    #[arg(long, value_name = "COUNT", default_value_t = 2,
+          value_parser = clap::value_parser!(u8).range(1..=2))]
+    rows: u8,
+    /// Share that memory holds, 1 to 100: of the positions with `log-lru`, of the sets with
+    /// `set-mem-lru` [default: 50 and 40]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    held_share: Option<u8>,
+    /// Keep objects that are in use when the log's head reaches them (log)
+    #[arg(long)]
+    readmission: bool,
+    /// Mean object size, which sizes the index
+    #[arg(long, value_name = "SIZE", default_value = "8KiB")]
+    object_size: String,
+    /// Slot size of the Disk Table
+    #[arg(long, value_name = "SIZE", default_value = "8KiB")]
+    block: String,
+    /// Memory cache, then disk cache, both of least recently used objects: count what each does
+    #[arg(long, conflicts_with_all = ["index", "policy", "grouped", "readmission"])]
+    two_level: bool,
+    /// Seed of contents, of the store's secret and of the disk
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which cache answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Index {
+    /// The engine, with --policy
+    Engine,
+    /// A model of Squid: a file for each object
+    Squid,
+    /// A model of Tiger: a log, all of the index in memory
+    Tiger,
+}
+
+impl Index {
+    fn rival(self) -> Option<Rival> {
+        match self {
+            Self::Engine => None,
+            Self::Squid => Some(Rival::Squid),
+            Self::Tiger => Some(Rival::Tiger),
+        }
+    }
+}
+
+/// Sizes and disk, read from their flags.
+struct Parsed {
+    memory_bytes: u64,
+    disk_bytes: u64,
+    object_bytes: u32,
+    block_bytes: u32,
+    disk: DiskModel,
+}
+
+/// Replays and prints.
+pub fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
+    let parsed = parse(args)?;
+    let text = if args.two_level {
+        two_level(args, &parsed)?
+    } else {
+        let runs = replay_all(args, &parsed)?;
+        if args.json {
+            format!("{}\n", json_of(args, &parsed, &runs)?)
+        } else {
+            text_of(args, &parsed, &runs)
+        }
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parse(args: &ReplayArgs) -> Result<Parsed, Fault> {
+    let size = |flag: &str, text: &str| parse_size(text).map_err(|fault| fault.at(flag));
+    let object_bytes = size("--object-size", &args.object_size)?;
+    let object_bytes = u32::try_from(object_bytes)
+        .ok()
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| {
+            Fault::new(format!("--object-size: {} is no mean", args.object_size))
+                .hint("use 1 byte to 4GB")
+        })?;
+    let disk = disk_names::disk(&args.device_model);
+    Ok(Parsed {
+        memory_bytes: size("--memory", &args.memory)?,
+        disk_bytes: size("--disk-size", &args.disk_size)?,
+        object_bytes,
+        block_bytes: block(&args.block).map_err(|fault| fault.at("--block"))?,
+        disk: disk.map_err(|error| {
+            Fault::new(format!("--device-model: {error}")).hint("or use `1999`, `hdd` or `ssd`")
+        })?,
+    })
+}
+
+/// A report for each policy or model, with its name.
+fn replay_all(args: &ReplayArgs, parsed: &Parsed) -> anyhow::Result<Vec<(String, Report)>> {
+    let Some(rival) = args.index.rival() else {
+        let policies = policies(args)?;
+        check_memory(parsed)?;
+        let mut input = args.input.open(policies.len() as u64)?;
+        let mut runs = vec![];
+        for policy in policies {
+            let report = replay_engine(args, parsed, policy, &mut input)?;
+            runs.push((name(args, policy), report));
+        }
+        input.finish();
+        return Ok(runs);
+    };
+    let mut input = args.input.open(1)?;
+    let settings = rival::Settings {
+        rival,
+        memory_bytes: parsed.memory_bytes,
+        disk_bytes: parsed.disk_bytes,
+        disk: parsed.disk,
+        view: args.input.view,
+    };
+    let report = rival::replay(&mut input.files, &settings)?;
+    input.finish();
+    Ok(vec![(rival.name().to_owned(), report)])
+}
+
+/// The content of the modelled disk is in memory.
+fn check_memory(parsed: &Parsed) -> Result<(), Fault> {
+    let needed = parsed.disk_bytes.saturating_add(parsed.memory_bytes);
+    if memory_available().is_some_and(|available| needed > available) {
+        let disk = show_size(parsed.disk_bytes);
+        let fault = Fault::new(format!(
+            "--disk-size: {disk} do not fit the memory of this machine"
+        ));
+        return Err(fault.hint("use a smaller disk; the engine's content is kept in memory"));
+    }
+    Ok(())
+}
+
+fn policies(args: &ReplayArgs) -> Result<Vec<PolicyKind>, Fault> {
+    let groups = |policy: &PolicyKind| matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
+    let policies = match args.policy.parse::<PolicyKind>() {
+        Ok(policy) => vec![policy],
+        Err(_) if args.policy == "all" => PolicyKind::ALL.to_vec(),
+        Err(error) => return Err(Fault::new(format!("--policy: {error}")).hint("or use `all`")),
+    };
+    if args.grouped && !policies.iter().any(groups) {
+        let fault = Fault::new("--grouped: works only with `log` and `log-lru`");
+        return Err(fault.hint("use `--policy log` or `--policy log-lru`"));
+    }
+    Ok(policies)
+}
+
+fn is_grouped(args: &ReplayArgs, policy: PolicyKind) -> bool {
+    args.grouped && matches!(policy, PolicyKind::Log | PolicyKind::LogLru)
+}
+
+fn name(args: &ReplayArgs, policy: PolicyKind) -> String {
+    let grouped = if is_grouped(args, policy) {
+        " grouped"
+    } else {
+        ""
+    };
+    format!("{}{grouped}", policy.name())
+}
+
+fn replay_engine(
+    args: &ReplayArgs,
+    parsed: &Parsed,
+    policy: PolicyKind,
+    input: &mut Input,
+) -> anyhow::Result<Report> {
+    let settings = replay::Settings {
+        policy,
+        rows: if args.rows == 1 { Rows::One } else { Rows::Two },
+        grouped: is_grouped(args, policy),
+        held_share: args.held_share,
+        readmission: args.readmission && policy == PolicyKind::Log,
+        memory_bytes: parsed.memory_bytes,
+        disk_bytes: parsed.disk_bytes,
+        disk: parsed.disk,
+        object_bytes: parsed.object_bytes,
+        block_bytes: parsed.block_bytes,
+        view: args.input.view,
+        seed: args.seed,
+    };
+    replay::replay(&mut input.files, &settings).map_err(|error| match &error {
+        ReplayError::Memory {
+            index_bytes,
+            memory_bytes,
+        } => {
+            let what = format!(
+                "--memory: the index of `{}` takes {}, but there are {}",
+                policy.name(),
+                show_size(*index_bytes),
+                show_size(*memory_bytes),
+            );
+            Fault::new(what)
+                .hint("use more memory, or `--policy set`, which has no index")
+                .into()
+        }
+        ReplayError::Wrong { .. } => Fault::new(error.to_string())
+            .hint("this is a serious bug in HashCache: please report it")
+            .into(),
+        _ => error.into(),
+    })
+}
+
+fn json_of(
+    args: &ReplayArgs,
+    parsed: &Parsed,
+    runs: &[(String, Report)],
+) -> anyhow::Result<serde_json::Value> {
+    let runs: Result<Vec<serde_json::Value>, serde_json::Error> = runs
+        .iter()
+        .map(|(name, report)| {
+            let mut run = serde_json::to_value(report)?;
+            run["name"] = json!(name);
+            Ok(run)
+        })
+        .collect();
+    Ok(json!({
+        "view": args.input.view.name(),
+        "memory_bytes": parsed.memory_bytes,
+        "disk_bytes": parsed.disk_bytes,
+        "device_model": parsed.disk.to_string(),
+        "object_bytes": parsed.object_bytes,
+        "block_bytes": parsed.block_bytes,
+        "seed": args.seed,
+        "runs": runs?,
+    }))
+}
+
+fn text_of(args: &ReplayArgs, parsed: &Parsed, runs: &[(String, Report)]) -> String {
+    let Some((_, first)) = runs.first() else {
+        return String::new();
+    };
+    let mut text = format!(
+        "{} requests of {} (view `{}`); {} without a size left out, {} not to be stored\n\
+         memory {}, disk {}, {:.0} seeks/s\n\n",
+        first.requests,
+        about_size(first.bytes),
+        args.input.view.name(),
+        first.without_size,
+        first.uncacheable,
+        about_size(parsed.memory_bytes),
+        about_size(parsed.disk_bytes),
+        1.0 / parsed.disk.random_read(16 << 10).as_secs_f64(),
+    );
+    let heads = [
+        [
+            "", "bits", "hits", "bytes", "hits in", "reads", "writes", "seeks", "requests", "by",
+        ],
+        [
+            "", "/slot", "%", "hit %", "memory %", "/hit", "/put", "/request", "/s", "plan",
+        ],
+    ];
+    for head in heads {
+        text += &line(&head.map(str::to_owned));
+    }
+    for (name, report) in runs {
+        text += &line(&cells(name, report));
+    }
+    for (name, report) in runs {
+        let (long, large) = (report.names_too_long, report.objects_too_large);
+        if long + large > 0 {
+            text += &format!(
+                "\n{name}: not stored: {long} with too long a name, {large} larger than an eighth \
+                 of the disk"
+            );
+        }
+    }
+    if let Some(rival) = args.index.rival() {
+        let full = rival.index_bytes(parsed.disk_bytes, parsed.object_bytes.into());
+        text += &format!(
+            "\n{}: with objects of {} the index of a full disk takes {}\n",
+            rival.name(),
+            show_size(parsed.object_bytes.into()),
+            about_size(full),
+        );
+    }
+    text.trim_end().to_owned() + "\n"
+}
+
+fn cells(name: &str, report: &Report) -> [String; 10] {
+    let percent = |share: f64| format!("{:.1}", share * 100.0);
+    let each = |part: u64, whole: u64| format!("{:.2}", part as f64 / whole.max(1) as f64);
+    let in_memory = report.memory_hits as f64 / report.requests.max(1) as f64;
+    [
+        name.to_owned(),
+        format!("{:.1}", report.index.bits_per_slot),
+        percent(report.hit_ratio),
+        percent(report.byte_hit_ratio),
+        percent(in_memory),
+        each(report.costs.hits.reads, report.disk_hits),
+        each(report.disk.writes, report.puts),
+        each(report.disk.seeks, report.requests),
+        format!("{:.0}", report.requests_per_s),
+        report.plan.map_or("-".to_owned(), |plan| {
+            format!("{:.2}", plan.measured_to_planned)
+        }),
+    ]
+}
+
+fn line(cells: &[String; 10]) -> String {
+    let [
+        name,
+        bits,
+        hits,
+        bytes,
+        memory,
+        reads,
+        writes,
+        seeks,
+        rate,
+        plan,
+    ] = cells;
+    let line = format!(
+        "{name:<15} {bits:>5} {hits:>5} {bytes:>5} {memory:>8} {reads:>5} {writes:>6} \
+         {seeks:>8} {rate:>8} {plan:>4}"
+    );
+    format!("{}\n", line.trim_end())
+}
+
+fn two_level(args: &ReplayArgs, parsed: &Parsed) -> anyhow::Result<String> {
+    let mut input = args.input.open(1)?;
+    let sizes = (parsed.memory_bytes, parsed.disk_bytes);
+    let table = two_level::replay(&mut input.files, args.input.view, sizes, |_| ())?;
+    input.finish();
+    if args.json {
+        return Ok(format!("{}\n", serde_json::to_string(&table)?));
+    }
+    Ok(two_level_text(&table))
+}
+
+fn two_level_text(table: &Table) -> String {
+    let row = |name: &str, count: u64, rest: String| {
+        let share = count as f64 / table.requests.max(1) as f64 * 100.0;
+        format!("{name:<16} {count:>12} {share:>5.1} %{rest}\n")
+    };
+    let bytes = |bytes| format!("  {}", about_size(bytes));
+    [
+        row("URL reads", table.reads, bytes(table.read_bytes)),
+        row("URL writes", table.writes, bytes(table.written_bytes)),
+        row("hits in memory", table.memory_hits, String::new()),
+        row("requests", table.requests, String::new()),
+        row("URL deletes", table.deletes, String::new()),
+    ]
+    .concat()
+}

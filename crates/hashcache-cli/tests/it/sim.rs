@@ -1,0 +1,171 @@
+//! `hashcache sim`, run as a process.
+
+use std::env;
+
+use serde_json::Value;
+
+use crate::Home;
+
+fn json(home: &Home, arguments: &[&str]) -> Value {
+    serde_json::from_str(&text(home, arguments)).expect("what --json prints is JSON")
+}
+
+fn text(home: &Home, arguments: &[&str]) -> String {
+    let outcome = home.hashcache(&[&["sim"], arguments].concat(), &[]);
+    assert_eq!((outcome.status, outcome.stderr.as_str()), (Some(0), ""));
+    outcome.stdout
+}
+
+/// Three requests of a log of Squid, and a line that was cut off.
+const LOG: &str = "\
+100.000 5 10.0.0.1 TCP_MISS/200 1000 GET http://a.test/ - HIER_DIRECT/1.2.3.4 text/html
+101.000 5 10.0.0.2 TCP_HIT/200 3000 GET http://a.test/ - HIER_NONE/- text/html
+102.500 5 10.0.0.2 TCP_MI
+160.000 5 10.0.0.2 TCP_MISS/200 500 POST http://a.test/form - HIER_DIRECT/1.2.3.4 -
+";
+
+#[test]
+fn a_log_is_counted_and_a_damaged_line_is_named() {
+    let home = Home::new();
+    home.file("access.log", LOG);
+    let arguments = ["sim", "stats", "access.log"];
+    let outcome = home.hashcache(&arguments, &[]);
+    assert_eq!(outcome.status, Some(0));
+    let damage = "hashcache: access.log:3: it does not have the 10 fields of the format\n";
+    assert_eq!(outcome.stderr, damage);
+    for line in [
+        "requests              3\n",
+        "not to be stored      1\n",
+        "damaged lines         1\n",
+        "URLs                  2\n",
+        "clients               2\n",
+        "time                  60.0 seconds\n",
+        "cache without bounds  33.3 % of requests are hits, 66.7 % of bytes\n",
+    ] {
+        assert!(outcome.stdout.contains(line), "{line}{}", outcome.stdout);
+    }
+    let strict = home.hashcache(&[&arguments[..], &["--strict"]].concat(), &[]);
+    assert_eq!((strict.status, strict.stdout.as_str()), (Some(2), ""));
+    assert_eq!(strict.stderr, damage);
+}
+
+#[test]
+fn what_cannot_be_read_is_told_with_status_2() {
+    let home = Home::new();
+    home.file("notes.txt", "no log\n");
+    let refused = |arguments: &[&str], why: &str| {
+        let outcome = home.hashcache(&[&["sim"], arguments].concat(), &[]);
+        assert_eq!(outcome.status, Some(2), "{outcome:?}");
+        assert!(outcome.stderr.starts_with(why), "{outcome:?}");
+    };
+    refused(&["stats", "gone.log"], "hashcache: cannot open gone.log: ");
+    let unknown = "hashcache: cannot read notes.txt: the format is not recognised";
+    refused(&["stats", "notes.txt"], unknown);
+    let twice = "hashcache: standard input cannot be read twice\nhint: ";
+    refused(&["stats", "-", "--view", "big"], twice);
+    refused(
+        &["replay", "notes.txt", "--device-model", "drum"],
+        "hashcache: --device-model: ",
+    );
+    home.file("access.log", LOG);
+    let small = [
+        "replay",
+        "access.log",
+        "--memory",
+        "1KiB",
+        "--disk-size",
+        "64MiB",
+    ];
+    refused(&small, "hashcache: --memory: the index of `log` takes ");
+}
+
+#[test]
+fn a_generated_log_replays_to_the_same_bytes_with_every_policy() {
+    let home = Home::new();
+    let generate = ["generate", "--workload", "wisconsin", "--requests", "3000"];
+    let log = text(&home, &generate);
+    assert_eq!(log, text(&home, &generate));
+    home.file("wisconsin.csv", &log);
+    let replay = [
+        "replay",
+        "wisconsin.csv",
+        "--policy",
+        "all",
+        "--memory",
+        "1MiB",
+    ];
+    let replay = [&replay[..], &["--disk-size", "128MiB", "--json"]].concat();
+    let printed = text(&home, &replay);
+    assert_eq!(printed, text(&home, &replay));
+    let report: Value = serde_json::from_str(&printed).unwrap();
+    let stats = json(&home, &["stats", "wisconsin.csv", "--json"]);
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 6);
+    for run in runs {
+        assert_eq!(run["requests"], 3000);
+        let hits = |of: &Value| of["hit_ratio"].as_f64().unwrap();
+        assert!(hits(run) > 0.0 && hits(run) <= hits(&stats), "{run}");
+        assert!(run["disk"]["seconds"].as_f64().unwrap() > 0.0, "{run}");
+    }
+}
+
+#[test]
+fn models_of_other_caches_and_two_levels_replay_the_same_log() {
+    let home = Home::new();
+    let log = text(
+        &home,
+        &["generate", "--workload", "foxy", "--requests", "5000"],
+    );
+    home.file("foxy.csv", &log);
+    let bound = json(&home, &["stats", "foxy.csv", "--json"])["hits"].clone();
+    for (index, bits) in [("squid", 560.0), ("tiger", 232.0)] {
+        let report = json(&home, &["replay", "foxy.csv", "--index", index, "--json"]);
+        let run = &report["runs"][0];
+        assert_eq!(
+            (&run["name"], &run["memory_hits"]),
+            (&Value::from(index), &bound)
+        );
+        assert_eq!(run["index"]["bits_per_slot"], bits);
+    }
+    let levels = ["replay", "foxy.csv", "--two-level", "--memory", "1MB"];
+    let levels = json(&home, &[&levels[..], &["--json"]].concat());
+    let count = |name: &str| levels[name].as_u64().unwrap();
+    assert_eq!(
+        count("reads") + count("writes") + count("memory_hits"),
+        5000
+    );
+    assert_eq!(
+        count("reads") + count("memory_hits"),
+        bound.as_u64().unwrap()
+    );
+    assert!(
+        count("reads") > 100 && count("memory_hits") > 100,
+        "{levels}"
+    );
+}
+
+/// `HASHCACHE_BU_TRACE=…/bu-www-client-1994-95.tsv.zst cargo test --release -p hashcache-cli --test
+/// it -- --ignored bu_trace`
+#[test]
+#[ignore = "needs the BU trace, which the variable HASHCACHE_BU_TRACE names"]
+fn the_bu_trace_through_a_cache_without_bounds_has_the_figures_of_both_views() {
+    let trace = env::var("HASHCACHE_BU_TRACE").expect("HASHCACHE_BU_TRACE names the trace");
+    let home = Home::new();
+    for (view, requests, hits, bytes) in [
+        ("proxy", 290_282, "64.7", "44.9"),
+        ("big", 1_124_929, "90.9", "65.0"),
+    ] {
+        let stats = json(
+            &home,
+            &["stats", &trace, "--view", view, "--strict", "--json"],
+        );
+        assert_eq!(stats["requests"], requests);
+        assert_eq!(stats["urls"], 102_357);
+        assert_eq!(stats["clients"], 762);
+        let percent = |name: &str| format!("{:.1}", stats[name].as_f64().unwrap() * 100.0);
+        assert_eq!(
+            (percent("hit_ratio"), percent("byte_hit_ratio")),
+            (hits.into(), bytes.into())
+        );
+    }
+}
