@@ -26,6 +26,7 @@ use crate::settings::{
     CHOICES, COOKIES, DIRECTS, FAILS, FORMATS, GATEWAYS, GROUPS, Given, IOS, PLACEMENTS, POLICIES,
     ROWS, Source, Topic, Written, find_flag, help,
 };
+#[cfg(feature = "sim")]
 use crate::sim::SimCommand;
 use crate::top::TopArgs;
 
@@ -131,6 +132,7 @@ pub enum Command {
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Replay logs of web caches, and count what they have
+    #[cfg(feature = "sim")]
     #[command(subcommand)]
     Sim(SimCommand),
     /// Print the completion script for a shell

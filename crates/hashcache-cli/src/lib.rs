@@ -35,6 +35,7 @@ mod plan;
 mod proxy;
 mod purge;
 mod report;
+#[cfg(feature = "sim")]
 mod sim;
 mod top;
 
@@ -68,6 +69,7 @@ pub fn main() -> ExitCode {
         Command::Inspect { path, json } => inspect::run(&path, json),
         Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => bench::run(&command),
+        #[cfg(feature = "sim")]
         Command::Sim(command) => sim::run(&command),
         Command::Purge(args) => purge::run(&args, &environment),
         Command::Report(args) => report::run(&args, &environment),

@@ -91,6 +91,8 @@ impl Toolchain {
         command
             .args(["rustc", "--locked", "--profile", "dist"])
             .args(["-p", "hashcache-cli", "--bin", "hashcache"])
+            // Without `hashcache sim`, which is for those who build it.
+            .arg("--no-default-features")
             .args(["--target", &target])
             .arg("--config")
             .arg(format!("target.{target}.linker = 'rust-lld'"))
