@@ -28,6 +28,7 @@ use tokio::time::Instant;
 
 use crate::campaign::Campaign;
 use crate::cgroup::Cgroup;
+use crate::loop_mount;
 use crate::median::median;
 use crate::report::Verdict;
 use disk::{Disk, FileSystem};
@@ -107,6 +108,12 @@ pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     if let Some(path) = NEEDED.into_iter().find(|path| !Path::new(path).exists()) {
         campaign.report.skip(what, format!("no {path} here"));
         return Ok(());
+    }
+    for (program, words) in [("losetup", "--find"), ("mkfs.ext4", "-V")] {
+        if let Err(error) = loop_mount::run(program, &[words]) {
+            campaign.report.skip(what, format!("{error:#}"));
+            return Ok(());
+        }
     }
     if args.short {
         return try_all(args, campaign);
