@@ -159,7 +159,7 @@ impl Trial {
         let url = format!("http://{SITE}/stored-{}", family.name);
         let first = self.curl(family.named, &url, &[]).await?;
         first.is_from("named")?;
-        first.says("fwd=uri-miss; ttl=600; stored")?;
+        first.is_stored()?;
         let second = self.curl(family.named, &url, &[]).await?;
         second.is_from("named")?;
         second.says("hashcache; hit")?;
@@ -176,7 +176,7 @@ impl Trial {
         }
         let honest = self.curl(family.named, &url, &[]).await?;
         honest.is_from("named")?;
-        honest.says("fwd=uri-miss; ttl=600; stored")?;
+        honest.is_stored()?;
         // Now that the page is stored: it is not given to who is connected to another server.
         let forged = self.curl(family.other, &url, &[]).await?;
         forged.is_from("other")?;
@@ -206,11 +206,12 @@ impl Trial {
     async fn intercepted(&self, family: &Family) -> anyhow::Result<String> {
         let url = format!("https://{LISTED}/intercepted-{}", family.name);
         let trusting = ["--cacert", &self.file("ca/root.pem")];
-        for expected in ["fwd=uri-miss; ttl=600; stored", "hashcache; hit"] {
-            let answer = self.curl(family.named, &url, &trusting).await?;
-            answer.is_from("named")?;
-            answer.says(expected)?;
-        }
+        let first = self.curl(family.named, &url, &trusting).await?;
+        first.is_from("named")?;
+        first.is_stored()?;
+        let second = self.curl(family.named, &url, &trusting).await?;
+        second.is_from("named")?;
+        second.says("hashcache; hit")?;
         Ok("miss, then hit".to_owned())
     }
 
@@ -355,6 +356,12 @@ impl Answer {
             self.body
         );
         Ok(())
+    }
+
+    /// A miss that was stored. Its lifetime is 600 s, of which some may be over.
+    fn is_stored(&self) -> anyhow::Result<()> {
+        self.says("fwd=uri-miss; ttl=")?;
+        self.says("; stored")
     }
 
     fn says(&self, status: &str) -> anyhow::Result<()> {
