@@ -85,7 +85,7 @@ impl Input {
 }
 
 /// A progress bar on a terminal, nothing elsewhere. `total`: `None` if it is not known.
-fn progress_bar(total: Option<u64>) -> ProgressBar {
+pub fn progress_bar(total: Option<u64>) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

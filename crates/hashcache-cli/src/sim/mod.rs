@@ -3,6 +3,7 @@
 //!
 //! Each subcommand has a file; `input` opens traces.
 
+mod consistency;
 mod generate;
 mod input;
 mod replay;
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
+use consistency::ConsistencyArgs;
 use generate::GenerateArgs;
 use replay::ReplayArgs;
 use stats::StatsArgs;
@@ -28,6 +30,9 @@ pub enum SimCommand {
     /// Print the requests of a benchmark as a log
     #[command(after_help = generate::HELP)]
     Generate(GenerateArgs),
+    /// Compare schemes that keep a hierarchy of caches current
+    #[command(after_help = consistency::HELP)]
+    Consistency(ConsistencyArgs),
 }
 
 /// Runs one of the subcommands.
@@ -36,5 +41,6 @@ pub fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
         SimCommand::Stats(args) => stats::run(args),
         SimCommand::Replay(args) => replay::run(args),
         SimCommand::Generate(args) => generate::run(args),
+        SimCommand::Consistency(args) => consistency::run(args),
     }
 }

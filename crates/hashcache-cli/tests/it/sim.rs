@@ -169,3 +169,34 @@ fn the_bu_trace_through_a_cache_without_bounds_has_the_figures_of_both_views() {
         );
     }
 }
+
+#[test]
+fn schemes_that_keep_caches_current_are_compared() {
+    let home = Home::new();
+    let arguments = [
+        "consistency",
+        "--objects",
+        "200",
+        "--sites",
+        "40",
+        "--levels",
+        "2",
+    ];
+    let arguments = [
+        &arguments[..],
+        &["--fan-out", "2", "--lifetimes", "2,20", "--json"],
+    ]
+    .concat();
+    let report = json(&home, &arguments);
+    let schemes = report["schemes"].as_array().expect("schemes");
+    assert_eq!(schemes.len(), 5 * 2 + 2);
+    let figure = |name: &str, days: Option<f64>, figure: &str| {
+        let row = |row: &&Value| row["scheme"] == name && row["lifetime_days"].as_f64() == days;
+        let row = schemes.iter().find(row).expect("a row");
+        row[figure].as_f64().expect("a figure")
+    };
+    assert!(figure("invalidation", None, "stale_share").abs() < f64::EPSILON);
+    let stale = |days| figure("fixed", Some(days), "stale_share");
+    assert!(0.0 < stale(2.0) && stale(2.0) < stale(20.0));
+    assert_eq!(text(&home, &arguments), text(&home, &arguments));
+}
