@@ -120,7 +120,7 @@ fn field<'a>(text: &'a [u8], scratch: &mut Vec<u8>) -> Result<Option<&'a [u8]>, 
     }
 }
 
-/// Writes requests that [`Columns`] reads back.
+/// Writes requests that `Columns` reads back.
 pub struct Writer<W> {
     output: W,
 }
