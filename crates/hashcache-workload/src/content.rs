@@ -4,7 +4,7 @@
 //! Invariant: size and content follow from the seed and that number, so no object is kept for the
 //! comparison with what a store returns.
 
-use std::f64::consts::TAU;
+use super::draw::{exponential, log_normal, normal, whole};
 
 /// How large objects are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Contents {
     /// A number from 1 to `most` that belongs to `object`, by Polygraph's `zipf(most)`.
     pub fn zipf(&self, object: Object, most: u32) -> u64 {
         let u = self.random_of(object.0.rotate_left(29)).f64();
-        whole(f64::from(most + 1).powf(u), u64::from(most))
+        whole(f64::from(most + 1).powf(u)).clamp(1, u64::from(most))
     }
 
     /// A random source that belongs to `object`.
@@ -135,7 +135,8 @@ impl Contents {
             (Sizes::ByType, Type::Download) => log_normal(random, 300.0 * KB, 300.0 * KB),
             (Sizes::ByType, Type::Other) => log_normal(random, 25.0 * KB, 10.0 * KB),
         };
-        usize::try_from(whole(bytes, CONTENT_BYTES_MAX as u64)).expect("bounded")
+        let bytes = whole(bytes).clamp(1, CONTENT_BYTES_MAX as u64);
+        usize::try_from(bytes).expect("bounded")
     }
 
     /// The content.
@@ -165,32 +166,6 @@ impl Contents {
         let bytes = self.bytes(object) + self.metadata_bytes() + RECORD_REST_BYTES;
         (bytes.next_multiple_of(UNIT_BYTES) + LISTED_BYTES) as u64
     }
-}
-
-/// A number with mean 0 and deviation 1 (Box and Muller: one normal number from two uniform ones).
-fn normal(random: &mut fastrand::Rng) -> f64 {
-    let (u, v) = (1.0 - random.f64(), random.f64());
-    (-2.0 * u.ln()).sqrt() * (TAU * v).cos()
-}
-
-fn exponential(random: &mut fastrand::Rng, mean: f64) -> f64 {
-    -mean * (1.0 - random.f64()).ln()
-}
-
-/// Polygraph's `logn`: mean and deviation are those of the result.
-fn log_normal(random: &mut fastrand::Rng, mean: f64, deviation: f64) -> f64 {
-    let squares = (deviation * deviation + mean * mean).ln();
-    let sigma = (squares - 2.0 * mean.ln()).sqrt();
-    let mu = 2.0 * mean.ln() - squares / 2.0;
-    (mu + sigma * normal(random)).exp()
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the fraction is to be dropped, and the result is bounded"
-)]
-fn whole(value: f64, most: u64) -> u64 {
-    (value as u64).clamp(1, most)
 }
 
 const TYPE_SHIFT: u32 = 56;

@@ -8,10 +8,13 @@
 //! - `polymix`, `shared`, `singles` (module `polymix`): the objects of Web Polygraph's Polymix-4,
 //!   on pages, on pages that share images, and without pages.
 //!
-//! Used by `hashcache bench engine` and by campaigns. Invariant: equal seeds give equal requests,
-//! whatever the store answers.
+//! `draw` draws numbers from distributions.
+//!
+//! Used by `hashcache bench engine`, `hashcache-sim` and campaigns. Invariant: equal seeds give
+//! equal requests, whatever the store answers.
 
 mod content;
+pub mod draw;
 mod pages;
 mod polymix;
 

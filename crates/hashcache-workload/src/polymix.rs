@@ -12,6 +12,7 @@
 //! modification of objects, robots' think times and the phases of a run.
 
 use super::content::{Object, Type};
+use super::draw::whole;
 use super::{Draw, Source, Visit};
 
 /// What a client visits.
@@ -160,14 +161,6 @@ impl World {
             .min_by_key(|number| draw.contents.bytes(object(number)))
             .or(Some(drawn))
     }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "a number of objects, far below 2^53"
-)]
-fn whole(objects: f64) -> u64 {
-    objects as u64
 }
 
 /// Shares of the requests, in 1/100.

@@ -18,6 +18,7 @@ mod scheme;
 mod tests;
 
 use hashcache_http::UnixTime;
+use hashcache_workload::draw::{exponential, whole};
 
 use hierarchy::Hierarchy;
 pub use objects::Lifetimes;
@@ -116,7 +117,7 @@ pub fn simulate(settings: &Settings, scheme: Scheme) -> Counts {
     let mut time = 0.0;
     let mut counts = Counts::default();
     while time < end {
-        time -= between * (1.0 - random.f64()).ln();
+        time += exponential(&mut random, between);
         let now = UnixTime(BEGIN + whole(time));
         while let Some(object) = objects.change_until(now) {
             hierarchy.changed(object, objects.get(object), &mut counts);
@@ -167,15 +168,6 @@ impl Settings {
     fn leaves(&self) -> u32 {
         self.fan_out.saturating_pow(self.levels)
     }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "positive and far below 2^53"
-)]
-fn whole(figure: f64) -> u64 {
-    figure as u64
 }
 
 /// Seconds.

@@ -8,11 +8,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::f64::consts::TAU;
 
 use hashcache_http::UnixTime;
+use hashcache_workload::draw::{exponential, normal, whole, zipf};
 
-use super::{BEGIN, DAY, Settings, whole};
+use super::{BEGIN, DAY, Settings};
 
 /// How long objects live.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,10 +88,8 @@ impl Objects {
 
     /// An object that a client requests.
     pub fn popular(&self, random: &mut fastrand::Rng) -> u32 {
-        let count = self.objects.len();
-        let part = random.f64().powf(1.0 / (1.0 - self.popularity));
-        let last = u32::try_from(count - 1).unwrap_or(u32::MAX);
-        u32::try_from(whole(count as f64 * part)).map_or(last, |place| place.min(last))
+        let place = zipf(random, self.objects.len() as u64, self.popularity);
+        u32::try_from(place).unwrap_or(u32::MAX)
     }
 
     /// Mean lifetimes in days, ascending.
@@ -122,15 +120,6 @@ impl Object {
             mean_life,
         }
     }
-}
-
-fn exponential(random: &mut fastrand::Rng, mean: f64) -> f64 {
-    -mean * (1.0 - random.f64()).ln()
-}
-
-fn normal(random: &mut fastrand::Rng) -> f64 {
-    let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
-    radius * (TAU * random.f64()).cos()
 }
 
 /// Sizes as in the workload `pages` of the bench: a mean of 9 KB.

@@ -42,14 +42,12 @@ struct Place {
 
 impl Buddy {
     pub fn new(root: &Path, threshold_bytes: u64) -> io::Result<Self> {
-        let large = ObjectFiles::new(root, |_| "large".to_owned());
-        large.make(LARGE_DIRECTORY)?;
         Ok(Self {
             root: root.to_owned(),
             threshold_bytes,
             classes: HashMap::new(),
             places: HashMap::new(),
-            large,
+            large: ObjectFiles::simple(&root.join("large"))?,
             buffer: vec![],
         })
     }
@@ -100,7 +98,7 @@ impl Layout for Buddy {
     fn put(&mut self, object: Object, content: &[u8]) -> io::Result<()> {
         let bytes = content.len() as u64;
         let in_class = if bytes > self.threshold_bytes {
-            self.large.put(object.number, LARGE_DIRECTORY, content)?;
+            self.large.put(object, content)?;
             None
         } else {
             Some(self.put_small(content)?)
@@ -109,10 +107,10 @@ impl Layout for Buddy {
         Ok(())
     }
 
-    fn get(&mut self, number: u64, _: Duration, found: Found<'_>) -> io::Result<()> {
+    fn get(&mut self, number: u64, now: Duration, found: Found<'_>) -> io::Result<()> {
         let place = *self.places.get(&number).ok_or_else(|| missing(number))?;
         let Some(in_class) = place.in_class else {
-            return found(number, self.large.get(number)?);
+            return self.large.get(number, now, found);
         };
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(length(place.bytes)?, 0);
@@ -125,28 +123,14 @@ impl Layout for Buddy {
         Ok(())
     }
 
-    fn remove(&mut self, number: u64, _: Found<'_>) -> io::Result<()> {
+    fn remove(&mut self, number: u64, found: Found<'_>) -> io::Result<()> {
         let place = self.places.remove(&number).ok_or_else(|| missing(number))?;
         match place.in_class {
-            None => self.large.remove(number),
+            None => self.large.remove(number, found),
             Some(in_class) => {
                 self.class(place.bytes).free.insert(in_class);
                 Ok(())
             }
         }
     }
-
-    fn due(&mut self, _: Duration, _: Found<'_>) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn finish(&mut self, _: Found<'_>) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn mean_free_bytes(&self) -> Option<u64> {
-        None
-    }
 }
-
-const LARGE_DIRECTORY: u32 = 0;

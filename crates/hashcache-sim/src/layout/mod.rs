@@ -1,8 +1,8 @@
 //! The layouts of WebCoSM (Markatos and others, "Web-Conscious Storage Management for Web
 //! Proxies"): how a proxy maps the objects that it stores to the files of a file system.
 //!
-//! - `simple`, `squid`, `multiple_dirs`: a file for each object (`object_files`), in one directory,
-//!   in Squid's 16 × 256 directories, or in a directory for each server.
+//! - `object_files`: a file for each object, in one directory, in Squid's 16 × 256 directories, or
+//!   in a directory for each server.
 //! - `buddy`: a file for each size; objects above a threshold have files of their own.
 //! - `stream`: one file that is written like a log (`stream_file`), and `packetizer`: the same in
 //!   whole pages.
@@ -18,14 +18,11 @@
 mod buddy;
 mod lazy_reads;
 mod locality;
-mod multiple_dirs;
 mod object_files;
 mod packetizer;
 mod replay;
 mod requests;
-mod simple;
 mod space;
-mod squid;
 mod stream;
 mod stream_file;
 #[cfg(test)]
@@ -41,12 +38,10 @@ use std::time::Duration;
 use buddy::Buddy;
 use lazy_reads::LazyReads;
 use locality::Locality;
-use multiple_dirs::MultipleDirs;
+use object_files::ObjectFiles;
 use packetizer::Packetizer;
 pub use replay::{Counts, Marks, Replay, ReplaySettings, Surroundings};
 pub use requests::{Numbering, Request, Shape, Source};
-use simple::Simple;
-use squid::Squid;
 use stream::Stream;
 
 /// An object that is put.
@@ -76,13 +71,19 @@ pub trait Layout {
     fn remove(&mut self, number: u64, found: Found<'_>) -> io::Result<()>;
 
     /// Does the reads that have waited long enough at `now`.
-    fn due(&mut self, now: Duration, found: Found<'_>) -> io::Result<()>;
+    fn due(&mut self, _now: Duration, _found: Found<'_>) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Does the reads that wait, and writes what waits in buffers.
-    fn finish(&mut self, found: Found<'_>) -> io::Result<()>;
+    fn finish(&mut self, _found: Found<'_>) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Mean length of a piece of free space in the one file of a stream layout; `None` for others.
-    fn mean_free_bytes(&self) -> Option<u64>;
+    fn mean_free_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Which layout.
@@ -155,9 +156,9 @@ impl Kind {
     /// An empty layout in the empty directory `root`.
     pub fn open(self, root: &Path, settings: &Settings) -> io::Result<Box<dyn Layout>> {
         Ok(match self {
-            Self::Simple => Box::new(Simple::new(root)?),
-            Self::Squid => Box::new(Squid::new(root)?),
-            Self::MultipleDirs => Box::new(MultipleDirs::new(root)),
+            Self::Simple => Box::new(ObjectFiles::simple(root)?),
+            Self::Squid => Box::new(ObjectFiles::squid(root)?),
+            Self::MultipleDirs => Box::new(ObjectFiles::multiple_dirs(root)),
             Self::Buddy => Box::new(Buddy::new(root, settings.threshold_bytes)?),
             Self::Stream => Box::new(Stream::new(root, settings)?),
             Self::StreamPacketizer => Box::new(Packetizer::new(root, settings)?),

@@ -1,19 +1,27 @@
-//! A file for each object: what `simple`, `squid` and `multiple_dirs` share.
+//! A file for each object: `SIMPLE`, `SQUID` and `MULTIPLE-DIRS`, which differ in the directories.
 //!
-//! They choose the directory of an object that is put, by a number, and this remembers it. A file
-//! is created and written, read as a whole, or deleted; it is never written again. So each put, and
-//! each removal, changes a directory and an inode.
+//! - `SIMPLE`: one directory.
+//! - `SQUID`: 16 directories of 256 directories each, in turn. The paper: "The first level contains
+//!   16 directories (named 0..F), each of which contains 256 sub-directories (named 00..FF). Files
+//!   are stored in the second level directories in a round robin manner."
+//! - `MULTIPLE-DIRS`: a directory for each server, which is made with the first object of the
+//!   server, and stays.
+//!
+//! A file is created and written, read as a whole, or deleted; it is never written again. So each
+//! put, and each removal, changes a directory and an inode. `BUDDY` keeps its large objects so.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use super::{length, missing};
+use super::{Found, Layout, Object, length, missing};
 
+/// See the module's head.
 pub struct ObjectFiles {
     root: PathBuf,
-    name_of: fn(u32) -> String,
+    directories: Directories,
     stored: HashMap<u64, Stored>,
     buffer: Vec<u8>,
 }
@@ -23,48 +31,101 @@ struct Stored {
     bytes: u64,
 }
 
+/// Which directories there are, by numbers.
+enum Directories {
+    One,
+    InTurn { next: u32 },
+    OfServers { made: HashSet<u32> },
+}
+
 impl ObjectFiles {
-    /// `name_of` gives the name of a directory below `root`.
-    pub fn new(root: &Path, name_of: fn(u32) -> String) -> Self {
+    /// `SIMPLE`, below `root`.
+    pub fn simple(root: &Path) -> io::Result<Self> {
+        let files = Self::new(root, Directories::One);
+        files.make(0)?;
+        Ok(files)
+    }
+
+    /// `SQUID`, below `root`.
+    pub fn squid(root: &Path) -> io::Result<Self> {
+        let files = Self::new(root, Directories::InTurn { next: 0 });
+        (0..IN_TURN).try_for_each(|directory| files.make(directory))?;
+        Ok(files)
+    }
+
+    /// `MULTIPLE-DIRS`, below `root`.
+    pub fn multiple_dirs(root: &Path) -> Self {
+        let made = HashSet::new();
+        Self::new(root, Directories::OfServers { made })
+    }
+
+    fn new(root: &Path, directories: Directories) -> Self {
         Self {
             root: root.to_owned(),
-            name_of,
+            directories,
             stored: HashMap::new(),
             buffer: vec![],
         }
     }
 
-    /// Makes a directory.
-    pub fn make(&self, directory: u32) -> io::Result<()> {
-        fs::create_dir_all(self.root.join((self.name_of)(directory)))
+    fn make(&self, directory: u32) -> io::Result<()> {
+        fs::create_dir_all(self.directory(directory))
     }
 
-    /// Stores an object in a directory that was made.
-    pub fn put(&mut self, number: u64, directory: u32, content: &[u8]) -> io::Result<()> {
-        let mut file = File::create_new(self.path(number, directory))?;
+    /// The directory for an object that is put.
+    fn choose(&mut self, object: Object) -> io::Result<u32> {
+        match &mut self.directories {
+            Directories::One => Ok(0),
+            Directories::InTurn { next } => {
+                let chosen = *next;
+                *next = (chosen + 1) % IN_TURN;
+                Ok(chosen)
+            }
+            Directories::OfServers { made } => {
+                if made.insert(object.server) {
+                    self.make(object.server)?;
+                }
+                Ok(object.server)
+            }
+        }
+    }
+
+    fn directory(&self, number: u32) -> PathBuf {
+        self.root.join(match self.directories {
+            Directories::One => "objects".to_owned(),
+            Directories::InTurn { .. } => format!("{:X}/{:02X}", number / 256, number % 256),
+            Directories::OfServers { .. } => format!("server-{number}"),
+        })
+    }
+
+    fn path(&self, number: u64, directory: u32) -> PathBuf {
+        self.directory(directory).join(format!("{number:08x}"))
+    }
+}
+
+impl Layout for ObjectFiles {
+    fn put(&mut self, object: Object, content: &[u8]) -> io::Result<()> {
+        let directory = self.choose(object)?;
+        let mut file = File::create_new(self.path(object.number, directory))?;
         file.write_all(content)?;
         let bytes = content.len() as u64;
-        self.stored.insert(number, Stored { directory, bytes });
+        self.stored
+            .insert(object.number, Stored { directory, bytes });
         Ok(())
     }
 
-    /// The content of a stored object.
-    pub fn get(&mut self, number: u64) -> io::Result<&[u8]> {
+    fn get(&mut self, number: u64, _: Duration, found: Found<'_>) -> io::Result<()> {
         let stored = self.stored.get(&number).ok_or_else(|| missing(number))?;
         let mut file = File::open(self.path(number, stored.directory))?;
         self.buffer.resize(length(stored.bytes)?, 0);
         file.read_exact(&mut self.buffer)?;
-        Ok(&self.buffer)
+        found(number, &self.buffer)
     }
 
-    pub fn remove(&mut self, number: u64) -> io::Result<()> {
+    fn remove(&mut self, number: u64, _: Found<'_>) -> io::Result<()> {
         let stored = self.stored.remove(&number).ok_or_else(|| missing(number))?;
         fs::remove_file(self.path(number, stored.directory))
     }
-
-    fn path(&self, number: u64, directory: u32) -> PathBuf {
-        let mut path = self.root.join((self.name_of)(directory));
-        path.push(format!("{number:08x}"));
-        path
-    }
 }
+
+const IN_TURN: u32 = 16 * 256;

@@ -109,10 +109,6 @@ impl Layout for Packetizer {
         self.stream.remove(number)
     }
 
-    fn due(&mut self, _: Duration, _: Found<'_>) -> io::Result<()> {
-        Ok(())
-    }
-
     fn finish(&mut self, _: Found<'_>) -> io::Result<()> {
         self.page.flush(self.stream.file())
     }

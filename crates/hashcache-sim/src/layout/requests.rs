@@ -14,11 +14,12 @@
 //! for those of a trace.
 
 use std::collections::HashMap;
-use std::f64::consts::TAU;
 
+use hashcache_workload::draw::{normal, whole, zipf};
 use hashcache_workload::scheme_and_host;
 
 use super::Object;
+use crate::workload::{FOXY_HIT_RATIO, Foxy};
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,24 +40,54 @@ pub enum Shape {
 }
 
 /// Makes requests without an end.
-pub struct Source {
-    shape: Shape,
-    seed: u64,
-    random: fastrand::Rng,
-    /// Objects (`table3`) or pages (`dec`) that were requested so far.
-    known: u64,
-    /// `dec`: the pages that were requested, in that order.
-    history: Vec<u64>,
-    /// `dec`: what each client has still to request of its page, last first.
-    clients: Vec<Vec<Request>>,
-    turn: usize,
+pub enum Source {
+    /// `table3`.
+    Table3(Foxy),
+    /// `dec`.
+    Dec(Dec),
 }
 
 impl Source {
     /// Requests that follow from `seed`, of so many clients.
     pub fn new(shape: Shape, seed: u64, clients: usize) -> Self {
+        match shape {
+            Shape::Table3 => Self::Table3(Foxy::new(seed, FOXY_HIT_RATIO)),
+            Shape::Dec => Self::Dec(Dec::new(seed, clients)),
+        }
+    }
+
+    /// The next request.
+    pub fn request(&mut self) -> Request {
+        match self {
+            Self::Table3(foxy) => {
+                let object = foxy.object();
+                let (number, server) = (object.number, object.server);
+                Request {
+                    object: Object { number, server },
+                    bytes: object.bytes,
+                }
+            }
+            Self::Dec(dec) => dec.request(),
+        }
+    }
+}
+
+/// Makes the requests of `dec`.
+pub struct Dec {
+    seed: u64,
+    random: fastrand::Rng,
+    /// Pages that were requested so far.
+    known: u64,
+    /// They, in the order of their requests.
+    history: Vec<u64>,
+    /// What each client has still to request of its page, last first.
+    clients: Vec<Vec<Request>>,
+    turn: usize,
+}
+
+impl Dec {
+    fn new(seed: u64, clients: usize) -> Self {
         Self {
-            shape,
             seed,
             random: fastrand::Rng::with_seed(seed),
             known: 0,
@@ -66,32 +97,7 @@ impl Source {
         }
     }
 
-    /// The next request.
-    pub fn request(&mut self) -> Request {
-        match self.shape {
-            Shape::Table3 => self.single(),
-            Shape::Dec => self.in_turn(),
-        }
-    }
-
-    fn single(&mut self) -> Request {
-        let again = self.known > 0 && self.random.f64() < TABLE3_AGAIN;
-        let number = if again {
-            zipf(self.random.f64(), self.known, TABLE3_ZIPF)
-        } else {
-            self.known += 1;
-            self.known - 1
-        };
-        let mut own = self.random_of(number);
-        let bytes = whole(-(1.0 - own.f64()).ln() * TABLE3_MEAN_BYTES);
-        let server = own.u32(..TABLE3_SERVERS);
-        Request {
-            object: Object { number, server },
-            bytes: bytes.max(1),
-        }
-    }
-
-    fn in_turn(&mut self) -> Request {
+    fn request(&mut self) -> Request {
         self.turn = (self.turn + 1) % self.clients.len();
         if self.clients[self.turn].is_empty() {
             let page = self.page();
@@ -117,7 +123,7 @@ impl Source {
     /// The last one first.
     fn objects_of(&self, page: u64) -> Vec<Request> {
         let mut own = self.random_of(page);
-        let server = zipf(own.f64(), u64::from(DEC_SERVERS), DEC_ZIPF);
+        let server = zipf(&mut own, u64::from(DEC_SERVERS), DEC_ZIPF);
         let server = u32::try_from(server).unwrap_or(0);
         let objects = own.u64(1..=DEC_OBJECTS_MAX);
         let object = |place| {
@@ -165,32 +171,6 @@ fn numbered<N: Copy + TryFrom<usize>>(numbers: &mut HashMap<Vec<u8>, N>, name: &
     number
 }
 
-/// A number below `count` by Zipf's law with this exponent below 1, drawn by `u` from 0 to 1.
-fn zipf(u: f64, count: u64, exponent: f64) -> u64 {
-    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-    let place = count as f64 * u.powf(1.0 / (1.0 - exponent));
-    whole(place).min(count - 1)
-}
-
-/// A draw of the normal distribution with mean 0 and variance 1.
-fn normal(random: &mut fastrand::Rng) -> f64 {
-    let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
-    radius * (TAU * random.f64()).cos()
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "positive and far below 2^53"
-)]
-fn whole(figure: f64) -> u64 {
-    figure as u64
-}
-
-const TABLE3_AGAIN: f64 = 0.4;
-const TABLE3_ZIPF: f64 = 0.6;
-const TABLE3_MEAN_BYTES: f64 = 5.0 * 1024.0;
-const TABLE3_SERVERS: u32 = 4;
 /// With this share of repeats, the proportions of Table 1 come out where memory holds a quarter of
 /// what the disk holds, as in the paper.
 const DEC_AGAIN: f64 = 0.45;

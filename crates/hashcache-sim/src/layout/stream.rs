@@ -42,14 +42,6 @@ impl Layout for Stream {
         self.stream.remove(number)
     }
 
-    fn due(&mut self, _: Duration, _: Found<'_>) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn finish(&mut self, _: Found<'_>) -> io::Result<()> {
-        Ok(())
-    }
-
     fn mean_free_bytes(&self) -> Option<u64> {
         Some(self.stream.mean_free_bytes())
     }

@@ -3,9 +3,11 @@
 //! sizes exp(5 KB), everything may be stored.
 //!
 //! The paper does not say which objects have which rank. Here the object that was requested first
-//! has the first rank.
+//! has the first rank. Used by `hashcache sim generate` and, as `table3`, by `layout`.
 
-use super::{Draw, Drawn, Settings};
+use hashcache_workload::draw::{exponential, whole, zipf};
+
+use super::{Draw, Drawn};
 
 /// See the module's head.
 pub struct Foxy {
@@ -16,51 +18,65 @@ pub struct Foxy {
     pub(super) objects: u64,
 }
 
+/// An object that is requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoxyObject {
+    /// Its number, from 0 on in the order of first requests.
+    pub number: u64,
+    /// The number of its server.
+    pub server: u32,
+    /// Its length.
+    pub bytes: u64,
+}
+
 impl Foxy {
-    pub fn new(settings: &Settings) -> Self {
+    /// Requests that follow from `seed`; this share of them repeats an earlier one.
+    pub fn new(seed: u64, hit_ratio: f64) -> Self {
         Self {
-            random: fastrand::Rng::with_seed(settings.seed),
-            seed: settings.seed,
-            hit_ratio: settings.hit_ratio,
+            random: fastrand::Rng::with_seed(seed),
+            seed,
+            hit_ratio,
             objects: 0,
         }
     }
 
-    /// The distribution function of rank k of n is (k / n)^(1 - 0.6), nearly.
-    pub(super) fn rank(&mut self) -> u64 {
-        let part = self.random.f64().powf(1.0 / (1.0 - EXPONENT));
-        floor(part * self.objects as f64).min(self.objects - 1)
-    }
-}
-
-impl Draw for Foxy {
-    fn draw(&mut self, _client: u64) -> Drawn {
+    /// The object of the next request.
+    pub fn object(&mut self) -> FoxyObject {
         let again = self.objects > 0 && self.random.f64() < self.hit_ratio;
-        let object = if again {
+        let number = if again {
             self.rank()
         } else {
             self.objects += 1;
             self.objects - 1
         };
-        let mut of_object = fastrand::Rng::with_seed(object ^ self.seed.rotate_left(32));
-        let bytes = -MEAN_BYTES * (1.0 - of_object.f64()).ln();
+        let seed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.seed;
+        let mut of_object = fastrand::Rng::with_seed(seed);
+        FoxyObject {
+            number,
+            bytes: whole(exponential(&mut of_object, MEAN_BYTES)).max(1),
+            server: of_object.u32(..SERVERS),
+        }
+    }
+
+    pub(super) fn rank(&mut self) -> u64 {
+        zipf(&mut self.random, self.objects, EXPONENT)
+    }
+}
+
+impl Draw for Foxy {
+    fn draw(&mut self, _client: u64) -> Drawn {
+        let object = self.object();
         Drawn {
-            name: format!("http://s{}.foxy.example/{object}", object % SERVERS),
-            bytes: floor(bytes).max(1),
+            name: format!("http://s{}.foxy.example/{}", object.server, object.number),
+            bytes: object.bytes,
             group: String::new(),
             may_be_stored: true,
         }
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the fraction is to be dropped"
-)]
-fn floor(value: f64) -> u64 {
-    value as u64
-}
-
+/// The share of requests that repeat an earlier one, in the paper.
+pub const HIT_RATIO: f64 = 0.4;
 const EXPONENT: f64 = 0.6;
 const MEAN_BYTES: f64 = 5.0 * 1024.0;
-const SERVERS: u64 = 4;
+const SERVERS: u32 = 4;

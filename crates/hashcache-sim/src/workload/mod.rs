@@ -17,7 +17,7 @@ use hashcache_workload::Shape;
 use crate::source::{Source, SourceError};
 use crate::trace::Request;
 use bench::Bench;
-use foxy::Foxy;
+pub use foxy::{Foxy, FoxyObject, HIT_RATIO as FOXY_HIT_RATIO};
 use wisconsin::Wisconsin;
 pub use wisconsin::WisconsinSizes;
 
@@ -71,7 +71,7 @@ impl Settings {
             },
             working_set: (requests / 8).max(1),
             hit_ratio: match name {
-                Name::Foxy => 0.4,
+                Name::Foxy => FOXY_HIT_RATIO,
                 _ => 0.45,
             },
             sizes: WisconsinSizes::Uniform,
@@ -105,7 +105,7 @@ impl Source for Generated {
         let settings = &self.0;
         let mut workload: Box<dyn Draw> = match settings.name {
             Name::Wisconsin => Box::new(Wisconsin::new(settings)),
-            Name::Foxy => Box::new(Foxy::new(settings)),
+            Name::Foxy => Box::new(Foxy::new(settings.seed, settings.hit_ratio)),
             Name::Polymix => Box::new(Bench::new(Shape::Polymix, settings)),
             Name::Shared => Box::new(Bench::new(Shape::Shared, settings)),
             Name::Singles => Box::new(Bench::new(Shape::Singles, settings)),

@@ -103,9 +103,9 @@ fn foxys_requests_hit_in_40_of_100_cases_and_are_5_kb_on_average() {
 
 #[test]
 fn one_in_ten_of_foxys_hits_is_for_the_first_hundredth_part_of_the_ranks_and_more() {
-    let mut workload = Foxy::new(&settings(Name::Foxy));
+    let mut workload = Foxy::new(1, FOXY_HIT_RATIO);
     while workload.objects < 10_000 {
-        workload.draw(0);
+        workload.object();
     }
     let first = (0..20_000).filter(|_| workload.rank() < 100).count() as f64 / 20_000.0;
     // (1 / 100)^0.4

@@ -8,6 +8,8 @@
 //! Not modelled: the server's delay, which a trace does not have.
 //! Cost: 8 bytes of memory for each request.
 
+use hashcache_workload::draw::whole;
+
 use super::{Draw, Drawn, Settings};
 
 /// How large files are.
@@ -75,7 +77,7 @@ impl Wisconsin {
             WisconsinSizes::Uniform => random.u64(1..=SMALL_BYTES_MAX),
             WisconsinSizes::Pareto => {
                 let bytes = PARETO_BYTES_MIN / (1.0 - random.f64()).powf(1.0 / PARETO_EXPONENT);
-                floor(bytes).min(PARETO_BYTES_MAX)
+                whole(bytes).min(PARETO_BYTES_MAX)
             }
         }
     }
@@ -103,14 +105,6 @@ impl Draw for Wisconsin {
             may_be_stored: true,
         }
     }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the fraction is to be dropped"
-)]
-fn floor(value: f64) -> u64 {
-    value as u64
 }
 
 const LARGE_SHARE: f64 = 0.01;

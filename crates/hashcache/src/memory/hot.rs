@@ -383,7 +383,7 @@ impl Hot {
         }
     }
 
-    /// Copies a record out of a slab that goes to what is kept, if there is room.
+    /// Copies a record of an evicted slab into the stream of kept records, if that has room.
     fn keep(&self, stored: &Arc<Stored>) {
         let record = &stored.record;
         if size(record) > SLAB_BYTES as u64 {
@@ -398,10 +398,7 @@ impl Hot {
         };
         let place = (record.at, record.storage);
         let copy = copied(record, pieces, in_slab, place, reservation);
-        if stored.uses.take_used() {
-            copy.stored.uses.ask();
-            copy.stored.uses.take_asked_for();
-        }
+        stored.uses.hand_down_used(&copy.stored.uses);
         let mut shard = self.write(record.fields.key);
         let is_it = |hot: &&mut HotObject| Arc::ptr_eq(&hot.stored, stored);
         // Another record may have come under its key, and the new slab may be evicted already.

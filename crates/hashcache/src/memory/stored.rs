@@ -55,6 +55,11 @@ impl Uses {
         self.asked_for.swap(false, Ordering::Relaxed)
     }
 
+    /// Hands down to a copy of the record whether it was used.
+    pub(super) fn hand_down_used(&self, copy: &Self) {
+        set(&copy.used, self.used.load(Ordering::Relaxed));
+    }
+
     /// Whether the record was used since the last call.
     pub(super) fn take_used(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
