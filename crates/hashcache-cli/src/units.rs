@@ -1,7 +1,8 @@
-//! Sizes and times as people write them: `64MiB`, `1GB`, `5m`, `250ms`.
+//! Sizes and times as people write them: `64MiB`, `1GB`, `5m`, `250ms`; shares in per cent.
 //!
-//! Called by `settings::keys` in both directions. Invariant: what `show_*` prints, `parse_*` reads
-//! back as the same number, so the output of `config show` is a configuration file.
+//! Called by `settings::keys` in both directions, by `report` and `top`. Invariant: what `parse_*`
+//! has a counterpart `show_*` for, it reads back as the same number, so the output of `config show`
+//! is a configuration file.
 
 use std::time::Duration;
 
@@ -29,6 +30,14 @@ const TIMES: [(&str, u64); 5] = [
     ("s", 1_000),
     ("ms", 1),
 ];
+
+/// `part` of `all` in per cent.
+pub fn show_percent(part: u64, all: u64) -> String {
+    match all {
+        0 => "-".to_owned(),
+        _ => format!("{:.0} %", part as f64 * 100.0 / all as f64),
+    }
+}
 
 /// Bytes of `text`: digits, an optional fraction, an optional unit.
 pub fn parse_size(text: &str) -> Result<u64, Fault> {
@@ -206,6 +215,12 @@ fn is_digits(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_nothing_has_no_percentage() {
+        assert_eq!(show_percent(0, 0), "-");
+        assert_eq!(show_percent(1, 3), "33 %");
+    }
 
     #[test]
     fn sizes_are_read_in_binary_decimal_and_plain_bytes() {

@@ -91,6 +91,13 @@ impl UnixTime {
         Some(Self(days * 86_400 + hour * 3600 + minute * 60 + second))
     }
 
+    /// The date (year, month, day) and the time of day (hour, minute, second) in UTC.
+    pub fn to_utc(self) -> ([u64; 3], [u64; 3]) {
+        let Self(seconds) = self;
+        let time = [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60];
+        (civil_from_days(seconds / 86_400), time)
+    }
+
     /// The time this much later.
     pub fn after(self, span: Seconds) -> UnixTime {
         UnixTime(self.0.saturating_add(u64::from(span.get())))
@@ -262,6 +269,19 @@ fn days_from_civil(year: u64, month: u64, day: u64) -> Option<u64> {
     (era * 146_097 + day_of_era).checked_sub(DAYS_TO_1970)
 }
 
+/// The date of a day, counted from 1970-01-01 (Howard Hinnant's `civil_from_days`).
+fn civil_from_days(days: u64) -> [u64; 3] {
+    let shifted = days + DAYS_TO_1970;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    [era * 400 + year_of_era + u64::from(month <= 2), month, day]
+}
+
 const WEEKDAYS: [&str; 7] = [
     "Sunday",
     "Monday",
@@ -377,6 +397,19 @@ mod tests {
             http_date(UnixTime(u64::MAX)),
             "Fri, 31 Dec 9999 23:59:59 GMT"
         );
+    }
+
+    #[test]
+    fn the_dates_of_all_days_until_9999_are_those_of_which_they_are_made() {
+        for day in 0..=LAST_SECOND_OF_9999 / 86_400 {
+            let time = UnixTime(day * 86_400 + day % 86_400);
+            let (date, clock) = time.to_utc();
+            assert_eq!(UnixTime::of_utc(date, clock), Some(time), "{date:?}");
+        }
+        let last = ([9999, 12, 31], [23, 59, 59]);
+        assert_eq!(UnixTime(LAST_SECOND_OF_9999).to_utc(), last);
+        // No date, but no panic.
+        assert_eq!(UnixTime(u64::MAX).to_utc().1, [7, 0, 15]);
     }
 
     #[test]

@@ -277,13 +277,15 @@ fn without_braces(pattern: &str) -> Result<Vec<String>, GlobError> {
     let mut done = Vec::new();
     let mut pending = vec![pattern.to_owned()];
     while let Some(pattern) = pending.pop() {
-        match Braces::find(&pattern)? {
-            None => done.push(pattern),
-            Some(braces) => pending.extend(braces.written_out()),
-        }
-        if done.len() + pending.len() > ALTERNATIVES_MAX {
+        let Some(braces) = Braces::find(&pattern)? else {
+            done.push(pattern);
+            continue;
+        };
+        // Before they are written out, which takes memory.
+        if done.len() + pending.len() + braces.alternatives.len() > ALTERNATIVES_MAX {
             return Err(GlobError::Alternatives);
         }
+        pending.extend(braces.written_out());
     }
     Ok(done)
 }

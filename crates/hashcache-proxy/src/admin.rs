@@ -237,7 +237,10 @@ impl Admin {
             "/metrics" => self.metrics(),
             PAGE | SCRIPT | STYLE | VIEW => self.dashboard(head, client),
             LINKS => json_page(StatusCode::OK, &self.exposition.links()),
-            "/stats" => json_page(StatusCode::OK, &self.exposition.stats()),
+            "/stats" => {
+                let names = self.dashboard_refusal(head, client).is_none();
+                json_page(StatusCode::OK, &self.exposition.stats(names))
+            }
             "/-/healthy" => plain(StatusCode::OK, "ok\n".to_owned()),
             "/-/ready" => self.ready(),
             offline::PATH => json_page(StatusCode::OK, &offline::state(&self.switch.line)),

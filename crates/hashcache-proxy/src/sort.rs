@@ -3,15 +3,16 @@
 //! The sorting functions of the standard library have 5 kB of code for each type and order. Here
 //! only the places of the items are sorted, so the binary has this code once.
 //!
-//! Cost: a call by pointer for each comparison, and a word of memory for each item.
+//! Cost: a call by pointer for each comparison, and a word and a key of memory for each item.
 
 use std::cmp::Ordering;
 
 /// Sorts by a key. Items with equal keys keep their order.
 pub(crate) fn sort_by_key<T, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K) {
-    let order = order(items.len(), &|one, other| {
-        key(&items[one]).cmp(&key(&items[other]))
-    });
+    // Once for each item: other threads may change a key meanwhile, and the standard library may
+    // panic at an order that contradicts itself.
+    let keys: Vec<K> = items.iter().map(key).collect();
+    let order = order(keys.len(), &|one, other| keys[one].cmp(&keys[other]));
     arrange(items, order);
 }
 

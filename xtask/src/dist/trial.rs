@@ -2,8 +2,8 @@
 //! scripts of `packaging/try`.
 //!
 //! Each script has a network namespace of its own, so nothing on this machine is reached or
-//! disturbed. Needs root, `mmdebstrap`, `unshare` and `curl`, for the image also `skopeo`, `umoci`
-//! and `crun`.
+//! disturbed. Needs root, `unshare` and `curl`; for the package also `mmdebstrap`, `nsenter`, `ip`,
+//! `python3` and a mounted cgroup2; for the image also `skopeo`, `umoci` and `crun`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -59,13 +59,16 @@ fn debian(release: &str, included: &str) -> anyhow::Result<PathBuf> {
     };
     let archive = directory().join(name);
     if !archive.exists() {
+        // Under its name only when it is whole: an interrupted one would be used again.
+        let part = archive.with_extension("part.tar");
         let mut bootstrap = Command::new("mmdebstrap");
-        bootstrap.args(["--variant=minbase", release]).arg(&archive);
+        bootstrap.args(["--variant=minbase", release]).arg(&part);
         bootstrap.arg("http://deb.debian.org/debian");
         if !included.is_empty() {
             bootstrap.arg(format!("--include={included}"));
         }
         execute(&mut bootstrap)?;
+        fs::rename(part, &archive)?;
     }
     Ok(archive)
 }

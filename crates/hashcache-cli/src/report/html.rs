@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use hashcache_proxy::{Counts, Escaped, Kind};
 
 use super::section::{Lines, Section};
-use super::{Report, grouped, percent, row_of};
-use crate::units::about_size;
+use super::{Report, grouped, row_of};
+use crate::units::{about_size, show_percent};
 
 pub(super) fn render(report: &Report) -> String {
     let totals = &report.totals;
@@ -17,12 +17,12 @@ pub(super) fn render(report: &Report) -> String {
         (
             "saved",
             about_size(saved),
-            percent(saved, totals.served_bytes()),
+            show_percent(saved, totals.served_bytes()),
         ),
         (
             "hits",
             grouped(totals.hits()),
-            percent(totals.hits(), totals.requests()),
+            show_percent(totals.hits(), totals.requests()),
         ),
         ("requests", grouped(totals.requests()), String::new()),
         (
@@ -114,7 +114,7 @@ fn row(html: &mut String, name: &str, counts: &Counts, most: u64) {
         // Names may be broken into lines behind their dots, of which escapes have none.
         Escaped(name).to_string().replace('.', ".<wbr>"),
         grouped(counts.requests),
-        percent(counts.hits, counts.requests),
+        show_percent(counts.hits, counts.requests),
         about_size(counts.client_bytes),
         about_size(saved),
         part(counts.client_bytes),

@@ -18,6 +18,7 @@ use std::time::SystemTime;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use hashcache_http::UnixTime;
 use hashcache_proxy::{
     By, Counts, HISTORY_NAMES, HistoryRead, Hour, HourRecord, Kind, Table, Totals, read_history,
 };
@@ -282,26 +283,8 @@ fn step(period: Period, record: &HourRecord) -> String {
 
 /// "2026-11-27 14:00", in UTC.
 fn hour_text(hour: Hour) -> String {
-    let (days, hour) = (i64::from(hour.0 / 24), hour.0 % 24);
-    // Days to a date of the Gregorian calendar, counted in eras of 400 years that begin in March:
-    // the algorithm `civil_from_days` by Howard Hinnant.
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + i64::from(month <= 2);
+    let ([year, month, day], [hour, ..]) = UnixTime(u64::from(hour.0) * 3600).to_utc();
     format!("{year:04}-{month:02}-{day:02} {hour:02}:00")
-}
-
-/// `part` of `all` in per cent, as it is shown.
-fn percent(part: u64, all: u64) -> String {
-    match all {
-        0 => "-".to_owned(),
-        _ => format!("{:.0} %", part as f64 * 100.0 / all as f64),
-    }
 }
 
 /// 1234567 as "1,234,567".
@@ -349,11 +332,5 @@ mod tests {
         ] {
             assert_eq!(grouped(number), text);
         }
-    }
-
-    #[test]
-    fn a_part_of_nothing_has_no_percentage() {
-        assert_eq!(percent(0, 0), "-");
-        assert_eq!(percent(1, 3), "33 %");
     }
 }

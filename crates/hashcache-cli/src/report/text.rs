@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use hashcache_proxy::{Counts, Kind};
 
-use super::{Report, grouped, percent, row_of};
-use crate::units::about_size;
+use super::{Report, grouped, row_of};
+use crate::units::{about_size, show_percent};
 
 pub(super) fn render(report: &Report) -> String {
     let totals = &report.totals;
@@ -23,7 +23,7 @@ pub(super) fn render(report: &Report) -> String {
                 "{} of {} ({})",
                 about_size(saved),
                 about_size(totals.served_bytes()),
-                percent(saved, totals.served_bytes())
+                show_percent(saved, totals.served_bytes())
             ),
         ),
         (
@@ -32,7 +32,7 @@ pub(super) fn render(report: &Report) -> String {
                 "{}, of them {} hits ({})",
                 grouped(requests),
                 grouped(hits),
-                percent(hits, requests)
+                show_percent(hits, requests)
             ),
         ),
         ("from origins", about_size(totals.origin_bytes)),
@@ -85,7 +85,7 @@ fn row(text: &mut String, name: &str, row: &Counts) {
         text,
         "{name:<NAME$} {:>11} {:>6} {:>11} {:>11}",
         grouped(row.requests),
-        percent(row.hits, row.requests),
+        show_percent(row.hits, row.requests),
         about_size(row.client_bytes),
         about_size(row.saved_bytes()),
     );

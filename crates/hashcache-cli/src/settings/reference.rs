@@ -319,7 +319,8 @@ pub static ENTRIES: &[Entry] = &[
         },
         "File with the token for `hashcache purge`, `list`, `offline` and `explain`",
         "At least 16 bytes, not readable by other users. Without it the admin address changes \
-         nothing, and other machines cannot see the dashboard. The file is read for each request.",
+         nothing, and other machines can neither see the dashboard nor use `explain`. The file is \
+         read for each request.",
     ),
     entry(
         "allow_port",

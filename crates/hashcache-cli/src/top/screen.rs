@@ -12,7 +12,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 use serde_json::Value;
 
-use crate::units::about_size;
+use crate::units::{about_size, show_percent};
 
 /// What is shown.
 pub(super) struct Shown {
@@ -140,12 +140,12 @@ fn figures_of(view: &Value) -> Table<'_> {
     };
     let rows = [
         row("hits", &|it| {
-            percent(number(it, "hits"), number(it, "requests"))
+            show_percent(number(it, "hits"), number(it, "requests"))
         }),
         row("requests", &|it| number(it, "requests").to_string()),
         row("saved", &|it| {
             let saved = number(it, "saved_bytes");
-            let part = percent(saved, number(it, "served_bytes"));
+            let part = show_percent(saved, number(it, "served_bytes"));
             format!("{} ({part})", about_size(saved))
         }),
         row("to clients", &|it| about_size(number(it, "client_bytes"))),
@@ -261,7 +261,7 @@ fn names<'a>(lines: &'a Value, heading: &'static str, width: u16) -> Table<'a> {
         Row::new([
             Cell::from(line["name"].as_str().unwrap_or_default()),
             right(count("requests").to_string()),
-            right(percent(count("hits"), count("requests"))),
+            right(show_percent(count("hits"), count("requests"))),
             right(about_size(count("client_bytes"))),
         ])
     });
@@ -291,13 +291,6 @@ fn whole(number: f64) -> u64 {
 
 fn right(text: String) -> Cell<'static> {
     Cell::from(Line::from(text).right_aligned())
-}
-
-fn percent(part: u64, all: u64) -> String {
-    match all {
-        0 => "-".to_owned(),
-        _ => format!("{:.0} %", part as f64 * 100.0 / all as f64),
-    }
 }
 
 /// Updates whose rate is shown; no terminal is wider.

@@ -1,14 +1,16 @@
 //! The proxy in operation: refusals at the start and their messages, signals, metrics, packaging.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
 
 use hashcache_testkit::{Client, Gate, Origin, Script};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::proxy_process::Proxy;
 use crate::{Home, Outcome};
 
 /// Runs `hashcache proxy` with these flags, which must make it fail before it serves.
@@ -629,6 +631,41 @@ async fn while_it_drains_answers_go_on_and_new_clients_are_refused_by_the_system
     go_on.open();
     assert_eq!(client.read_response("GET").await.unwrap().body, b"x");
     assert!(proxy.child.wait().expect("a child").success());
+}
+
+#[test]
+fn a_connection_that_was_made_before_a_stop_may_make_one_request() {
+    for scheme in ["http", "h2c"] {
+        let home = Home::new();
+        let listen = format!("--listen={scheme}://127.0.0.1:0");
+        let mut proxy = Proxy::start(&home.path().join("cache.img"), &[&listen]).unwrap();
+        let address = proxy.second_address().unwrap();
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        client
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        // Another one has its response, so the proxy has accepted the first.
+        let mut other = std::net::TcpStream::connect(address).unwrap();
+        let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        other.write_all(request.as_bytes()).unwrap();
+        other.read_exact(&mut [0; 12]).unwrap();
+        let pid = i32::try_from(proxy.pid()).ok().and_then(Pid::from_raw);
+        kill_process(pid.unwrap(), Signal::TERM).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        client.write_all(request.as_bytes()).unwrap();
+        let mut response = String::new();
+        client.read_to_string(&mut response).unwrap();
+        assert!(
+            response.starts_with("HTTP/1.1 200 "),
+            "{scheme}: {response}"
+        );
+        let head = response.split("\r\n\r\n").next().unwrap();
+        assert!(
+            head.to_lowercase().contains("connection: close"),
+            "{scheme}: {head}"
+        );
+        proxy.stop();
+    }
 }
 
 fn read(path: &Path) -> String {

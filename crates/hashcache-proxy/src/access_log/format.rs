@@ -12,6 +12,7 @@ use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use hashcache_http::UnixTime;
 use http::Version;
 
 use super::entry::{LogEntry, Outcome};
@@ -428,9 +429,8 @@ fn nanos(time: Duration) -> u64 {
 
 /// `21/Nov/2026:21:47:02 +0000`
 fn combined_date(date: &mut Vec<u8>, second: u64) {
-    let (year, month, day) = civil(second / 86_400);
-    let (hour, minute, second) = (second / 3600 % 24, second / 60 % 60, second % 60);
-    let month = MONTHS[month];
+    let ([year, month, day], [hour, minute, second]) = UnixTime(second).to_utc();
+    let month = MONTHS[usize::try_from(month - 1).unwrap_or(0)];
     drop(write!(
         date,
         "{day:02}/{month}/{year}:{hour:02}:{minute:02}:{second:02} +0000"
@@ -439,27 +439,11 @@ fn combined_date(date: &mut Vec<u8>, second: u64) {
 
 /// `2026-11-21T21:47:02`, to which the fraction is added.
 fn iso_date(date: &mut Vec<u8>, second: u64) {
-    let (year, month, day) = civil(second / 86_400);
-    let (hour, minute, second) = (second / 3600 % 24, second / 60 % 60, second % 60);
-    let month = month + 1;
+    let ([year, month, day], [hour, minute, second]) = UnixTime(second).to_utc();
     drop(write!(
         date,
         "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
     ));
-}
-
-/// Year, month from 0 and day from 1 of a day since 1970, counted from 1 March of year 0, so that a
-/// leap day is the last of its year.
-fn civil(days: u64) -> (u64, usize, u64) {
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let march_month = (5 * day + 2) / 153;
-    let day = day - (153 * march_month + 2) / 5 + 1;
-    let month = (march_month + 2) % 12;
-    let year = era * 400 + year + u64::from(month < 2);
-    (year, usize::try_from(month).unwrap_or(0), day)
 }
 
 const MONTHS: [&str; 12] = [

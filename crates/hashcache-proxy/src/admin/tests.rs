@@ -7,18 +7,23 @@ use super::*;
 use crate::access_log::AccessLogger;
 use crate::clock::Clock;
 use crate::dashboard::dashboard_of_tests;
+use crate::intercept::InterceptState;
+use crate::intercept::refusals::ClientProgram;
 use crate::metrics::{EngineFigures, Metrics, StoreState};
 use crate::upstream::UpstreamFigures;
 
 fn admin(store: StoreState) -> Arc<Admin> {
+    Arc::new(Admin::of(exposition(store), dashboard_of_tests()))
+}
+
+fn exposition(store: StoreState) -> Exposition {
     let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLogger::none()));
     let engine = move || EngineFigures {
         store,
         ..EngineFigures::default()
     };
     let upstream = UpstreamFigures::default;
-    let exposition = Exposition::new(Metrics::new(1), clock, log, engine, upstream);
-    Arc::new(Admin::of(exposition, dashboard_of_tests()))
+    Exposition::new(Metrics::new(1), clock, log, engine, upstream)
 }
 
 const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 3180);
@@ -165,6 +170,27 @@ fn metrics_and_stats_say_what_they_are() {
     let stats = get(&admin, "/stats?pretty");
     assert_eq!(stats.headers()[header::CONTENT_TYPE], "application/json");
     assert_eq!(json(&stats)["requests"]["hit"], 0);
+}
+
+#[test]
+fn stats_name_clients_and_hosts_to_this_machine_alone_without_a_token() {
+    let state = Arc::new(InterceptState::default());
+    let program = ClientProgram {
+        client: IpAddr::from([192, 0, 2, 7]),
+        host: "site.example".into(),
+        fingerprint: 1,
+    };
+    let now = tokio::time::Instant::now();
+    (0..3).for_each(|_| state.refusals.note_refusal(&program, now));
+    let exposition = exposition(StoreState::Ready).with_intercept_state(state);
+    let admin = Admin::of(exposition, dashboard_of_tests());
+    let head = request(Method::GET, Some("localhost"), "/stats");
+    for (client, named) in [("127.0.0.1", 1), ("192.0.2.9", 0)] {
+        let stats = json(&admin.answer(&head, client.parse().unwrap()));
+        assert_eq!(stats["intercept"]["refusing_clients"], 1);
+        let refusing = stats["intercept"]["refusing"].as_array().unwrap();
+        assert_eq!(refusing.len(), named, "{client}");
+    }
 }
 
 #[test]

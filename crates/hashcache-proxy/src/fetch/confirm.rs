@@ -144,7 +144,7 @@ pub(super) async fn confirm(
 ) {
     let (exchange, next_hop) = (answered.exchange, answered.next_hop);
     let bytes = exchange.response.body().origin_bytes();
-    byte_count.set(byte_count.get() + bytes);
+    byte_count.add(bytes);
     worker.metrics.fetched(bytes, 0);
     let (head, body) = exchange.response.into_parts();
     drop(body);

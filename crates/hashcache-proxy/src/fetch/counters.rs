@@ -18,9 +18,8 @@ pub(crate) type ByteCount = Rc<Received>;
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     bytes: Cell<u64>,
-    /// The limits of the client that pays for them, and the bytes that were charged or free so far.
+    /// The limits of the client that pays for them.
     limits: OnceCell<RequestLimits>,
-    charged: Cell<u64>,
     /// What arrives now has cost nothing of the line.
     is_free: Cell<bool>,
     link: Cell<Option<LinkUsage>>,
@@ -31,15 +30,18 @@ impl Received {
         self.bytes.get()
     }
 
-    pub(crate) fn set(&self, bytes: u64) {
-        self.bytes.set(bytes);
-        if let Some(limits) = self.limits.get() {
-            let charged = self.charged.get();
-            if !self.is_free.get() {
-                limits.charge(bytes.saturating_sub(charged));
-            }
-            self.charged.set(charged.max(bytes));
+    /// Counts bytes and charges them.
+    pub(crate) fn add(&self, bytes: u64) {
+        self.bytes.set(self.bytes.get() + bytes);
+        if let Some(limits) = self.limits.get().filter(|_| !self.is_free.get()) {
+            limits.charge(bytes);
         }
+    }
+
+    /// Counts the bytes of a response that has reached `all`, of which `counted` are counted.
+    pub(crate) fn advance(&self, counted: &mut u64, all: u64) {
+        self.add(all.saturating_sub(*counted));
+        *counted = all.max(*counted);
     }
 
     /// Says whether what arrives from now on has cost nothing of the line.
@@ -47,7 +49,7 @@ impl Received {
         self.is_free.set(is_free);
     }
 
-    /// Charges all bytes to the quotas of these limits, except those that are free.
+    /// Charges what arrives from now on to the quotas of these limits, except what is free.
     pub(crate) fn charge_to(&self, limits: &RequestLimits) {
         let _ = self.limits.set(limits.clone());
     }
@@ -81,3 +83,20 @@ impl Received {
 
 /// The trailers of a response that is being stored, available when its content has ended.
 pub(crate) type Trailers = Rc<RefCell<Option<HeaderMap>>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_all_attempts_are_counted_once() {
+        let received = Received::default();
+        received.add(7);
+        let mut counted = 0;
+        for all in [3, 3, 5] {
+            received.advance(&mut counted, all);
+        }
+        received.add(2);
+        assert_eq!(received.get(), 14);
+    }
+}

@@ -77,7 +77,7 @@ pub(crate) async fn fetch(
         Ok(answered) => answered,
         Err(failure) => {
             worker.metrics.fetched(failure.origin_bytes, 0);
-            byte_count.set(failure.origin_bytes);
+            byte_count.add(failure.origin_bytes);
             worker
                 .common
                 .collapse
@@ -170,7 +170,7 @@ pub(crate) async fn fetch(
         }
         StoreDecision::Small => {
             let bytes = exchange.response.body().origin_bytes();
-            byte_count.set(byte_count.get() + bytes);
+            byte_count.add(bytes);
             worker.metrics.fetched(bytes, 0);
             drop(answered);
             spec.extent = Extent::Whole;
@@ -178,7 +178,7 @@ pub(crate) async fn fetch(
         }
         StoreDecision::NotInParts => {
             let bytes = exchange.response.body().origin_bytes();
-            byte_count.set(byte_count.get() + bytes);
+            byte_count.add(bytes);
             worker.metrics.fetched(bytes, 0);
             if let Some(leader) = leader {
                 leader.not_shared(&origin, Instant::now());
@@ -208,7 +208,7 @@ pub(crate) async fn fetch(
             // Nobody waits for it, so nobody else counts it.
             if let Err(Ok(Fetched::Passed { response, .. })) = sent {
                 let bytes = response.body().origin_bytes();
-                byte_count.set(byte_count.get() + bytes);
+                byte_count.add(bytes);
                 worker.metrics.fetched(bytes, 0);
             }
         }
@@ -458,6 +458,7 @@ async fn store(
         hash,
         length,
         earlier_bytes: 0,
+        received: 0,
         earlier_link_bytes: 0,
         counted: CountedBytes::default(),
         digest,

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashcache_http::{ContentDigest, EntityTag, parse_content_range};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, ETAG, IF_RANGE, RANGE};
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 
 use super::ask::ask;
 use super::content_hash::ContentHash;
@@ -57,6 +57,8 @@ pub(super) struct Transfer {
     pub(super) hash: ContentHash,
     /// Bytes received on earlier connections.
     pub(super) earlier_bytes: u64,
+    /// What `byte_count` has of those and of this connection.
+    pub(super) received: u64,
     /// Frames received on them, bytes.
     pub(super) earlier_link_bytes: u64,
     pub(super) counted: CountedBytes,
@@ -81,8 +83,8 @@ impl Transfer {
             if let Some(Err(Failure::Link(LinkFault::Frames))) = &frame {
                 self.link = self.link.in_plain();
             }
-            self.byte_count
-                .set(self.earlier_bytes + body.origin_bytes());
+            let all = self.earlier_bytes + body.origin_bytes();
+            self.byte_count.advance(&mut self.received, all);
             // Before the reader has the last content: its log entry is written then.
             self.note_link(&body);
             match frame {
@@ -104,7 +106,6 @@ impl Transfer {
                     if !take_content(&self.worker, &mut writer, data).await {
                         break;
                     }
-                    let all = self.earlier_bytes + body.origin_bytes();
                     let metrics = &self.worker.metrics;
                     metrics.fetching(&mut self.counted, all, writer.written());
                 }
@@ -263,9 +264,35 @@ impl Transfer {
             &options,
         )
         .await;
-        let answered = sent.ok()?;
+        let answered = match sent {
+            Ok(answered) => answered,
+            Err(failed) => {
+                self.count_in_vain(failed.origin_bytes);
+                return None;
+            }
+        };
         self.byte_count.set_free(answered.is_stored_nearby());
         let response = answered.exchange.response;
+        let length = self.length_of_rest(&response, first, etag);
+        if length.is_none() {
+            self.count_in_vain(response.body().origin_bytes());
+        }
+        Some((response.into_body(), length?))
+    }
+
+    /// Counts what an attempt to resume has received without success.
+    fn count_in_vain(&self, bytes: u64) {
+        self.byte_count.add(bytes);
+        self.worker.metrics.fetched(bytes, 0);
+    }
+
+    /// The complete length, if a response has the content from offset `first` on.
+    fn length_of_rest(
+        &self,
+        response: &Response<ResponseBody>,
+        first: u64,
+        etag: &HeaderValue,
+    ) -> Option<u64> {
         let content_range = parse_content_range(response.headers())?;
         let (range, length) = (content_range.range?, content_range.complete?);
         let strong = |value: &HeaderValue| EntityTag::parse(value.as_bytes()).is_strong();
@@ -278,7 +305,7 @@ impl Transfer {
             && self.length.is_none_or(|known| known == length)
             && tag.is_none_or(|found| found == etag && strong(found))
             && coding.is_none_or(|found| self.coding.as_ref() == Some(found));
-        same.then(|| (response.into_body(), length))
+        same.then_some(length)
     }
 }
 

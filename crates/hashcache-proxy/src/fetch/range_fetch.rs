@@ -113,7 +113,7 @@ pub(crate) async fn fetch_range(
         }
         Err(failed) => {
             worker.metrics.fetched(failed.origin_bytes, 0);
-            byte_count.set(byte_count.get() + failed.origin_bytes);
+            byte_count.add(failed.origin_bytes);
             return;
         }
     };
@@ -130,7 +130,7 @@ pub(crate) async fn fetch_range(
         judged => {
             let bytes = exchange.response.body().origin_bytes();
             worker.metrics.fetched(bytes, 0);
-            byte_count.set(byte_count.get() + bytes);
+            byte_count.add(bytes);
             drop(exchange);
             if matches!(judged, PartCheck::Gone) {
                 end_version(&worker, &spec.name, &hit).await;
@@ -284,9 +284,7 @@ pub(super) async fn pump(
         };
         poll_fn(|context| writer.poll_room(context, ahead)).await;
         let frame = body.frame().await;
-        let received = body.origin_bytes();
-        byte_count.set(byte_count.get() + (received - counted));
-        counted = received;
+        byte_count.advance(&mut counted, body.origin_bytes());
         let Some(Ok(frame)) = frame else {
             break;
         };
@@ -302,7 +300,9 @@ pub(super) async fn pump(
             break;
         }
         let content = writer.written() - guard.start();
-        worker.metrics.fetching(&mut in_metrics, received, content);
+        worker
+            .metrics
+            .fetching(&mut in_metrics, body.origin_bytes(), content);
     }
     byte_count.note_link(body.link_usage());
     let content = writer.written() - guard.start();

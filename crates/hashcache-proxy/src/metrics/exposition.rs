@@ -145,8 +145,8 @@ impl Exposition {
         Ok(text)
     }
 
-    /// The object of `/stats`.
-    pub(crate) fn stats(&self) -> Value {
+    /// The object of `/stats`; with `names`, it names clients and the sites that they ask.
+    pub(crate) fn stats(&self, names: bool) -> Value {
         let (engine, upstream) = (self.engine(), (self.upstream)());
         let requests: serde_json::Map<_, _> = CLASSES
             .iter()
@@ -192,7 +192,7 @@ impl Exposition {
             "connections_open": self.open(|worker| &worker.connections),
             "upstream_connections": { "busy": upstream.busy, "idle": upstream.idle },
             "tunnels_open": self.open(|worker| &worker.tunnels),
-            "intercept": self.intercept(),
+            "intercept": self.intercept(names),
             "links": self.links(),
             "access_log_dropped": self.log.figures().dropped,
             "clock_suspect": self.clock.suspect(),
@@ -203,12 +203,13 @@ impl Exposition {
         })
     }
 
-    /// Results of interceptions, and the latest programs that refuse our certificates.
-    fn intercept(&self) -> Value {
+    /// Results of interceptions, and with `names` the latest programs that refuse our certificates.
+    fn intercept(&self, names: bool) -> Value {
         let now = Instant::now();
         let (count, latest) = self.intercept_state.refusals.refusers(REFUSERS_SHOWN, now);
         let latest: Vec<Value> = latest
             .into_iter()
+            .filter(|_| names)
             .map(|refuser| {
                 json!({
                     "client": refuser.client.to_string(),
@@ -250,7 +251,7 @@ impl Exposition {
             upstream: (self.upstream)(),
             peers: self.metrics.peer_figures(),
             links: self.links(),
-            intercept: self.intercept(),
+            intercept: self.intercept(true),
             is_offline: self.line.is_down(),
             authority_seconds_left: match self.metrics.authority_ends.load(Relaxed) {
                 0 => None,

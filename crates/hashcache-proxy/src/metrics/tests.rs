@@ -311,7 +311,7 @@ fn connections_to_origins_are_shown_by_what_they_do() {
         )
     };
     assert_eq!((shown("busy"), shown("idle")), ("9".into(), "10".into()));
-    let stats = exposition(&metrics).stats();
+    let stats = exposition(&metrics).stats(true);
     let expected = serde_json::json!({"busy": 9, "idle": 10});
     assert_eq!(stats["upstream_connections"], expected);
 }
@@ -352,7 +352,7 @@ fn stats_has_the_promised_keys() {
         .worker(0)
         .record(&entry(Outcome::Collapsed, Duration::ZERO));
     metrics.worker(0).fetched(50, 40);
-    let stats = exposition(&metrics).stats();
+    let stats = exposition(&metrics).stats(true);
     let requests = serde_json::json!({
         "hit": 0, "miss": 0, "revalidated": 0, "collapsed": 1, "bypass": 0, "error": 0
     });

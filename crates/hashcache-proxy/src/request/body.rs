@@ -317,6 +317,8 @@ impl Slowed {
 struct ForwardedBody {
     body: ResponseBody,
     byte_count: ByteCount,
+    /// What `byte_count` has of the body.
+    received: u64,
     content: u64,
     counted: CountedBytes,
     metrics: Arc<WorkerMetrics>,
@@ -552,6 +554,7 @@ impl Body {
         let passed = ForwardedBody {
             body,
             byte_count,
+            received: 0,
             content: 0,
             counted: CountedBytes::default(),
             metrics,
@@ -563,7 +566,7 @@ impl Body {
 impl Drop for ForwardedBody {
     fn drop(&mut self) {
         let all = self.body.origin_bytes();
-        self.byte_count.set(all);
+        self.byte_count.advance(&mut self.received, all);
         self.byte_count.note_link(self.body.link_usage());
         let content = self.content;
         self.metrics.fetched_rest(&mut self.counted, all, content);
@@ -593,7 +596,7 @@ impl Body {
                 {
                     passed.content += data.len() as u64;
                     let (all, content) = (passed.body.origin_bytes(), passed.content);
-                    passed.byte_count.set(all);
+                    passed.byte_count.advance(&mut passed.received, all);
                     let metrics = &passed.metrics;
                     metrics.fetching(&mut passed.counted, all, content);
                 }
@@ -676,8 +679,7 @@ impl http_body::Body for Body {
         {
             sending.bytes += data.len() as u64;
             if sending.metrics.sending(sending.bytes) {
-                let counted = sending.counted.get() + std::mem::take(&mut sending.bytes);
-                sending.counted.set(counted);
+                sending.counted.add(std::mem::take(&mut sending.bytes));
             }
         }
         polled

@@ -32,7 +32,7 @@ use super::probes::{probe_line, probe_peers};
 use super::protocol::{NotServed, detect_protocol};
 use super::proxy_protocol;
 use super::site_checks::check_origins;
-use super::stage::{DRAIN_STEP, RunError, Stage, accept_while_serving};
+use super::stage::{DRAIN_STEP, RunError, Stage, accept_while_serving, stop_for};
 use super::watchdog::Pulse;
 use crate::access_log::{RequestId, WorkerLog};
 use crate::client_access::ClientAccess;
@@ -260,7 +260,9 @@ impl Core {
                 return debug!(client = %client, %error, "connection not served");
             }
         };
-        let (stop, stopping) = watch::channel(false);
+        let Some((stop, stopping)) = stop_for(&mut stage) else {
+            return;
+        };
         let (over, drained) = watch::channel(false);
         let connection = Connection {
             access: Rc::new(ClientAccess::new(client.ip(), &self.common.live())),

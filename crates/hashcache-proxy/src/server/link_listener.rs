@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, info, warn};
 
-use super::stage::{Stage, accept_while_serving};
+use super::stage::{Stage, accept_while_serving, stop_for};
 use crate::client_access::ClientAccess;
 use crate::connection::{Connection, LinkedChild, ServeInside};
 use crate::limits::Limits;
@@ -99,7 +99,9 @@ impl LinkListener {
             // Its handshake began before a reload.
             return info!(%client, %pin, "child refused: its pin was removed");
         }
-        let (stop, stopping) = watch::channel(false);
+        let Some((stop, stopping)) = stop_for(&mut stage) else {
+            return;
+        };
         let (_over, drained) = watch::channel(false);
         let connection = Connection {
             access: Rc::new(ClientAccess::new(client.ip(), &self.worker.common.live())),

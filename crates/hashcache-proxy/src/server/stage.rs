@@ -55,6 +55,19 @@ pub(super) async fn accept_while_serving(
     }
 }
 
+/// What tells a new connection that it must stop, also if the process began to drain while the
+/// connection was set up; `None` if its time is over. From then on `stage` tells of changes.
+pub(super) fn stop_for(
+    stage: &mut watch::Receiver<Stage>,
+) -> Option<(watch::Sender<bool>, watch::Receiver<bool>)> {
+    // A `wait_for` of the caller may have seen the drain begin, and `changed` tells it only once.
+    match *stage.borrow_and_update() {
+        Stage::Serving => Some(watch::channel(false)),
+        Stage::Draining => Some(watch::channel(true)),
+        Stage::Over => None,
+    }
+}
+
 /// Why the proxy could not start, or stopped unexpectedly.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -66,7 +66,7 @@ where
         stop,
         glance,
         stopped: false,
-        grace: None,
+        first_request: None,
         sleep,
         armed: false,
     };
@@ -242,8 +242,8 @@ struct Driver<'a, Stop> {
     /// Shows with one atomic read whether `stop` needs a poll.
     glance: watch::Receiver<bool>,
     stopped: bool,
-    /// After that, the time for a first request.
-    grace: Option<Pin<Box<Sleep>>>,
+    /// Runs from the stop on; until it fires, a first request may begin.
+    first_request: Option<Pin<Box<Sleep>>>,
     /// The timer. It is reset only when it would fire too late or has fired: deadlines move with
     /// every request, mostly further away.
     sleep: Pin<&'a mut Sleep>,
@@ -292,10 +292,10 @@ impl<Stop: Future> Driver<'_, Stop> {
         if self.cell.signals.has_begun.get() {
             return false;
         }
-        let grace = self
-            .grace
+        let first_request = self
+            .first_request
             .get_or_insert_with(|| Box::pin(sleep(FIRST_REQUEST_TIME)));
-        grace.as_mut().poll(cx).is_pending()
+        first_request.as_mut().poll(cx).is_pending()
     }
 
     fn poll(

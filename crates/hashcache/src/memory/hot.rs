@@ -41,8 +41,8 @@ const SHARDS: usize = 16;
 /// What a hot record takes beside its bytes: map entry, record, handles of its pieces. Measured by
 /// the allocator's own count, rounded up.
 const ENTRY_BYTES: u64 = 512;
-/// So many keys of prefetched objects are remembered that were dropped: what is older tells little
-/// about the memory that there is now.
+/// Number of keys of dropped prefetched objects that are remembered. Older ones say little about
+/// the memory that there is now.
 const DROPPED_KEYS: usize = 4096;
 /// One copy gives a second chance to so many of the oldest slabs at least, or to one in
 /// [`ROUNDS_PART`] of all. Then it evicts the oldest whatever it holds.
@@ -365,20 +365,33 @@ impl Hot {
         let Evicted {
             mut records,
             asked_for,
+            was_new,
         } = self.slabs.evict_oldest(second);
         for stored in &asked_for {
             self.keep(stored);
         }
         let shard_of = |stored: &Arc<Stored>| shard(stored.record.fields.key);
         records.sort_unstable_by_key(shard_of);
+        let (mut prefetched, mut others) = (0, 0);
         for of_shard in records.chunk_by(|one, other| shard_of(one) == shard_of(other)) {
             let mut shard = self.write_at(shard_of(&of_shard[0]));
-            for stored in of_shard {
-                self.evict(&mut shard, stored);
+            for evicted in of_shard.iter().filter_map(|it| self.evict(&mut shard, it)) {
+                if evicted.stored.uses.is_prefetched() {
+                    prefetched += 1;
+                    self.note_unused(&evicted);
+                } else if was_new {
+                    others += 1;
+                    self.slabs.note_left(evicted.stored.record.fields.key);
+                }
             }
         }
+        if was_new {
+            self.slabs.note_evicted(prefetched, others);
+        }
+        let is_any_kept = !asked_for.is_empty();
         drop((records, asked_for));
-        if second == SecondChance::Given {
+        // Only then: an empty slab of kept records would be evicted and opened again and again.
+        if second == SecondChance::Given && is_any_kept {
             self.slabs.prepare();
         }
     }
@@ -414,19 +427,19 @@ impl Hot {
     }
 
     /// Takes `stored` out, unless another record has come under its key.
-    fn evict(&self, shard: &mut HotShard, stored: &Arc<Stored>) {
+    fn evict(&self, shard: &mut HotShard, stored: &Arc<Stored>) -> Option<HotObject> {
         let key = stored.record.fields.key;
         let is_it = |hot: &HotObject| Arc::ptr_eq(&hot.stored, stored);
-        if shard.map.get(&key).is_some_and(is_it)
-            && let Some(evicted) = self.take_out(shard, key)
-        {
-            self.note_if_unused(&evicted);
+        match shard.map.get(&key).is_some_and(is_it) {
+            true => self.take_out(shard, key),
+            false => None,
         }
     }
 
-    fn note_if_unused(&self, evicted: &HotObject) {
+    /// Notes a prefetched object that leaves before a lookup has asked for it.
+    fn note_unused(&self, evicted: &HotObject) {
         let fields = &evicted.stored.record.fields;
-        if fields.kind == Kind::Head && evicted.stored.uses.is_prefetched() {
+        if fields.kind == Kind::Head {
             self.prefetched_dropped.add(1);
             self.recently_dropped.note(fields.key.spread());
         }

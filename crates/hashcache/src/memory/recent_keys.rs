@@ -35,7 +35,7 @@ impl RecentKeys {
         place.load(Ordering::Relaxed) == tag
     }
 
-    /// The same; it no longer is after this.
+    /// Whether `key` was noted; forgets it.
     pub(super) fn take(&self, key: [u8; 8]) -> bool {
         let (place, tag) = self.place_and_tag(key);
         let is_there = place.load(Ordering::Relaxed) == tag;

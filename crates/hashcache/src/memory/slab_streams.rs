@@ -1,18 +1,18 @@
 //! The slabs of the hot objects: which records lie side by side, and which slab is evicted next.
 //!
 //! Records are appended to a few streams, each of which fills one slab after another. The records
-//! of a page group go to one stream, so that a page lies side by side and leaves memory as a whole.
-//! If one object of a page is missing, reading it costs as much as reading the page. Other records
-//! are spread by their keys.
+//! of a page group go to one stream, so that they lie side by side: if one object of a page is
+//! missing, reading it costs as much as reading the page. Other records are spread by their keys.
 //!
 //! Most objects are asked for once and never again. So new records arrive in streams that may take
 //! a quarter of the slabs, as soon as there is something better for the rest: the stream of what is
 //! kept (S3-FIFO, with slabs as its unit and without counts of hits). Of the streams of new
-//! records, the slab that was filled first is evicted. If half of its records were asked for, it
-//! moves to what is kept as it is; else those that were asked for are copied there. A record that
-//! comes back soon after it has left goes there at once. What is kept is evicted in the same way,
-//! and what was asked for stays for another round. The quarter grows while it is too small for the
-//! pages that clients are loading.
+//! records, the slab that was filled first is evicted. If more than half of its records were asked
+//! for, it moves to what is kept as it is; else those that were asked for are copied there. A
+//! record that comes back soon after it has left goes there at once. Slabs of kept records are
+//! evicted in the same way: kept records that were asked for again stay for another round. The
+//! quarter grows, to three quarters at most, while it is too small for the pages that clients are
+//! loading.
 //!
 //! Called by `hot`, which finds the records by their keys.
 //!
@@ -35,6 +35,7 @@ use super::slab::{Arena, Open, SLAB_BYTES};
 use super::stored::Stored;
 use super::wakes::{Marked, marked};
 use crate::format::Fields;
+use crate::key::KeyHash;
 
 const STREAMS_MAX: usize = 16;
 /// A stream keeps a slab open that is half empty on average: with so many slabs for each stream,
@@ -42,10 +43,10 @@ const STREAMS_MAX: usize = 16;
 const STREAM_SLABS: usize = 16;
 /// New records may take this part of the slabs when others are kept.
 const ARRIVALS_PART: usize = 4;
-/// They may take one slab more whenever one is evicted that group reads have loaded for lookups
-/// that had no time to come. This is undone by so many evictions of other slabs.
+/// They may take one slab more each time a slab is evicted whose prefetched records no lookup has
+/// asked for yet. So many evictions of other slabs undo that.
 const WIDENING: usize = 8;
-/// For each slab, so many records are remembered when they have left.
+/// Evicted records that are remembered, for each slab.
 const LEFT_PER_SLAB: usize = 8;
 /// The memory for that.
 const LEFT_BYTES: u64 = (LEFT_PER_SLAB * size_of::<u32>()) as u64;
@@ -108,7 +109,7 @@ struct FullSlab {
     age: u64,
 }
 
-/// Whether a slab gets another round if half of its records were asked for.
+/// Whether a slab gets another round if more than half of its records were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SecondChance {
     Given,
@@ -119,7 +120,7 @@ pub(super) enum SecondChance {
 enum Oldest {
     /// It is of no further use.
     Evicted(Evicted),
-    /// Half of it was asked for.
+    /// More than half of it was asked for.
     Kept(PinnedRecords),
     /// The same, but it is still being filled.
     StaysOpen,
@@ -131,6 +132,8 @@ pub(super) struct Evicted {
     pub(super) records: Vec<Arc<Stored>>,
     /// Those of them that were asked for.
     pub(super) asked_for: Vec<Arc<Stored>>,
+    /// They were new: nothing of the slab had been kept before.
+    pub(super) was_new: bool,
 }
 
 impl StreamSlabs {
@@ -180,8 +183,11 @@ impl StreamSlabs {
             SecondChance::Given => asked_for,
             SecondChance::Denied => Vec::new(),
         };
-        let records = records.close();
-        Some(Oldest::Evicted(Evicted { records, asked_for }))
+        Some(Oldest::Evicted(Evicted {
+            records: records.close(),
+            asked_for,
+            was_new: false,
+        }))
     }
 
     fn age(&self) -> u64 {
@@ -301,8 +307,8 @@ impl SlabStreams {
         Some(begun)
     }
 
-    /// Has a slab ready for records that will be kept: when their old slab is evicted, there is no
-    /// room for another one.
+    /// Opens the next slab for kept records ahead of time: while a slab is being evicted there is
+    /// no room to open one.
     pub(super) fn prepare(&self) {
         let n = self.kept();
         let mut stream = self.lock(n);
@@ -333,28 +339,36 @@ impl SlabStreams {
                 self.keep(n, records);
                 Evicted::default()
             }
-            Some(Oldest::Evicted(evicted)) => {
+            Some(Oldest::Evicted(mut evicted)) => {
                 self.slabs.fetch_sub(1, Ordering::Relaxed);
                 if n == self.kept() {
                     self.kept.fetch_sub(1, Ordering::Relaxed);
                 } else {
-                    self.has_left(&evicted.records);
+                    evicted.was_new = true;
                 }
                 evicted
             }
         }
     }
 
-    /// A slab of new records was evicted.
-    fn has_left(&self, records: &[Arc<Stored>]) {
-        let (too_early, others): (Vec<_>, Vec<_>) =
-            records.iter().partition(|it| it.uses.is_prefetched());
-        for stored in &others {
-            self.left.note(stored.record.fields.key.spread());
-        }
+    /// How often a slab was looked at to evict it, for tests: each look takes a number.
+    #[cfg(test)]
+    pub(super) fn rounds(&self) -> u64 {
+        self.next_age.load(Ordering::Relaxed)
+    }
+
+    /// A record has left memory before it was asked for again.
+    pub(super) fn note_left(&self, key: KeyHash) {
+        self.left.note(key.spread());
+    }
+
+    /// A slab of new records was evicted. No lookup had asked for this many records of it that were
+    /// prefetched; the others were asked for once.
+    pub(super) fn note_evicted(&self, prefetched: usize, others: usize) {
         let widened = self.widened.load(Ordering::Relaxed);
-        let widened = match too_early.len() > others.len() / 2 {
-            true => (widened + WIDENING).min(WIDENING * self.count()),
+        let widened = match prefetched > others / 2 {
+            // Clients that never ask for what was prefetched leave a quarter to what is kept.
+            true => (widened + WIDENING).min(WIDENING * self.count() / 2),
             false => widened.saturating_sub(1),
         };
         self.widened.store(widened, Ordering::Relaxed);

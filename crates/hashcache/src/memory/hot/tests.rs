@@ -201,6 +201,27 @@ fn a_record_that_is_asked_for_outlives_the_others_of_its_slab() {
 }
 
 #[test]
+fn what_was_prefetched_in_vain_takes_no_more_than_three_quarters_and_costs_few_rounds() {
+    let (hot, keys) = third_asked_for();
+    let present = || keys.iter().filter(|key| hot.contains(**key)).count();
+    let prefetch = |n| {
+        let copied = hot.copy(&record(n, 8_000), None).unwrap();
+        hot.insert(copied, Arrival::Prefetched).unwrap();
+    };
+    (1_000..6_000).for_each(prefetch);
+    // A quarter of 4 MiB holds 128 of them.
+    assert!(present() >= 100, "{} of 120", present());
+    // Nothing is kept any more, and new records take what they may.
+    keys.iter().for_each(|key| hot.remove(*key));
+    (6_000..8_000).for_each(prefetch);
+    let rounds = hot.slabs.rounds();
+    (10_000..12_000).for_each(|n| drop(insert(&hot, &record(n, 8_000))));
+    // Eight records fill a slab.
+    let rounds = hot.slabs.rounds() - rounds;
+    assert!((200..1_000).contains(&rounds), "{rounds} rounds");
+}
+
+#[test]
 fn what_comes_back_soon_is_kept() {
     let budget = Budget::new(8 << 20);
     let hot = Hot::new(&budget, u64::MAX).unwrap();
