@@ -13,10 +13,13 @@ use crate::support::{EVERY, MIB, Value, copy, get, memory, quiet};
 
 const DEVICE_BYTES: usize = 16 * MIB;
 
+/// The secret is fixed: with one in 40, two names share a row and have equal tags, and the index
+/// forgets one of them.
 fn on(devices: Vec<Arc<dyn Device>>, policy: PolicyKind) -> Config {
     let first = Arc::clone(&devices[0]);
     Config {
         devices,
+        name_secret: Some([1; 16]),
         memory_bytes: 32 * MIB as u64,
         ..quiet(first, policy)
     }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashcache::device::{Device, Fault, FaultDevice, MemoryDevice};
 use hashcache::{Ban, Cache, Config, OpenError, PolicyKind, Put, Resize, Rows, inspect};
@@ -328,6 +329,7 @@ fn a_file_grows_and_what_cannot_is_refused_unchanged() {
         policy,
         size_bytes: Some((mib * MIB) as u64),
         memory_bytes: 32 * MIB as u64,
+        open_patience: Duration::from_secs(3600),
         ..Config::new(&path)
     };
     let length = |path: &Path| std::fs::metadata(path).unwrap().len();
