@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use clap::Args;
+use hashcache_http::UnixTime;
 use serde_json::Value;
 
 use crate::admin_client::{AdminArgs, encoded, view};
@@ -114,22 +115,7 @@ fn date(text: &str) -> Option<u64> {
         parts?.try_into().ok()
     };
     let ([year, month, day], [hour, minute, second]) = (three(day, '-')?, three(time, ':')?);
-    let is_valid = (1970..10_000).contains(&year)
-        && (1..=12).contains(&month)
-        && (1..=31).contains(&day)
-        && hour < 24
-        && minute < 60
-        && second < 60;
-    if !is_valid {
-        return None;
-    }
-    // Counted from 1 March of year 0, so that a leap day is the last of its year.
-    let (year, month) = match month {
-        1 | 2 => (year - 1, month + 9),
-        _ => (year, month - 3),
-    };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
-    Some((days - 719_468) * 86_400 + hour * 3600 + minute * 60 + second)
+    UnixTime::of_utc([year, month, day], [hour, minute, second]).map(|UnixTime(seconds)| seconds)
 }
 
 /// The answer in words: a line for each part, and more below it.
@@ -328,6 +314,7 @@ mod tests {
             "",
             "tomorrow",
             "2026-13-01T00:00:00Z",
+            "2026-02-30T00:00:00Z",
             "2026-11-27T08:30Z",
             "+x",
         ] {
