@@ -1,11 +1,11 @@
 //! What a replay did in each stretch of the log.
 //!
-//! Nobody knows beforehand how many requests a log has. So totals are noted after every 64th
-//! request at first, and whenever there are twice as many as wanted, every other one is dropped and
-//! the distance is doubled. Called by `replay` and `rival`.
+//! The number of requests is not known before the end of the log. So totals are noted after every
+//! 64th request at first. Whenever there are twice as many totals as wanted, every other one is
+//! dropped and the distance is doubled. Called by `replay` and `rival`.
 //!
-//! Invariant: intervals follow each other without a gap, and their sums are the figures of the whole
-//! replay. Cost: memory for at most twice [`INTERVALS`] totals.
+//! Invariant: intervals follow each other without a gap, and their sums are the figures of the
+//! whole replay. Cost: memory for at most twice [`INTERVALS`] totals.
 
 use serde::Serialize;
 

@@ -7,8 +7,8 @@
 //! - `stats`: what a trace has, and the hits of a cache that never forgets.
 //! - `replay`: requests through the engine. `pages` says what belongs together, `content` what the
 //!   objects' bytes are.
-//! - `intervals`: what a replay did in each stretch of the log; `curves`: a picture of that, made of
-//!   the parts in `svg`.
+//! - `intervals`: what a replay did in each stretch of the log; `curves`: a picture of that, made
+//!   of the parts in `svg`.
 //! - `rival`: requests through models of Squid and Tiger.
 //! - `two_level`: a cache in memory before a cache on disk, and what the disk has to do (WebCoSM,
 //!   section 3.1).

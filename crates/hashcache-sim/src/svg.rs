@@ -1,7 +1,7 @@
 //! Parts of pictures as text of SVG files.
 //!
-//! Used by `curves` and by the pictures of campaigns. Invariant: the text needs no font, style sheet
-//! or script of its own, and words are shown as they are, whatever characters they have.
+//! Used by `curves` and by the pictures of campaigns. Invariant: the text needs no font, style
+//! sheet or script of its own, and words are shown as they are, whatever characters they have.
 
 /// Which part of a text stands at its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

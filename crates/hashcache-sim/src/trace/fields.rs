@@ -40,7 +40,7 @@ pub fn is_storable(method: &[u8], status: u16) -> bool {
     method == b"GET" && matches!(status, 200 | 203 | 300 | 301 | 304 | 308 | 404 | 410)
 }
 
-/// Microseconds since 1970 of a date (year, month, day) and a time of day (hour, minute, second), as
+/// Microseconds since 1970 of a date (year, month, day) and a time of day (hour, minute, second) as
 /// clocks show them so many seconds east of UTC.
 pub fn micros_since_1970(date: [u64; 3], clock: [u64; 3], east: i64) -> Option<u64> {
     let UnixTime(seconds) = UnixTime::of_utc(date, clock)?;
