@@ -256,14 +256,14 @@ fn replay_engine(
         seed: args.seed,
     };
     let replayed = replay::replay(&mut input.files, &settings);
-    replayed.map_err(|error| match fault_of(&error, parsed, policy) {
+    replayed.map_err(|error| match fault_of(&error, args, policy) {
         Some(fault) => fault.into(),
         None => error.into(),
     })
 }
 
 /// What is wrong with the flags, where they are why a replay ended.
-fn fault_of(error: &ReplayError, parsed: &Parsed, policy: PolicyKind) -> Option<Fault> {
+fn fault_of(error: &ReplayError, args: &ReplayArgs, policy: PolicyKind) -> Option<Fault> {
     Some(match error {
         ReplayError::Memory {
             index_bytes,
@@ -277,28 +277,10 @@ fn fault_of(error: &ReplayError, parsed: &Parsed, policy: PolicyKind) -> Option<
             );
             Fault::new(what).hint("use more memory, or `--policy set`, which has no index")
         }
-        ReplayError::Open(OpenError::TooSmall {
-            size_bytes,
-            needed_bytes,
-        }) => {
-            let size = show_size(*size_bytes);
-            let fault = Fault::new(format!("--disk-size: {size} is too small for a cache"));
-            let least = needed_bytes.div_ceil(MIB);
-            fault.hint(format!("use at least `--disk-size {least}MiB`"))
-        }
-        ReplayError::Open(OpenError::TooLarge { most_bytes, .. }) => {
-            let size = show_size(parsed.disk_bytes);
-            let fault = Fault::new(format!("--disk-size: {size} is too large for a cache"));
-            fault.hint(format!("use at most {}", show_size(*most_bytes)))
-        }
-        ReplayError::Open(OpenError::Memory { needed_bytes, .. }) => {
-            let object = show_size(parsed.object_bytes.into());
-            let what = format!(
-                "--object-size: with objects of {object} the index of `{}` takes about {}",
-                policy.name(),
-                about_size(*needed_bytes),
-            );
-            Fault::new(what).hint("use the mean size of the log's objects, or a smaller disk")
+        // A disk without room for the superblocks is not recognised as one to make a store on.
+        ReplayError::Open(OpenError::TooSmall { .. } | OpenError::Foreign { .. }) => {
+            let what = format!("--disk-size: {} is too small for a cache", args.disk_size);
+            Fault::new(what).hint("use `--disk-size 32MiB` or more")
         }
         ReplayError::Wrong { .. } => Fault::new(error.to_string())
             .hint("this is a serious bug in HashCache: please report it"),
@@ -470,6 +452,3 @@ fn two_level_text(table: &Table) -> String {
     ]
     .concat()
 }
-
-/// Sizes in hints are rounded up to whole MiB.
-const MIB: u64 = 1 << 20;
