@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::campaign::Campaign;
 use crate::cargo;
+use crate::median::median_f64;
 use crate::report::{Report, Verdict};
 
 /// Arguments of `device-speed`.
@@ -106,10 +107,12 @@ fn compare(
             runs.push(play(*who)?);
         }
     }
-    let middle = |of: &[Run], value: fn(&Run) -> f64| median(of.iter().map(value).collect());
-    let fio = middle(&runs[0], |run| run.rate);
+    let fio = median_f64(&runs[0], |run| run.rate);
     for (who, runs) in ways.iter().zip(&runs) {
-        let (rate, cpu) = (middle(runs, |run| run.rate), middle(runs, |run| run.cpu_us));
+        let (rate, cpu) = (
+            median_f64(runs, |run| run.rate),
+            median_f64(runs, |run| run.cpu_us),
+        );
         let ratio = rate / fio;
         let shown = if what.starts_with("writes") {
             format!("{:.0} MB/s", rate / 1e6)
@@ -147,8 +150,8 @@ fn from_device(runs: &[Run]) -> Option<(bool, String)> {
     if reads.is_empty() {
         return None;
     }
-    let each = median(reads.iter().map(|it| it.0).collect());
-    let bytes = median(reads.iter().map(|it| it.1).collect());
+    let each = median_f64(&reads, |it| it.0);
+    let bytes = median_f64(&reads, |it| it.1);
     let hot: f64 = reads.iter().map(|it| it.2).sum();
     let held = (each - 1.0).abs() <= READS_OFF
         && bytes >= READ_BYTES as f64
@@ -290,22 +293,9 @@ fn number(of: &Value, name: &str) -> anyhow::Result<f64> {
     value.with_context(|| format!("no `{name}` in {of}"))
 }
 
-/// The middle value; for an even count, the mean of the two middle values.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
-    f64::midpoint(values[low], values[high])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert_eq!(median(vec![5.0, 1.0, 3.0]), 3.0);
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 100.0]), 3.0);
-    }
 
     #[test]
     fn answers_that_did_not_come_off_the_device_are_told() {

@@ -16,11 +16,11 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use hashcache::Clock;
 use hashcache::device::{DiskModel, Pace};
 use hashcache_sim::disk_names;
-use hashcache_sim::layout::Kind;
+use hashcache_sim::layout::{Kind, Settings};
 use hashcache_sim::modelled_disk::ModelledDisk;
 use rustix::process::geteuid;
 use serde_json::json;
@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use crate::campaign::Campaign;
 use crate::cgroup::Cgroup;
 use crate::loop_mount;
-use crate::median::median;
+use crate::median::{median, median_f64};
 use crate::report::Verdict;
 use disk::{Disk, FileSystem};
 pub use replay::ReplayLayout;
@@ -51,14 +51,15 @@ pub struct Args {
     #[arg(long, value_delimiter = ',')]
     layout: Vec<Kind>,
     /// Runs of each, with seeds that follow each other; medians are reported
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     runs: u32,
     /// Seed of the first run
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Requests that are measured, after the cache was filled
-    #[arg(long, default_value_t = 20_000)]
-    requests: usize,
+    #[arg(long, default_value_t = 20_000,
+          value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    requests: u32,
     /// MiB of the cache on disk
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(8..=65_536))]
     capacity: u64,
@@ -67,26 +68,69 @@ pub struct Args {
     high: u64,
     /// MiB that the process may take, page cache included [default: a quarter of the cache on disk,
     /// at least 32]
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(4..=65_536))]
     page_cache: Option<u64>,
-    /// KiB above which BUDDY gives an object a file of its own
-    #[arg(long, default_value_t = 128)]
-    threshold: u64,
-    /// Locality buffers
-    #[arg(long, default_value_t = 128)]
-    buffers: usize,
-    /// Reads that LAZY-READS collects
-    #[arg(long, default_value_t = 10)]
-    batch: usize,
-    /// Clients
-    #[arg(long, default_value_t = 100)]
-    clients: usize,
+    /// KiB above which BUDDY gives an object a file of its own [default: 128]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(..=1_048_576))]
+    threshold: Option<u32>,
+    /// Locality buffers of STREAM-LOC and LAZY-READS-LOC [default: 128]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    buffers: Option<u32>,
+    /// Reads that LAZY-READS and LAZY-READS-LOC collect [default: 10]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    batch: Option<u32>,
+    /// Clients of `--workload dec` [default: 100]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    clients: Option<u32>,
     /// File of `--workload trace`, in any format that `hashcache sim` reads
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", required_if_eq("workload", "trace"))]
     trace: Option<PathBuf>,
-    /// Only try whether each layout returns what was put, with few requests
-    #[arg(long)]
+    /// Only try whether each layout returns what was put, with few requests of `dec`
+    #[arg(long,
+          conflicts_with_all = ["disk", "file_system", "workload", "layout", "runs", "trace"])]
     short: bool,
+}
+
+impl Args {
+    /// The layouts that are measured.
+    fn layouts(&self) -> Vec<Kind> {
+        let is_wanted = |kind: &Kind| self.layout.is_empty() || self.layout.contains(kind);
+        Kind::ALL.into_iter().filter(is_wanted).collect()
+    }
+
+    /// Refuses flags that would have no effect.
+    fn check(&self) -> anyhow::Result<()> {
+        let layouts = self.layouts();
+        let has_layout = |kinds: &[Kind]| layouts.iter().any(|kind| kinds.contains(kind));
+        let has_workload = |workload| self.workload.contains(&workload);
+        let buffered = [Kind::StreamLoc, Kind::LazyReadsLoc];
+        let collecting = [Kind::LazyReads, Kind::LazyReadsLoc];
+        for (flag, is_given, is_used) in [
+            (
+                "--trace",
+                self.trace.is_some(),
+                has_workload(Workload::Trace),
+            ),
+            (
+                "--clients",
+                self.clients.is_some(),
+                has_workload(Workload::Dec),
+            ),
+            (
+                "--threshold",
+                self.threshold.is_some(),
+                has_layout(&[Kind::Buddy]),
+            ),
+            ("--buffers", self.buffers.is_some(), has_layout(&buffered)),
+            ("--batch", self.batch.is_some(), has_layout(&collecting)),
+        ] {
+            ensure!(
+                is_used || !is_given,
+                "{flag} has no effect on these workloads and layouts"
+            );
+        }
+        Ok(())
+    }
 }
 
 /// One table: all layouts in the same circumstances.
@@ -100,6 +144,7 @@ struct Circumstances<'a> {
 
 /// Measures all, and holds the order on the disk of the paper against that of its Table 2.
 pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
+    args.check()?;
     let what = "layouts on a modelled disk";
     if !geteuid().is_root() {
         campaign.report.skip(what, "needs root");
@@ -188,13 +233,10 @@ fn try_all(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
 impl Circumstances<'_> {
     fn table(&self, args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
         let mut medians = vec![];
-        for kind in Kind::ALL {
-            if !args.layout.is_empty() && !args.layout.contains(&kind) {
-                continue;
-            }
+        for kind in args.layouts() {
             let mut outcomes = vec![];
             for run in 0..args.runs {
-                let seed = args.seed + u64::from(run);
+                let seed = args.seed.wrapping_add(u64::from(run));
                 outcomes.push(self.measure(args, campaign, kind, seed)?);
             }
             medians.push((kind, self.tell(campaign, kind, &outcomes)));
@@ -230,21 +272,24 @@ impl Circumstances<'_> {
         let group = Cgroup::memory()?;
         let page_cache = args.page_cache.unwrap_or((args.capacity / 4).max(32)) << 20;
         group.limit(page_cache)?;
+        let paper = Settings::new(capacity);
         let job = Job {
             layout: kind.name().to_owned(),
             workload: self.workload,
             trace: args.trace.clone(),
             seed,
-            clients: args.clients,
-            measured: args.requests,
+            clients: args.clients.unwrap_or(100) as usize,
+            measured: args.requests as usize,
             capacity,
             watermarks: (args.high, args.high - MARKS_DISTANCE.min(args.high - 1)),
             memory: capacity / 4,
             object_max: capacity / 64,
             unsynced_max: page_cache / 8,
-            threshold: args.threshold << 10,
-            buffers: args.buffers,
-            batch: args.batch,
+            threshold: args
+                .threshold
+                .map_or(paper.threshold_bytes, |kib| u64::from(kib) << 10),
+            buffers: args.buffers.map_or(paper.buffers, |count| count as usize),
+            batch: args.batch.map_or(paper.batch, |count| count as usize),
             root: disk.root().to_owned(),
             figures_file: disk.modelled().figures_file(),
             cgroup: group.directory().to_owned(),
@@ -256,7 +301,7 @@ impl Circumstances<'_> {
     fn tell(&self, campaign: &mut Campaign, kind: Kind, outcomes: &[Outcome]) -> f64 {
         let mut rates: Vec<f64> = outcomes.iter().map(Outcome::requests_per_second).collect();
         rates.sort_by(f64::total_cmp);
-        let rate = rates[rates.len() / 2];
+        let rate = median_f64(&rates, |rate| *rate);
         let per_request = |figure: fn(&Outcome) -> u64| {
             let requests = median(outcomes, |outcome| outcome.requests);
             median(outcomes, figure) as f64 / requests as f64
@@ -348,3 +393,69 @@ const FILE_SYSTEM_TENTHS: u64 = 16;
 const DIRECTORIES_BYTES: u64 = 64 << 20;
 /// Between the watermarks, in 1/100 of the cache on disk.
 const MARKS_DISTANCE: u64 = 2;
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn checked(words: &str) -> anyhow::Result<()> {
+        let words = ["layouts"].into_iter().chain(words.split_whitespace());
+        Command::try_parse_from(words)?.args.check()
+    }
+
+    #[test]
+    fn numbers_out_of_range_and_a_workload_without_its_trace_are_refused() {
+        for words in [
+            "--runs 0",
+            "--requests 0",
+            "--page-cache 17592186044416",
+            "--threshold 18014398509481984",
+            "--buffers 0",
+            "--batch 0",
+            "--clients 0",
+            "--workload dec,trace",
+        ] {
+            let error = checked(words).unwrap_err().to_string();
+            let flag = if words.contains("trace") {
+                "--trace"
+            } else {
+                words
+            };
+            let flag = flag.split(' ').next().unwrap();
+            assert!(error.contains(flag), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn flags_without_effect_are_refused() {
+        for words in [
+            "--trace FILE",
+            "--workload table3 --clients 5",
+            "--layout SIMPLE,STREAM-LOC --threshold 5",
+            "--layout BUDDY --buffers 5",
+            "--layout STREAM-LOC --batch 5",
+            "--short --runs 2",
+            "--short --layout SIMPLE",
+            "--short --disk ssd",
+        ] {
+            assert!(checked(words).is_err(), "{words}");
+        }
+        for words in [
+            "",
+            "--short --capacity 8 --requests 1000",
+            "--workload table3,dec --clients 5",
+            "--workload trace --trace FILE",
+            "--layout buddy,lazy-reads-loc --threshold 5 --buffers 5 --batch 5",
+        ] {
+            checked(words).unwrap();
+        }
+    }
+}

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use hashcache::device::ThrottleFigures;
 use hashcache_sim::layout::{
     Counts, Kind, Marks, Numbering, Replay, ReplaySettings, Request, Settings, Shape, Source,
@@ -137,6 +137,10 @@ impl Job {
             replay.request(request)?;
         }
         replay.finish()?;
+        ensure!(
+            replay.counts().requests > before.counts.requests,
+            "the trace ends when the cache is full: nothing is left to be measured"
+        );
         let after = State::now(&replay, &self.figures_file)?;
         Ok(Outcome {
             mean_free_bytes: replay.mean_free_bytes(),

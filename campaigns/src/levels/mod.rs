@@ -122,7 +122,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
         }
     }
     if let Some(path) = &args.svg {
-        fs::write(path, plot::svg(&curves))
+        fs::write(path, plot::picture(&curves))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use hashcache_sim::svg::{self, AXIS, Anchor, GRID, line, words};
+
 use crate::durations::Durations;
 
 /// The times of a case through a number of levels.
@@ -31,22 +33,13 @@ const POINT_STEP: usize = 5;
 const POINT_MAX: usize = 995;
 
 /// The picture of all curves. The axis of time is logarithmic, from one power of ten to another.
-pub fn svg(curves: &[Curve]) -> String {
+pub fn picture(curves: &[Curve]) -> String {
     let axis = Axis::of(curves);
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"#222222\">\n\
-         <title>Response times through levels of proxies</title>\n\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#ffffff\"/>\n"
-    );
-    text += &frame(&axis);
-    text += &curves
-        .iter()
-        .map(|curve| axis.curve(curve))
-        .collect::<String>();
-    text += &legend(curves);
-    text += "</svg>\n";
-    text
+    let mut body = frame(&axis);
+    body.extend(curves.iter().map(|curve| axis.curve(curve)));
+    body += &legend(curves);
+    let title = "Response times through levels of proxies";
+    svg::document(WIDTH, HEIGHT, title, &body)
 }
 
 /// The decimal logarithms of milliseconds at both ends.
@@ -83,14 +76,9 @@ impl Axis {
     fn curve(&self, curve: &Curve) -> String {
         let points = (0..=POINT_MAX).step_by(POINT_STEP).map(|per_mille| {
             let x = self.x(log_millis(curve.times.quantile(per_mille)));
-            format!("{x:.1},{:.1}", y(per_mille))
+            (x, y(per_mille))
         });
-        let points: Vec<String> = points.collect();
-        format!(
-            "<polyline points=\"{}\" fill=\"none\" {}/>\n",
-            points.join(" "),
-            stroke(curve)
-        )
+        svg::curve(points, &stroke(curve))
     }
 }
 
@@ -111,31 +99,17 @@ fn stroke(curve: &Curve) -> String {
     format!("stroke=\"{colour}\" stroke-width=\"2\"{dashes}")
 }
 
-fn words(x: f64, y: f64, anchor: &str, size: u32, words: &str) -> String {
-    format!(
-        "<text x=\"{x:.0}\" y=\"{y:.0}\" text-anchor=\"{anchor}\" font-size=\"{size}\">\
-         {words}</text>\n"
-    )
-}
-
-fn line(x: [f64; 2], y: [f64; 2], colour: &str) -> String {
-    format!(
-        "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\"/>\n",
-        x[0], x[1], y[0], y[1]
-    )
-}
-
 fn frame(axis: &Axis) -> String {
     let title = "What each level of proxies adds, on loopback";
-    let mut text = words(LEFT, 28.0, "start", 17, title);
+    let mut text = words(LEFT, 28.0, Anchor::Start, 17, title);
     let middle = (LEFT + RIGHT) / 2.0;
     let below = "milliseconds from the request to the end of the response";
-    text += &words(middle, HEIGHT - 26.0, "middle", 13, below);
-    text += &words(LEFT - 50.0, TOP - 14.0, "start", 13, "% of requests");
+    text += &words(middle, HEIGHT - 26.0, Anchor::Middle, 13, below);
+    text += &words(LEFT - 50.0, TOP - 14.0, Anchor::Start, 13, "% of requests");
     for percent in (0..=100).step_by(20) {
         let y = y(percent * 10);
-        text += &line([LEFT, RIGHT], [y, y], "#dddddd");
-        text += &words(LEFT - 8.0, y + 4.0, "end", 13, &percent.to_string());
+        text += &line([LEFT, RIGHT], [y, y], GRID);
+        text += &words(LEFT - 8.0, y + 4.0, Anchor::End, 13, &percent.to_string());
     }
     for power in axis.from..=axis.to {
         for (step, is_power) in [(1, true), (2, false), (5, false)] {
@@ -143,14 +117,20 @@ fn frame(axis: &Axis) -> String {
             if power == axis.to && !is_power {
                 continue;
             }
-            text += &line([x, x], [TOP, BOTTOM], "#dddddd");
+            text += &line([x, x], [TOP, BOTTOM], GRID);
             let digits = usize::try_from(-power).unwrap_or(0);
             let value = f64::from(step) * 10_f64.powi(power);
-            text += &words(x, BOTTOM + 20.0, "middle", 13, &format!("{value:.digits$}"));
+            text += &words(
+                x,
+                BOTTOM + 20.0,
+                Anchor::Middle,
+                13,
+                &format!("{value:.digits$}"),
+            );
         }
     }
-    text += &line([LEFT, RIGHT], [BOTTOM, BOTTOM], "#555555");
-    text + &line([LEFT, LEFT], [TOP, BOTTOM], "#555555")
+    text += &line([LEFT, RIGHT], [BOTTOM, BOTTOM], AXIS);
+    text + &line([LEFT, LEFT], [TOP, BOTTOM], AXIS)
 }
 
 /// Below the curves, to the right.
@@ -167,12 +147,8 @@ fn legend(curves: &[Curve]) -> String {
     );
     for (n, curve) in curves.iter().enumerate() {
         let y = from + LEGEND_STEP * (n as f64 + 0.7);
-        text += &format!(
-            "<line x1=\"{x:.0}\" x2=\"{:.0}\" y1=\"{y:.0}\" y2=\"{y:.0}\" {}/>\n",
-            x + 30.0,
-            stroke(curve)
-        );
-        text += &words(x + 38.0, y + 4.5, "start", 13, &label(curve));
+        text += &svg::curve([(x, y), (x + 30.0, y)], &stroke(curve));
+        text += &words(x + 38.0, y + 4.5, Anchor::Start, 13, &label(curve));
     }
     text
 }
@@ -204,13 +180,14 @@ mod tests {
     #[test]
     fn a_slower_curve_is_more_to_the_right_and_every_curve_has_a_label() {
         let curves = [curve(0, false, 1), curve(1, false, 2), curve(2, true, 40)];
-        let picture = svg(&curves);
+        let picture = picture(&curves);
         let starts: Vec<f64> = picture
             .split("<polyline points=\"")
             .skip(1)
             .map(|rest| rest.split(',').next().unwrap().parse().unwrap())
             .collect();
-        assert_eq!(starts.len(), 3);
+        // Each curve, then each stroke of the legend.
+        assert_eq!(starts.len(), 6);
         assert!(starts[0] < starts[1] && starts[1] < starts[2], "{starts:?}");
         assert!(starts[2] < RIGHT, "{starts:?}");
         for label in ["no proxy", "1 level, miss", "2 levels, hit at the top"] {
@@ -225,7 +202,7 @@ mod tests {
 
     #[test]
     fn no_curves_make_an_empty_picture() {
-        assert!(svg(&[]).contains("</svg>"));
-        assert!(svg(&[curve(0, false, 0)]).contains("</svg>"));
+        assert!(picture(&[]).contains("</svg>"));
+        assert!(picture(&[curve(0, false, 0)]).contains("</svg>"));
     }
 }

@@ -4,6 +4,8 @@
 
 use std::ops::Range;
 
+use hashcache_sim::svg::{AXIS, Anchor, GRID, document, line, words};
+
 use super::{Measured, Published};
 
 const WIDTH: f64 = 760.0;
@@ -65,36 +67,18 @@ pub fn svg(measured: &[Measured], published: &[Published]) -> String {
             }),
         }
     }
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"#222222\">\n\
-         <title>Memory against throughput of the policies</title>\n\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#ffffff\"/>\n"
-    );
-    text += &frame(rate_max);
-    text += &points.iter().map(mark).collect::<String>();
-    text += &labels(points);
-    text += "</svg>\n";
-    text
+    let mut body = frame(rate_max);
+    body.extend(points.iter().map(mark));
+    body += &labels(points);
+    let title = "Memory against throughput of the policies";
+    document(WIDTH, HEIGHT, title, &body)
 }
 
 fn frame(rate_max: f64) -> String {
-    let words = |x: f64, y: f64, anchor: &str, size: u32, words: &str| {
-        format!(
-            "<text x=\"{x:.0}\" y=\"{y:.0}\" text-anchor=\"{anchor}\" font-size=\"{size}\">\
-             {words}</text>\n"
-        )
-    };
-    let line = |x: [f64; 2], y: [f64; 2], colour: &str| {
-        format!(
-            "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\"/>\n",
-            x[0], x[1], y[0], y[1]
-        )
-    };
     let mut text = words(
         LEFT,
         28.0,
-        "start",
+        Anchor::Start,
         17,
         "What memory buys: one disk of 70 seeks a second",
     );
@@ -102,11 +86,17 @@ fn frame(rate_max: f64) -> String {
     text += &words(
         middle,
         HEIGHT - 26.0,
-        "middle",
+        Anchor::Middle,
         13,
         "bits of memory for each live object",
     );
-    text += &words(LEFT - 50.0, TOP - 14.0, "start", 13, "requests a second");
+    text += &words(
+        LEFT - 50.0,
+        TOP - 14.0,
+        Anchor::Start,
+        13,
+        "requests a second",
+    );
     for (n, (colour, fill, what)) in [
         (OURS, OURS, "measured here"),
         (THEIRS, "#ffffff", "the paper, its SATA disk"),
@@ -116,23 +106,23 @@ fn frame(rate_max: f64) -> String {
     {
         let x = RIGHT - 330.0 + 140.0 * n as f64;
         text += &circle(x, TOP - 18.0, colour, fill);
-        text += &words(x + 11.0, TOP - 14.0, "start", 13, what);
+        text += &words(x + 11.0, TOP - 14.0, Anchor::Start, 13, what);
     }
     let mut rate = 0.0;
     while rate <= rate_max {
         let y = BOTTOM - (BOTTOM - TOP) * rate / rate_max;
-        text += &line([LEFT, RIGHT], [y, y], "#dddddd");
-        text += &words(LEFT - 8.0, y + 4.0, "end", 13, &format!("{rate:.0}"));
+        text += &line([LEFT, RIGHT], [y, y], GRID);
+        text += &words(LEFT - 8.0, y + 4.0, Anchor::End, 13, &format!("{rate:.0}"));
         rate += RATE_STEP;
     }
     for step in 0..=7 {
         let bits = BITS_MAX / 7.0 * f64::from(step);
         let x = LEFT + (RIGHT - LEFT) * bits / BITS_MAX;
-        text += &line([x, x], [BOTTOM, BOTTOM + 5.0], "#555555");
-        text += &words(x, BOTTOM + 20.0, "middle", 13, &format!("{bits:.0}"));
+        text += &line([x, x], [BOTTOM, BOTTOM + 5.0], AXIS);
+        text += &words(x, BOTTOM + 20.0, Anchor::Middle, 13, &format!("{bits:.0}"));
     }
-    text += &line([LEFT, RIGHT], [BOTTOM, BOTTOM], "#555555");
-    text + &line([LEFT, LEFT], [TOP, BOTTOM], "#555555")
+    text += &line([LEFT, RIGHT], [BOTTOM, BOTTOM], AXIS);
+    text + &line([LEFT, LEFT], [TOP, BOTTOM], AXIS)
 }
 
 fn circle(x: f64, y: f64, colour: &str, fill: &str) -> String {

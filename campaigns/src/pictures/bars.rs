@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use hashcache_sim::svg::escaped;
+
 /// A picture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
@@ -81,10 +83,6 @@ fn text(x: f64, y: f64, class: &str, words: &str) -> String {
         "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>\n",
         escaped(words)
     )
-}
-
-fn escaped(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;")
 }
 
 const WIDTH: f64 = 760.0;

@@ -14,7 +14,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use hashcache_sim::trace::har;
+use hashcache_sim::trace::har::{self, FieldName};
 use hashcache_workload::Kind;
 
 use super::browsers::{Ask, OTHER_ACCEPT};
@@ -139,9 +139,12 @@ impl Entry {
             path: format!("/{path}"),
             bytes: entry.bytes()?,
             may_be_stored: entry.may_be_stored(),
-            accept: request.field("accept").unwrap_or(OTHER_ACCEPT).to_owned(),
-            destination: request.field("sec-fetch-dest").map(str::to_owned),
-            referer: request.field("referer").and_then(plain),
+            accept: request
+                .field(FieldName::Accept)
+                .unwrap_or(OTHER_ACCEPT)
+                .to_owned(),
+            destination: request.field(FieldName::SecFetchDest).map(str::to_owned),
+            referer: request.field(FieldName::Referer).and_then(plain),
         })
     }
 

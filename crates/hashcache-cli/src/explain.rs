@@ -115,7 +115,7 @@ fn date(text: &str) -> Option<u64> {
         parts?.try_into().ok()
     };
     let ([year, month, day], [hour, minute, second]) = (three(day, '-')?, three(time, ':')?);
-    Some(UnixTime::of_utc([year, month, day], [hour, minute, second])?.0)
+    UnixTime::of_utc([year, month, day], [hour, minute, second]).map(|UnixTime(seconds)| seconds)
 }
 
 /// The answer in words: a line for each part, and more below it.
@@ -314,6 +314,7 @@ mod tests {
             "",
             "tomorrow",
             "2026-13-01T00:00:00Z",
+            "2026-02-30T00:00:00Z",
             "2026-11-27T08:30Z",
             "+x",
         ] {

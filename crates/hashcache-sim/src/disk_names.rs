@@ -5,7 +5,7 @@ use std::str::FromStr as _;
 use hashcache::device::{DiskModel, DiskModelError};
 
 /// Names that [`disk`] knows beside those of [`DiskModel`], with the figures that they stand for.
-pub const DISKS: [(&str, &str); 3] = [
+const DISKS: [(&str, &str); 3] = [
     // Seagate ST15150WC as WebCoSM (section 3.1) describes it: 9 ms, 7200 turns a minute, and
     // 4.7 MB/s measured.
     ("1999", "seek=9ms,settle=1ms,rpm=7200,rate=4.7MB/s"),

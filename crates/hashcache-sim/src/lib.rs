@@ -7,6 +7,8 @@
 //! - `stats`: what a trace has, and the hits of a cache that never forgets.
 //! - `replay`: requests through the engine. `pages` says what belongs together, `content` what the
 //!   objects' bytes are.
+//! - `intervals`: what a replay did in each stretch of the log; `curves`: a picture of that, made
+//!   of the parts in `svg`.
 //! - `rival`: requests through models of Squid and Tiger.
 //! - `two_level`: a cache in memory before a cache on disk, and what the disk has to do (WebCoSM,
 //!   section 3.1).
@@ -14,6 +16,7 @@
 //!   they take, and their names. The bench uses them too.
 //! - `layout`: how objects lie in files, by WebCoSM; `modelled_disk` (feature `fuse`): a disk that
 //!   is as slow as a model, for the file system under them.
+//! - `median`: of several runs.
 //! - `consistency`: how current what caches serve is, and what that costs (Harvest, section 4).
 //!
 //! Used by `hashcache sim` and by campaigns. Invariant: equal traces, settings and seeds give equal
@@ -21,10 +24,13 @@
 
 pub mod consistency;
 pub mod content;
+pub mod curves;
 pub mod disk_names;
 pub mod disks;
+pub mod intervals;
 pub mod layout;
 pub mod lru;
+pub mod median;
 #[cfg(feature = "fuse")]
 pub mod modelled_disk;
 pub mod pages;
@@ -33,6 +39,7 @@ pub mod report;
 pub mod rival;
 pub mod source;
 pub mod stats;
+pub mod svg;
 pub mod timed_store;
 pub mod trace;
 pub mod two_level;

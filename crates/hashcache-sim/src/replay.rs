@@ -21,6 +21,7 @@ use hashcache::{Cache, Config, OpenError, PolicyKind, Put, PutError, Rows, Stats
 
 use crate::content::Contents;
 use crate::disks::Disks;
+use crate::intervals::Intervals;
 use crate::pages::Pages;
 use crate::report::{DiskFigures, IndexFigures, Planned, Report, rate};
 use crate::source::{Source, SourceError};
@@ -122,6 +123,7 @@ struct Player<'a> {
     /// Content of the object that is put or compared.
     content: Vec<u8>,
     report: Report,
+    intervals: Intervals,
 }
 
 /// How a lookup ended.
@@ -146,6 +148,7 @@ impl<'a> Player<'a> {
             pages: Pages::default(),
             content: Vec::new(),
             report: Report::default(),
+            intervals: Intervals::default(),
         })
     }
 
@@ -173,6 +176,11 @@ impl<'a> Player<'a> {
             self.put(request.name, access, group)?;
         }
         self.store.write_due();
+        let (report, store) = (&self.report, &self.store);
+        self.intervals.note(report.requests, || {
+            let figures = store.disks().total();
+            report.totals((figures.reads, figures.writes))
+        });
         Ok(())
     }
 
@@ -224,6 +232,8 @@ impl<'a> Player<'a> {
         let figures = self.store.disks().total();
         let stats = self.store.cache().stats();
         let mut report = self.report;
+        let totals = report.totals((figures.reads, figures.writes));
+        report.intervals = self.intervals.finish(totals);
         report.puts = writes.puts;
         report.costs.puts = writes.work;
         report.disk = DiskFigures {

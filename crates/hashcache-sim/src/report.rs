@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::disks::Count;
+use crate::intervals::Interval;
 use crate::stats::share;
 
 /// Figures of a replay. JSON has the same names.
@@ -44,6 +45,8 @@ pub struct Report {
     pub index: IndexFigures,
     /// The same requests by the arithmetic of `hashcache plan`; `None` for models of other caches.
     pub plan: Option<Planned>,
+    /// The figures of each stretch of the log.
+    pub intervals: Vec<Interval>,
 }
 
 /// What the disk did.
@@ -105,6 +108,18 @@ pub struct Planned {
 }
 
 impl Report {
+    /// The figures so far, for `intervals`. The disk has served so many reads and writes.
+    pub(crate) fn totals(&self, (reads, writes): (u64, u64)) -> Interval {
+        Interval {
+            requests: self.requests,
+            hits: self.memory_hits + self.disk_hits,
+            bytes: self.bytes,
+            hit_bytes: self.hit_bytes,
+            reads,
+            writes,
+        }
+    }
+
     /// The report with its ratios, where the disk was busy for so long.
     pub fn with_ratios(mut self, busy: Duration) -> Self {
         let hits = self.memory_hits + self.disk_hits;

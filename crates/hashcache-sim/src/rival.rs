@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use hashcache::device::DiskModel;
 
+use crate::intervals::Intervals;
 use crate::lru::Lru;
 use crate::replay::OBJECT_PART_MAX;
 use crate::report::{IndexFigures, Report};
@@ -89,7 +90,10 @@ pub fn replay(source: &mut dyn Source, settings: &Settings) -> Result<Report, So
     let mut model = Model::new(settings);
     source.read(&mut |request| {
         match sizes.access(request) {
-            Some(access) => model.play(request, access),
+            Some(access) => {
+                model.play(request, access);
+                model.note();
+            }
             None => model.report.without_size += 1,
         }
         ControlFlow::Continue(())
@@ -101,9 +105,9 @@ struct Model<'a> {
     settings: &'a Settings,
     /// Objects on disk, in the order of their last use.
     disk: Lru,
-    /// Objects in the order in which they were written to the log, with the log's head then.
+    /// Objects in the order in which they were written to the log, with the start of each record.
     log: VecDeque<(u64, u64)>,
-    /// Where the head was when each object in the log was written last.
+    /// Start of the last record of each object in the log.
     written_at: HashMap<u64, u64>,
     /// Bytes ever written to the log.
     head: u64,
@@ -112,6 +116,7 @@ struct Model<'a> {
     hot: Lru,
     busy: Duration,
     report: Report,
+    intervals: Intervals,
 }
 
 impl<'a> Model<'a> {
@@ -126,6 +131,7 @@ impl<'a> Model<'a> {
             hot: Lru::new(settings.memory_bytes),
             busy: Duration::ZERO,
             report: Report::default(),
+            intervals: Intervals::default(),
         }
     }
 
@@ -140,11 +146,11 @@ impl<'a> Model<'a> {
         match self.disk.touch(object) {
             Some(_) if is_hot => {
                 self.report.memory_hits += 1;
-                self.report.hit_bytes += bytes;
+                self.report.hit_bytes = self.report.hit_bytes.saturating_add(bytes);
             }
             Some(stored) => {
                 self.report.disk_hits += 1;
-                self.report.hit_bytes += bytes;
+                self.report.hit_bytes = self.report.hit_bytes.saturating_add(bytes);
                 self.read(stored);
                 self.hot.insert(object, stored, |_, _| ());
             }
@@ -153,6 +159,12 @@ impl<'a> Model<'a> {
             }
             None => self.put(object, bytes),
         }
+    }
+
+    fn note(&mut self) {
+        let report = &self.report;
+        let totals = || report.totals((report.disk.reads, report.disk.writes));
+        self.intervals.note(report.requests, totals);
     }
 
     fn read(&mut self, bytes: u64) {
@@ -191,22 +203,23 @@ impl<'a> Model<'a> {
     }
 
     fn put_in_log(&mut self, object: u64, bytes: u64) {
-        self.head += bytes;
         self.log.push_back((object, self.head));
         self.written_at.insert(object, self.head);
-        // What the head has overwritten. An object may have been dropped and written again since.
-        while let Some((oldest, end)) = self.log.front().copied() {
-            if end + self.settings.disk_bytes > self.head {
+        self.head = self.head.saturating_add(bytes);
+        // A record whose beginning is overwritten is lost. Its object may have been dropped and
+        // written again since.
+        while let Some((oldest, start)) = self.log.front().copied() {
+            if start.saturating_add(self.settings.disk_bytes) >= self.head {
                 break;
             }
             self.log.pop_front();
-            if self.written_at.get(&oldest) == Some(&end) {
+            if self.written_at.get(&oldest) == Some(&start) {
                 self.forget(oldest);
                 self.disk.remove(oldest);
             }
         }
         self.disk.insert(object, bytes, |_, _| ());
-        self.waiting += bytes;
+        self.waiting = self.waiting.saturating_add(bytes);
         if self.waiting >= BATCH_BYTES {
             let batch = std::mem::take(&mut self.waiting);
             self.access(batch, true);
@@ -246,9 +259,10 @@ impl<'a> Model<'a> {
             (&mut disk.reads, &mut disk.read_bytes)
         };
         *count += 1;
-        *sum += bytes;
+        *sum = sum.saturating_add(bytes);
         disk.seeks += 1;
-        self.busy += self.settings.disk.random_read(bytes);
+        let taken = self.settings.disk.random_read(bytes);
+        self.busy = self.busy.saturating_add(taken);
     }
 
     fn finish(mut self) -> Report {
@@ -262,6 +276,9 @@ impl<'a> Model<'a> {
             objects,
             bits_per_slot: rival.entry_bits() as f64,
         };
+        let disk = &self.report.disk;
+        let totals = self.report.totals((disk.reads, disk.writes));
+        self.report.intervals = self.intervals.finish(totals);
         self.report.with_ratios(self.busy)
     }
 }

@@ -130,7 +130,12 @@ impl Source for Files {
                 path: path.clone(),
                 source,
             };
-            let mut trace = Trace::open(input, self.format).map_err(failed)?;
+            let mut trace = match Trace::open(input, self.format) {
+                Ok(trace) => trace,
+                // A log may be empty right after it was rotated.
+                Err(TraceError::Empty) if self.paths.len() > 1 => continue,
+                Err(error) => return Err(failed(error)),
+            };
             while let Some(step) = trace.next().map_err(|error| failed(error.into()))? {
                 match step {
                     Ok(request) => {
@@ -203,6 +208,17 @@ mod tests {
                 "3: the size cannot be read"
             );
         }
+    }
+
+    #[test]
+    fn an_empty_file_among_several_is_passed_over() {
+        const WITH_EMPTY: &[(&str, &str)] = &[("none", ""), TEXTS[0], ("no", ""), TEXTS[1]];
+        let mut several = files(WITH_EMPTY, OnDamage::Skip);
+        assert_eq!(names(&mut several).unwrap(), ["/a", "/c"]);
+        let error = names(&mut files(&WITH_EMPTY[..1], OnDamage::Skip)).unwrap_err();
+        assert_eq!(error.to_string(), "cannot read none");
+        let source = std::error::Error::source(&error).unwrap();
+        assert_eq!(source.to_string(), "it is empty");
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl TimedStore {
         self.disks.start();
     }
 
-    /// The client whose turn it is has its answer; what the disks did for it.
+    /// Called when the client whose turn it is has its answer. Returns what the disks did for that.
     pub fn answered(&mut self) -> Count {
         self.disks.answered()
     }
@@ -143,9 +143,12 @@ impl TimedStore {
         })?;
         for piece in content.chunks(PIECE_BYTES) {
             self.make_room(piece.len() as u64);
-            if writer.write(piece) == Err(PutError::Full) {
-                self.wait_for_memory();
-                writer.write(piece)?;
+            match writer.write(piece) {
+                Err(PutError::Full) => {
+                    self.wait_for_memory();
+                    writer.write(piece)?;
+                }
+                done => done?,
             }
             self.wait(piece.len() as u64);
         }

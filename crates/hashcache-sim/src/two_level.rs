@@ -99,7 +99,7 @@ impl TwoLevel {
     }
 }
 
-/// Sends all requests of `source` through two levels. `disk` is called with each operation.
+/// Sends all requests of `source` through two levels.
 ///
 /// # Errors
 /// Those of the source.
@@ -107,7 +107,6 @@ pub fn replay(
     source: &mut dyn Source,
     view: View,
     (memory_bytes, disk_bytes): (u64, u64),
-    mut disk: impl FnMut(DiskOperation),
 ) -> Result<Table, SourceError> {
     let sizes = Sizes::of(view, source)?;
     let mut levels = TwoLevel::new(memory_bytes, disk_bytes);
@@ -117,10 +116,7 @@ pub fn replay(
             None => table.without_size += 1,
             Some(_) if !request.may_be_stored => table.uncacheable += 1,
             Some(Access { object, bytes }) => {
-                let level = levels.request(object, bytes, |operation| {
-                    table.add(operation);
-                    disk(operation);
-                });
+                let level = levels.request(object, bytes, |operation| table.add(operation));
                 table.requests += 1;
                 table.memory_hits += u64::from(level == Level::Memory);
             }

@@ -1,7 +1,8 @@
 //! Which requests of a trace count, and how large their objects are.
 //!
-//! A trace does not say all sizes: a browser's own cache answers without a word about them, and a
-//! response 304 has no content. The traces' authors use two views, and so do `stats` and `replay`.
+//! A trace does not have the sizes of all requests: where the browser's own cache has answered, its
+//! log has no size, and a response 304 has no content. The authors of the traces use two views, and
+//! so do `stats` and `replay`.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -12,11 +13,11 @@ use crate::trace::Request;
 /// See the module's head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum View {
-    /// Only requests whose size the trace says, with that size: what a proxy sees
+    /// Requests whose size is in the trace, each with that size: the requests that a proxy gets
     #[default]
     Proxy,
-    /// All requests, each with the last size that the trace says for its URL: what a proxy would
-    /// see without the clients' own caches. Reads the trace twice
+    /// All requests, each with the last size in the trace for its URL: the requests that a proxy
+    /// would get from clients without caches of their own. Reads the trace twice
     Big,
 }
 

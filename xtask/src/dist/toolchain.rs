@@ -143,8 +143,9 @@ impl Toolchain {
     }
 }
 
-/// Flags of rustc. Places of panics name the files of crates without the directory in which this
-/// machine has them: it says nothing, and there are thousands of these names.
+/// Flags of rustc. The message of a panic has the path of a source file. These flags remove the
+/// directory of this machine from the paths of crates: the user of a binary has no such directory,
+/// and a binary has thousands of such paths.
 fn flags() -> anyhow::Result<Vec<String>> {
     let mut flags: Vec<String> = FLAGS.map(str::to_owned).to_vec();
     for sources in registry_sources()? {

@@ -4,6 +4,7 @@
 //!
 //! Invariant: lines have at most 80 columns; the keys of the JSON do not change.
 
+use hashcache_sim::median::median;
 use serde_json::{Map, Value, json};
 
 use super::play::{Candidate, Outcome};
@@ -82,21 +83,17 @@ impl Runs {
     }
 
     fn median(&self, figure: fn(&Figures) -> f64) -> f64 {
-        median(&self.sorted(figure))
+        let figures = self.figures.iter().map(figure);
+        median(figures, f64::total_cmp).expect("there is a run")
     }
 
     /// The median and, of several runs, the least and the largest.
     fn range(&self, figure: fn(&Figures) -> f64, digits: usize) -> String {
         let all = self.sorted(figure);
         let (least, most) = (all[0], all[all.len() - 1]);
-        let middle = median(&all);
+        let middle = self.median(figure);
         format!("{middle:.digits$} ({least:.digits$}-{most:.digits$})")
     }
-}
-
-/// The middle one; of an even number the lower of the two in the middle, so that counts stay whole.
-fn median(sorted: &[f64]) -> f64 {
-    sorted[(sorted.len() - 1) / 2]
 }
 
 /// The table.

@@ -4,14 +4,16 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use hashcache_http::Seconds;
 use hashcache_sim::consistency::{Counts, Crossing, Scheme, Settings, crossing, simulate};
+use hashcache_sim::median::median;
+use hashcache_workload::draw::whole;
 use serde_json::{Value, json};
 
 use super::input::progress_bar;
+use crate::fault::Fault;
 
 pub const HELP: &str = "\
 Section 4 of the Harvest paper, with the rules by which the proxy stores and serves. The schemes:
@@ -28,11 +30,12 @@ Equal flags print equal figures, on every machine.";
 /// Arguments of `hashcache sim consistency`.
 #[derive(Args, Clone, Debug)]
 pub struct ConsistencyArgs {
-    /// Lifetimes, in days
+    /// Lifetimes, in days, 0 to 24855
     #[arg(
         long,
         value_delimiter = ',',
         value_name = "DAYS",
+        value_parser = days,
         default_value = "1,2,3,5,7,10,14,21,30,60"
     )]
     lifetimes: Vec<f64>,
@@ -40,7 +43,7 @@ pub struct ConsistencyArgs {
     #[arg(long, default_value_t = 4600, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     objects: u32,
     /// Sites of the objects
-    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     sites: u32,
     /// Caches below each cache
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
@@ -49,7 +52,7 @@ pub struct ConsistencyArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3))]
     levels: u32,
     /// Requests per day at each of the lowest caches
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     requests_per_day: u32,
     /// Seed of the first run
     #[arg(long, default_value_t = 1)]
@@ -76,13 +79,14 @@ struct Row {
 
 /// Simulates and prints.
 pub fn run(args: &ConsistencyArgs) -> anyhow::Result<ExitCode> {
+    args.check_copies()?;
     let mut lifetimes = args.lifetimes.clone();
     lifetimes.sort_by(f64::total_cmp);
     let schemes = schemes(&lifetimes);
     let bar = progress_bar(Some(u64::from(args.runs) * schemes.len() as u64));
     let runs: Vec<Vec<Counts>> = (0..args.runs)
         .map(|run| {
-            let settings = args.settings(args.seed + u64::from(run));
+            let settings = args.settings(args.seed.wrapping_add(u64::from(run)));
             let counts = schemes.iter().map(|(scheme, _)| {
                 let counts = simulate(&settings, *scheme);
                 bar.inc(1);
@@ -109,6 +113,21 @@ pub fn run(args: &ConsistencyArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl ConsistencyArgs {
+    /// Each cache has room for a copy of each object.
+    fn check_copies(&self) -> Result<(), Fault> {
+        let caches = self.settings(self.seed).caches();
+        let copies = caches.saturating_mul(self.objects.into());
+        if copies <= COPIES_MAX {
+            return Ok(());
+        }
+        let fault = Fault::new(format!(
+            "--objects, --fan-out, --levels: {caches} caches of {} objects have {copies} copies, \
+             more than {COPIES_MAX}",
+            self.objects
+        ));
+        Err(fault.hint("use fewer objects, a smaller fan-out or fewer levels"))
+    }
+
     fn settings(&self, seed: u64) -> Settings {
         Settings {
             objects: self.objects,
@@ -145,9 +164,19 @@ fn schemes(lifetimes: &[f64]) -> Vec<(Scheme, Option<f64>)> {
     schemes
 }
 
+/// A lifetime of `--lifetimes`.
+fn days(text: &str) -> Result<f64, String> {
+    let days: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    if (0.0..=DAYS_MAX).contains(&days) {
+        // Not -0.
+        Ok(days.abs())
+    } else {
+        Err(format!("lifetimes have 0 to {DAYS_MAX} days"))
+    }
+}
+
 fn seconds(days: f64) -> Seconds {
-    // Negative and too large numbers become the nearest lifetime.
-    Seconds::new(Duration::try_from_secs_f64(days * 86_400.0).map_or(0, |time| time.as_secs()))
+    Seconds::new(whole(days * 86_400.0))
 }
 
 impl Row {
@@ -155,11 +184,8 @@ impl Row {
     fn of(scheme: Scheme, days: Option<f64>, runs: &[Vec<Counts>], index: usize) -> Self {
         let of = |figure: fn(&Counts) -> u64| {
             let counts = runs.iter().map(|run| &run[index]);
-            median(
-                counts
-                    .map(|counts| counts.per_request(figure(counts)))
-                    .collect(),
-            )
+            let figures = counts.map(|counts| counts.per_request(figure(counts)));
+            median(figures, f64::total_cmp).expect("there is a run")
         };
         Self {
             scheme,
@@ -271,15 +297,13 @@ fn text_of(rows: &[Row], crossings: &[(WithLifetime, Vec<Crossing>)]) -> String 
 }
 
 fn medians(found: &[Crossing]) -> Option<(f64, f64)> {
-    let of = |figure: fn(&Crossing) -> f64| median(found.iter().map(figure).collect());
-    (!found.is_empty()).then(|| (of(|it| it.days), of(|it| it.stale_share)))
+    let of = |figure: fn(&Crossing) -> f64| median(found.iter().map(figure), f64::total_cmp);
+    of(|it| it.days).zip(of(|it| it.stale_share))
 }
 
-/// Of an even number, the higher one in the middle.
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
-}
-
+/// 2^31 seconds, the longest lifetime that the rules know ([`Seconds::MAX`]).
+const DAYS_MAX: f64 = 24_855.0;
+/// Copies of objects in all caches, for which there must be memory: about 3 GB.
+const COPIES_MAX: u64 = 1 << 25;
 /// Schemes whose cost is compared with that of invalidation. The paper compares the first.
 const CROSSINGS: [WithLifetime; 2] = [Scheme::Fixed, Scheme::Validated];

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use hashcache_sim::source::Source as _;
 use hashcache_sim::trace::Writer;
-use hashcache_sim::workload::{Generated, Name, Settings, WisconsinSizes};
+use hashcache_sim::workload::{Generated, Name, Settings, WORKING_SET_MAX, WisconsinSizes};
 
 use crate::fault::Fault;
 
@@ -33,7 +33,8 @@ pub struct GenerateArgs {
     clients: Option<u64>,
     /// Newest objects that are requested again [default: an eighth of the requests; `foxy` and
     /// `wisconsin` request all again]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "COUNT",
+          value_parser = clap::value_parser!(u64).range(1..=WORKING_SET_MAX))]
     working_set: Option<u64>,
     /// Share of requests that repeat an earlier one: of all of `foxy`, of the second half of
     /// `wisconsin` [default: 0.4 and 0.45]

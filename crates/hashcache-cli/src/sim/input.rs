@@ -31,21 +31,17 @@ pub struct InputArgs {
 }
 
 impl InputArgs {
-    /// The traces. `passes`: how often they are going to be read, for the bar.
+    /// The traces. `passes`: how often they are going to be read.
     pub fn open(&self, passes: u64) -> Result<Input, Fault> {
-        let has_stdin = self.traces.iter().any(|path| path == Path::new(STDIN));
         let passes = if self.view == View::Big {
             2 * passes
         } else {
             passes
         };
-        if has_stdin && passes > 1 {
-            let fault = Fault::new("standard input cannot be read twice");
-            return Err(fault.hint("write the log to a file first, or use `--view proxy`"));
-        }
-        let sizes = self.traces.iter().map(|path| path.metadata().ok());
-        let total = sizes.map(|it| it.map(|it| it.len())).sum::<Option<u64>>();
-        let bar = progress_bar(total.filter(|_| !has_stdin).map(|bytes| bytes * passes));
+        self.check_streams(passes)?;
+        let sizes = self.traces.iter().map(|path| file_bytes(path));
+        let total = sizes.sum::<Option<u64>>();
+        let bar = progress_bar(total.map(|bytes| bytes.saturating_mul(passes)));
         let shown = bar.clone();
         let open = move |path: &Path| -> io::Result<Box<dyn Read + Send>> {
             if path == Path::new(STDIN) {
@@ -61,17 +57,67 @@ impl InputArgs {
         let files = Files::new(self.traces.clone(), self.format, on_damage, Box::new(open));
         Ok(Input { files, bar })
     }
+
+    /// Names of the first traces, for people.
+    pub fn names(&self) -> String {
+        let shown = self.traces.iter().take(NAMES_SHOWN).map(|path| {
+            let name = path.file_name().unwrap_or(path.as_os_str());
+            match path == Path::new(STDIN) {
+                true => "standard input".to_owned(),
+                false => name.to_string_lossy().into_owned(),
+            }
+        });
+        let shown = shown.collect::<Vec<_>>().join(", ");
+        match self.traces.len().saturating_sub(NAMES_SHOWN) {
+            0 => shown,
+            more => format!("{shown} and {more} more"),
+        }
+    }
+
+    /// What a pipe has can be read once.
+    fn check_streams(&self, passes: u64) -> Result<(), Fault> {
+        for (place, path) in self.traces.iter().enumerate() {
+            let again = self.traces[place + 1..].contains(path);
+            if !is_stream(path) || (passes <= 1 && !again) {
+                continue;
+            }
+            let name = match path == Path::new(STDIN) {
+                true => "standard input".to_owned(),
+                false => path.display().to_string(),
+            };
+            let fault = Fault::new(format!("{name} cannot be read twice"));
+            return Err(fault.hint(match (again, self.view) {
+                (true, _) => "name it once",
+                (false, View::Big) => "write the log to a file first, or use `--view proxy`",
+                (false, View::Proxy) => "write the log to a file first, or use one `--policy`",
+            }));
+        }
+        Ok(())
+    }
 }
 
-/// Traces that are being read.
+/// Whether `path` is standard input, a pipe or a device. A path without a file is an error when it
+/// is opened.
+fn is_stream(path: &Path) -> bool {
+    let metadata = || path.metadata();
+    path == Path::new(STDIN) || metadata().is_ok_and(|it| !it.is_file() && !it.is_dir())
+}
+
+/// Length of a file; `None` if nothing says how much there is to read.
+fn file_bytes(path: &Path) -> Option<u64> {
+    let metadata = path.metadata().ok()?;
+    (metadata.is_file() && path != Path::new(STDIN)).then_some(metadata.len())
+}
+
+/// Traces that are being read. Dropping it takes the bar away, and names the first lines that were
+/// no requests.
 pub struct Input {
     pub files: Files,
     bar: ProgressBar,
 }
 
-impl Input {
-    /// Takes the bar away, and names the first lines that were no requests.
-    pub fn finish(&self) {
+impl Drop for Input {
+    fn drop(&mut self) {
         self.bar.finish_and_clear();
         let tally = self.files.tally();
         for (path, damage) in &tally.examples {
@@ -98,3 +144,4 @@ pub fn progress_bar(total: Option<u64>) -> ProgressBar {
 }
 
 const STDIN: &str = "-";
+const NAMES_SHOWN: usize = 3;

@@ -1,12 +1,16 @@
 //! `hashcache sim replay`: a log through the engine, through models of other caches, or through the
 //! two levels of WebCoSM.
 
+use std::fs;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use hashcache::device::DiskModel;
-use hashcache::{PolicyKind, Rows};
+use hashcache::{OpenError, PolicyKind, Rows};
+use hashcache_sim::curves::{self, Curves};
 use hashcache_sim::disk_names;
 use hashcache_sim::replay::{self, ReplayError};
 use hashcache_sim::report::Report;
@@ -77,6 +81,9 @@ pub struct ReplayArgs {
     /// Seed of contents, of the store's secret and of the disk
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
+    /// Draw hits, bytes of hits, and reads and writes of the disk over the log
+    #[arg(long, value_name = "FILE", conflicts_with = "two_level")]
+    svg: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -115,17 +122,22 @@ struct Parsed {
 /// Replays and prints.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let parsed = parse(args)?;
-    let text = if args.two_level {
-        two_level(args, &parsed)?
+    let mut stdout = std::io::stdout();
+    if args.two_level {
+        stdout.write_all(two_level(args, &parsed)?.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runs = replay_all(args, &parsed)?;
+    let text = if args.json {
+        format!("{}\n", json_of(args, &parsed, &runs)?)
     } else {
-        let runs = replay_all(args, &parsed)?;
-        if args.json {
-            format!("{}\n", json_of(args, &parsed, &runs)?)
-        } else {
-            text_of(args, &parsed, &runs)
-        }
+        text_of(args, &parsed, &runs)
     };
-    std::io::stdout().write_all(text.as_bytes())?;
+    stdout.write_all(text.as_bytes())?;
+    if let Some(path) = &args.svg {
+        let cannot = || format!("--svg: cannot write {}", path.display());
+        fs::write(path, picture(args, &parsed, &runs)).with_context(cannot)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -136,8 +148,11 @@ fn parse(args: &ReplayArgs) -> Result<Parsed, Fault> {
         .ok()
         .filter(|bytes| *bytes > 0)
         .ok_or_else(|| {
-            Fault::new(format!("--object-size: {} is no mean", args.object_size))
-                .hint("use 1 byte to 4GB")
+            Fault::new(format!(
+                "--object-size: {} is not a mean size",
+                args.object_size
+            ))
+            .hint("use 1 byte to 4GB")
         })?;
     let disk = disk_names::disk(&args.device_model);
     Ok(Parsed {
@@ -162,7 +177,6 @@ fn replay_all(args: &ReplayArgs, parsed: &Parsed) -> anyhow::Result<Vec<(String,
             let report = replay_engine(args, parsed, policy, &mut input)?;
             runs.push((name(args, policy), report));
         }
-        input.finish();
         return Ok(runs);
     };
     let mut input = args.input.open(1)?;
@@ -174,21 +188,24 @@ fn replay_all(args: &ReplayArgs, parsed: &Parsed) -> anyhow::Result<Vec<(String,
         view: args.input.view,
     };
     let report = rival::replay(&mut input.files, &settings)?;
-    input.finish();
     Ok(vec![(rival.name().to_owned(), report)])
 }
 
-/// The content of the modelled disk is in memory.
+/// The content of the modelled disk and the hot objects are in the memory of this machine.
 fn check_memory(parsed: &Parsed) -> Result<(), Fault> {
     let needed = parsed.disk_bytes.saturating_add(parsed.memory_bytes);
-    if memory_available().is_some_and(|available| needed > available) {
-        let disk = show_size(parsed.disk_bytes);
-        let fault = Fault::new(format!(
-            "--disk-size: {disk} do not fit the memory of this machine"
-        ));
-        return Err(fault.hint("use a smaller disk; the engine's content is kept in memory"));
+    match memory_available() {
+        Some(available) if needed > available => {
+            let fault = Fault::new(format!(
+                "--disk-size, --memory: {} and {} do not fit the {} of free memory of this machine",
+                show_size(parsed.disk_bytes),
+                show_size(parsed.memory_bytes),
+                about_size(available),
+            ));
+            Err(fault.hint("use smaller sizes: a replay keeps the content of its disk in memory"))
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn policies(args: &ReplayArgs) -> Result<Vec<PolicyKind>, Fault> {
@@ -238,7 +255,16 @@ fn replay_engine(
         view: args.input.view,
         seed: args.seed,
     };
-    replay::replay(&mut input.files, &settings).map_err(|error| match &error {
+    let replayed = replay::replay(&mut input.files, &settings);
+    replayed.map_err(|error| match fault_of(&error, args, policy) {
+        Some(fault) => fault.into(),
+        None => error.into(),
+    })
+}
+
+/// What is wrong with the flags, where they are why a replay ended.
+fn fault_of(error: &ReplayError, args: &ReplayArgs, policy: PolicyKind) -> Option<Fault> {
+    Some(match error {
         ReplayError::Memory {
             index_bytes,
             memory_bytes,
@@ -249,14 +275,16 @@ fn replay_engine(
                 show_size(*index_bytes),
                 show_size(*memory_bytes),
             );
-            Fault::new(what)
-                .hint("use more memory, or `--policy set`, which has no index")
-                .into()
+            Fault::new(what).hint("use more memory, or `--policy set`, which has no index")
+        }
+        // A disk without room for the superblocks is not recognised as one to make a store on.
+        ReplayError::Open(OpenError::TooSmall { .. } | OpenError::Foreign { .. }) => {
+            let what = format!("--disk-size: {} is too small for a cache", args.disk_size);
+            Fault::new(what).hint("use `--disk-size 32MiB` or more")
         }
         ReplayError::Wrong { .. } => Fault::new(error.to_string())
-            .hint("this is a serious bug in HashCache: please report it")
-            .into(),
-        _ => error.into(),
+            .hint("this is a serious bug in HashCache: please report it"),
+        _ => return None,
     })
 }
 
@@ -299,7 +327,7 @@ fn text_of(args: &ReplayArgs, parsed: &Parsed, runs: &[(String, Report)]) -> Str
         first.uncacheable,
         about_size(parsed.memory_bytes),
         about_size(parsed.disk_bytes),
-        1.0 / parsed.disk.random_read(16 << 10).as_secs_f64(),
+        seeks_per_s(parsed),
     );
     let heads = [
         [
@@ -334,6 +362,29 @@ fn text_of(args: &ReplayArgs, parsed: &Parsed, runs: &[(String, Report)]) -> Str
         );
     }
     text.trim_end().to_owned() + "\n"
+}
+
+fn picture(args: &ReplayArgs, parsed: &Parsed, runs: &[(String, Report)]) -> String {
+    let first = runs.first().map(|(_, report)| report);
+    let title = format!("Replay of {}", args.input.names());
+    let each = first.and_then(|report| report.intervals.first());
+    let notes = [format!(
+        "memory {}, disk {} of {:.0} seeks/s; a point stands for {} of {} requests",
+        about_size(parsed.memory_bytes),
+        about_size(parsed.disk_bytes),
+        seeks_per_s(parsed),
+        each.map_or(0, |interval| interval.requests),
+        first.map_or(0, |report| report.requests),
+    )];
+    let curves = runs.iter().map(|(name, report)| Curves {
+        name,
+        intervals: &report.intervals,
+    });
+    curves::svg(&title, &notes, &curves.collect::<Vec<_>>())
+}
+
+fn seeks_per_s(parsed: &Parsed) -> f64 {
+    1.0 / parsed.disk.random_read(16 << 10).as_secs_f64()
 }
 
 fn cells(name: &str, report: &Report) -> [String; 10] {
@@ -379,8 +430,7 @@ fn line(cells: &[String; 10]) -> String {
 fn two_level(args: &ReplayArgs, parsed: &Parsed) -> anyhow::Result<String> {
     let mut input = args.input.open(1)?;
     let sizes = (parsed.memory_bytes, parsed.disk_bytes);
-    let table = two_level::replay(&mut input.files, args.input.view, sizes, |_| ())?;
-    input.finish();
+    let table = two_level::replay(&mut input.files, args.input.view, sizes)?;
     if args.json {
         return Ok(format!("{}\n", serde_json::to_string(&table)?));
     }

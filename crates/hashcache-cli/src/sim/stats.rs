@@ -32,12 +32,12 @@ pub struct StatsArgs {
 pub fn run(args: &StatsArgs) -> anyhow::Result<ExitCode> {
     let mut input = args.input.open(1)?;
     let stats = stats::count(&mut input.files, args.input.view)?;
-    input.finish();
-    let tally = input.files.tally();
+    let tally = input.files.tally().clone();
+    drop(input);
     let text = if args.json {
-        format!("{}\n", json_of(args, &stats, tally)?)
+        format!("{}\n", json_of(args, &stats, &tally)?)
     } else {
-        text_of(&stats, tally)
+        text_of(&stats, &tally)
     };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)

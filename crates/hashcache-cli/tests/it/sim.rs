@@ -63,6 +63,13 @@ fn what_cannot_be_read_is_told_with_status_2() {
     refused(&["stats", "notes.txt"], unknown);
     let twice = "hashcache: standard input cannot be read twice\nhint: ";
     refused(&["stats", "-", "--view", "big"], twice);
+    refused(&["stats", "-", "notes.txt", "-"], twice);
+    let pipe = "hashcache: /dev/null cannot be read twice\nhint: ";
+    refused(&["replay", "/dev/null", "--policy", "all"], pipe);
+    refused(
+        &["stats", "/dev/null"],
+        "hashcache: cannot read /dev/null: it is empty",
+    );
     refused(
         &["replay", "notes.txt", "--device-model", "drum"],
         "hashcache: --device-model: ",
@@ -77,6 +84,129 @@ fn what_cannot_be_read_is_told_with_status_2() {
         "64MiB",
     ];
     refused(&small, "hashcache: --memory: the index of `log` takes ");
+    let replay = |flag, size| ["replay", "access.log", flag, size];
+    for size in ["1", "1MiB"] {
+        let small = format!("hashcache: --disk-size: {size} is too small for a cache\nhint: ");
+        refused(&replay("--disk-size", size), &small);
+    }
+    for flag in ["--disk-size", "--memory"] {
+        let both = "hashcache: --disk-size, --memory: ";
+        refused(&replay(flag, "1000TB"), both);
+    }
+}
+
+#[test]
+fn a_damaged_line_is_named_also_when_a_later_log_cannot_be_read() {
+    let home = Home::new();
+    home.file("access.log", LOG);
+    home.file("rotated.log", "");
+    let arguments = ["sim", "stats", "rotated.log", "access.log", "gone.log"];
+    let outcome = home.hashcache(&arguments, &[]);
+    assert_eq!(outcome.status, Some(2));
+    let (damage, error) = outcome.stderr.split_once('\n').unwrap();
+    let wanted = "hashcache: access.log:3: it does not have the 10 fields of the format";
+    assert_eq!(damage, wanted);
+    assert!(
+        error.starts_with("hashcache: cannot open gone.log: "),
+        "{error}"
+    );
+}
+
+#[test]
+fn numbers_out_of_range_are_refused_before_the_work_begins() {
+    let home = Home::new();
+    let pages = ["generate", "--workload", "pages", "--working-set"];
+    let consistency = |flag, value| ["consistency", flag, value];
+    for (arguments, flag) in [
+        ([&pages[..], &["0"]].concat(), "--working-set"),
+        ([&pages[..], &["100000001"]].concat(), "--working-set"),
+        (consistency("--lifetimes", "nan").to_vec(), "--lifetimes"),
+        (consistency("--lifetimes", "1,inf").to_vec(), "--lifetimes"),
+        (consistency("--lifetimes", "24856").to_vec(), "--lifetimes"),
+        (vec!["consistency", "--lifetimes=-1"], "--lifetimes"),
+        (
+            consistency("--requests-per-day", "0").to_vec(),
+            "--requests-per-day",
+        ),
+        (
+            consistency("--requests-per-day", "100001").to_vec(),
+            "--requests-per-day",
+        ),
+        (
+            ["consistency", "--fan-out", "16", "--objects", "7683"].to_vec(),
+            "4368 caches of 7683 objects have 33559344 copies, more than 33554432\nhint: ",
+        ),
+    ] {
+        let outcome = home.hashcache(&[&["sim"], &arguments[..]].concat(), &[]);
+        assert_eq!(outcome.status, Some(2), "{outcome:?}");
+        assert!(outcome.stderr.contains(flag), "{outcome:?}");
+    }
+    // The working set follows from the number of requests, however small it is.
+    let few = ["generate", "--workload", "pages", "--requests", "3"];
+    assert_eq!(text(&home, &few).lines().count(), 4);
+    // Seeds follow each other in a circle.
+    let seed = u64::MAX.to_string();
+    let last = [
+        "consistency",
+        "--objects",
+        "5",
+        "--sites",
+        "2",
+        "--levels",
+        "1",
+    ];
+    text(
+        &home,
+        &[
+            &last[..],
+            &["--lifetimes", "0", "--runs", "2", "--seed", &seed],
+        ]
+        .concat(),
+    );
+}
+
+#[test]
+fn the_figures_over_the_log_are_drawn() {
+    let home = Home::new();
+    let log = text(
+        &home,
+        &["generate", "--workload", "foxy", "--requests", "9000"],
+    );
+    home.file("foxy.csv", &log);
+    let replay = [
+        "replay",
+        "foxy.csv",
+        "--policy",
+        "all",
+        "--disk-size",
+        "128MiB",
+    ];
+    let draw = ["--memory", "2MiB", "--svg", "curves.svg"];
+    let report = json(&home, &[&replay[..], &draw, &["--json"]].concat());
+    let picture = std::fs::read_to_string(home.path().join("curves.svg")).unwrap();
+    let curves = picture.lines().filter(|line| line.starts_with("<polyline"));
+    // A stroke of the legend and four curves for each of six policies.
+    assert_eq!(curves.count(), 6 * 5);
+    for words in ["Replay of foxy.csv", "set-mem-lru", "hits, % of requests"] {
+        assert!(picture.contains(&format!(">{words}<")), "{words}");
+    }
+    for run in report["runs"].as_array().unwrap() {
+        let intervals = run["intervals"].as_array().unwrap();
+        let sum = |name: &str| -> u64 {
+            let figures = intervals.iter().map(|it| it[name].as_u64().unwrap());
+            figures.sum()
+        };
+        assert_eq!(sum("requests"), 9000);
+        assert_eq!(sum("reads"), run["disk"]["reads"].as_u64().unwrap());
+    }
+    let nowhere = [
+        "sim", "replay", "foxy.csv", "--index", "tiger", "--svg", "no/x.svg",
+    ];
+    let outcome = home.hashcache(&nowhere, &[]);
+    assert_eq!(outcome.status, Some(2));
+    let wanted = "hashcache: --svg: cannot write no/x.svg: ";
+    assert!(outcome.stderr.starts_with(wanted), "{outcome:?}");
+    assert!(outcome.stdout.contains("tiger"), "the results are printed");
 }
 
 #[test]

@@ -82,7 +82,7 @@ pub struct Counts {
     pub transfers: u64,
     /// Validations over such a link that found the object unchanged.
     pub confirmed: u64,
-    /// Messages that told a cache what had changed.
+    /// Messages to a cache that an object has changed.
     pub messages: u64,
     /// Requests that reached an origin.
     pub origin_requests: u64,
@@ -108,7 +108,7 @@ pub fn simulate(settings: &Settings, scheme: Scheme) -> Counts {
     let mut objects = Objects::new(settings, random.fork());
     let mut hierarchy = Hierarchy::new(settings, scheme, &objects);
     let leaves = hierarchy.leaves();
-    let between = DAY / (settings.requests_per_day * f64::from(settings.leaves()));
+    let between = DAY / (settings.requests_per_day * leaves.len() as f64);
     let day = |days: u32| f64::from(days) * DAY;
     let (begin, end) = (
         day(settings.warm_up_days),
@@ -164,9 +164,10 @@ pub fn crossing(with_lifetime: &[(f64, Counts)], other: &Counts) -> Option<Cross
 }
 
 impl Settings {
-    /// Caches that clients ask.
-    fn leaves(&self) -> u32 {
-        self.fan_out.saturating_pow(self.levels)
+    /// Caches of all levels.
+    pub fn caches(&self) -> u64 {
+        let levels = (1..=self.levels).map(|level| u64::from(self.fan_out).saturating_pow(level));
+        levels.fold(0, u64::saturating_add)
     }
 }
 

@@ -133,4 +133,16 @@ impl Layout for Buddy {
             }
         }
     }
+
+    fn due(&mut self, now: Duration, found: Found<'_>) -> io::Result<()> {
+        self.large.due(now, found)
+    }
+
+    fn finish(&mut self, found: Found<'_>) -> io::Result<()> {
+        self.large.finish(found)
+    }
+
+    fn mean_free_bytes(&self) -> Option<u64> {
+        None
+    }
 }

@@ -71,19 +71,13 @@ pub trait Layout {
     fn remove(&mut self, number: u64, found: Found<'_>) -> io::Result<()>;
 
     /// Does the reads that have waited long enough at `now`.
-    fn due(&mut self, _now: Duration, _found: Found<'_>) -> io::Result<()> {
-        Ok(())
-    }
+    fn due(&mut self, now: Duration, found: Found<'_>) -> io::Result<()>;
 
     /// Does the reads that wait, and writes what waits in buffers.
-    fn finish(&mut self, _found: Found<'_>) -> io::Result<()> {
-        Ok(())
-    }
+    fn finish(&mut self, found: Found<'_>) -> io::Result<()>;
 
     /// Mean length of a piece of free space in the one file of a stream layout; `None` for others.
-    fn mean_free_bytes(&self) -> Option<u64> {
-        None
-    }
+    fn mean_free_bytes(&self) -> Option<u64>;
 }
 
 /// Which layout.

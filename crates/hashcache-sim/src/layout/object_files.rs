@@ -126,6 +126,20 @@ impl Layout for ObjectFiles {
         let stored = self.stored.remove(&number).ok_or_else(|| missing(number))?;
         fs::remove_file(self.path(number, stored.directory))
     }
+
+    fn due(&mut self, _: Duration, _: Found<'_>) -> io::Result<()> {
+        // No read waits.
+        Ok(())
+    }
+
+    fn finish(&mut self, _: Found<'_>) -> io::Result<()> {
+        // Nothing waits.
+        Ok(())
+    }
+
+    fn mean_free_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 const IN_TURN: u32 = 16 * 256;

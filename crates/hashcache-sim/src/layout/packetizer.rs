@@ -109,6 +109,11 @@ impl Layout for Packetizer {
         self.stream.remove(number)
     }
 
+    fn due(&mut self, _: Duration, _: Found<'_>) -> io::Result<()> {
+        // No read waits.
+        Ok(())
+    }
+
     fn finish(&mut self, _: Found<'_>) -> io::Result<()> {
         self.page.flush(self.stream.file())
     }

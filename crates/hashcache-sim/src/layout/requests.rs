@@ -40,26 +40,26 @@ pub enum Shape {
 }
 
 /// Makes requests without an end.
-pub enum Source {
-    /// `table3`.
+pub struct Source(Maker);
+
+enum Maker {
     Table3(Foxy),
-    /// `dec`.
     Dec(Dec),
 }
 
 impl Source {
     /// Requests that follow from `seed`, of so many clients.
     pub fn new(shape: Shape, seed: u64, clients: usize) -> Self {
-        match shape {
-            Shape::Table3 => Self::Table3(Foxy::new(seed, FOXY_HIT_RATIO)),
-            Shape::Dec => Self::Dec(Dec::new(seed, clients)),
-        }
+        Self(match shape {
+            Shape::Table3 => Maker::Table3(Foxy::new(seed, FOXY_HIT_RATIO)),
+            Shape::Dec => Maker::Dec(Dec::new(seed, clients)),
+        })
     }
 
     /// The next request.
     pub fn request(&mut self) -> Request {
-        match self {
-            Self::Table3(foxy) => {
+        match &mut self.0 {
+            Maker::Table3(foxy) => {
                 let object = foxy.object();
                 let (number, server) = (object.number, object.server);
                 Request {
@@ -67,13 +67,13 @@ impl Source {
                     bytes: object.bytes,
                 }
             }
-            Self::Dec(dec) => dec.request(),
+            Maker::Dec(dec) => dec.request(),
         }
     }
 }
 
 /// Makes the requests of `dec`.
-pub struct Dec {
+struct Dec {
     seed: u64,
     random: fastrand::Rng,
     /// Pages that were requested so far.

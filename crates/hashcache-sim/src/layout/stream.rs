@@ -42,6 +42,16 @@ impl Layout for Stream {
         self.stream.remove(number)
     }
 
+    fn due(&mut self, _: Duration, _: Found<'_>) -> io::Result<()> {
+        // No read waits.
+        Ok(())
+    }
+
+    fn finish(&mut self, _: Found<'_>) -> io::Result<()> {
+        // Nothing waits.
+        Ok(())
+    }
+
     fn mean_free_bytes(&self) -> Option<u64> {
         Some(self.stream.mean_free_bytes())
     }

@@ -52,10 +52,15 @@ impl FileSystem {
         })
     }
 
-    /// What a read of one of the files gets. The kernel may ask for more than the disk has.
+    /// What a read of one of the files gets. The kernel may ask for more than the file has: a
+    /// reader goes on until it gets nothing.
     fn content(&self, inode: INodeNo, offset: u64, size: u32) -> io::Result<Vec<u8>> {
         if inode == FIGURES_INODE {
-            return Ok(text(&self.device.figures()).into_bytes());
+            let text = text(&self.device.figures());
+            let (from, size) = (usize::try_from(offset), usize::try_from(size));
+            let rest = from.ok().and_then(|from| text.as_bytes().get(from..));
+            let rest = rest.unwrap_or_default();
+            return Ok(rest[..rest.len().min(size.map_err(io::Error::other)?)].to_owned());
         }
         let left = self.device.len().saturating_sub(offset);
         let length = u64::from(size).min(left);
@@ -151,3 +156,27 @@ const FIGURES_INODE: INodeNo = INodeNo(3);
 const REQUEST_MAX: u32 = 1 << 20;
 /// How long the kernel may keep attributes, which never change.
 const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[cfg(test)]
+mod tests {
+    use hashcache::device::{DiskModel, MemoryDevice, Pace};
+
+    use super::*;
+
+    #[test]
+    fn a_read_behind_the_end_of_a_file_gets_nothing() {
+        let memory = Arc::new(MemoryDevice::new(1 << 20));
+        let device = ThrottleDevice::new(memory, DiskModel::HDD_7200, Pace::Modelled, 0);
+        let files = FileSystem::new(Arc::new(device));
+        let read = |inode, offset, size| files.content(inode, offset, size).unwrap();
+        let whole = read(FIGURES_INODE, 0, 4096);
+        assert_eq!(whole, b"0 0 0 0 0 0\n");
+        assert_eq!(read(FIGURES_INODE, 4, 2), whole[4..6]);
+        assert_eq!(read(FIGURES_INODE, 10, 4096), whole[10..]);
+        let end = whole.len() as u64;
+        assert!(read(FIGURES_INODE, end, 4096).is_empty());
+        assert!(read(FIGURES_INODE, u64::MAX, 4096).is_empty());
+        assert_eq!(read(DISK_INODE, (1 << 20) - 4096, 8192).len(), 4096);
+        assert!(read(DISK_INODE, 1 << 20, 4096).is_empty());
+    }
+}

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use super::*;
 use crate::disk_names::disk;
+use crate::intervals::Interval;
 use crate::stats;
 
 /// Requests for 3,000 objects, of which the first ones are popular; some are large, some may not be
@@ -110,6 +111,18 @@ fn a_store_that_has_room_for_all_has_the_hits_of_a_cache_without_bounds() {
     let hits = report.memory_hits + report.disk_hits;
     assert_eq!(hits + report.names_too_long - 1, bound.hits);
     assert!(report.memory_hits > 0 && report.disk_hits > 0);
+    let sum = |figure: fn(&Interval) -> u64| report.intervals.iter().map(figure).sum::<u64>();
+    assert_eq!(
+        (sum(|it| it.requests), sum(|it| it.hits)),
+        (report.requests, hits)
+    );
+    let of_disk = (report.disk.reads, report.disk.writes);
+    assert_eq!((sum(|it| it.reads), sum(|it| it.writes)), of_disk);
+    assert_eq!(sum(|it| it.hit_bytes), report.hit_bytes);
+    // Hits come when there is something to hit.
+    let (first, last) = (report.intervals[0], report.intervals.last().unwrap());
+    let ratio = |it: &Interval| share(it.hits, it.requests);
+    assert!(ratio(&first) < ratio(last), "{first:?} {last:?}");
     assert_eq!(
         report.puts + hits + report.names_too_long + report.uncacheable,
         report.requests

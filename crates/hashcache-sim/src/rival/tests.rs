@@ -20,9 +20,9 @@ fn replayed(rival: Rival, memory_bytes: u64, disk_bytes: u64) -> Report {
 }
 
 /// Names, one after another, each of so many bytes.
-struct Names(&'static [(&'static str, u64)]);
+struct Names<'a>(&'a [(&'a str, u64)]);
 
-impl Source for Names {
+impl Source for Names<'_> {
     fn read(
         &mut self,
         each: &mut dyn FnMut(&Request<'_>) -> ControlFlow<()>,
@@ -57,6 +57,11 @@ fn with_room_for_all_both_hit_what_a_cache_without_bounds_hits() {
     assert_eq!(squid.disk_hits, 0);
     assert!((squid.hit_ratio - 0.4).abs() < 0.01, "{}", squid.hit_ratio);
     assert_eq!(squid.disk.writes, 2 * squid.puts);
+    for report in [&squid, &tiger] {
+        let writes: u64 = report.intervals.iter().map(|it| it.writes).sum();
+        assert_eq!(writes, report.disk.writes);
+        assert!(report.intervals.len() > 50);
+    }
     // About 60 MB in batches of 1 MiB.
     assert!(
         (50..65).contains(&tiger.disk.writes),
@@ -111,4 +116,41 @@ fn an_object_that_was_written_again_outlives_its_first_place_in_the_log() {
     const ASKED: &[(&str, u64)] = &[("a", 100), ("large", 901), ("a", 100)];
     let report = replay(&mut Names(ASKED), &settings(Rival::Tiger, 10_000, 800)).unwrap();
     assert_eq!((report.objects_too_large, report.memory_hits), (1, 1));
+}
+
+#[test]
+fn tiger_loses_an_object_when_the_head_overwrites_the_beginning_of_its_record() {
+    // As many as the log has room for.
+    const EIGHT: [(&str, u64); 8] = [
+        ("a", 100),
+        ("b", 100),
+        ("c", 100),
+        ("d", 100),
+        ("e", 100),
+        ("f", 100),
+        ("g", 100),
+        ("h", 100),
+    ];
+    let hits = |then: &[(&str, u64)]| {
+        let asked = [&EIGHT[..], then].concat();
+        let report = replay(&mut Names(&asked), &settings(Rival::Tiger, 10_000, 800)).unwrap();
+        report.memory_hits + report.disk_hits
+    };
+    assert_eq!(hits(&EIGHT), 8);
+    assert_eq!(hits(&[("small", 1), ("b", 100)]), 1);
+    assert_eq!(hits(&[("small", 1), ("a", 100)]), 0);
+}
+
+#[test]
+fn sums_of_the_largest_sizes_do_not_wrap() {
+    const LARGE: u64 = u64::MAX / 8;
+    const ASKED: &[(&str, u64)] = &[("a", LARGE); 20];
+    for rival in [Rival::Squid, Rival::Tiger] {
+        let report = replay(&mut Names(ASKED), &settings(rival, 1 << 30, u64::MAX)).unwrap();
+        assert_eq!(report.disk_hits, 19, "{rival:?}");
+        assert_eq!(
+            (report.hit_bytes, report.disk.read_bytes),
+            (u64::MAX, u64::MAX)
+        );
+    }
 }

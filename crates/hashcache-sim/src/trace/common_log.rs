@@ -4,7 +4,7 @@
 //! Quoted fields have `\"` and `\\` for these two characters; other escapes stay as they are. `-`
 //! is a field that was not there. Fields that follow are not read.
 
-use super::fields::{Date, is_storable, number, since_1970, status};
+use super::fields::{NOT_MODIFIED, is_storable, micros_since_1970, number, seconds_east, status};
 use super::{Reason, Request};
 
 /// Reads a line. `scratch` takes the name and the referer without their escapes.
@@ -112,21 +112,14 @@ fn time(text: &[u8]) -> Option<u64> {
         return None;
     }
     let month = MONTHS.iter().position(|month| **month == text[3..6])? as u64 + 1;
-    let date = Date {
-        year: number(&text[7..11])?,
-        month,
-        day: number(&text[..2])?,
-    };
-    let (hour, minute) = (number(&text[12..14])?, number(&text[15..17])?);
-    let seconds = hour * 3600 + minute * 60 + number(&text[18..20])?;
-    let offset = number(&text[22..24])? * 3600 + number(&text[24..26])? * 60;
-    let offset = i64::try_from(offset).ok()?;
-    let offset = match text[21] {
-        b'+' => offset,
-        b'-' => -offset,
-        _ => return None,
-    };
-    since_1970(date, seconds, offset)
+    let date = [number(&text[7..11])?, month, number(&text[..2])?];
+    let clock = [
+        number(&text[12..14])?,
+        number(&text[15..17])?,
+        number(&text[18..20])?,
+    ];
+    let east = seconds_east(text[21], &text[22..24], &text[24..26])?;
+    micros_since_1970(date, clock, east)
 }
 
 fn find(text: &[u8], wanted: &[u8; 2]) -> Option<usize> {
@@ -137,4 +130,3 @@ const MONTHS: [&[u8; 3]; 12] = [
     b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
 ];
 const FEW: Reason = Reason::Fields { wanted: 7 };
-const NOT_MODIFIED: u16 = 304;

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 
 use super::fields::{micros, number};
-use super::{Reason, Request};
+use super::{BYTE_ORDER_MARK, Reason, Request};
 
 /// Where the columns are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl Columns {
     /// Reads the first line; `None` if no column has URLs.
     pub fn of(line: &[u8]) -> Option<Self> {
         let line = line.trim_ascii_end();
-        let line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
+        let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
         let names: Vec<&[u8]> = line
             .split(|byte| *byte == b',')
             .map(|name| name.trim_ascii().trim_quotes())

@@ -1,5 +1,7 @@
 //! Fields that several formats have: numbers, times, methods with a status.
 
+use hashcache_http::UnixTime;
+
 /// A number without sign.
 pub fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
@@ -38,47 +40,29 @@ pub fn is_storable(method: &[u8], status: u16) -> bool {
     method == b"GET" && matches!(status, 200 | 203 | 300 | 301 | 304 | 308 | 404 | 410)
 }
 
-/// Microseconds since 1970 of a moment that is `offset` seconds east of UTC.
-pub fn since_1970(date: Date, seconds_of_day: u64, offset: i64) -> Option<u64> {
-    let seconds = date.days_since_1970()? * 86_400 + i64::try_from(seconds_of_day).ok()? - offset;
-    u64::try_from(seconds).ok()?.checked_mul(1_000_000)
+/// Microseconds since 1970 of a date (year, month, day) and a time of day (hour, minute, second) as
+/// clocks show them so many seconds east of UTC.
+pub fn micros_since_1970(date: [u64; 3], clock: [u64; 3], east: i64) -> Option<u64> {
+    let UnixTime(seconds) = UnixTime::of_utc(date, clock)?;
+    seconds.checked_add_signed(-east)?.checked_mul(1_000_000)
 }
 
-/// A day of the Gregorian calendar.
-#[derive(Clone, Copy)]
-pub struct Date {
-    /// From 0.
-    pub year: u64,
-    /// From 1.
-    pub month: u64,
-    /// From 1.
-    pub day: u64,
-}
-
-impl Date {
-    /// `None` if there is no such day, or not within the years that logs can have.
-    fn days_since_1970(self) -> Option<i64> {
-        let fits = (1970..=9999).contains(&self.year)
-            && (1..=12).contains(&self.month)
-            && (1..=31).contains(&self.day);
-        if !fits {
-            return None;
-        }
-        // Years that begin in March, so that the leap day is the last day of one.
-        let year = if self.month <= 2 {
-            self.year - 1
-        } else {
-            self.year
-        };
-        let month = (self.month + 9) % 12;
-        let days = year * 365 + year / 4 - year / 100 + year / 400;
-        let days = days + (month * 153 + 2) / 5 + self.day - 1;
-        i64::try_from(days).ok().map(|days| days - DAYS_TO_1970)
+/// An offset from UTC, `+` or `-` with two digits of hours and two of minutes.
+pub fn seconds_east(sign: u8, hours: &[u8], minutes: &[u8]) -> Option<i64> {
+    let (hours, minutes) = (number(hours)?, number(minutes)?);
+    if hours > 23 || minutes > 59 {
+        return None;
+    }
+    let seconds = i64::try_from(hours * 3600 + minutes * 60).ok()?;
+    match sign {
+        b'+' => Some(seconds),
+        b'-' => Some(-seconds),
+        _ => None,
     }
 }
 
-/// From the first of March of the year 0.
-const DAYS_TO_1970: i64 = 719_468;
+/// The client's copy was not modified: the response has no content.
+pub const NOT_MODIFIED: u16 = 304;
 
 #[cfg(test)]
 mod tests {
@@ -102,22 +86,26 @@ mod tests {
     }
 
     #[test]
-    fn days_are_counted_over_leap_years() {
-        let of = |year, month, day| since_1970(Date { year, month, day }, 0, 0);
-        assert_eq!(of(1970, 1, 1), Some(0));
-        assert_eq!(of(2000, 3, 1), Some(951_868_800_000_000));
-        assert_eq!(of(2015, 5, 17), Some(1_431_820_800_000_000));
-        assert_eq!(of(2015, 13, 1), None);
-        assert_eq!(of(1969, 12, 31), None);
-        let east = since_1970(
-            Date {
-                year: 1970,
-                month: 1,
-                day: 2,
-            },
-            0,
-            7200,
-        );
-        assert_eq!(east, Some(79_200_000_000));
+    fn a_date_with_an_offset_is_a_moment_or_refused() {
+        let of = |date, clock, east| micros_since_1970(date, clock, east);
+        assert_eq!(of([1970, 1, 1], [0, 0, 0], 0), Some(0));
+        assert_eq!(of([2000, 3, 1], [0, 0, 0], 0), Some(951_868_800_000_000));
+        assert_eq!(of([1970, 1, 2], [0, 0, 0], 7200), Some(79_200_000_000));
+        assert_eq!(of([1970, 1, 1], [0, 0, 0], -7200), Some(7_200_000_000));
+        assert_eq!(of([1970, 1, 1], [0, 0, 0], 7200), None);
+        for (date, clock) in [
+            ([2015, 13, 1], [0, 0, 0]),
+            ([2015, 2, 29], [0, 0, 0]),
+            ([1969, 12, 31], [0, 0, 0]),
+            ([2015, 5, 17], [24, 0, 0]),
+            ([2015, 5, 17], [0, 60, 0]),
+        ] {
+            assert_eq!(of(date, clock, 0), None, "{date:?} {clock:?}");
+        }
+        assert_eq!(seconds_east(b'-', b"03", b"30"), Some(-12_600));
+        for (sign, hours, minutes) in [(b'+', "24", "00"), (b'-', "00", "60"), (b' ', "00", "00")] {
+            let east = seconds_east(sign, hours.as_bytes(), minutes.as_bytes());
+            assert_eq!(east, None, "{sign} {hours} {minutes}");
+        }
     }
 }

@@ -1,17 +1,26 @@
 //! HAR files (HTTP Archive 1.2), as browsers write them: one JSON value with the requests of some
 //! page views. Only heads and sizes are used.
 //!
-//! A HAR file has no lines, so it is read as a whole, up to [`FILE_BYTES_MAX`].
+//! A HAR file has no lines, so all of its entries are read at once. Invariant: of a file of at most
+//! [`FILE_BYTES_MAX`] bytes at most [`ENTRIES_MAX`] entries are kept, each with the fields of
+//! [`FieldName`] alone; contents are passed over.
 
-use std::io::{self, Read};
+use std::fmt;
+use std::io::{self, BufReader, Cursor, Read};
 
-use serde::Deserialize;
+use hashcache_http::{ResponseDirectives, Seconds};
+use http::header::{CACHE_CONTROL, HeaderMap, HeaderValue};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
-use super::fields::{Date, is_storable, number, since_1970};
-use super::{Damage, LINE_BYTES_MAX, Reason, Request};
+use super::fields::{is_storable, micros_since_1970, number, seconds_east};
+use super::{BYTE_ORDER_MARK, Damage, LINE_BYTES_MAX, Reason, Request};
 
 /// Larger files are refused.
-pub const FILE_BYTES_MAX: u64 = 256 << 20;
+pub const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Files with more entries are refused. One entry without contents has a kilobyte or more, so a
+/// file of [`FILE_BYTES_MAX`] that a browser wrote has fewer.
+pub const ENTRIES_MAX: usize = 1 << 17;
 
 /// Why a file is no HAR file.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +31,7 @@ pub enum HarError {
     Io(#[from] io::Error),
     /// The text.
     #[error("the text is no JSON of this form")]
-    Json(#[from] serde_json::Error),
+    Json(#[source] serde_json::Error),
     /// The size.
     #[error("it has more than {FILE_BYTES_MAX} bytes")]
     TooLarge,
@@ -42,7 +51,7 @@ pub struct Entry {
     pub response: Head,
 }
 
-/// The head of a request or of a response, each with the fields that it has.
+/// The head of a request or of a response.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Head {
@@ -54,7 +63,7 @@ pub struct Head {
     pub status: i64,
     body_size: Option<i64>,
     content: Option<Content>,
-    headers: Vec<Field>,
+    headers: Fields,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -63,19 +72,130 @@ struct Content {
     size: Option<i64>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Field {
-    name: String,
-    value: String,
+/// The fields that are kept of a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldName {
+    /// Accept, of a request.
+    Accept,
+    /// Cache-Control, of a response.
+    CacheControl,
+    /// Referer, of a request.
+    Referer,
+    /// Sec-Fetch-Dest, of a request.
+    SecFetchDest,
+}
+
+impl FieldName {
+    fn of(name: &str) -> Option<Self> {
+        let known = [
+            ("accept", Self::Accept),
+            ("cache-control", Self::CacheControl),
+            ("referer", Self::Referer),
+            ("sec-fetch-dest", Self::SecFetchDest),
+        ];
+        let found = known.iter().find(|(it, _)| name.eq_ignore_ascii_case(it));
+        found.map(|(_, name)| *name)
+    }
+}
+
+/// The first [`FIELDS_MAX`] fields with a [`FieldName`].
+#[derive(Debug, Default)]
+struct Fields(Vec<(FieldName, Box<str>)>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of fields")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut fields: A) -> Result<Fields, A::Error> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Field {
+            name: String,
+            value: String,
+        }
+        let mut kept = vec![];
+        while let Some(Field { name, value }) = fields.next_element()? {
+            if let Some(name) = FieldName::of(&name)
+                && kept.len() < FIELDS_MAX
+            {
+                kept.push((name, value.into_boxed_str()));
+            }
+        }
+        Ok(Fields(kept))
+    }
+}
+
+/// The entries of a file, at most [`ENTRIES_MAX`].
+struct EntryList(Vec<Entry>);
+
+impl<'de> Deserialize<'de> for EntryList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(EntriesVisitor)
+    }
+}
+
+struct EntriesVisitor;
+
+impl<'de> Visitor<'de> for EntriesVisitor {
+    type Value = EntryList;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of entries")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<EntryList, A::Error> {
+        let mut kept = vec![];
+        while let Some(entry) = entries.next_element()? {
+            if kept.len() == ENTRIES_MAX {
+                let what = format!("it has more than {ENTRIES_MAX} entries");
+                return Err(A::Error::custom(what));
+            }
+            kept.push(entry);
+        }
+        Ok(EntryList(kept))
+    }
 }
 
 impl Head {
     /// The value of the first field of this name.
-    pub fn field(&self, name: &str) -> Option<&str> {
-        let mut fields = self.headers.iter();
-        let found = fields.find(|field| field.name.eq_ignore_ascii_case(name))?;
-        Some(&found.value)
+    pub fn field(&self, name: FieldName) -> Option<&str> {
+        self.fields(name).next()
+    }
+
+    fn fields(&self, name: FieldName) -> impl Iterator<Item = &str> {
+        let fields = self.headers.0.iter();
+        let named = fields.filter(move |(it, _)| *it == name);
+        named.map(|(_, value)| &**value)
+    }
+
+    /// Whether Cache-Control, as far as it can be read, lets a shared cache store the response and
+    /// serve it again without asking.
+    fn may_be_served_again(&self) -> bool {
+        let mut fields = HeaderMap::new();
+        for value in self.fields(FieldName::CacheControl) {
+            // Browsers write several lines of one name as one value with line feeds.
+            let Ok(value) = HeaderValue::try_from(value.replace('\n', ",")) else {
+                return false;
+            };
+            fields.append(CACHE_CONTROL, value);
+        }
+        let control = ResponseDirectives::parse(&fields);
+        let lifetime = control.s_maxage.or(control.max_age);
+        !control.no_store
+            && !control.no_cache.is_response()
+            && !control.private.is_response()
+            && lifetime.is_none_or(|lifetime| lifetime > Seconds::ZERO)
     }
 }
 
@@ -90,11 +210,8 @@ impl Entry {
 
     /// Whether the response may be stored, as far as method, status and Cache-Control say.
     pub fn may_be_stored(&self) -> bool {
-        let control = self.response.field("cache-control").unwrap_or_default();
-        let refused = ["no-store", "no-cache", "private", "max-age=0"];
         let status = u16::try_from(self.response.status).unwrap_or(0);
-        is_storable(self.request.method.as_bytes(), status)
-            && !refused.iter().any(|word| control.contains(word))
+        is_storable(self.request.method.as_bytes(), status) && self.response.may_be_served_again()
     }
 
     fn request(&self) -> Result<Request<'_>, Reason> {
@@ -105,7 +222,7 @@ impl Entry {
             return Err(Reason::TooLong);
         }
         let started = self.started.as_deref().unwrap_or_default();
-        let referer = self.request.field("referer").unwrap_or_default();
+        let referer = self.request.field(FieldName::Referer).unwrap_or_default();
         Ok(Request {
             time_us: time(started.as_bytes()).ok_or(Reason::Time)?,
             client: b"",
@@ -128,16 +245,25 @@ pub fn read(input: impl Read) -> Result<Vec<Entry>, HarError> {
     }
     #[derive(Deserialize)]
     struct Log {
-        entries: Vec<Entry>,
+        entries: EntryList,
     }
-    let mut text = Vec::new();
-    input.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
+    let mut input = input.take(FILE_BYTES_MAX + 1);
+    let mut head = Vec::new();
+    let mark = BYTE_ORDER_MARK.len() as u64;
+    (&mut input).take(mark).read_to_end(&mut head)?;
+    if head == BYTE_ORDER_MARK {
+        head.clear();
+    }
+    let text = BufReader::new(Cursor::new(head).chain(&mut input));
+    let file: Result<File, serde_json::Error> = serde_json::from_reader(text);
+    if input.limit() == 0 {
         return Err(HarError::TooLarge);
     }
-    let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&text);
-    let file: File = serde_json::from_slice(text)?;
-    Ok(file.log.entries)
+    match file {
+        Ok(file) => Ok(file.log.entries.0),
+        Err(error) if error.is_io() => Err(HarError::Io(error.into())),
+        Err(error) => Err(HarError::Json(error)),
+    }
 }
 
 /// Entries that become requests, one after another.
@@ -177,12 +303,8 @@ fn time(text: &[u8]) -> Option<u64> {
         return None;
     }
     let part = |from: usize, to: usize| number(&whole[from..to]);
-    let date = Date {
-        year: part(0, 4)?,
-        month: part(5, 7)?,
-        day: part(8, 10)?,
-    };
-    let seconds = part(11, 13)? * 3600 + part(14, 16)? * 60 + part(17, 19)?;
+    let date = [part(0, 4)?, part(5, 7)?, part(8, 10)?];
+    let clock = [part(11, 13)?, part(14, 16)?, part(17, 19)?];
     let mut micros = 0;
     if let Some(fraction) = rest.strip_prefix(b".") {
         let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit());
@@ -191,21 +313,97 @@ fn time(text: &[u8]) -> Option<u64> {
         micros = number(kept)? * 10u64.pow(6 - u32::try_from(kept.len()).ok()?);
         rest = &fraction[digits..];
     }
-    let offset = match rest {
+    let east = match rest {
         b"" | b"Z" => 0,
-        [sign @ (b'+' | b'-'), h1, h2, b':', m1, m2] => {
-            let seconds = number(&[*h1, *h2])? * 3600 + number(&[*m1, *m2])? * 60;
-            let seconds = i64::try_from(seconds).ok()?;
-            if *sign == b'+' { seconds } else { -seconds }
-        }
+        [sign, h1, h2, b':', m1, m2] => seconds_east(*sign, &[*h1, *h2], &[*m1, *m2])?,
         _ => return None,
     };
-    Some(since_1970(date, seconds, offset)? + micros)
+    micros_since_1970(date, clock, east)?.checked_add(micros)
 }
+
+/// Fields that are kept of a head.
+const FIELDS_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn response(control: &[&str]) -> Head {
+        let field = |value: &&str| json!({ "name": "Cache-Control", "value": value });
+        let headers: Vec<serde_json::Value> = control.iter().map(field).collect();
+        serde_json::from_value(json!({ "status": 200, "headers": headers })).unwrap()
+    }
+
+    #[test]
+    fn cache_control_is_read_as_the_proxy_reads_it() {
+        let served: [&[&str]; 7] = [
+            &[],
+            &["public, max-age=05"],
+            &["private=\"set-cookie\", max-age=9"],
+            &["x-no-store=1"],
+            &["ext=\"no-store, private\""],
+            &["max-age=0, s-maxage=9"],
+            &["max-age=00009"],
+        ];
+        for control in served {
+            assert!(response(control).may_be_served_again(), "{control:?}");
+        }
+        let refused: [&[&str]; 7] = [
+            &["No-Store"],
+            &["max-age=9", "PRIVATE"],
+            &["max-age=9\nno-cache"],
+            &["max-age=00"],
+            &["s-maxage=0, max-age=9"],
+            &["max-age=x"],
+            &["max-age=9\u{1}"],
+        ];
+        for control in refused {
+            assert!(!response(control).may_be_served_again(), "{control:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_first_known_fields_of_a_head_are_kept() {
+        let field = |name: &str, value: &str| json!({ "name": name, "value": value });
+        let mut headers = vec![
+            field("Cookie", "much"),
+            field("ACCEPT", "image/png"),
+            field("Sec-Fetch-Dest", "image"),
+        ];
+        headers.extend((0..100).map(|n| field("referer", &n.to_string())));
+        let head: Head = serde_json::from_value(json!({ "headers": headers })).unwrap();
+        assert_eq!(head.headers.0.len(), FIELDS_MAX);
+        assert_eq!(head.field(FieldName::Accept), Some("image/png"));
+        assert_eq!(head.field(FieldName::SecFetchDest), Some("image"));
+        assert_eq!(head.field(FieldName::Referer), Some("0"));
+        assert_eq!(head.field(FieldName::CacheControl), None);
+    }
+
+    const BEGIN: &str = "{\"log\":{\"entries\":[";
+    const ENTRY: &str = "{\"request\":{},\"response\":{}}";
+
+    #[test]
+    fn a_file_with_more_entries_or_bytes_than_the_bounds_is_refused() {
+        let of = |entries: usize| {
+            let list = vec![ENTRY; entries].join(",");
+            read(format!("{BEGIN}{list}]}}}}").as_bytes())
+        };
+        assert_eq!(of(ENTRIES_MAX).unwrap().len(), ENTRIES_MAX);
+        let HarError::Json(error) = of(ENTRIES_MAX + 1).unwrap_err() else {
+            panic!("refused for another reason");
+        };
+        assert!(
+            error.to_string().contains("more than 131072 entries"),
+            "{error}"
+        );
+        let endless = BEGIN.as_bytes().chain(io::repeat(b' '));
+        assert!(matches!(read(endless), Err(HarError::TooLarge)));
+        let text = format!("{BEGIN}{ENTRY}]}}}}");
+        let blank = io::repeat(b' ').take(FILE_BYTES_MAX - text.len() as u64);
+        assert_eq!(read(text.as_bytes().chain(blank)).unwrap().len(), 1);
+    }
 
     #[test]
     fn times_of_browsers_are_read() {

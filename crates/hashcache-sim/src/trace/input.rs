@@ -15,7 +15,7 @@ use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 pub fn unpacked(mut input: Box<dyn Read + Send>) -> io::Result<Box<dyn BufRead + Send>> {
     let mut head = Vec::new();
     (&mut input).take(4).read_to_end(&mut head)?;
-    let is_zstd = head == ZSTD;
+    let is_zstd = head == ZSTD || is_skippable(&head);
     let is_gzip = head.starts_with(&GZIP);
     let input = BufReader::with_capacity(BUFFER_BYTES, Cursor::new(head).chain(input));
     Ok(if is_zstd {
@@ -28,7 +28,13 @@ pub fn unpacked(mut input: Box<dyn Read + Send>) -> io::Result<Box<dyn BufRead +
     })
 }
 
-/// Unpacks one frame after another.
+/// Whether a skippable frame of zstd begins so, which a file may have before its first other frame
+/// (RFC 8878, section 3.1.2).
+fn is_skippable(head: &[u8]) -> bool {
+    matches!(head, [0x50..=0x5f, 0x2a, 0x4d, 0x18])
+}
+
+/// Unpacks one frame after another; skippable frames have no content.
 struct Zstd<R> {
     input: R,
     context: DCtx<'static>,

@@ -3,7 +3,7 @@
 //!
 //! `input` unpacks, `lines` cuts the input into lines of bytes, and one file per format says what a
 //! line means. Each line is read once and forgotten: memory does not grow with the
-//! trace, except for HAR, which is one JSON value and read whole up to [`har::FILE_BYTES_MAX`].
+//! trace, except for HAR, which is one JSON value: `har` says what is kept of it.
 //!
 //! Invariant: whatever the input has, reading does not panic and a line above [`LINE_BYTES_MAX`] is
 //! not kept. A line that says no request is [`Damage`], with its number.
@@ -75,18 +75,6 @@ impl Format {
         Self::Oracle,
     ];
 
-    /// Its one spelling.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Squid => "squid",
-            Self::Combined => "combined",
-            Self::Bu => "bu",
-            Self::Har => "har",
-            Self::Csv => "csv",
-            Self::Oracle => "oracle",
-        }
-    }
-
     /// What the first bytes of a trace are written in, if they tell.
     fn of(head: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.fits(head))
@@ -96,7 +84,10 @@ impl Format {
         let mut lines = head.split(|byte| *byte == b'\n').take(LINES_LOOKED_AT);
         let mut scratch = Vec::new();
         match self {
-            Self::Har => head.trim_ascii_start().first() == Some(&b'{'),
+            Self::Har => {
+                let text = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
+                text.trim_ascii_start().first() == Some(&b'{')
+            }
             Self::Csv => lines
                 .next()
                 .is_some_and(|line| csv::Columns::of(line).is_some()),
@@ -169,6 +160,9 @@ pub enum TraceError {
     /// The input.
     #[error("cannot read")]
     Io(#[from] io::Error),
+    /// The input has no bytes.
+    #[error("it is empty")]
+    Empty,
     /// The first lines are of no known format.
     #[error("the format is not recognised from the first lines")]
     Unknown,
@@ -211,6 +205,9 @@ impl Trace {
         let mut input = unpacked(input)?;
         let mut head = Vec::new();
         (&mut input).take(HEAD_BYTES).read_to_end(&mut head)?;
+        if head.is_empty() {
+            return Err(TraceError::Empty);
+        }
         let format = match format {
             Some(format) => format,
             None => Format::of(&head).ok_or(TraceError::Unknown)?,
@@ -287,6 +284,8 @@ impl Trace {
     }
 }
 
+/// UTF-8's, which some programs write before a text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// Bytes from which the format is recognised.
 const HEAD_BYTES: u64 = 256 << 10;
 /// Lines of them: the first ones may be damaged.

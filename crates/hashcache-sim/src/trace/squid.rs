@@ -4,7 +4,7 @@
 //! Size and status are those of the response to the client, its head included. A client whose copy
 //! was not modified got a head only, so the size of the object is not known then.
 
-use super::fields::{is_storable, micros, number, status};
+use super::fields::{NOT_MODIFIED, is_storable, micros, number, status};
 use super::{Reason, Request};
 
 /// Reads a line.
@@ -36,4 +36,3 @@ pub fn parse(line: &[u8]) -> Result<Request<'_>, Reason> {
 
 /// Custom formats may add some.
 const FIELDS: usize = 10;
-const NOT_MODIFIED: u16 = 304;

@@ -248,24 +248,52 @@ fn packed_traces_are_unpacked() {
 }
 
 #[test]
-fn a_file_of_no_known_format_is_refused() {
-    for text in [
-        &b""[..],
-        b"hello\nworld\n",
-        b"{}",
-        b"{\"log\": 1}",
-        b"\x00\x01",
+fn skippable_frames_of_zstd_are_skipped_wherever_they_are() {
+    let mut packed = vec![0; 100];
+    let length = zstd_safe::compress(&mut packed[..], b"url\n/a\n", 3).unwrap();
+    packed.truncate(length);
+    let skippable = [b"\x5a\x2a\x4d\x18\x05\0\0\0".as_slice(), b"notes"].concat();
+    for parts in [
+        [&skippable, &packed, &skippable],
+        [&skippable, &skippable, &packed],
     ] {
+        assert_eq!(
+            said(&parts.map(|part| &part[..]).concat()).1,
+            ["0  /a None  true"]
+        );
+    }
+    assert!(matches!(
+        read(&skippable, None).map(|_| ()),
+        Err(TraceError::Empty)
+    ));
+    let cut = read(&skippable[..10], None).map(|_| ()).unwrap_err();
+    assert!(matches!(cut, TraceError::Io(_)), "{cut}");
+}
+
+#[test]
+fn a_byte_order_mark_does_not_hide_a_har_file() {
+    let (format, said) = said(
+        "\u{feff} {\"log\":{\"entries\":[{\"request\":{\"url\":\"u\"},\"response\":{}}]}}"
+            .as_bytes(),
+    );
+    assert_eq!(
+        (format, said),
+        (Format::Har, vec!["0  u None  false".to_owned()])
+    );
+}
+
+#[test]
+fn a_file_of_no_known_format_is_refused() {
+    for text in [&b"hello\nworld\n"[..], b"{}", b"{\"log\": 1}", b"\x00\x01"] {
         assert!(read(text, None).is_err(), "{text:?}");
     }
     assert!(matches!(
         read(b"a,b\n", Some(Format::Csv)),
         Err(TraceError::Columns)
     ));
-    assert!(matches!(
-        read(b"", Some(Format::Csv)),
-        Err(TraceError::Columns)
-    ));
+    for format in [None, Some(Format::Csv), Some(Format::Har)] {
+        assert!(matches!(read(b"", format), Err(TraceError::Empty)));
+    }
 }
 
 /// What `fuzz/fuzz_targets/trace.rs` looks for at length.

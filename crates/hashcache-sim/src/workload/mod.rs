@@ -17,7 +17,7 @@ use hashcache_workload::Shape;
 use crate::source::{Source, SourceError};
 use crate::trace::Request;
 use bench::Bench;
-pub use foxy::{Foxy, FoxyObject, HIT_RATIO as FOXY_HIT_RATIO};
+pub(crate) use foxy::{Foxy, HIT_RATIO as FOXY_HIT_RATIO};
 use wisconsin::Wisconsin;
 pub use wisconsin::WisconsinSizes;
 
@@ -69,7 +69,7 @@ impl Settings {
                 Name::Wisconsin => 30,
                 _ => 8,
             },
-            working_set: (requests / 8).max(1),
+            working_set: (requests / 8).clamp(1, WORKING_SET_MAX),
             hit_ratio: match name {
                 Name::Foxy => FOXY_HIT_RATIO,
                 _ => 0.45,
@@ -131,6 +131,8 @@ impl Source for Generated {
     }
 }
 
+/// Working sets are bounded: `pages` keeps 16 bytes for each page of one.
+pub const WORKING_SET_MAX: u64 = 100_000_000;
 /// 100 requests a second; benchmarks send as fast as they are answered, or at a rate that is
 /// varied.
 const INTERVAL_US: u64 = 10_000;

@@ -76,6 +76,20 @@ fn wisconsin_repeats_recent_requests_most() {
 }
 
 #[test]
+fn wisconsins_files_of_neighbouring_seeds_do_not_have_the_same_sizes() {
+    let sizes = |seed| {
+        let workload = Wisconsin::new(&Settings::new(Name::Wisconsin, seed, 1));
+        let mut sizes: Vec<u64> = (0..1024).map(|file| workload.bytes(0, file)).collect();
+        sizes.sort_unstable();
+        sizes
+    };
+    let (one, two) = (sizes(6), sizes(7));
+    let same = one.iter().zip(&two).filter(|(one, two)| one == two);
+    // The large ones have one size.
+    assert!(same.count() < 100);
+}
+
+#[test]
 fn files_by_pareto_are_3_kb_or_more_with_the_median_of_the_law() {
     let stats = counted(Settings {
         sizes: WisconsinSizes::Pareto,

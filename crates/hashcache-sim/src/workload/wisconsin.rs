@@ -69,8 +69,10 @@ impl Wisconsin {
         below.min(count - 1) + 1
     }
 
-    fn bytes(&self, client: u64, file: u32) -> u64 {
-        let seed = self.seed ^ client.rotate_left(40) ^ u64::from(file);
+    pub(super) fn bytes(&self, client: u64, file: u32) -> u64 {
+        // The factor keeps the files of one seed from being those of another in another order.
+        let seed = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let seed = seed ^ client.rotate_left(40) ^ u64::from(file);
         let mut random = fastrand::Rng::with_seed(seed);
         match self.sizes {
             WisconsinSizes::Uniform if random.f64() < LARGE_SHARE => LARGE_BYTES,
