@@ -2,13 +2,16 @@
 //!
 //! Called by `main`. A thread asks the admin listener every two seconds; `screen` draws.
 //!
-//! Invariant: the terminal is left as it was found, also after a panic and when the proxy is gone.
+//! Invariant: the terminal is left as it was found, also after a panic, when the proxy is gone, and
+//! when a signal asks for the end.
 
 mod screen;
 
 use std::io::{IsTerminal as _, stdout};
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +21,7 @@ use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::screen::{Shown, draw};
 use crate::admin_client::{AdminArgs, view};
@@ -28,7 +32,7 @@ use crate::settings::Environment;
 /// Arguments of `hashcache top`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Keys: q, Esc or Ctrl-C ends. It also ends when the proxy has not answered for 30 seconds.
+Keys: q, Esc or Ctrl-C ends. TERM, HUP and INT do, too. It also ends when the proxy has not answered for 30 seconds.
 Exit status: 0 done, 2 failed.")]
 pub struct TopArgs {
     /// Print the figures once, as JSON
@@ -63,7 +67,7 @@ impl Watched {
     }
 }
 
-/// Shows the figures until a key ends it, or the proxy is gone.
+/// Shows the figures until a key or a signal ends it, or the proxy is gone.
 pub fn run(args: &TopArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     let proxy = Watched::new(args, environment)?;
     // Before the screen is taken: an error must be readable.
@@ -78,9 +82,10 @@ pub fn run(args: &TopArgs, environment: &Environment) -> anyhow::Result<ExitCode
     }
     let shown = Shown::new(proxy.admin.to_string(), first);
     let views = ask_again(proxy)?;
+    let ends = end_of_signals()?;
     // Restores the terminal if this program panics.
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
-    let ended = watch(&mut terminal, &views, shown);
+    let ended = watch(&mut terminal, &views, &ends, shown);
     ratatui::restore();
     ended?;
     Ok(ExitCode::SUCCESS)
@@ -103,11 +108,21 @@ fn ask_again(proxy: Watched) -> anyhow::Result<Receiver<anyhow::Result<Value>>> 
     Ok(views)
 }
 
+/// Becomes true with the first signal that asks for the end.
+fn end_of_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    let ends = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGHUP, SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&ends)).context("cannot handle signals")?;
+    }
+    Ok(ends)
+}
+
 /// # Errors
 /// The terminal fails, or the proxy has not answered for [`GONE`].
 fn watch(
     terminal: &mut DefaultTerminal,
     views: &Receiver<anyhow::Result<Value>>,
+    ends: &AtomicBool,
     mut shown: Shown,
 ) -> anyhow::Result<()> {
     #[expect(clippy::disallowed_methods, reason = "a terminal shows the present")]
@@ -116,6 +131,9 @@ fn watch(
     loop {
         terminal.draw(|frame| draw(frame, &shown))?;
         if event::poll(KEYS)? && is_end(&event::read()?) {
+            return Ok(());
+        }
+        if ends.load(Ordering::Relaxed) {
             return Ok(());
         }
         match views.try_recv() {

@@ -14,6 +14,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, OutputModes, Winsize, tcgetattr, tcsetwinsize};
 
@@ -107,22 +108,42 @@ impl Drop for Terminal {
     }
 }
 
+/// What ends the program.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Key(&'static [u8]),
+    Signal(Signal),
+}
+
 #[test]
 fn the_terminal_is_left_as_it_was() {
     let home = Home::new();
     let proxy = Proxy::start(&home.path().join("cache.img"), &[]).unwrap();
     let admin = format!("--admin={}", proxy.admin());
-    for key in [&b"q"[..], b"\x1b", b"\x03"] {
+    for end in [
+        End::Key(b"q"),
+        End::Key(b"\x1b"),
+        End::Key(b"\x03"),
+        End::Signal(Signal::TERM),
+        End::Signal(Signal::HUP),
+        End::Signal(Signal::INT),
+    ] {
         let mut terminal = Terminal::run(&["top", "--config=/dev/null", &admin]);
         terminal.wait_for("last minute");
         assert!(!terminal.modes().0.contains(LocalModes::ICANON));
-        terminal.keys.write_all(key).unwrap();
-        assert_eq!(terminal.program.wait().unwrap().code(), Some(0), "{key:?}");
+        match end {
+            End::Key(key) => terminal.keys.write_all(key).unwrap(),
+            End::Signal(signal) => {
+                let pid = Pid::from_child(&terminal.program);
+                kill_process(pid, signal).unwrap();
+            }
+        }
+        assert_eq!(terminal.program.wait().unwrap().code(), Some(0), "{end:?}");
         terminal.wait_for(LEAVE);
         let (local, output) = terminal.modes();
         let usual = LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
-        assert!(local.contains(usual), "{key:?}: {local:?}");
-        assert!(output.contains(OutputModes::OPOST), "{key:?}: {output:?}");
+        assert!(local.contains(usual), "{end:?}: {local:?}");
+        assert!(output.contains(OutputModes::OPOST), "{end:?}: {output:?}");
     }
 }
 
