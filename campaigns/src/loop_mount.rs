@@ -67,16 +67,40 @@ impl Drop for LoopDevice {
 /// A mounted file system.
 #[derive(Debug)]
 pub struct Mount {
+    device: String,
+    options: &'static str,
     directory: PathBuf,
 }
 
 impl Mount {
     /// Mounts `device` with `options` at `directory`, which is made if it is not there.
-    pub fn make(device: &str, options: &str, directory: PathBuf) -> anyhow::Result<Self> {
+    pub fn make(device: &str, options: &'static str, directory: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir_all(&directory)?;
-        let path = directory.display().to_string();
-        run("mount", &["-o", options, device, &path])?;
-        Ok(Self { directory })
+        mount(device, options, &directory)?;
+        Ok(Self {
+            device: device.to_owned(),
+            options,
+            directory,
+        })
+    }
+
+    /// Unmounts it and mounts it again, so that nothing of it is in the page cache.
+    pub fn remount(&self) -> anyhow::Result<()> {
+        self.unmount()?;
+        mount(&self.device, self.options, &self.directory)
+    }
+
+    fn unmount(&self) -> anyhow::Result<()> {
+        let directory = self.directory.display().to_string();
+        // The kernel needs a moment after the last process has ended.
+        for _ in 1..LEAVE_LOOKS {
+            if run("umount", &[&directory]).is_ok() {
+                return Ok(());
+            }
+            thread::sleep(LEAVE_TIME);
+        }
+        run("umount", &[&directory])?;
+        Ok(())
     }
 
     /// Where it is mounted.
@@ -87,16 +111,19 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let directory = self.directory.display().to_string();
-        // The kernel needs a moment after the last process has ended.
-        for _ in 0..LEAVE_LOOKS {
-            if run("umount", &[&directory]).is_ok() {
-                return;
-            }
-            thread::sleep(LEAVE_TIME);
+        if let Err(error) = self.unmount() {
+            eprintln!(
+                "campaign: {} is still mounted: {error:#}",
+                self.directory.display()
+            );
         }
-        eprintln!("campaign: {directory} is still mounted");
     }
+}
+
+fn mount(device: &str, options: &str, directory: &Path) -> anyhow::Result<()> {
+    let path = directory.display().to_string();
+    run("mount", &["-o", options, device, &path])?;
+    Ok(())
 }
 
 /// Runs a program of the system; what it said.

@@ -8,7 +8,9 @@ mod application;
 mod campaign;
 mod certificate;
 mod cgroup;
+mod checked_request;
 mod conformance;
+mod contestant;
 mod cpu;
 mod device_speed;
 mod durations;
@@ -16,6 +18,7 @@ mod failures;
 mod followers;
 mod h2spec;
 mod hostile;
+mod index_memory;
 mod layouts;
 mod levels;
 mod limits;
@@ -27,6 +30,7 @@ mod memory_pressure;
 mod models;
 mod namespace;
 mod never_wrong;
+mod object_load;
 mod overhead;
 mod paper_figure;
 mod pictures;
@@ -35,10 +39,14 @@ mod purges;
 mod range_storm;
 mod real_clients;
 mod report;
+mod restart;
 mod rivals;
+mod rivals_page;
+mod server_disk;
 mod slow_disk;
 mod smuggling;
 mod squid;
+mod stopped;
 mod transparent;
 mod wan;
 
@@ -115,6 +123,12 @@ enum Command {
     Overhead(overhead::Args),
     /// Compare requests/s for pages on a slow disk with those of other caches
     SlowDisk(slow_disk::Args),
+    /// Kill a cache and start it again: time until the first hit, and hits that are left
+    Restart(restart::Args),
+    /// Measure the memory that a stored object takes, ours and those of other caches
+    IndexMemory(index_memory::Args),
+    /// Measure all of this beside other caches, and write docs/RIVALS.md
+    Rivals(rivals_page::Args),
     /// Compare reads and writes of a device with those of fio
     DeviceSpeed(device_speed::Args),
     /// Replay requests through the layouts of WebCoSM on a file system whose disk is modelled
@@ -204,6 +218,9 @@ impl Command {
             Self::Levels(args) => levels::run(args, campaign).await,
             Self::Overhead(args) => overhead::run(args, campaign).await,
             Self::SlowDisk(args) => slow_disk::run(args, campaign).await,
+            Self::Restart(args) => restart::run(args, campaign).await,
+            Self::IndexMemory(args) => index_memory::run(args, campaign).await,
+            Self::Rivals(args) => rivals_page::run(args, campaign),
             Self::DeviceSpeed(args) => device_speed::run(args, campaign),
             Self::Layouts(args) => layouts::run(args, campaign),
             Self::Compete(_) | Self::ReplayLayout(_) => {

@@ -19,6 +19,7 @@ use nix::unistd::Pid;
 
 use crate::campaign::Campaign;
 use crate::real_clients::tool::is_installed;
+use crate::stopped;
 
 /// Arguments of `cpu`.
 #[derive(clap::Args)]
@@ -26,8 +27,8 @@ pub struct Args {
     /// Compare with this binary, an earlier build, instead of other caches
     #[arg(long, value_name = "FILE")]
     before: Option<PathBuf>,
-    /// Only the loads with this word in their name: hit, disk, miss; beside other caches TLS and
-    /// mix, with --before download
+    /// Only the loads with this word in their name: hit, disk, miss; beside other caches TLS, mix
+    /// and "no log", with --before download
     #[arg(long, value_name = "WORD", conflicts_with = "sites")]
     only: Option<String>,
     /// Compare a proxy with this many sites and one with one site, instead of other caches
@@ -42,6 +43,11 @@ pub struct Args {
     /// Processors of the servers, as `taskset` takes them
     #[arg(long, default_value = "1")]
     server_processors: String,
+    /// Give each server a file system of its own, on a loop device, and this much memory, page
+    /// cache included, MiB; beside other caches only; needs root
+    #[arg(long, value_name = "MIB", conflicts_with_all = ["before", "sites"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(64..=65_536))]
+    group_memory: Option<u32>,
     /// Processors of the load
     #[arg(long, default_value = "0")]
     load_processors: String,
@@ -69,7 +75,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     if let Some(sites) = args.sites {
         return sites::run(args, sites, campaign, &origin).await;
     }
-    table::run(args, campaign, &origin).await
+    stopped::unless_told(table::run(args, campaign, &origin)).await
 }
 
 /// Processor time of these processes so far, in nanoseconds, as the scheduler counts it, with that

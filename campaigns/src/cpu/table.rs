@@ -7,8 +7,9 @@
 //! affects all. The processor time is that of the process with all its threads, by the kernel's
 //! account, divided by the number of requests. Disks are as fast as the kernel's page cache, whose
 //! size is not limited: this helps programs that read files through it more than ours, which reads
-//! past it where it can. A program that does not start, or whose hits go to the origin, is left
-//! out, and the report says so.
+//! past it where it can. With `--group-memory` it is limited, and each server has a file system of
+//! its own. A program that does not start, or whose hits go to the origin, is left out, and the
+//! report says so.
 //!
 //! The bars: hits in memory take at most 0.8 times what nginx takes at 1 and 8 KiB and 1.0 times
 //! at 100 KiB and over TLS, misses 1.2 times, the page mix 0.9 times what the best of nginx and
@@ -25,9 +26,12 @@ use super::load::{self, Kind, Load, Protocol};
 use super::{Args, cpu_ns, micros};
 use crate::campaign::Campaign;
 use crate::certificate::Certificate;
+use crate::cgroup::Cgroup;
 use crate::median::median;
+use crate::proxy_process::ProxyCommand;
 use crate::report::{Report, Verdict};
 use crate::rivals::{self, Log, Rival, Server, Setup};
+use crate::server_disk::ServerDisk;
 
 const LOGS: [Log; 2] = [Log::None, Log::Combined];
 
@@ -36,6 +40,10 @@ fn words(log: Log) -> &'static str {
         Log::None => "no log",
         Log::Combined => "combined log",
     }
+}
+
+fn what(kind: Kind, log: Log) -> String {
+    format!("{}, {}", kind.name(), words(log))
 }
 
 /// Memory for objects.
@@ -73,11 +81,13 @@ impl Memory {
         }
     }
 
-    /// The kinds of which the arguments select the names.
-    fn selected(self, args: &Args) -> Vec<Kind> {
+    /// The kinds that the arguments select with this log.
+    fn selected(self, args: &Args, log: Log) -> Vec<Kind> {
         let word = args.only.as_deref().unwrap_or_default();
         let kinds = self.kinds().iter().copied();
-        kinds.filter(|kind| kind.name().contains(word)).collect()
+        kinds
+            .filter(|kind| what(*kind, log).contains(word))
+            .collect()
     }
 
     fn kinds(self) -> &'static [Kind] {
@@ -130,9 +140,12 @@ fn bar(kind: Kind) -> Option<Bar> {
 
 /// Whether any of what is measured is over TLS.
 pub(super) fn measures_tls(args: &Args) -> bool {
-    let kinds = Memory::ALL.into_iter().flat_map(|it| it.selected(args));
-    kinds
-        .into_iter()
+    let of_log = |log| {
+        let all = Memory::ALL.into_iter();
+        all.flat_map(move |it| it.selected(args, log))
+    };
+    LOGS.into_iter()
+        .flat_map(of_log)
         .any(|it| matches!(it, Kind::OneObjectOverTls(..)))
 }
 
@@ -146,7 +159,7 @@ pub(super) async fn run(
     let mut loads = 0;
     for log in LOGS {
         for memory in Memory::ALL {
-            let kinds = memory.selected(args);
+            let kinds = memory.selected(args, log);
             if kinds.is_empty() {
                 continue;
             }
@@ -178,8 +191,16 @@ fn contenders(
         Log::None => "none".to_owned(),
         Log::Combined => folder.join("hashcache.log").display().to_string(),
     };
-    let ours = campaign
-        .proxy()?
+    let ground = Ground::make(args, &folder.join("ground-hashcache"))?;
+    let command = match &ground {
+        Some(ground) => {
+            let directory = ground.disk.directory();
+            let command = ProxyCommand::new(campaign.binary()?, &directory.join("cache"));
+            command.cgroup(ground.group.directory())
+        }
+        None => campaign.proxy()?,
+    };
+    let ours = command
         .flag("cache-size", format!("{DISK_MIB}MiB"))
         .flag("memory", format!("{}MiB", memory.mebibytes()))
         .flag("accelerate", format!("http://{}", origin.address()))
@@ -196,6 +217,7 @@ fn contenders(
     let mut all = vec![Contender {
         name: OURS,
         server: Server::Ours(ours),
+        _ground: ground,
     }];
     for kind in memory.rivals().iter().copied() {
         let what = format!("{}, {}, {}", kind.name(), words(log), memory.words());
@@ -203,7 +225,15 @@ fn contenders(
             campaign.report.skip(what, format!("not run: {lack}"));
             continue;
         }
-        let directory = folder.join(kind.name().replace([',', ' '], "-"));
+        let name = kind.name().replace([',', ' '], "-");
+        let ground = Ground::make(args, &folder.join(format!("ground-{name}")))?;
+        let (directory, cgroups) = match &ground {
+            Some(ground) => (
+                ground.disk.directory().join("files"),
+                vec![ground.group.directory().to_owned()],
+            ),
+            None => (folder.join(name), vec![]),
+        };
         let setup = Setup {
             run: campaign.folder(),
             directory: &directory,
@@ -212,13 +242,14 @@ fn contenders(
             disk_mib: DISK_MIB,
             log,
             processors: Some(&args.server_processors),
-            cgroups: &[],
+            cgroups: &cgroups,
             certificate: Some(&certificate),
         };
         match Rival::start(kind, &setup) {
             Ok(rival) => all.push(Contender {
                 name: kind.name(),
                 server: Server::Rival(rival),
+                _ground: ground,
             }),
             Err(error) => campaign.report.skip(what, format!("not run: {error:#}")),
         }
@@ -234,7 +265,7 @@ async fn measure(
     campaign: &mut Campaign,
     origin: &ContentOrigin,
 ) -> anyhow::Result<()> {
-    let what = format!("{}, {}", kind.name(), words(log));
+    let what = what(kind, log);
     let script = campaign.folder().join("load.lua");
     let mut running = vec![];
     for contender in contenders {
@@ -335,11 +366,34 @@ fn compare(what: &str, kind: Kind, medians: &[(&str, Figures)], report: &mut Rep
     );
 }
 
-/// A server under load.
+/// A server under load. Its parts are dropped in this order.
 #[derive(Debug)]
 struct Contender {
     name: &'static str,
     server: Server,
+    /// `None`: a directory of the machine's file system, and the machine's memory.
+    _ground: Option<Ground>,
+}
+
+/// What one server alone has.
+#[derive(Debug)]
+struct Ground {
+    group: Cgroup,
+    disk: ServerDisk,
+}
+
+impl Ground {
+    /// Makes one in `folder`, if the arguments ask for it.
+    fn make(args: &Args, folder: &Path) -> anyhow::Result<Option<Self>> {
+        let Some(memory_mib) = args.group_memory else {
+            return Ok(None);
+        };
+        std::fs::create_dir(folder)?;
+        let group = Cgroup::memory()?;
+        group.limit(u64::from(memory_mib) << 20)?;
+        let disk = ServerDisk::make(folder, u64::from(DISK_MIB + DISK_REST_MIB) << 20)?;
+        Ok(Some(Self { group, disk }))
+    }
 }
 
 /// What one round showed.
@@ -427,7 +481,7 @@ impl Contender {
         origin: &ContentOrigin,
     ) -> anyhow::Result<()> {
         std::fs::write(script, kind.filling())?;
-        for _ in 0..FILLS_MAX {
+        for _ in 0..(FILL_SECONDS / args.seconds.max(1)).max(FILLS_LEAST) {
             let before = origin.counts().requests;
             let load = self.load(args, kind, script)?;
             let asked = origin.counts().requests - before;
@@ -479,8 +533,11 @@ impl Contender {
 
 const OURS: &str = "hashcache";
 const DISK_MIB: u32 = 2048;
-/// Rounds that may be needed until everything is stored.
-const FILLS_MAX: usize = 10;
+/// Journal and inodes of a file system, and what files of one object each waste.
+const DISK_REST_MIB: u32 = 1024;
+/// Rounds, or seconds if these are more, that may be needed until everything is stored.
+const FILLS_LEAST: u64 = 10;
+const FILL_SECONDS: u64 = 45;
 
 #[cfg(test)]
 mod tests {

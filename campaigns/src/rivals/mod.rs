@@ -140,19 +140,21 @@ impl Server {
     }
 }
 
-/// A rival that runs.
-#[derive(Debug)]
-pub struct Rival {
-    child: Child,
+/// A rival with its files and its store, that can be started any number of times.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    name: &'static str,
+    words: Vec<String>,
+    directory: PathBuf,
     address: SocketAddr,
     tls_address: Option<SocketAddr>,
     /// The name of Squid's service, which its shared memory has.
     service: String,
 }
 
-impl Rival {
-    /// Starts it and waits until it listens.
-    pub fn start(kind: Kind, setup: &Setup<'_>) -> anyhow::Result<Self> {
+impl Prepared {
+    /// Writes its files and makes its store.
+    pub fn make(kind: Kind, setup: &Setup<'_>) -> anyhow::Result<Self> {
         let directory = setup.directory;
         fs::create_dir_all(directory)?;
         // It cannot say which ports it was given; these were free a moment ago.
@@ -173,33 +175,72 @@ impl Rival {
             all.extend(["taskset", "-c", processors].map(str::to_owned));
         }
         all.extend(words);
+        Ok(Self {
+            name: kind.name(),
+            words: all,
+            directory: directory.to_owned(),
+            address,
+            tls_address: tls.map(|_| tls_address),
+            service,
+        })
+    }
+
+    /// Starts it and waits until it listens.
+    pub fn start(&self) -> anyhow::Result<Rival> {
+        let (directory, name) = (&self.directory, self.name);
         let said = fs::File::create(directory.join("said"))?;
-        let name = kind.name();
-        let child = Command::new(&all[0])
-            .args(&all[1..])
+        let child = Command::new(&self.words[0])
+            .args(&self.words[1..])
             .stdin(Stdio::null())
             .stdout(said.try_clone()?)
             .stderr(said)
             .env("TS_RUNROOT", directory.join("runroot.yaml"))
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
-        let mut rival = Self {
+        let mut rival = Rival {
             child,
-            address,
-            tls_address: tls.map(|_| tls_address),
-            service,
+            address: self.address,
+            tls_address: self.tls_address,
+            service: self.service.clone(),
         };
         for _ in 0..START_LOOKS {
-            if TcpStream::connect(address).is_ok() {
+            if TcpStream::connect(self.address).is_ok() {
                 return Ok(rival);
             }
             if let Some(status) = rival.child.try_wait()? {
                 let said = fs::read_to_string(directory.join("said"))?;
                 bail!("{name} ended with {status}: {said}");
             }
-            std::thread::sleep(LOOK_TIME);
+            std::thread::sleep(START_LOOK_TIME);
         }
-        bail!("{name} does not listen on {address}")
+        bail!("{name} does not listen on {}", self.address)
+    }
+}
+
+/// A rival that runs.
+#[derive(Debug)]
+pub struct Rival {
+    child: Child,
+    address: SocketAddr,
+    tls_address: Option<SocketAddr>,
+    service: String,
+}
+
+impl Rival {
+    /// Starts one with a new store and waits until it listens.
+    pub fn start(kind: Kind, setup: &Setup<'_>) -> anyhow::Result<Self> {
+        Prepared::make(kind, setup)?.start()
+    }
+
+    /// Kills all its processes (SIGKILL) at once, as a crash would.
+    pub fn kill(mut self) -> anyhow::Result<()> {
+        let processes: Vec<OwnedFd> = self.pids()?.into_iter().filter_map(open).collect();
+        for process in &processes {
+            // Best effort: a process may have ended as its parent did.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+        self.child.wait()?;
+        Ok(())
     }
 
     /// Its first process and all that it has started.
@@ -264,6 +305,9 @@ fn open(pid: u32) -> Option<OwnedFd> {
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-const START_LOOKS: u32 = 500;
+/// A minute: a store may be read before the first answer.
+const START_LOOKS: u32 = 12_000;
+/// Short, because `restart` measures how long a start takes.
+const START_LOOK_TIME: Duration = Duration::from_millis(5);
 const END_LOOKS: u32 = 500;
 const LOOK_TIME: Duration = Duration::from_millis(20);

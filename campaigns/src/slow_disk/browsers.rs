@@ -12,12 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use hashcache_testkit::{BodyEnd, Client, ContentOptions, Response, content};
+use hashcache_testkit::Client;
 use hashcache_workload::{Kind, Request, Workload};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::har::Har;
+use crate::checked_request::{Ask, OTHER_ACCEPT};
 
 /// What browsers visit.
 pub enum Source {
@@ -195,16 +196,7 @@ impl Shared {
 
     /// Sends a request; the connection, if it can be used again.
     async fn get(&self, connection: Option<Client>, ask: &Ask) -> Option<Client> {
-        let is_kept = connection.is_some();
-        let mut got = ask.send(connection, self.server).await;
-        // A server may close a kept connection at any time; every browser then asks again.
-        if got.is_err() && is_kept {
-            got = ask.send(None, self.server).await;
-        }
-        let (connection, fault) = match got {
-            Ok((connection, response)) => (connection, ask.fault(&response)),
-            Err(error) => (None, Some(error.to_string())),
-        };
+        let (connection, fault) = ask.answer(connection, self.server).await;
         // Counted first, so that there are never more faults than requests.
         self.requests.fetch_add(1, Relaxed);
         if let Some(fault) = fault {
@@ -223,19 +215,6 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
             .get_or_insert(fault);
     }
-}
-
-/// A request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// A path, or an URL for a proxy.
-    pub target: String,
-    pub bytes: u64,
-    pub kind: Kind,
-    pub accept: String,
-    /// Sec-Fetch-Dest.
-    pub destination: Option<String>,
-    pub referer: Option<String>,
 }
 
 /// The requests of a visit.
@@ -271,59 +250,10 @@ fn asks(requests: &[Request], workload: &Workload, server: SocketAddr) -> Vec<As
     requests.iter().enumerate().map(ask).collect()
 }
 
-impl Ask {
-    async fn send(
-        &self,
-        connection: Option<Client>,
-        server: SocketAddr,
-    ) -> anyhow::Result<(Option<Client>, Response)> {
-        let answered = async {
-            let mut client = match connection {
-                Some(client) => client,
-                None => Client::connect(server).await?,
-            };
-            let mut fields = vec![("Accept", &*self.accept)];
-            let destination = self.destination.as_deref();
-            fields.extend(destination.map(|it| ("Sec-Fetch-Dest", it)));
-            fields.extend(self.referer.as_deref().map(|page| ("Referer", page)));
-            let response = client.get(&self.target, &fields).await?;
-            let closes = response
-                .field("Connection")
-                .is_some_and(|value| value.eq_ignore_ascii_case("close"));
-            let is_kept = !closes && response.end == BodyEnd::Complete;
-            anyhow::Ok((is_kept.then_some(client), response))
-        };
-        timeout(RESPONSE_TIME, answered).await?
-    }
-
-    /// What is wrong with the response.
-    fn fault(&self, response: &Response) -> Option<String> {
-        if response.status != 200 {
-            return Some(format!("status {}", response.status));
-        }
-        let length = response.body.len() as u64;
-        if length != self.bytes || response.end == BodyEnd::Truncated {
-            return Some(format!("{length} of {} bytes", self.bytes));
-        }
-        let seed = ContentOptions::default().seed;
-        // The origin makes content from the path alone.
-        let path = match self.target.strip_prefix("http://") {
-            Some(url) => &url[url.find('/').unwrap_or(url.len())..],
-            None => &self.target,
-        };
-        let expected = content::body_for(seed, path, 0, self.bytes);
-        let wrong = content::verify(&expected, 0, &response.body).err();
-        wrong.map(|at| format!("wrong byte at {at}"))
-    }
-}
-
 /// What browsers use for a server that speaks HTTP/1.1.
 const CONNECTIONS: usize = 6;
 const PAGE_ACCEPT: &str = "text/html,application/xhtml+xml,*/*;q=0.8";
-pub const OTHER_ACCEPT: &str = "*/*";
 const LOOK_TIME: Duration = Duration::from_millis(50);
-/// A disk of 100 operations/s needs some seconds for all that the browsers can ask for at once.
-const RESPONSE_TIME: Duration = Duration::from_secs(60);
 /// A browser does not ask a server that refuses connections as often as it can.
 const FAULT_TIME: Duration = Duration::from_millis(50);
 const FAULTS_MAX: u64 = 200;
@@ -331,7 +261,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 #[cfg(test)]
 mod tests {
-    use hashcache_testkit::ContentOrigin;
+    use hashcache_testkit::{ContentOptions, ContentOrigin};
     use hashcache_workload::{Shape, Sizes};
 
     use super::*;

@@ -17,7 +17,7 @@ use anyhow::{Context as _, ensure};
 use hashcache_sim::trace::har::{self, FieldName};
 use hashcache_workload::Kind;
 
-use super::browsers::{Ask, OTHER_ACCEPT};
+use crate::checked_request::{Ask, OTHER_ACCEPT};
 
 /// See the module's head.
 pub struct Har {

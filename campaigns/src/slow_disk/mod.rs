@@ -22,43 +22,42 @@
 //! With a HAR file, it takes at most 4 reads for a view of these pages.
 
 mod browsers;
-mod disk;
 mod har;
-mod servers;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use hashcache_testkit::{ContentOptions, ContentOrigin};
 use hashcache_workload::{Shape, Sizes, Workload};
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use crate::campaign::Campaign;
+use crate::contestant::{Contestant, Front, OURS, Room, Which};
 use crate::median::median;
 use crate::report::{Report, Verdict};
 use crate::rivals::Kind;
+use crate::server_disk::Figures;
+use crate::stopped;
 use browsers::{Browsers, Counts, Source};
-use disk::Figures;
 use har::Har;
-use servers::{Contestant, Front, OURS, Which};
 
 /// Arguments of `slow-disk`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only the loads and servers with this word in "LOAD: SERVER", such as `private` or `grouped`
+    /// Only the loads and servers with this word in "LOAD: SERVER", such as `private` or `grouped`;
+    /// with several, those with any of them
     #[arg(long, value_name = "WORD")]
-    only: Option<String>,
+    only: Vec<String>,
     /// Rounds of each server and load
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Seconds a round takes
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// Reads a second that the disk does; as many writes
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Reads a second that the disk does; as many writes; 0: as many as it can, without bars
+    #[arg(long, default_value_t = 100)]
     operations: u32,
     /// Memory of each server, page cache included, MiB
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(64..=65_536))]
@@ -93,21 +92,13 @@ impl Args {
     }
 
     fn wants(&self, what: &str) -> bool {
-        self.only.as_ref().is_none_or(|word| what.contains(word))
+        self.only.is_empty() || self.only.iter().any(|word| what.contains(word))
     }
 }
 
 /// Measures all servers with all loads.
 pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
-    // Otherwise these signals would leave mounts and loop devices behind.
-    let mut terminated = signal(SignalKind::terminate())?;
-    let mut hung_up = signal(SignalKind::hangup())?;
-    tokio::select! {
-        done = measure_all(args, campaign) => done,
-        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
-        _ = terminated.recv() => bail!("terminated"),
-        _ = hung_up.recv() => bail!("the terminal was closed"),
-    }
+    stopped::unless_told(measure_all(args, campaign)).await
 }
 
 async fn measure_all(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
@@ -139,7 +130,11 @@ async fn measure_all(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()>
                 Err(error) => campaign.report.skip(what, format!("not run: {error:#}")),
             }
         }
-        compare(load, &medians, &mut campaign.report);
+        let bars = match args.operations {
+            0 => &[],
+            _ => load.bars(),
+        };
+        compare((load, bars), &medians, &mut campaign.report);
     }
     ensure!(measured > 0, "no load and server with that word");
     Ok(())
@@ -232,7 +227,8 @@ async fn measure(
     // Each server has its own folder, so the files of a failed start disturb no other.
     let folder = tempfile::tempdir_in(campaign.folder())?;
     let place = (origin.address(), folder.path());
-    let contestant = Contestant::start((which, load.front()), args, campaign, place)?;
+    let room = Room::divided(which, args.memory, args.store_mib());
+    let contestant = Contestant::start((which, load.front()), room, campaign, place)?;
     let outcome = play(args, load, &contestant, origin).await;
     drop(contestant);
     folder.close()?;
@@ -246,12 +242,14 @@ async fn play(
     origin: &ContentOrigin,
 ) -> anyhow::Result<Outcome> {
     let (source, requests) = load.source(args)?;
-    let (server, number) = (contestant.address(), args.browsers.into());
+    let (server, number) = (contestant.address()?, args.browsers.into());
     let browsers = Browsers::start(server, source, number, args.fill_rate);
     browsers.send(requests + requests / FILL_PART).await?;
     browsers.revisit();
     browsers.send(requests / WARM_PART).await?;
-    contestant.limit_disk(args.operations)?;
+    if args.operations > 0 {
+        contestant.limit_disk(args.operations)?;
+    }
     sleep(SETTLE_TIME).await;
     let mut rounds = vec![];
     for _ in 0..args.rounds {
@@ -276,6 +274,7 @@ struct Snapshot {
     origin_requests: u64,
     disk: Figures,
     engine_reads: Option<u64>,
+    cpu_ns: u64,
 }
 
 impl Snapshot {
@@ -284,12 +283,16 @@ impl Snapshot {
         contestant: &Contestant,
         origin: &ContentOrigin,
     ) -> anyhow::Result<Self> {
+        let engine = contestant.engine()?;
         Ok(Self {
             at: Instant::now(),
             browsers: browsers.counts(),
             origin_requests: origin.counts().requests,
             disk: contestant.disk().figures()?,
-            engine_reads: contestant.engine_reads()?,
+            // The kernel makes several operations of the disk of a long one: each has at most 128
+            // stretches of memory here.
+            engine_reads: engine.and_then(|it| it["device"]["reads"].as_u64()),
+            cpu_ns: contestant.cpu_ns()?,
         })
     }
 }
@@ -310,6 +313,8 @@ struct Round {
     visit_reads: u64,
     /// The same as our engine counts them; 0 for others.
     visit_engine_reads: u64,
+    /// Processor time of the server for a request.
+    cpu_ns: u64,
 }
 
 impl Round {
@@ -333,6 +338,7 @@ impl Round {
             read_kib: (disk.read_bytes >> 10) / disk.reads.max(1),
             visit_reads: disk.reads * 1000 / visits.max(1),
             visit_engine_reads: engine_reads * 1000 / visits.max(1),
+            cpu_ns: after.cpu_ns.saturating_sub(before.cpu_ns) / requests,
         })
     }
 }
@@ -358,6 +364,7 @@ impl Outcome {
             read_kib: median(|round| round.read_kib),
             visit_reads: median(|round| round.visit_reads),
             visit_engine_reads: median(|round| round.visit_engine_reads),
+            cpu_ns: median(|round| round.cpu_ns),
         }
     }
 
@@ -366,7 +373,7 @@ impl Outcome {
         let rates = || self.rounds.iter().map(|round| round.per_second);
         let mut detail = format!(
             "{} requests/s ({} to {}), hits {} of {} offered, {} reads of {} KiB and {} writes a \
-             request, {} reads a visit",
+             request, {} reads a visit, {} µs of processor time a request",
             median.per_second,
             rates().min().unwrap_or_default(),
             rates().max().unwrap_or_default(),
@@ -376,6 +383,7 @@ impl Outcome {
             median.read_kib,
             thousandths(median.writes),
             thousandths(median.visit_reads),
+            median.cpu_ns / 1000,
         );
         if matches!(which, Which::Ours { .. }) {
             let reads = thousandths(median.visit_engine_reads);
@@ -398,6 +406,7 @@ impl Outcome {
             "writes_per_mille": median.writes,
             "visit_reads_per_mille": median.visit_reads,
             "visit_engine_reads_per_mille": median.visit_engine_reads,
+            "cpu_ns": median.cpu_ns,
             "faults": self.faults,
         });
         report.figures(what, verdict, detail, figures);
@@ -405,7 +414,7 @@ impl Outcome {
 }
 
 /// Holds our rate against the best of the rivals that count.
-fn compare(load: Load, medians: &[(Which, Round)], report: &mut Report) {
+fn compare((load, bars): (Load, &[u64]), medians: &[(Which, Round)], report: &mut Report) {
     let Some((_, ours)) = medians.iter().find(|(which, _)| *which == OURS) else {
         return;
     };
@@ -425,10 +434,10 @@ fn compare(load: Load, medians: &[(Which, Round)], report: &mut Report) {
     let times = format!("{}.{:02}", percent / 100, percent % 100);
     let detail = format!("{times} times those of {}", which.name());
     let figures = json!({ "percent": percent, "of": which.name() });
-    if load.bars().is_empty() {
+    if bars.is_empty() {
         return report.figures(what, Verdict::Told, detail, figures);
     }
-    for bar in load.bars() {
+    for bar in bars {
         report.figures(
             format!("{what}, bar {bar}"),
             (percent >= bar * 100).into(),
@@ -478,7 +487,7 @@ mod tests {
 
     fn holds(load: Load, medians: &[(Which, Round)]) -> bool {
         let mut report = Report::new("test", false);
-        compare(load, medians, &mut report);
+        compare((load, load.bars()), medians, &mut report);
         report.finish().is_ok()
     }
 
@@ -489,6 +498,8 @@ mod tests {
         let some = args(&["--only", "private"]).unwrap();
         assert!(some.wants("private pages: nginx, threads"));
         assert!(!some.wants("Polymix-4: nginx, threads"));
+        let more = args(&["--only", "private", "--only", "Polymix"]).unwrap();
+        assert!(more.wants("Polymix-4: nginx, threads"));
         assert!(args(&["--rounds", "0"]).is_err());
         assert!(args(&["--memory", "8"]).is_err());
     }
@@ -542,6 +553,7 @@ mod tests {
                 ..Figures::default()
             },
             engine_reads: Some(reads / 2),
+            cpu_ns: requests * 7000,
         };
         let (before, after) = (look(100, 0, 40, 10), look(1100, 10, 440, 110));
         let expected = Round {
@@ -553,6 +565,7 @@ mod tests {
             read_kib: 8,
             visit_reads: 1000,
             visit_engine_reads: 500,
+            cpu_ns: 7000,
         };
         assert_eq!(Round::between(&before, &after).unwrap(), expected);
         assert!(Round::between(&before, &before).is_err());

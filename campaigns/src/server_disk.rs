@@ -1,8 +1,8 @@
 //! An ext4 file system on a loop device, whose reads and writes can be limited.
 //!
-//! Each server under test has one of its own. Invariant: dropping a [`Disk`] removes mount, loop
-//! device and image, however far its making came. The loop device bypasses the page cache of the
-//! image: otherwise that memory would count for the server.
+//! Each server under test has one of its own. Invariant: dropping a [`ServerDisk`] removes mount,
+//! loop device and image, however far its making came. The loop device bypasses the page cache of
+//! the image: otherwise that memory would count for the server.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::loop_mount::{LoopDevice, Mount, run};
 
 /// See the module's head. Its parts are dropped in this order.
 #[derive(Debug)]
-pub struct Disk {
+pub struct ServerDisk {
     mount: Mount,
     device: LoopDevice,
     _image: Image,
 }
 
-impl Disk {
+impl ServerDisk {
     /// Makes one of this size with its files in `folder`. Needs root.
     pub fn make(folder: &Path, bytes: u64) -> anyhow::Result<Self> {
         let image = Image::make(folder.join("disk.img"), bytes)?;
@@ -49,6 +49,11 @@ impl Disk {
         limit_kernel_writes(self.device.number(), per_second)
     }
 
+    /// Takes all of it out of the page cache. No process may have a file of it open.
+    pub fn remount(&self) -> anyhow::Result<()> {
+        self.mount.remount()
+    }
+
     /// Waits until all that was written lies on it.
     pub fn sync(&self) -> anyhow::Result<()> {
         Ok(rustix::fs::syncfs(File::open(self.directory())?)?)
@@ -63,7 +68,7 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for ServerDisk {
     fn drop(&mut self) {
         // Fails only if there are no such groups, and then there was no limit. With a limit, the
         // last writes of the file system take minutes.
