@@ -180,7 +180,7 @@ fn stats_name_clients_and_hosts_to_this_machine_alone_without_a_token() {
         host: "site.example".into(),
         fingerprint: 1,
     };
-    let now = tokio::time::Instant::now();
+    let now = Instant::now();
     (0..3).for_each(|_| state.refusals.note_refusal(&program, now));
     let exposition = exposition(StoreState::Ready).with_intercept_state(state);
     let admin = Admin::of(exposition, dashboard_of_tests());
