@@ -29,6 +29,7 @@ mod namespace;
 mod never_wrong;
 mod overhead;
 mod paper_figure;
+mod papers;
 mod pictures;
 mod proxy_process;
 mod purges;
@@ -119,6 +120,8 @@ enum Command {
     DeviceSpeed(device_speed::Args),
     /// Replay requests through the layouts of WebCoSM on a file system whose disk is modelled
     Layouts(layouts::Args),
+    /// Draw figures of the papers again, from measurements; writes a page and pictures to docs/papers
+    Papers(papers::Args),
     /// Replay one layout for `layouts`, which starts this in a process of its own
     #[command(hide = true)]
     ReplayLayout(layouts::ReplayLayout),
@@ -206,6 +209,7 @@ impl Command {
             Self::SlowDisk(args) => slow_disk::run(args, campaign).await,
             Self::DeviceSpeed(args) => device_speed::run(args, campaign),
             Self::Layouts(args) => layouts::run(args, campaign),
+            Self::Papers(args) => papers::run(args, campaign),
             Self::Compete(_) | Self::ReplayLayout(_) => {
                 unreachable!("they run before a campaign begins")
             }

@@ -91,8 +91,9 @@ pub struct Args {
     #[arg(long, value_name = "FILE", required_if_eq("workload", "trace"))]
     trace: Option<PathBuf>,
     /// Only try whether each layout returns what was put, with few requests of `dec`
-    #[arg(long,
-          conflicts_with_all = ["disk", "file_system", "workload", "layout", "runs", "trace", "load"])]
+    #[arg(long, conflicts_with_all = [
+        "disk", "file_system", "workload", "layout", "runs", "trace", "load",
+    ])]
     short: bool,
 }
 

@@ -1,7 +1,7 @@
 //! A picture of horizontal bars in sections.
 //!
-//! Used by `pictures` and `papers`. Invariant: the text of an SVG file without fonts and scripts. Its
-//! background is transparent and its colours follow the reader's choice of light or dark.
+//! Used by `pictures` and `papers`. Invariant: the text of an SVG file without fonts and scripts.
+//! Its background is transparent and its colours follow the reader's choice of light or dark.
 
 use std::fmt::Write as _;
 

@@ -3,6 +3,7 @@
 mod failures;
 mod layouts;
 mod members;
+mod papers;
 mod squid;
 mod transparent;
 mod wan;
