@@ -120,7 +120,7 @@ enum Command {
     DeviceSpeed(device_speed::Args),
     /// Replay requests through the layouts of WebCoSM on a file system whose disk is modelled
     Layouts(layouts::Args),
-    /// Draw figures of the papers again, from measurements; writes a page and pictures to docs/papers
+    /// Draw figures of the papers again, from measurements; writes docs/papers
     Papers(papers::Args),
     /// Replay one layout for `layouts`, which starts this in a process of its own
     #[command(hide = true)]

@@ -2,8 +2,8 @@
 //!
 //! WebCoSM, section 4.2, has a proxy that does one step after another, so that its disk holds up
 //! every request. So requests wait for each other here, hits and misses alike, in the order in
-//! which they come. What a layout writes later, for many requests at once, holds up the request that was
-//! being served then.
+//! which they come. What a layout writes later, for many requests at once, holds up the request
+//! that was being served then.
 //!
 //! Invariant: equal services, rates and seeds give equal results.
 

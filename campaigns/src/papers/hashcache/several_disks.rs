@@ -114,7 +114,10 @@ pub fn table_8(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
         reasons: vec![
             "A name lies on one disk, so a page's objects lie on all of them, and a group read \
              loads a part of the page. Clients wait for their answers, so a disk is idle while no \
-             client asks for what it has. Squid and Tiger are not modelled on several disks."
+             client asks for what it has. Squid and Tiger are not modelled on several disks. The \
+             objects of a page are read along long before they are requested, and 2 MiB hardly \
+             hold those of so many clients (docs/PAPER.md, \"Clients\"): so groups gain little \
+             here."
                 .to_owned(),
         ],
         ..benched(
