@@ -33,6 +33,7 @@ mod never_wrong;
 mod object_load;
 mod overhead;
 mod paper_figure;
+mod papers;
 mod pictures;
 mod proxy_process;
 mod purges;
@@ -133,6 +134,8 @@ enum Command {
     DeviceSpeed(device_speed::Args),
     /// Replay requests through the layouts of WebCoSM on a file system whose disk is modelled
     Layouts(layouts::Args),
+    /// Draw figures of the papers again, from measurements; writes docs/papers
+    Papers(papers::Args),
     /// Replay one layout for `layouts`, which starts this in a process of its own
     #[command(hide = true)]
     ReplayLayout(layouts::ReplayLayout),
@@ -223,6 +226,7 @@ impl Command {
             Self::Rivals(args) => rivals_page::run(args, campaign),
             Self::DeviceSpeed(args) => device_speed::run(args, campaign),
             Self::Layouts(args) => layouts::run(args, campaign),
+            Self::Papers(args) => papers::run(args, campaign),
             Self::Compete(_) | Self::ReplayLayout(_) => {
                 unreachable!("they run before a campaign begins")
             }

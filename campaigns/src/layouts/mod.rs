@@ -9,6 +9,7 @@
 //! what was put.
 
 mod disk;
+mod queue;
 mod replay;
 
 use std::fs::File;
@@ -82,12 +83,17 @@ pub struct Args {
     /// Clients of `--workload dec` [default: 100]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     clients: Option<u32>,
+    /// Also report response times when requests arrive at these rates, a second each
+    #[arg(long, value_delimiter = ',', value_name = "RATES",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    load: Vec<u32>,
     /// File of `--workload trace`, in any format that `hashcache sim` reads
     #[arg(long, value_name = "FILE", required_if_eq("workload", "trace"))]
     trace: Option<PathBuf>,
     /// Only try whether each layout returns what was put, with few requests of `dec`
-    #[arg(long,
-          conflicts_with_all = ["disk", "file_system", "workload", "layout", "runs", "trace"])]
+    #[arg(long, conflicts_with_all = [
+        "disk", "file_system", "workload", "layout", "runs", "trace", "load",
+    ])]
     short: bool,
 }
 
@@ -290,6 +296,7 @@ impl Circumstances<'_> {
                 .map_or(paper.threshold_bytes, |kib| u64::from(kib) << 10),
             buffers: args.buffers.map_or(paper.buffers, |count| count as usize),
             batch: args.batch.map_or(paper.batch, |count| count as usize),
+            loads: args.load.iter().map(|rate| f64::from(*rate)).collect(),
             root: disk.root().to_owned(),
             figures_file: disk.modelled().figures_file(),
             cgroup: group.directory().to_owned(),

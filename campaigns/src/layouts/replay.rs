@@ -20,6 +20,7 @@ use hashcache_sim::trace::Trace;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use super::queue::{Load, Service};
 use crate::cgroup;
 
 /// Arguments of `replay-layout`.
@@ -57,6 +58,8 @@ pub struct Job {
     pub buffers: usize,
     /// Reads that LAZY-READS collects.
     pub batch: usize,
+    /// Rates at which requests arrive, a second each.
+    pub loads: Vec<f64>,
     pub root: PathBuf,
     pub figures_file: PathBuf,
     pub cgroup: PathBuf,
@@ -74,7 +77,7 @@ pub enum Workload {
 }
 
 /// What was measured.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Requests before the measurement.
     pub warm_up: u64,
@@ -96,6 +99,19 @@ pub struct Outcome {
     pub processor_ns: u64,
     /// Mean length of a piece of free space in a stream at the end.
     pub mean_free_bytes: Option<u64>,
+    /// The same during the whole replay: requests so far, and bytes.
+    pub free: Vec<(u64, u64)>,
+    pub distances: Option<ReadDistances>,
+    pub loads: Vec<Load>,
+}
+
+/// How far apart in a stream reads are that follow each other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReadDistances {
+    /// Reads of the whole replay that had one before them.
+    pub reads: u64,
+    /// Slots, and the reads that were no further from the one before.
+    pub within: Vec<(u64, u64)>,
 }
 
 impl Outcome {
@@ -125,16 +141,30 @@ impl Job {
         };
         let kind: Kind = self.layout.parse().map_err(anyhow::Error::msg)?;
         let mut replay = Replay::new(kind, &self.root, &self.sizes(), self.settings(), disk)?;
+        let mut free = vec![];
+        let mut sample = |replay: &Replay<Disk>| {
+            let requests = replay.counts().requests;
+            if requests.is_multiple_of(self.measured.div_ceil(FREE_SAMPLES) as u64)
+                && let Some(bytes) = replay.mean_free_bytes()
+            {
+                free.push((requests, bytes));
+            }
+        };
         while replay.counts().written_bytes < self.capacity || replay.counts().deletes == 0 {
             let request = requests
                 .next()
                 .context("the trace does not fill the cache")?;
             replay.request(request)?;
+            sample(&replay);
         }
         replay.finish()?;
         let before = State::now(&replay, &self.figures_file)?;
+        let mut services = Services::new(!self.loads.is_empty(), &before);
+        let mut figures = FiguresFile::open(&self.figures_file)?;
         for request in requests.take(self.measured) {
             replay.request(request)?;
+            services.note(&replay.counts(), &mut figures)?;
+            sample(&replay);
         }
         replay.finish()?;
         ensure!(
@@ -142,8 +172,18 @@ impl Job {
             "the trace ends when the cache is full: nothing is left to be measured"
         );
         let after = State::now(&replay, &self.figures_file)?;
+        let distances = replay.distances();
+        let within: Vec<(u64, u64)> = distances.within().collect();
+        let loads = self.loads.iter();
+        let loads = loads.map(|rate| Load::of(&services.noted, *rate, ORIGIN_S, self.seed));
         Ok(Outcome {
             mean_free_bytes: replay.mean_free_bytes(),
+            free,
+            distances: (distances.reads() > 0).then_some(ReadDistances {
+                reads: distances.reads(),
+                within,
+            }),
+            loads: loads.collect(),
             ..after.since(&before)?
         })
     }
@@ -213,6 +253,43 @@ fn read_trace(path: &Path) -> anyhow::Result<Vec<Request>> {
     Ok(requests)
 }
 
+/// What each measured request took of the disk, if that is wanted.
+struct Services {
+    is_wanted: bool,
+    counts: Counts,
+    busy: Duration,
+    noted: Vec<Service>,
+}
+
+impl Services {
+    fn new(is_wanted: bool, before: &State) -> Self {
+        Self {
+            is_wanted,
+            counts: before.counts,
+            busy: before.disk.busy,
+            noted: vec![],
+        }
+    }
+
+    /// Notes the request that was just served.
+    fn note(&mut self, counts: &Counts, figures: &mut FiguresFile) -> anyhow::Result<()> {
+        if !self.is_wanted {
+            return Ok(());
+        }
+        let (before, busy) = (
+            std::mem::replace(&mut self.counts, *counts),
+            figures.read()?.busy,
+        );
+        let took = busy - std::mem::replace(&mut self.busy, busy);
+        let is_miss = counts.memory_hits == before.memory_hits && counts.reads == before.reads;
+        self.noted.push(Service {
+            disk_ns: u64::try_from(took.as_nanos())?,
+            fetched_bytes: is_miss.then_some(counts.written_bytes - before.written_bytes),
+        });
+        Ok(())
+    }
+}
+
 struct Disk {
     figures: FiguresFile,
     /// The directory in which the layout has its files.
@@ -265,7 +342,12 @@ impl State {
             seeks: disk.seeks - disk_before.seeks,
             busy_ns: nanos(disk.busy - disk_before.busy)?,
             processor_ns: nanos(self.processor - before.processor)?,
-            mean_free_bytes: None,
+            ..Outcome::default()
         })
     }
 }
+
+/// About so many samples of free space in as many requests as are measured.
+const FREE_SAMPLES: usize = 20;
+/// How long an origin server takes: WebCoSM, Table 3.
+const ORIGIN_S: f64 = 1.0;

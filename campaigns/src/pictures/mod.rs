@@ -11,7 +11,7 @@
 //!
 //! Invariant: a figure in a picture is one that these commands print, or one that README states.
 
-mod bars;
+pub mod bars;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use serde_json::Value;
 use crate::campaign::Campaign;
 use crate::report::Report;
 use crate::root;
-use bars::{Bar, Chart, Section};
+use bars::{Bar, Chart, Frame, Section};
 
 /// Arguments of `pictures`.
 #[derive(clap::Args)]
@@ -107,6 +107,7 @@ fn memory(plan: &Value) -> Option<Chart> {
             value: bytes,
             shown: format!("{}, finds {:.0} million", megabytes(bytes), found / 1e6),
             is_ours: true,
+            mark: None,
         });
     }
     let others = MEASURED_BYTES.map(|(label, bytes)| Bar {
@@ -114,6 +115,7 @@ fn memory(plan: &Value) -> Option<Chart> {
         value: objects * bytes,
         shown: format!("{:.1} GB", objects * bytes / 1e9),
         is_ours: false,
+        mark: None,
     });
     ours.extend(others);
     Some(Chart {
@@ -128,6 +130,7 @@ fn memory(plan: &Value) -> Option<Chart> {
             heading: String::new(),
             bars: ours,
         }],
+        frame: Frame::WIDE,
     })
 }
 
@@ -152,6 +155,7 @@ fn slow_disk(rows: &[Value]) -> Option<Chart> {
             value: rate as f64,
             shown: format!("{rate} requests/s"),
             is_ours: name.starts_with("hashcache"),
+            mark: None,
         };
         Some((load.to_owned(), bar))
     };
@@ -164,6 +168,7 @@ fn slow_disk(rows: &[Value]) -> Option<Chart> {
             "with the page cache, browsers that load whole pages; medians of rounds.".to_owned(),
         ],
         sections,
+        frame: Frame::WIDE,
     };
     (!chart.sections.is_empty()).then_some(chart)
 }
@@ -204,6 +209,7 @@ fn processor_time(rows: &[Value]) -> Option<Chart> {
             value: ns / 1e3,
             shown: format!("{:.1} µs", ns / 1e3),
             is_ours: name == "hashcache",
+            mark: None,
         };
         Some((kind.to_owned(), bar))
     };
@@ -216,6 +222,7 @@ fn processor_time(rows: &[Value]) -> Option<Chart> {
             "machine with 2 cores; medians of rounds in turn. Less is better.".to_owned(),
         ],
         sections,
+        frame: Frame::WIDE,
     };
     (!chart.sections.is_empty()).then_some(chart)
 }

@@ -13,7 +13,7 @@ fn every_layout_returns_what_was_put_on_a_modelled_disk() {
     super::passed(super::campaign("layouts").args(small), least);
 }
 
-fn can_run() -> bool {
+pub fn can_run() -> bool {
     let works = |program: &str, argument: &str| {
         let mut command = Command::new(program);
         let command = command

@@ -3,6 +3,7 @@
 mod failures;
 mod layouts;
 mod members;
+mod papers;
 mod rivals;
 mod squid;
 mod transparent;

@@ -32,7 +32,8 @@ use crate::settings::Environment;
 /// Arguments of `hashcache top`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Keys: q, Esc or Ctrl-C ends. TERM, HUP and INT do, too. It also ends when the proxy has not answered for 30 seconds.
+Keys: q, Esc or Ctrl-C ends. So do the signals TERM, HUP and INT. It also ends when the proxy has
+not answered for 30 seconds.
 Exit status: 0 done, 2 failed.")]
 pub struct TopArgs {
     /// Print the figures once, as JSON

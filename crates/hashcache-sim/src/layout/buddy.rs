@@ -145,4 +145,8 @@ impl Layout for Buddy {
     fn mean_free_bytes(&self) -> Option<u64> {
         None
     }
+
+    fn slots_of(&self, _: u64) -> Option<(u64, u64)> {
+        None
+    }
 }

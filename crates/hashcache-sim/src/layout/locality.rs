@@ -143,6 +143,13 @@ impl<L: Layout> Layout for Locality<L> {
     fn mean_free_bytes(&self) -> Option<u64> {
         self.layout.mean_free_bytes()
     }
+
+    fn slots_of(&self, number: u64) -> Option<(u64, u64)> {
+        if self.waiting.contains_key(&number) {
+            return None;
+        }
+        self.layout.slots_of(number)
+    }
 }
 
 fn space_of(content: &[u8]) -> u64 {

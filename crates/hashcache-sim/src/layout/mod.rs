@@ -16,6 +16,7 @@
 //! layout keeps in memory where each object lies, and forgets everything when it is dropped.
 
 mod buddy;
+mod distances;
 mod lazy_reads;
 mod locality;
 mod object_files;
@@ -36,6 +37,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use buddy::Buddy;
+pub use distances::Distances;
 use lazy_reads::LazyReads;
 use locality::Locality;
 use object_files::ObjectFiles;
@@ -78,6 +80,10 @@ pub trait Layout {
 
     /// Mean length of a piece of free space in the one file of a stream layout; `None` for others.
     fn mean_free_bytes(&self) -> Option<u64>;
+
+    /// First and last slot of a stored object in the one file of a stream layout; `None` for
+    /// others, and while the object waits in a buffer.
+    fn slots_of(&self, number: u64) -> Option<(u64, u64)>;
 }
 
 /// Which layout.

@@ -140,6 +140,10 @@ impl Layout for ObjectFiles {
     fn mean_free_bytes(&self) -> Option<u64> {
         None
     }
+
+    fn slots_of(&self, _: u64) -> Option<(u64, u64)> {
+        None
+    }
 }
 
 const IN_TURN: u32 = 16 * 256;

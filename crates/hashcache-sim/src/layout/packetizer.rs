@@ -121,6 +121,10 @@ impl Layout for Packetizer {
     fn mean_free_bytes(&self) -> Option<u64> {
         Some(self.stream.mean_free_bytes())
     }
+
+    fn slots_of(&self, number: u64) -> Option<(u64, u64)> {
+        self.stream.slots_of(number)
+    }
 }
 
 /// A slot of padding at most, of an object that is empty.

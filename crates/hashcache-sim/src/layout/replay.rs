@@ -10,6 +10,7 @@
 use std::io;
 use std::time::Duration;
 
+use super::distances::Distances;
 use super::requests::Request;
 use super::watermarks::Watermarks;
 use super::{Kind, Layout, Object, Settings, length};
@@ -70,6 +71,7 @@ pub struct Replay<S> {
     disk: Watermarks,
     contents: Contents,
     counts: Counts,
+    distances: Distances,
     synced_at: Duration,
     unsynced_bytes: u64,
 }
@@ -91,6 +93,7 @@ impl<S: Surroundings> Replay<S> {
             disk: Watermarks::new(settings.marks),
             contents: Contents::new(settings.marks.object_max)?,
             counts: Counts::default(),
+            distances: Distances::default(),
             synced_at: Duration::ZERO,
             unsynced_bytes: 0,
         })
@@ -144,17 +147,26 @@ impl<S: Surroundings> Replay<S> {
         self.layout.mean_free_bytes()
     }
 
+    /// How far apart reads of the disk are that follow each other.
+    pub fn distances(&self) -> Distances {
+        self.distances
+    }
+
     fn operate(&mut self, operation: DiskOperation, server: u32) -> io::Result<()> {
         let Self {
             layout,
             contents,
             counts,
+            distances,
             ..
         } = self;
         match operation {
             DiskOperation::Read { object, bytes } => {
                 counts.reads += 1;
                 counts.read_bytes += bytes;
+                if let Some(slots) = layout.slots_of(object) {
+                    distances.read(slots);
+                }
                 let now = self.surroundings.now()?;
                 layout.get(object, now, &mut |number, content| {
                     contents.check(counts, number, content)

@@ -55,4 +55,8 @@ impl Layout for Stream {
     fn mean_free_bytes(&self) -> Option<u64> {
         Some(self.stream.mean_free_bytes())
     }
+
+    fn slots_of(&self, number: u64) -> Option<(u64, u64)> {
+        self.stream.slots_of(number)
+    }
 }

@@ -75,6 +75,13 @@ impl StreamFile {
         Ok(())
     }
 
+    /// First and last slot of a stored object.
+    pub fn slots_of(&self, number: u64) -> Option<(u64, u64)> {
+        let extents = &self.places.get(&number)?.extents;
+        let (first, last) = (extents.first()?, extents.last()?);
+        Some((first.start, last.start + last.slots - 1))
+    }
+
     /// Mean length of a piece of free space.
     pub fn mean_free_bytes(&self) -> u64 {
         self.space.mean_free_slots() * SLOT_BYTES

@@ -23,8 +23,10 @@ impl Bench {
 impl Draw for Bench {
     fn draw(&mut self, _client: u64) -> Drawn {
         let request = self.0.request();
+        let name = self.0.name(request.object);
         Drawn {
-            name: self.0.name(request.object),
+            // What is named as HTML would be a page of its own, not an object of its group.
+            name: name.strip_suffix(".html").unwrap_or(&name).to_owned(),
             bytes: self.0.content(request.object).len() as u64,
             group: match request.group {
                 0 => String::new(),

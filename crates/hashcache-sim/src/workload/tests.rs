@@ -138,3 +138,26 @@ fn polymix_offers_its_hits_and_says_what_may_not_be_stored() {
         stats.hit_ratio()
     );
 }
+
+#[test]
+fn a_replay_puts_the_objects_of_a_generated_page_into_one_group() {
+    let mut pages = crate::pages::Pages::default();
+    let mut groups: std::collections::HashMap<Vec<u8>, u64> = std::collections::HashMap::new();
+    let mut again = 0;
+    let mut source = Generated(Settings::new(Name::Polymix, 1, 2_000));
+    let read = source.read(&mut |request| {
+        let group = pages.group(request);
+        if !request.group.is_empty() {
+            let first = *groups.entry(request.group.to_owned()).or_insert(group);
+            assert_eq!(first, group, "{:?}", String::from_utf8_lossy(request.name));
+            again += 1;
+        }
+        ControlFlow::Continue(())
+    });
+    read.unwrap();
+    assert!(
+        again > groups.len() * 2,
+        "{again} objects of {} pages",
+        groups.len()
+    );
+}

@@ -1,0 +1,266 @@
+//! `cargo campaign papers`: draws figures of the papers again, from measurements of ours, and makes
+//! the page docs/papers/README.md (and index.html) of them.
+//!
+//! - `webcosm`, `hashcache`, `harvest`: the figures of each paper.
+//! - `figure`: what a figure is, and what was drawn; `curves` draws curves, `page` makes the pages.
+//! - `lab`: runs the commands that figures ask for and keeps what they print, in
+//!   docs/papers/results.json.
+//!
+//! Invariant: each number on the page is one that a named command prints, and a figure that was not
+//! drawn is on the page with the reason.
+
+mod curves;
+mod figure;
+mod harvest;
+mod hashcache;
+mod lab;
+mod page;
+mod webcosm;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Deserialize, Serialize};
+
+use crate::campaign::Campaign;
+use crate::root;
+use figure::Figure;
+use lab::{Lab, Results, Unavailable};
+use page::{Entry, State};
+
+/// Arguments of `papers`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Measure with small sizes: a quarter of an hour in all
+    #[arg(long)]
+    quick: bool,
+    /// Only a few figures with tiny sizes, to see that they are drawn; writes nothing to docs/
+    #[arg(long, conflicts_with_all = ["quick", "only", "redraw"])]
+    short: bool,
+    /// Measure only these figures; the others stay as they are
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Measure nothing: make pictures and pages again from the results that were kept
+    #[arg(long, conflicts_with_all = ["quick", "only"])]
+    redraw: bool,
+    /// Directory for pictures, pages and results [default: docs/papers]
+    #[arg(long, value_name = "DIRECTORY")]
+    output: Option<PathBuf>,
+}
+
+/// How large the measurements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Size {
+    Short,
+    Quick,
+    Full,
+}
+
+impl Size {
+    /// One of three values.
+    fn of<T>(self, short: T, quick: T, full: T) -> T {
+        match self {
+            Self::Short => short,
+            Self::Quick => quick,
+            Self::Full => full,
+        }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.of("short", "quick", "full"))
+    }
+}
+
+/// Measures, draws and writes.
+pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
+    let all = figures();
+    check_names(args, &all)?;
+    let directory = match &args.output {
+        Some(directory) => directory.clone(),
+        None if args.short => campaign.folder().join("papers"),
+        None => root().join("docs/papers"),
+    };
+    fs::create_dir_all(&directory)
+        .with_context(|| format!("cannot make {}", directory.display()))?;
+    let entries = draw_all(args, campaign, &all, &directory)?;
+    write(campaign, &entries, &directory)
+}
+
+/// All figures in the order of the page.
+fn figures() -> Vec<Figure> {
+    [webcosm::figures(), hashcache::figures(), harvest::figures()].concat()
+}
+
+fn check_names(args: &Args, all: &[Figure]) -> anyhow::Result<()> {
+    let known = |name: &str| all.iter().any(|figure| figure.id == name);
+    if let Some(name) = args.only.iter().find(|name| !known(name)) {
+        let names: Vec<&str> = all.iter().map(|figure| figure.id).collect();
+        bail!("no figure `{name}`; there are {}", names.join(", "));
+    }
+    Ok(())
+}
+
+fn draw_all<'a>(
+    args: &Args,
+    campaign: &mut Campaign,
+    all: &'a [Figure],
+    directory: &Path,
+) -> anyhow::Result<Vec<Entry<'a>>> {
+    let results_file = directory.join(RESULTS);
+    let size = match (args.short, args.quick) {
+        (true, _) => Size::Short,
+        (false, true) => Size::Quick,
+        (false, false) => Size::Full,
+    };
+    let is_measured = |figure: &Figure| {
+        let named = args.only.is_empty() || args.only.iter().any(|id| id == figure.id);
+        let is_short = !args.short || SHORT.contains(&figure.id);
+        named && is_short && !args.redraw
+    };
+    let bar = progress_bar(all.iter().filter(|figure| is_measured(figure)).count());
+    let mut lab = Lab::new(campaign, &bar, Results::read(&results_file)?);
+    let mut entries = vec![];
+    let mut used = BTreeSet::new();
+    let mut outcomes = vec![];
+    for figure in all {
+        let measured = is_measured(figure);
+        let drawn = if measured {
+            // A terminal has the bar.
+            if bar.is_hidden() {
+                eprintln!("papers: measuring {}", figure.id);
+            }
+            lab.measure(size);
+            Some((figure.draw)(&mut lab))
+        } else {
+            lab.redraw(figure.id).map(|()| (figure.draw)(&mut lab))
+        };
+        let state = match drawn {
+            Some(Ok(drawn)) => {
+                lab.drawn(figure.id);
+                used.extend(lab.asked().iter().cloned());
+                State::Drawn {
+                    drawn,
+                    commands: lab.asked().to_vec(),
+                    size: lab.size(),
+                }
+            }
+            Some(Err(error)) => {
+                let is_unavailable = error.is::<Unavailable>();
+                let reason = format!("{error:#}");
+                outcomes.push((figure, is_unavailable, reason.clone()));
+                State::NotDrawn(reason)
+            }
+            None => State::NotDrawn(NOT_MEASURED.to_owned()),
+        };
+        bar.inc(u64::from(measured));
+        entries.push(Entry { figure, state });
+    }
+    bar.finish_and_clear();
+    let results = lab.finish(&used).text()?;
+    fs::write(&results_file, results)
+        .with_context(|| format!("cannot write {}", results_file.display()))?;
+    for (figure, is_unavailable, reason) in outcomes {
+        if is_unavailable {
+            campaign.report.skip(figure.id, reason);
+        } else {
+            campaign.report.check(figure.id, false, reason);
+        }
+    }
+    Ok(entries)
+}
+
+/// Writes pictures and pages, and reports each figure.
+fn write(campaign: &mut Campaign, entries: &[Entry<'_>], directory: &Path) -> anyhow::Result<()> {
+    let put = |name: &str, text: &str| {
+        let path = directory.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    remove_pictures(directory)?;
+    for entry in entries {
+        let pictures = entry.pictures();
+        for (file, panel) in &pictures {
+            put(file, &panel.svg())?;
+        }
+        if let State::Drawn { drawn, .. } = &entry.state {
+            let names: Vec<&str> = pictures.iter().map(|(file, _)| file.as_str()).collect();
+            let found = format!("{}: {}", names.join(", "), drawn.found.join(" "));
+            campaign
+                .report
+                .check(entry.figure.id, !names.is_empty(), found);
+        }
+    }
+    let (markdown, html) = (page::markdown(entries), page::html(entries));
+    put("README.md", &markdown)?;
+    put("index.html", &html)?;
+    let has_all = |text: &str| {
+        let mut lacking = entries.iter().map(|entry| entry.figure);
+        lacking
+            .find(|figure| !text.contains(figure.title))
+            .map(|figure| figure.id)
+    };
+    let lacking = has_all(&markdown).or_else(|| has_all(&html));
+    campaign.report.check(
+        "the pages have every figure",
+        lacking.is_none(),
+        lacking.unwrap_or_default(),
+    );
+    Ok(())
+}
+
+/// Pictures of earlier runs, which this one may not have.
+fn remove_pictures(directory: &Path) -> anyhow::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "svg") {
+            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// A progress bar on a terminal, nothing elsewhere.
+fn progress_bar(figures: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("papers {bar:20} {pos}/{len} {elapsed} {wide_msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(figures as u64).with_style(style)
+}
+
+const RESULTS: &str = "results.json";
+const NOT_MEASURED: &str = "It has not been measured yet: `cargo campaign papers` does.";
+/// The figures of `--short`.
+const SHORT: [&str; 6] = [
+    "webcosm-table-2",
+    "webcosm-figure-7",
+    "hashcache-table-7",
+    "hashcache-figure-3",
+    "hashcache-figure-8",
+    "harvest-consistency",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_names_of_their_own_and_short_names_some_of_each_paper() {
+        let all = figures();
+        let names: BTreeSet<&str> = all.iter().map(|figure| figure.id).collect();
+        assert_eq!(names.len(), all.len());
+        for paper in figure::Paper::ALL {
+            let is_short = |figure: &&Figure| SHORT.contains(&figure.id) && figure.paper == paper;
+            assert!(all.iter().any(|figure| is_short(&figure)), "{paper}");
+        }
+        assert!(SHORT.iter().all(|name| names.contains(name)));
+    }
+}
