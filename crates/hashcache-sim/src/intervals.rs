@@ -5,7 +5,7 @@
 //! dropped and the distance is doubled. Called by `replay` and `rival`.
 //!
 //! Invariant: intervals follow each other without a gap, and their sums are the figures of the
-//! whole replay. Cost: memory for at most twice [`INTERVALS`] totals.
+//! whole replay. Cost: memory for at most twice `INTERVALS` totals.
 
 use serde::Serialize;
 
