@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
+use hashcache_testkit::{ContentOptions, ContentOrigin};
 use serde_json::Value;
 
 use crate::campaign::Campaign;
@@ -17,6 +18,15 @@ use crate::cpu::cpu_ns;
 use crate::proxy_process::ProxyCommand;
 use crate::rivals::{Kind, Log, Prepared, Server, Setup};
 use crate::server_disk::ServerDisk;
+
+/// The origin that all of them ask.
+pub fn origin() -> anyhow::Result<ContentOrigin> {
+    let origin = ContentOrigin::start_thread(ContentOptions {
+        max_age: 86_400,
+        ..ContentOptions::default()
+    })?;
+    Ok(origin)
+}
 
 /// A program, in one of its forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

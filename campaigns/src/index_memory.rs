@@ -14,12 +14,12 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use hashcache_testkit::{ContentOptions, ContentOrigin};
+use hashcache_testkit::ContentOrigin;
 use serde_json::json;
 use tokio::time::sleep;
 
 use crate::campaign::Campaign;
-use crate::contestant::{Contestant, Front, Room, Which};
+use crate::contestant::{self, Contestant, Front, Room, Which};
 use crate::object_load::ObjectLoad;
 use crate::report::{Report, Verdict};
 use crate::stopped;
@@ -62,10 +62,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
 }
 
 async fn measure_all(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
-    let origin = ContentOrigin::start_thread(ContentOptions {
-        max_age: 86_400,
-        ..ContentOptions::default()
-    })?;
+    let origin = contestant::origin()?;
     for which in Which::selected(&args.only)? {
         let name = which.name();
         if !which.is_installed() {

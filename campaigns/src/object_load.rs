@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::checked_request::Ask;
 
-/// Who asks whom for what.
+/// Requests for objects of an origin through a proxy.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectLoad<'a> {
     pub origin: &'a ContentOrigin,

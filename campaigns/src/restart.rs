@@ -18,12 +18,12 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use fastrand::Rng;
-use hashcache_testkit::{ContentOptions, ContentOrigin};
+use hashcache_testkit::ContentOrigin;
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::campaign::Campaign;
-use crate::contestant::{Contestant, Front, Room, Which};
+use crate::contestant::{self, Contestant, Front, Room, Which};
 use crate::median::median;
 use crate::object_load::{Answers, ObjectLoad};
 use crate::report::{Report, Verdict};
@@ -83,10 +83,7 @@ async fn measure_all(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()>
         "two samples and the objects of the first hit need more than {} objects",
         args.objects
     );
-    let origin = ContentOrigin::start_thread(ContentOptions {
-        max_age: 86_400,
-        ..ContentOptions::default()
-    })?;
+    let origin = contestant::origin()?;
     for which in Which::selected(&args.only)? {
         let name = which.name();
         if let Some(lack) = lack(which) {
@@ -275,8 +272,8 @@ mod tests {
             tell(which, &[run(0), run(wrong)], &mut report);
             report.finish().is_ok()
         };
-        assert!(holds(crate::contestant::OURS, 0));
-        assert!(!holds(crate::contestant::OURS, 1));
+        assert!(holds(contestant::OURS, 0));
+        assert!(!holds(contestant::OURS, 1));
         assert!(holds(Which::Rival(Kind::SquidAufs), 1));
     }
 }

@@ -1,4 +1,4 @@
-//! Runs the commands whose figures are drawn, and keeps what they print.
+//! Runs the commands that measure the figures, and keeps their output.
 //!
 //! A figure asks for the JSON of a command by its text, which is what a reader would type. So each
 //! number on the page is one that the named command prints, and a page can be made again from what

@@ -310,7 +310,7 @@ const HITS: &str = "\
 One object of each size is asked for again and again by 32 connections (hits in memory), or
 objects in turn that are five times as large as the memory for objects (hits on disk), or objects
 that nobody has asked for before (misses). Servers have one processor, the load has the other one.
-The group of each server has 1 GiB. A server whose answers have an error, or whose hits come from
+Each server is in a memory group of 1 GiB. A server whose answers have an error, or whose hits come from
 the origin, is left out. Varnish has no disk store that lasts, so it has no figure for hits on
 disk; Squid has its rock store there.
 ";

@@ -28,13 +28,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use hashcache_testkit::{ContentOptions, ContentOrigin};
+use hashcache_testkit::ContentOrigin;
 use hashcache_workload::{Shape, Sizes, Workload};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::campaign::Campaign;
-use crate::contestant::{Contestant, Front, OURS, Room, Which};
+use crate::contestant::{self, Contestant, Front, OURS, Room, Which};
 use crate::median::median;
 use crate::report::{Report, Verdict};
 use crate::rivals::Kind;
@@ -102,10 +102,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
 }
 
 async fn measure_all(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
-    let origin = ContentOrigin::start_thread(ContentOptions {
-        max_age: 86_400,
-        ..ContentOptions::default()
-    })?;
+    let origin = contestant::origin()?;
     let mut measured = 0;
     for load in Load::ALL {
         let mut medians = vec![];

@@ -11,8 +11,9 @@ mod wan;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use rustix::process::geteuid;
 use serde_json::Value;
 
 /// A command that runs a campaign.
@@ -38,6 +39,22 @@ fn passed(campaign: &mut Command, least: usize) -> Vec<Value> {
     let count = passed.len();
     assert!(count >= least, "only {count} rows passed:\n{said}");
     passed
+}
+
+/// Whether file systems can be made on loop devices, and these paths are there.
+fn can_mount(needed: &[&str]) -> bool {
+    let works = |program: &str, argument: &str| {
+        let mut command = Command::new(program);
+        let command = command
+            .arg(argument)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    geteuid().is_root()
+        && needed.iter().all(|path| Path::new(path).exists())
+        && works("losetup", "--find")
+        && works("mkfs.ext4", "-V")
 }
 
 /// Runs a campaign that lacks a program. It has to fail and say `advice`.

@@ -251,7 +251,7 @@ const PANEL_WIDTH: f64 = 300.0;
 const PANEL_HEIGHT: f64 = 170.0;
 const COLUMN_STEP: f64 = 372.0;
 const ROW_STEP: f64 = 252.0;
-/// Told apart by people who see few colours, too, with their dashes.
+/// Colours of the curves. Each curve has dashes of its own, too, for people who see few colours.
 const COLOURS: [&str; 6] = [
     "#1763b0", "#b3541e", "#2a7d4f", "#8a3ab9", "#444444", "#c2255c",
 ];

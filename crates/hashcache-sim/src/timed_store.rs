@@ -97,7 +97,7 @@ impl TimedStore {
         self.disks.start();
     }
 
-    /// Called when the client whose turn it is has its answer. Returns what the disks did for that.
+    /// Ends the current request. Returns what the disks did for it.
     pub fn answered(&mut self) -> Count {
         self.disks.answered()
     }

@@ -9,10 +9,10 @@
 //! kept (S3-FIFO, with slabs as its unit and without counts of hits). Of the streams of new
 //! records, the slab that was filled first is evicted. If more than half of its records were asked
 //! for, it moves to what is kept as it is; else those that were asked for are copied there. A
-//! record that comes back soon after it has left goes there at once. Slabs of kept records are
-//! evicted in the same way: kept records that were asked for again stay for another round. The
-//! quarter grows, to three quarters at most, while it is too small for the pages that clients are
-//! loading.
+//! record that is put or loaded again soon after its eviction is kept at once. Slabs of kept
+//! records are evicted in the same way: kept records that were asked for again stay for another
+//! round. The quarter grows, to three quarters at most, while it is too small for the pages that
+//! clients are loading.
 //!
 //! Called by `hot`, which finds the records by their keys.
 //!
