@@ -3,8 +3,6 @@
 //! Each figure has a panel, each replay a curve in every panel. Called by `hashcache sim replay
 //! --svg`.
 
-use std::fmt::Write as _;
-
 use crate::intervals::Interval;
 use crate::svg::{AXIS, Anchor, GRID, curve, document, line, words};
 
@@ -47,29 +45,24 @@ pub fn svg(title: &str, notes: &[String], replays: &[Curves<'_>]) -> String {
 struct Figure {
     title: &'static str,
     of: fn(&Interval) -> f64,
-    most: Option<f64>,
 }
 
 const FIGURES: [Figure; 4] = [
     Figure {
         title: "hits, % of requests",
         of: |it| percent(it.hits, it.requests),
-        most: Some(100.0),
     },
     Figure {
         title: "bytes of hits, % of bytes",
         of: |it| percent(it.hit_bytes, it.bytes),
-        most: Some(100.0),
     },
     Figure {
         title: "reads of the disk for each request",
         of: |it| ratio(it.reads, it.requests),
-        most: None,
     },
     Figure {
         title: "writes of the disk for each request",
         of: |it| ratio(it.writes, it.requests),
-        most: None,
     },
 ];
 
@@ -89,11 +82,7 @@ impl Figure {
     fn scale(&self, replays: &[Curves<'_>]) -> Scale {
         let intervals = replays.iter().flat_map(|replay| replay.intervals);
         let most = intervals.map(self.of).fold(0.0, f64::max);
-        let scale = Scale::up_to(most, 4);
-        match self.most {
-            Some(bound) if scale.most > bound => Scale::up_to(bound, 4),
-            _ => scale,
-        }
+        Scale::up_to(most, 4)
     }
 }
 
@@ -193,8 +182,12 @@ impl Panel<'_> {
         text
     }
 
-    /// A point in the middle of each interval.
+    /// A point in the middle of each interval; of one interval, its ends.
     fn points(&self, intervals: &[Interval]) -> Vec<(f64, f64)> {
+        if let [all] = intervals {
+            let y = self.y((self.figure.of)(all));
+            return vec![(self.x(0.0), y), (self.x(all.requests as f64), y)];
+        }
         let mut before = 0;
         let points = intervals.iter().map(|interval| {
             let middle = before as f64 + interval.requests as f64 / 2.0;
@@ -234,7 +227,7 @@ fn stroke(place: usize) -> String {
     let mut stroke = format!("stroke=\"{colour}\" stroke-width=\"1.6\"");
     // Policies that decide alike have curves on top of each other: the lower ones show through.
     if place % 2 == 1 {
-        let _ = write!(stroke, " stroke-dasharray=\"7 4\"");
+        stroke += " stroke-dasharray=\"7 4\"";
     }
     stroke
 }
@@ -251,7 +244,7 @@ const PANEL_WIDTH: f64 = 300.0;
 const PANEL_HEIGHT: f64 = 170.0;
 const COLUMN_STEP: f64 = 372.0;
 const ROW_STEP: f64 = 252.0;
-/// Colours of the curves. Each curve has dashes of its own, too, for people who see few colours.
+/// Colours of the curves; every second curve has dashes, too.
 const COLOURS: [&str; 6] = [
     "#1763b0", "#b3541e", "#2a7d4f", "#8a3ab9", "#444444", "#c2255c",
 ];

@@ -171,7 +171,7 @@ fn days(text: &str) -> Result<f64, String> {
         // Not -0.
         Ok(days.abs())
     } else {
-        Err(format!("lifetimes have 0 to {DAYS_MAX} days"))
+        Err(format!("a lifetime must be 0 to {DAYS_MAX} days"))
     }
 }
 
@@ -301,7 +301,7 @@ fn medians(found: &[Crossing]) -> Option<(f64, f64)> {
     of(|it| it.days).zip(of(|it| it.stale_share))
 }
 
-/// 2^31 seconds, the longest lifetime that the rules know ([`Seconds::MAX`]).
+/// The whole days of the longest lifetime that the rules know ([`Seconds::MAX`], 2^31 seconds).
 const DAYS_MAX: f64 = 24_855.0;
 /// Copies of objects in all caches, for which there must be memory: about 3 GB.
 const COPIES_MAX: u64 = 1 << 25;

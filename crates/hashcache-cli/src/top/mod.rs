@@ -1,6 +1,7 @@
 //! `hashcache top`: the figures of a running proxy in a terminal.
 //!
-//! Called by `main`. A thread asks the admin listener every two seconds; `screen` draws.
+//! Called by `main`. A thread asks the admin listener every two seconds; `screen` draws. Another
+//! thread waits for signals: `event::poll` never returns after the terminal is gone.
 //!
 //! Invariant: the terminal is left as it was found, also after a panic, when the proxy is gone, and
 //! when a signal asks for the end.
@@ -9,9 +10,7 @@ mod screen;
 
 use std::io::{IsTerminal as _, stdout};
 use std::net::SocketAddr;
-use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::{self, ExitCode};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +21,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use self::screen::{Shown, draw};
 use crate::admin_client::{AdminArgs, view};
@@ -83,10 +83,10 @@ pub fn run(args: &TopArgs, environment: &Environment) -> anyhow::Result<ExitCode
     }
     let shown = Shown::new(proxy.admin.to_string(), first);
     let views = ask_again(proxy)?;
-    let ends = end_of_signals()?;
+    end_with_signals()?;
     // Restores the terminal if this program panics.
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
-    let ended = watch(&mut terminal, &views, &ends, shown);
+    let ended = watch(&mut terminal, &views, shown);
     ratatui::restore();
     ended?;
     Ok(ExitCode::SUCCESS)
@@ -109,13 +109,19 @@ fn ask_again(proxy: Watched) -> anyhow::Result<Receiver<anyhow::Result<Value>>> 
     Ok(views)
 }
 
-/// Becomes true with the first signal that asks for the end.
-fn end_of_signals() -> anyhow::Result<Arc<AtomicBool>> {
-    let ends = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGHUP, SIGINT] {
-        signal_hook::flag::register(signal, Arc::clone(&ends)).context("cannot handle signals")?;
-    }
-    Ok(ends)
+/// Restores the terminal and ends the program when a signal asks for the end.
+fn end_with_signals() -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT]).context("cannot handle signals")?;
+    let waiting = move || {
+        if signals.forever().next().is_some() {
+            // Fails if the terminal is gone.
+            let _ = ratatui::try_restore();
+            process::exit(0);
+        }
+    };
+    let thread = thread::Builder::new().name("signals".to_owned());
+    thread.spawn(waiting).context("cannot start a thread")?;
+    Ok(())
 }
 
 /// # Errors
@@ -123,7 +129,6 @@ fn end_of_signals() -> anyhow::Result<Arc<AtomicBool>> {
 fn watch(
     terminal: &mut DefaultTerminal,
     views: &Receiver<anyhow::Result<Value>>,
-    ends: &AtomicBool,
     mut shown: Shown,
 ) -> anyhow::Result<()> {
     #[expect(clippy::disallowed_methods, reason = "a terminal shows the present")]
@@ -132,9 +137,6 @@ fn watch(
     loop {
         terminal.draw(|frame| draw(frame, &shown))?;
         if event::poll(KEYS)? && is_end(&event::read()?) {
-            return Ok(());
-        }
-        if ends.load(Ordering::Relaxed) {
             return Ok(());
         }
         match views.try_recv() {

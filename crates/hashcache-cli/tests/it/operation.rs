@@ -651,7 +651,10 @@ fn a_connection_that_was_made_before_a_stop_may_make_one_request() {
         other.read_exact(&mut [0; 12]).unwrap();
         let pid = i32::try_from(proxy.pid()).ok().and_then(Pid::from_raw);
         kill_process(pid.unwrap(), Signal::TERM).unwrap();
-        std::thread::sleep(Duration::from_millis(200));
+        // The listener is closed when the stop has begun.
+        while std::net::TcpStream::connect(address).is_ok() {
+            std::thread::yield_now();
+        }
         client.write_all(request.as_bytes()).unwrap();
         let mut response = String::new();
         client.read_to_string(&mut response).unwrap();

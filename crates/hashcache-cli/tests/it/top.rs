@@ -148,6 +148,20 @@ fn the_terminal_is_left_as_it_was() {
 }
 
 #[test]
+fn it_ends_when_its_terminal_is_closed() {
+    let home = Home::new();
+    let proxy = Proxy::start(&home.path().join("cache.img"), &[]).unwrap();
+    let admin = format!("--admin={}", proxy.admin());
+    let mut terminal = Terminal::run(&["top", "--config=/dev/null", &admin]);
+    terminal.wait_for("last minute");
+    let hold = File::open("/dev/null").unwrap();
+    // The thread that reads the screen has the last handle of our side, until the program ends.
+    terminal.keys = hold;
+    kill_process(Pid::from_child(&terminal.program), Signal::HUP).unwrap();
+    assert_eq!(terminal.program.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn a_proxy_that_is_gone_is_told_and_ends_it() {
     let home = Home::new();
     let mut proxy = Proxy::start(&home.path().join("cache.img"), &[]).unwrap();

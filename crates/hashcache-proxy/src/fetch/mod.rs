@@ -77,6 +77,8 @@ pub(crate) async fn fetch(
         Ok(answered) => answered,
         Err(failure) => {
             worker.metrics.fetched(failure.origin_bytes, 0);
+            // What a hop did for an earlier attempt says nothing of this one.
+            byte_count.set_free(false);
             byte_count.add(failure.origin_bytes);
             worker
                 .common

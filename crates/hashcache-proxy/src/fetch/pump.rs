@@ -57,7 +57,7 @@ pub(super) struct Transfer {
     pub(super) hash: ContentHash,
     /// Bytes received on earlier connections.
     pub(super) earlier_bytes: u64,
-    /// What `byte_count` has of those and of this connection.
+    /// Bytes of those and of this connection that are in `byte_count`.
     pub(super) received: u64,
     /// Frames received on them, bytes.
     pub(super) earlier_link_bytes: u64,
@@ -267,6 +267,8 @@ impl Transfer {
         let answered = match sent {
             Ok(answered) => answered,
             Err(failed) => {
+                // What a hop did for an earlier attempt says nothing of this one.
+                self.byte_count.set_free(false);
                 self.count_in_vain(failed.origin_bytes);
                 return None;
             }

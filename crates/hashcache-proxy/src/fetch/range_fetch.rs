@@ -113,6 +113,8 @@ pub(crate) async fn fetch_range(
         }
         Err(failed) => {
             worker.metrics.fetched(failed.origin_bytes, 0);
+            // What a hop did for an earlier attempt says nothing of this one.
+            byte_count.set_free(false);
             byte_count.add(failed.origin_bytes);
             return;
         }

@@ -317,7 +317,7 @@ impl Slowed {
 struct ForwardedBody {
     body: ResponseBody,
     byte_count: ByteCount,
-    /// What `byte_count` has of the body.
+    /// Bytes of the response that are in `byte_count`.
     received: u64,
     content: u64,
     counted: CountedBytes,

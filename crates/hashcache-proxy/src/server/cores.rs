@@ -32,7 +32,7 @@ use super::probes::{probe_line, probe_peers};
 use super::protocol::{NotServed, detect_protocol};
 use super::proxy_protocol;
 use super::site_checks::check_origins;
-use super::stage::{DRAIN_STEP, RunError, Stage, accept_while_serving, stop_for};
+use super::stage::{DRAIN_STEP, RunError, Stage, accept_while_serving, is_too_late, stop_for};
 use super::watchdog::Pulse;
 use crate::access_log::{RequestId, WorkerLog};
 use crate::client_access::ClientAccess;
@@ -249,7 +249,7 @@ impl Core {
                 tokio::select! {
                     settled = settling => settled,
                     () = allowance.given_up() => return worker.metrics.limit(Limit::HeadTime),
-                    _ = stage.wait_for(|stage| *stage == Stage::Over) => return,
+                    () = is_too_late(stage.clone()) => return,
                 }
             }
         };

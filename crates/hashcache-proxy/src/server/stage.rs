@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::time::sleep;
 use tracing::warn;
 
 use crate::link::identity::LinkIdentityError;
@@ -15,6 +16,7 @@ use crate::peer::CredentialsError;
 use crate::tls::identity::IdentityError;
 use crate::upstream::tls::AuthoritiesError;
 use crate::users::UsersError;
+use crate::wire::FIRST_REQUEST_TIME;
 
 /// The stages of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,18 +51,30 @@ pub(super) async fn accept_while_serving(
             // Out of descriptors, or a client that has already left: retrying at once would spin.
             Err(error) => {
                 warn!(%error, what, "cannot accept a connection");
-                tokio::time::sleep(DRAIN_STEP).await;
+                sleep(DRAIN_STEP).await;
             }
         }
     }
 }
 
-/// What tells a new connection that it must stop, also if the process began to drain while the
-/// connection was set up; `None` if its time is over. From then on `stage` tells of changes.
+/// Ends when a connection without a request has had its time after the drain began.
+pub(super) async fn is_too_late(mut stage: watch::Receiver<Stage>) {
+    // An error means that the server has ended.
+    if stage
+        .wait_for(|stage| *stage != Stage::Serving)
+        .await
+        .is_ok()
+    {
+        sleep(FIRST_REQUEST_TIME).await;
+    }
+}
+
+/// The channel that stops a new connection; already set if the drain has begun. `None` after the
+/// drain time. From then on `stage` tells of changes.
 pub(super) fn stop_for(
     stage: &mut watch::Receiver<Stage>,
 ) -> Option<(watch::Sender<bool>, watch::Receiver<bool>)> {
-    // A `wait_for` of the caller may have seen the drain begin, and `changed` tells it only once.
+    // `changed` does not report what the caller has seen already.
     match *stage.borrow_and_update() {
         Stage::Serving => Some(watch::channel(false)),
         Stage::Draining => Some(watch::channel(true)),

@@ -51,5 +51,5 @@ pub(crate) use memory_hit::{
 pub(crate) use protocol::{
     HTTP_2_BYTES, INTERCEPTED_BYTES, Protocol, TLS_BYTES, handshake, link_handshake,
 };
-pub(crate) use serve::serve_connection;
+pub(crate) use serve::{FIRST_REQUEST_TIME, serve_connection};
 pub(crate) use socket::Socket;

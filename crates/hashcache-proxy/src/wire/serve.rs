@@ -486,7 +486,7 @@ pub(super) const PARK_AFTER: Duration = Duration::from_secs(2);
 const ACTIVE_BYTES: usize = 28 << 10;
 /// How long a new connection may take to begin its first request when the server stops: some round
 /// trips of a slow line.
-const FIRST_REQUEST_TIME: Duration = Duration::from_secs(1);
+pub(crate) const FIRST_REQUEST_TIME: Duration = Duration::from_secs(1);
 
 /// The response when there is no memory for hyper.
 const NO_MEMORY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\
