@@ -128,7 +128,7 @@ enum Command {
     Restart(restart::Args),
     /// Measure the memory that a stored object takes, ours and those of other caches
     IndexMemory(index_memory::Args),
-    /// Measure all of this beside other caches, and write docs/RIVALS.md
+    /// Measure all of this beside other caches; the full form writes docs/RIVALS.md
     Rivals(rivals_page::Args),
     /// Compare reads and writes of a device with those of fio
     DeviceSpeed(device_speed::Args),

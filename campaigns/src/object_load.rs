@@ -38,9 +38,9 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Of 1000 requests.
+    /// Right answers that did not come from the origin, of 1000 requests.
     pub fn hits_per_mille(&self) -> u64 {
-        self.requests.saturating_sub(self.missed) * 1000 / self.requests.max(1)
+        self.requests.saturating_sub(self.missed + self.wrong) * 1000 / self.requests.max(1)
     }
 }
 
@@ -181,7 +181,7 @@ mod tests {
         let other = ContentOrigin::start(options).await.unwrap();
         let answers = load.ask(other.address(), vec![1, 2]).await.unwrap();
         assert_eq!((answers.missed, answers.wrong), (0, 2));
-        assert_eq!(answers.hits_per_mille(), 1000);
+        assert_eq!(answers.hits_per_mille(), 0);
         assert!(answers.first_wrong.unwrap().contains("wrong byte"));
     }
 }

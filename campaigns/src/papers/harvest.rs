@@ -54,9 +54,11 @@ fn figure_8(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
             Spread::one(figure("bytes")? / 1e6),
         ));
     }
+    ensure!(points.len() >= 4, "too few samples");
     let half = &points[points.len() / 2..];
     let (first, last) = (half[0], half[half.len() - 1]);
     let each = (last.1.median - first.1.median) * 1e6 / ((last.0 - first.0) * 1000.0);
+    let most = points.iter().map(|it| it.1.median).fold(0.0, f64::max);
     let paper = points.iter().map(|(thousands, _)| {
         let megabytes = 20.0 + thousands * 0.75;
         (*thousands, Spread::one(megabytes))
@@ -67,7 +69,8 @@ fn figure_8(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
         is_dashed: true,
     };
     let found = vec![format!(
-        "With {} MiB allowed, the proxy has {:.1} MB when {} objects are stored. In the second \
+        "With {} MiB allowed, the proxy has {:.1} MB when {} objects are stored, and {most:.1} MB \
+         at most: stacks and the program's own data come on top of what is allowed. In the second \
          half of the run its memory changes by {} bytes for each object.",
         MEMORY_MIB,
         last.1.median,

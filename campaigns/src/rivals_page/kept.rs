@@ -169,9 +169,9 @@ impl<'a> Row<'a> {
         Some((*all.iter().min()?, *all.iter().max()?))
     }
 
-    /// Wrong answers, and missing or cut ones. `cpu` ends a server's part at the first of them.
-    pub fn wrong(&self) -> u64 {
+    /// Wrong answers, and missing or cut ones; `None` where they were not counted, as by `cpu`.
+    pub fn wrong(&self) -> Option<u64> {
         let count = |name: &str| self.figures[name].as_u64();
-        count("wrong").or(count("faults")).unwrap_or_default()
+        count("wrong").or(count("faults"))
     }
 }

@@ -88,7 +88,7 @@ pub fn today() -> String {
     words.get(1..4).unwrap_or_default().join(" ")
 }
 
-/// Which crates the proxy was built from.
+/// From which files the proxy and the campaigns were built.
 #[derive(Clone, Debug)]
 pub struct Version {
     pub text: String,
@@ -97,13 +97,22 @@ pub struct Version {
 }
 
 impl Version {
-    /// The hash of the tree of `crates`: a commit that changes only documents or campaigns leaves
-    /// it as it was.
-    pub fn of_crates() -> Self {
-        let tree = said("git", &["rev-parse", "--short=12", "HEAD:crates"]);
+    /// The hashes of `crates` and of the campaigns: a commit that changes only documents leaves
+    /// them as they were.
+    pub fn of_sources() -> Self {
+        let of = |path: &str| said("git", &["rev-parse", "--short=12", path]);
+        let both = of("HEAD:crates").zip(of("HEAD:campaigns/src"));
+        let tree = both.map(|(crates, campaigns)| format!("{crates} {campaigns}"));
         let changed = said(
             "git",
-            &["status", "--porcelain", "--", "crates", "Cargo.lock"],
+            &[
+                "status",
+                "--porcelain",
+                "--",
+                "crates",
+                "campaigns",
+                "Cargo.lock",
+            ],
         );
         match tree {
             Some(tree) if changed.is_none() => Self {

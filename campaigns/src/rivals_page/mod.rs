@@ -1,4 +1,4 @@
-//! `cargo campaign rivals`: all measurements beside other caches in one run, and docs/RIVALS.md.
+//! `cargo campaign rivals`: all measurements beside other caches, and docs/RIVALS.md.
 //!
 //! Each part is another campaign (`cpu`, `slow-disk`, `restart`, `index-memory`), which this one
 //! starts in a process of its own. Its report is kept, so that the page can be written again
@@ -17,8 +17,8 @@ mod page;
 mod parts;
 mod tables;
 
-use std::fs;
 use std::path::PathBuf;
+use std::{fs, io};
 
 use anyhow::Context as _;
 use rustix::process::geteuid;
@@ -82,7 +82,7 @@ pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
         }
     };
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let version = Version::of_crates();
+    let version = Version::of_sources();
     let mut all = vec![];
     for part in form.parts() {
         let mut kept = None;
@@ -106,10 +106,13 @@ pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
         all.push((part, Ok(kept)));
     }
     let file = match form {
-        Form::Short => campaign.folder().join("RIVALS.md"),
-        Form::Quick | Form::Full => root().join("docs/RIVALS.md"),
+        Form::Short | Form::Quick => folder.join("RIVALS.md"),
+        Form::Full => root().join("docs/RIVALS.md"),
     };
-    let before = fs::read_to_string(&file).unwrap_or_default();
+    let before = match fs::read_to_string(&file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        before => before.with_context(|| format!("cannot read {}", file.display()))?,
+    };
     let programs = machine::programs();
     let text = Page {
         form,
@@ -130,7 +133,7 @@ pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
 /// A row for a part: it has figures of ours, and none of ours gave a wrong answer.
 fn tell(part: Part, kept: &Kept, when: &str, campaign: &mut Campaign) {
     let of = |is_ours: bool| kept.rows().filter(move |row| row.is_ours() == is_ours);
-    let wrong = |is_ours| of(is_ours).map(|row| row.wrong()).sum::<u64>();
+    let wrong = |is_ours| of(is_ours).map(|row| row.wrong().unwrap_or(0)).sum::<u64>();
     let measured = |is_ours| of(is_ours).filter(|row| row.has_figures()).count();
     let mut detail = format!(
         "{when}: {} rows of ours, {} of rivals; wrong answers: {} and {}",

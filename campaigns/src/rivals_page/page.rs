@@ -67,7 +67,15 @@ impl Page<'_> {
                 kept.text("version").to_owned(),
             ]);
         }
-        let mut text = table(&["part", "command", "measured", "tree of `crates`"], &lines);
+        let mut text = table(
+            &[
+                "part",
+                "command",
+                "measured",
+                "trees of `crates` and `campaigns/src`",
+            ],
+            &lines,
+        );
         let machines = self.parts.iter().filter_map(|(_, kept)| kept.as_ref().ok());
         let mut machines: Vec<&str> = machines.map(|kept| kept.text("machine")).collect();
         machines.dedup();
@@ -130,7 +138,8 @@ fn disk(kept: &Kept) -> String {
                 thousandths(figure("reads_per_mille")),
                 figure("read_kib").to_string(),
                 thousandths(figure("writes_per_mille")),
-                row.wrong().to_string(),
+                row.wrong()
+                    .map_or_else(|| "-".to_owned(), |count| count.to_string()),
             ]
         })
         .collect();
@@ -166,7 +175,8 @@ fn restart(kept: &Kept) -> String {
                 share(&row, "hits_before_per_mille"),
                 share(&row, "hits_at_once_per_mille"),
                 share(&row, "hits_later_per_mille"),
-                row.wrong().to_string(),
+                row.wrong()
+                    .map_or_else(|| "-".to_owned(), |count| count.to_string()),
             ]
         })
         .collect();
@@ -224,7 +234,8 @@ fn index_memory(kept: &Kept) -> String {
                 tenths(figure("reserved_tenths_of_bytes_each")),
                 own(&row).map_or_else(|| "-".to_owned(), tenths),
                 thousandths(figure("hits_per_mille_min")),
-                row.wrong().to_string(),
+                row.wrong()
+                    .map_or_else(|| "-".to_owned(), |count| count.to_string()),
             ]
         })
         .collect();
@@ -297,8 +308,8 @@ const HEAD: &str = "\
 # HashCache beside other caches
 
 Written by `cargo campaign rivals`, which measures HashCache and Debian's Squid, nginx, Varnish
-and Traffic Server in one run on one machine. Every cache has a file system of its own on a loop
-device and is in a memory group of equal size. The rivals have the configurations of
+and Traffic Server on one machine, on the days named below. Every cache has a file system of its own
+on a loop device and is in a memory group of equal size. The rivals have the configurations of
 `campaigns/src/rivals/configuration.rs`, where a comment says why. Figures are medians of the
 rounds, with the least and the largest, and \"×\" says how many times the figure of HashCache (of
 its first line) that is. Each sentence below a table is computed from its figures; a program that
@@ -308,10 +319,11 @@ was not measured is named with the reason. The last section is written by hand.
 
 const HITS: &str = "\
 One object of each size is asked for again and again by 32 connections (hits in memory), or
-objects in turn that are five times as large as the memory for objects (hits on disk), or objects
-that nobody has asked for before (misses). Servers have one processor, the load has the other one.
-Each server is in a memory group of 1 GiB. A server whose answers have an error, or whose hits come from
-the origin, is left out. Varnish has no disk store that lasts, so it has no figure for hits on
+objects in turn that are more than four times as large as the memory for objects (hits on disk),
+or objects that nobody has asked for before (misses). Servers have one processor, the load has the
+other one. Each server is in a memory group of 1 GiB, so the page cache has the files of the others,
+while ours reads its disk. A server whose answers have an error, or whose hits come from the origin,
+is left out. Varnish has no disk store that lasts, so it has no figure for hits on
 disk; Squid has its rock store there.
 ";
 
@@ -413,6 +425,6 @@ mod tests {
         assert!(text.contains("| nginx, threads | 5 | no hit | 1.000 | 0.000 | 0.000 | 0 |"));
         assert!(text.contains("nginx, threads lost 1.000 of its objects"));
         assert!(text.contains("HashCache has no figure"));
-        assert!(text.contains("Wrong answers: none"));
+        assert!(text.contains("Wrong answers of the servers in the table: none"));
     }
 }

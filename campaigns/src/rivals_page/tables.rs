@@ -175,12 +175,12 @@ fn compared((own, form): (i64, &str), (best, rival): (i64, &str), figure: Figure
         return format!("{form} has {own}, the best rival, {rival}, {best}: {name}.");
     }
     let factor = times(own, best);
-    let percent = own * 100 / best;
+    let (is_less, is_more) = (own * 100 < best * 95, own * 100 > best * 105);
     let is_better = match figure.better {
-        Better::Less => percent < 95,
-        Better::More => percent > 105,
+        Better::Less => is_less,
+        Better::More => is_more,
     };
-    if (95..=105).contains(&percent) {
+    if !is_less && !is_more {
         format!(
             "{form} and the best rival, {rival}, differ by at most 5 % ({name}: {factor} times)."
         )
@@ -207,18 +207,19 @@ pub fn skipped(kept: &Kept) -> String {
 
 /// Wrong answers of each server that gave any.
 pub fn wrong(kept: &Kept) -> String {
-    let wrong = kept.rows().filter(|row| row.wrong() > 0);
+    let counts: Vec<(&str, u64)> = kept
+        .rows()
+        .filter_map(|row| Some((row.what, row.wrong()?)))
+        .collect();
+    if counts.is_empty() {
+        return "- Answers were checked before the rounds only.\n".to_owned();
+    }
+    let wrong = counts.iter().filter(|(_, count)| *count > 0);
     let lines: String = wrong
-        .map(|row| {
-            format!(
-                "- {}: {} wrong, cut or missing answers.\n",
-                row.what,
-                row.wrong()
-            )
-        })
+        .map(|(what, count)| format!("- {what}: {count} wrong, cut or missing answers.\n"))
         .collect();
     if lines.is_empty() {
-        return "- Wrong answers: none.\n".to_owned();
+        return "- Wrong answers of the servers in the table: none.\n".to_owned();
     }
     lines
 }

@@ -326,6 +326,7 @@ impl Round {
         let engine_reads = after.engine_reads.zip(before.engine_reads);
         let engine_reads = engine_reads.map_or(0, |(after, before)| after - before);
         let of_thousand = |count: u64| count * 1000 / requests;
+        let cpu_ns = after.cpu_ns.checked_sub(before.cpu_ns);
         Ok(Self {
             per_second: requests * 1000 / millis.max(1),
             hits: of_thousand(requests.saturating_sub(missed)),
@@ -335,7 +336,7 @@ impl Round {
             read_kib: (disk.read_bytes >> 10) / disk.reads.max(1),
             visit_reads: disk.reads * 1000 / visits.max(1),
             visit_engine_reads: engine_reads * 1000 / visits.max(1),
-            cpu_ns: after.cpu_ns.saturating_sub(before.cpu_ns) / requests,
+            cpu_ns: cpu_ns.context("a process of it has ended")? / requests,
         })
     }
 }

@@ -1,8 +1,8 @@
 //! Sizes and times as people write them: `64MiB`, `1GB`, `5m`, `250ms`; shares in per cent.
 //!
-//! Called by `settings::keys` in both directions, by `report` and `top`. Invariant: what `show_size`
-//! and `show_time` print, `parse_size` and `parse_time` read back as the same number, so the output
-//! of `config show` is a configuration file.
+//! Called by `settings::keys` in both directions, by `report` and `top`. Invariant: what
+//! `show_size` and `show_time` print, `parse_size` and `parse_time` read back as the same number,
+//! so the output of `config show` is a configuration file.
 
 use std::time::Duration;
 

@@ -109,7 +109,12 @@ pub fn figure_7(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
     );
     let mut points = vec![];
     for kib in thresholds {
-        let runs = Runs::of(lab, Kind::Buddy, &format!("--threshold {kib}"))?;
+        // The default: the run of Table 2.
+        let flag = match kib {
+            128 => String::new(),
+            _ => format!("--threshold {kib}"),
+        };
+        let runs = Runs::of(lab, Kind::Buddy, &flag)?;
         points.push((*kib as f64, runs.seconds_for(MILLION)?));
     }
     let at = |kib: f64| {

@@ -34,16 +34,12 @@ pub fn figure_18(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
 
 pub fn figure_19(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
     let mut curves = by_load(lab, "response_ms", 1e-3)?;
-    let within = |curve: &Curve| most_load(curve, |_, seconds| seconds < 1.0);
-    let (squid, foxy_load) = (within(&curves[0]), within(&curves[1]));
-    let times = if squid > 0.0 {
-        format!("{:.1} times as many", foxy_load / squid)
-    } else {
-        "so no factor can be given".to_owned()
-    };
+    let of = |n: usize| load_of_a_second(&curves[n]).context("no load takes a second");
+    let (squid, foxy_load) = (of(0)?, of(1)?);
     let found = format!(
-        "With responses in less than a second on average, SQUID serves {squid:.0} requests/s and \
-         Foxy {foxy_load:.0}: {times} (almost 7 times in the paper)."
+        "Responses take a second on average at {squid:.0} requests/s with SQUID and at \
+         {foxy_load:.0} with Foxy, {:.1} times as many (almost 7 times in the paper).",
+        foxy_load / squid
     );
     // Beyond that the times say only how long the run was.
     for curve in &mut curves {
@@ -125,6 +121,18 @@ fn foxy(lab: &Lab<'_>, found: Vec<String>, reasons: &str, panel: Panel) -> Drawn
 fn most_load(curve: &Curve, keeps_up: impl Fn(f64, f64) -> bool) -> f64 {
     let kept = curve.points.iter().filter(|(x, y)| keeps_up(*x, y.median));
     kept.map(|(x, _)| *x).fold(0.0, f64::max)
+}
+
+/// The load at which responses take a second, between the two loads that were measured around it.
+fn load_of_a_second(curve: &Curve) -> Option<f64> {
+    let points = curve
+        .points
+        .iter()
+        .map(|(load, seconds)| (*load, seconds.median));
+    let points: Vec<(f64, f64)> = points.collect();
+    let crossing = points.windows(2).find(|two| two[1].1 >= 1.0)?;
+    let ((low, fast), (high, slow)) = (crossing[0], crossing[1]);
+    Some(low + (high - low) * ((1.0 - fast) / (slow - fast)).clamp(0.0, 1.0))
 }
 
 fn by_load_panel(title: &str, curves: Vec<Curve>) -> Panel {
