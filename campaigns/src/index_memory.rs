@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use hashcache_testkit::ContentOrigin;
 use serde_json::json;
 use tokio::time::sleep;
@@ -152,9 +152,12 @@ fn memory(contestant: &Contestant) -> anyhow::Result<(u64, Option<u64>)> {
     let Some(engine) = contestant.engine()? else {
         return Ok((all, None));
     };
-    let count = |name: &str| engine[name].as_u64().unwrap_or_default();
-    let objects = count("hot_bytes") + count("pending_bytes");
-    Ok((all.saturating_sub(objects), Some(count("index_bytes"))))
+    let count = |name: &str| {
+        let count = engine[name].as_u64();
+        count.with_context(|| format!("/stats has no engine.{name}"))
+    };
+    let objects = count("hot_bytes")? + count("pending_bytes")?;
+    Ok((all.saturating_sub(objects), Some(count("index_bytes")?)))
 }
 
 /// Bytes for each object, in tenths; the median of the runs. Noise can make it less than nothing.

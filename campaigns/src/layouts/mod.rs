@@ -33,6 +33,7 @@ use crate::loop_mount;
 use crate::median::{median, median_f64};
 use crate::report::Verdict;
 use disk::{Disk, FileSystem};
+use queue::Load;
 pub use replay::ReplayLayout;
 use replay::{Job, Outcome, Workload};
 
@@ -339,7 +340,24 @@ impl Circumstances<'_> {
         campaign
             .report
             .figures(what, Verdict::Told, detail, figures);
+        self.tell_loads(campaign, kind, outcomes);
         rate
+    }
+
+    /// Reports the medians of what clients notice at each rate of requests.
+    fn tell_loads(&self, campaign: &mut Campaign, kind: Kind, outcomes: &[Outcome]) {
+        let loads = outcomes.first().map_or(&[][..], |outcome| &outcome.loads);
+        for (n, load) in loads.iter().enumerate() {
+            let of = |figure: fn(&Load) -> f64| median_f64(outcomes, |it| figure(&it.loads[n]));
+            let what = format!("{}: {kind}, {:.0} requests/s", self.name(), load.offered);
+            let detail = format!(
+                "{:.0} answered a second, in {:.0} ms on average; {:.0} kB/s from origin servers",
+                of(|load| load.throughput),
+                of(|load| load.response_ms),
+                of(|load| load.fetched_bytes_per_s) / 1e3,
+            );
+            campaign.report.tell(what, detail);
+        }
     }
 
     /// The order of Table 2, and that the best layout serves ten times as much as `SQUID`.

@@ -162,8 +162,9 @@ impl Job {
         let mut services = Services::new(!self.loads.is_empty(), &before);
         let mut figures = FiguresFile::open(&self.figures_file)?;
         for request in requests.take(self.measured) {
+            let bytes = request.bytes;
             replay.request(request)?;
-            services.note(&replay.counts(), &mut figures)?;
+            services.note(bytes, &replay.counts(), &mut figures)?;
             sample(&replay);
         }
         replay.finish()?;
@@ -271,8 +272,13 @@ impl Services {
         }
     }
 
-    /// Notes the request that was just served.
-    fn note(&mut self, counts: &Counts, figures: &mut FiguresFile) -> anyhow::Result<()> {
+    /// Notes the request that was just served, for so many bytes.
+    fn note(
+        &mut self,
+        bytes: u64,
+        counts: &Counts,
+        figures: &mut FiguresFile,
+    ) -> anyhow::Result<()> {
         if !self.is_wanted {
             return Ok(());
         }
@@ -284,7 +290,7 @@ impl Services {
         let is_miss = counts.memory_hits == before.memory_hits && counts.reads == before.reads;
         self.noted.push(Service {
             disk_ns: u64::try_from(took.as_nanos())?,
-            fetched_bytes: is_miss.then_some(counts.written_bytes - before.written_bytes),
+            fetched_bytes: is_miss.then_some(bytes),
         });
         Ok(())
     }

@@ -123,6 +123,11 @@ impl<'a> Lab<'a> {
         self.results.figures.insert(figure.to_owned(), self.size);
     }
 
+    /// What was measured until now, and what was kept before.
+    pub fn results(&self) -> &Results {
+        &self.results
+    }
+
     /// The results, without what none of `used` needs.
     pub fn finish(mut self, used: &BTreeSet<String>) -> Results {
         self.results
@@ -204,8 +209,11 @@ impl<'a> Lab<'a> {
             bail!("`{command}`: {}", output.status);
         }
         let printed = serde_json::from_slice(&output.stdout);
-        let printed: Value =
-            printed.with_context(|| format!("`{command}` printed no JSON: {}", output.status))?;
+        let printed: Value = printed.with_context(|| {
+            let told = String::from_utf8_lossy(&output.stderr);
+            let last = told.lines().last().unwrap_or_default();
+            format!("`{command}` printed no JSON: {}: {last}", output.status)
+        })?;
         if is_campaign {
             rows_of(printed)
         } else {
@@ -222,9 +230,9 @@ impl<'a> Lab<'a> {
             bail!("`{command}` is not one of ours");
         };
         program.args(rest.split(' ').map(OsString::from));
-        // The rows of a campaign, which are in the JSON as well.
+        // The rows of a campaign, which are in the JSON as well, and why it failed.
         if command.starts_with(CAMPAIGN) {
-            program.stderr(Stdio::null());
+            program.stderr(Stdio::piped());
         }
         Ok(program)
     }

@@ -6,8 +6,8 @@
 //! - `lab`: runs the commands that figures ask for and keeps what they print, in
 //!   docs/papers/results.json.
 //!
-//! Invariant: each number on the page is one that a named command prints, and a figure that was not
-//! drawn is on the page with the reason.
+//! Invariant: each number on the page is one that a named command prints, or is calculated from
+//! such numbers, and a figure that was not drawn is on the page with the reason.
 
 mod curves;
 mod figure;
@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long)]
     quick: bool,
     /// Only a few figures with tiny sizes, to see that they are drawn; writes nothing to docs/
-    #[arg(long, conflicts_with_all = ["quick", "only", "redraw"])]
+    #[arg(long, conflicts_with_all = ["quick", "redraw"])]
     short: bool,
     /// Measure only these figures; the others stay as they are
     #[arg(long, value_name = "ID", value_delimiter = ',')]
@@ -121,9 +121,11 @@ fn draw_all<'a>(
         (false, false) => Size::Full,
     };
     let is_measured = |figure: &Figure| {
-        let named = args.only.is_empty() || args.only.iter().any(|id| id == figure.id);
-        let is_short = !args.short || SHORT.contains(&figure.id);
-        named && is_short && !args.redraw
+        let is_wanted = match args.only.as_slice() {
+            [] => !args.short || SHORT.contains(&figure.id),
+            named => named.iter().any(|id| id == figure.id),
+        };
+        is_wanted && !args.redraw
     };
     let bar = progress_bar(all.iter().filter(|figure| is_measured(figure)).count());
     let mut lab = Lab::new(campaign, &bar, Results::read(&results_file)?);
@@ -137,7 +139,11 @@ fn draw_all<'a>(
         }
         lab.measure(size);
         match (figure.draw)(&mut lab) {
-            Ok(_) => lab.drawn(figure.id),
+            Ok(_) => {
+                lab.drawn(figure.id);
+                // A run of hours that is interrupted loses one figure.
+                write_results(&results_file, lab.results())?;
+            }
             Err(error) => outcomes.push((figure, error.is::<Unavailable>(), format!("{error:#}"))),
         }
         bar.inc(1);
@@ -171,9 +177,7 @@ fn draw_all<'a>(
         entries.push(Entry { figure, state });
     }
     bar.finish_and_clear();
-    let results = lab.finish(&used).text()?;
-    fs::write(&results_file, results)
-        .with_context(|| format!("cannot write {}", results_file.display()))?;
+    write_results(&results_file, &lab.finish(&used))?;
     for (figure, is_unavailable, reason) in outcomes {
         if is_unavailable {
             campaign.report.skip(figure.id, reason);
@@ -182,6 +186,10 @@ fn draw_all<'a>(
         }
     }
     Ok(entries)
+}
+
+fn write_results(path: &Path, results: &Results) -> anyhow::Result<()> {
+    fs::write(path, results.text()?).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Writes pictures and pages, and reports each figure.

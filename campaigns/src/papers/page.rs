@@ -210,9 +210,12 @@ impl Panel {
             row
         };
         let every = places.len().div_ceil(ROWS_MAX).max(1);
+        let last = places.len().saturating_sub(1);
+        let shown = places.iter().enumerate();
+        let shown = shown.filter(|(n, _)| n % every == 0 || *n == last);
         Table {
             head,
-            rows: places.iter().step_by(every).map(row).collect(),
+            rows: shown.map(|(_, x)| row(x)).collect(),
         }
     }
 }
@@ -289,12 +292,13 @@ fn wrapped(text: &str) -> String {
 }
 
 const COLUMNS_MAX: usize = 140;
-/// A table has no more rows; longer curves are in the picture.
-const ROWS_MAX: usize = 16;
+/// Of longer curves a table has every second point, or fewer, and the last one.
+const ROWS_MAX: usize = 20;
 
 const INTRODUCTION: &str = "\
-Made by `cargo campaign papers`. Each number is one that a command below it prints; several runs \
-have their median, the least and the largest. A disk is a model of the papers' disks, unless it \
+Made by `cargo campaign papers`. Each number is one that a command below it prints, or is \
+calculated from such numbers; several runs have their median, the least and the largest. \
+A disk is a model of the papers' disks, unless it \
 says otherwise. The size of a measurement (`quick` or `full`) is in brackets. `cargo campaign \
 papers --redraw` makes the page again from `results.json`.";
 

@@ -1,9 +1,10 @@
 //! Caches of others in front of an origin, started for one run and removed after it.
 //!
-//! `cpu` and `slow_disk` compare the proxy with them; `configuration` has their settings. Each has
-//! one thread for requests, as far as it can be told to. Invariant: signals go only to processes
-//! that were started here, and all files that these leave are in the directory of the run. Of the
-//! machine's configuration, Traffic Server reads a copy of the files that are not written here.
+//! `cpu`, `slow_disk`, `restart` and `index_memory` compare the proxy with them; `configuration`
+//! has their settings. Each has one thread for requests, as far as it can be told to. Invariant:
+//! signals go only to processes that were started here, and all files that these leave are in the
+//! directory of the run. Of the machine's configuration, Traffic Server reads a copy of the files
+//! that are not written here.
 
 mod configuration;
 

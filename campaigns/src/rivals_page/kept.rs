@@ -18,7 +18,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// The kept report of this part, if it has the same command and version.
+    /// The kept report of this part, if it has the same command, version and rivals.
     pub fn read(
         folder: &Path,
         part: Part,
@@ -33,6 +33,7 @@ impl Kept {
             .with_context(|| format!("{} is no report; delete it", file.display()))?;
         let is_same = value["version"] == json!(version.text)
             && value["command"] == json!(part.words(form))
+            && value["programs"] == programs()
             && version.is_committed;
         Ok(is_same.then_some(Self { value }))
     }
@@ -70,7 +71,7 @@ impl Kept {
             "version": version.text,
             "measured": machine::today(),
             "machine": machine::machine(),
-            "programs": machine::programs().map(|it| json!([it.name, it.version])),
+            "programs": programs(),
             "report": report,
         });
         let file = folder.join(file_name(part, form));
@@ -110,6 +111,11 @@ impl Kept {
     pub fn of(value: Value) -> Self {
         Self { value }
     }
+}
+
+/// The rivals with their versions.
+fn programs() -> Value {
+    json!(machine::programs().map(|it| json!([it.name, it.version])))
 }
 
 fn file_name(part: Part, form: Form) -> String {
@@ -162,11 +168,17 @@ impl<'a> Row<'a> {
         self.figures[name].as_i64()
     }
 
-    /// Least and largest of the rounds.
+    /// Least and largest of the rounds that have a figure.
     pub fn range(&self, name: &str) -> Option<(i64, i64)> {
         let all = self.figures[name].as_array()?.iter();
         let all: Vec<i64> = all.filter_map(Value::as_i64).collect();
         Some((*all.iter().min()?, *all.iter().max()?))
+    }
+
+    /// How many rounds have no figure, and how many there are.
+    pub fn without(&self, name: &str) -> (usize, usize) {
+        let all = self.figures[name].as_array().map_or(&[][..], Vec::as_slice);
+        (all.iter().filter(|it| it.is_null()).count(), all.len())
     }
 
     /// Wrong answers, and missing or cut ones; `None` where they were not counted, as by `cpu`.

@@ -2,8 +2,8 @@
 //!
 //! Each part is another campaign (`cpu`, `slow-disk`, `restart`, `index-memory`), which this one
 //! starts in a process of its own. Its report is kept, so that the page can be written again
-//! without measuring: a kept report counts if it has the same command and the same version of the
-//! crates.
+//! without measuring: a kept report counts if it has the same command, the same version of the
+//! crates and the same rivals.
 //!
 //! `parts` says which commands, `kept` keeps their reports, `machine` says what they ran on, `page`
 //! writes the page from `tables`.
@@ -27,7 +27,7 @@ use crate::campaign::Campaign;
 use crate::report::Verdict;
 use crate::root;
 use kept::Kept;
-use machine::Version;
+use machine::{Program, Version};
 use page::Page;
 use parts::{Form, Part};
 
@@ -74,7 +74,7 @@ pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     let form = args.form();
     let folder = match (&args.reports, form) {
         (Some(folder), _) => folder.clone(),
-        // What tests have left is nothing to go by.
+        // Reports that tests left are not used.
         (None, Form::Short) => campaign.folder().join("reports"),
         (None, _) => {
             let program = std::env::current_exe()?;
@@ -121,13 +121,35 @@ pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     }
     .text(&before);
     fs::write(&file, &text).with_context(|| format!("cannot write {}", file.display()))?;
-    let unnamed = programs.iter().filter(|it| !text.contains(it.name)).count();
-    campaign.report.check(
-        "the page names every rival",
-        unnamed == 0,
-        file.display().to_string(),
-    );
+    campaign.report.tell("page", file.display().to_string());
+    if args.only.is_empty() {
+        check_rivals(&programs, &all, campaign);
+    }
     Ok(())
+}
+
+/// A row: each rival that is installed was measured in some part.
+fn check_rivals(
+    programs: &[Program],
+    parts: &[(Part, Result<Kept, String>)],
+    campaign: &mut Campaign,
+) {
+    let kept = || parts.iter().filter_map(|(_, kept)| kept.as_ref().ok());
+    let is_measured = |name: &str| {
+        let mut rows = kept().flat_map(Kept::rows);
+        rows.any(|row| row.has_figures() && row.server.starts_with(name))
+    };
+    let installed = || programs.iter().filter(|it| it.version.is_some());
+    let missing: Vec<&str> = installed()
+        .map(|it| it.name)
+        .filter(|name| !is_measured(name))
+        .collect();
+    let detail = match missing.as_slice() {
+        [] => format!("{} of {}", installed().count(), programs.len()),
+        names => format!("no figure of {}", names.join(", ")),
+    };
+    let what = "every installed rival is measured";
+    campaign.report.check(what, missing.is_empty(), detail);
 }
 
 /// A row for a part: it has figures of ours, and none of ours gave a wrong answer.

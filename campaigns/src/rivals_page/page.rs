@@ -160,18 +160,24 @@ fn restart(kept: &Kept) -> String {
     let share = |row: &Row<'_>, key| thousandths(row.figure(key).unwrap_or_default());
     let lines: Vec<Vec<String>> = measured()
         .map(|row| {
-            let first = match row.figure("first_hit_ms") {
-                Some(ms) => ms.to_string(),
-                None => "no hit".to_owned(),
-            };
-            let range = match row.range("runs_first_hit_ms") {
+            let range = match row.range(FIRST_HIT.rounds) {
                 Some((least, most)) if least != most => format!(" ({least} to {most})"),
                 _ => String::new(),
+            };
+            let median = row.figure(FIRST_HIT.key).map(|ms| format!("{ms}{range}"));
+            let missed = match row.without(FIRST_HIT.rounds) {
+                (without @ 1.., all @ 2..) => Some(format!("no hit in {without} of {all} runs")),
+                _ => None,
+            };
+            let first: Vec<String> = median.into_iter().chain(missed).collect();
+            let first = match first.as_slice() {
+                [] => "no hit".to_owned(),
+                parts => parts.join(", "),
             };
             vec![
                 row.server.to_owned(),
                 row.figure("listens_ms").unwrap_or_default().to_string(),
-                first + &range,
+                first,
                 share(&row, "hits_before_per_mille"),
                 share(&row, "hits_at_once_per_mille"),
                 share(&row, "hits_later_per_mille"),
@@ -200,7 +206,7 @@ fn restart(kept: &Kept) -> String {
         let (at_once, later) = (lost("hits_at_once_per_mille"), lost("hits_later_per_mille"));
         if later > LOST_PER_MILLE {
             text += &format!(
-                "- {} lost {} of its objects, as far as requests tell.\n",
+                "- {} answered {} fewer requests from its store after the kill: it lost objects.\n",
                 row.server,
                 thousandths(later)
             );
@@ -414,6 +420,7 @@ mod tests {
         let figures = json!({
             "listens_ms": 5,
             "first_hit_ms": null,
+            "runs_first_hit_ms": [null, 7, null],
             "hits_before_per_mille": 1000,
             "hits_at_once_per_mille": 0,
             "hits_later_per_mille": 0,
@@ -422,8 +429,10 @@ mod tests {
         let row = json!({ "what": "nginx, threads", "verdict": "-", "figures": figures });
         let kept = Kept::of(json!({ "report": { "rows": [row] } }));
         let text = section(Part::Restart, &kept);
-        assert!(text.contains("| nginx, threads | 5 | no hit | 1.000 | 0.000 | 0.000 | 0 |"));
-        assert!(text.contains("nginx, threads lost 1.000 of its objects"));
+        assert!(text.contains(
+            "| nginx, threads | 5 | no hit in 2 of 3 runs | 1.000 | 0.000 | 0.000 | 0 |"
+        ));
+        assert!(text.contains("nginx, threads answered 1.000 fewer requests"));
         assert!(text.contains("HashCache has no figure"));
         assert!(text.contains("Wrong answers of the servers in the table: none"));
     }

@@ -34,7 +34,7 @@ pub fn count(number: i64) -> String {
     number.to_string()
 }
 
-/// Of thousand, as a fraction.
+/// Thousandths as a decimal fraction.
 pub fn thousandths(number: i64) -> String {
     format!("{}.{:03}", number / 1000, number % 1000)
 }
@@ -103,6 +103,9 @@ fn cell(row: &Row<'_>, ours: Option<Row<'_>>, figure: Figure) -> String {
     {
         text += &format!(" ({} to {})", (figure.show)(least), (figure.show)(most));
     }
+    if loses_objects(row) {
+        return text + "; lost objects";
+    }
     let own = ours.and_then(|it| it.figure(figure.key));
     if let Some(own) = own.filter(|own| *own > 0 && !row.is_ours() && value > 0) {
         text += &format!("; {} ×", times(value, own));
@@ -137,10 +140,11 @@ pub fn sentences(kept: &Kept, figure: Figure) -> String {
             Better::Less => rivals.min_by_key(|it| it.0),
             Better::More => rivals.max_by_key(|it| it.0),
         };
-        let own = ours(of_load()).and_then(|row| Some((row.figure(figure.key)?, row.server)));
+        let own = ours(of_load().filter(|row| !loses_objects(row)));
+        let own = own.and_then(|row| Some((row.figure(figure.key)?, row.server)));
         let sentence = match (own, best) {
             (Some(own), Some(best)) => compared(own, best, figure),
-            (None, _) => "HashCache has no figure.".to_owned(),
+            (None, _) => "HashCache has no figure that can be compared.".to_owned(),
             (_, None) => "There is no rival to compare with.".to_owned(),
         };
         text += &format!("- {before}{sentence}\n");
@@ -302,6 +306,17 @@ mod tests {
                         | hashcache, log | 200 (199 to 201) | - |\n\
                         | nginx | 100 (99 to 101); 0.50 × | 7 (6 to 8) |\n";
         assert_eq!(by_load(&kept(&rows), RATE), expected);
+    }
+
+    #[test]
+    fn our_own_figure_does_not_count_if_we_lose_objects() {
+        let rows = [
+            row("pages: hashcache, log", 900, 300),
+            row("pages: nginx", 100, 590),
+        ];
+        let text = sentences(&kept(&rows), RATE);
+        assert!(text.contains("HashCache has no figure"), "{text}");
+        assert!(by_load(&kept(&rows), RATE).contains("lost objects"));
     }
 
     #[test]

@@ -293,21 +293,31 @@ fn config(settings: &Settings, hot_bytes: u64) -> Config {
 
 fn planned(settings: &Settings, report: &Report, writes: &Writes, busy: Duration) -> Planned {
     let reached = report.requests - report.memory_hits;
-    let hit_ratio = share(report.disk_hits, reached);
-    let workload = Workload {
-        hit_ratio,
-        cacheable: hit_ratio + share(writes.puts, reached),
-        related: 1.0,
-        object_bytes: u32::try_from(writes.bytes / writes.puts.max(1)).unwrap_or(u32::MAX),
-        ..Workload::default()
+    // Of so many requests, so many hit on disk.
+    let workload = |requests: u64, hits: u64| {
+        let hit_ratio = share(hits, requests);
+        Workload {
+            hit_ratio,
+            cacheable: hit_ratio + share(writes.puts, requests),
+            related: 1.0,
+            object_bytes: u32::try_from(writes.bytes / writes.puts.max(1)).unwrap_or(u32::MAX),
+            ..Workload::default()
+        }
     };
     let (outer, inner) = settings.disk.transfer_rates();
     let rates = DiskRates {
         seeks_per_s: 1.0 / settings.disk.random_read(SEEK_READ_BYTES).as_secs_f64(),
         write_bytes_per_s: (outer + inner) as f64 / 2.0,
     };
-    let plan = predict(&design(settings), &workload, Accounting::Engine, &rates);
+    let plan = |requests, hits| {
+        let workload = workload(requests, hits);
+        predict(&design(settings), &workload, Accounting::Engine, &rates)
+    };
+    let hits = report.memory_hits + report.disk_hits;
+    let without_memory = plan(report.requests, hits).requests_per_s;
+    let plan = plan(reached, report.disk_hits);
     let measured = rate(reached, busy);
+    let reaching = share(reached, report.requests);
     Planned {
         seeks_per_hit: plan.seeks.per_hit,
         seeks_per_miss: plan.seeks.per_miss,
@@ -315,6 +325,8 @@ fn planned(settings: &Settings, report: &Report, writes: &Writes, busy: Duration
         requests_per_s: plan.requests_per_s,
         measured_requests_per_s: measured,
         measured_to_planned: measured / plan.requests_per_s,
+        with_memory_requests_per_s: (reached > 0).then_some(plan.requests_per_s / reaching),
+        without_memory_requests_per_s: without_memory,
     }
 }
 

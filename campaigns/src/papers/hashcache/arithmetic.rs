@@ -213,10 +213,10 @@ pub fn figure_9(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
     let designs = [
         ("set-mem, 1 TB", Design::of(Candidate::SetMem), 1000 * GB),
         ("set-mem, 2 TB", Design::of(Candidate::SetMem), 2000 * GB),
-        ("log-lru, 1 TB", lru.grouped(), 1000 * GB),
-        ("log-lru, 2 TB", lru.grouped(), 2000 * GB),
-        ("log, 1 TB", log.grouped(), 1000 * GB),
-        ("log, 2 TB", log.grouped(), 2000 * GB),
+        ("log-lru grouped, 1 TB", lru.grouped(), 1000 * GB),
+        ("log-lru grouped, 2 TB", lru.grouped(), 2000 * GB),
+        ("log grouped, 1 TB", log.grouped(), 1000 * GB),
+        ("log grouped, 2 TB", log.grouped(), 2000 * GB),
     ];
     let bars = memory_bars(&designs, &[])?;
     let share = |n: usize| bars[n].value.median / 20.0;

@@ -6,7 +6,7 @@ use hashcache_sim::layout::Kind;
 use super::super::curves::{Axis, Scale};
 use super::super::figure::{Curve, Drawn, Panel};
 use super::super::lab::Lab;
-use super::{Runs, curve, drawn, panel_of_curves};
+use super::{Runs, capacity_mib, curve, drawn, panel_of_curves};
 
 pub fn figure_18(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
     let curves = by_load(lab, "throughput", 1.0)?;
@@ -80,7 +80,7 @@ pub fn figure_20(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
 /// Curves of the two layouts by the load.
 fn by_load(lab: &mut Lab<'_>, key: &str, factor: f64) -> anyhow::Result<Vec<Curve>> {
     let size = lab.size();
-    let (capacity, requests) = (size.of(8, 64, 128), size.of(1_000, 10_000, 20_000));
+    let (capacity, requests) = (capacity_mib(lab), size.of(1_000, 10_000, 20_000));
     let runs = size.of(1, 3, 3);
     let mut curves = vec![];
     for (kind, label) in [(Kind::Squid, "SQUID"), (Kind::StreamPacketizer, "Foxy")] {
@@ -109,7 +109,7 @@ fn foxy(lab: &Lab<'_>, found: Vec<String>, reasons: &str, panel: Panel) -> Drawn
              servers, an origin takes a second); {} MiB of cache where the paper has 8 GB, on the \
              modelled disk of 1999. Requests arrive at random and wait for each other's disk \
              time.",
-            lab.size().of(8, 64, 128)
+            capacity_mib(lab)
         ),
         found,
         reasons: vec![format!("{QUEUE} {reasons}")],

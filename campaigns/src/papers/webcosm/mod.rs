@@ -130,7 +130,7 @@ impl Runs {
     /// Runs `layout` on the disk of the paper, with more flags of `layouts`.
     fn of(lab: &mut Lab<'_>, layout: Kind, flags: &str) -> anyhow::Result<Self> {
         let size = lab.size();
-        let capacity = size.of(8, 64, 128);
+        let capacity = capacity_mib(lab);
         let (requests, runs) = (size.of(1000, 10_000, 20_000), size.of(1, 3, 3));
         let command = format!(
             "cargo campaign layouts --disk 1999 --file-system old --workload dec --layout {layout} \
@@ -162,6 +162,11 @@ impl Runs {
     }
 }
 
+/// The cache on disk.
+fn capacity_mib(lab: &Lab<'_>) -> f64 {
+    lab.size().of(8.0, 64.0, 128.0)
+}
+
 fn seconds(run: &Value) -> Option<f64> {
     Some(run["busy_ns"].as_f64()? / 1e9)
 }
@@ -174,7 +179,7 @@ fn drawn(lab: &Lab<'_>, panels: Vec<Panel>) -> Drawn {
              proportions of the paper's Table 1, whose trace is gone; {} MiB of cache on disk \
              where the paper has 2 GB, on a modelled disk of 1999 and ext4 made like UFS \
              (docs/LAYOUTS.md).",
-            size.of(8, 64, 128)
+            capacity_mib(lab)
         ),
         runs: runs_of(size.of(1, 3, 3)),
         panels,

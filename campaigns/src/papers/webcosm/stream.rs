@@ -5,11 +5,13 @@ use hashcache_sim::layout::Kind;
 use serde_json::Value;
 
 use super::super::curves::{Axis, Scale};
-use super::super::figure::{Drawn, Panel};
+use super::super::figure::{Drawn, Panel, Spread};
 use super::super::lab::Lab;
-use super::{Runs, curve, drawn, panel_of_curves};
+use super::{Runs, capacity_mib, curve, drawn, panel_of_curves};
 
 pub fn figure_14(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
+    // Until the cache is full, its free space is one piece.
+    let filled_kb = capacity_mib(lab) * FILLED_SHARE * 1048.576;
     let mut curves = vec![];
     for (kind, label) in [
         (Kind::Stream, "STREAM"),
@@ -29,6 +31,10 @@ pub fn figure_14(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
             let kilobytes = runs.spread(|run| Some(run["free"][n][1].as_f64()? / 1e3))?;
             points.push((requests / 1e3, kilobytes));
         }
+        let full = points
+            .iter()
+            .position(|(_, kilobytes): &(f64, Spread)| kilobytes.most < filled_kb);
+        points.drain(..full.unwrap_or(0));
         curves.push(curve(label, points));
     }
     let end = |n: usize| curves[n].points.last().map_or(f64::NAN, |(_, y)| y.median);
@@ -51,7 +57,8 @@ pub fn figure_14(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
         found: vec![found],
         reasons: vec![
             "Pieces are in a cache of fewer bytes than the paper's, at the same share of free \
-             space, and sizes of objects are our choice."
+             space, and sizes of objects are our choice. The curves begin when the cache is full: \
+             when no run has pieces longer than a hundredth of it."
                 .to_owned(),
         ],
         ..drawn(lab, vec![panel])
@@ -119,3 +126,6 @@ pub fn figure_15(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
         ..drawn(lab, vec![panel])
     })
 }
+
+/// Pieces of free space in a full cache are shorter than this share of it.
+const FILLED_SHARE: f64 = 0.01;

@@ -61,11 +61,8 @@ impl InputArgs {
     /// Names of the first traces, for people.
     pub fn names(&self) -> String {
         let shown = self.traces.iter().take(NAMES_SHOWN).map(|path| {
-            let name = path.file_name().unwrap_or(path.as_os_str());
-            match path == Path::new(STDIN) {
-                true => "standard input".to_owned(),
-                false => name.to_string_lossy().into_owned(),
-            }
+            let name = path.file_name().map_or(path.as_path(), Path::new);
+            shown_name(path, name)
         });
         let shown = shown.collect::<Vec<_>>().join(", ");
         match self.traces.len().saturating_sub(NAMES_SHOWN) {
@@ -81,11 +78,7 @@ impl InputArgs {
             if !is_stream(path) || (passes <= 1 && !again) {
                 continue;
             }
-            let name = match path == Path::new(STDIN) {
-                true => "standard input".to_owned(),
-                false => path.display().to_string(),
-            };
-            let fault = Fault::new(format!("{name} cannot be read twice"));
+            let fault = Fault::new(format!("{} cannot be read twice", shown_name(path, path)));
             return Err(fault.hint(match (again, self.view) {
                 (true, _) => "name it once",
                 (false, View::Big) => "write the log to a file first, or use `--view proxy`",
@@ -93,6 +86,14 @@ impl InputArgs {
             }));
         }
         Ok(())
+    }
+}
+
+/// `name`, which is all or a part of `path`, for people.
+fn shown_name(path: &Path, name: &Path) -> String {
+    match path == Path::new(STDIN) {
+        true => "standard input".to_owned(),
+        false => name.display().to_string(),
     }
 }
 

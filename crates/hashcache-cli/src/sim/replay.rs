@@ -1,7 +1,7 @@
 //! `hashcache sim replay`: a log through the engine, through models of other caches, or through the
 //! two levels of WebCoSM.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,9 +43,9 @@ pub struct ReplayArgs {
     /// Which cache
     #[arg(long, value_enum, value_name = "INDEX", default_value = "engine")]
     index: Index,
-    /// Policy of the engine, or `all`
-    #[arg(long, value_name = "POLICY", default_value = "log")]
-    policy: String,
+    /// Policy of the engine, or `all` [default: log]
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
     /// Memory for the index and hot objects
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     memory: String,
@@ -122,6 +122,8 @@ struct Parsed {
 /// Replays and prints.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let parsed = parse(args)?;
+    check_index(args)?;
+    check_picture(args)?;
     let mut stdout = std::io::stdout();
     if args.two_level {
         stdout.write_all(two_level(args, &parsed)?.as_bytes())?;
@@ -164,6 +166,32 @@ fn parse(args: &ReplayArgs) -> Result<Parsed, Fault> {
             Fault::new(format!("--device-model: {error}")).hint("or use `1999`, `hdd` or `ssd`")
         })?,
     })
+}
+
+/// A model of another cache has none of the engine's settings.
+fn check_index(args: &ReplayArgs) -> Result<(), Fault> {
+    let given = [
+        ("--policy", args.policy.is_some()),
+        ("--grouped", args.grouped),
+        ("--held-share", args.held_share.is_some()),
+        ("--readmission", args.readmission),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) if args.index != Index::Engine => {
+            let fault = Fault::new(format!("{flag}: has no effect on models of other caches"));
+            Err(fault.hint("leave it out, or use `--index engine`"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A replay can take hours, so a file that cannot be written is noticed before.
+fn check_picture(args: &ReplayArgs) -> anyhow::Result<()> {
+    if let Some(path) = &args.svg {
+        let opened = File::options().create(true).append(true).open(path);
+        opened.with_context(|| format!("--svg: cannot write {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// A report for each policy or model, with its name.
@@ -210,9 +238,10 @@ fn check_memory(parsed: &Parsed) -> Result<(), Fault> {
 
 fn policies(args: &ReplayArgs) -> Result<Vec<PolicyKind>, Fault> {
     let groups = |policy: &PolicyKind| matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
-    let policies = match args.policy.parse::<PolicyKind>() {
+    let named = args.policy.as_deref().unwrap_or("log");
+    let policies = match named.parse::<PolicyKind>() {
         Ok(policy) => vec![policy],
-        Err(_) if args.policy == "all" => PolicyKind::ALL.to_vec(),
+        Err(_) if named == "all" => PolicyKind::ALL.to_vec(),
         Err(error) => return Err(Fault::new(format!("--policy: {error}")).hint("or use `all`")),
     };
     if args.grouped && !policies.iter().any(groups) {

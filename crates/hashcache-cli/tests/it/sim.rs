@@ -206,7 +206,12 @@ fn the_figures_over_the_log_are_drawn() {
     assert_eq!(outcome.status, Some(2));
     let wanted = "hashcache: --svg: cannot write no/x.svg: ";
     assert!(outcome.stderr.starts_with(wanted), "{outcome:?}");
-    assert!(outcome.stdout.contains("tiger"), "the results are printed");
+    assert_eq!(outcome.stdout, "", "it is noticed before the replay");
+    let flags = ["sim", "replay", "foxy.csv", "--index", "squid", "--grouped"];
+    let outcome = home.hashcache(&flags, &[]);
+    assert_eq!(outcome.status, Some(2));
+    let wanted = "hashcache: --grouped: has no effect on models";
+    assert!(outcome.stderr.starts_with(wanted), "{outcome:?}");
 }
 
 #[test]
