@@ -88,9 +88,9 @@ impl Part {
             (Self::Mix, Form::Short) => {
                 &[&["cpu", "--only", MIX, "--group-memory", "256"], ONE_ROUND]
             }
-            (Self::Polymix, Form::Full) => &[POLYMIX, &["--working-set", "3"]],
+            (Self::Polymix, Form::Full) => &[POLYMIX, FULL_DISK],
             (Self::Polymix, _) => &[POLYMIX, SMALL_DISK],
-            (Self::SlowDisk, Form::Full) => &[SLOW_DISK, &["--working-set", "3"]],
+            (Self::SlowDisk, Form::Full) => &[SLOW_DISK, FULL_DISK],
             (Self::SlowDisk, Form::Quick) => &[SLOW_DISK, SMALL_DISK],
             (Self::SlowDisk, Form::Short) => &[ONE_OF_EACH_ON_SLOW_DISK, TINY_DISK],
             (Self::Restart, Form::Full) => &[&["restart"]],
@@ -134,6 +134,8 @@ const THREE_ROUNDS: &[&str] = &["--rounds", "3", "--seconds", "1"];
 const ONE_ROUND: &[&str] = &["--rounds", "1", "--seconds", "1"];
 const POLYMIX: &[&str] = &["slow-disk", "--only", "Polymix", "--operations", "0"];
 const SLOW_DISK: &[&str] = &["slow-disk", "--only", "private", "--only", "Polymix"];
+/// As in the README.
+const FULL_DISK: &[&str] = &["--working-set", "3", "--seconds", "10"];
 const SMALL_DISK: &[&str] = &[
     "--memory",
     "96",
