@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
+use hashcache::device::DiskModel;
 use hashcache_testkit::{ContentOptions, ContentOrigin};
 use serde_json::Value;
 
@@ -131,6 +132,8 @@ pub struct Room {
     pub store_mib: u32,
     /// The file system, which needs a journal, inodes, and the rest of the last block of each file.
     pub disk_mib: u32,
+    /// The disk it is on, if it is a modelled one.
+    pub model: Option<DiskModel>,
 }
 
 impl Room {
@@ -144,6 +147,7 @@ impl Room {
             },
             store_mib,
             disk_mib: store_mib + DISK_REST_MIB,
+            model: None,
         }
     }
 
@@ -192,7 +196,7 @@ impl Contestant {
         for folder in [campaign.folder(), folder] {
             fs::set_permissions(folder, fs::Permissions::from_mode(0o711))?;
         }
-        let disk = ServerDisk::make(folder, u64::from(room.disk_mib) << 20)?;
+        let disk = ServerDisk::make(folder, u64::from(room.disk_mib) << 20, room.model)?;
         let memory_group = Cgroup::memory()?;
         memory_group.limit(u64::from(room.memory_mib) << 20)?;
         let disk_group = Cgroup::blkio()?;
@@ -285,11 +289,11 @@ impl Contestant {
         }
     }
 
-    /// Makes its disk slow: so many reads and as many writes a second.
-    pub fn limit_disk(&self, per_second: u32) -> anyhow::Result<()> {
+    /// Makes its disk slow: as its model is, or so many reads and as many writes a second.
+    pub fn slow_disk(&self, per_second: u32) -> anyhow::Result<()> {
         // What was written before is not to take the time of what follows.
         self.disk.sync()?;
-        self.disk.limit(&self.disk_group, per_second)
+        self.disk.slow(&self.disk_group, per_second)
     }
 }
 

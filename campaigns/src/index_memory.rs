@@ -122,6 +122,7 @@ async fn measure(
         objects_mib: OBJECTS_MIB,
         store_mib,
         disk_mib: Room::disk_mib(store_mib, objects),
+        model: None,
     };
     let contestant = Contestant::start((which, Front::Site), room, campaign, place)?;
     let load = ObjectLoad {

@@ -1,4 +1,5 @@
-//! An ext4 file system on a loop device, whose reads and writes can be limited.
+//! An ext4 file system on a loop device, which can be made slow: its reads and writes are limited,
+//! or its image is a modelled disk that takes its time.
 //!
 //! Each server under test has one of its own. Invariant: dropping a [`ServerDisk`] removes mount,
 //! loop device and image, however far its making came. The loop device bypasses the page cache of
@@ -8,32 +9,45 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use hashcache::Clock;
+use hashcache::device::{DiskModel, Pace};
+use hashcache_sim::modelled_disk::ModelledDisk;
 
 use crate::cgroup::{Cgroup, limit_kernel_writes};
 use crate::loop_mount::{LoopDevice, Mount, run};
 
 /// See the module's head. Its parts are dropped in this order.
-#[derive(Debug)]
 pub struct ServerDisk {
     mount: Mount,
     device: LoopDevice,
-    _image: Image,
+    image: Image,
 }
 
 impl ServerDisk {
-    /// Makes one of this size with its files in `folder`. Needs root.
-    pub fn make(folder: &Path, bytes: u64) -> anyhow::Result<Self> {
-        let image = Image::make(folder.join("disk.img"), bytes)?;
-        let device = LoopDevice::attach(&image.path)?;
+    /// Makes one of this size with its files in `folder`, fast until it is slowed. With a model it
+    /// is a disk like that, whose content lies in the memory of this process. Needs root.
+    pub fn make(folder: &Path, bytes: u64, model: Option<DiskModel>) -> anyhow::Result<Self> {
+        let image = match model {
+            None => Image::File(ImageFile::make(folder.join("disk.img"), bytes)?),
+            Some(model) => {
+                let directory = folder.join("device");
+                let disk = ModelledDisk::mount(&directory, bytes, model, Pace::Modelled, SEED)?;
+                Image::Modelled(disk)
+            }
+        };
+        let device = LoopDevice::attach(&image.path())?;
+        if model.is_some() {
+            device.sort_requests()?;
+        }
         let device_path = device.path();
         // Otherwise the kernel goes on making the file system while the server is measured.
-        let at_once = "lazy_itable_init=0,lazy_journal_init=0";
+        let at_once = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         run("mkfs.ext4", &["-q", "-m", "0", "-E", at_once, device_path])?;
         let mount = Mount::make(device_path, "noatime", folder.join("disk"))?;
         Ok(Self {
             mount,
             device,
-            _image: image,
+            image,
         })
     }
 
@@ -42,11 +56,20 @@ impl ServerDisk {
         self.mount.directory()
     }
 
-    /// Limits the reads, and the writes, of the processes in `group` to so many a second, and the
-    /// writes that the kernel does for them: those have a limit of their own.
-    pub fn limit(&self, group: &Cgroup, per_second: u32) -> anyhow::Result<()> {
-        group.limit_disk(self.device.number(), per_second)?;
-        limit_kernel_writes(self.device.number(), per_second)
+    /// Makes it slow. A modelled disk takes its time. Else the reads, and the writes, of the
+    /// processes in `group` are limited to so many a second, and the writes that the kernel does
+    /// for them: those have a limit of their own.
+    pub fn slow(&self, group: &Cgroup, per_second: u32) -> anyhow::Result<()> {
+        match &self.image {
+            Image::Modelled(disk) => {
+                disk.set_pace(Pace::Real(Clock::system()));
+                Ok(())
+            }
+            Image::File(_) => {
+                group.limit_disk(self.device.number(), per_second)?;
+                limit_kernel_writes(self.device.number(), per_second)
+            }
+        }
     }
 
     /// Takes all of it out of the page cache. No process may have a file of it open.
@@ -70,9 +93,12 @@ impl ServerDisk {
 
 impl Drop for ServerDisk {
     fn drop(&mut self) {
-        // Fails only if there are no such groups, and then there was no limit. With a limit, the
-        // last writes of the file system take minutes.
-        let _ = limit_kernel_writes(self.device.number(), 0);
+        // On a slow disk the last writes of the file system take minutes.
+        match &self.image {
+            Image::Modelled(disk) => disk.set_pace(Pace::Modelled),
+            // Fails only if there are no such groups, and then there was no limit.
+            Image::File(_) => drop(limit_kernel_writes(self.device.number(), 0)),
+        }
     }
 }
 
@@ -112,12 +138,25 @@ impl Figures {
     }
 }
 
-#[derive(Debug)]
-struct Image {
-    path: PathBuf,
+enum Image {
+    File(ImageFile),
+    Modelled(ModelledDisk),
 }
 
 impl Image {
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::File(file) => file.path.clone(),
+            Self::Modelled(disk) => disk.disk(),
+        }
+    }
+}
+
+struct ImageFile {
+    path: PathBuf,
+}
+
+impl ImageFile {
     fn make(path: PathBuf, bytes: u64) -> anyhow::Result<Self> {
         let file =
             File::create_new(&path).with_context(|| format!("cannot create {}", path.display()))?;
@@ -127,13 +166,15 @@ impl Image {
     }
 }
 
-impl Drop for Image {
+impl Drop for ImageFile {
     fn drop(&mut self) {
         // The folder of the campaign is removed as well.
         let _ = fs::remove_file(&self.path);
     }
 }
 
+/// Where the platter of a modelled disk stands at the first request.
+const SEED: u32 = 1;
 /// The unit of `stat`, whatever the disk.
 const SECTOR_BYTES: u64 = 512;
 

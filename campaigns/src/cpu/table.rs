@@ -367,7 +367,6 @@ fn compare(what: &str, kind: Kind, medians: &[(&str, Figures)], report: &mut Rep
 }
 
 /// A server under load. Its parts are dropped in this order.
-#[derive(Debug)]
 struct Contender {
     name: &'static str,
     server: Server,
@@ -376,7 +375,6 @@ struct Contender {
 }
 
 /// What one server alone has.
-#[derive(Debug)]
 struct Ground {
     group: Cgroup,
     disk: ServerDisk,
@@ -391,7 +389,7 @@ impl Ground {
         std::fs::create_dir(folder)?;
         let group = Cgroup::memory()?;
         group.limit(u64::from(memory_mib) << 20)?;
-        let disk = ServerDisk::make(folder, u64::from(DISK_MIB + DISK_REST_MIB) << 20)?;
+        let disk = ServerDisk::make(folder, u64::from(DISK_MIB + DISK_REST_MIB) << 20, None)?;
         Ok(Some(Self { group, disk }))
     }
 }

@@ -6,7 +6,8 @@
 //! fits, page cache included. HashCache has its cache in a file there. Browsers fill each server
 //! until the working set is stored and visit pages for a while, with a fast disk; then reads and
 //! writes are limited (cgroups of version 1: each server's own operations, and the same number of
-//! writes again for the kernel, which does those of the page cache), and rounds are measured.
+//! writes again for the kernel, which does those of the page cache), and rounds are measured. With
+//! `--disk` the loop device lies on a modelled disk instead, which takes its time from then on.
 //!
 //! The figures are the medians of the rounds. Operations are counted at the loop device. Hits are
 //! the requests that did not reach the origin. All processes share the machine's processors: at
@@ -28,6 +29,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use hashcache::device::DiskModel;
+use hashcache_sim::disk_names;
 use hashcache_testkit::ContentOrigin;
 use hashcache_workload::{Shape, Sizes, Workload};
 use serde_json::json;
@@ -59,6 +62,11 @@ pub struct Args {
     /// Reads a second that the disk does; as many writes; 0: as many as it can, without bars
     #[arg(long, default_value_t = 100)]
     operations: u32,
+    /// Instead, a modelled disk in real time: `1999`, `hdd`, `ssd`, seeks per second, or figures;
+    /// without bars
+    #[arg(long, value_name = "DISK", conflicts_with = "operations",
+          value_parser = disk_names::disk)]
+    disk: Option<DiskModel>,
     /// Memory of each server, page cache included, MiB
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(64..=65_536))]
     memory: u32,
@@ -89,6 +97,10 @@ impl Args {
 
     fn working_set_bytes(&self) -> u64 {
         u64::from(self.memory * self.working_set) << 20
+    }
+
+    fn is_slow(&self) -> bool {
+        self.operations > 0 || self.disk.is_some()
     }
 
     fn wants(&self, what: &str) -> bool {
@@ -127,8 +139,8 @@ async fn measure_all(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()>
                 Err(error) => campaign.report.skip(what, format!("not run: {error:#}")),
             }
         }
-        let bars = match args.operations {
-            0 => &[],
+        let bars = match (args.operations, args.disk) {
+            (0, _) | (_, Some(_)) => &[],
             _ => load.bars(),
         };
         compare((load, bars), &medians, &mut campaign.report);
@@ -224,7 +236,10 @@ async fn measure(
     // Each server has its own folder, so the files of a failed start disturb no other.
     let folder = tempfile::tempdir_in(campaign.folder())?;
     let place = (origin.address(), folder.path());
-    let room = Room::divided(which, args.memory, args.store_mib());
+    let room = Room {
+        model: args.disk,
+        ..Room::divided(which, args.memory, args.store_mib())
+    };
     let contestant = Contestant::start((which, load.front()), room, campaign, place)?;
     let outcome = play(args, load, &contestant, origin).await;
     drop(contestant);
@@ -244,8 +259,8 @@ async fn play(
     browsers.send(requests + requests / FILL_PART).await?;
     browsers.revisit();
     browsers.send(requests / WARM_PART).await?;
-    if args.operations > 0 {
-        contestant.limit_disk(args.operations)?;
+    if args.is_slow() {
+        contestant.slow_disk(args.operations)?;
     }
     sleep(SETTLE_TIME).await;
     let mut rounds = vec![];

@@ -5,6 +5,7 @@ mod layouts;
 mod members;
 mod papers;
 mod rivals;
+mod slow_disk;
 mod squid;
 mod transparent;
 mod wan;

@@ -63,6 +63,11 @@ impl ModelledDisk {
         self.directory.join(FIGURES)
     }
 
+    /// Changes whether requests take their time, from the next one on.
+    pub fn set_pace(&self, pace: Pace) {
+        self.device.set_pace(pace);
+    }
+
     /// What it has done so far.
     pub fn figures(&self) -> ThrottleFigures {
         self.device.figures()

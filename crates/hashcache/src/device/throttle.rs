@@ -47,6 +47,7 @@ pub struct ThrottleFigures {
 }
 
 struct Arm {
+    pace: Pace,
     /// Where the last request ended; `None` before the first.
     at: Option<u64>,
     /// Part of a turn that the next access waits for, in 1/2^32.
@@ -60,7 +61,6 @@ struct Arm {
 pub struct ThrottleDevice {
     inner: Arc<dyn Device>,
     model: DiskModel,
-    pace: Pace,
     arm: Mutex<Arm>,
 }
 
@@ -75,6 +75,7 @@ impl ThrottleDevice {
     /// innermost. Equal seeds and equal requests give equal times.
     pub fn new(inner: Arc<dyn Device>, model: DiskModel, pace: Pace, seed: u32) -> Self {
         let arm = Arm {
+            pace,
             at: None,
             turn_part: seed,
             free_at: Duration::ZERO,
@@ -83,9 +84,13 @@ impl ThrottleDevice {
         Self {
             inner,
             model,
-            pace,
             arm: Mutex::new(arm),
         }
+    }
+
+    /// Changes whether requests take their time, from the next one on.
+    pub fn set_pace(&self, pace: Pace) {
+        self.lock().pace = pace;
     }
 
     /// What it has done so far.
@@ -121,7 +126,7 @@ impl ThrottleDevice {
         let mut arm = self.lock();
         let cost = arm.cost(&self.model, offset, length as u64, size);
         arm.figures.count(length as u64, direction, cost);
-        match &self.pace {
+        match arm.pace.clone() {
             Pace::Modelled => {
                 drop(arm);
                 access()
@@ -379,5 +384,11 @@ mod tests {
         let before = clock.monotone();
         device.read_at(MIB as u64 / 2, &mut [0; 512]).unwrap();
         assert!(clock.monotone() - before >= device.busy());
+
+        device.set_pace(Pace::Modelled);
+        let (before, busy) = (clock.monotone(), device.busy());
+        device.read_at(0, &mut [0; 512]).unwrap();
+        assert!(device.busy() > busy);
+        assert_eq!(clock.monotone() - before, Duration::from_millis(1));
     }
 }
