@@ -59,7 +59,16 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         if let Err(error) = run("losetup", &["-d", &self.path]) {
-            eprintln!("campaign: a loop device is left: {error:#}");
+            return eprintln!("campaign: a loop device is left: {error:#}");
+        }
+        // The kernel detaches it when its last user has closed it, and the image is in use until
+        // then.
+        let image = self.directory().join("loop/backing_file");
+        for _ in 0..LEAVE_LOOKS {
+            if !image.exists() {
+                break;
+            }
+            thread::sleep(LEAVE_TIME);
         }
     }
 }

@@ -32,15 +32,18 @@ pub struct Answers {
     pub requests: u64,
     /// Requests to the origin.
     pub missed: u64,
+    /// Right answers that did not come from the origin, at least: a wrong answer may be one of
+    /// those that did.
+    pub hits: u64,
     /// Wrong answers and missing ones, and the first of them.
     pub wrong: u64,
     pub first_wrong: Option<String>,
 }
 
 impl Answers {
-    /// Right answers that did not come from the origin, of 1000 requests.
+    /// Hits of 1000 requests.
     pub fn hits_per_mille(&self) -> u64 {
-        self.requests.saturating_sub(self.missed + self.wrong) * 1000 / self.requests.max(1)
+        self.hits * 1000 / self.requests.max(1)
     }
 }
 
@@ -71,9 +74,12 @@ impl ObjectLoad<'_> {
         if wrong > WRONG_MAX {
             bail!("{wrong} wrong answers, first: {first_wrong:?}");
         }
+        let requests = shared.objects.len() as u64;
+        let missed = self.origin.counts().requests - asked_before;
         Ok(Answers {
-            requests: shared.objects.len() as u64,
-            missed: self.origin.counts().requests - asked_before,
+            requests,
+            missed,
+            hits: requests.saturating_sub(missed + wrong),
             wrong,
             first_wrong,
         })

@@ -49,6 +49,8 @@ pub struct Lab<'a> {
     results: Results,
     /// What this run has measured; the rest of the results is older.
     measured: BTreeSet<String>,
+    /// What was kept before of the commands that the figure has measured so far.
+    replaced: Vec<(String, Option<Value>)>,
     /// Commands of the figure that is being drawn, in their order.
     asked: Vec<String>,
     size: Size,
@@ -89,6 +91,7 @@ impl<'a> Lab<'a> {
             bar,
             results,
             measured: BTreeSet::new(),
+            replaced: vec![],
             asked: vec![],
             size: Size::Quick,
             may_measure: false,
@@ -99,6 +102,18 @@ impl<'a> Lab<'a> {
     pub fn measure(&mut self, size: Size) {
         (self.size, self.may_measure) = (size, true);
         self.asked.clear();
+        self.replaced.clear();
+    }
+
+    /// The figure could not be measured: what was kept of it before stays.
+    pub fn failed(&mut self) {
+        for (command, output) in self.replaced.drain(..).rev() {
+            self.measured.remove(&command);
+            match output {
+                Some(output) => self.results.outputs.insert(command, output),
+                None => self.results.outputs.remove(&command),
+            };
+        }
     }
 
     /// The figure that asks from now on is drawn from what was kept, in the size that it had.
@@ -181,7 +196,9 @@ impl<'a> Lab<'a> {
         ensure!(self.may_measure, "`{command}` has not been run yet");
         self.bar.set_message(command.clone());
         let output = measure(self, &command)?;
-        self.results.outputs.insert(command.clone(), output.clone());
+        let outputs = &mut self.results.outputs;
+        let before = outputs.insert(command.clone(), output.clone());
+        self.replaced.push((command.clone(), before));
         self.measured.insert(command);
         Ok(output)
     }

@@ -144,7 +144,10 @@ fn draw_all<'a>(
                 // A run of hours that is interrupted loses one figure.
                 write_results(&results_file, lab.results())?;
             }
-            Err(error) => outcomes.push((figure, error.is::<Unavailable>(), format!("{error:#}"))),
+            Err(error) => {
+                lab.failed();
+                outcomes.push((figure, error.is::<Unavailable>(), format!("{error:#}")));
+            }
         }
         bar.inc(1);
     }
@@ -188,8 +191,11 @@ fn draw_all<'a>(
     Ok(entries)
 }
 
+/// Replaces the file as a whole: it may have the work of hours.
 fn write_results(path: &Path, results: &Results) -> anyhow::Result<()> {
-    fs::write(path, results.text()?).with_context(|| format!("cannot write {}", path.display()))
+    let new = path.with_extension("new");
+    let written = fs::write(&new, results.text()?).and_then(|()| fs::rename(&new, path));
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Writes pictures and pages, and reports each figure.

@@ -1,4 +1,4 @@
-//! What was measured on what: machine, programs, version of the crates.
+//! What was measured on what: machine, programs, version of the sources.
 
 use std::fs;
 use std::process::Command;
@@ -110,7 +110,7 @@ impl Version {
                 "--porcelain",
                 "--",
                 "crates",
-                "campaigns",
+                "campaigns/src",
                 "Cargo.lock",
             ],
         );

@@ -2,8 +2,8 @@
 //!
 //! Each part is another campaign (`cpu`, `slow-disk`, `restart`, `index-memory`), which this one
 //! starts in a process of its own. Its report is kept, so that the page can be written again
-//! without measuring: a kept report counts if it has the same command, the same version of the
-//! crates and the same rivals.
+//! without measuring: a kept report counts if it has the same command, the same rivals, and the
+//! same sources of the proxy and of the campaigns.
 //!
 //! `parts` says which commands, `kept` keeps their reports, `machine` says what they ran on, `page`
 //! writes the page from `tables`.

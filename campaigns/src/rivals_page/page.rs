@@ -206,14 +206,14 @@ fn restart(kept: &Kept) -> String {
         let (at_once, later) = (lost("hits_at_once_per_mille"), lost("hits_later_per_mille"));
         if later > LOST_PER_MILLE {
             text += &format!(
-                "- {} answered {} fewer requests from its store after the kill: it lost objects.\n",
+                "- {} lost objects: after the kill, the share of its hits is less by {}.\n",
                 row.server,
                 thousandths(later)
             );
         } else if at_once > LOST_PER_MILLE {
             text += &format!(
-                "- {} had {} fewer hits right after the first one than before the kill; later they \
-                 were there again.\n",
+                "- {}: right after the first hit, the share of hits is less by {} than before the \
+                 kill; later it is not.\n",
                 row.server,
                 thousandths(at_once)
             );
@@ -324,13 +324,13 @@ was not measured is named with the reason. The last section is written by hand.
 ";
 
 const HITS: &str = "\
-One object of each size is asked for again and again by 32 connections (hits in memory), or
-objects in turn that are more than four times as large as the memory for objects (hits on disk),
-or objects that nobody has asked for before (misses). Servers have one processor, the load has the
-other one. Each server is in a memory group of 1 GiB, so the page cache has the files of the others,
-while ours reads its disk. A server whose answers have an error, or whose hits come from the origin,
-is left out. Varnish has no disk store that lasts, so it has no figure for hits on
-disk; Squid has its rock store there.
+One object of each size is asked for again and again by 32 connections (hits in memory), or objects
+in turn that are more than four times as large as the memory for objects (hits on disk), or objects
+that nobody has asked for before (misses). Servers have one processor, the load has the other one.
+Each server is in a memory group of 1 GiB, so the page cache has the files of the others, while
+ours reads its disk. Contents are checked before the rounds; a server that fails requests during
+them, or whose hits come from the origin, is left out. Varnish has no disk store that lasts, so it
+has no figure for hits on disk; Squid has its rock store there.
 ";
 
 const MIX: &str = "\
@@ -432,7 +432,9 @@ mod tests {
         assert!(text.contains(
             "| nginx, threads | 5 | no hit in 2 of 3 runs | 1.000 | 0.000 | 0.000 | 0 |"
         ));
-        assert!(text.contains("nginx, threads answered 1.000 fewer requests"));
+        assert!(text.contains(
+            "nginx, threads lost objects: after the kill, the share of its hits is less by 1.000"
+        ));
         assert!(text.contains("HashCache has no figure"));
         assert!(text.contains("Wrong answers of the servers in the table: none"));
     }

@@ -1,7 +1,7 @@
 //! All measurements beside other caches, with tiny loads, and the page that they make.
 
 #[test]
-fn what_is_installed_is_measured_and_the_page_names_every_rival() {
+fn every_rival_that_is_installed_is_measured() {
     let needed = [
         "/dev/loop-control",
         "/sys/fs/cgroup/memory",

@@ -20,7 +20,7 @@ fn a_proxy_on_a_modelled_disk_reads_as_often_as_the_disk_can() {
     let figures = &report["rows"][0]["figures"];
     let count = |name: &str| figures[name].as_u64().expect("a count");
     assert_eq!(count("faults"), 0);
-    // Operations a second. Without the model, it were thousands of requests and reads.
+    // Operations a second. Without the model there would be thousands.
     let operations = count("reads_per_mille") + count("writes_per_mille");
     let each_second = count("requests_per_second") * operations / 1000;
     assert!((5..=60).contains(&each_second), "{each_second} {figures}");

@@ -383,7 +383,7 @@ fn index(reader: PageReader) -> Response<Bytes> {
                 .iter()
                 .map(|(path, what)| format!("<dt><a href=\"{path}\">{path}</a><dd>{what}"))
                 .collect();
-            document("HashCache admin", &format!("<dl>{rows}</dl>"))
+            document("HashCache admin", &format!("<dl class=words>{rows}</dl>"))
         }
         PageReader::Program => PATHS
             .iter()

@@ -86,5 +86,7 @@ grid-template-columns:auto 1fr;gap:.2rem 1rem;font-size:.85rem}\
 dt{color:var(--m)}\
 dd{margin:0}\
 pre,code,dd{font-family:ui-monospace,monospace}\
+.words dd{font-family:inherit}\
+@media(max-width:34rem){.words{display:block}.words dd{margin:0 0 .6rem}}\
 pre{margin:0;padding:.75rem 1rem;background:var(--b);border-radius:6px;overflow-x:auto;\
 font-size:.88rem}";

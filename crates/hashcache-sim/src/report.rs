@@ -105,8 +105,8 @@ pub struct Planned {
     pub measured_requests_per_s: f64,
     /// The measured one by the planned one.
     pub measured_to_planned: f64,
-    /// All requests, answered in a second, when memory answers as many as it did: the planned rate
-    /// by the share that reaches the disk; `None` if none does.
+    /// All requests, answered in a second, when memory answers as many as it did: the planned rate,
+    /// divided by the share that reaches the disk; `None` if none does.
     pub with_memory_requests_per_s: Option<f64>,
     /// The same of a cache without memory for objects, whose disk has all hits.
     pub without_memory_requests_per_s: f64,

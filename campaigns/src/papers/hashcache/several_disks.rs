@@ -96,7 +96,7 @@ pub fn table_8(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
             rate(1) / 5.0
         ),
         format!(
-            "Five disks serve so many times the requests of one: {}. So each policy is within \
+            "Five disks serve this many times the requests of one: {}. So each policy is within \
              {:.0} % of linear.",
             gains.join(", "),
             farthest * 100.0
@@ -122,13 +122,16 @@ pub fn table_8(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
              objects of a page are read along long before they are requested, and memory must hold \
              those of all clients until then (docs/PAPER.md, \"Clients\"). Stores are smaller than \
              the paper's 90 GB, but the clients are as many as five disks need: 2 MiB are a \
-             hundredth of the store, as the third of 3.5 GB that the paper took is of its disks, \
-             and too little for so many."
+             hundredth of the store, as the paper's memory (a third of 3.5 GB) was of its disks, \
+             and too little for so many clients."
                 .to_owned(),
         ],
         ..benched(
             lab,
-            &format!("modelled disks of {SCSI_SEEKS} seeks/s, {CLIENTS} clients"),
+            &format!(
+                "modelled disks of {SCSI_SEEKS} seeks/s, {CLIENTS} clients; in one row with 16 MiB \
+                 of hot objects"
+            ),
             vec![rate_panel("HashCache, Table 8: five disks", bars), scaling],
         )
     })

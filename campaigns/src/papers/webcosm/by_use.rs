@@ -178,6 +178,6 @@ A write that fills a part of a block makes the kernel read the rest of it: STREA
 blocks a request, STREAM-PACKETIZER 0.11 (docs/LAYOUTS.md). The page cache is small here, so \
 more of these reads may go to the disk than in the paper, which has no figure for them.";
 const TURNS: &str = "\
-Locality buffers save seeks, because fewer objects are cut (0.075 instead of 0.118 a request, \
-docs/LAYOUTS.md). They bring reads no nearer to each other here, because 100 clients take turns \
+Locality buffers save seeks (0.075 instead of 0.118 a request, docs/LAYOUTS.md), because fewer \
+objects are cut. They bring reads no nearer to each other here, because 100 clients take turns \
 (Figure 15). Whether that is all of the difference was not measured.";

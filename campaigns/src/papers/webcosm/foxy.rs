@@ -130,9 +130,11 @@ fn load_of_a_second(curve: &Curve) -> Option<f64> {
         .iter()
         .map(|(load, seconds)| (*load, seconds.median));
     let points: Vec<(f64, f64)> = points.collect();
-    let crossing = points.windows(2).find(|two| two[1].1 >= 1.0)?;
+    let crossing = points
+        .windows(2)
+        .find(|two| two[0].1 < 1.0 && two[1].1 >= 1.0)?;
     let ((low, fast), (high, slow)) = (crossing[0], crossing[1]);
-    Some(low + (high - low) * ((1.0 - fast) / (slow - fast)).clamp(0.0, 1.0))
+    Some(low + (high - low) * (1.0 - fast) / (slow - fast))
 }
 
 fn by_load_panel(title: &str, curves: Vec<Curve>) -> Panel {

@@ -199,6 +199,14 @@ impl Reader<'_> {
                     self.fault(line, fault);
                 }
                 DeValue::Table(table) if keys::is_table(&inner) => self.table(table, &inner),
+                DeValue::Array(_) if keys::is_table(&inner) && has_tables(value.get_ref()) => {
+                    let mut hint = format!("start it with `[{name}]`");
+                    if name == "limits" {
+                        hint += "; limits that access rules name are `[[limit]]`";
+                    }
+                    let fault = Fault::new(format!("`{name}` must be one table")).hint(hint);
+                    self.fault(line, fault);
+                }
                 _ => match (keys::find(&name), written(value.get_ref())) {
                     (Some(found), Some(written)) => {
                         let source = Source::File {
@@ -553,6 +561,24 @@ mod tests {
             faults[1].1.as_deref(),
             Some("did you mean `limits.head_time`?")
         );
+    }
+
+    #[test]
+    fn a_table_that_is_written_as_one_of_many_is_told_how_it_begins() {
+        for (table, expected) in [
+            (
+                "limits",
+                "start it with `[limits]`; limits that access rules name are `[[limit]]`",
+            ),
+            ("intercept", "start it with `[intercept]`"),
+        ] {
+            let parsed = parse_here(&format!("[[{table}]]\nname = \"pupils\"\n"));
+            let [fault] = parsed.faults.as_slice() else {
+                panic!("{:?}", parsed.faults);
+            };
+            assert_eq!(fault.what, format!("a.toml:1: `{table}` must be one table"));
+            assert_eq!(fault.hint.as_deref(), Some(expected));
+        }
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SIZE", default_value = "8KiB")]
     block: String,
     /// Memory cache, then disk cache, both of least recently used objects: count what each does
-    #[arg(long, conflicts_with_all = ["index", "policy", "grouped", "readmission"])]
+    #[arg(long, conflicts_with_all = ["index", "policy", "grouped", "held_share", "readmission"])]
     two_level: bool,
     /// Seed of contents, of the store's secret and of the disk
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
@@ -123,7 +123,6 @@ struct Parsed {
 pub fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let parsed = parse(args)?;
     check_index(args)?;
-    check_picture(args)?;
     let mut stdout = std::io::stdout();
     if args.two_level {
         stdout.write_all(two_level(args, &parsed)?.as_bytes())?;
@@ -199,6 +198,7 @@ fn replay_all(args: &ReplayArgs, parsed: &Parsed) -> anyhow::Result<Vec<(String,
     let Some(rival) = args.index.rival() else {
         let policies = policies(args)?;
         check_memory(parsed)?;
+        check_picture(args)?;
         let mut input = args.input.open(policies.len() as u64)?;
         let mut runs = vec![];
         for policy in policies {
@@ -207,6 +207,7 @@ fn replay_all(args: &ReplayArgs, parsed: &Parsed) -> anyhow::Result<Vec<(String,
         }
         return Ok(runs);
     };
+    check_picture(args)?;
     let mut input = args.input.open(1)?;
     let settings = rival::Settings {
         rival,

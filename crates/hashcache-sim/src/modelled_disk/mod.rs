@@ -6,8 +6,8 @@
 //! kernel sends them. `figures` says what the disk has done so far, for a process that has to know
 //! its clock.
 //!
-//! Used by `cargo campaign layouts`. Needs root and `/dev/fuse`. Invariant: neither file goes
-//! through the page cache, so each read and write of `disk` is charged.
+//! Used by `cargo campaign layouts` and `slow-disk`. Needs root and `/dev/fuse`. Invariant: neither
+//! file goes through the page cache, so each read and write of `disk` is charged.
 
 mod figures;
 mod file_system;

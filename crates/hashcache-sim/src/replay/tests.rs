@@ -119,13 +119,10 @@ fn a_store_that_has_room_for_all_has_the_hits_of_a_cache_without_bounds() {
     let of_disk = (report.disk.reads, report.disk.writes);
     assert_eq!((sum(|it| it.reads), sum(|it| it.writes)), of_disk);
     assert_eq!(sum(|it| it.hit_bytes), report.hit_bytes);
-    // What memory answers explains how much faster all requests are than the disk alone.
+    // The plan with memory is near, that without it is too slow.
     let plan = report.plan.unwrap();
-    let explained = report.requests_per_s / plan.with_memory_requests_per_s.unwrap();
-    assert!(
-        (explained - plan.measured_to_planned).abs() < 1e-9,
-        "{plan:?}"
-    );
+    let to_planned = report.requests_per_s / plan.with_memory_requests_per_s.unwrap();
+    assert!((0.8..1.25).contains(&to_planned), "{plan:?}");
     assert!(
         plan.without_memory_requests_per_s < report.requests_per_s,
         "{plan:?}"
