@@ -14,7 +14,7 @@ use hashcache::device::{DiskModel, Pace};
 use hashcache_sim::modelled_disk::ModelledDisk;
 
 use crate::cgroup::{Cgroup, limit_kernel_writes};
-use crate::loop_mount::{LoopDevice, Mount, run};
+use crate::loop_mount::{LoopDevice, Mount};
 
 /// See the module's head. Its parts are dropped in this order.
 pub struct ServerDisk {
@@ -24,8 +24,9 @@ pub struct ServerDisk {
 }
 
 impl ServerDisk {
-    /// Makes one of this size with its files in `folder`, fast until it is slowed. With a model it
-    /// is a disk like that, whose content lies in the memory of this process. Needs root.
+    /// Makes one of this size with its files in `folder`. It is fast until it is slowed. With
+    /// `model`, the image is a modelled disk, whose bytes lie in the memory of this process. Needs
+    /// root.
     pub fn make(folder: &Path, bytes: u64, model: Option<DiskModel>) -> anyhow::Result<Self> {
         let image = match model {
             None => Image::File(ImageFile::make(folder.join("disk.img"), bytes)?),
@@ -39,11 +40,8 @@ impl ServerDisk {
         if model.is_some() {
             device.sort_requests()?;
         }
-        let device_path = device.path();
-        // Otherwise the kernel goes on making the file system while the server is measured.
-        let at_once = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-        run("mkfs.ext4", &["-q", "-m", "0", "-E", at_once, device_path])?;
-        let mount = Mount::make(device_path, "noatime", folder.join("disk"))?;
+        device.make_ext4(&["-m", "0"])?;
+        let mount = Mount::make(device.path(), "noatime", folder.join("disk"))?;
         Ok(Self {
             mount,
             device,

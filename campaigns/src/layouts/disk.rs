@@ -91,11 +91,8 @@ impl Disk {
             ModelledDisk::mount(&folder.join("device"), bytes, model, Pace::Modelled, seed)?;
         let device = LoopDevice::attach(&modelled.disk())?;
         device.sort_requests()?;
-        // Otherwise the kernel goes on making the file system while the layout is measured.
-        let at_once = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-        let words = ["-q", "-m", "0", "-b", "4096", "-i", "4096", "-E", at_once];
-        let words = [&words, file_system.features(), &[device.path()]].concat();
-        run("mkfs.ext4", &words)?;
+        let blocks = ["-m", "0", "-b", "4096", "-i", "4096"];
+        device.make_ext4(&[&blocks, file_system.features()].concat())?;
         let options = file_system.mount_options();
         let mount = Mount::make(device.path(), options, folder.join("files"))?;
         let root = mount.directory().join("cache");

@@ -6,7 +6,7 @@ use serde_json::Value;
 fn a_proxy_on_a_modelled_disk_reads_as_often_as_the_disk_can() {
     let needed = ["/dev/fuse", "/dev/loop-control", "/sys/fs/cgroup/memory"];
     if !super::can_mount(&[&needed[..], &["/sys/fs/cgroup/blkio"]].concat()) {
-        return;
+        return eprintln!("skipped: needs root, loop devices, FUSE and cgroups of version 1");
     }
     let only = "Polymix-4: hashcache, set-mem";
     let small = ["--memory", "96", "--working-set", "1", "--rounds", "1"];

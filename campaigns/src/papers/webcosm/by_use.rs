@@ -28,7 +28,7 @@ pub fn figure_10(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
         "WebCoSM, Figure 10: by the use of the disk",
         curves,
         vec![found, flat],
-        "",
+        &[USE],
     )
 }
 
@@ -47,7 +47,7 @@ pub fn figure_11(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
         "WebCoSM, Figure 11: by the use of the disk",
         curves,
         vec![found],
-        BLOCKS,
+        &[BLOCKS, USE],
     )
 }
 
@@ -66,7 +66,7 @@ pub fn figure_12(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
         "WebCoSM, Figure 12: by the use of the disk",
         curves,
         vec![found],
-        "",
+        &[USE],
     )
 }
 
@@ -102,7 +102,7 @@ pub fn figure_16(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
         "WebCoSM, Figure 16: by the use of the disk",
         curves,
         found,
-        TURNS,
+        &[TURNS, USE],
     )
 }
 
@@ -135,16 +135,12 @@ fn use_figure(
     title: &str,
     curves: Vec<Curve>,
     found: Vec<String>,
-    reason: &str,
+    reasons: &[&str],
 ) -> anyhow::Result<Drawn> {
     let x = Axis::new("use of the cache on disk, %", Scale::FromLeast);
     Ok(Drawn {
         found,
-        reasons: [reason, USE]
-            .into_iter()
-            .filter(|it| !it.is_empty())
-            .map(str::to_owned)
-            .collect(),
+        reasons: reasons.iter().map(|&it| it.to_owned()).collect(),
         ..drawn(lab, vec![panel_of_curves(title, x, curves)])
     })
 }
