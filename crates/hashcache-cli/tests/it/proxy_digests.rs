@@ -118,6 +118,18 @@ async fn digest_requests(cache: &CacheBox) -> usize {
     last.0
 }
 
+/// Waits until the log of `cache` has a line with `text`.
+async fn wait_for_log(cache: &CacheBox, text: &str) {
+    for _ in 0..400 {
+        let log = fs::read_to_string(&cache.log).unwrap_or_default();
+        if log.contains(text) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("no line with {text}: {}", cache.proxy.said());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_in_a_siblings_digest_is_fetched_from_it_without_a_query() {
     let (home, origin) = (Home::new(), origin().await);
@@ -414,6 +426,7 @@ async fn updates_tell_a_sibling_what_is_new_and_a_restart_makes_it_fetch_the_dig
     fs::remove_file(&has.log).unwrap();
     let has = CacheBox::start(&home, other, &peers);
     asks.wait_for_metric(&missed, before + 1).await;
+    wait_for_log(&has, PATH).await;
     asks.wait_for_metric(&entries, 201).await;
     assert_eq!(digest_requests(&has).await, 1);
     assert_eq!(asks.get(&urls[199]).await.status, 200);
