@@ -81,6 +81,11 @@ fn filled(form: Form, place: Place, device: Arc<dyn Device>) -> Cache {
 #[test]
 fn what_a_rule_matches_is_gone_at_once_and_after_kills_and_what_comes_later_stays() {
     for form in forms() {
+        // With `basic` these names have 1,280 places.
+        let put_out = match form.policy {
+            PolicyKind::Basic => 12,
+            _ => 6,
+        };
         for place in [Place::Pending, Place::Hot, Place::Disk] {
             for number in 0..4 {
                 let device = memory(16 * MIB);
@@ -89,8 +94,8 @@ fn what_a_rule_matches_is_gone_at_once_and_after_kills_and_what_comes_later_stay
                     .filter(|n| round_of(&cache, *n) == Some(0))
                     .count();
                 let doomed = (0..OBJECTS).filter(|n| matches(number, *n)).count();
-                // (A name that shares the place of another may have been put out by it.)
-                assert!(kept >= OBJECTS as usize * 9 / 10, "{form:?} {kept}");
+                // A name that shares the place of another may have been put out by it.
+                assert!(kept + put_out >= OBJECTS as usize, "{form:?} {kept}");
                 let removed = cache.remove_matching(&[ban(&cache, number)]);
                 for n in 0..OBJECTS {
                     let found = round_of(&cache, n);
@@ -119,7 +124,7 @@ fn what_a_rule_matches_is_gone_at_once_and_after_kills_and_what_comes_later_stay
                         }
                     }
                     assert!(
-                        found + doomed + 6 >= OBJECTS as usize,
+                        found + doomed + put_out >= OBJECTS as usize,
                         "{form:?} {found} {doomed}"
                     );
                     device = copy(device.to_bytes());
@@ -360,6 +365,8 @@ fn rules_hold_on_every_device_and_after_one_was_away() {
             .iter()
             .map(|it| it.clone() as Arc<dyn Device>)
             .collect(),
+        // With some secrets a name that goes has the tag of one that stays.
+        name_secret: Some(*b"no equal tags !!"),
         ..quiet(devices[0].clone(), PolicyKind::Log)
     };
     let cache = open(config(&devices));

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use hashcache::{Cache, Config, OpenError, check};
 
@@ -42,6 +43,7 @@ impl Loop {
     fn store(&self, memory: usize) -> Config {
         Config {
             memory_bytes: memory as u64,
+            open_patience: Duration::from_secs(3600),
             ..Config::new(&self.device)
         }
     }

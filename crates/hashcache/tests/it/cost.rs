@@ -38,6 +38,8 @@ fn store_of(
         with(Config {
             object_bytes: 8 << 10,
             segment_bytes: Some(4 * MIB as u32),
+            // Which names share a set, and a tag in it, is the same in each run.
+            name_secret: Some([1; 16]),
             ..quiet(device.clone(), policy)
         })
     };
@@ -274,10 +276,11 @@ fn log_grouped_costs_one_read_a_run_and_as_much_a_miss_and_a_put_as_without() {
 fn a_hot_hit_costs_nothing() {
     for policy in PolicyKind::ALL {
         let (cache, device) = store(policy, 3_000, 20);
-        assert!(get(&cache, &name(7)).is_some());
+        // The last one, which none has put out.
+        assert!(get(&cache, &name(19)).is_some());
         device.take_reads();
         for _ in 0..100 {
-            assert!(get(&cache, &name(7)).is_some());
+            assert!(get(&cache, &name(19)).is_some());
         }
         assert_eq!(device.take_reads(), []);
     }
@@ -343,7 +346,7 @@ fn set_mem_hit_is_one_read_of_a_block() {
 
 #[test]
 fn set_mem_miss_is_0_031_reads_when_sets_are_full() {
-    // 448 sets of 8 slots: 8,000 objects fill them.
+    // 640 sets of 8 slots: 8,000 objects fill them, all but a few.
     let (cache, device) = store(PolicyKind::SetMem, 3_000, 8_000);
     for put in 0..10_000 {
         assert!(get(&cache, &name(1_000_000 + put)).is_none());
@@ -404,7 +407,7 @@ fn set_mem_lru_hit_beyond_a_block_is_two_reads() {
 fn set_mem_lru_miss_is_one_read_and_0_031_where_its_set_is_held() {
     let (cache, device) = store_holding(100, 3_000, 8_000);
     let miss = |put: u64| assert!(get(&cache, &name(1_000_000 + put)).is_none());
-    // With 5,000, one run in 150 leaves a set out.
+    // With 5,000, one secret in 150 leaves a set out.
     (0..10_000).for_each(miss);
     let reads = device.take_reads();
     let of_sets = reads.iter().filter(|read| read.length == 64 * KIB).count();
@@ -422,14 +425,14 @@ fn set_mem_lru_miss_is_one_read_and_0_031_where_its_set_is_held() {
 
 #[test]
 fn set_mem_lru_reads_as_many_sets_as_memory_does_not_hold() {
-    // Two of seven sets in each shard.
+    // Three of ten sets in each shard, and at the start none.
     let (cache, device) = store_holding(30, 3_000, 8_000);
     for put in 0..10_000 {
         assert!(get(&cache, &name(1_000_000 + put)).is_none());
     }
     let reads = device.take_reads();
     let of_sets = reads.iter().filter(|read| read.length == 64 * KIB).count();
-    assert!(of_sets.abs_diff(10_000 * 5 / 7) < 200, "{of_sets}");
+    assert!(of_sets.abs_diff(10_000 * 7 / 10) < 200, "{of_sets}");
     assert!(reads.len() - of_sets < 130, "{} in vain", reads.len());
 }
 

@@ -84,8 +84,9 @@ fn a_device_added_moves_its_share_and_no_more() {
     close(cache);
     let cache = open(&[&a, &b, &c], PolicyKind::Log);
     let kept = found(&cache, NAMES).len() as u64;
-    // A third has moved to where it is not; binomial, so within four sigma.
-    assert!(kept.abs_diff(NAMES * 2 / 3) < 66, "{kept} of {NAMES} kept");
+    // A third has moved to where it is not; binomial, so within 5.5 sigma. The id of a device is
+    // drawn at random.
+    assert!(kept.abs_diff(NAMES * 2 / 3) < 90, "{kept} of {NAMES} kept");
     for n in 0..NAMES {
         if get(&cache, &name(n)).is_none() {
             put(&cache, n, NAMES + n);

@@ -330,6 +330,7 @@ fn a_file_grows_and_what_cannot_is_refused_unchanged() {
         size_bytes: Some((mib * MIB) as u64),
         memory_bytes: 32 * MIB as u64,
         open_patience: Duration::from_secs(3600),
+        name_secret: Some(*b"no equal tags !!"),
         ..Config::new(&path)
     };
     let length = |path: &Path| std::fs::metadata(path).unwrap().len();

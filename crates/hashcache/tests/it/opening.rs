@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashcache::device::{Device, MemoryDevice};
 use hashcache::{Cache, Config, OpenError, PolicyKind, Resize, Rows, check, inspect};
@@ -12,6 +13,7 @@ fn file(path: &Path) -> Config {
     Config {
         size_bytes: Some(16 * MIB as u64),
         memory_bytes: 16 * MIB as u64,
+        open_patience: Duration::from_secs(3600),
         ..Config::new(path)
     }
 }

@@ -317,7 +317,7 @@ impl Device for LateRead {
     }
 }
 
-/// A store of 448 sets, seven in each shard, of which memory holds one.
+/// A store of 640 sets, ten in each shard, of which memory holds one.
 fn holding_one(device: Arc<dyn Device>) -> Config {
     Config {
         held_share: Some(1),
@@ -345,7 +345,7 @@ fn sets_of(names: std::ops::Range<u64>) -> (Vec<u8>, Vec<u64>) {
 fn a_set_read_before_a_put_and_shown_after_it_was_given_away_is_not_believed() {
     let (bytes, sets) = sets_of(0..400);
     let table = u64::from_le_bytes(bytes[4096 + 136..][..8].try_into().unwrap());
-    let shard = |n: usize| (sets[n] - table / LateRead::SET as u64) / 7;
+    let shard = |n: usize| (sets[n] - table / LateRead::SET as u64) / 10;
     // Two names of one set, and one of another set of the same shard. Of some shards one set alone
     // has names, so all pairs are tried.
     let other = |a: usize| {

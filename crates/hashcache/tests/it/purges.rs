@@ -70,6 +70,15 @@ fn nothing_older_after_a_kill(bytes: Vec<u8>, form: Form, oldest: u64, what: &st
     nothing_older(&open(quiet(device, form)), oldest, what);
 }
 
+/// How many names may have been put out by others that share their place or tag: with `basic`, all
+/// names and spans of these tests have 1,280 places.
+fn put_out(form: Form) -> u64 {
+    match form.policy {
+        PolicyKind::Basic => 5,
+        _ => 2,
+    }
+}
+
 #[test]
 fn an_older_version_does_not_answer_when_the_purged_one_was_pending_at_a_kill() {
     for form in forms() {
@@ -93,7 +102,7 @@ fn an_older_version_does_not_answer_when_the_purged_one_was_pending_at_a_kill() 
         assert!(cache.flush().wait());
         let killed = open(quiet(copy(device.to_bytes()), form));
         let found = (0..NAMES).filter(|n| round_of(&killed, *n) == Some(3));
-        assert!(found.count() as u64 + 2 >= NAMES, "{form:?}");
+        assert!(found.count() as u64 + put_out(form) >= NAMES, "{form:?}");
     }
 }
 
@@ -280,7 +289,7 @@ fn open_with_bad_blocks(bytes: &[u8], form: Form, bad: &[usize], what: &str) -> 
     let mut left = device.inner.to_bytes();
     let again = open(quiet(copy(left.clone()), form));
     let stays = (0..NAMES).filter(|n| round_of(&again, *n) == Some(2));
-    assert!(stays.count() as u64 + 2 >= NAMES, "{what}");
+    assert!(stays.count() as u64 + put_out(form) >= NAMES, "{what}");
     // Not closed: what lies on the disk now is what was written until the bad blocks were read.
     let device = Arc::new(BadBlocks::new(
         MemoryDevice::from_bytes(bytes.to_vec()),
@@ -386,7 +395,7 @@ fn with_both_sets_of_rules_damaged_everything_older_is_forgotten() {
             assert!(cache.flush().wait());
             let again = open(quiet(copy(device.to_bytes()), form));
             let stays = (0..NAMES).filter(|n| round_of(&again, *n) == Some(2));
-            assert!(stays.count() as u64 + 2 >= NAMES, "{what}");
+            assert!(stays.count() as u64 + put_out(form) >= NAMES, "{what}");
             assert_eq!(again.stats().forgotten, 0, "{what}");
             // Unreadable is as bad as damaged.
             let (names, forgotten) = open_with_bad_blocks(&bytes, form, &AREAS, &what);

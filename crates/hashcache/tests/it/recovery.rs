@@ -339,9 +339,9 @@ fn a_store_that_is_closed_stops_recovering_and_growing_and_loses_nothing() {
             assert!(again.abs_diff(whole) * 50 < whole, "{again}, not {whole}");
         });
         // A whole recovery reads both checkpoints' first parts, the journal, and each of 30
-        // segments at least twice.
+        // segments at least twice. On a quiet machine it is one or two.
         assert!(
-            reads <= 10,
+            reads <= 40,
             "{grown:?}: {reads} reads after the store was closed"
         );
     }

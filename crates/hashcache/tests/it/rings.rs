@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashcache::device::{Device, FileDevice};
 use hashcache::{Cache, Config, Io, Lookup, OpenError, PolicyKind};
@@ -17,6 +18,7 @@ fn config(path: &Path, io: Io) -> Config {
         // Each answer is to be read.
         hot_bytes_max: 0,
         io,
+        open_patience: Duration::from_secs(3600),
         ..Config::new(path)
     }
 }

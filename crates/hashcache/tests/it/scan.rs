@@ -227,7 +227,13 @@ fn what_the_log_has_overwritten_or_a_full_row_evicted_is_left_out() {
 #[test]
 fn pending_objects_are_given_out_without_a_read() {
     for form in log_forms() {
-        let cache = store(memory(16 * MIB), form);
+        // With some secrets two names have equal tags in one row, and one is forgotten with the
+        // other.
+        let cache = open(Config {
+            hot_bytes_max: 0,
+            name_secret: Some(*b"no equal tags !!"),
+            ..config(memory(16 * MIB), form)
+        });
         (0..40).for_each(|n| put(&cache, n));
         let steps: Vec<_> = cache.scan().unwrap().collect();
         let given: Vec<_> = steps.iter().flat_map(|it| it.objects.clone()).collect();

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashcache::device::{Device, FileDevice};
 use hashcache::{Ban, Cache, Config, Health, OpenError, PolicyKind, check};
@@ -146,6 +147,7 @@ fn on_path(path: &Path, policy: PolicyKind, size_bytes: Option<u64>) -> Config {
         size_bytes,
         memory_bytes: 16 * MIB as u64,
         segment_bytes: Some(MIB as u32),
+        open_patience: Duration::from_secs(3600),
         ..Config::new(path)
     })
 }

@@ -344,6 +344,8 @@ fn config(device: Arc<dyn Device>, form: Form) -> Config {
         policy: form.policy,
         grouped: form.grouped,
         memory_bytes: (128 << 20) + (gigabytes() << 20),
+        // Only some names are asked for: how many of them are known depends on the secret.
+        name_secret: Some([1; 16]),
         ..Config::on_device(device)
     }
 }
@@ -430,7 +432,8 @@ fn known_again(form: Form) {
     model.kill();
     let killed = open(&model);
     let again = known(&model, &killed.cache);
-    assert!(again > scanned - 0.02, "{form:?}: {again} of {scanned}");
+    // Sets that the kill left unwritten are known again by and by.
+    assert!(again > scanned - 0.03, "{form:?}: {again} of {scanned}");
     tell(form, "kill", &killed);
     little(&killed);
 }
