@@ -58,10 +58,9 @@ pub struct ReplayArgs {
     /// Write and read the objects of a page together (log, log-lru)
     #[arg(long)]
     grouped: bool,
-    /// Index rows of `log` in which a name may be, 1 or 2
-    #[arg(long, value_name = "COUNT", default_value_t = 2,
-          value_parser = clap::value_parser!(u8).range(1..=2))]
-    rows: u8,
+    /// Index rows of `log` in which a name may be, 1 or 2 [default: 2]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=2))]
+    rows: Option<u8>,
     /// Share that memory holds, 1 to 100: of the positions with `log-lru`, of the sets with
     /// `set-mem-lru` [default: 50 and 40]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
@@ -72,11 +71,12 @@ pub struct ReplayArgs {
     /// Mean object size, which sizes the index
     #[arg(long, value_name = "SIZE", default_value = "8KiB")]
     object_size: String,
-    /// Slot size of the Disk Table
-    #[arg(long, value_name = "SIZE", default_value = "8KiB")]
-    block: String,
+    /// Slot size of the Disk Table [default: 8KiB]
+    #[arg(long, value_name = "SIZE")]
+    block: Option<String>,
     /// Memory cache, then disk cache, both of least recently used objects: count what each does
-    #[arg(long, conflicts_with_all = ["index", "policy", "grouped", "held_share", "readmission"])]
+    #[arg(long, conflicts_with_all = ["index", "policy", "grouped", "rows", "held_share",
+                                      "readmission", "block"])]
     two_level: bool,
     /// Seed of contents, of the store's secret and of the disk
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
@@ -160,7 +160,8 @@ fn parse(args: &ReplayArgs) -> Result<Parsed, Fault> {
         memory_bytes: size("--memory", &args.memory)?,
         disk_bytes: size("--disk-size", &args.disk_size)?,
         object_bytes,
-        block_bytes: block(&args.block).map_err(|fault| fault.at("--block"))?,
+        block_bytes: block(args.block.as_deref().unwrap_or("8KiB"))
+            .map_err(|fault| fault.at("--block"))?,
         disk: disk.map_err(|error| {
             Fault::new(format!("--device-model: {error}")).hint("or use `1999`, `hdd` or `ssd`")
         })?,
@@ -172,8 +173,10 @@ fn check_index(args: &ReplayArgs) -> Result<(), Fault> {
     let given = [
         ("--policy", args.policy.is_some()),
         ("--grouped", args.grouped),
+        ("--rows", args.rows.is_some()),
         ("--held-share", args.held_share.is_some()),
         ("--readmission", args.readmission),
+        ("--block", args.block.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((flag, _)) if args.index != Index::Engine => {
@@ -273,7 +276,10 @@ fn replay_engine(
 ) -> anyhow::Result<Report> {
     let settings = replay::Settings {
         policy,
-        rows: if args.rows == 1 { Rows::One } else { Rows::Two },
+        rows: match args.rows {
+            Some(1) => Rows::One,
+            _ => Rows::Two,
+        },
         grouped: is_grouped(args, policy),
         held_share: args.held_share,
         readmission: args.readmission && policy == PolicyKind::Log,

@@ -207,11 +207,14 @@ fn the_figures_over_the_log_are_drawn() {
     let wanted = "hashcache: --svg: cannot write no/x.svg: ";
     assert!(outcome.stderr.starts_with(wanted), "{outcome:?}");
     assert_eq!(outcome.stdout, "", "it is noticed before the replay");
-    let flags = ["sim", "replay", "foxy.csv", "--index", "squid", "--grouped"];
-    let outcome = home.hashcache(&flags, &[]);
-    assert_eq!(outcome.status, Some(2));
-    let wanted = "hashcache: --grouped: has no effect on models";
-    assert!(outcome.stderr.starts_with(wanted), "{outcome:?}");
+    for flag in ["--grouped", "--rows=1", "--block=4KiB"] {
+        let flags = ["sim", "replay", "foxy.csv", "--index", "squid", flag];
+        let outcome = home.hashcache(&flags, &[]);
+        assert_eq!(outcome.status, Some(2));
+        let name = flag.split('=').next().unwrap();
+        let wanted = format!("hashcache: {name}: has no effect on models");
+        assert!(outcome.stderr.starts_with(&wanted), "{outcome:?}");
+    }
 }
 
 #[test]
