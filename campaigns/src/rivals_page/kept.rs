@@ -18,12 +18,12 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// The kept report of this part, if it has the same command, version and rivals.
+    /// The kept report of this part, if it has the same command and rivals, and this version.
     pub fn read(
         folder: &Path,
         part: Part,
         form: Form,
-        version: &Version,
+        version: Option<&Version>,
     ) -> anyhow::Result<Option<Self>> {
         let file = folder.join(file_name(part, form));
         let Ok(text) = fs::read(&file) else {
@@ -31,10 +31,11 @@ impl Kept {
         };
         let value: Value = serde_json::from_slice(&text)
             .with_context(|| format!("{} is no report; delete it", file.display()))?;
-        let is_same = value["version"] == json!(version.text)
+        let is_version =
+            |version: &Version| version.is_committed && value["version"] == json!(version.text);
+        let is_same = version.is_none_or(is_version)
             && value["command"] == json!(part.words(form))
-            && value["programs"] == programs()
-            && version.is_committed;
+            && value["programs"] == programs();
         Ok(is_same.then_some(Self { value }))
     }
 

@@ -2,8 +2,9 @@
 //!
 //! Each part is another campaign (`cpu`, `slow-disk`, `restart`, `index-memory`), which this one
 //! starts in a process of its own. Its report is kept, so that the page can be written again
-//! without measuring: a kept report counts if it has the same command, the same rivals, and the
-//! same sources of the proxy and of the campaigns.
+//! without measuring: a kept report counts if it has the same command and the same rivals, and of
+//! a part that is to be measured, the same sources of the proxy and of the campaigns. The page says
+//! from which sources each part is.
 //!
 //! `parts` says which commands, `kept` keeps their reports, `machine` says what they ran on, `page`
 //! writes the page from `tables`.
@@ -34,9 +35,12 @@ use parts::{Form, Part};
 /// Arguments of `rivals`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only these parts; the page has them and those whose reports are kept
+    /// Measure only these parts; the page has the others from kept reports, of any sources
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<Part>,
+    /// Measure nothing: write the page from kept reports, of any sources
+    #[arg(long, conflicts_with_all = ["only", "again"])]
+    page: bool,
     /// Measure small loads for a short time: about 12 minutes, figures of little worth
     #[arg(long, conflicts_with = "short")]
     quick: bool,
@@ -61,7 +65,7 @@ impl Args {
     }
 
     fn wants(&self, part: Part) -> bool {
-        self.only.is_empty() || self.only.contains(&part)
+        !self.page && (self.only.is_empty() || self.only.contains(&part))
     }
 }
 
@@ -85,10 +89,11 @@ pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     let version = Version::of_sources();
     let mut all = vec![];
     for part in form.parts() {
-        let mut kept = None;
-        if !args.again || !args.wants(part) {
-            kept = Kept::read(&folder, part, form, &version)?;
-        }
+        let kept = match args.wants(part) {
+            true if args.again => None,
+            true => Kept::read(&folder, part, form, Some(&version))?,
+            false => Kept::read(&folder, part, form, None)?,
+        };
         let outcome = match kept {
             Some(kept) => Ok((kept, "kept")),
             None if !args.wants(part) => continue,
@@ -122,7 +127,7 @@ pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     .text(&before);
     fs::write(&file, &text).with_context(|| format!("cannot write {}", file.display()))?;
     campaign.report.tell("page", file.display().to_string());
-    if args.only.is_empty() {
+    if args.only.is_empty() && !args.page {
         check_rivals(&programs, &all, campaign);
     }
     Ok(())
