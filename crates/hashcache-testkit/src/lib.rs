@@ -29,6 +29,7 @@ mod content_origin;
 mod ftp;
 mod gopher;
 mod origin;
+mod reserved;
 mod script;
 
 pub mod content;
@@ -45,4 +46,5 @@ pub use ftp::{FtpFault, FtpFile, FtpServer};
 pub use gopher::GopherServer;
 pub use message::Head;
 pub use origin::{Origin, RawRequest};
+pub use reserved::reserved_address;
 pub use script::{Gate, Script};

@@ -11,11 +11,11 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hashcache_testkit::{Client, Origin, Response, Script};
+use hashcache_testkit::{Client, Origin, Response, Script, reserved_address};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Home;
@@ -32,9 +32,10 @@ pub struct Place {
 impl Place {
     /// Free ports at 127.0.0.`host`.
     pub fn at(host: u8) -> Self {
-        let any = SocketAddr::from(([127, 0, 0, host], 0));
+        let host = Ipv4Addr::new(127, 0, 0, host);
+        let any = SocketAddr::from((host, 0));
         Self {
-            http: TcpListener::bind(any).unwrap().local_addr().unwrap(),
+            http: reserved_address(host).unwrap(),
             icp: UdpSocket::bind(any).unwrap().local_addr().unwrap(),
             htcp: UdpSocket::bind(any).unwrap().local_addr().unwrap(),
         }
@@ -133,6 +134,58 @@ impl CacheBox {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         panic!("{lines} lines are not in {}", self.log.display());
+    }
+
+    /// The last line of the log that has all of these texts, once there is one.
+    pub async fn line_with(&self, texts: &[&str]) -> String {
+        for _ in 0..200 {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            let has_all = |line: &&str| texts.iter().all(|text| line.contains(text));
+            if let Some(line) = log.lines().rfind(has_all) {
+                return line.to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("no line with {texts:?} in {}", self.log.display());
+    }
+
+    /// The last line of the log about a URL, which was asked for once.
+    pub async fn line_about(&self, url: &str) -> String {
+        self.line_with(&[&format!(" {url} ")]).await
+    }
+
+    /// Stores `count` objects of `origin`, and returns their URLs.
+    pub async fn store(&self, origin: &Origin, path: &str, count: usize) -> Vec<String> {
+        let urls: Vec<_> = (0..count)
+            .map(|n| origin.url(&format!("{path}{n}")))
+            .collect();
+        for url in &urls {
+            assert_eq!(self.get(url).await.status, 200);
+        }
+        urls
+    }
+
+    /// Asks for objects that a sibling has, until the log says `wanted` of one, and returns that
+    /// URL, the response, and how many came from the origin before: a sibling that is late by 50 ms
+    /// is not waited for, and on a busy machine it can be.
+    pub async fn ask_until<'a>(
+        &self,
+        urls: &'a [String],
+        fields: &[(&str, &str)],
+        wanted: &str,
+    ) -> (&'a str, Response, usize) {
+        for (late, url) in urls.iter().enumerate() {
+            let answer = self.get_with(url, fields).await;
+            assert_eq!(answer.status, 200);
+            let line = self.line_about(url).await;
+            if line.contains(wanted) {
+                return (url, answer, late);
+            }
+            assert!(line.contains("HIER_DIRECT/"), "{line}");
+            // After three in a row, probes have to find it well again.
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+        panic!("none of {} objects came from the sibling", urls.len());
     }
 
     /// A counter of `/metrics`; 0 if it is not there.

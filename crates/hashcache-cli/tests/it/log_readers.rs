@@ -8,11 +8,12 @@
 )]
 
 use std::collections::HashSet;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-use hashcache_testkit::{Client, Origin, Script};
+use hashcache_testkit::{Client, Origin, Script, reserved_address};
 
 use super::Home;
 use super::proxy_process::Proxy;
@@ -161,8 +162,7 @@ async fn a_validation_that_fails_has_squids_code_whatever_the_error_is() {
 
 /// A port that refuses connections.
 fn refusing_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    reserved_address(Ipv4Addr::LOCALHOST).unwrap().port()
 }
 
 fn read(log: &Path) -> String {

@@ -151,27 +151,36 @@ fn key_line(path: &Path) -> String {
     format!("htcp_key_file = \"{}\"\n", path.display())
 }
 
+/// How the log says that a sibling had the response.
+const FROM_SIBLING: &str = " SIBLING_HIT/127.0.0.2";
+/// Objects of which one must come from the sibling in time.
+const URLS: usize = 10;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_a_sibling_has_is_fetched_from_it() {
     let (home, origin) = (Home::new(), origin().await);
     let (near, other) = (Place::at(1), Place::at(2));
     let has = CacheBox::start(&home, other, &near.htcp_sibling(""));
     let asks = CacheBox::start(&home, near, &other.htcp_sibling(""));
-    let url = origin.url("/a");
-    assert_eq!(has.get(&url).await.status, 200);
+    let urls = has.store(&origin, "/", URLS).await;
     asks.wait_for_metric("hashcache_htcp_replies_total{reply=\"miss\"}", 1)
         .await;
-    assert_eq!(asks.get(&url).await.body, b"the origin's /a");
-    let line = asks.line(1).await;
-    assert!(line.contains(" SIBLING_HIT/127.0.0.2"), "{line}");
-    assert_eq!(origin.request_count(), 1);
+    let (url, answer, late) = asks.ask_until(&urls, &[], FROM_SIBLING).await;
+    let wanted = url.replace(&origin.url(""), "the origin's ");
+    assert_eq!(answer.body, wanted.as_bytes());
+    assert_eq!(origin.request_count(), URLS + late);
     let hits = |at: &CacheBox, name: &str| at.metric(&format!("{name}{{reply=\"hit\"}}"));
-    assert_eq!(hits(&asks, "hashcache_htcp_replies_total"), 1);
-    assert_eq!(hits(&has, "hashcache_htcp_answers_total"), 1);
-    assert_eq!(asks.get(&origin.url("/new")).await.status, 200);
-    let line = asks.line(2).await;
-    assert!(line.contains(" HIER_DIRECT/127.0.0.1"), "{line}");
-    assert_eq!(asks.metric("hashcache_htcp_timeouts_total"), 0);
+    let possible = 1..=1 + late as u64;
+    assert!(possible.contains(&hits(&asks, "hashcache_htcp_replies_total")));
+    assert!(possible.contains(&hits(&has, "hashcache_htcp_answers_total")));
+    let timeouts = || asks.metric("hashcache_htcp_timeouts_total");
+    assert!(timeouts() <= late as u64);
+    let new = origin.url("/new");
+    let before = timeouts();
+    assert_eq!(asks.get(&new).await.status, 200);
+    let line = asks.line_about(&new).await;
+    let is_direct = line.contains(" HIER_DIRECT/127.0.0.1");
+    assert!(is_direct || timeouts() > before, "{line}");
     assert_eq!(asks.metric("hashcache_icp_queries_total"), 0);
 }
 
@@ -181,18 +190,21 @@ async fn a_query_names_the_fields_by_which_responses_vary() {
     let (near, other) = (Place::at(1), Place::at(2));
     let has = CacheBox::start(&home, other, &near.htcp_sibling(""));
     let asks = CacheBox::start(&home, near, &other.htcp_sibling(""));
-    let url = origin.url("/a");
+    let urls: Vec<_> = (0..URLS).map(|n| origin.url(&format!("/{n}"))).collect();
     let english = [("Accept-Language", "en"), ("Cookie", "a=1")];
-    assert_eq!(has.get_with(&url, &english).await.body, b"for en");
+    for url in &urls {
+        assert_eq!(has.get_with(url, &english).await.body, b"for en");
+    }
     asks.wait_for_metric("hashcache_htcp_replies_total{reply=\"miss\"}", 1)
         .await;
     let german = [("Accept-Language", "de")];
-    assert_eq!(asks.get_with(&url, &german).await.body, b"for de");
-    assert!(asks.line(1).await.contains(" HIER_DIRECT/"));
-    assert_eq!(asks.get_with(&url, &english).await.body, b"for en");
-    assert!(asks.line(2).await.contains(" SIBLING_HIT/"));
+    assert_eq!(asks.get_with(&urls[0], &german).await.body, b"for de");
+    let line = asks.line(1).await;
+    assert!(line.contains("HIER_DIRECT/"), "{line}");
+    let (_, answer, late) = asks.ask_until(&urls[1..], &english, FROM_SIBLING).await;
+    assert_eq!(answer.body, b"for en");
     assert_eq!(asks.metric("hashcache_peer_false_hits_total"), 0);
-    assert_eq!(origin.request_count(), 2);
+    assert_eq!(origin.request_count(), URLS + 1 + late);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -382,6 +394,14 @@ async fn a_purge_is_passed_on_to_the_peers_that_want_it() {
     purges.wait_for_metric(&sent("gone"), 1).await;
     purge(&purges, &one).await;
     purges.wait_for_metric(&sent("absent"), 1).await;
+    let clears = || -> u64 {
+        let results = ["gone", "absent", "kept", "refused"];
+        let names = results.map(|it| format!("hashcache_htcp_clears_total{{result=\"{it}\"}}"));
+        names.iter().map(|name| has.metric(name)).sum()
+    };
+    // One whose answer is late is sent again.
+    let before = clears();
+    assert!((2..=6).contains(&before), "{before}");
     // What clients do, and purges that HTCP cannot express, are not passed on.
     let mut client = Client::connect(purges.proxy.address()).await.unwrap();
     let fields = [("Content-Length", "0")];
@@ -393,15 +413,7 @@ async fn a_purge_is_passed_on_to_the_peers_that_want_it() {
     assert_eq!(has.get(&one).await.status, 200);
     // Both objects, the POST, and the object that was purged.
     assert_eq!(origin.request_count(), 4);
-    let total: u64 = ["gone", "absent", "kept", "refused"]
-        .map(|result| {
-            has.metric(&format!(
-                "hashcache_htcp_clears_total{{result=\"{result}\"}}"
-            ))
-        })
-        .iter()
-        .sum();
-    assert_eq!(total, 2);
+    assert_eq!(clears(), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -479,9 +491,9 @@ async fn proxies_with_the_same_key_believe_each_other_and_others_are_refused() {
     let asks = CacheBox::start(&home, near, &other.htcp_sibling(&sends));
     asks.wait_for_metric("hashcache_htcp_replies_total{reply=\"miss\"}", 1)
         .await;
-    assert_eq!(asks.get(&url).await.status, 200);
-    assert!(asks.line(1).await.contains(" SIBLING_HIT/127.0.0.2"));
-    purge(&asks, &url).await;
+    let urls = has.store(&origin, "/", URLS).await;
+    let (url, ..) = asks.ask_until(&urls, &[], FROM_SIBLING).await;
+    purge(&asks, url).await;
     asks.wait_for_metric("hashcache_htcp_clears_sent_total{result=\"gone\"}", 1)
         .await;
     assert_eq!(asks.metric(ignored), 0);
@@ -489,8 +501,9 @@ async fn proxies_with_the_same_key_believe_each_other_and_others_are_refused() {
     // The file is read again; with another key nothing is believed.
     home.file("key", "west:changed\n");
     asks.reload(near, &other.htcp_sibling(&sends)).await;
-    assert_eq!(asks.get(&origin.url("/b")).await.status, 200);
-    let line = asks.line(3).await;
+    let new = origin.url("/b");
+    assert_eq!(asks.get(&new).await.status, 200);
+    let line = asks.line_about(&new).await;
     assert!(line.contains("HIER_DIRECT/"), "{line}");
     asks.wait_for_metric(ignored, 1).await;
 }

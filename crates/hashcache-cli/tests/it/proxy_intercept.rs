@@ -705,8 +705,8 @@ async fn what_cannot_be_intercepted_is_passed_on_byte_for_byte() {
     }
     // Nothing, or not enough, in three seconds.
     for begun in [&hello[..0], &hello[..30]] {
-        let mut socket = connected(&proxy, &authority).await;
         let since = Instant::now();
+        let mut socket = connected(&proxy, &authority).await;
         socket.write_all(begun).await.unwrap();
         let mut heard = vec![0; begun.len()];
         socket.read_exact(&mut heard).await.unwrap();

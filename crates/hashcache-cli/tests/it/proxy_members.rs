@@ -7,15 +7,14 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use hashcache_testkit::{Client, Origin, RawRequest, Response, Script};
-use tokio::net::TcpListener;
+use hashcache_testkit::{Client, Origin, RawRequest, Response, Script, reserved_address};
 use tokio::time::Instant;
 
 use crate::Home;
@@ -38,12 +37,10 @@ struct Boxes {
 impl Boxes {
     /// Three boxes; `names_at` says which of them the list of each has.
     async fn with_lists(more: &str, names_at: impl Fn(usize) -> Vec<usize>) -> Self {
-        let mut listeners = Vec::new();
-        for _ in NAMES {
-            listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
-        }
-        let addresses = listeners.iter().map(|it| it.local_addr().unwrap());
-        let addresses: Vec<SocketAddr> = addresses.collect();
+        let addresses: Vec<SocketAddr> = NAMES
+            .iter()
+            .map(|_| reserved_address(Ipv4Addr::LOCALHOST).unwrap())
+            .collect();
         let entry = |n: usize| {
             let (name, at) = (NAMES[n], addresses[n]);
             format!("[[peer]]\nname = \"{name}\"\nkind = \"member\"\nurl = \"http://{at}\"\n")
@@ -54,7 +51,6 @@ impl Boxes {
             format!("name = \"{name}\"\nallow_purge = [\"127.0.0.0/8\"]\n{list}{more}")
         };
         let configs = (0..NAMES.len()).map(config).collect();
-        drop(listeners);
         let mut boxes = Self {
             home: Home::new(),
             running: NAMES.iter().map(|_| None).collect(),
@@ -251,7 +247,7 @@ async fn the_next_box_stands_in_for_an_owner_that_is_down_until_it_is_back() {
         if last.as_deref() == Some(NAMES[2]) {
             break;
         }
-        assert!(begun.elapsed() < Duration::from_secs(10), "it is not asked");
+        assert!(begun.elapsed() < Duration::from_secs(60), "it is not asked");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -313,7 +309,7 @@ async fn the_box_that_a_client_asks_decides_for_all_members() {
         if NAMES.iter().all(|name| names.iter().any(|it| it == name)) {
             break;
         }
-        assert!(begun.elapsed() < Duration::from_secs(10), "{names:?}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{names:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     // A client is no member: by its address, or by what it says.
@@ -454,7 +450,7 @@ async fn an_unsafe_request_reaches_the_owner_and_copies_end_within_seconds() {
                 still.push((n, url));
             }
         }
-        assert!(begun.elapsed() < Duration::from_secs(20), "{still:?}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{still:?}");
         assert!(still.len() < pairs, "no owner has seen a request");
         old = still;
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -601,7 +597,7 @@ async fn a_client_that_writes_a_via_of_a_member_is_a_client() {
         .field("X-Out")
         .is_some()
     {
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(begun.elapsed() < Duration::from_secs(60));
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let answer = get_from([127, 0, 0, 8], proxy.address(), "/", "1.1 box-b").await;

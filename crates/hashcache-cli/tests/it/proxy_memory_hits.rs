@@ -101,10 +101,13 @@ impl Shown {
         line.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap()
     }
 
-    /// Asks until the response is a hit in memory that took the shortest way, or for two seconds.
+    /// Asks until the response is a hit in memory that took the shortest way, or for two seconds
+    /// and ten times.
     async fn until_plain(&self, target: &str, fields: &[(&str, &str)]) -> Option<Response> {
         let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(2) {
+        let mut asked = 0;
+        while asked < 10 || begun.elapsed() < Duration::from_secs(2) {
+            asked += 1;
             let before = self.plain_hits().await;
             let response = self.ask("GET", target, fields).await;
             if self.plain_hits().await > before {

@@ -11,7 +11,8 @@ const OPTIONS: Options = Options {
     objects: 600,
     connections: 16,
     seed: 7,
-    round_millis: (1300, 1600),
+    // Much longer than the second before a kill in which objects may be lost.
+    round_millis: (2000, 2400),
     large_bytes: (1_000_000, 4_000_000),
 };
 

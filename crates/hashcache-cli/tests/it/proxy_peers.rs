@@ -7,13 +7,12 @@
 )]
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hashcache_testkit::{Client, Origin, Response, Script};
-use tokio::net::TcpListener;
+use hashcache_testkit::{Client, Origin, Response, Script, reserved_address};
 
 use crate::Home;
 use crate::proxy_process::Proxy;
@@ -72,9 +71,8 @@ async fn origin() -> Origin {
 }
 
 /// An address at which nothing listens.
-async fn nobody() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    listener.local_addr().unwrap()
+fn nobody() -> SocketAddr {
+    reserved_address(Ipv4Addr::LOCALHOST).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,7 +118,7 @@ async fn a_tunnel_leads_through_the_parent() {
     assert!(log.contains("FIRSTUP_PARENT/127.0.0.1"), "{log}");
 
     let mut refused = Client::connect(child.proxy.address()).await.unwrap();
-    let elsewhere = nobody().await.port();
+    let elsewhere = nobody().port();
     let other = CacheBox::start(
         &home,
         "other",
@@ -181,7 +179,7 @@ async fn credentials_are_for_the_parent_and_its_407_is_not_for_the_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parent_that_is_gone_costs_no_request_while_the_origin_can_be_reached() {
     let (home, origin) = (Home::new(), origin().await);
-    let gone = nobody().await;
+    let gone = nobody();
     let parent = format!("--parent=http://{gone}");
     let child = CacheBox::start(&home, "below", "", &[&parent]);
     for n in 0..3 {
@@ -214,7 +212,7 @@ async fn a_parent_that_is_gone_costs_no_request_while_the_origin_can_be_reached(
         if child.log(3 + number).await.contains("FIRSTUP_PARENT") {
             break;
         }
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(begun.elapsed() < Duration::from_secs(60));
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     assert_eq!(only.get(&origin.url("/y")).await.status, 200);
@@ -233,7 +231,7 @@ async fn an_error_of_the_parent_is_the_answer_only_if_no_other_hop_has_one() {
     let answer = only.get(&origin.url("/a")).await;
     assert_eq!((answer.status, &answer.body[..]), (503, &b"no way"[..]));
     // Nothing listens at the origin either: the parent's answer says more than our own error.
-    let dead = format!("http://{}/", nobody().await);
+    let dead = format!("http://{}/", nobody());
     assert_eq!(child.get(&dead).await.body, b"no way");
 }
 
@@ -256,7 +254,7 @@ async fn content_is_sent_to_one_hop_only() {
     assert_eq!(post(child.proxy.address(), origin.url("/order")).await, 502);
     assert_eq!(origin.request_count(), 0);
     // A parent that refuses connections has read nothing.
-    let flag = format!("--parent=http://{}", nobody().await);
+    let flag = format!("--parent=http://{}", nobody());
     let other = CacheBox::start(&home, "other", "", &[&flag]);
     assert_eq!(post(other.proxy.address(), origin.url("/order")).await, 200);
     assert_eq!(origin.request_count(), 1);
@@ -290,7 +288,7 @@ async fn a_parent_is_not_asked_for_addresses_that_clients_may_not_reach() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_proxies_that_are_each_others_parents_end_the_loop() {
     let home = Home::new();
-    let (one_at, other_at) = (nobody().await, nobody().await);
+    let (one_at, other_at) = (nobody(), nobody());
     let start = |name: &str, at: SocketAddr, parent: SocketAddr| {
         let flags = [
             format!("--listen={at}"),

@@ -1,11 +1,12 @@
 //! A proxy process with a cache of its own, which tests start and kill.
 
-use std::io::{BufRead as _, BufReader};
-use std::net::SocketAddr;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use hashcache_testkit::scenario::never_wrong::Victim;
 
@@ -94,7 +95,7 @@ impl Proxy {
                 "the proxy ended with {status:?}: {greeting:?}, {said}"
             ));
         };
-        Ok(Self {
+        let proxy = Self {
             child,
             address,
             second_address,
@@ -103,7 +104,31 @@ impl Proxy {
             forward,
             reader,
             said,
-        })
+        };
+        proxy.until_open();
+        Ok(proxy)
+    }
+
+    /// Waits until the store is open: until then everything is a miss, and nothing is stored. A
+    /// proxy that does not answer is left to the test.
+    fn until_open(&self) {
+        for _ in 0..OPEN_LOOKS {
+            match self.ready_page() {
+                Ok(page) if page.contains("\"store\":\"opening\"") => {
+                    std::thread::sleep(OPEN_PAUSE);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn ready_page(&self) -> io::Result<String> {
+        let mut stream = TcpStream::connect(self.admin)?;
+        let request = format!("GET /-/ready HTTP/1.0\r\nHost: {}\r\n\r\n", self.admin);
+        stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -189,6 +214,10 @@ impl Drop for Proxy {
     }
 }
 
+/// A minute: much longer than the small caches of tests need.
+const OPEN_LOOKS: u32 = 6_000;
+const OPEN_PAUSE: Duration = Duration::from_millis(10);
+
 /// A proxy that a scenario kills and starts again with the same cache.
 pub struct Restarted<'a> {
     pub cache: &'a Path,
@@ -199,6 +228,10 @@ impl Victim for Restarted<'_> {
     fn start(&mut self) -> Result<SocketAddr, String> {
         let proxy = Proxy::start(self.cache, &[])?;
         Ok(self.running.insert(proxy).address())
+    }
+
+    fn admin(&self) -> Option<SocketAddr> {
+        self.running.as_ref().map(Proxy::admin)
     }
 
     fn kill(&mut self) {

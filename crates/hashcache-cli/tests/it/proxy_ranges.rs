@@ -23,7 +23,10 @@ fn start(home: &Home) -> Proxy {
 
 async fn storm(tag: Tag) {
     let home = Home::new();
-    let proxy = start(&home);
+    // The proxy keeps no part for which memory has no room, and a disk that stands still for a
+    // second keeps all 61 MB of the pages in memory.
+    let flags = ["--memory=256MiB"];
+    let proxy = Proxy::start(&home.path().join("cache"), &flags).expect("the proxy starts");
     let verdict: Verdict = play(Storm {
         proxy: proxy.address(),
         clients: 10,
@@ -205,25 +208,45 @@ async fn a_hole_in_a_version_that_is_over_is_answered_from_the_new_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_whose_version_ends_in_its_midst_breaks_off() {
+    let mut received = 0;
+    for _ in 0..5 {
+        received = received_of_a_version_that_ends().await;
+        assert!(received <= 5 * PAGE, "{received}");
+        // The proxy resets the connection, and a reset that arrives while the client has yet to
+        // read takes away what was sent before it.
+        if received == 5 * PAGE {
+            return;
+        }
+    }
+    panic!("{received} bytes arrived, not {}", 5 * PAGE);
+}
+
+/// How much a client gets of an object of which pages 0 and 4 are stored, and which changes after
+/// pages 1 to 3 were fetched.
+async fn received_of_a_version_that_ends() -> u64 {
     let (home, origin) = (Home::new(), changing(3).await);
     let proxy = start(&home);
     let url = origin.url("/c");
     let old = content::body_for(1, "/c", 1, 10 * PAGE);
     for range in ["bytes=0-99", "bytes=262144-262243"] {
         assert_eq!(ranged(&proxy, &url, range).await.status, 206);
+        until_stored(&proxy, &url, range).await;
     }
-    // Pages 0 and 4 are stored. The client still receives pages 1 to 3; the pages after 4 never
-    // arrive.
-    let mut client = Client::connect(proxy.address()).await.unwrap();
-    let whole = client.get(&url, &[]).await.unwrap();
+    // The client still receives pages 1 to 3; the pages after 4 never arrive.
+    let client = Client::connect(proxy.address()).await;
+    let mut client = client.expect("the proxy accepts");
+    let Ok(whole) = client.get(&url, &[]).await else {
+        // The reset has taken away even the head.
+        return 0;
+    };
     assert_eq!((whole.status, whole.field("etag")), (200, Some("\"1\"")));
     assert_eq!(whole.end, BodyEnd::Truncated);
-    assert_eq!(whole.body.len() as u64, 5 * PAGE);
     assert_eq!(content::verify(&old, 0, &whole.body), Ok(()));
     // The first failed request has shown that the version has changed; the proxy does not ask
     // again.
     assert_eq!(origin.request_count(), 4);
     proxy.kill_well();
+    whole.body.len() as u64
 }
 
 #[tokio::test(flavor = "multi_thread")]

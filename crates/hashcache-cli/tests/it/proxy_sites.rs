@@ -7,12 +7,12 @@
 )]
 
 use std::io::Read as _;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use hashcache_testkit::{Client, Origin, RawRequest, Response, Script};
+use hashcache_testkit::{Client, Origin, RawRequest, Response, Script, reserved_address};
 use tokio::net::TcpListener;
 
 use crate::Home;
@@ -66,9 +66,8 @@ pub async fn get(proxy: &Proxy, path: &str, fields: &[(&str, &str)]) -> Response
 }
 
 /// An address at which nothing listens.
-async fn nobody() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    listener.local_addr().unwrap()
+fn nobody() -> SocketAddr {
+    reserved_address(Ipv4Addr::LOCALHOST).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -486,7 +485,7 @@ async fn accelerate_is_a_site_whose_host_is_kept_if_it_has_a_name() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_only_origin_is_tried_by_every_request() {
     let home = Home::new();
-    let gone = nobody().await;
+    let gone = nobody();
     let config = site_at(&format!("\"http://{gone}\""), "");
     let proxy = front(&home, &format!("unreachable_lifetime = \"0s\"\n{config}"));
     for n in 0..5 {

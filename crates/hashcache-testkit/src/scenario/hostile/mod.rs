@@ -323,26 +323,31 @@ async fn admin(
     let attackers = attacks::idle(play.admin, connections);
     let asking = while_attacked(play, innocent, attackers);
     let checking = async {
-        let (mut slowest, end) = (Duration::ZERO, Instant::now() + play.time);
+        let (mut times, end) = (vec![], Instant::now() + play.time);
         while Instant::now() < end {
             let begun = Instant::now();
             let url = format!("http://{}/-/healthy", play.admin);
             let asked = attacks::status(Ipv4Addr::LOCALHOST, play.admin, &url, &[]);
             let healthy = timeout(Duration::from_secs(15), asked).await;
-            slowest = slowest.max(begun.elapsed());
+            times.push(begun.elapsed());
             if !matches!(healthy, Ok(Ok(200))) {
-                return (slowest, Some(format!("{healthy:?}")));
+                return (times, Some(format!("{healthy:?}")));
             }
             sleep(Duration::from_millis(100)).await;
         }
-        (slowest, None)
+        (times, None)
     };
-    let (fared, (slowest, fault)) = tokio::join!(asking, checking);
+    let (fared, (mut times, fault)) = tokio::join!(asking, checking);
+    times.sort_unstable();
+    let middle = times.get(times.len() / 2).copied().unwrap_or_default();
+    let slowest = times.last().copied().unwrap_or_default();
     verdict.seen = format!("/-/healthy took {slowest:.1?} at most");
     verdict.figure("healthy_ms", slowest.as_secs_f64() * 1e3);
     verdict.expect(fault.is_none(), || format!("/-/healthy: {fault:?}"));
-    verdict.expect(slowest < Duration::from_secs(1), || {
-        "/-/healthy took a second or more".to_owned()
+    // Less than idle connections may stay: a busy machine may stall for a second or two.
+    let is_quick = middle < Duration::from_secs(1) && slowest < Duration::from_millis(4500);
+    verdict.expect(is_quick, || {
+        format!("/-/healthy took {middle:.1?}, and {slowest:.1?} at most")
     });
     Ok(fared)
 }
@@ -447,7 +452,12 @@ async fn long_languages(
             io::Result::Ok((processor_time(play.pid) - before) / LONG_ASKED)
         }
     };
-    let (plain, long) = (time("x".repeat(59_000)).await?, time(list).await?);
+    let (mut plain, mut long) = (Duration::MAX, Duration::MAX);
+    // In turns, and the least counts: a busy machine adds to some.
+    for _ in 0..LONG_ROUNDS {
+        plain = plain.min(time("x".repeat(59_000)).await?);
+        long = long.min(time(list.clone()).await?);
+    }
     verdict.seen = format!("{long:.2?} of processor time a request, {plain:.2?} without the list");
     verdict.figure("processor_ms", long.as_secs_f64() * 1e3);
     verdict.expect(long <= plain + Duration::from_millis(1), || {
@@ -467,4 +477,5 @@ const SILENT_ORIGINS: usize = 5;
 const FLOOD_MAX: u64 = 16 << 20;
 /// One more than a table of variants has rows.
 const MADE_UP: u32 = 17;
-const LONG_ASKED: u32 = 100;
+const LONG_ASKED: u32 = 25;
+const LONG_ROUNDS: u32 = 4;

@@ -3,12 +3,14 @@
 //!
 //! Each round starts the proxy, requests objects that were stored before the kill, loads the proxy
 //! with requests whose responses are known byte by byte, and kills it at a random moment. A last
-//! phase fills it at a steady rate and kills it at the end.
+//! phase fills it at a steady rate and kills it at the end. A round before whose kill the disk did
+//! not keep up is played again: what it lost was not written yet.
 //!
 //! Invariant: a body is checked if its framing calls it complete; a body that the kill cut short
 //! counts only if it looks complete.
 
 mod client;
+mod disk;
 mod fill;
 mod objects;
 mod tally;
@@ -26,6 +28,7 @@ use super::Verdict;
 use crate::{ContentOptions, ContentOrigin};
 
 use client::{Asked, Requester, Way};
+use disk::DiskWatch;
 pub use fill::{Fill, SPEED, fill};
 use objects::{Objects, Random};
 pub use tally::READINESS;
@@ -41,6 +44,12 @@ pub trait Victim {
 
     /// Ends it as a power cut would.
     fn kill(&mut self);
+
+    /// The admin listener of what runs; its figures show whether the disk keeps up. Without it,
+    /// every loss counts.
+    fn admin(&self) -> Option<SocketAddr> {
+        None
+    }
 }
 
 /// How long and how much.
@@ -103,7 +112,8 @@ pub async fn play(
     let objects = Arc::new(Objects::new(options, &origin));
     let tally = Arc::new(Tally::default());
     let mut random = Random::new(options.seed);
-    for round in 0..options.kills {
+    let (mut round, mut again) = (0, 0);
+    while round < options.kills + again {
         let Some(proxy) = begin(victim, &objects, &tally).await else {
             break;
         };
@@ -122,11 +132,20 @@ pub async fn play(
             quota,
             time,
         };
-        load.run_and_kill(victim, options, &mut random).await;
+        let kill = load.run_and_kill(victim, options, &mut random).await;
+        let safe_until = if !kill.disk_kept_up && again < AGAIN_MAX {
+            again += 1;
+            tally.again();
+            // What came before this round has survived a kill, or is known to be lost.
+            restarted
+        } else {
+            kill.at - SAFE_AFTER
+        };
+        objects.killed(safe_until);
+        round += 1;
         progress(&format!(
-            "kill {} of {} after {:.1} s; {}",
-            round + 1,
-            options.kills,
+            "kill {round} of {} after {:.1} s; {}",
+            options.kills + again,
             time.as_secs_f64(),
             tally.line()
         ));
@@ -219,8 +238,21 @@ struct Came {
     asked: Asked,
 }
 
+/// The end of a round.
+struct Kill {
+    at: Instant,
+    /// What waited for the disk [`SAFE_AFTER`] before was written.
+    disk_kept_up: bool,
+}
+
 impl Load {
-    async fn run_and_kill(&self, victim: &mut dyn Victim, options: &Options, random: &mut Random) {
+    async fn run_and_kill(
+        &self,
+        victim: &mut dyn Victim,
+        options: &Options,
+        random: &mut Random,
+    ) -> Kill {
+        let disk = DiskWatch::start(victim.admin());
         let stop = Arc::new(AtomicBool::new(false));
         let began = Instant::now();
         let mut workers = JoinSet::new();
@@ -229,15 +261,18 @@ impl Load {
             workers.spawn(async move { load.work(&stop, began, random).await });
         }
         sleep(self.time).await;
+        let disk_kept_up = disk.has_written_what_waited(SAFE_AFTER);
         // Before the signal: what ends later may have been cut by it.
         let killed = Instant::now();
         victim.kill();
+        drop(disk);
         stop.store(true, Ordering::Relaxed);
         for came in workers.join_all().await.into_iter().flatten() {
             self.tally
                 .came(&self.objects, &came, self.restarted, killed);
         }
-        self.objects.killed(killed);
+        let at = killed;
+        Kill { at, disk_kept_up }
     }
 
     async fn work(&self, stop: &AtomicBool, began: Instant, mut random: Random) -> Vec<Came> {
@@ -271,3 +306,7 @@ impl Load {
 }
 
 const AFTER_FAILURE: Duration = Duration::from_millis(5);
+/// How long before a kill an object must have arrived to be counted.
+const SAFE_AFTER: Duration = Duration::from_secs(1);
+/// Rounds that may be played again; the others are judged, however slow the disk is.
+const AGAIN_MAX: u32 = 3;

@@ -2,12 +2,11 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Options;
 use super::client::Way;
+use super::{AGAIN_MAX, Options};
 use crate::ContentOrigin;
 use crate::content::{self, Content};
 
@@ -15,6 +14,7 @@ use crate::content::{self, Content};
 #[derive(Debug)]
 pub(super) struct Objects {
     seed: u64,
+    /// Of all rounds, without those that are played again.
     count: u32,
     large_bytes: (u64, u64),
     authority: String,
@@ -23,7 +23,8 @@ pub(super) struct Objects {
     /// Asked for by the end of the round before.
     base: AtomicU32,
     states: Mutex<Vec<State>>,
-    killed: Mutex<Option<Instant>>,
+    /// What was committed before this must be in the cache, if anything was killed yet.
+    safe_until: Mutex<Option<Instant>>,
 }
 
 /// What is known of one object.
@@ -45,6 +46,8 @@ pub(super) struct Committed {
 
 impl Objects {
     pub(super) fn new(options: &Options, origin: &ContentOrigin) -> Self {
+        // Rounds that are played again bring more objects.
+        let states = options.objects + options.objects.div_ceil(options.kills.max(1)) * AGAIN_MAX;
         Self {
             seed: options.seed,
             count: options.objects,
@@ -52,8 +55,8 @@ impl Objects {
             authority: origin.address().to_string(),
             introduced: AtomicU32::new(0),
             base: AtomicU32::new(0),
-            states: Mutex::new(vec![State::default(); options.objects as usize]),
-            killed: Mutex::new(None),
+            states: Mutex::new(vec![State::default(); states as usize]),
+            safe_until: Mutex::new(None),
         }
     }
 
@@ -147,8 +150,9 @@ impl Objects {
             .is_some_and(|state| state.committed.is_some())
     }
 
-    pub(super) fn killed(&self, at: Instant) {
-        *lock(&self.killed) = Some(at);
+    /// The proxy was killed; what was committed before `safe_until` must have survived.
+    pub(super) fn killed(&self, safe_until: Instant) {
+        *lock(&self.safe_until) = Some(safe_until);
         let introduced = self.introduced.load(Ordering::Relaxed);
         self.base.store(introduced, Ordering::Relaxed);
     }
@@ -156,7 +160,7 @@ impl Objects {
     /// What should be in the cache: all of it, or what came since the last probe and one in 16
     /// others.
     pub(super) fn committed(&self, all: bool) -> Vec<Committed> {
-        let killed = *lock(&self.killed);
+        let safe_until = *lock(&self.safe_until);
         let mut wanted = vec![];
         for (object, state) in (0..).zip(lock(&self.states).iter_mut()) {
             let Some(at) = state.committed else { continue };
@@ -165,7 +169,7 @@ impl Objects {
                 continue;
             }
             state.probed = true;
-            let must_survive = killed.is_none_or(|killed| at + SAFE_AFTER < killed);
+            let must_survive = safe_until.is_none_or(|safe_until| at < safe_until);
             wanted.push(Committed {
                 object,
                 must_survive,
@@ -221,5 +225,3 @@ impl Random {
 }
 
 const LARGE_EVERY: u32 = 500;
-/// How long before a kill an object must have arrived to be counted.
-const SAFE_AFTER: Duration = Duration::from_secs(1);

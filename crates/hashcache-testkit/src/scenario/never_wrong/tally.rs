@@ -35,6 +35,8 @@ struct Sums {
     survived: u64,
     probed_late: u64,
     survived_late: u64,
+    /// Rounds that were played again, because the disk did not keep up.
+    again: u32,
     started: u32,
     start_faults: Vec<String>,
     listening_max: Duration,
@@ -48,6 +50,11 @@ impl Tally {
 
     pub(super) fn not_started(&self, why: String) {
         self.sums().start_faults.push(why);
+    }
+
+    /// A round is played again, because the disk did not keep up.
+    pub(super) fn again(&self) {
+        self.sums().again += 1;
     }
 
     /// The time from the start of the process to its greeting, and to the first answer.
@@ -205,8 +212,9 @@ impl Sums {
         for fault in self.start_faults.iter().take(10) {
             verdict.fault(fault.clone());
         }
-        verdict.expect(self.started == options.kills + 1, || {
-            format!("{} starts of {}", self.started, options.kills + 1)
+        let starts = options.kills + self.again + 1;
+        verdict.expect(self.started == starts, || {
+            format!("{} starts of {starts}", self.started)
         });
         verdict.expect(self.ready_max <= READY_WITHIN, || {
             "above the bar".to_owned()
@@ -218,10 +226,12 @@ impl Sums {
         let mut verdict = Verdict::new("committed > 1 s before a kill, still a hit");
         let share = percent(self.survived, self.probed);
         verdict.seen = format!(
-            "{share:.2} % of {}, 99 % are the bar; of those within the last second {:.2} % of {}",
+            "{share:.2} % of {}, 99 % are the bar; of those within the last second {:.2} % of {}; \
+             {} rounds played again, as the disk did not keep up",
             self.probed,
             percent(self.survived_late, self.probed_late),
-            self.probed_late
+            self.probed_late,
+            self.again
         );
         verdict.figure("survived_percent", share);
         for fault in self.probe_faults.iter().take(10) {

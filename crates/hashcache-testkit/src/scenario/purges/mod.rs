@@ -280,59 +280,86 @@ async fn over_kills(
     soft: bool,
     options: &Options,
 ) -> Result<Verdict, String> {
-    let mut kept = 0;
-    let mut proxy = victim.start()?;
+    let proxy = victim.start()?;
     let mut part = Part::new(site, proxy, kind, soft, options);
     part.begin("over kills");
-    let mut verdict = std::mem::take(&mut part.verdict);
+    let left = (0..options.objects)
+        .filter(|n| !site.is_named(kind, *n))
+        .count();
+    let mut kept_all = 0;
     for _ in 0..options.kills {
+        let mut kept = 0;
+        for pause in PAUSES {
+            kept = part.over_kill(victim, pause).await?;
+            if 2 * kept >= left {
+                break;
+            }
+        }
+        // If nothing survives a kill, nothing can be found after it.
+        part.verdict.expect(2 * kept >= left, || {
+            format!("{kept} of {left} others survived")
+        });
+        kept_all += kept;
+    }
+    victim.kill();
+    let mut verdict = part.verdict;
+    verdict.seen = format!(
+        "{} kills, {kept_all} of {} others survived",
+        options.kills,
+        left * options.kills
+    );
+    Ok(verdict)
+}
+
+impl Part<'_> {
+    /// Stores all, waits for `pause`, purges, kills the proxy and asks when it is up again. Returns
+    /// how many objects survived.
+    async fn over_kill(
+        &mut self,
+        victim: &mut dyn Victim,
+        pause: Duration,
+    ) -> Result<usize, String> {
+        let site = self.site;
         site.another_shelf();
-        let mut part = Part::new(site, proxy, kind, soft, options);
         let before = site.edition();
         let stored = async {
-            let mut client = Client::connect(proxy).await?;
-            part.store(&mut client).await?;
-            // Until the object is on disk, so that a restart can find it.
-            tokio::time::sleep(ON_DISK).await;
+            let mut client = Client::connect(self.proxy).await?;
+            self.store(&mut client).await?;
+            // Until the objects are on disk, so that a restart can find them.
+            tokio::time::sleep(pause).await;
             site.bring_out();
-            part.purge(&mut client).await
+            self.purge(&mut client).await
         };
         let outcome: io::Result<()> = stored.await;
         victim.kill();
-        verdict.faults.append(&mut part.verdict.faults);
         if let Err(error) = outcome {
-            verdict.fault(format!("before the kill: {error}"));
+            self.verdict.fault(format!("before the kill: {error}"));
         }
-        proxy = victim.start()?;
-        let part = Part::new(site, proxy, kind, soft, options);
+        self.proxy = victim.start()?;
+        let mut kept = 0;
         let looked = async {
-            let mut client = Client::connect(proxy).await?;
-            for n in 0..options.objects {
-                let found = part.edition_of(&mut client, n).await?;
+            let mut client = Client::connect(self.proxy).await?;
+            for n in 0..self.objects {
+                let found = self.edition_of(&mut client, n).await?;
                 kept += usize::from(found == Some(before));
-                let is_old = site.is_named(kind, n) && found != Some(site.edition());
-                verdict.expect(!is_old, || {
+                let is_old = site.is_named(self.kind, n) && found != Some(site.edition());
+                self.verdict.expect(!is_old, || {
                     format!("object {n} came back: edition {found:?}")
                 });
             }
             Ok::<_, io::Error>(())
         };
         if let Err(error) = looked.await {
-            verdict.fault(format!("after the kill: {error}"));
+            self.verdict.fault(format!("after the kill: {error}"));
         }
+        Ok(kept)
     }
-    victim.kill();
-    let left = (0..options.objects)
-        .filter(|n| !site.is_named(kind, *n))
-        .count()
-        * options.kills;
-    // If nothing survives a kill, nothing can be found after it.
-    verdict.expect(2 * kept >= left, || {
-        format!("{kept} of {left} others survived")
-    });
-    verdict.seen = format!("{} kills, {kept} of {left} others survived", options.kills);
-    Ok(verdict)
 }
 
-/// Twice as long as a put waits for its batch.
-const ON_DISK: Duration = Duration::from_millis(600);
+/// Pauses before a purge that is followed by a kill: twice as long as a put waits for its batch,
+/// and longer ones if the disk was too slow for that.
+const PAUSES: [Duration; 3] = [
+    Duration::from_millis(600),
+    Duration::from_secs(2),
+    Duration::from_secs(6),
+];
