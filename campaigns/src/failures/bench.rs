@@ -366,7 +366,7 @@ impl Figures {
 const SITE: &str = "www.failures.test";
 const WARM_TIME: Duration = Duration::from_secs(2);
 /// How long a server is waited for that should be asked.
-const USED_TIME: Duration = Duration::from_secs(20);
+pub const USED_TIME: Duration = Duration::from_secs(20);
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 const SLOWNESS: Duration = Duration::from_secs(5);
 /// The round trip by a satellite in a high orbit.
@@ -376,7 +376,7 @@ const LATE_TIME: Duration = Duration::from_secs(2);
 /// What the proxy says of a server that it regards as dead.
 const DEATHS: [&str; 4] = [
     "peer is down",
-    "peer does not answer ICP",
+    "peer does not answer queries by UDP",
     "origin fails",
     "origin left out",
 ];

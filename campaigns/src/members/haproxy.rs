@@ -133,7 +133,8 @@ impl Drop for Balancer {
 }
 
 /// The configuration that docs/OPERATING.md recommends, at this address; responses also say which
-/// box HAProxy got them from.
+/// box HAProxy got them from. A check may take long, or one stall of a busy machine would put a box
+/// out of service; a box that was killed refuses its check at once.
 fn configuration(address: SocketAddr, balance: Balance, boxes: &[SocketAddr]) -> String {
     let balance = match balance {
         Balance::ByUrl => "balance uri\n    hash-type consistent",
@@ -146,6 +147,7 @@ fn configuration(address: SocketAddr, balance: Balance, boxes: &[SocketAddr]) ->
         "defaults
     mode http
     timeout connect 2s
+    timeout check 10s
     timeout client 60s
     timeout server 60s
     option redispatch
