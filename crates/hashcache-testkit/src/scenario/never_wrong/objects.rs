@@ -95,6 +95,13 @@ impl Objects {
         u32::try_from(quota).unwrap_or(self.count)
     }
 
+    /// Whether three quarters of a round's new objects have been asked for.
+    pub(super) fn are_most_asked_for(&self, quota: u32) -> bool {
+        let base = self.base.load(Ordering::Relaxed);
+        let asked_for = self.introduced.load(Ordering::Relaxed) - base;
+        4 * u64::from(asked_for) >= 3 * u64::from(quota.saturating_sub(base))
+    }
+
     /// An object to ask for, when `share` of the round is over, and how.
     pub(super) fn choose(&self, quota: u32, share: f64, random: &mut Random) -> Option<(u32, Way)> {
         let base = self.base.load(Ordering::Relaxed);
