@@ -133,8 +133,8 @@ impl Drop for Balancer {
 }
 
 /// The configuration that docs/OPERATING.md recommends, at this address; responses also say which
-/// box HAProxy got them from. A check may take long, or one stall of a busy machine would put a box
-/// out of service; a box that was killed refuses its check at once.
+/// box HAProxy got them from. Only here a check may take 10 s: a stall of a busy machine is to put
+/// no box out of service, and a box that was killed refuses its check at once.
 fn configuration(address: SocketAddr, balance: Balance, boxes: &[SocketAddr]) -> String {
     let balance = match balance {
         Balance::ByUrl => "balance uri\n    hash-type consistent",

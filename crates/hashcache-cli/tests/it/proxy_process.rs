@@ -124,6 +124,7 @@ impl Proxy {
 
     fn ready_page(&self) -> io::Result<String> {
         let mut stream = TcpStream::connect(self.admin)?;
+        stream.set_read_timeout(Some(OPEN_ANSWER_TIME))?;
         let request = format!("GET /-/ready HTTP/1.0\r\nHost: {}\r\n\r\n", self.admin);
         stream.write_all(request.as_bytes())?;
         let mut answer = String::new();
@@ -217,6 +218,7 @@ impl Drop for Proxy {
 /// A minute: much longer than the small caches of tests need.
 const OPEN_LOOKS: u32 = 6_000;
 const OPEN_PAUSE: Duration = Duration::from_millis(10);
+const OPEN_ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// A proxy that a scenario kills and starts again with the same cache.
 pub struct Restarted<'a> {
