@@ -284,6 +284,12 @@ impl Pair {
         })
     }
 
+    /// Bytes that have arrived at the child so far.
+    pub fn received_bytes(&self) -> u64 {
+        let [_, down] = self.relay.passed_bytes();
+        down
+    }
+
     /// Gives the link this rate in each direction, and each direction half of the round trip.
     pub fn slow(&self, bits_per_second: u64, round_trip: Duration) {
         self.relay.change(|link| {
