@@ -361,7 +361,8 @@ async fn early_answer(proxy: &Proxy, url: &str, sends: Sends) -> EarlyAnswer {
 }
 
 /// The same, again if the client paused for long: the proxy waits for one second for more of the
-/// content, then it closes the connection, and what the client sends later loses it the response.
+/// content, then it closes the connection; if the client sends more after that, the system resets
+/// the connection, and the response is lost.
 async fn early_answer_without_pause(proxy: &Proxy, url: &str, sends: Sends) -> EarlyAnswer {
     let mut told = early_answer(proxy, url, sends).await;
     for _ in 0..5 {
