@@ -69,7 +69,8 @@ enum FieldKind {
     AcceptEncoding,
     /// It selects variants at most, and a response with variants is not served here.
     Selects,
-    /// `keep-alive` changes nothing.
+    /// `keep-alive` changes nothing. curl and browsers send it to a forward proxy in
+    /// `Proxy-Connection`.
     Connection,
     /// The usual way may look at it.
     Other,
@@ -85,6 +86,7 @@ impl FieldKind {
             6 if is("accept") => Self::Accept,
             6 if any(&["cookie", "origin"]) => Self::Selects,
             7 if is("referer") => Self::Referer,
+            7 if is("sec-gpc") => Self::Selects,
             8 if is("priority") => Self::Selects,
             9 if is("save-data") => Self::Selects,
             10 if is("user-agent") => Self::UserAgent,
@@ -102,6 +104,7 @@ impl FieldKind {
             15 if is("accept-encoding") => Self::AcceptEncoding,
             15 if is("accept-language") => Self::Selects,
             16 if any(&["x-requested-with", "sec-ch-ua-mobile"]) => Self::Selects,
+            16 if is("proxy-connection") => Self::Connection,
             9 if is("sec-ch-ua") => Self::Selects,
             18 if is("sec-ch-ua-platform") => Self::Selects,
             25 if is("upgrade-insecure-requests") => Self::Selects,

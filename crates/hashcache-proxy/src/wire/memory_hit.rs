@@ -147,7 +147,7 @@ impl ResponseHead<'_> {
 pub(crate) struct MemoryResponse {
     /// At most [`PIECES_MAX`] pieces.
     pub(crate) content: Vec<Bytes>,
-    /// Charges the content to the client, which keeps it from being evicted until it reads.
+    /// Charges the content to the client until it was sent.
     pub(crate) charge: Option<ShareGuard>,
     /// Called when the response was sent or can never be.
     pub(crate) on_sent: OnSent,
@@ -163,18 +163,19 @@ pub(super) struct Sending {
     content: Vec<Bytes>,
     /// The first piece that is not sent completely.
     first: usize,
-    /// The client has not taken all at once.
-    has_waited: bool,
+    /// Held until the end: a client that does not read keeps the content from being evicted. It
+    /// must not be able to do that with more than its share of memory.
+    _charge: Option<ShareGuard>,
 }
 
 impl Sending {
-    pub(super) fn new(head: Vec<u8>, content: Vec<Bytes>) -> Self {
+    pub(super) fn new(head: Vec<u8>, content: Vec<Bytes>, charge: Option<ShareGuard>) -> Self {
         Self {
             head,
             head_sent: 0,
             content,
             first: 0,
-            has_waited: false,
+            _charge: charge,
         }
     }
 
@@ -190,16 +191,6 @@ impl Sending {
             count += 1;
         }
         (count > 0).then(|| write(&slices[..count]))
-    }
-
-    /// The client does not take the rest now. When that happens first: the bytes of content that
-    /// are left, if they are more than every client may have.
-    pub(super) fn begin_to_wait(&mut self) -> Option<usize> {
-        if std::mem::replace(&mut self.has_waited, true) {
-            return None;
-        }
-        let left: usize = self.content[self.first..].iter().map(Bytes::len).sum();
-        Some(left).filter(|left| *left > FREE_BYTES)
     }
 
     /// `written` more bytes were sent.
@@ -265,7 +256,7 @@ mod tests {
     fn a_response_is_whole_however_it_is_cut() {
         let pieces: Vec<Bytes> = ["", "cd", "", "efg", "h"].map(Bytes::from).into();
         for step in 1..10 {
-            let mut sending = Sending::new(b"ab".to_vec(), pieces.clone());
+            let mut sending = Sending::new(b"ab".to_vec(), pieces.clone(), None);
             let mut sent = 0;
             while sent < 8 {
                 assert_eq!(left(&sending), b"abcdefgh"[sent..], "{step} {sent}");

@@ -184,10 +184,8 @@ impl ClientStream {
             return false;
         };
         self.received = None;
-        // Few clients have to wait; those are charged when they do.
-        drop(response.charge);
         self.cell.answer_from_memory(response.on_sent);
-        self.sending = Some(Sending::new(buffer, response.content));
+        self.sending = Some(Sending::new(buffer, response.content, response.charge));
         true
     }
 
@@ -199,10 +197,6 @@ impl ClientStream {
         };
         let polled = self.poll_send_rest(cx, &mut sending);
         if polled.is_pending() {
-            if let Some(left) = sending.begin_to_wait() {
-                // A slow client pays for what it keeps from being evicted, if its share allows.
-                self.cell.hold_until_sent(left);
-            }
             self.sending = Some(sending);
             return Poll::Pending;
         }

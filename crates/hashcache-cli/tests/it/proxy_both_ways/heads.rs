@@ -266,7 +266,7 @@ type Field = (&'static str, &'static [&'static [u8]]);
 static LONG: [u8; 900] = [b'l'; 900];
 
 /// Fields that change nothing in a response that does not vary.
-static PLAIN: [Field; 16] = [
+static PLAIN: [Field; 18] = [
     (
         "User-Agent",
         &[b"a", b"", b"a \"quoted\" \\ one", b"b\xff\xc3\xa9", &LONG],
@@ -295,6 +295,8 @@ static PLAIN: [Field; 16] = [
     ("X-Requested-With", &[b"XMLHttpRequest"]),
     ("Upgrade-Insecure-Requests", &[b"1"]),
     ("Connection", &[b"keep-alive", b"Keep-Alive", b"KEEP-ALIVE"]),
+    ("Proxy-Connection", &[b"keep-alive", b"Keep-Alive"]),
+    ("Sec-GPC", &[b"1"]),
 ];
 
 /// Fields that change something for at least one of their values: among them every request field of
@@ -372,7 +374,7 @@ static OTHERS: [Field; 29] = [
         ],
     ),
     ("Keep-Alive", &[b"timeout=5"]),
-    ("Proxy-Connection", &[b"keep-alive", b"close"]),
+    ("Proxy-Connection", &[b"close", b"keep-alive, close"]),
     ("TE", &[b"trailers"]),
     ("Expect", &[b"100-continue", b"a miracle"]),
     ("Max-Forwards", &[b"0", b"10"]),

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
+use crate::share::{Share, Shares};
 use crate::wire::cell::OnSent;
 
 /// Answers targets that begin with `/m` with their length in bytes of content, and notes the end of
@@ -16,6 +17,8 @@ use crate::wire::cell::OnSent;
 #[derive(Default)]
 struct Memory {
     ends: Rc<RefCell<Vec<ExchangeEnd>>>,
+    /// Charged for all content, if there is one.
+    share: Option<Share>,
 }
 
 impl MemoryHits for Memory {
@@ -35,7 +38,7 @@ impl MemoryHits for Memory {
         let pieces = [content.slice(..cut), Bytes::new(), content.slice(cut..)];
         Some(MemoryResponse {
             content: pieces.into(),
-            charge: None,
+            charge: self.share.as_ref().and_then(|it| it.take(size as u64)),
             on_sent,
         })
     }
@@ -67,7 +70,14 @@ fn serve_with_memory(
     socket: impl Into<Socket>,
     stopping: watch::Receiver<bool>,
 ) -> (impl Future<Output = Ending>, Rc<RefCell<Vec<ExchangeEnd>>>) {
-    let memory = Memory::default();
+    serve_from(Memory::default(), socket, stopping)
+}
+
+fn serve_from(
+    memory: Memory,
+    socket: impl Into<Socket>,
+    stopping: watch::Receiver<bool>,
+) -> (impl Future<Output = Ending>, Rc<RefCell<Vec<ExchangeEnd>>>) {
     let ends = Rc::clone(&memory.ends);
     let socket = socket.into();
     let serving = async move {
@@ -131,6 +141,35 @@ async fn pipelined_requests_are_answered_in_order_whichever_way_each_takes() {
             |size: usize| format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n").len() + size;
         assert_eq!(sent, sizes.map(|size| of(size) as u64));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_is_charged_until_it_has_read_the_response() {
+    let share = Shares::new(1_000_000, 100).of([192, 0, 2, 1].into());
+    let memory = Memory {
+        share: Some(share.clone()),
+        ..Memory::default()
+    };
+    let (near, far) = tokio::io::duplex(64 << 10);
+    let (stop, stopping) = watch::channel(false);
+    let (serving, _) = serve_from(memory, far, stopping);
+    let (mut read, mut write) = tokio::io::split(near);
+    let client = async {
+        write.write_all(&get("/m300000")).await.unwrap();
+        let mut first = [0; 1000];
+        read.read_exact(&mut first).await.unwrap();
+        // It does not read for a while.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(share.take(700_001).is_none());
+        assert!(share.take(700_000).is_some());
+        let mut rest = vec![0; 300_000 - 1000];
+        read.read_exact(&mut rest).await.unwrap();
+        write.shutdown().await.unwrap();
+        read.read_to_end(&mut rest).await.unwrap();
+        assert!(share.take(1_000_000).is_some());
+    };
+    tokio::join!(serving, client);
+    drop(stop);
 }
 
 #[tokio::test(start_paused = true)]
