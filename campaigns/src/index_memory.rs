@@ -53,6 +53,9 @@ pub struct Args {
     /// Requests a second with which servers are filled, at most
     #[arg(long, default_value_t = 4_000, value_parser = clap::value_parser!(u64).range(1..))]
     fill_rate: u64,
+    /// Seconds between the last request and the reading of the memory
+    #[arg(long, default_value_t = 10)]
+    settle: u64,
 }
 
 /// Measures all servers.
@@ -133,7 +136,8 @@ async fn measure(
     };
     let (empty_bytes, _) = memory(&contestant)?;
     let answers = load.fill(contestant.address()?, objects).await?;
-    sleep(SETTLE_TIME).await;
+    // What was written is no longer pending then, and freed memory was given back.
+    sleep(Duration::from_secs(args.settle)).await;
     let (bytes, own_index_bytes) = memory(&contestant)?;
     drop(contestant);
     folder.close()?;
@@ -222,8 +226,6 @@ fn tell(which: Which, runs: &[(Filled, Filled)], report: &mut Report) {
 const CONNECTIONS: usize = 16;
 /// Little, so that it is full; ours has its index there too.
 const OBJECTS_MIB: u32 = 32;
-/// What was written is no longer pending then.
-const SETTLE_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

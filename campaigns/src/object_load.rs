@@ -85,18 +85,23 @@ impl ObjectLoad<'_> {
         })
     }
 
-    /// Asks for the first `count` objects until nearly all are hits. The answers of the last time,
-    /// with the wrong ones of all times.
+    /// Asks for the first `count` objects until nearly all of a sample are hits. The answers for
+    /// the last sample, with the wrong ones of all requests.
     pub async fn fill(&self, server: SocketAddr, count: u64) -> anyhow::Result<Answers> {
+        let step = usize::try_from(count.div_ceil(SAMPLE).max(1))?;
         let mut all = Answers::default();
         for _ in 0..FILLS_MAX {
-            let answers = self.ask(server, (0..count).collect()).await?;
+            let filled = self.ask(server, (0..count).collect()).await?;
+            let sample = self.ask(server, (0..count).step_by(step).collect()).await?;
             all = Answers {
-                wrong: all.wrong + answers.wrong,
-                first_wrong: all.first_wrong.or(answers.first_wrong),
-                ..answers
+                wrong: all.wrong + filled.wrong + sample.wrong,
+                first_wrong: all
+                    .first_wrong
+                    .or(filled.first_wrong)
+                    .or(sample.first_wrong),
+                ..sample
             };
-            if all.missed <= count / FILLED_PART {
+            if all.missed <= all.requests / FILLED_PART {
                 break;
             }
         }
@@ -150,6 +155,8 @@ const WRONG_MAX: u64 = 200;
 /// A server that refuses connections is not asked as often as possible.
 const WRONG_TIME: Duration = Duration::from_millis(50);
 const FILLS_MAX: usize = 5;
+/// Objects of a sample, at most.
+const SAMPLE: u64 = 10_000;
 /// Of so many objects, one may be no hit in a server that is filled.
 const FILLED_PART: u64 = 200;
 

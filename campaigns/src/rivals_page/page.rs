@@ -317,9 +317,9 @@ Written by `cargo campaign rivals`, which measures HashCache and Debian's Squid,
 and Traffic Server on one machine, on the days named below. Every cache has a file system of its own
 on a loop device and is in a memory group of equal size. The rivals have the configurations of
 `campaigns/src/rivals/configuration.rs`, where a comment says why. Figures are medians of the
-rounds, with the least and the largest, and \"×\" says how many times the figure of HashCache (of
-its first line) that is. Each sentence below a table is computed from its figures; a program that
-was not measured is named with the reason. The last section is written by hand.
+rounds; a range beside one is the least and the largest. \"×\" says how many times the figure of
+HashCache (of its first line) that is. Each sentence below a table is computed from its figures; a
+program that was not measured is named with the reason. The last section is written by hand.
 
 ";
 

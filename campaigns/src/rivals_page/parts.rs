@@ -107,18 +107,11 @@ impl Part {
             (Self::IndexMemory, Form::Full) => &[&["index-memory"]],
             (Self::IndexMemory, Form::Quick) => &[
                 &["index-memory", "--few", "5000", "--many", "30000"],
-                &["--runs", "1", "--fill-rate", "20000"],
+                &["--runs", "1", "--fill-rate", "20000", "--settle", "2"],
             ],
             (Self::IndexMemory, Form::Short) => &[
-                &[
-                    "index-memory",
-                    "--few",
-                    "100",
-                    "--many",
-                    "500",
-                    "--runs",
-                    "1",
-                ],
+                &["index-memory", "--few", "100", "--many", "500"],
+                &["--runs", "1", "--settle", "1"],
                 ONE_OF_EACH,
             ],
         };

@@ -24,9 +24,9 @@ pub enum Better {
     More,
 }
 
-/// Nanoseconds as microseconds.
+/// Nanoseconds as microseconds with one decimal.
 pub fn micros(ns: i64) -> String {
-    format!("{}.{}", ns / 1000, ns % 1000 / 100)
+    tenths(rounded(ns, 100))
 }
 
 /// As it is.
@@ -119,10 +119,21 @@ fn ours<'a>(mut rows: impl Iterator<Item = Row<'a>>) -> Option<Row<'a>> {
     rows.find(|row| row.is_ours() && row.has_figures())
 }
 
-/// A quotient with two decimals.
+/// A quotient with two decimals, or with three if it is small.
 fn times(value: i64, of: i64) -> String {
-    let percent = value * 100 / of.max(1);
-    format!("{}.{:02}", percent / 100, percent % 100)
+    let of = of.max(1);
+    match value.saturating_mul(20) < of {
+        true => thousandths(rounded(value.saturating_mul(1000), of)),
+        false => {
+            let percent = rounded(value.saturating_mul(100), of);
+            format!("{}.{:02}", percent / 100, percent % 100)
+        }
+    }
+}
+
+/// The quotient of two numbers that are not negative, to the nearest.
+fn rounded(number: i64, by: i64) -> i64 {
+    (number + by / 2) / by
 }
 
 /// For each load: how the first of our forms compares with the best rival.
@@ -136,13 +147,13 @@ pub fn sentences(kept: &Kept, figure: Figure) -> String {
             load => format!("*{}*: ", load.trim_end_matches(", no log")),
         };
         let rivals = of_load().filter(|row| !row.is_ours() && !loses_objects(row));
-        let rivals = rivals.filter_map(|row| Some((row.figure(figure.key)?, row.server)));
+        let rivals = rivals.filter_map(|row| Some((row.figure(figure.key)?, row)));
         let best = match figure.better {
             Better::Less => rivals.min_by_key(|it| it.0),
             Better::More => rivals.max_by_key(|it| it.0),
         };
         let own = ours(of_load()).filter(|row| !loses_objects(row));
-        let own = own.and_then(|row| Some((row.figure(figure.key)?, row.server)));
+        let own = own.and_then(|row| Some((row.figure(figure.key)?, row)));
         let sentence = match (own, best) {
             (Some(own), Some(best)) => compared(own, best, figure),
             (None, _) => "HashCache has no figure that can be compared.".to_owned(),
@@ -173,8 +184,16 @@ fn loses_objects(row: &Row<'_>) -> bool {
     matches!(both, (Some(hits), Some(offered)) if hits * 100 < offered * 95)
 }
 
-fn compared((own, form): (i64, &str), (best, rival): (i64, &str), figure: Figure) -> String {
+fn compared((own, form): (i64, Row<'_>), (best, rival): (i64, Row<'_>), figure: Figure) -> String {
     let name = figure.name;
+    let ranges = (form.range(figure.rounds), rival.range(figure.rounds));
+    let overlap = match ranges {
+        (Some(ours), Some(theirs)) if ours.0 <= theirs.1 && theirs.0 <= ours.1 => {
+            "; the ranges of the rounds overlap"
+        }
+        _ => "",
+    };
+    let (form, rival) = (form.server, rival.server);
     if own <= 0 || best <= 0 {
         let (own, best) = ((figure.show)(own), (figure.show)(best));
         return format!("{form} has {own}, the best rival, {rival}, {best}: {name}.");
@@ -190,9 +209,12 @@ fn compared((own, form): (i64, &str), (best, rival): (i64, &str), figure: Figure
             "{form} and the best rival, {rival}, differ by at most 5 % ({name}: {factor} times)."
         )
     } else if is_better {
-        format!("{form} is better: {factor} times the {name} of the best rival, {rival}.")
+        format!("{form} is better: {factor} times the {name} of the best rival, {rival}{overlap}.")
     } else {
-        format!("**HashCache loses**: {form} has {factor} times the {name} of the best, {rival}.")
+        format!(
+            "**HashCache loses**: {form} has {factor} times the {name} of the best, \
+             {rival}{overlap}."
+        )
     }
 }
 
@@ -279,6 +301,15 @@ mod tests {
     }
 
     #[test]
+    fn a_sentence_says_if_the_ranges_overlap() {
+        let mut rows = [row("hashcache, log", 110, 600), row("nginx", 100, 600)];
+        let overlaps = |rows: &[Value]| sentences(&kept(rows), RATE).contains("ranges of the");
+        assert!(!overlaps(&rows));
+        rows[1]["figures"][RATE.rounds] = json!([90, 109]);
+        assert!(overlaps(&rows));
+    }
+
+    #[test]
     fn a_rival_that_lost_objects_is_named_and_not_compared() {
         let rows = [
             row("pages: hashcache, log", 200, 600),
@@ -322,6 +353,20 @@ mod tests {
             table.contains("lost objects") && !table.contains('×'),
             "{table}"
         );
+    }
+
+    #[test]
+    fn quotients_are_rounded() {
+        for (value, of, expected) in [
+            (1_473, 744, "1.98"),
+            (2_180, 462, "4.72"),
+            (996, 1000, "1.00"),
+            (73, 7_424, "0.010"),
+            (0, 7, "0.000"),
+        ] {
+            assert_eq!(times(value, of), expected);
+        }
+        assert_eq!(micros(17_251), "17.3");
     }
 
     #[test]

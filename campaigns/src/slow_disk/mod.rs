@@ -90,7 +90,7 @@ pub struct Args {
 impl Args {
     /// Size of each store. It has room for the working set, for the objects with which it is filled
     /// beyond that, and for those that the rounds add; then twice as much, because the Disk Table
-    /// of `set-mem` has half of the room.
+    /// of `set-mem` has a part of the room.
     fn store_mib(&self) -> u32 {
         self.memory * self.working_set * 3
     }

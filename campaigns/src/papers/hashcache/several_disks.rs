@@ -50,7 +50,9 @@ pub fn table_8(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
         ("basic", "--policy basic"),
         ("set", "--policy set"),
         ("set-mem", "--policy set-mem"),
+        ("set-mem-lru", "--policy set-mem-lru --held-share 75"),
         ("log", "--policy log"),
+        ("log-lru", "--policy log-lru --held-share 75"),
         ("log grouped", "--policy log --grouped"),
         (MORE_MEMORY, "--policy log --grouped --hot 16MiB"),
     ];

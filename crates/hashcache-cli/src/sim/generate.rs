@@ -1,6 +1,6 @@
 //! `hashcache sim generate`: the requests of a benchmark as a trace.
 
-use std::io::{BufWriter, Write as _};
+use std::io::{BufWriter, IsTerminal as _, Write as _};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
@@ -8,7 +8,9 @@ use clap::Args;
 use hashcache_sim::source::Source as _;
 use hashcache_sim::trace::Writer;
 use hashcache_sim::workload::{Generated, Name, Settings, WORKING_SET_MAX, WisconsinSizes};
+use indicatif::ProgressBar;
 
+use super::input::progress_bar;
 use crate::fault::Fault;
 
 pub const HELP: &str = "\
@@ -55,15 +57,28 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         sizes: args.sizes,
         ..authors
     };
-    let mut writer = Writer::new(BufWriter::new(std::io::stdout().lock()))?;
-    let mut failed = None;
+    let stdout = std::io::stdout();
+    // On the terminal itself the lines show how far it is.
+    let bar = match stdout.is_terminal() {
+        true => ProgressBar::hidden(),
+        false => progress_bar(Some(args.requests)),
+    };
+    let mut writer = Writer::new(BufWriter::new(stdout.lock()))?;
+    let (mut written, mut failed) = (0_u64, None);
     Generated(settings).read(&mut |request| match writer.write(request) {
-        Ok(()) => ControlFlow::Continue(()),
+        Ok(()) => {
+            written += 1;
+            if written.is_multiple_of(SHOWN_EVERY) {
+                bar.set_position(written);
+            }
+            ControlFlow::Continue(())
+        }
         Err(error) => {
             failed = Some(error);
             ControlFlow::Break(())
         }
     })?;
+    bar.finish_and_clear();
     match failed {
         Some(error) => Err(error.into()),
         None => {
@@ -72,6 +87,9 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         }
     }
 }
+
+/// Requests between two steps of the progress bar.
+const SHOWN_EVERY: u64 = 1 << 12;
 
 fn hit_ratio(args: &GenerateArgs) -> Result<Option<f64>, Fault> {
     match args.hit_ratio {
