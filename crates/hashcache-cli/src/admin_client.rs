@@ -65,10 +65,22 @@ pub struct AdminListener {
     pub address: SocketAddr,
     token_file: Option<PathBuf>,
     /// Whether a flag of this command names the file.
-    pub is_token_given: bool,
+    is_token_given: bool,
 }
 
 impl AdminListener {
+    /// The token for a page that needs none on the same machine: without a readable file none is
+    /// sent, unless a flag names the file.
+    ///
+    /// # Errors
+    /// The file that a flag names contains no token.
+    pub fn token_to_send(&self) -> anyhow::Result<Option<String>> {
+        match self.is_token_given {
+            true => self.token().map(Some),
+            false => Ok(self.token().ok()),
+        }
+    }
+
     /// The token.
     ///
     /// # Errors

@@ -13,10 +13,10 @@ use clap::{Args, Subcommand};
 use hashcache_proxy::{LinkIdentity, LinkIdentityError};
 use serde_json::{Value, json};
 
-use crate::admin_client::{address, view};
+use crate::admin_client::{AdminArgs, view};
 use crate::fault::Fault;
 use crate::output::{NOT_WELL, say};
-use crate::settings::{self, Environment, given_flags};
+use crate::settings::{self, Environment};
 use crate::units::show_size;
 
 /// Subcommands of `hashcache link`.
@@ -57,12 +57,8 @@ pub struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Configuration file of the proxy
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Admin address of the proxy [default: from the configuration]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
+    #[command(flatten)]
+    proxy: AdminArgs,
 }
 
 /// Runs one of the subcommands.
@@ -147,10 +143,8 @@ fn cannot(what: &str, error: LinkIdentityError) -> anyhow::Error {
 }
 
 fn status(args: &StatusArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let given = given_flags([("admin", &args.admin)]);
-    let effective = settings::load(args.config.as_deref(), given, environment)?;
-    let admin = address(&effective)?;
-    let text = view(admin, "/-/links", None)?;
+    let proxy = args.proxy.listener(environment)?;
+    let text = view(proxy.address, "/-/links", proxy.token_to_send()?.as_deref())?;
     let links: Value = serde_json::from_str(&text).context("the answer is no JSON")?;
     #[expect(clippy::disallowed_methods, reason = "the command begins here")]
     let now = SystemTime::now();

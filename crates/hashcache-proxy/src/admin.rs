@@ -46,7 +46,7 @@ use crate::dashboard::{self, Dashboard};
 use crate::explain::Explainer;
 use crate::frame::document;
 use crate::inventory::Inventory;
-use crate::metrics::Exposition;
+use crate::metrics::{Detail, Exposition};
 use crate::offline::Line;
 use crate::page::{self, PageReader};
 use crate::purge::Purger;
@@ -232,15 +232,17 @@ impl Admin {
         if head.method != Method::GET && head.method != Method::HEAD {
             return not_allowed("GET, HEAD");
         }
+        // Names are for those who may see the dashboard.
+        let detail = || match self.dashboard_refusal(head, client) {
+            None => Detail::Names,
+            Some(_) => Detail::Figures,
+        };
         match head.uri.path() {
             "/" => index(PageReader::of(&head.headers)),
             "/metrics" => self.metrics(),
             PAGE | SCRIPT | STYLE | VIEW => self.dashboard(head, client),
-            LINKS => json_page(StatusCode::OK, &self.exposition.links()),
-            "/stats" => {
-                let names = self.dashboard_refusal(head, client).is_none();
-                json_page(StatusCode::OK, &self.exposition.stats(names))
-            }
+            LINKS => json_page(StatusCode::OK, &self.exposition.links(detail())),
+            "/stats" => json_page(StatusCode::OK, &self.exposition.stats(detail())),
             "/-/healthy" => plain(StatusCode::OK, "ok\n".to_owned()),
             "/-/ready" => self.ready(),
             offline::PATH => json_page(StatusCode::OK, &offline::state(&self.switch.line)),

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub(crate) use exposition::{Exposition, Live, Requests};
+pub(crate) use exposition::{Detail, Exposition, Live, Requests};
 pub(crate) use htcp::{ClearResult, HtcpAnswer, HtcpCounts, HtcpIgnored, HtcpReply};
 pub(crate) use icp::{IcpCounts, Unanswered};
 

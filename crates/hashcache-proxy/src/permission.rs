@@ -20,7 +20,8 @@ use crate::connection::{Connection, MayAsk};
 use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
 use crate::quota::{LimitPlan, RequestLimits, Sender};
-use crate::users::{Login, Unchecked};
+use crate::share::Network;
+use crate::users::{Login, LoginSource, Unchecked};
 
 /// What a client may do with a request, who it is, and within which limits.
 #[derive(Clone, Debug)]
@@ -227,9 +228,16 @@ async fn checked(connection: &Connection, field: &HeaderValue) -> Result<Arc<str
     let (Some(users), Some(login)) = (users, login) else {
         return Err(login_needed(connection));
     };
-    let client = connection.allowance.share().network();
+    let network = connection.allowance.share().network();
+    let from = LoginSource {
+        network,
+        address: match network {
+            Network::Child(_) => network,
+            Network::Address(_) => Network::of_address(connection.client.ip()),
+        },
+    };
     let user: Arc<str> = (&*login.user).into();
-    match common.user_checks.check(&users, client, login).await {
+    match common.user_checks.check(&users, from, login).await {
         Ok(true) => Ok(user),
         Ok(false) => Err(login_needed(connection)),
         Err(Unchecked::TooMany) => Err(Failure::TooManyLogins),

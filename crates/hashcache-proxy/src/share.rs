@@ -30,6 +30,11 @@ pub(crate) enum Network {
 }
 
 impl Network {
+    /// This address alone, also in IPv6, so that machines in one /64 are told apart.
+    pub(crate) fn of_address(address: IpAddr) -> Self {
+        Self::Address(address.to_canonical())
+    }
+
     pub(crate) fn of(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V4(address) => address.into(),

@@ -368,7 +368,9 @@ impl Common {
         match host {
             Host::Name(name) => {
                 let name = name.strip_suffix('.').unwrap_or(name);
-                name == "localhost" || name.eq_ignore_ascii_case(self.name.as_str())
+                // As the resolver does (RFC 6761, section 6.3).
+                let is_local = name == "localhost" || name.ends_with(".localhost");
+                is_local || name.eq_ignore_ascii_case(self.name.as_str())
             }
             Host::V4(address) => self.is_own_address(IpAddr::V4(*address)),
             Host::V6(address) => self.is_own_address(IpAddr::V6(*address)),
@@ -396,9 +398,7 @@ impl Common {
 
     /// Whether `address` is one of this machine.
     pub(crate) fn is_own_address(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        // All of 127/8 and 0.0.0.0 reach this machine although no interface has these addresses.
-        address.is_loopback() || address.is_unspecified() || self.own.holds(address)
+        self.own.is_this_host(address)
     }
 }
 

@@ -7,18 +7,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::Context as _;
+
 use super::{
     Arch, VERSION, commit_seconds, directory, empty_directory, execute, output, own_binary, place,
     source,
 };
 
 /// Files of the repository, their place in the package and their permission bits.
-const FILES: [(&str, &str, u32); 13] = [
-    (
-        "packaging/hashcache.toml",
-        "etc/hashcache/hashcache.toml",
-        0o644,
-    ),
+const FILES: [(&str, &str, u32); 15] = [
     (
         "packaging/logrotate/hashcache",
         "etc/logrotate.d/hashcache",
@@ -59,6 +56,21 @@ const FILES: [(&str, &str, u32); 13] = [
         "usr/share/doc/hashcache/OPERATING.md",
         0o644,
     ),
+    (
+        "docs/WATCHING.md",
+        "usr/share/doc/hashcache/WATCHING.md",
+        0o644,
+    ),
+    (
+        "packaging/grafana/hashcache.json",
+        "usr/share/doc/hashcache/examples/grafana.json",
+        0o644,
+    ),
+    (
+        "packaging/prometheus/hashcache.rules.yml",
+        "usr/share/doc/hashcache/examples/prometheus.rules.yml",
+        0o644,
+    ),
     ("packaging/deb/conffiles", "DEBIAN/conffiles", 0o644),
     ("packaging/deb/postinst", "DEBIAN/postinst", 0o755),
     ("packaging/deb/prerm", "DEBIAN/prerm", 0o755),
@@ -80,6 +92,11 @@ pub(super) fn build(arch: Arch, revision: u32) -> anyhow::Result<PathBuf> {
     for (from, to, mode) in FILES {
         place(&tree.join(to), source(from)?, mode)?;
     }
+    place(
+        &tree.join("etc/hashcache/hashcache.toml"),
+        settings()?,
+        0o644,
+    )?;
     let binary = fs::read(arch.binary())?;
     place(&tree.join("usr/bin/hashcache"), binary, 0o755)?;
     for (shell, to) in COMPLETIONS {
@@ -116,6 +133,15 @@ pub(super) fn build(arch: Arch, revision: u32) -> anyhow::Result<PathBuf> {
         .env("SOURCE_DATE_EPOCH", commit_seconds()?);
     execute(&mut pack)?;
     Ok(package)
+}
+
+/// The sample configuration, which names the token that `postinst` makes.
+fn settings() -> anyhow::Result<String> {
+    let sample = source("packaging/hashcache.toml")?;
+    let (before, after) = sample
+        .split_once(" Not set by default. Example:\n#admin_token_file = ")
+        .context("the sample configuration has no admin_token_file that is not set")?;
+    Ok(format!("{before}\nadmin_token_file = {after}"))
 }
 
 /// Our changelog, and the one in Debian's form that every package must have.

@@ -1,5 +1,5 @@
-//! `hashcache report`: what a proxy has saved in the last day, week or month, by site, client,
-//! network and user.
+//! `hashcache report`: what a proxy has saved in the last day, week, month or more, by site,
+//! client, network and user.
 //!
 //! Called by `main`. Reads the history beside the cache, also while the proxy runs; `text`, `html`
 //! and `csv` write it down.
@@ -46,6 +46,10 @@ pub struct ReportArgs {
     /// The last 30 days
     #[arg(long, group = "period")]
     month: bool,
+    /// The last N days, from 1 to 400
+    #[arg(long, group = "period", value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=400))]
+    days: Option<u16>,
     /// Show these lines alone, and more of them
     #[arg(long, value_enum)]
     by: Option<Section>,
@@ -91,9 +95,10 @@ pub fn run(args: &ReportArgs, environment: &Environment) -> anyhow::Result<ExitC
 
 impl ReportArgs {
     fn period(&self) -> Period {
-        match (self.week, self.month) {
-            (true, _) => Period::Week,
-            (_, true) => Period::Month,
+        match (self.week, self.month, self.days) {
+            (true, ..) => Period::Days(7),
+            (_, true, _) => Period::Days(30),
+            (.., Some(days)) => Period::Days(days),
             _ => Period::Day,
         }
     }
@@ -102,25 +107,24 @@ impl ReportArgs {
 /// The time that a report is about; it ends with the current hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Period {
+    /// 24 hours, hour by hour.
     Day,
-    Week,
-    Month,
+    /// So many times 24 hours, day by day.
+    Days(u16),
 }
 
 impl Period {
     fn hours(self) -> u32 {
         match self {
             Self::Day => 24,
-            Self::Week => 7 * 24,
-            Self::Month => 30 * 24,
+            Self::Days(days) => u32::from(days) * 24,
         }
     }
 
-    fn words(self) -> &'static str {
+    fn words(self) -> String {
         match self {
-            Self::Day => "the last 24 hours",
-            Self::Week => "the last 7 days",
-            Self::Month => "the last 30 days",
+            Self::Day | Self::Days(1) => "the last 24 hours".to_owned(),
+            Self::Days(days) => format!("the last {days} days"),
         }
     }
 }
@@ -168,7 +172,10 @@ impl Report {
     ) -> Self {
         let mut totals = Totals::default();
         let mut steps: Vec<(String, Totals)> = Vec::new();
-        let mut tables = By::ALL.map(|_| Table::new(NAMES_READ));
+        // As many as its hours can name, so no table is ever full: a full one searches its smallest
+        // line for each new name.
+        let names = period.hours() as usize * HISTORY_NAMES;
+        let mut tables = By::ALL.map(|_| Table::new(names));
         for record in &read.hours {
             totals = totals.plus(&record.totals);
             let step = step(period, record);
@@ -276,7 +283,7 @@ fn row_of(totals: &Totals) -> Counts {
 fn step(period: Period, record: &HourRecord) -> String {
     let text = hour_text(record.hour);
     match (period, text.split_once(' ')) {
-        (Period::Week | Period::Month, Some((day, _))) => day.to_owned(),
+        (Period::Days(_), Some((day, _))) => day.to_owned(),
         _ => text,
     }
 }
@@ -299,9 +306,6 @@ fn grouped(number: u64) -> String {
     }
     text
 }
-
-/// Names of a period that are added up one by one: as many as the hours of a month can name.
-const NAMES_READ: usize = 30 * 24 * HISTORY_NAMES;
 
 #[cfg(test)]
 mod tests {

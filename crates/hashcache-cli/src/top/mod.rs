@@ -51,15 +51,12 @@ struct Watched {
 }
 
 impl Watched {
-    /// Without a readable token file no token is sent: on the same machine the proxy asks for none.
     fn new(args: &TopArgs, environment: &Environment) -> anyhow::Result<Self> {
         let proxy = args.proxy.listener(environment)?;
-        let token = match proxy.is_token_given {
-            true => Some(proxy.token()?),
-            false => proxy.token().ok(),
-        };
-        let admin = proxy.address;
-        Ok(Self { admin, token })
+        Ok(Self {
+            admin: proxy.address,
+            token: proxy.token_to_send()?,
+        })
     }
 
     fn view(&self) -> anyhow::Result<Value> {

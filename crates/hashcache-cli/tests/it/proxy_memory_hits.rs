@@ -152,7 +152,7 @@ const PATHS: [(&str, bool); 12] = [
 ];
 
 /// Fields of plain requests.
-const PLAIN: [(&str, &str); 12] = [
+const PLAIN: [(&str, &str); 14] = [
     ("User-Agent", "a"),
     ("Accept", "text/html,*/*"),
     ("accept-encoding", "gzip"),
@@ -160,11 +160,13 @@ const PLAIN: [(&str, &str); 12] = [
     ("Cookie", "a=b; c=d"),
     ("Referer", "http://x.test/p"),
     ("Connection", "keep-alive"),
+    ("Proxy-Connection", "Keep-Alive"),
     ("Sec-Fetch-Dest", "document"),
     ("Sec-Fetch-Mode", "navigate"),
     ("Upgrade-Insecure-Requests", "1"),
     ("Origin", "http://x.test"),
     ("DNT", "1"),
+    ("Sec-GPC", "1"),
 ];
 
 async fn compare(shown: &Shown, url: impl Fn(&str) -> String, host: Option<(&str, &str)>) {
@@ -245,6 +247,7 @@ async fn requests_with_a_meaning_of_their_own_take_the_usual_way() {
         (("Cache-Control", "no-cache"), 200),
         (("Authorization", "Basic eDp5"), 200),
         (("Connection", "close"), 200),
+        (("Proxy-Connection", "close"), 200),
         (("Connection", "keep-alive, user-agent"), 200),
         (("Max-Forwards", "0"), 200),
         (("Via", "1.1 other"), 200),
@@ -260,6 +263,10 @@ async fn requests_with_a_meaning_of_their_own_take_the_usual_way() {
     shown.ask("GET", &own, &[]).await;
     let admin = format!("http://{}/metrics", shown.proxy.admin());
     assert_eq!(shown.ask("GET", &admin, &[]).await.status, 421);
+    for host in ["localhost", "a.localhost", "A.LOCALHOST."] {
+        let admin = format!("http://{host}:{}/metrics", shown.proxy.admin().port());
+        assert_eq!(shown.ask("GET", &admin, &[]).await.status, 421, "{host}");
+    }
     assert_eq!(shown.plain_hits().await, before);
 }
 

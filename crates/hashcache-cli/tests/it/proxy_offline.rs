@@ -293,6 +293,67 @@ async fn what_one_client_cannot_reach_keeps_no_other_client_offline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_button_of_the_dashboard_needs_the_token_and_its_own_page() {
+    let served = Served::start(&[]).await;
+    let admin = served.proxy.admin();
+    let press = async |origin: &str, login: &str, form: &str| {
+        let mut client = Client::connect(admin).await.unwrap();
+        let length = form.len();
+        let request = format!(
+            "POST /-/offline HTTP/1.1\r\nHost: {admin}\r\nOrigin: {origin}\r\n\
+             Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {length}\r\n\
+             {login}\r\n{form}"
+        );
+        client.send(request.as_bytes()).await.unwrap();
+        client.read_response("POST").await.unwrap()
+    };
+    // "any:a-token-for-this-test-alone"
+    let login = "Authorization: Basic YW55OmEtdG9rZW4tZm9yLXRoaXMtdGVzdC1hbG9uZQ==\r\n";
+    let own = format!("http://{admin}");
+    let asked = press(&own, "", "mode=on").await;
+    assert_eq!(asked.status, 401);
+    assert!(
+        asked
+            .field("WWW-Authenticate")
+            .unwrap()
+            .starts_with("Basic ")
+    );
+    for foreign in ["http://evil.test", "null", "http://localhost:1"] {
+        assert_eq!(
+            press(foreign, login, "mode=on").await.status,
+            403,
+            "{foreign}"
+        );
+    }
+    assert_eq!(press(&own, login, "mode=maybe").await.status, 400);
+    let state = || served.offline(&["--json"]).stdout;
+    assert_eq!(state(), "{\"mode\":\"off\",\"offline\":false}\n");
+    let page = async || {
+        let mut client = Client::connect(admin).await.unwrap();
+        let page = client.get("/dashboard", &[]).await.unwrap();
+        String::from_utf8(page.body).unwrap()
+    };
+    assert!(
+        page()
+            .await
+            .contains("<button name=mode value=off disabled>")
+    );
+    let pressed = press(&own, login, "mode=on").await;
+    assert_eq!(
+        (pressed.status, pressed.field("Location")),
+        (303, Some("/dashboard"))
+    );
+    assert_eq!(state(), "{\"mode\":\"on\",\"offline\":true}\n");
+    // Although the figures of the page before are not a second old.
+    let page = page().await;
+    assert!(
+        page.contains("<button name=mode value=on disabled>"),
+        "{page}"
+    );
+    assert!(page.contains("<button name=mode value=auto>"), "{page}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_mode_is_shown_to_all_and_changed_only_with_the_token() {
     let served = Served::start(&["--offline=auto"]).await;
     let shown = served.offline(&[]);

@@ -60,7 +60,7 @@ async fn a_report_says_what_clients_got_and_what_was_saved() {
         }
         proxy.stop();
     }
-    for period in ["--day", "--week", "--month"] {
+    for period in ["--day", "--week", "--month", "--days=400"] {
         let json = report(&home, &[period, "--format=json"]);
         let json: Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json["requests"], got.requests, "{json:#}");
@@ -80,6 +80,10 @@ async fn a_report_says_what_clients_got_and_what_was_saved() {
         };
         assert_eq!(line["name"], "127.0.0.1");
         assert_eq!(line["requests"], got.requests);
+    }
+    for days in ["--days=0", "--days=401"] {
+        let refused = home.hashcache(&["report", days], &[]);
+        assert_eq!(refused.status, Some(2), "{refused:?}");
     }
     let text = report(&home, &["--week"]);
     assert!(text.starts_with("HashCache, the last 7 days\n"), "{text}");

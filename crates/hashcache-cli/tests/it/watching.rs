@@ -180,6 +180,14 @@ async fn exported() -> Exported {
     let flags = [ca.as_str(), "--intercept=a.test"];
     let intercepting = Proxy::start(&home.path().join("c.img"), &flags).unwrap();
     exported.add(&metrics(&intercepting).await);
+    let home = Home::new();
+    let limits = "[[limit]]\nname = \"pupil\"\nper = \"all\"\nquota = \"500MiB\"\nevery = \"day\"\n\
+                  [[access]]\naction = \"limit\"\nlimits = [\"pupil\"]\nclients = [\"all\"]\n";
+    let config = home.file("limits.toml", limits);
+    let config = format!("--config={}", config.display());
+    let limiting = Proxy::start(&home.path().join("c.img"), &[&config]).unwrap();
+    get(&limiting, &origin.url("/"), &[]).await;
+    exported.add(&metrics(&limiting).await);
     exported
 }
 

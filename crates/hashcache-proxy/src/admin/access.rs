@@ -19,8 +19,7 @@ pub(super) fn dashboard_refusal(
     token: &Token,
 ) -> Option<Response<Bytes>> {
     if !is_own_origin(fields) {
-        let what = "this page is for the admin listener's own origin";
-        return Some(error(StatusCode::FORBIDDEN, what));
+        return Some(other_origin());
     }
     match peer.to_canonical().is_loopback() {
         true => None,
@@ -28,8 +27,14 @@ pub(super) fn dashboard_refusal(
     }
 }
 
+/// The refusal of a request that a page of another origin has made a browser send.
+pub(super) fn other_origin() -> Response<Bytes> {
+    let what = "this page is for the admin listener's own origin";
+    error(StatusCode::FORBIDDEN, what)
+}
+
 /// Whether no page of another origin has made a browser send this. Programs send no Origin.
-fn is_own_origin(fields: &HeaderMap) -> bool {
+pub(super) fn is_own_origin(fields: &HeaderMap) -> bool {
     let mut origins = fields.get_all(ORIGIN).iter();
     let (Some(origin), None) = (origins.next(), origins.next()) else {
         return !fields.contains_key(ORIGIN) && !is_of_other_origin(fields);

@@ -1,15 +1,21 @@
 //! `POST /-/offline`: how the line to the Internet is regarded.
 //!
-//! The body is JSON, `{"mode": "on"}`, `"off"` or `"auto"`. It needs the token.
+//! A program sends JSON, `{"mode": "on"}`, `"off"` or `"auto"`, and a button of the dashboard sends
+//! the form field `mode`. Both need the token; a browser asks its user for it.
+//!
+//! Invariant: no page of a foreign site presses the button. Browsers send the Origin of the page
+//! with a form, and they would add the token by themselves once the user has entered it.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode};
+use http::header::{LOCATION, ORIGIN};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 
-use super::answer::{error, typed};
+use super::access::{is_own_origin, other_origin};
+use super::answer::{error, plain, typed};
 use super::token::{Shown, Token};
 use crate::offline::{Line, Offline};
 
@@ -29,11 +35,24 @@ impl Switch {
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        if let Some(refusal) = self.token.refusal(fields, Shown::Bearer) {
+        if !is_own_origin(fields) {
+            return other_origin();
+        }
+        let is_page = fields.contains_key(ORIGIN);
+        let shown = match is_page {
+            true => Shown::BearerOrBasic,
+            false => Shown::Bearer,
+        };
+        if let Some(refusal) = self.token.refusal(fields, shown) {
             return refusal;
         }
         let body = Limited::new(body, BODY_BYTES).collect().await;
-        let Some(mode) = body.ok().and_then(|body| mode_in(&body.to_bytes())) else {
+        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+        if let Some(mode) = mode_of_form(&body).filter(|_| is_page) {
+            self.line.regard(mode);
+            return to_dashboard();
+        }
+        let Some(mode) = mode_in(&body) else {
             let what = "the content is not {\"mode\": \"on\"}, \"off\" or \"auto\"";
             return error(StatusCode::BAD_REQUEST, what);
         };
@@ -50,7 +69,22 @@ pub(super) fn state(line: &Line) -> Value {
 
 fn mode_in(body: &[u8]) -> Option<Offline> {
     let value: Value = serde_json::from_slice(body).ok()?;
-    let word = value.get("mode")?.as_str()?;
+    mode_named(value.get("mode")?.as_str()?)
+}
+
+fn mode_of_form(body: &[u8]) -> Option<Offline> {
+    mode_named(std::str::from_utf8(body).ok()?.strip_prefix("mode=")?)
+}
+
+/// The browser shows the dashboard again, and a reload does not press the button again.
+fn to_dashboard() -> Response<Bytes> {
+    let mut response = plain(StatusCode::SEE_OTHER, "see /dashboard\n".to_owned());
+    let dashboard = HeaderValue::from_static(super::PAGE);
+    response.headers_mut().insert(LOCATION, dashboard);
+    response
+}
+
+fn mode_named(word: &str) -> Option<Offline> {
     let found = Offline::WORDS.iter().find(|(known, _)| *known == word);
     found.map(|(_, mode)| *mode)
 }
@@ -66,6 +100,7 @@ mod tests {
         for (word, mode) in Offline::WORDS {
             let body = json!({ "mode": word }).to_string();
             assert_eq!(mode_in(body.as_bytes()), Some(mode));
+            assert_eq!(mode_of_form(format!("mode={word}").as_bytes()), Some(mode));
         }
         for wrong in ["", "on", "{}", "{\"mode\": true}", "{\"mode\": \"down\"}"] {
             assert_eq!(mode_in(wrong.as_bytes()), None, "{wrong}");

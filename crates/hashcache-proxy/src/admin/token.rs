@@ -5,7 +5,9 @@
 //! by `purge`, `offline`, `views` and, for the dashboard, `access`.
 //!
 //! Invariants: a page of a foreign site cannot send the token: with Authorization, browsers send a
-//! preflight request first, and that is refused. The time of a refusal does not reveal the token.
+//! preflight request first, and that is refused. A browser that has asked its user for the token
+//! sends it by itself, so `access::is_own_origin` is asked before `Shown::BearerOrBasic`. The time
+//! of a refusal does not reveal the token.
 
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;

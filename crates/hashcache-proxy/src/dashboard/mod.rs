@@ -35,15 +35,29 @@ use crate::metrics::Exposition;
 pub(crate) struct Dashboard {
     exposition: Exposition,
     history: Arc<History>,
+    buttons: Buttons,
     latest: Mutex<Option<Arc<Moment>>>,
     streams: AtomicUsize,
 }
 
+/// Whether the page can change anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Buttons {
+    Shown,
+    /// No token is configured, so every change would be refused.
+    Hidden,
+}
+
 impl Dashboard {
-    pub(crate) fn new(exposition: Exposition, history: Arc<History>) -> Arc<Self> {
+    pub(crate) fn new(
+        exposition: Exposition,
+        history: Arc<History>,
+        buttons: Buttons,
+    ) -> Arc<Self> {
         Arc::new(Self {
             exposition,
             history,
+            buttons,
             latest: Mutex::default(),
             streams: AtomicUsize::new(0),
         })
@@ -55,6 +69,7 @@ impl Dashboard {
         let now = Instant::now();
         if let Some(moment) = &*latest
             && now - moment.view.taken < FRESH
+            && moment.view.live.offline_mode == self.exposition.offline_mode()
         {
             return Arc::clone(moment);
         }
@@ -62,6 +77,7 @@ impl Dashboard {
             taken: now,
             live: self.exposition.live(),
             overview: self.history.overview(),
+            buttons: self.buttons,
         };
         let moment = Arc::new(Moment::after(latest.as_deref(), view));
         Arc::clone(latest.insert(moment))
@@ -133,7 +149,8 @@ fn set_fields(fields: &mut HeaderMap, kind: &'static str) {
         (header::CACHE_CONTROL, "no-store"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
+        // With `no-referrer`, a browser hides the Origin of a form even from its own site.
+        (header::REFERRER_POLICY, "same-origin"),
         (header::X_FRAME_OPTIONS, "DENY"),
     ];
     for (name, value) in all {
@@ -143,9 +160,9 @@ fn set_fields(fields: &mut HeaderMap, kind: &'static str) {
 
 const SCRIPT: &str = include_str!("dashboard.js");
 const STYLE: &str = include_str!("dashboard.css");
-/// Script and style of this listener alone; no image, font, frame or form.
+/// Script, style and form of this listener alone; no image, font or frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
-     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+     connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 const FRESH: Duration = Duration::from_secs(1);
 /// Streams that may be open at a time.
 const STREAMS: usize = 8;

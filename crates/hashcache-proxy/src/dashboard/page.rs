@@ -7,6 +7,7 @@ use std::fmt::{self, Write as _};
 
 use serde_json::Value;
 
+use super::Buttons;
 use super::amounts::{count, decimal, percent, rate, size, time};
 use super::rates::{DeviceRates, Moment, Rates};
 use super::view::{SHOWN, View, failing, mean_wait_us, memory, slowest};
@@ -15,6 +16,7 @@ use crate::history::Overview;
 use crate::history::counts::{By, Counts, Kind, Table, Totals};
 use crate::history::name::Name;
 use crate::metrics::StoreState;
+use crate::offline::Offline;
 
 /// The document with all parts.
 pub(super) fn document(moment: &Moment) -> String {
@@ -49,6 +51,7 @@ pub(super) fn parts(moment: &Moment) -> Vec<(&'static str, String)> {
         ("disk", disk(view, rates)),
         ("peers", peers(view)),
         ("intercept", intercept(view)),
+        ("line", line(view)),
     ]
 }
 
@@ -78,6 +81,39 @@ fn head(view: &View) -> String {
             " · {damaged} hours of the week are damaged and left out"
         );
     }
+    html
+}
+
+/// How the line to the Internet is regarded, with a button for each way.
+fn line(view: &View) -> String {
+    let state = match view.live.is_offline {
+        true => {
+            "<b class=bad>down</b>: what is stored is served, other requests are refused at once"
+        }
+        false => "<b class=good>up</b>",
+    };
+    let mut html = format!("<h2>Line to the Internet</h2><p>{state}");
+    if view.buttons == Buttons::Hidden {
+        html.push_str("<p>It can be changed here if <code>admin_token_file</code> is set.");
+        return html;
+    }
+    html.push_str("<form method=post action=/-/offline>");
+    for (word, mode) in Offline::WORDS {
+        let text = match mode {
+            Offline::Off => "Treat as up",
+            Offline::On => "Treat as down",
+            Offline::Auto => "Detect",
+        };
+        let pressed = match mode == view.live.offline_mode {
+            true => " disabled",
+            false => "",
+        };
+        let _ = write!(
+            html,
+            "<button name=mode value={word}{pressed}>{text}</button> "
+        );
+    }
+    html.push_str("</form><p>The browser asks for the admin token as a password, once.");
     html
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn dashboard_of_tests() -> Arc<Dashboard> {
         ..EngineFigures::default()
     };
     let exposition = Exposition::new(metrics, clock, log, engine, UpstreamFigures::default);
-    Dashboard::new(exposition, history)
+    Dashboard::new(exposition, history, Buttons::Shown)
 }
 
 #[tokio::test(start_paused = true)]

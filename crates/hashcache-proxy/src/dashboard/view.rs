@@ -4,6 +4,7 @@
 
 use tokio::time::Instant;
 
+use super::Buttons;
 use crate::history::Overview;
 use crate::history::counts::{Counts, Table};
 use crate::history::name::Name;
@@ -16,6 +17,7 @@ pub(super) struct View {
     pub(super) taken: Instant,
     pub(super) live: Live,
     pub(super) overview: Overview,
+    pub(super) buttons: Buttons,
 }
 
 /// Memory by purpose, and what is free.

@@ -26,7 +26,7 @@ use crate::access_log::AccessLogger;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::intercept::{Handshake, InterceptState, Reason};
-use crate::offline::Line;
+use crate::offline::{Line, Offline};
 use crate::peer::learned::LearnedCounts;
 use crate::quota::LimiterFigures;
 use crate::site::live::LiveSites;
@@ -45,6 +45,15 @@ type AskSites = dyn Fn() -> Arc<LiveSites> + Send + Sync;
 
 /// What clients have done under limits; read at every scrape.
 type AskLimiter = dyn Fn() -> LimiterFigures + Send + Sync;
+
+/// What a page of figures may say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// Clients and the sites that they ask too.
+    Names,
+    /// Sums alone.
+    Figures,
+}
 
 /// The sources of all figures.
 #[derive(Clone)]
@@ -130,10 +139,26 @@ impl Exposition {
         }
     }
 
+    /// How the line to the Internet is regarded.
+    pub(crate) fn offline_mode(&self) -> Offline {
+        self.line.regarded()
+    }
+
     /// The object of `/-/links`.
-    pub(crate) fn links(&self) -> Value {
+    pub(crate) fn links(&self, detail: Detail) -> Value {
         let links = self.links.as_ref();
-        links.map_or(Value::Null, |links| links().status)
+        let mut status = links.map_or(Value::Null, |links| links().status);
+        if detail == Detail::Figures {
+            for side in ["parents", "children"] {
+                let links = status.get_mut(side).and_then(Value::as_array_mut);
+                let links = links.into_iter().flatten();
+                for link in links.filter_map(Value::as_object_mut) {
+                    link.remove("sites");
+                    link.remove("address");
+                }
+            }
+        }
+        status
     }
 
     /// The text of `/metrics`.
@@ -145,8 +170,8 @@ impl Exposition {
         Ok(text)
     }
 
-    /// The object of `/stats`; with `names`, it names clients and the sites that they ask.
-    pub(crate) fn stats(&self, names: bool) -> Value {
+    /// The object of `/stats`.
+    pub(crate) fn stats(&self, detail: Detail) -> Value {
         let (engine, upstream) = (self.engine(), (self.upstream)());
         let requests: serde_json::Map<_, _> = CLASSES
             .iter()
@@ -192,8 +217,8 @@ impl Exposition {
             "connections_open": self.open(|worker| &worker.connections),
             "upstream_connections": { "busy": upstream.busy, "idle": upstream.idle },
             "tunnels_open": self.open(|worker| &worker.tunnels),
-            "intercept": self.intercept(names),
-            "links": self.links(),
+            "intercept": self.intercept(detail),
+            "links": self.links(detail),
             "access_log_dropped": self.log.figures().dropped,
             "clock_suspect": self.clock.suspect(),
             "offline": self.line.is_down(),
@@ -203,13 +228,13 @@ impl Exposition {
         })
     }
 
-    /// Results of interceptions, and with `names` the latest programs that refuse our certificates.
-    fn intercept(&self, names: bool) -> Value {
+    /// Results of interceptions, and the latest programs that refuse our certificates.
+    fn intercept(&self, detail: Detail) -> Value {
         let now = Instant::now();
         let (count, latest) = self.intercept_state.refusals.refusers(REFUSERS_SHOWN, now);
         let latest: Vec<Value> = latest
             .into_iter()
-            .filter(|_| names)
+            .filter(|_| detail == Detail::Names)
             .map(|refuser| {
                 json!({
                     "client": refuser.client.to_string(),
@@ -250,9 +275,10 @@ impl Exposition {
             tunnels: self.open(|worker| &worker.tunnels),
             upstream: (self.upstream)(),
             peers: self.metrics.peer_figures(),
-            links: self.links(),
-            intercept: self.intercept(true),
+            links: self.links(Detail::Names),
+            intercept: self.intercept(Detail::Names),
             is_offline: self.line.is_down(),
+            offline_mode: self.offline_mode(),
             authority_seconds_left: match self.metrics.authority_ends.load(Relaxed) {
                 0 => None,
                 end => Some(end.saturating_sub(now)),
@@ -314,6 +340,7 @@ pub(crate) struct Live {
     pub(crate) intercept: Value,
     /// Whether the line counts as down.
     pub(crate) is_offline: bool,
+    pub(crate) offline_mode: Offline,
     /// Of the certificate authority; `None` without interception.
     pub(crate) authority_seconds_left: Option<u64>,
     /// Of the process, according to the kernel.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
+use super::links::LinkView;
 use super::*;
 use crate::access_log::{AccessLogger, RequestId};
 use crate::clock::{Clock, UnixMillis};
@@ -311,7 +312,7 @@ fn connections_to_origins_are_shown_by_what_they_do() {
         )
     };
     assert_eq!((shown("busy"), shown("idle")), ("9".into(), "10".into()));
-    let stats = exposition(&metrics).stats(true);
+    let stats = exposition(&metrics).stats(Detail::Names);
     let expected = serde_json::json!({"busy": 9, "idle": 10});
     assert_eq!(stats["upstream_connections"], expected);
 }
@@ -346,13 +347,32 @@ fn the_text_is_openmetrics_to_its_last_line() {
 }
 
 #[test]
+fn hosts_of_links_are_left_out_with_other_names() {
+    let metrics = Metrics::new(1);
+    let link = serde_json::json!({
+        "up": true, "sites": [{"host": "a.test", "saved_bytes": 1, "content_bytes": 2}],
+        "address": "192.0.2.1:5"
+    });
+    let status = serde_json::json!({"parents": [link], "children": [link]});
+    let view = LinkView {
+        figures: Vec::new(),
+        status: status.clone(),
+    };
+    let exposition = exposition(&metrics).with_links(move || view.clone());
+    assert_eq!(exposition.links(Detail::Names), status);
+    let nameless = serde_json::json!({"parents": [{"up": true}], "children": [{"up": true}]});
+    assert_eq!(exposition.links(Detail::Figures), nameless);
+    assert_eq!(exposition.stats(Detail::Figures)["links"], nameless);
+}
+
+#[test]
 fn stats_has_the_promised_keys() {
     let metrics = Metrics::new(1);
     metrics
         .worker(0)
         .record(&entry(Outcome::Collapsed, Duration::ZERO));
     metrics.worker(0).fetched(50, 40);
-    let stats = exposition(&metrics).stats(true);
+    let stats = exposition(&metrics).stats(Detail::Names);
     let requests = serde_json::json!({
         "hit": 0, "miss": 0, "revalidated": 0, "collapsed": 1, "bypass": 0, "error": 0
     });

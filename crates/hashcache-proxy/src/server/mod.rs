@@ -66,7 +66,7 @@ use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
-use crate::dashboard::Dashboard;
+use crate::dashboard::{Buttons, Dashboard};
 use crate::explain::Explainer;
 use crate::history::History;
 use crate::history::name::Persons;
@@ -207,6 +207,7 @@ pub fn run<E: fmt::Display>(
     let shared = upstream::UpstreamShared {
         verified: Arc::clone(&verified),
         unreachable: UnreachableCache::new(settings.unreachable_lifetime),
+        admin: admin_address,
         ..shared
     };
     let line = Arc::clone(&shared.line);
@@ -336,7 +337,11 @@ pub fn run<E: fmt::Display>(
         let limiter = Arc::clone(&limiter);
         move || limiter.figures()
     });
-    let dashboard = Dashboard::new(exposition.clone(), Arc::clone(&history));
+    let buttons = match settings.admin_token_file {
+        Some(_) => Buttons::Shown,
+        None => Buttons::Hidden,
+    };
+    let dashboard = Dashboard::new(exposition.clone(), Arc::clone(&history), buttons);
     let admin = Admin::new(
         (exposition, dashboard),
         line,

@@ -36,6 +36,9 @@ use crate::share::Network;
 pub(crate) struct Connector {
     pub(super) resolver: Resolver,
     pub(super) destinations: Destinations,
+    /// The admin listener. It trusts connections from this host, so none of a client may reach it,
+    /// whatever name leads there and whatever `allow_destination` lists.
+    pub(super) admin: Option<SocketAddr>,
     pub(super) own: OwnAddresses,
     pub(super) unreachable: UnreachableCache,
     pub(super) line: Arc<Line>,
@@ -137,9 +140,10 @@ impl Connector {
         loop {
             if under_way.is_empty() || Instant::now() >= next_at {
                 if let Some(&address) = waiting.next() {
-                    match self.destinations.check_named(host, address, purpose) {
+                    let socket_address = SocketAddr::new(address, *port);
+                    match self.check(host, socket_address, purpose) {
                         Ok(()) => {
-                            under_way.push(Box::pin(attempt(SocketAddr::new(address, *port))));
+                            under_way.push(Box::pin(attempt(socket_address)));
                             next_at = Instant::now() + STAGGER;
                         }
                         Err(denied) => errors.denied = errors.denied.or(Some(denied)),
@@ -161,6 +165,25 @@ impl Connector {
                 () = sleep_until(next_at), if waiting.peek().is_some() => {}
             }
         }
+    }
+
+    /// Whether `address`, which is one of `host`, may be connected to.
+    fn check(&self, host: &Host, address: SocketAddr, purpose: Purpose) -> Result<(), Failure> {
+        let is_admin = |admin: SocketAddr| {
+            let (admin_ip, ip) = (admin.ip().to_canonical(), address.ip().to_canonical());
+            // Another program may listen at another address of this host.
+            let is_there = admin_ip == ip
+                || ip.is_loopback() && admin_ip.is_loopback()
+                || ip.is_unspecified()
+                || admin_ip.is_unspecified() && self.own.is_this_host(ip);
+            admin.port() == address.port() && is_there
+        };
+        if purpose == Purpose::Forward && self.admin.is_some_and(is_admin) {
+            return Err(Failure::DestinationDenied {
+                address: address.ip(),
+            });
+        }
+        self.destinations.check_named(host, address.ip(), purpose)
     }
 }
 
@@ -252,6 +275,7 @@ mod tests {
             resolver: Resolver::new(DnsCache::new(servers, Duration::from_secs(5))),
             destinations: Destinations::new(&allow, &[], own.clone()),
             own,
+            admin: None,
             unreachable: UnreachableCache::new(Duration::from_secs(10)),
             line: Arc::default(),
             connect_time: Duration::from_secs(10),
@@ -277,6 +301,38 @@ mod tests {
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let port = socket.local_addr().unwrap().port();
         (socket, port)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_never_reach_the_admin_listener() {
+        let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let with_admin = |port| Connector {
+            admin: Some(SocketAddr::from(([127, 0, 0, 1], port))),
+            ..connector(&["127.0.0.0/8", "0.0.0.0", "::1"])
+        };
+        for host in [
+            loopback(),
+            Host::V4([127, 9, 9, 9].into()),
+            Host::V4([0, 0, 0, 0].into()),
+            Host::Name("a.localhost".into()),
+        ] {
+            let to = endpoint(host.clone(), port);
+            let refused = with_admin(port).connect(&to, None, None).await;
+            let denied = matches!(refused, Err(Failure::DestinationDenied { .. }));
+            assert!(denied, "{host:?}");
+            assert!(with_admin(1).connect(&to, None, None).await.is_ok());
+            let by_operator = Endpoint {
+                purpose: Purpose::Configured,
+                ..to
+            };
+            assert!(
+                with_admin(port)
+                    .connect(&by_operator, None, None)
+                    .await
+                    .is_ok()
+            );
+        }
     }
 
     #[tokio::test(start_paused = true)]

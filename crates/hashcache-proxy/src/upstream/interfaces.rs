@@ -70,6 +70,13 @@ impl OwnAddresses {
         known.addresses.contains(&address) || (!known.complete && is_local_by_route(address))
     }
 
+    /// Whether a connection to `address` reaches this host. All of 127/8 and 0.0.0.0 do, although
+    /// no interface has these addresses.
+    pub(crate) fn is_this_host(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        address.is_loopback() || address.is_unspecified() || self.holds(address)
+    }
+
     /// Whether `address` lies in a network of one of our interfaces.
     pub(crate) fn is_neighbour(&self, address: IpAddr) -> bool {
         self.refresh();
@@ -200,6 +207,10 @@ mod tests {
         assert!(own.holds("::ffff:127.0.0.1".parse().unwrap()));
         assert!(own.is_neighbour("127.1.2.3".parse().unwrap()));
         assert!(!own.holds("240.0.0.1".parse().unwrap()));
+        for address in ["127.9.9.9", "::ffff:127.9.9.9", "0.0.0.0", "::"] {
+            assert!(own.is_this_host(address.parse().unwrap()), "{address}");
+        }
+        assert!(!own.is_this_host("240.0.0.1".parse().unwrap()));
         assert!(!own.is_neighbour("240.0.0.1".parse().unwrap()));
     }
 

@@ -101,6 +101,8 @@ pub(crate) struct UpstreamShared {
     pub(crate) destinations: Destinations,
     /// The addresses of this host.
     pub(crate) own: OwnAddresses,
+    /// The admin listener, which clients must not reach through the proxy.
+    pub(crate) admin: Option<SocketAddr>,
     /// Recently unreachable origins.
     pub(crate) unreachable: UnreachableCache,
     /// The line to the Internet, which hears of connections to origins.
@@ -258,6 +260,7 @@ impl UpstreamShared {
             names,
             destinations,
             own,
+            admin: None,
             unreachable: UnreachableCache::new(Duration::ZERO),
             line: Arc::default(),
             trust,
@@ -279,6 +282,7 @@ impl Upstream {
             names,
             destinations,
             own,
+            admin,
             unreachable,
             line,
             trust,
@@ -293,6 +297,7 @@ impl Upstream {
             resolver: Resolver::new(names).with_domains(destinations.domains()),
             destinations,
             own,
+            admin,
             unreachable,
             line,
             connect_time: limits.connect_time,

@@ -1,12 +1,13 @@
 //! Counts of wrong passwords, which say when no more passwords are checked.
 //!
-//! Invariants: one client network gets one check a second of a user's password after the first
+//! Invariants: one address gets one check a second of a user's password after the first
 //! [`BOTH_FREE`] failures, so it alone cannot fill the count of that user, and locks the user out
-//! for no other network. The counts of a network and of a user are much looser: they are for
-//! guesses with many names and from many networks. The count of a user says nothing about a network
-//! from which the user has logged in lately, because guesses from two other networks can fill it.
-//! Every count forgets one failure a second. Memory is bounded: what was used longest ago is
-//! dropped.
+//! at no other address. The counts of an address, a network and a user are much looser: they are
+//! for guesses with many names and from many addresses. Those of a network and of a user do not
+//! hold where the user has logged in lately: one machine that changes its address in an IPv6 /64
+//! can fill that of its network, and a few machines elsewhere can fill that of a user. Every count
+//! forgets one failure a second, and grows no further once it is over its limit. Memory is bounded:
+//! what was used longest ago is dropped.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::share::Network;
 pub(super) struct Failures {
     /// When all failures of a key will be forgotten: each adds a second.
     forgotten_at: LruCache<FailureKey, Instant>,
-    /// When a user had a right password checked at a network last.
+    /// When a user had a right password checked at an address last.
     logged_in_at: LruCache<FailureKey, Instant>,
 }
 
@@ -33,24 +34,50 @@ struct FailureKey {
     user: Option<Tag>,
 }
 
+/// Where a login comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoginSource {
+    /// The client, as shares count it.
+    pub(crate) network: Network,
+    /// Its address, or the child.
+    pub(crate) address: Network,
+}
+
 /// The counts that a login has part in.
 pub(super) struct FailureKeys {
     of_both: FailureKey,
-    of_client: FailureKey,
+    of_address: FailureKey,
+    of_network: FailureKey,
     of_user: FailureKey,
+    /// The user at the network: of logins alone.
+    at_network: FailureKey,
 }
 
 impl FailureKeys {
     /// Names are hashed with `key`: they are of any length, and clients choose them.
-    pub(super) fn new(key: &hmac::Key, client: Network, user: &str) -> Self {
+    pub(super) fn new(key: &hmac::Key, from: LoginSource, user: &str) -> Self {
         let mut tag = Tag::default();
         tag.copy_from_slice(hmac::sign(key, user.as_bytes()).as_ref());
-        let (client, user) = (Some(client), Some(tag));
+        let of = |client, user| FailureKey { client, user };
+        let (address, network, user) = (Some(from.address), Some(from.network), Some(tag));
         Self {
-            of_both: FailureKey { client, user },
-            of_client: FailureKey { client, user: None },
-            of_user: FailureKey { client: None, user },
+            of_both: of(address, user),
+            of_address: of(address, None),
+            of_network: of(network, None),
+            of_user: of(None, user),
+            at_network: of(network, user),
         }
+    }
+
+    /// Each count once, with its limit.
+    fn counts(&self) -> impl Iterator<Item = (FailureKey, u32)> {
+        let network = (self.of_network != self.of_address).then_some((self.of_network, LOOSE_FREE));
+        let others = [
+            (self.of_both, BOTH_FREE),
+            (self.of_address, LOOSE_FREE),
+            (self.of_user, LOOSE_FREE),
+        ];
+        others.into_iter().chain(network)
     }
 }
 
@@ -65,40 +92,49 @@ impl Default for Failures {
 
 impl Failures {
     /// Counts a wrong password.
-    pub(super) fn note(&mut self, keys: FailureKeys) {
+    pub(super) fn note(&mut self, keys: &FailureKeys) {
         let now = Instant::now();
-        for key in [keys.of_both, keys.of_client, keys.of_user] {
+        for (key, free) in keys.counts() {
             let begun = self.forgotten_at.get(&key).map_or(now, |at| (*at).max(now));
-            self.forgotten_at.put(key, begun + FORGET_EVERY);
+            // Users for whom a count does not hold may fail on and on.
+            let at_most = now + FORGET_EVERY * (free + 1);
+            self.forgotten_at
+                .put(key, (begun + FORGET_EVERY).min(at_most));
         }
     }
 
     /// Notes a right password.
-    pub(super) fn note_login(&mut self, keys: FailureKeys) {
-        self.logged_in_at.put(keys.of_both, Instant::now());
+    pub(super) fn note_login(&mut self, keys: &FailureKeys) {
+        let now = Instant::now();
+        self.logged_in_at.put(keys.at_network, now);
+        self.logged_in_at.put(keys.of_both, now);
     }
 
     /// Whether one of the counts has more failures than cost nothing.
     pub(super) fn are_too_many(&self, keys: &FailureKeys) -> bool {
         let now = Instant::now();
-        let is_over = |key: FailureKey, free: u32| {
-            let at = self.forgotten_at.peek(&key);
-            at.is_some_and(|at| at.duration_since(now) > FORGET_EVERY * free)
+        let is_known = |key: FailureKey| {
+            let logged_in_at = self.logged_in_at.peek(&key);
+            logged_in_at.is_some_and(|at| now.duration_since(*at) < KNOWN_TIME)
         };
-        let logged_in_at = self.logged_in_at.peek(&keys.of_both);
-        let is_known = logged_in_at.is_some_and(|at| now.duration_since(*at) < KNOWN_TIME);
-        is_over(keys.of_both, BOTH_FREE)
-            || is_over(keys.of_client, LOOSE_FREE)
-            || (!is_known && is_over(keys.of_user, LOOSE_FREE))
+        let is_known_address = is_known(keys.of_both);
+        let is_known_network = is_known_address || is_known(keys.at_network);
+        keys.counts().any(|(key, free)| {
+            let at = self.forgotten_at.peek(&key);
+            let is_over = at.is_some_and(|at| at.duration_since(now) > FORGET_EVERY * free);
+            let is_spared = key == keys.of_user && is_known_network
+                || key == keys.of_network && key != keys.of_address && is_known_address;
+            is_over && !is_spared
+        })
     }
 }
 
 /// One failure is forgotten each second.
 const FORGET_EVERY: Duration = Duration::from_secs(1);
-/// Failures that cost nothing: of a user at one network; of a network, or of a user.
+/// Failures that cost nothing: of a user at one address; of an address, a network or a user.
 const BOTH_FREE: u32 = 10;
 const LOOSE_FREE: u32 = 100;
-/// How long a network is known as one from which a user logs in: over a holiday.
+/// How long an address is known as one at which a user logs in: over a holiday.
 const KNOWN_TIME: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Most counts, and most logins.
 const KEYS_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");

@@ -6,7 +6,7 @@
 //!
 //! Invariants: at most [`UserChecks::new`]'s number of checks run at once. Requests with the same
 //! login wait for one check. At most [`WAITING_MAX`] logins of one client network wait. Wrong
-//! passwords are counted for each user at each network, for each network and for each user (see
+//! passwords are counted for each user at each address, for each address, network and user (see
 //! [`failures`]), also if the client leaves before the answer. Passwords are not kept: a result is
 //! found by a keyed hash (HMAC-SHA-256) of the name, the stored hash and the password, so a changed
 //! file ends it.
@@ -32,6 +32,7 @@ pub(crate) use user_hashes::UserHashes;
 pub use user_hashes::UsersError;
 pub use user_hashes::users_of;
 
+pub(crate) use self::failures::LoginSource;
 use self::failures::{FailureKeys, Failures};
 use crate::share::Network;
 
@@ -96,7 +97,7 @@ impl UserChecks {
     pub(crate) async fn check(
         self: &Arc<Self>,
         users: &UserHashes,
-        client: Network,
+        from: LoginSource,
         login: Login,
     ) -> Result<bool, Unchecked> {
         let Some((hash, is_user)) = users.hash_for(&login.user) else {
@@ -108,8 +109,8 @@ impl UserChecks {
         if let Some(result) = result() {
             return Ok(result);
         }
-        let failure_keys = FailureKeys::new(&self.key, client, &login.user);
-        let turn = self.enter(client, tag, &failure_keys)?;
+        let failure_keys = FailureKeys::new(&self.key, from, &login.user);
+        let turn = self.enter(from.network, tag, &failure_keys)?;
         let gate = Arc::clone(&turn.gate).lock_owned().await;
         // Another request with this login may have had it checked meanwhile.
         if let Some(result) = result() {
@@ -171,13 +172,13 @@ impl UserChecks {
         let places = NonZeroUsize::new(users).map_or(RESULTS_MAX, |it| it.max(RESULTS_MAX));
         state.right.resize(places);
         state.right.put(tag, Instant::now());
-        state.failures.note_login(keys);
+        state.failures.note_login(&keys);
     }
 
     fn note_wrong(&self, tag: Tag, keys: FailureKeys) {
         let mut state = self.state();
         state.wrong.put(tag, Instant::now());
-        state.failures.note(keys);
+        state.failures.note(&keys);
     }
 
     /// Counts a request that waits for a check or runs it, until the result is dropped. A request

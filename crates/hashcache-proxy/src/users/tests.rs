@@ -34,8 +34,15 @@ impl Fixture {
     }
 }
 
-fn client(last: u8) -> Network {
-    Network::of(IpAddr::from([10, 0, 0, last]))
+fn client(last: u8) -> LoginSource {
+    from(IpAddr::from([10, 0, 0, last]))
+}
+
+fn from(address: IpAddr) -> LoginSource {
+    LoginSource {
+        network: Network::of(address),
+        address: Network::of_address(address),
+    }
 }
 
 fn login(user: &str, password: &str) -> Login {
@@ -270,6 +277,83 @@ async fn guesses_lock_no_user_out_of_a_network_where_the_user_has_logged_in() {
         checked += usize::from(checks.check(&changed, client(1), wrong).await.is_ok());
     }
     assert!((10..=12).contains(&checked), "{checked}");
+}
+
+#[tokio::test]
+async fn a_machine_that_changes_its_address_locks_out_no_neighbour_who_has_logged_in() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\nbert:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    tokio::time::pause();
+    let host = |n: u16| from(IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, n]));
+    let anna = login("anna", "right:1");
+    assert_eq!(checks.check(&users, host(1), anna).await, Ok(true));
+    // Guesses at one address, then at many of the same /64.
+    let mut checked = [0; 2];
+    for n in 0..400 {
+        let guesses_at = [host(2), host(n + 1000)][usize::from(n >= 50)];
+        let wrong = login("anna", &n.to_string());
+        let is_checked = checks.check(&users, guesses_at, wrong).await.is_ok();
+        checked[usize::from(n >= 50)] += usize::from(is_checked);
+    }
+    assert!((10..=12).contains(&checked[0]), "{checked:?}");
+    assert!((80..=95).contains(&checked[1]), "{checked:?}");
+    // Another password: what is known of the old one would answer without a check.
+    let changed = fixture.users(&format!("anna:{OTHER}\nbert:{OTHER}\n"));
+    let other = |user| login(user, "other");
+    assert_eq!(
+        checks.check(&changed, host(1), other("anna")).await,
+        Ok(true)
+    );
+    // A user who has not logged in at this address waits until the network has a check again.
+    let new = checks.check(&changed, host(1), other("bert")).await;
+    assert_eq!(new, Err(Unchecked::TooMany));
+}
+
+#[tokio::test]
+async fn users_who_are_known_at_an_address_get_no_more_guesses_than_others() {
+    let fixture = Fixture::new();
+    let names: Vec<String> = (0..200).map(|n| format!("user{n}")).collect();
+    let lines = names.iter().map(|name| format!("{name}:{ANNA}\n"));
+    let users = fixture.users(&lines.collect::<String>());
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    tokio::time::pause();
+    for name in &names {
+        let right = login(name, "right:1");
+        assert_eq!(checks.check(&users, client(1), right).await, Ok(true));
+    }
+    let mut checked = 0;
+    for round in 0..5 {
+        for name in &names {
+            let wrong = login(name, &format!("wrong {round}"));
+            checked += usize::from(checks.check(&users, client(1), wrong).await.is_ok());
+        }
+    }
+    assert!((100..=110).contains(&checked), "{checked}");
+    // The count grows no further than its limit.
+    tokio::time::advance(Duration::from_secs(3)).await;
+    let other = login("user0", "wrong");
+    assert_eq!(checks.check(&users, client(1), other).await, Ok(false));
+}
+
+#[tokio::test]
+async fn a_user_who_has_logged_in_from_a_network_is_known_there_at_any_address() {
+    let fixture = Fixture::new();
+    let users = fixture.users(&format!("anna:{ANNA}\n"));
+    let checks = Arc::new(UserChecks::new(1).unwrap());
+    tokio::time::pause();
+    let host = |n: u16| from(IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, n]));
+    let anna = login("anna", "right:1");
+    assert_eq!(checks.check(&users, host(1), anna).await, Ok(true));
+    for n in 0..200 {
+        let wrong = login("anna", &n.to_string());
+        let _ = checks.check(&users, client(n), wrong).await;
+    }
+    let changed = fixture.users(&format!("anna:{OTHER}\n"));
+    let other = || login("anna", "other");
+    let elsewhere = checks.check(&changed, client(250), other()).await;
+    assert_eq!(elsewhere, Err(Unchecked::TooMany));
+    assert_eq!(checks.check(&changed, host(2), other()).await, Ok(true));
 }
 
 #[tokio::test]
