@@ -63,7 +63,7 @@ pub fn figure_20(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
     let more = curves[0].points.iter().zip(&curves[1].points);
     let more = more.map(|((_, squid), (_, foxy))| squid.median / foxy.median);
     let found = format!(
-        "Both fetch the same as long as both follow the load. SQUID never fetches more than {:.2} \
+        "Both fetch the same as long as both follow the load. SQUID fetches at most {:.2} \
          times what Foxy does.",
         more.fold(0.0, f64::max)
     );
