@@ -238,6 +238,8 @@ pub(crate) struct InterceptedFor {
     user: Option<Arc<str>>,
     pub(crate) program: ClientProgram,
     pub(crate) has_asked: Cell<bool>,
+    /// The answer to all requests on the connection, if the client may not reach the host.
+    refused: Option<Failure>,
     /// Memory for TLS and HTTP/2, kept even when another protocol follows.
     _memory: ShareReservation,
 }
@@ -255,8 +257,19 @@ impl InterceptedFor {
             user,
             program,
             has_asked: Cell::new(false),
+            refused: None,
             _memory: memory,
         }
+    }
+
+    /// The same for a client that may not reach the host.
+    pub(crate) fn refused(self, refused: Option<Failure>) -> Self {
+        Self { refused, ..self }
+    }
+
+    /// The answer to all requests on the connection, if the client may not reach the host.
+    pub(crate) fn refusal(&self) -> Option<&Failure> {
+        self.refused.as_ref()
     }
 
     /// The authority in the form of a Host field.

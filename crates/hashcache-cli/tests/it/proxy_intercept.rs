@@ -29,7 +29,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -1102,6 +1102,89 @@ async fn a_client_gets_no_tunnel_to_another_host_that_the_rules_deny() {
         let shaken = program.shake(name, socket).await;
         assert_eq!(shaken.is_ok(), is_served, "{name}");
     }
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_a_rule_that_denies_a_host_is_seen_inside_an_interception() {
+    let home = Home::new();
+    let root = authority(&home, &[]);
+    let site = Site::start(&pair("a.localhost"), Clients::Anybody).await;
+    let mut proxy = with_rules(&home, &site, "");
+    let host = format!("a.localhost:{}", site.port());
+    let program = Program::new(&root, HTTP_1);
+    let mut inside = (program.reach(&proxy, "a.localhost", site.port()).await).unwrap();
+    for expected in ["fwd=uri-miss", "hit", "hit"] {
+        let head = get(&mut inside, &host, "/page").await;
+        assert!(status(&head).contains(expected), "{head}");
+    }
+    drop(inside);
+    let asked = site.requests();
+    let deny = "contact = \"Ms Abara\"\n[[access]]\nname = \"no games\"\naction = \"deny\"\n\
+                destinations = [\"a.localhost\", \"b.localhost\"]\n";
+    home.file("rules.toml", deny);
+    proxy.signal(Signal::HUP);
+    proxy.says("configuration reloaded");
+    // What is in memory is no exception.
+    for path in ["/page", "/other"] {
+        let mut inside = (program.reach(&proxy, "a.localhost", site.port()).await).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/html\r\n\r\n");
+        say(&mut inside, request.as_bytes()).await.unwrap();
+        let head = head_of(&mut inside).await.unwrap();
+        assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+        assert!(head.contains("onnection: close\r\n"), "{head}");
+        let length = head.to_ascii_lowercase();
+        let length = length.split_once("content-length: ").unwrap().1;
+        let length = length.split_once('\r').unwrap().0.parse().unwrap();
+        let mut page = vec![0; length];
+        inside.read_exact(&mut page).await.unwrap();
+        let page = String::from_utf8(page).unwrap();
+        assert!(
+            page.contains("no games") && page.contains("Ms Abara"),
+            "{page}"
+        );
+    }
+    // In HTTP/2 too.
+    let program = Program::new(&root, HTTP_2);
+    let inside = (program.reach(&proxy, "a.localhost", site.port()).await).unwrap();
+    let builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let (mut sender, connection) = builder.handshake(TokioIo::new(inside)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let request = Request::get(format!("https://{host}/page")).body(Empty::<Bytes>::new());
+    let response = sender.send_request(request.unwrap()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::FORBIDDEN);
+    drop(response.into_body().collect().await.unwrap());
+    timeout(Duration::from_secs(20), connection)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    // Who does not trust our authority gets no tunnel, and a host that is not intercepted none.
+    let stranger = Program::new(&site.certificate, HTTP_1);
+    let shaken = stranger.reach(&proxy, "a.localhost", site.port()).await;
+    assert!(shaken.is_err());
+    let mut socket = TcpStream::connect(proxy.listen).await.unwrap();
+    let to = format!("b.localhost:{}", site.port());
+    let head = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n");
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let answer = head_of(&mut socket).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    assert_eq!(site.requests(), asked);
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn that_the_line_is_down_is_seen_inside_an_interception() {
+    let home = Home::new();
+    let root = authority(&home, &[]);
+    let site = Site::start(&pair("a.localhost"), Clients::Anybody).await;
+    let proxy = proxy(&home, &site, "a.localhost", &["--offline=on"]);
+    let host = format!("a.localhost:{}", site.port());
+    let program = Program::new(&root, HTTP_1);
+    let mut inside = (program.reach(&proxy, "a.localhost", site.port()).await).unwrap();
+    let head = get(&mut inside, &host, "/page").await;
+    assert!(head.starts_with("HTTP/1.1 504 "), "{head}");
+    assert_eq!(site.requests(), 0);
     proxy.end();
 }
 

@@ -5,8 +5,9 @@
 //! `intercept`. Requests inside pass through `server` and `request` like all others.
 //!
 //! Invariants: until our handshake begins, every byte from the client can still be sent to the
-//! origin. No connection is made to a recently verified host before it is needed. Cost: for a host
-//! that is not verified, a connection and a handshake with it; for others two lookups in memory.
+//! origin. A client that is refused gets no tunnel, whatever becomes of the handshake. No
+//! connection is made to a recently verified host before it is needed. Cost: for a host that is not
+//! verified, a connection and a handshake with it; for others two lookups in memory.
 
 use std::io;
 use std::rc::Rc;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use hashcache_http::{Authority, Host, RequestTarget, Scheme, UnixTime};
 use http::StatusCode;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
@@ -48,6 +49,8 @@ pub(crate) struct Candidate {
     memory: ShareReservation,
     /// For a tunnel, if it becomes one.
     limits: Option<RequestLimits>,
+    /// The client gets nothing of this host but a page that says why.
+    refused: Option<Failure>,
 }
 
 /// A CONNECT to `to`, if it may be intercepted.
@@ -77,6 +80,7 @@ pub(crate) fn candidate(
             host: without_dot(name).into(),
             memory,
             limits: None,
+            refused: None,
         })),
         (Ok(_), Host::V4(_) | Host::V6(_)) => Ok(None),
         (Err(reason), _) => {
@@ -105,24 +109,27 @@ pub(super) fn peek_time(connection: &Connection) -> Duration {
 }
 
 /// Answers the CONNECT. Connects first if the host is not verified, so that the client gets an
-/// error response if that fails. The rest runs in a task of its own.
+/// error response if that fails; that the line is down, it learns inside. The rest runs in a task
+/// of its own.
 pub(crate) async fn begin(
     connection: &Rc<Connection>,
-    candidate: Candidate,
+    mut candidate: Candidate,
     log_entry: &mut LogEntryBuilder,
 ) -> Result<(), Failure> {
     let worker = &connection.worker;
-    let upstream = match candidate.is_known(worker) {
-        true => None,
-        false => {
-            let (upstream, next_hop) = candidate
-                .to
-                .dial(worker, connection.allowance.share())
-                .await?;
-            log_entry.set_next_hop(Some(next_hop));
-            Some(upstream)
+    let mut upstream = None;
+    if !candidate.is_known(worker) {
+        let share = connection.allowance.share();
+        match candidate.to.dial(worker, share).await {
+            Ok((channel, next_hop)) => {
+                log_entry.set_next_hop(Some(next_hop));
+                upstream = Some(channel);
+            }
+            // Browsers show the page about it only inside.
+            Err(Failure::Offline) => candidate = candidate.refused(Failure::Offline),
+            Err(failure) => return Err(failure),
         }
-    };
+    }
     let client = connection.cell.upgraded();
     let connection = Rc::clone(connection);
     spawn(go_on(
@@ -265,7 +272,7 @@ async fn decide(
                 Ok(name) => name.and_then(|name| candidate.denied(connection, &name)),
                 Err(reason) => hides_host(reason, connection).then_some(HIDDEN_HOST),
             };
-            if let Some(failure) = denied {
+            if let Some(failure) = candidate.refused.clone().or(denied) {
                 return Decision::Denied(failure);
             }
             return Decision::Tunnel(Box::new(Tunnel {
@@ -289,10 +296,11 @@ async fn decide(
                 kind,
                 user,
                 memory,
+                refused,
                 ..
             } = candidate;
-            let kind = (kind, user);
-            let intercepted = Rc::new(InterceptedFor::new(authority, kind, program, memory));
+            let intercepted = InterceptedFor::new(authority, (kind, user), program, memory);
+            let intercepted = Rc::new(intercepted.refused(refused));
             Decision::Ours(Intercepted {
                 socket,
                 protocol,
@@ -331,6 +339,19 @@ impl Candidate {
         Self { limits, ..self }
     }
 
+    /// The same for a client that cannot reach the host: each request gets the page about
+    /// `failure`.
+    pub(super) fn refused(self, failure: Failure) -> Self {
+        Self {
+            refused: Some(failure),
+            ..self
+        }
+    }
+
+    pub(super) fn is_origin(&self) -> bool {
+        self.kind == InterceptKind::Origin
+    }
+
     /// Why the client may have no tunnel to the host that its ClientHello names, if it is another
     /// one than in the CONNECT: many servers answer for both.
     fn denied(&self, connection: &Connection, name: &str) -> Option<Failure> {
@@ -349,9 +370,12 @@ impl Candidate {
         connection.access.permit(worker, &live, request).err()
     }
 
-    /// Whether the host needs no connection for verification now.
+    /// Whether the host needs no connection for verification now. If the client is refused, nothing
+    /// of the host is shown and nothing is sent there.
     fn is_known(&self, worker: &Worker) -> bool {
-        self.kind == InterceptKind::SelfTest || self.verified_until(worker).is_some()
+        self.kind == InterceptKind::SelfTest
+            || self.refused.is_some()
+            || self.verified_until(worker).is_some()
     }
 
     fn verified_until(&self, worker: &Worker) -> Option<UnixTime> {
@@ -381,7 +405,7 @@ impl Candidate {
             return Err(Reason::Learned);
         }
         let not_after = match self.verified_until(worker) {
-            _ if !is_origin => UnixTime(u64::from(u32::MAX)),
+            _ if !is_origin || self.refused.is_some() => UnixTime(u64::from(u32::MAX)),
             Some(not_after) => not_after,
             None => self.verify(worker, connection, upstream.take()).await?,
         };
@@ -446,7 +470,11 @@ impl Intercepted {
             ..connection.clone()
         };
         let mut drained = connection.drained.clone();
-        let stopping = connection.stopping.clone();
+        let stopping = match intercepted.refusal() {
+            // One answer: a reload of the page may find another rule, or the line up again.
+            Some(_) => watch::channel(true).1,
+            None => connection.stopping.clone(),
+        };
         let serving = (connection.serve_inside)(self.socket, self.protocol, inside, stopping);
         tokio::select! {
             ending = serving => worker.count_ending(ending),

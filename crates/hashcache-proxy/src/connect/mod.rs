@@ -18,6 +18,7 @@ use hyper_util::rt::TokioIo;
 
 use self::chunked::{ChunkPair, Ended, Moved};
 use self::dial::Destination;
+use self::intercepted::Candidate;
 use self::metered::Metered;
 use self::tunnel::Side;
 use crate::access::AccessAction;
@@ -80,6 +81,36 @@ pub(crate) async fn tunnel(
         (limits, ()),
     );
     Ok(HeaderMap::new())
+}
+
+/// Lets the client see the page about `failure`, which is why it may not have this tunnel: browsers
+/// show no content of a refused CONNECT. If the host may be intercepted, the CONNECT is accepted,
+/// TLS ends here, and each request inside gets the page. Nothing is sent to the host.
+///
+/// # Errors
+/// `failure`: the page cannot be shown, or a program needs the answer to its CONNECT.
+pub(crate) async fn refuse(
+    connection: &Rc<Connection>,
+    authority: &Authority,
+    (fields, version): (&HeaderMap, Version),
+    failure: Failure,
+    log_entry: &mut LogEntryBuilder,
+) -> Result<(), Failure> {
+    let worker = &connection.worker;
+    let can_be_seen = matches!(failure, Failure::RuleDenied(_))
+        && connection.child.is_none()
+        && !worker.common.is_us(authority)
+        && check_ports(connection, authority.port).is_ok();
+    let candidate = || {
+        let to = Destination::of(worker, authority, (fields, version)).ok()?;
+        let candidate = intercepted::candidate(connection, (authority, None), &to);
+        let candidate = candidate.ok()?.filter(Candidate::is_origin)?;
+        Some(candidate.refused(failure.clone()))
+    };
+    match can_be_seen.then(candidate).flatten() {
+        Some(candidate) => intercepted::begin(connection, candidate, log_entry).await,
+        None => Err(failure),
+    }
 }
 
 /// Takes the offer of a child to code a stream in chunks, and says so. `None`: there is too little

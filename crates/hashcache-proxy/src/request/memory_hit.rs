@@ -258,7 +258,7 @@ fn target(
     };
     let named = parse_target(&Method::GET, request.target, host, scheme).ok()?;
     if let Some(intercepted) = &connection.intercepted {
-        let is_for_it = refusal(intercepted, &named).is_none();
+        let is_for_it = refusal(intercepted, &named).is_none() && intercepted.refusal().is_none();
         let RequestTarget::Resource(target) = named else {
             return None;
         };

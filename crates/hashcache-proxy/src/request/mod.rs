@@ -171,8 +171,14 @@ async fn serve(
             }
             not_admin(connection, &authority)?;
             let permission = permit(connection, (&Method::CONNECT, &authority), login, log_entry);
-            let permission = permission.await?;
             let head = (request.headers(), info.version);
+            let permission = match permission.await {
+                Ok(permission) => permission,
+                Err(failure) => {
+                    connect::refuse(connection, &authority, head, failure, log_entry).await?;
+                    return Ok(Response::new(Body::empty()));
+                }
+            };
             let tunnel = connect::tunnel(connection, authority, head, permission, log_entry);
             let fields = tunnel.await?;
             let mut response = Response::new(Body::empty());
@@ -186,6 +192,10 @@ async fn serve(
         RequestTarget::Resource(target) => target,
     };
     log_entry.set_target(&target, target.scheme);
+    let refused = connection.intercepted.as_ref();
+    if let Some(failure) = refused.and_then(|it| it.refusal()) {
+        return Err(failure.clone());
+    }
     if connection
         .intercepted
         .as_ref()
