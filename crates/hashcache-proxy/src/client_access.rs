@@ -99,6 +99,14 @@ impl ClientAccess {
         live.access.may_need_user(&known.rules, there, in_list)
     }
 
+    /// Whether a rule says, for some user at some time, that TLS to this host never ends here.
+    pub(crate) fn may_be_tunnel(&self, live: &LiveSettings, authority: &Authority) -> bool {
+        let in_list = |list, host: &HostHashes| live.lists.has(list, host);
+        let there = (&authority.host, authority.port);
+        let known = self.known(live);
+        live.access.may_be_tunnel(&known.rules, there, in_list)
+    }
+
     /// What is decided about a GET that a peer asks about before it sends it. The rules of this
     /// minute are chosen for each such question: no core answers it, and there are few.
     pub(crate) fn of_query(&self, common: &Common, authority: &Authority) -> AccessAction {

@@ -229,6 +229,34 @@ impl Connection {
     }
 }
 
+/// Why the client of an intercepted connection gets nothing of its host. It is told once: a reload
+/// of the page may find another rule, or the line up again.
+pub(crate) struct RefusedHost {
+    failure: Failure,
+    was_told: watch::Sender<bool>,
+}
+
+impl RefusedHost {
+    /// The answer to a request. The connection ends after it.
+    pub(crate) fn tell(&self) -> Failure {
+        self.was_told.send_replace(true);
+        self.failure.clone()
+    }
+
+    /// Becomes true with the first answer, or when `outer` does.
+    pub(crate) async fn end_with(&self, mut outer: watch::Receiver<bool>) {
+        // An error means that the sender was dropped, so the server has ended.
+        let _ = outer.wait_for(|stop| *stop).await;
+        self.was_told.send_replace(true);
+        std::future::pending::<()>().await;
+    }
+
+    /// Whether the connection is to end.
+    pub(crate) fn ending(&self) -> watch::Receiver<bool> {
+        self.was_told.subscribe()
+    }
+}
+
 /// The host and the program for which a connection is intercepted.
 pub(crate) struct InterceptedFor {
     /// The authority of all requests on the connection.
@@ -238,8 +266,8 @@ pub(crate) struct InterceptedFor {
     user: Option<Arc<str>>,
     pub(crate) program: ClientProgram,
     pub(crate) has_asked: Cell<bool>,
-    /// The answer to all requests on the connection, if the client may not reach the host.
-    refused: Option<Failure>,
+    /// The client gets nothing of the host.
+    refused: Option<RefusedHost>,
     /// Memory for TLS and HTTP/2, kept even when another protocol follows.
     _memory: ShareReservation,
 }
@@ -262,13 +290,19 @@ impl InterceptedFor {
         }
     }
 
-    /// The same for a client that may not reach the host.
-    pub(crate) fn refused(self, refused: Option<Failure>) -> Self {
-        Self { refused, ..self }
+    /// The same for a client that gets nothing of the host but `failure`.
+    pub(crate) fn refused(self, failure: Option<Failure>) -> Self {
+        Self {
+            refused: failure.map(|failure| RefusedHost {
+                failure,
+                was_told: watch::channel(false).0,
+            }),
+            ..self
+        }
     }
 
-    /// The answer to all requests on the connection, if the client may not reach the host.
-    pub(crate) fn refusal(&self) -> Option<&Failure> {
+    /// What the client gets, if it is nothing of the host.
+    pub(crate) fn refusal(&self) -> Option<&RefusedHost> {
         self.refused.as_ref()
     }
 
@@ -282,9 +316,11 @@ impl InterceptedFor {
         self.kind == InterceptKind::SelfTest
     }
 
-    /// Notes that the client trusts our certificate: it has sent a request.
+    /// Notes that the client trusts our certificate: it has sent a request. Of a refused host
+    /// nothing is learned: there are many, and they need not exist.
     pub(crate) fn note_request(&self, worker: &Worker) {
-        if !self.has_asked.replace(true) && !self.is_self_test() {
+        let counts = !self.is_self_test() && self.refused.is_none();
+        if !self.has_asked.replace(true) && counts {
             let intercept_state = &worker.common.intercept;
             intercept_state
                 .refusals

@@ -103,6 +103,10 @@ impl LogEntryBuilder {
         self.client = client;
     }
 
+    pub(crate) fn user(&self) -> Option<&Arc<str>> {
+        self.user.as_ref()
+    }
+
     pub(crate) fn set_user(&mut self, user: Option<Arc<str>>) {
         self.user = user;
     }

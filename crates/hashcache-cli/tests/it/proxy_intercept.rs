@@ -29,7 +29,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -717,7 +717,7 @@ async fn what_cannot_be_intercepted_is_passed_on_byte_for_byte() {
             == "0"
         {
             assert!(since.elapsed() < Duration::from_secs(20));
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            sleep(Duration::from_millis(50)).await;
         }
         assert!(since.elapsed() >= Duration::from_secs(3) || !begun.is_empty());
         socket.write_all(b"more").await.unwrap();
@@ -790,7 +790,7 @@ async fn a_program_that_refuses_gets_a_tunnel_from_its_third_try_on_and_another_
     let since = Instant::now();
     while proxy.figure("hashcache_refusing_clients").await == "0" {
         assert!(since.elapsed() < Duration::from_secs(20));
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        sleep(Duration::from_millis(20)).await;
     }
     let mut stream = refuser
         .reach(&proxy, "a.localhost", site.port())
@@ -1105,6 +1105,25 @@ async fn a_client_gets_no_tunnel_to_another_host_that_the_rules_deny() {
     proxy.end();
 }
 
+const BROWSER: &str = "User-Agent: Mozilla/5.0 (X11)\r\n";
+
+/// Sends a CONNECT to `host` with these lines; returns the head of the answer.
+async fn ask_for(proxy: &Running, host: &str, fields: &str) -> (TcpStream, String) {
+    let mut socket = TcpStream::connect(proxy.listen).await.unwrap();
+    let head = format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
+    say(&mut socket, head.as_bytes()).await.unwrap();
+    let head = head_of(&mut socket).await.unwrap();
+    (socket, head)
+}
+
+/// What a browser that trusts `program`'s authorities opens.
+async fn browse(proxy: &Running, program: &Program, host: &str) -> TlsStream<TcpStream> {
+    let (socket, head) = ask_for(proxy, host, BROWSER).await;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    let name = host.split(':').next().unwrap();
+    program.shake(name, socket).await.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_of_a_rule_that_denies_a_host_is_seen_inside_an_interception() {
     let home = Home::new();
@@ -1113,7 +1132,7 @@ async fn the_page_of_a_rule_that_denies_a_host_is_seen_inside_an_interception() 
     let mut proxy = with_rules(&home, &site, "");
     let host = format!("a.localhost:{}", site.port());
     let program = Program::new(&root, HTTP_1);
-    let mut inside = (program.reach(&proxy, "a.localhost", site.port()).await).unwrap();
+    let mut inside = browse(&proxy, &program, &host).await;
     for expected in ["fwd=uri-miss", "hit", "hit"] {
         let head = get(&mut inside, &host, "/page").await;
         assert!(status(&head).contains(expected), "{head}");
@@ -1127,26 +1146,22 @@ async fn the_page_of_a_rule_that_denies_a_host_is_seen_inside_an_interception() 
     proxy.says("configuration reloaded");
     // What is in memory is no exception.
     for path in ["/page", "/other"] {
-        let mut inside = (program.reach(&proxy, "a.localhost", site.port()).await).unwrap();
+        let mut inside = browse(&proxy, &program, &host).await;
+        // Browsers connect before they need it.
+        sleep(Duration::from_millis(1500)).await;
         let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/html\r\n\r\n");
         say(&mut inside, request.as_bytes()).await.unwrap();
-        let head = head_of(&mut inside).await.unwrap();
-        assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
-        assert!(head.contains("onnection: close\r\n"), "{head}");
-        let length = head.to_ascii_lowercase();
-        let length = length.split_once("content-length: ").unwrap().1;
-        let length = length.split_once('\r').unwrap().0.parse().unwrap();
-        let mut page = vec![0; length];
-        inside.read_exact(&mut page).await.unwrap();
-        let page = String::from_utf8(page).unwrap();
-        assert!(
-            page.contains("no games") && page.contains("Ms Abara"),
-            "{page}"
-        );
+        let mut answer = Vec::new();
+        // To the end: it is the only one on the connection.
+        inside.read_to_end(&mut answer).await.unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+        for word in ["\r\nConnection: close\r\n", "no games", "Ms Abara"] {
+            assert!(answer.contains(word), "{word}: {answer}");
+        }
     }
-    // In HTTP/2 too.
-    let program = Program::new(&root, HTTP_2);
-    let inside = (program.reach(&proxy, "a.localhost", site.port()).await).unwrap();
+    let in_http_2 = Program::new(&root, HTTP_2);
+    let inside = browse(&proxy, &in_http_2, &host).await;
     let builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
     let (mut sender, connection) = builder.handshake(TokioIo::new(inside)).await.unwrap();
     let connection = tokio::spawn(connection);
@@ -1154,23 +1169,39 @@ async fn the_page_of_a_rule_that_denies_a_host_is_seen_inside_an_interception() 
     let response = sender.send_request(request.unwrap()).await.unwrap();
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     drop(response.into_body().collect().await.unwrap());
-    timeout(Duration::from_secs(20), connection)
-        .await
-        .unwrap()
-        .unwrap()
-        .unwrap();
-    // Who does not trust our authority gets no tunnel, and a host that is not intercepted none.
+    let ended = timeout(Duration::from_secs(20), connection).await;
+    ended.unwrap().unwrap().unwrap();
+    // Who does not trust our authority gets no tunnel.
+    let (socket, head) = ask_for(&proxy, &host, BROWSER).await;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     let stranger = Program::new(&site.certificate, HTTP_1);
-    let shaken = stranger.reach(&proxy, "a.localhost", site.port()).await;
-    assert!(shaken.is_err());
-    let mut socket = TcpStream::connect(proxy.listen).await.unwrap();
-    let to = format!("b.localhost:{}", site.port());
-    let head = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n");
-    socket.write_all(head.as_bytes()).await.unwrap();
-    let answer = head_of(&mut socket).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    assert!(stranger.shake("a.localhost", socket).await.is_err());
+    // A host that is not intercepted, a program, another proxy.
+    let other = format!("b.localhost:{}", site.port());
+    let through = format!("{BROWSER}Via: 1.1 other\r\n");
+    for (host, fields) in [
+        (&other, BROWSER),
+        (&host, "User-Agent: curl/8.0\r\n"),
+        (&host, &through),
+    ] {
+        let (_, head) = ask_for(&proxy, host, fields).await;
+        assert!(head.starts_with("HTTP/1.1 403 "), "{host} {fields}: {head}");
+    }
+    // A later rule promises that TLS of this host never ends here.
+    let never = "[[access]]\naction = \"tunnel\"\ndestinations = [\"a.localhost\"]\n\
+                 times = [\"mon 00:00-00:01\"]\n";
+    home.file("rules.toml", &format!("{deny}{never}"));
+    proxy.signal(Signal::HUP);
+    proxy.says("configuration reloaded");
+    let (_, head) = ask_for(&proxy, &host, BROWSER).await;
+    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
     assert_eq!(site.requests(), asked);
     proxy.end();
+    let log = fs::read_to_string(home.path().join("log")).unwrap();
+    assert!(log.contains(&format!(" GET https://{host}/page ")), "{log}");
+    let denied = log.lines().filter(|line| line.contains(" TCP_DENIED"));
+    // Three pages, the stranger, three that get none, and the last one.
+    assert_eq!(denied.count(), 8, "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -1181,8 +1212,10 @@ async fn that_the_line_is_down_is_seen_inside_an_interception() {
     let proxy = proxy(&home, &site, "a.localhost", &["--offline=on"]);
     let host = format!("a.localhost:{}", site.port());
     let program = Program::new(&root, HTTP_1);
-    let mut inside = (program.reach(&proxy, "a.localhost", site.port()).await).unwrap();
+    let mut inside = browse(&proxy, &program, &host).await;
     let head = get(&mut inside, &host, "/page").await;
+    assert!(head.starts_with("HTTP/1.1 504 "), "{head}");
+    let (_, head) = ask_for(&proxy, &host, "").await;
     assert!(head.starts_with("HTTP/1.1 504 "), "{head}");
     assert_eq!(site.requests(), 0);
     proxy.end();

@@ -55,6 +55,8 @@ pub struct AccessRules {
     about_hosts: RuleSet,
     /// Rules that can deny a CONNECT.
     denying_tunnels: RuleSet,
+    /// Rules with the action `tunnel`.
+    tunnelling: RuleSet,
     has_times: bool,
     contact: Option<Box<str>>,
 }
@@ -152,6 +154,7 @@ impl AccessRules {
                 rule.action == AccessAction::Deny
                     && methods.is_none_or(|it| it.iter().any(|method| method == "CONNECT"))
             }),
+            tunnelling: RuleSet::of(written, |rule| rule.action == AccessAction::Tunnel),
             has_times: written.iter().any(|rule| rule.times.is_some()),
             contact: settings.contact.as_deref().map(Box::from),
             ..Self::default()
@@ -302,6 +305,22 @@ impl AccessRules {
         left.keep_only(&self.settling);
         let first = self.first_listed(left, &hashes, has);
         first.is_some_and(|number| self.rules[number].needs_user)
+    }
+
+    /// Whether a rule for some user at some time promises the client that TLS to `host` never ends
+    /// here, also if an earlier rule refuses the host. `has` is as for [`AccessRules::decide`].
+    pub(crate) fn may_be_tunnel(
+        &self,
+        client: &ClientRules,
+        (host, port): (&Host, u16),
+        has: impl Fn(usize, &HostHashes) -> bool,
+    ) -> bool {
+        let hashes = self.hosts.hashes(host);
+        let mut left = self.hosts.at(host, &hashes);
+        left.keep_only(&client.rules);
+        left.keep_only(self.ports.at(port));
+        left.keep_only(&self.tunnelling);
+        self.first_listed(left, &hashes, has).is_some()
     }
 
     /// The rules that may match a method. Methods are compared in capitals: many servers take `get`

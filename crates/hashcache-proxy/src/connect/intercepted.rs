@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache_http::{Authority, Host, RequestTarget, Scheme, UnixTime};
-use http::StatusCode;
-use tokio::sync::{oneshot, watch};
+use http::header::{USER_AGENT, VIA};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
@@ -36,7 +37,7 @@ use crate::task::spawn_local;
 use crate::upstream::Unverified;
 use crate::upstream::channel::Channel;
 use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, handshake};
-use crate::worker::Worker;
+use crate::worker::{LiveSettings, Worker};
 
 /// A CONNECT that may be intercepted, as far as the host name tells.
 pub(crate) struct Candidate {
@@ -51,6 +52,8 @@ pub(crate) struct Candidate {
     limits: Option<RequestLimits>,
     /// The client gets nothing of this host but a page that says why.
     refused: Option<Failure>,
+    /// The client shows such a page to a person.
+    is_browser: bool,
 }
 
 /// A CONNECT to `to`, if it may be intercepted.
@@ -81,6 +84,7 @@ pub(crate) fn candidate(
             memory,
             limits: None,
             refused: None,
+            is_browser: false,
         })),
         (Ok(_), Host::V4(_) | Host::V6(_)) => Ok(None),
         (Err(reason), _) => {
@@ -91,6 +95,22 @@ pub(crate) fn candidate(
             }
         }
     }
+}
+
+/// Whether a person sees what the client gets inside a tunnel. Other programs, and other caches,
+/// understand the answer to their CONNECT, and fewer of them trust our authority.
+pub(super) fn is_browser(connection: &Connection, fields: &HeaderMap) -> bool {
+    let agent = fields.get(USER_AGENT).map(HeaderValue::as_bytes);
+    agent.is_some_and(|agent| agent.starts_with(b"Mozilla/"))
+        && connection.child.is_none()
+        && !fields.contains_key(VIA)
+        && connection.peer().is_none()
+}
+
+/// Whether TLS to the host may end here, as far as its name tells.
+pub(super) fn is_listed(live: &LiveSettings, authority: &Authority) -> bool {
+    let interceptor = live.intercept.as_ref();
+    interceptor.is_some_and(|it| it.judge(authority) == Ok(InterceptKind::Origin))
 }
 
 /// Whether the host that the client names in its ClientHello decides what it may do.
@@ -125,8 +145,9 @@ pub(crate) async fn begin(
                 log_entry.set_next_hop(Some(next_hop));
                 upstream = Some(channel);
             }
-            // Browsers show the page about it only inside.
-            Err(Failure::Offline) => candidate = candidate.refused(Failure::Offline),
+            Err(Failure::Offline) if candidate.is_browser => {
+                candidate = candidate.refused(Failure::Offline);
+            }
             Err(failure) => return Err(failure),
         }
     }
@@ -155,8 +176,13 @@ async fn go_on(
     log_entry: TunnelEntryBuilder,
 ) {
     let worker = &connection.worker;
+    let refused = candidate.refused.clone();
+    let left = |log_entry: TunnelEntryBuilder| match &refused {
+        Some(failure) => log_entry.failed(worker, failure),
+        None => log_entry.write(worker, 0, true),
+    };
     let Ok(Upgraded { socket, read }) = client.await else {
-        return log_entry.write(worker, 0, true);
+        return left(log_entry);
     };
     let mut client = socket.begun_with(read);
     let mut drained = connection.drained.clone();
@@ -164,7 +190,7 @@ async fn go_on(
     let peeking = Box::pin(peek(&mut client, time, &connection.allowance));
     let peeked = tokio::select! {
         peeked = peeking => peeked,
-        _ = drained.wait_for(|drained| *drained) => return log_entry.write(worker, 0, true),
+        _ = drained.wait_for(|drained| *drained) => return left(log_entry),
     };
     let client = client.begun_with(peeked.bytes).until_read(peeked.memory);
     answer(
@@ -187,11 +213,17 @@ pub(super) async fn answer(
     log_entry: TunnelEntryBuilder,
 ) {
     let worker = &connection.worker;
+    let refused = candidate.refused.clone();
     let mut drained = connection.drained.clone();
     let deciding = Box::pin(decide(connection, candidate, (client, hello), upstream));
     let decided = tokio::select! {
         decided = deciding => decided,
-        _ = drained.wait_for(|drained| *drained) => return log_entry.write(worker, 0, true),
+        _ = drained.wait_for(|drained| *drained) => {
+            return match &refused {
+                Some(failure) => log_entry.failed(worker, failure),
+                None => log_entry.write(worker, 0, true),
+            };
+        }
     };
     match decided {
         Decision::Tunnel(tunnel) => {
@@ -209,7 +241,10 @@ pub(super) async fn answer(
         Decision::Denied(failure) => log_entry.failed(worker, &failure),
         Decision::Broken(handshake) => {
             worker.metrics.intercepted(handshake);
-            log_entry.intercepted(worker, handshake);
+            match &refused {
+                Some(failure) => log_entry.failed(worker, failure),
+                None => log_entry.intercepted(worker, handshake),
+            }
         }
         Decision::Ours(ours) => {
             worker.metrics.intercepted(Handshake::Finished);
@@ -313,6 +348,8 @@ async fn decide(
             match handshake {
                 // With a wrong clock our certificate seems expired to every client.
                 _ if !is_origin || worker.common.clock.suspect() => {}
+                // It had no tunnel to give up.
+                _ if candidate.refused.is_some() => {}
                 Handshake::Refused => refusals.note_refusal(&program, Instant::now()),
                 Handshake::Left => refusals.note_abort(&program, Instant::now()),
                 Handshake::Finished | Handshake::Failed => {}
@@ -348,8 +385,12 @@ impl Candidate {
         }
     }
 
-    pub(super) fn is_origin(&self) -> bool {
-        self.kind == InterceptKind::Origin
+    /// The same for a client that shows such pages to a person.
+    pub(super) fn of_browser(self) -> Self {
+        Self {
+            is_browser: true,
+            ..self
+        }
     }
 
     /// Why the client may have no tunnel to the host that its ClientHello names, if it is another
@@ -401,7 +442,8 @@ impl Candidate {
             fingerprint: hello.fingerprint,
         };
         let is_origin = self.kind == InterceptKind::Origin;
-        if is_origin && common.intercept.refusals.tunnels(&program, Instant::now()) {
+        let may_be_tunnel = is_origin && self.refused.is_none();
+        if may_be_tunnel && common.intercept.refusals.tunnels(&program, Instant::now()) {
             return Err(Reason::Learned);
         }
         let not_after = match self.verified_until(worker) {
@@ -470,19 +512,27 @@ impl Intercepted {
             ..connection.clone()
         };
         let mut drained = connection.drained.clone();
-        let stopping = match intercepted.refusal() {
-            // One answer: a reload of the page may find another rule, or the line up again.
-            Some(_) => watch::channel(true).1,
+        let refused = intercepted.refusal();
+        let stopping = match refused {
+            Some(refused) => refused.ending(),
             None => connection.stopping.clone(),
+        };
+        let ending = async {
+            match refused {
+                Some(refused) => refused.end_with(connection.stopping.clone()).await,
+                None => std::future::pending().await,
+            }
         };
         let serving = (connection.serve_inside)(self.socket, self.protocol, inside, stopping);
         tokio::select! {
             ending = serving => worker.count_ending(ending),
+            () = ending => {}
             _ = drained.wait_for(|drained| *drained) => {}
         }
         // A client that we told to stop may not have had time for a request.
         let is_stopping = *connection.stopping.borrow();
-        if !intercepted.has_asked.get() && !intercepted.is_self_test() && !is_stopping {
+        let is_silent = !intercepted.has_asked.get() && !is_stopping;
+        if is_silent && !intercepted.is_self_test() && refused.is_none() {
             let intercept_state = &worker.common.intercept;
             intercept_state
                 .refusals

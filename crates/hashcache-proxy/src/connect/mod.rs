@@ -18,7 +18,6 @@ use hyper_util::rt::TokioIo;
 
 use self::chunked::{ChunkPair, Ended, Moved};
 use self::dial::Destination;
-use self::intercepted::Candidate;
 use self::metered::Metered;
 use self::tunnel::Side;
 use crate::access::AccessAction;
@@ -60,6 +59,10 @@ pub(crate) async fn tunnel(
             intercepted::candidate(connection, (&authority, user.as_ref()), &to)?
     {
         let candidate = candidate.within(limits);
+        let candidate = match intercepted::is_browser(connection, fields) {
+            true => candidate.of_browser(),
+            false => candidate,
+        };
         intercepted::begin(connection, candidate, log_entry).await?;
         return Ok(HeaderMap::new());
     }
@@ -83,12 +86,12 @@ pub(crate) async fn tunnel(
     Ok(HeaderMap::new())
 }
 
-/// Lets the client see the page about `failure`, which is why it may not have this tunnel: browsers
+/// Lets a browser see the page about `failure`, which is why it may not have this tunnel: browsers
 /// show no content of a refused CONNECT. If the host may be intercepted, the CONNECT is accepted,
-/// TLS ends here, and each request inside gets the page. Nothing is sent to the host.
+/// TLS ends here, and a request inside gets the page. Nothing is sent to the host.
 ///
 /// # Errors
-/// `failure`: the page cannot be shown, or a program needs the answer to its CONNECT.
+/// `failure`: the page cannot be shown.
 pub(crate) async fn refuse(
     connection: &Rc<Connection>,
     authority: &Authority,
@@ -97,15 +100,18 @@ pub(crate) async fn refuse(
     log_entry: &mut LogEntryBuilder,
 ) -> Result<(), Failure> {
     let worker = &connection.worker;
+    let live = worker.common.live();
     let can_be_seen = matches!(failure, Failure::RuleDenied(_))
-        && connection.child.is_none()
+        && intercepted::is_browser(connection, fields)
         && !worker.common.is_us(authority)
-        && check_ports(connection, authority.port).is_ok();
+        && check_ports(connection, authority.port).is_ok()
+        && intercepted::is_listed(&live, authority)
+        && !connection.access.may_be_tunnel(&live, authority);
+    let user = log_entry.user().cloned();
     let candidate = || {
         let to = Destination::of(worker, authority, (fields, version)).ok()?;
-        let candidate = intercepted::candidate(connection, (authority, None), &to);
-        let candidate = candidate.ok()?.filter(Candidate::is_origin)?;
-        Some(candidate.refused(failure.clone()))
+        let candidate = intercepted::candidate(connection, (authority, user.as_ref()), &to);
+        Some(candidate.ok()??.refused(failure.clone()))
     };
     match can_be_seen.then(candidate).flatten() {
         Some(candidate) => intercepted::begin(connection, candidate, log_entry).await,

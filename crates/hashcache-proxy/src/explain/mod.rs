@@ -169,11 +169,15 @@ impl Explainer {
         checks: &mut Checks,
         parts: &mut Map<String, Value>,
     ) -> bool {
-        let interception = match checks.is_tunnel() {
+        let mut interception = match checks.is_tunnel() {
             true => json!({"decision": "tunnel", "reason": "rule", "why": WHY_RULE}),
             false => self.interception(asked),
         };
         let is_tunnel = interception["decision"] == "tunnel";
+        if !is_tunnel && checks.denied().is_some() {
+            interception["why"] = json!(WHY_REFUSED);
+            interception["certificate"] = Value::Null;
+        }
         parts.insert("interception".to_owned(), interception);
         if !is_tunnel && asked.question.method != Method::CONNECT {
             if checks.denied().is_none() {
@@ -338,6 +342,8 @@ const OUTCOME_UNVALIDATED: &str =
 const OUTCOME_QUOTA: &str = "answered from the store, not validated: a quota is used up";
 const WHY_OFF: &str = "no `intercept.ca` is set";
 const WHY_RULE: &str = "the access rule has the action `tunnel`";
+const WHY_REFUSED: &str = "the host is listed, so a browser gets the page about the refusal \
+                           inside TLS; nothing is sent to the host";
 const WHY_SELF_TEST: &str = "it is the host of the page that tests whether a device trusts the CA";
 const WHY_SLOW: &str = "the disk did not answer in time";
 

@@ -192,9 +192,10 @@ async fn serve(
         RequestTarget::Resource(target) => target,
     };
     log_entry.set_target(&target, target.scheme);
-    let refused = connection.intercepted.as_ref();
-    if let Some(failure) = refused.and_then(|it| it.refusal()) {
-        return Err(failure.clone());
+    let intercepted = connection.intercepted.as_ref();
+    if let Some(refused) = intercepted.and_then(|it| it.refusal()) {
+        connection.cell.end_with_this();
+        return Err(refused.tell());
     }
     if connection
         .intercepted

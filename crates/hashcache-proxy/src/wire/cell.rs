@@ -265,6 +265,15 @@ impl Cell {
         self.head.take().unwrap_or_else(none)
     }
 
+    /// The response to the current request is the last on the connection. In HTTP/2 this changes
+    /// nothing.
+    pub(crate) fn end_with_this(&self) {
+        self.asked.set(RequestTraits {
+            last: true,
+            ..self.asked.get()
+        });
+    }
+
     /// Sends a 1xx before the response to the current request. Returns whether it will be sent: not
     /// to HTTP/1.0 and HTTP/2 clients, not after the response has begun, and not while the client
     /// does not take earlier ones. 100 is never sent from here: hyper sends it when the request's
