@@ -87,7 +87,7 @@ pub enum Command {
     Purge(PurgeArgs),
     /// Show what a running proxy does, in the terminal
     Top(TopArgs),
-    /// Show what the cache has saved in the last day, week or month
+    /// Show what the cache has saved in the last day, week, month or more
     Report(ReportArgs),
     /// Show or set whether the line to the Internet counts as down
     Offline(OfflineArgs),

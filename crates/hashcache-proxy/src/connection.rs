@@ -243,7 +243,8 @@ impl RefusedHost {
         self.failure.clone()
     }
 
-    /// Becomes true with the first answer, or when `outer` does.
+    /// Has the connection end when `outer` becomes true, also if the client was told nothing yet.
+    /// Never returns.
     pub(crate) async fn end_with(&self, mut outer: watch::Receiver<bool>) {
         // An error means that the sender was dropped, so the server has ended.
         let _ = outer.wait_for(|stop| *stop).await;
@@ -251,7 +252,7 @@ impl RefusedHost {
         std::future::pending::<()>().await;
     }
 
-    /// Whether the connection is to end.
+    /// Becomes true when the connection is to end.
     pub(crate) fn ending(&self) -> watch::Receiver<bool> {
         self.was_told.subscribe()
     }

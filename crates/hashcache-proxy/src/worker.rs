@@ -365,16 +365,12 @@ impl Common {
 
     /// Whether `host` is this machine.
     fn is_host(&self, host: &Host) -> bool {
-        match host {
-            Host::Name(name) => {
-                let name = name.strip_suffix('.').unwrap_or(name);
-                // As the resolver does (RFC 6761, section 6.3).
-                let is_local = name == "localhost" || name.ends_with(".localhost");
-                is_local || name.eq_ignore_ascii_case(self.name.as_str())
-            }
-            Host::V4(address) => self.is_own_address(IpAddr::V4(*address)),
-            Host::V6(address) => self.is_own_address(IpAddr::V6(*address)),
-        }
+        let is_named = |name: &str| {
+            let name = name.strip_suffix('.').unwrap_or(name);
+            name.eq_ignore_ascii_case(self.name.as_str())
+        };
+        literal_address(host).is_some_and(|address| self.is_own_address(address))
+            || matches!(host, Host::Name(name) if is_named(name))
     }
 
     /// Whether `hop` lies behind a line that counts as down. Neighbours that are asked for what

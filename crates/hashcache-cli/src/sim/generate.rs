@@ -1,9 +1,10 @@
 //! `hashcache sim generate`: the requests of a benchmark as a trace.
 
-use std::io::{BufWriter, IsTerminal as _, Write as _};
+use std::io::{BufWriter, IsTerminal as _};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Args;
 use hashcache_sim::source::Source as _;
 use hashcache_sim::trace::Writer;
@@ -80,14 +81,15 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     })?;
     bar.finish_and_clear();
     match failed {
-        Some(error) => Err(error.into()),
+        Some(error) => Err(error).context(CANNOT),
         None => {
-            writer.finish()?.flush()?;
+            writer.finish().context(CANNOT)?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
+const CANNOT: &str = "cannot write the trace to standard output";
 /// Requests between two steps of the progress bar.
 const SHOWN_EVERY: u64 = 1 << 12;
 

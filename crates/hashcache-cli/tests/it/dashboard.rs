@@ -204,6 +204,10 @@ async fn a_stream_sends_the_parts_of_the_page() {
         head.contains("default-src 'none'; script-src 'self'"),
         "{head}"
     );
+    // No token is configured, so no button would do anything.
+    let line = parts["line"].as_str().unwrap();
+    assert!(line.contains("admin_token_file"), "{line}");
+    assert!(!line.contains("<button"), "{line}");
     for id in parts.as_object().unwrap().keys() {
         let section = format!("<section id={id}>");
         assert!(page.iter().any(|line| line.contains(&section)), "{section}");

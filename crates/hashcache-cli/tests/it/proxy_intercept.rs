@@ -231,12 +231,18 @@ pub fn pem(certificate: &CertificateDer<'_>) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
 }
 
+/// Sends a CONNECT to `host` with these lines; returns the socket and the head of the answer.
+async fn ask_for(proxy: &Running, host: &str, fields: &str) -> (TcpStream, String) {
+    let mut socket = TcpStream::connect(proxy.listen).await.unwrap();
+    let head = format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
+    say(&mut socket, head.as_bytes()).await.unwrap();
+    let head = head_of(&mut socket).await.unwrap();
+    (socket, head)
+}
+
 /// A connection through the proxy to `authority`, before any byte is sent on it.
 async fn connected(proxy: &Running, authority: &str) -> TcpStream {
-    let mut socket = TcpStream::connect(proxy.listen).await.unwrap();
-    let head = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
-    socket.write_all(head.as_bytes()).await.unwrap();
-    let answer = head_of(&mut socket).await.unwrap();
+    let (socket, answer) = ask_for(proxy, authority, "").await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     socket
 }
@@ -435,10 +441,7 @@ async fn what_is_stored_is_there_when_the_origin_is_gone_also_after_a_restart() 
     fs::write(&kept, &text[..text.len() - 2]).unwrap();
     let mut damaged = proxy(&home, &site, "a.localhost", &[]);
     damaged.says("the file is damaged");
-    let mut socket = TcpStream::connect(damaged.listen).await.unwrap();
-    let head = format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n");
-    socket.write_all(head.as_bytes()).await.unwrap();
-    let answer = head_of(&mut socket).await.unwrap();
+    let (_, answer) = ask_for(&damaged, &host, "").await;
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
     damaged.end();
 }
@@ -469,10 +472,7 @@ async fn ports_and_destinations_are_refused_as_for_any_connect() {
     let head = get(&mut stream, &host, "/other").await;
     assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
     for to in [&format!("b.localhost:{}", site.port()), "a.localhost:25"] {
-        let mut socket = TcpStream::connect(proxy.listen).await.unwrap();
-        let head = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n");
-        socket.write_all(head.as_bytes()).await.unwrap();
-        let answer = head_of(&mut socket).await.unwrap();
+        let (_, answer) = ask_for(&proxy, to, "").await;
         assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
     }
     proxy.end();
@@ -1107,15 +1107,6 @@ async fn a_client_gets_no_tunnel_to_another_host_that_the_rules_deny() {
 
 const BROWSER: &str = "User-Agent: Mozilla/5.0 (X11)\r\n";
 
-/// Sends a CONNECT to `host` with these lines; returns the head of the answer.
-async fn ask_for(proxy: &Running, host: &str, fields: &str) -> (TcpStream, String) {
-    let mut socket = TcpStream::connect(proxy.listen).await.unwrap();
-    let head = format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
-    say(&mut socket, head.as_bytes()).await.unwrap();
-    let head = head_of(&mut socket).await.unwrap();
-    (socket, head)
-}
-
 /// What a browser that trusts `program`'s authorities opens.
 async fn browse(proxy: &Running, program: &Program, host: &str) -> TlsStream<TcpStream> {
     let (socket, head) = ask_for(proxy, host, BROWSER).await;
@@ -1171,7 +1162,7 @@ async fn the_page_of_a_rule_that_denies_a_host_is_seen_inside_an_interception() 
     drop(response.into_body().collect().await.unwrap());
     let ended = timeout(Duration::from_secs(20), connection).await;
     ended.unwrap().unwrap().unwrap();
-    // Who does not trust our authority gets no tunnel.
+    // A program that does not trust our authority gets no tunnel.
     let (socket, head) = ask_for(&proxy, &host, BROWSER).await;
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     let stranger = Program::new(&site.certificate, HTTP_1);
@@ -1346,10 +1337,7 @@ async fn a_connect_is_asked_for_the_user_that_a_rule_about_requests_inside_needs
         ("a.localhost", login, "200"),
     ] {
         let host = format!("{name}:{}", site.port());
-        let mut socket = TcpStream::connect(proxy.listen).await.unwrap();
-        let head = format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n{login}\r\n");
-        say(&mut socket, head.as_bytes()).await.unwrap();
-        let head = head_of(&mut socket).await.unwrap();
+        let (socket, head) = ask_for(&proxy, &host, login).await;
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
         if login.is_empty() {
             continue;

@@ -294,16 +294,11 @@ impl AccessRules {
     pub(crate) fn may_need_user(
         &self,
         client: &ClientRules,
-        (host, port): (&Host, u16),
+        there: (&Host, u16),
         has: impl Fn(usize, &HostHashes) -> bool,
     ) -> bool {
-        let hashes = self.hosts.hashes(host);
-        let mut left = self.hosts.at(host, &hashes);
-        left.keep_only(&client.rules);
-        left.keep_only(self.ports.at(port));
         // Behind a rule without a user that matches every request, no rule decides.
-        left.keep_only(&self.settling);
-        let first = self.first_listed(left, &hashes, has);
+        let first = self.first_among(&self.settling, client, there, has);
         first.is_some_and(|number| self.rules[number].needs_user)
     }
 
@@ -312,15 +307,27 @@ impl AccessRules {
     pub(crate) fn may_be_tunnel(
         &self,
         client: &ClientRules,
-        (host, port): (&Host, u16),
+        there: (&Host, u16),
         has: impl Fn(usize, &HostHashes) -> bool,
     ) -> bool {
+        let first = self.first_among(&self.tunnelling, client, there, has);
+        first.is_some()
+    }
+
+    /// The first of `rules` that is about this client, host and port.
+    fn first_among(
+        &self,
+        rules: &RuleSet,
+        client: &ClientRules,
+        (host, port): (&Host, u16),
+        has: impl Fn(usize, &HostHashes) -> bool,
+    ) -> Option<usize> {
         let hashes = self.hosts.hashes(host);
         let mut left = self.hosts.at(host, &hashes);
         left.keep_only(&client.rules);
         left.keep_only(self.ports.at(port));
-        left.keep_only(&self.tunnelling);
-        self.first_listed(left, &hashes, has).is_some()
+        left.keep_only(rules);
+        self.first_listed(left, &hashes, has)
     }
 
     /// The rules that may match a method. Methods are compared in capitals: many servers take `get`

@@ -177,12 +177,8 @@ async fn go_on(
 ) {
     let worker = &connection.worker;
     let refused = candidate.refused.clone();
-    let left = |log_entry: TunnelEntryBuilder| match &refused {
-        Some(failure) => log_entry.failed(worker, failure),
-        None => log_entry.write(worker, 0, true),
-    };
     let Ok(Upgraded { socket, read }) = client.await else {
-        return left(log_entry);
+        return log_left(worker, &log_entry, refused.as_ref());
     };
     let mut client = socket.begun_with(read);
     let mut drained = connection.drained.clone();
@@ -190,7 +186,9 @@ async fn go_on(
     let peeking = Box::pin(peek(&mut client, time, &connection.allowance));
     let peeked = tokio::select! {
         peeked = peeking => peeked,
-        _ = drained.wait_for(|drained| *drained) => return left(log_entry),
+        _ = drained.wait_for(|drained| *drained) => {
+            return log_left(worker, &log_entry, refused.as_ref());
+        }
     };
     let client = client.begun_with(peeked.bytes).until_read(peeked.memory);
     answer(
@@ -201,6 +199,14 @@ async fn go_on(
         log_entry,
     )
     .await;
+}
+
+/// Logs a connection that ended before it was decided what becomes of it.
+fn log_left(worker: &Worker, log_entry: &TunnelEntryBuilder, refused: Option<&Failure>) {
+    match refused {
+        Some(failure) => log_entry.failed(worker, failure),
+        None => log_entry.write(worker, 0, true),
+    }
 }
 
 /// Serves a client that has sent `hello`, or makes a tunnel for it. `hello` will be read from
@@ -219,10 +225,7 @@ pub(super) async fn answer(
     let decided = tokio::select! {
         decided = deciding => decided,
         _ = drained.wait_for(|drained| *drained) => {
-            return match &refused {
-                Some(failure) => log_entry.failed(worker, failure),
-                None => log_entry.write(worker, 0, true),
-            };
+            return log_left(worker, &log_entry, refused.as_ref());
         }
     };
     match decided {

@@ -342,8 +342,9 @@ const OUTCOME_UNVALIDATED: &str =
 const OUTCOME_QUOTA: &str = "answered from the store, not validated: a quota is used up";
 const WHY_OFF: &str = "no `intercept.ca` is set";
 const WHY_RULE: &str = "the access rule has the action `tunnel`";
-const WHY_REFUSED: &str = "the host is listed, so a browser gets the page about the refusal \
-                           inside TLS; nothing is sent to the host";
+const WHY_REFUSED: &str = "the host is listed, but the client may not have it: nothing is sent \
+                           there. If an access rule refuses it, and no other one has the action \
+                           `tunnel` for it, a browser gets the page about that inside TLS";
 const WHY_SELF_TEST: &str = "it is the host of the page that tests whether a device trusts the CA";
 const WHY_SLOW: &str = "the disk did not answer in time";
 

@@ -171,9 +171,8 @@ impl Connector {
     fn check(&self, host: &Host, address: SocketAddr, purpose: Purpose) -> Result<(), Failure> {
         let is_admin = |admin: SocketAddr| {
             let (admin_ip, ip) = (admin.ip().to_canonical(), address.ip().to_canonical());
-            // Another program may listen at another address of this host.
+            // Another program may listen at another address of this host. 0.0.0.0 means loopback.
             let is_there = admin_ip == ip
-                || ip.is_loopback() && admin_ip.is_loopback()
                 || ip.is_unspecified()
                 || admin_ip.is_unspecified() && self.own.is_this_host(ip);
             admin.port() == address.port() && is_there
@@ -307,31 +306,35 @@ mod tests {
     async fn clients_never_reach_the_admin_listener() {
         let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let with_admin = |port| Connector {
-            admin: Some(SocketAddr::from(([127, 0, 0, 1], port))),
-            ..connector(&["127.0.0.0/8", "0.0.0.0", "::1"])
+        let with_admin = |address: [u8; 4], port| Connector {
+            admin: Some(SocketAddr::from((address, port))),
+            ..connector(&["127.0.0.0/8", "0.0.0.0"])
         };
-        for host in [
-            loopback(),
-            Host::V4([127, 9, 9, 9].into()),
-            Host::V4([0, 0, 0, 0].into()),
-            Host::Name("a.localhost".into()),
+        let (one, all) = ([127, 0, 0, 1], [0; 4]);
+        let other = Host::V4([127, 9, 9, 9].into());
+        for (host, admin, is_denied) in [
+            (loopback(), one, true),
+            (Host::V4(all.into()), one, true),
+            (Host::Name("a.localhost".into()), one, true),
+            // Another program's.
+            (other.clone(), one, false),
+            (other, all, true),
+            (Host::Name("a.localhost".into()), all, true),
         ] {
             let to = endpoint(host.clone(), port);
-            let refused = with_admin(port).connect(&to, None, None).await;
-            let denied = matches!(refused, Err(Failure::DestinationDenied { .. }));
-            assert!(denied, "{host:?}");
-            assert!(with_admin(1).connect(&to, None, None).await.is_ok());
+            let connected = with_admin(admin, port).connect(&to, None, None).await;
+            let denied = matches!(connected, Err(Failure::DestinationDenied { .. }));
+            assert_eq!(denied, is_denied, "{host:?} {admin:?}");
+            assert_eq!(connected.is_ok(), !is_denied, "{host:?} {admin:?}");
+            let at_other_port = with_admin(admin, 1).connect(&to, None, None).await;
+            assert!(at_other_port.is_ok(), "{host:?}");
             let by_operator = Endpoint {
                 purpose: Purpose::Configured,
                 ..to
             };
-            assert!(
-                with_admin(port)
-                    .connect(&by_operator, None, None)
-                    .await
-                    .is_ok()
-            );
+            let connector = with_admin(admin, port);
+            let connected = connector.connect(&by_operator, None, None).await;
+            assert!(connected.is_ok(), "{host:?}");
         }
     }
 

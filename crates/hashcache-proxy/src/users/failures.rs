@@ -23,7 +23,7 @@ use crate::share::Network;
 pub(super) struct Failures {
     /// When all failures of a key will be forgotten: each adds a second.
     forgotten_at: LruCache<FailureKey, Instant>,
-    /// When a user had a right password checked at an address last.
+    /// When a user had a right password checked at an address, and in a network, last.
     logged_in_at: LruCache<FailureKey, Instant>,
 }
 
@@ -134,7 +134,7 @@ const FORGET_EVERY: Duration = Duration::from_secs(1);
 /// Failures that cost nothing: of a user at one address; of an address, a network or a user.
 const BOTH_FREE: u32 = 10;
 const LOOSE_FREE: u32 = 100;
-/// How long an address is known as one at which a user logs in: over a holiday.
+/// How long an address or a network is known as one of a user: over a holiday.
 const KNOWN_TIME: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Most counts, and most logins.
 const KEYS_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
