@@ -52,11 +52,12 @@ impl LoopDevice {
 
     /// Makes an ext4 file system on it, with more options of `mkfs.ext4`. All of it is made at
     /// once: otherwise the kernel goes on making it while something is measured.
-    pub fn make_ext4(&self, options: &[&str]) -> anyhow::Result<()> {
-        let at_once = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+    pub fn make_ext4(&self, extended: &[&str], options: &[&str]) -> anyhow::Result<()> {
+        let at_once = ["lazy_itable_init=0", "lazy_journal_init=0", "nodiscard"];
+        let extended = [&at_once, extended].concat().join(",");
         run(
             "mkfs.ext4",
-            &[&["-q", "-E", at_once], options, &[self.path()]].concat(),
+            &[&["-q", "-E", &extended], options, &[self.path()]].concat(),
         )?;
         Ok(())
     }

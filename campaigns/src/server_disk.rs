@@ -40,7 +40,7 @@ impl ServerDisk {
         if model.is_some() {
             device.sort_requests()?;
         }
-        device.make_ext4(&["-m", "0"])?;
+        device.make_ext4(&[], &["-m", "0"])?;
         let mount = Mount::make(device.path(), "noatime", folder.join("disk"))?;
         Ok(Self {
             mount,

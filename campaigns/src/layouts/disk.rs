@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use hashcache::device::{DiskModel, Pace};
 use hashcache_sim::modelled_disk::ModelledDisk;
 
-use crate::loop_mount::{LoopDevice, Mount, run};
+use crate::loop_mount::{LoopDevice, Mount};
 
 /// How files lie on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -18,10 +18,9 @@ pub enum FileSystem {
     /// The same, but each change of a directory is on the disk before the call returns
     Ext4Dirsync,
     /// The nearest to UFS in 1999 that this kernel has: no journal, changes of directories at once,
-    /// directories without an index, tables of blocks, small groups, directories spread over them
-    Old,
-    /// The same with inodes and contents at once, too: UFS wrote inodes so
-    OldSync,
+    /// directories without an index, tables of blocks, small groups; the layouts with a file for
+    /// each object have it do the rest (`layout::Settings::like_ufs`)
+    Ufs,
 }
 
 impl FileSystem {
@@ -30,8 +29,7 @@ impl FileSystem {
         match self {
             Self::Ext4 => "ext4",
             Self::Ext4Dirsync => "ext4-dirsync",
-            Self::Old => "old",
-            Self::OldSync => "old-sync",
+            Self::Ufs => "ufs",
         }
     }
 
@@ -40,7 +38,7 @@ impl FileSystem {
         match self {
             Self::Ext4 | Self::Ext4Dirsync => &[],
             // Groups of 8 MiB: cylinder groups of UFS had 16 cylinders.
-            Self::Old | Self::OldSync => &[
+            Self::Ufs => &[
                 "-O",
                 "^has_journal,^dir_index,^extent,^64bit,^flex_bg,^metadata_csum,^huge_file",
                 "-g",
@@ -49,23 +47,11 @@ impl FileSystem {
         }
     }
 
-    /// Makes the directory `cache`, in which a layout has its files. UFS puts every new directory
-    /// into a group with few others, ext4 only those below a directory that is marked as the top of
-    /// a hierarchy.
-    fn make_root(self, root: &Path) -> anyhow::Result<()> {
-        fs::create_dir(root)?;
-        if matches!(self, Self::Old | Self::OldSync) {
-            run("chattr", &["+T", &root.display().to_string()])?;
-        }
-        Ok(())
-    }
-
     /// Options of `mount`.
     pub fn mount_options(self) -> &'static str {
         match self {
             Self::Ext4 => "noatime",
-            Self::Ext4Dirsync | Self::Old => "noatime,dirsync",
-            Self::OldSync => "noatime,sync",
+            Self::Ext4Dirsync | Self::Ufs => "noatime,dirsync",
         }
     }
 }
@@ -92,11 +78,13 @@ impl Disk {
         let device = LoopDevice::attach(&modelled.disk())?;
         device.sort_requests()?;
         let blocks = ["-m", "0", "-b", "4096", "-i", "4096"];
-        device.make_ext4(&[&blocks, file_system.features()].concat())?;
+        // By a hash of its name a new directory gets its group.
+        let hash_seed = format!("hash_seed={seed:08x}-0000-4000-8000-000000000000");
+        device.make_ext4(&[&hash_seed], &[&blocks, file_system.features()].concat())?;
         let options = file_system.mount_options();
         let mount = Mount::make(device.path(), options, folder.join("files"))?;
         let root = mount.directory().join("cache");
-        file_system.make_root(&root)?;
+        fs::create_dir(&root)?;
         Ok(Self {
             root,
             _mount: mount,

@@ -54,6 +54,8 @@ pub struct Job {
     pub unsynced_max: u64,
     /// `BUDDY`: larger objects have files of their own.
     pub threshold: u64,
+    /// Layouts with a file for each object have ext4 do what UFS did.
+    pub like_ufs: bool,
     /// Locality buffers.
     pub buffers: usize,
     /// Reads that LAZY-READS collects.
@@ -205,6 +207,7 @@ impl Job {
     fn sizes(&self) -> Settings {
         Settings {
             threshold_bytes: self.threshold,
+            like_ufs: self.like_ufs,
             buffers: self.buffers,
             batch: self.batch,
             ..Settings::new(self.capacity)

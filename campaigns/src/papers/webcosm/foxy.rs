@@ -85,7 +85,7 @@ fn by_load(lab: &mut Lab<'_>, key: &str, factor: f64) -> anyhow::Result<Vec<Curv
     let mut curves = vec![];
     for (kind, label) in [(Kind::Squid, "SQUID"), (Kind::StreamPacketizer, "Foxy")] {
         let command = format!(
-            "cargo campaign layouts --disk 1999 --file-system old --workload table3 --layout \
+            "cargo campaign layouts --disk 1999 --file-system ufs --workload table3 --layout \
              {kind} --capacity {capacity} --requests {requests} --load {LOADS} --runs {runs} \
              --seed 1 --json"
         );

@@ -133,7 +133,7 @@ impl Runs {
         let capacity = capacity_mib(lab);
         let (requests, runs) = (size.of(1000, 10_000, 20_000), size.of(1, 3, 3));
         let command = format!(
-            "cargo campaign layouts --disk 1999 --file-system old --workload dec --layout {layout} \
+            "cargo campaign layouts --disk 1999 --file-system ufs --workload dec --layout {layout} \
              --capacity {capacity} --requests {requests} {flags} --runs {runs} --seed 1 --json"
         );
         let rows = lab.json(&command, &KEPT)?;

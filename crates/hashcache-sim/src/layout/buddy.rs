@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::object_files::ObjectFiles;
-use super::{Found, Layout, Object, SLOT_BYTES, length, missing, slots};
+use super::{Found, Layout, Object, SLOT_BYTES, Settings, length, missing, slots};
 
 pub struct Buddy {
     root: PathBuf,
@@ -41,13 +41,13 @@ struct Place {
 }
 
 impl Buddy {
-    pub fn new(root: &Path, threshold_bytes: u64) -> io::Result<Self> {
+    pub fn new(root: &Path, settings: &Settings) -> io::Result<Self> {
         Ok(Self {
             root: root.to_owned(),
-            threshold_bytes,
+            threshold_bytes: settings.threshold_bytes,
             classes: HashMap::new(),
             places: HashMap::new(),
-            large: ObjectFiles::simple(&root.join("large"))?,
+            large: ObjectFiles::simple(&root.join("large"), settings)?,
             buffer: vec![],
         })
     }

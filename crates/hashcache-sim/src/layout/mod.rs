@@ -156,10 +156,10 @@ impl Kind {
     /// An empty layout in the empty directory `root`.
     pub fn open(self, root: &Path, settings: &Settings) -> io::Result<Box<dyn Layout>> {
         Ok(match self {
-            Self::Simple => Box::new(ObjectFiles::simple(root)?),
-            Self::Squid => Box::new(ObjectFiles::squid(root)?),
-            Self::MultipleDirs => Box::new(ObjectFiles::multiple_dirs(root)),
-            Self::Buddy => Box::new(Buddy::new(root, settings.threshold_bytes)?),
+            Self::Simple => Box::new(ObjectFiles::simple(root, settings)?),
+            Self::Squid => Box::new(ObjectFiles::squid(root, settings)?),
+            Self::MultipleDirs => Box::new(ObjectFiles::multiple_dirs(root, settings)),
+            Self::Buddy => Box::new(Buddy::new(root, settings)?),
             Self::Stream => Box::new(Stream::new(root, settings)?),
             Self::StreamPacketizer => Box::new(Packetizer::new(root, settings)?),
             Self::LazyReads => Box::new(LazyReads::new(root, settings)?),
@@ -201,6 +201,8 @@ pub struct Settings {
     pub stream_bytes: u64,
     /// `BUDDY`: larger objects have files of their own.
     pub threshold_bytes: u64,
+    /// Layouts with a file for each object have ext4 do what UFS did (module `object_files`).
+    pub like_ufs: bool,
     /// `STREAM-PACKETIZER` and those that follow it: bytes of a page.
     pub page_bytes: usize,
     /// `LAZY-READS`: reads that wait for each other.
@@ -220,6 +222,7 @@ impl Settings {
         Self {
             stream_bytes,
             threshold_bytes: 128 << 10,
+            like_ufs: false,
             page_bytes: 8 << 10,
             batch: 10,
             wait_max: Duration::from_millis(500),

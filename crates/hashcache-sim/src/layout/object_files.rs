@@ -9,6 +9,13 @@
 //!
 //! A file is created and written, read as a whole, or deleted; it is never written again. So each
 //! put, and each removal, changes a directory and an inode. `BUDDY` keeps its large objects so.
+//!
+//! With [`Settings::like_ufs`] ext4 is made to do what UFS did:
+//!
+//! - A call that makes or deletes a file waits until the inode is on the disk: the new one before
+//!   anything is written to it, the empty one after the name is gone. Contents are written later.
+//! - A new directory comes into a group with few others. ext4 does that only with those whose
+//!   parent is marked as the top of a hierarchy; it puts the others near their parents.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -16,12 +23,15 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Found, Layout, Object, length, missing};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+
+use super::{Found, Layout, Object, Settings, length, missing};
 
 /// See the module's head.
 pub struct ObjectFiles {
     root: PathBuf,
     directories: Directories,
+    like_ufs: bool,
     stored: HashMap<u64, Stored>,
     buffer: Vec<u8>,
 }
@@ -40,36 +50,47 @@ enum Directories {
 
 impl ObjectFiles {
     /// `SIMPLE`, below `root`.
-    pub fn simple(root: &Path) -> io::Result<Self> {
-        let files = Self::new(root, Directories::One);
+    pub fn simple(root: &Path, settings: &Settings) -> io::Result<Self> {
+        let files = Self::new(root, settings, Directories::One);
         files.make(0)?;
         Ok(files)
     }
 
     /// `SQUID`, below `root`.
-    pub fn squid(root: &Path) -> io::Result<Self> {
-        let files = Self::new(root, Directories::InTurn { next: 0 });
+    pub fn squid(root: &Path, settings: &Settings) -> io::Result<Self> {
+        let files = Self::new(root, settings, Directories::InTurn { next: 0 });
         (0..IN_TURN).try_for_each(|directory| files.make(directory))?;
         Ok(files)
     }
 
     /// `MULTIPLE-DIRS`, below `root`.
-    pub fn multiple_dirs(root: &Path) -> Self {
+    pub fn multiple_dirs(root: &Path, settings: &Settings) -> Self {
         let made = HashSet::new();
-        Self::new(root, Directories::OfServers { made })
+        Self::new(root, settings, Directories::OfServers { made })
     }
 
-    fn new(root: &Path, directories: Directories) -> Self {
+    fn new(root: &Path, settings: &Settings, directories: Directories) -> Self {
         Self {
             root: root.to_owned(),
             directories,
+            like_ufs: settings.like_ufs,
             stored: HashMap::new(),
             buffer: vec![],
         }
     }
 
     fn make(&self, directory: u32) -> io::Result<()> {
-        fs::create_dir_all(self.directory(directory))
+        let path = self.directory(directory);
+        let parent = path.parent().unwrap_or(&self.root);
+        fs::create_dir_all(parent)?;
+        if self.like_ufs {
+            mark_as_top(parent)?;
+        }
+        fs::create_dir_all(&path)?;
+        if self.like_ufs {
+            File::open(&path)?.sync_all()?;
+        }
+        Ok(())
     }
 
     /// The directory for an object that is put.
@@ -107,6 +128,9 @@ impl Layout for ObjectFiles {
     fn put(&mut self, object: Object, content: &[u8]) -> io::Result<()> {
         let directory = self.choose(object)?;
         let mut file = File::create_new(self.path(object.number, directory))?;
+        if self.like_ufs {
+            file.sync_all()?;
+        }
         file.write_all(content)?;
         let bytes = content.len() as u64;
         self.stored
@@ -124,7 +148,15 @@ impl Layout for ObjectFiles {
 
     fn remove(&mut self, number: u64, _: Found<'_>) -> io::Result<()> {
         let stored = self.stored.remove(&number).ok_or_else(|| missing(number))?;
-        fs::remove_file(self.path(number, stored.directory))
+        let path = self.path(number, stored.directory);
+        if !self.like_ufs {
+            return fs::remove_file(path);
+        }
+        let file = File::options().write(true).open(&path)?;
+        fs::remove_file(path)?;
+        // Else content that was not written yet would be written now.
+        file.set_len(0)?;
+        file.sync_all()
     }
 
     fn due(&mut self, _: Duration, _: Found<'_>) -> io::Result<()> {
@@ -144,6 +176,16 @@ impl Layout for ObjectFiles {
     fn slots_of(&self, _: u64) -> Option<(u64, u64)> {
         None
     }
+}
+
+/// Has ext4 spread the directories that are made in this one over the groups of the disk.
+fn mark_as_top(directory: &Path) -> io::Result<()> {
+    let directory = File::open(directory)?;
+    let flags = ioctl_getflags(&directory)?;
+    if !flags.contains(IFlags::TOPDIR) {
+        ioctl_setflags(&directory, flags | IFlags::TOPDIR)?;
+    }
+    Ok(())
 }
 
 const IN_TURN: u32 = 16 * 256;
