@@ -461,7 +461,7 @@ impl Spans {
     /// is no room for it.
     fn ask(&mut self, span: u32, end: u64, need: Need) -> bool {
         let stripe = self.cache.stripe(self.key);
-        let most = usize::try_from(stripe.run_bytes() / self.cut.span_bytes()).unwrap_or(0);
+        let most = usize::try_from(stripe.spans_at_once() / self.cut.span_bytes()).unwrap_or(0);
         let behind = (span..u32::MAX)
             .take(most)
             .skip(1)

@@ -41,7 +41,7 @@ record! {
     /// Units; of a slot, its number in its set.
     44 length: u32,
     48 revision: u32,
-    /// Distance to the end of the run, 4 KiB; 0 without one.
+    /// Distance to the end of the run, as `run_code` tells it; 0 without one.
     52 run: u8,
     /// 1 head, 2 span, [`KIND_TAIL`], [`KIND_SLOT`].
     53 kind: u8,

@@ -12,6 +12,7 @@ mod checkpoint;
 mod journal;
 mod layout;
 mod record;
+mod run_length;
 mod superblock;
 
 pub(crate) use bans::{BANS_PER_BLOCK, BanLine, BansBlock, Prefix, Select};
@@ -27,6 +28,7 @@ pub(crate) use record::{
     Fields, Kind, MAX_LABELS, PRELUDE_REST_MAX, Prelude, RecordAddress, TAIL_HEADER, Tail,
     TailAddress, claimed_key, encode_record, kind_number, record_bytes,
 };
+pub(crate) use run_length::{RUN_BYTES_MAX, run_bytes, run_code};
 pub(crate) use superblock::{Family, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 
 /// Smallest step of a position, and what every record is padded to.

@@ -83,16 +83,21 @@ impl IndexPolicy {
             (PolicyKind::SetMem, _) => 5,
             (PolicyKind::SetMemLru, _) => 6,
             (PolicyKind::LogLru, _) => 7,
+            (PolicyKind::Log, Rows::Two) if self.grouped => 12,
+            (PolicyKind::Log, Rows::One) if self.grouped => 13,
             (PolicyKind::Log, Rows::Two) => 10,
             (PolicyKind::Log, Rows::One) => 11,
         }
     }
 
     /// The policy that `code` stands for. Older builds wrote other codes for `log`, whose entries
-    /// had positions of 32 bits: of these the policy is known, and no checkpoint has its code.
+    /// had another form: of these the policy is known, and no checkpoint has its code.
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         let flags = code & (GROUPED_CODE | RANKED_CODE);
+        let is_grouped = flags & GROUPED_CODE != 0;
         let code = match code - flags {
+            1 | 8 | 10 if is_grouped => flags + 12,
+            3 | 9 | 11 if is_grouped => flags + 13,
             1 | 8 => flags + 10,
             3 | 9 => flags + 11,
             _ => code,

@@ -69,6 +69,8 @@ fn the_code_of_an_old_form_tells_the_policy_and_no_form_of_this_build_has_it() {
         (9, Rows::One, false, false),
         (9 + 64, Rows::One, false, true),
         (8 + 128, Rows::Two, true, false),
+        (10 + 128, Rows::Two, true, false),
+        (11 + 64 + 128, Rows::One, true, true),
         (8 + 64 + 128, Rows::Two, true, true),
     ] {
         let policy = IndexPolicy::from_code(code).unwrap();

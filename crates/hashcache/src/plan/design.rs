@@ -75,8 +75,11 @@ const GENERATION_BITS: u32 = 4;
 /// The number of a window of 4 KiB on 1 TB.
 const LOG_WINDOW_BITS: u32 = 28;
 const LOG_GENERATION_BITS: u32 = 2;
-/// Length of a group's run, in 4 KiB.
+/// Of `log-lru` grouped: the length of a run.
 const RUN_BITS: u32 = 8;
+/// Of `log` grouped: a rounded length of a run, and a longer tag.
+const LOG_RUN_BITS: u32 = 6;
+const GROUPED_TAG_BITS: u32 = 2;
 /// A held set's number, its two links in the order of use, its place in the table that finds it: a
 /// few less up to 1 TB, a few more beyond 2 TB (`policy/held_sets` packs them).
 const HELD_SET_BITS: f64 = 76.0;
@@ -149,8 +152,10 @@ impl Design {
 
     /// The same with groups.
     pub fn grouped(self) -> Self {
+        let has_longer_tag = self.candidate == Candidate::Log && !self.grouped;
         Self {
             grouped: true,
+            tag_bits: self.tag_bits + if has_longer_tag { GROUPED_TAG_BITS } else { 0 },
             ..self
         }
     }
@@ -169,8 +174,11 @@ impl Design {
         let rank_bits = self.ways.next_power_of_two().trailing_zeros();
         let (tag_rank, held) = (f64::from(self.tag_bits + rank_bits), self.held);
         // Only an entry with a position needs to know where its run ends.
-        let run_bits = if self.grouped { RUN_BITS } else { 0 };
-        let place_bits = |bits: u32| f64::from(bits + run_bits);
+        let run_bits = match self.candidate {
+            Candidate::Log => LOG_RUN_BITS,
+            _ => RUN_BITS,
+        };
+        let place_bits = |bits: u32| f64::from(bits + if self.grouped { run_bits } else { 0 });
         match self.candidate {
             Candidate::Basic | Candidate::Set => 0.0,
             Candidate::SetMem => tag_rank,
@@ -222,14 +230,15 @@ impl Design {
     /// The settings for a store of this design with objects of `object_bytes` and slots of
     /// `block_bytes`; `None` if no settings make one.
     pub(super) fn config(&self, object_bytes: u32, block_bytes: u32) -> Option<Config> {
-        let form = Self {
-            grouped: self.grouped,
-            held: self.held,
-            ..match self.rows {
-                Rows::One => Self::published(self.candidate),
-                Rows::Two => Self::of(self.candidate),
-            }
+        let ungrouped = match self.rows {
+            Rows::One => Self::published(self.candidate),
+            Rows::Two => Self::of(self.candidate),
         };
+        let form = match self.grouped {
+            true => ungrouped.grouped(),
+            false => ungrouped,
+        }
+        .holding(self.held);
         let groups = self.grouped && !self.candidate.is_log();
         (*self == form && !groups).then_some(Config {
             policy: self.candidate.name().parse().ok()?,

@@ -10,8 +10,10 @@
 //! bits, and 39 with the ninth tag bit that pays for the second row; it takes one bit less on each
 //! half of that. 95 % are reachable at 1.08 slots a live object.
 //!
-//! *Grouped*, an entry has 8 bits more: how far its run reaches behind it (paper, sections 3.6 and
-//! 3.7), so that one read returns the objects that were written with it.
+//! *Grouped*, an entry has 8 bits more. 6 tell how far its run reaches behind it (paper, sections
+//! 3.6 and 3.7), so that one read returns the objects that were written with it. 2 make the tag
+//! longer: where an equal tag names a run, that is read in vain, and an object whose tag a newer
+//! entry has too does not become hot with its page, for it may have been replaced.
 //!
 //! # Windows
 //!
@@ -94,6 +96,7 @@
 
 use std::ops::Range;
 
+use super::short_run::{lengthen, shorten};
 use super::{Candidates, Located, LogPolicy, LogPos, Packed, WAYS};
 use crate::address::Windows;
 use crate::config::Rows;
@@ -102,7 +105,10 @@ use crate::key::KeyHash;
 const WINDOW_BITS_MAX: u32 = 32;
 const GENERATION_BITS: u32 = 2;
 const RANK_BITS: u32 = 3;
-const RUN_BITS: u32 = 8;
+/// Of a run (`short_run`): 3 of exponent, 3 of mantissa.
+const RUN_BITS: u32 = 6;
+const RUN_MANTISSA_BITS: u32 = 3;
+const GROUPED_TAG_BITS: u32 = 2;
 const GENERATIONS: u64 = 1 << GENERATION_BITS;
 
 /// What decides about the form of an entry.
@@ -127,7 +133,7 @@ impl LogForm {
     };
 
     /// Bits of an entry: 8 or 9 of tag, those of the window, 2 of lap; ranked, 3 of rank; grouped,
-    /// 8 of run.
+    /// 2 more of tag and 6 of run.
     pub(crate) fn entry_bits(self) -> u32 {
         let run = if self.grouped { RUN_BITS } else { 0 };
         self.tag_bits() + self.window_bits + GENERATION_BITS + self.rank_bits() + run
@@ -136,10 +142,11 @@ impl LogForm {
     /// A second row doubles the entries a miss is compared with; one more bit of tag halves them
     /// again.
     fn tag_bits(self) -> u32 {
-        match self.rows {
+        let of_rows = match self.rows {
             Rows::One => 8,
             Rows::Two => 9,
-        }
+        };
+        of_rows + if self.grouped { GROUPED_TAG_BITS } else { 0 }
     }
 
     fn rank_bits(self) -> u32 {
@@ -156,7 +163,8 @@ struct Entry {
     generation: u8,
     /// 0 when ranks are not kept.
     rank: u8,
-    /// Distance to the end of its run, 4 KiB; 0 without one, or when runs are not kept.
+    /// Distance to the end of its run, as `format::run_code` tells it; 0 without one, or when runs
+    /// are not kept.
     run: u8,
 }
 
@@ -178,12 +186,13 @@ impl Entry {
             window: take(&mut word, form.window_bits) as u32,
             generation: take(&mut word, GENERATION_BITS) as u8,
             rank: take(&mut word, form.rank_bits()) as u8,
-            run: take(&mut word, RUN_BITS) as u8,
+            run: lengthen(take(&mut word, RUN_BITS) as u8, RUN_MANTISSA_BITS),
         }
     }
 
     fn pack(self, form: LogForm) -> u64 {
-        let rest = u64::from(self.rank) | u64::from(self.run) << form.rank_bits();
+        let run = shorten(self.run, RUN_MANTISSA_BITS);
+        let rest = u64::from(self.rank) | u64::from(run) << form.rank_bits();
         let rest = u64::from(self.generation) | rest << GENERATION_BITS;
         let rest = u64::from(self.window) | rest << form.window_bits;
         u64::from(self.tag) | rest << form.tag_bits()

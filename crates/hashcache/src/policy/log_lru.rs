@@ -22,6 +22,7 @@
 use std::ops::Range;
 
 use super::packed::{Packed, load, store};
+use super::short_run::{lengthen, shorten};
 use super::unsaved_positions::{LogAddress, UnsavedPositions};
 use super::{Candidates, Located, LogPolicy, LogPos, WAYS};
 use crate::key::KeyHash;
@@ -33,8 +34,9 @@ const SLOT_BITS: u32 = TAG_BITS + GENERATION_BITS + RANK_BITS;
 const POSITION_BITS: u32 = 32;
 const GENERATIONS: u64 = 1 << GENERATION_BITS;
 const RUN_BITS: u32 = 8;
-/// Of a run where it is saved: 3 of exponent, 2 of mantissa.
+/// Of a run where it is saved (`short_run`): 3 of exponent, 2 of mantissa.
 const SAVED_RUN_BITS: u32 = 5;
+const SAVED_RUN_MANTISSA_BITS: u32 = 2;
 
 /// Bits of an entry as it is saved, with its position.
 fn saved_bits(grouped: bool) -> u32 {
@@ -60,21 +62,12 @@ pub(crate) fn row_bits(grouped: bool, held: usize) -> u32 {
     SLOT_BITS * 8 + place_bits(grouped) * u32::try_from(held).unwrap_or(8)
 }
 
-/// The length of a run that `code` saves: exact up to 8, then four lengths to each power of two.
 fn saved_run(code: u8) -> u8 {
-    let (exponent, mantissa) = (code >> 2, code & 3);
-    if exponent == 0 {
-        return mantissa;
-    }
-    let length = u32::from(mantissa | 4) << (exponent - 1);
-    u8::try_from(length).unwrap_or(u8::MAX)
+    lengthen(code, SAVED_RUN_MANTISSA_BITS)
 }
 
-/// What saves a run: the shortest length that is not below it. A run that was saved once saves as
-/// itself, so that no checkpoint makes it longer.
 fn run_code(run: u8) -> u8 {
-    let mut codes = 0..1 << SAVED_RUN_BITS;
-    codes.find(|code| saved_run(*code) >= run).unwrap_or(0)
+    shorten(run, SAVED_RUN_MANTISSA_BITS)
 }
 
 /// One shard's rows.

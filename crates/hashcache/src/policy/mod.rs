@@ -35,6 +35,7 @@ mod ranks;
 mod set;
 mod set_mem;
 mod set_mem_lru;
+mod short_run;
 mod unsaved_positions;
 
 pub(crate) use basic::Basic;
@@ -105,8 +106,8 @@ impl Candidates {
         &self.at[..self.len]
     }
 
-    /// How far the run of the record in the window that begins at `at` reaches from the record, in
-    /// 4 KiB; 0 when that is not known.
+    /// How far the run of the record in the window that begins at `at` reaches from the record, as
+    /// `format::run_code` tells it; 0 when that is not known.
     pub(crate) fn run(&self, at: LogPos) -> u8 {
         let n = self.as_slice().iter().position(|other| *other == at);
         n.map_or(0, |n| self.runs[n])
@@ -247,8 +248,8 @@ pub(crate) trait LogPolicy: Send + Sync {
     /// called after all records of its window that count were recorded, under the same lock.
     fn leave_out(&mut self, key: KeyHash, at: LogPos, head: LogPos);
 
-    /// The run of the record at `at` reaches `run` times 4 KiB from there. No effect when the entry
-    /// is no longer there, or has no room for it.
+    /// The run of the record at `at` reaches as far as `run` tells (`format::run_code`). No effect
+    /// when the entry is no longer there, or has no room for it.
     fn set_run(&mut self, key: KeyHash, at: LogPos, run: u8, head: LogPos);
 
     /// Whether what lies at `at` was used late enough to be worth keeping when the log wraps.

@@ -6,8 +6,8 @@
 //! Invariant: a slot stands in it at most once.
 //! Cost: 12 bytes for a place of the table; eight places for seven positions.
 
-/// Where an object lies: its position modulo the log, and how far its run reaches from there, in 4
-/// KiB (0 without one, or when runs are not kept).
+/// Where an object lies: its position modulo the log, and how far its run reaches from there, as
+/// `format::run_code` tells it (0 without one, or when runs are not kept).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogAddress {
     pub(super) position: u32,

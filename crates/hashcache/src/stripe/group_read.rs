@@ -9,8 +9,9 @@
 //! Invariants: each member is verified by itself. It becomes hot only if its own header names the
 //! group of the wanted record, and if, under its shard's lock, its entry is the newest that could
 //! be its name, on a device that counts for it and has not failed. While a run is read, a lookup
-//! for another part of it waits for that read instead of making its own.
-//! Cost: one read of at most 1 MiB, a MAC and a copy a member; a read of its row for each head
+//! for another part of it waits for that read instead of making its own, and a lookup of what lies
+//! before it reads no further than to it.
+//! Cost: one read of at most 2 MiB, a MAC and a copy a member; a read of its row for each head
 //! whose position is on disk, at most [`ROWS_MAX`].
 
 use std::ops::Range;
@@ -22,7 +23,7 @@ use super::Stripe;
 use super::read::FoundRecord;
 use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Medium, Read};
-use crate::format::{IO_BLOCK, Kind, Prelude, RecordAddress};
+use crate::format::{IO_BLOCK, Kind, Prelude, RUN_BYTES_MAX, RecordAddress, run_bytes};
 use crate::memory::AlignedBuf;
 use crate::memory::Arrival;
 use crate::memory::RecordHandle;
@@ -115,9 +116,9 @@ impl Stripe {
         None
     }
 
-    /// The record in the window that begins at `at`, read with the rest of its run, `run` times
-    /// 4 KiB; `None` when it has none, or when memory is too short to read more than what was asked
-    /// for.
+    /// The record in the window that begins at `at`, read with the rest of its run, whose length
+    /// `run` tells; `None` when it has none, or when memory is too short to read more than what was
+    /// asked for.
     pub(super) fn read_with_run(
         self: &Arc<Self>,
         wanted: &LookupTarget,
@@ -129,15 +130,15 @@ impl Stripe {
         }
         let first = self.first_read(at, 0)?;
         let (_, left) = self.log.device_range(at);
-        let whole = (u64::from(run) * IO_BLOCK as u64).min(left);
-        let bytes = whole.min(self.run_bytes());
+        let whole = run_bytes(run).min(left);
+        let bytes = whole.min(self.most_at_once(RUN_BYTES_MAX as u64));
         if bytes < whole && bytes < FIRST_READ as u64 {
             return None;
         }
         // The run begins with the record, somewhere in its window.
         let bytes = (bytes + self.window_rest() as u64).min(left);
+        let (run_read, bytes) = self.begins(at, bytes)?;
         let reservation = self.medium.budget.reserve(bytes + 2 * IO_BLOCK as u64)?;
-        let run_read = self.begins(at, bytes)?;
         let bytes = self
             .medium
             .read_reserved(first.offset, bytes, reservation)?;
@@ -184,23 +185,33 @@ impl Stripe {
         read
     }
 
-    /// Notes that a run is being read; `None` when it is already.
-    fn begins(self: &Arc<Self>, first: LogPos, bytes: u64) -> Option<RunRead<'_>> {
-        let units = bytes / u64::from(self.medium.geometry.unit_bytes);
-        let run = first..LogPos(first.0 + units);
+    /// Notes that so many bytes of a run are being read, and says how many there are to the next
+    /// run that is being read; `None` when this one is already.
+    ///
+    /// A page asks for its objects in any order, and several at once. Without this, each one that
+    /// lies before those being read would cost another read of the same bytes.
+    fn begins(self: &Arc<Self>, first: LogPos, bytes: u64) -> Option<(RunRead<'_>, u64)> {
+        let unit = u64::from(self.medium.geometry.unit_bytes);
+        let whole = first..LogPos(first.0 + bytes / unit);
         let mut runs = self.runs_under_way.lock();
         if runs.iter().any(|it| it.run.start == first) {
             return None;
         }
+        let starts = runs.iter().map(|it| it.run.start);
+        let next = starts.filter(|start| whole.contains(start)).min();
+        let run = first..next.unwrap_or(whole.end);
+        // What lies before the next run may end in its first window.
+        let before_next = (run.end.0 - first.0) * unit + self.window_rest() as u64;
         runs.push(RunInFlight {
             run,
             waiting: Vec::new(),
         });
         drop(runs);
-        Some(RunRead {
+        let run_read = RunRead {
             stripe: self,
             first,
-        })
+        };
+        Some((run_read, bytes.min(before_next)))
     }
 
     /// The record that was found at the start of `bytes`, in memory of its own: it may be held for

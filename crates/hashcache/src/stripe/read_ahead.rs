@@ -35,9 +35,14 @@ struct Run {
 }
 
 impl Stripe {
-    /// Most content, bytes, that is to be read at once as things are.
-    pub(crate) fn run_bytes(&self) -> u64 {
-        RUN_BYTES.min(self.shared.available_bytes() / RUN_SHARE)
+    /// Most content of one object, bytes, that is to be read at once as things are.
+    pub(crate) fn spans_at_once(&self) -> u64 {
+        self.most_at_once(RUN_BYTES)
+    }
+
+    /// What may be read at once of `bytes` as things are.
+    pub(super) fn most_at_once(&self, bytes: u64) -> u64 {
+        bytes.min(self.shared.available_bytes() / RUN_SHARE)
     }
 
     /// Looks for `first`, and for as many of those `behind` it as can be read along: so many

@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::disk::FIRST_READ;
-use crate::format::{IO_BLOCK, Kind};
+use crate::format::{Kind, RUN_BYTES_MAX, run_code};
 use crate::object::Version;
 use crate::shard::Pending;
 
@@ -25,11 +25,9 @@ use crate::shard::Pending;
 const OPEN_FOR: Duration = Duration::from_secs(2);
 /// A page that never ends must not keep its first members from the disk.
 const HELD_MAX: Duration = Duration::from_secs(10);
-/// Longest run, bytes: 8 bits of 4 KiB.
-const RUN_BYTES_MAX: usize = u8::MAX as usize * IO_BLOCK;
-
-/// Longest object whose spans are in its group, bytes of content: half of the longest run, so that
-/// the run has room for others. A longer object is read in spans; adjacent spans are read together.
+/// Longest object whose spans are in its group, bytes of content: a quarter of the longest run, so
+/// that the run has room for others. A longer object is read in spans; adjacent spans are read
+/// together.
 const MEMBER_BYTES_MAX: u64 = 512 << 10;
 
 /// The group that `pending` is put beside; 0: none. Of an object of unknown length, the spans that
@@ -225,7 +223,8 @@ pub(crate) struct BatchRecord {
     pub(crate) bytes: usize,
 }
 
-/// For each record of a batch the distance from its start to the end of its run, 4 KiB. A run is of
+/// For each record of a batch the distance from its start to the end of its run, as
+/// [`run_code`] tells it. A run is of
 /// one group, and ends before an object that would make it longer than an entry can tell. 0 for a
 /// span, which is never looked up with its run, and for a head without company, unless it is too
 /// long for the first read of a record of unknown length.
@@ -244,7 +243,7 @@ pub(crate) fn runs(batch: &[BatchRecord]) -> Vec<u8> {
         if end - first > 1 || bytes > FIRST_READ {
             for n in first..end {
                 if batch[n].kind == Kind::Head {
-                    runs[n] = u8::try_from(bytes.div_ceil(IO_BLOCK)).unwrap_or(u8::MAX);
+                    runs[n] = run_code(bytes);
                 }
                 bytes -= batch[n].bytes;
             }
@@ -457,15 +456,19 @@ mod tests {
         let batch: Vec<BatchRecord> = object
             .into_iter()
             .cycle()
-            .take(10)
+            .take(20)
             .map(|(kind, bytes)| BatchRecord {
                 group: 7,
                 kind,
                 bytes,
             })
             .collect();
-        // Three objects of 266 KiB fit into 1,020 KiB.
-        assert_eq!(runs(&batch), [200, 0, 133, 0, 67, 0, 133, 0, 67, 0]);
+        // Seven objects of 266 KiB fit into 2,036 KiB.
+        let heads: Vec<u8> = runs(&batch).into_iter().step_by(2).collect();
+        let expected =
+            [7, 6, 5, 4, 3, 2, 1, 3, 2, 1].map(|objects| run_code(objects * (266 << 10)));
+        assert_eq!(heads, expected);
+        assert!(runs(&batch).iter().skip(1).step_by(2).all(|run| *run == 0));
     }
 
     #[test]
@@ -476,11 +479,15 @@ mod tests {
 
     #[test]
     fn a_run_longer_than_an_entry_can_tell_is_cut() {
-        let batch = heads(&[(7, 64 << 10); 40]);
+        let batch = heads(&[(7, 64 << 10); 80]);
         let runs = runs(&batch);
-        // 15 records of 64 KiB are 240 blocks; 16 would be 256.
-        assert_eq!([runs[0], runs[14], runs[15], runs[29]], [240, 16, 240, 16]);
-        assert_eq!([runs[30], runs[39]], [160, 16]);
+        // 31 records of 64 KiB are 1,984 KiB; 32 would be 2,048.
+        let whole = run_code(31 * (64 << 10));
+        assert_eq!(
+            [runs[0], runs[30], runs[31], runs[61]],
+            [whole, 16, whole, 16]
+        );
+        assert_eq!([runs[62], runs[79]], [run_code(18 * (64 << 10)), 16]);
     }
 
     #[test]

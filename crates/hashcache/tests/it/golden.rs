@@ -12,9 +12,9 @@ use hashcache::{Cache, Config, MarkedObject, OpenError, PolicyKind, Put, Updated
 
 use super::support::{Form, MIB, Recorder, copy, memory, open, quiet};
 
-/// The kept images: the form of the store, the file's name, what it says. The first five are from
-/// builds whose entries had positions of 32 bits: their index is made anew.
-const IMAGES: [(Form, &str, &str); 10] = [
+/// The kept images: the form of the store, the file's name, what it says. The index of those whose
+/// entries had another form ([`OLD_ENTRIES`]) is made anew.
+const IMAGES: [(Form, &str, &str); 11] = [
     (
         plain(PolicyKind::Log),
         "log",
@@ -64,6 +64,14 @@ const IMAGES: [(Form, &str, &str); 10] = [
     ),
     (
         Form {
+            grouped: true,
+            ..plain(PolicyKind::Log)
+        },
+        "log-short-runs-grouped",
+        include_str!("../golden/v2/log-short-runs-grouped.txt"),
+    ),
+    (
+        Form {
             readmission: true,
             ..plain(PolicyKind::Log)
         },
@@ -80,6 +88,16 @@ const IMAGES: [(Form, &str, &str); 10] = [
         "set-mem",
         include_str!("../golden/v2/set-mem.txt"),
     ),
+];
+
+/// Images of builds whose entries of `log` had positions of 32 bits, and grouped 8 bits of run.
+const OLD_ENTRIES: [&str; 6] = [
+    "log",
+    "log-grouped",
+    "log-lap-of-2-bits",
+    "log-lap-of-2-bits-grouped",
+    "log-lap-of-2-bits-readmission",
+    "log-windows-grouped",
 ];
 
 const fn plain(policy: PolicyKind) -> Form {
@@ -340,7 +358,7 @@ fn the_saved_rows_of_a_golden_image_count_if_they_have_the_form_of_this_build() 
         let found = first
             .iter()
             .filter(|it| Object::found(&cache, &it.name).as_ref() == Some(it));
-        let is_old = form.policy == PolicyKind::Log && !what.starts_with("log-windows");
+        let is_old = OLD_ENTRIES.contains(&what);
         assert_eq!(found.count() == first.len(), !is_old, "{what}");
     }
 }

@@ -520,7 +520,7 @@ fn runs_survive_a_kill_a_close_and_an_opening_without_groups() {
 }
 
 #[test]
-fn a_group_longer_than_a_run_comes_in_runs_of_a_mebibyte() {
+fn a_group_longer_than_a_run_comes_in_runs_of_two_mebibytes() {
     let device = Arc::new(Recorder::new(MemoryDevice::new(128 * MIB)));
     let cache = open(grouped(device.clone()));
     let long = |n: u64| Value::new(n, 60 * KIB);
@@ -542,8 +542,8 @@ fn a_group_longer_than_a_run_comes_in_runs_of_a_mebibyte() {
         assert_eq!(get(&cache, &name(n)), Some(long(n)));
     }
     let reads = device.take_reads();
-    assert!(reads.len() <= 5, "{reads:?}");
-    assert!(reads.iter().all(|read| read.length <= MIB + 8 * KIB));
+    assert!(reads.len() <= 3, "{reads:?}");
+    assert!(reads.iter().all(|read| read.length <= 2 * MIB));
 }
 
 /// Numbers below a bound, each as often as its rank says.

@@ -5,9 +5,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use hashcache::device::{Device, MemoryDevice};
-use hashcache::{Ban, Config, PolicyKind};
+use hashcache::{Ban, Config, PolicyKind, Put};
 
-use crate::support::{MIB, Value, copy, get, memory, open, quiet};
+use crate::support::{KIB, MIB, Recorder, Value, copy, get, memory, open, quiet};
 
 /// A device of which one read stalls, with what it has read already.
 struct Stalling {
@@ -25,6 +25,14 @@ enum Stage {
 }
 
 impl Stalling {
+    fn new(inner: MemoryDevice) -> Self {
+        Self {
+            inner,
+            stage: Mutex::new(Stage::Flows),
+            changed: Condvar::new(),
+        }
+    }
+
     fn set(&self, stage: Stage) {
         *self.stage.lock().unwrap() = stage;
         self.changed.notify_all();
@@ -74,11 +82,8 @@ fn a_read_that_outlasts_a_put_and_a_purge_does_not_return_what_was_purged() {
         let cache = open(quiet(device.clone(), policy));
         Value::new(1, 500).store(&cache, b"name").unwrap();
         cache.close();
-        let device = Arc::new(Stalling {
-            inner: MemoryDevice::from_bytes(copy(device.to_bytes()).to_bytes()),
-            stage: Mutex::new(Stage::Flows),
-            changed: Condvar::new(),
-        });
+        let inner = MemoryDevice::from_bytes(copy(device.to_bytes()).to_bytes());
+        let device = Arc::new(Stalling::new(inner));
         let cache = open(Config {
             hot_bytes_max: 0,
             ..quiet(device.clone(), policy)
@@ -98,4 +103,52 @@ fn a_read_that_outlasts_a_put_and_a_purge_does_not_return_what_was_purged() {
         });
         assert_eq!(get(&cache, b"name"), None);
     }
+}
+
+#[test]
+fn what_lies_before_a_run_that_is_being_read_is_read_up_to_there() {
+    let device = Arc::new(Recorder::new(Stalling::new(MemoryDevice::new(16 * MIB))));
+    let config = Config {
+        grouped: true,
+        // Equal tags in one row would cost reads of their own.
+        name_secret: Some(*b"no equal tags !!"),
+        memory_bytes: 64 * MIB as u64,
+        ..quiet(device.clone(), PolicyKind::Log)
+    };
+    let name = |n: u64| format!("object/{n}").into_bytes();
+    let value = |n: u64| Value::new(n, 20 * KIB);
+    let cache = open(config.clone());
+    for n in 0..10 {
+        let put = Put {
+            group: 5,
+            ..Put::metadata(value(n).metadata())
+        };
+        let content = value(n).content(&name(n));
+        cache.put(&name(n), put, &content).unwrap();
+    }
+    assert!(cache.flush().wait());
+    cache.close();
+    let cache = open(config);
+    device.take_reads();
+    std::thread::scope(|scope| {
+        device.inner.set(Stage::Armed);
+        let reader = scope.spawn(|| get(&cache, &name(6)));
+        device.inner.wait_for(Stage::Stalls);
+        assert_eq!(get(&cache, &name(2)), Some(value(2)));
+        device.inner.set(Stage::Flows);
+        assert_eq!(reader.join().unwrap(), Some(value(6)));
+    });
+    let reads = device.take_reads();
+    let [stalled, before] = reads[..] else {
+        panic!("{reads:?}");
+    };
+    let end = before.offset + before.length as u64;
+    assert!(
+        (stalled.offset..=stalled.offset + 8 * KIB as u64).contains(&end),
+        "{reads:?}"
+    );
+    for n in 3..10 {
+        assert_eq!(get(&cache, &name(n)), Some(value(n)));
+    }
+    assert_eq!(device.take_reads(), []);
 }
