@@ -104,7 +104,7 @@ pub fn figure_6(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
 pub fn figure_7(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
     let thresholds: &[u64] = lab.size().of(
         &[4, 128][..],
-        &[2, 8, 32, 128, 256],
+        &[2, 16, 128, 256],
         &[1, 2, 4, 8, 16, 32, 64, 128, 256],
     );
     let mut points = vec![];
