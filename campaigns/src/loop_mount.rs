@@ -50,8 +50,9 @@ impl LoopDevice {
         fs::write(&path, "mq-deadline").with_context(|| format!("cannot set {}", path.display()))
     }
 
-    /// Makes an ext4 file system on it, with more options of `mkfs.ext4`. All of it is made at
-    /// once: otherwise the kernel goes on making it while something is measured.
+    /// Makes an ext4 file system on it, with more options of `mkfs.ext4`, the `extended` ones for
+    /// its flag `-E`. All of it is made at once: otherwise the kernel goes on making it while
+    /// something is measured.
     pub fn make_ext4(&self, extended: &[&str], options: &[&str]) -> anyhow::Result<()> {
         let at_once = ["lazy_itable_init=0", "lazy_journal_init=0", "nodiscard"];
         let extended = [&at_once, extended].concat().join(",");

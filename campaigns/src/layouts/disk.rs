@@ -18,8 +18,8 @@ pub enum FileSystem {
     /// The same, but each change of a directory is on the disk before the call returns
     Ext4Dirsync,
     /// The nearest to UFS in 1999 that this kernel has: no journal, changes of directories at once,
-    /// directories without an index, tables of blocks, small groups; the layouts with a file for
-    /// each object have it do the rest (`layout::Settings::like_ufs`)
+    /// directories without an index, tables of blocks, small groups; layouts with a file for each
+    /// object wait for inodes, and have directories spread over the disk
     Ufs,
 }
 
@@ -78,7 +78,7 @@ impl Disk {
         let device = LoopDevice::attach(&modelled.disk())?;
         device.sort_requests()?;
         let blocks = ["-m", "0", "-b", "4096", "-i", "4096"];
-        // By a hash of its name a new directory gets its group.
+        // ext4 chooses the group of a new directory by a hash of its name.
         let hash_seed = format!("hash_seed={seed:08x}-0000-4000-8000-000000000000");
         device.make_ext4(&[&hash_seed], &[&blocks, file_system.features()].concat())?;
         let options = file_system.mount_options();

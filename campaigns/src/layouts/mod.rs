@@ -240,9 +240,13 @@ fn try_all(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
 
 impl Circumstances<'_> {
     fn table(&self, args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
-        self.tell_file_costs(args, campaign)?;
+        let layouts = args.layouts();
+        let is_whole = layouts.len() == Kind::ALL.len();
+        if is_whole {
+            self.tell_file_costs(args, campaign)?;
+        }
         let mut medians = vec![];
-        for kind in args.layouts() {
+        for kind in layouts {
             let mut outcomes = vec![];
             for run in 0..args.runs {
                 let seed = args.seed.wrapping_add(u64::from(run));
@@ -250,7 +254,7 @@ impl Circumstances<'_> {
             }
             medians.push((kind, self.tell(campaign, kind, &outcomes)));
         }
-        if medians.len() == Kind::ALL.len() {
+        if is_whole {
             self.hold_against_paper(campaign, &medians);
         }
         Ok(())

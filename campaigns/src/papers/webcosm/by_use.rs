@@ -110,7 +110,7 @@ pub fn figure_16(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
 fn by_use(lab: &mut Lab<'_>, layouts: &[(Kind, &str, &str)]) -> anyhow::Result<Vec<Curve>> {
     let uses: &[u64] = lab.size().of(
         &[70, 90],
-        &[60, 70, 82, 94],
+        &[60, 70, 76, 94],
         &[60, 65, 70, 76, 82, 88, 91, 95],
     );
     let mut curves = vec![];

@@ -14,8 +14,8 @@
 //!
 //! - A call that makes or deletes a file waits until the inode is on the disk: the new one before
 //!   anything is written to it, the empty one after the name is gone. Contents are written later.
-//! - A new directory comes into a group with few others. ext4 does that only with those whose
-//!   parent is marked as the top of a hierarchy; it puts the others near their parents.
+//! - A new directory gets a group of blocks with few other directories. ext4 chooses such a group
+//!   only if the parent is marked as the top of a hierarchy; else it takes one near the parent.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};

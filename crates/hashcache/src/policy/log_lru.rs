@@ -62,11 +62,13 @@ pub(crate) fn row_bits(grouped: bool, held: usize) -> u32 {
     SLOT_BITS * 8 + place_bits(grouped) * u32::try_from(held).unwrap_or(8)
 }
 
+/// The run that `code` saves.
 fn saved_run(code: u8) -> u8 {
     lengthen(code, SAVED_RUN_MANTISSA_BITS)
 }
 
-fn run_code(run: u8) -> u8 {
+/// What saves a run.
+fn saved_code(run: u8) -> u8 {
     shorten(run, SAVED_RUN_MANTISSA_BITS)
 }
 
@@ -131,7 +133,7 @@ impl Entry {
 
     fn pack_whole(self) -> u64 {
         let LogAddress { position, run } = self.address;
-        let address = u64::from(position) | u64::from(run_code(run)) << POSITION_BITS;
+        let address = u64::from(position) | u64::from(saved_code(run)) << POSITION_BITS;
         self.pack() | address << SLOT_BITS
     }
 

@@ -116,9 +116,9 @@ impl Stripe {
         None
     }
 
-    /// The record in the window that begins at `at`, read with the rest of its run, whose length
-    /// `run` tells; `None` when it has none, or when memory is too short to read more than what was
-    /// asked for.
+    /// The record in the window that begins at `at`, read with the rest of its run; `run` tells how
+    /// long that is (`run_code`). `None` when the record has no run, when another lookup is reading
+    /// it, or when there is no memory for more than the record.
     pub(super) fn read_with_run(
         self: &Arc<Self>,
         wanted: &LookupTarget,

@@ -165,7 +165,7 @@ fn while_all_positions_are_in_memory_so_are_their_runs() {
     disk.save();
     disk.log.narrow();
     for (n, run) in (0..8).zip(20..) {
-        let saved = saved_run(run_code(run));
+        let saved = saved_run(saved_code(run));
         let expected = if n < 4 { saved } else { run };
         assert_eq!(disk.run(n, n * 10, 80), expected);
     }
@@ -281,7 +281,7 @@ fn an_older_version_never_outlives_a_newer_one() {
                 let exact = run_of(at.0);
                 // None where a use came late; from a checkpoint it may be rounded.
                 assert!(
-                    run == 0 || run == exact || run == saved_run(run_code(exact)),
+                    run == 0 || run == exact || run == saved_run(saved_code(exact)),
                     "{run} for {exact}"
                 );
             }
