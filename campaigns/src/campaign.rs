@@ -6,8 +6,8 @@
 //! Invariant: every file that a campaign writes is in [`Campaign::folder`] or in the folder of one
 //! of its proxies; both are removed at the end, the first one unless `--keep` is given.
 
-use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::Context as _;
 use tempfile::TempDir;
@@ -16,7 +16,7 @@ use crate::proxy_process::{self, ProxyCommand, ProxyProcess};
 use crate::report::Report;
 
 /// Options of every campaign.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub struct Options {
     /// Run this binary instead of building one
     #[arg(long, value_name = "FILE", global = true)]
@@ -48,7 +48,7 @@ impl Options {
 pub struct Campaign {
     pub report: Report,
     named: Option<PathBuf>,
-    binary: OnceCell<PathBuf>,
+    binary: OnceLock<PathBuf>,
     directory: PathBuf,
     folder: TempDir,
 }
@@ -60,7 +60,7 @@ impl Campaign {
         Ok(Self {
             report: Report::new(name, options.json),
             named: options.binary.clone(),
-            binary: OnceCell::new(),
+            binary: OnceLock::new(),
             folder: options.folder(&directory)?,
             directory,
         })

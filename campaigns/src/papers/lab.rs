@@ -2,7 +2,8 @@
 //!
 //! A figure asks for the JSON of a command by its text, which is what a reader would type. So each
 //! number on the page is one that the named command prints, and a page can be made again from what
-//! was kept. Two figures that ask for the same command share one run.
+//! was kept. Two figures that ask for the same command share one run, also if they are measured at
+//! the same time.
 //!
 //! Invariant: nothing is drawn that no command has printed.
 
@@ -12,6 +13,8 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use indicatif::ProgressBar;
@@ -42,13 +45,25 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-/// Where figures get their numbers from.
-pub struct Lab<'a> {
+/// What all figures share: the campaign with its binary, and the results.
+pub struct Bench<'a> {
     campaign: &'a Campaign,
     bar: &'a ProgressBar,
+    measured: Mutex<Measured>,
+    /// Told when a command is over.
+    command_over: Condvar,
+}
+
+struct Measured {
     results: Results,
-    /// What this run has measured; the rest of the results is older.
-    measured: BTreeSet<String>,
+    /// Commands that this run has measured; the rest of the results is older.
+    fresh: BTreeSet<String>,
+    running: BTreeSet<String>,
+}
+
+/// Where a figure gets its numbers from.
+pub struct Lab<'a> {
+    bench: &'a Bench<'a>,
     /// What was kept before of the commands that the figure has measured so far.
     replaced: Vec<(String, Option<Value>)>,
     /// Commands of the figure that is being drawn, in their order.
@@ -84,13 +99,24 @@ impl Results {
     }
 }
 
-impl<'a> Lab<'a> {
+impl<'a> Bench<'a> {
     pub fn new(campaign: &'a Campaign, bar: &'a ProgressBar, results: Results) -> Self {
         Self {
             campaign,
             bar,
-            results,
-            measured: BTreeSet::new(),
+            measured: Mutex::new(Measured {
+                results,
+                fresh: BTreeSet::new(),
+                running: BTreeSet::new(),
+            }),
+            command_over: Condvar::new(),
+        }
+    }
+
+    /// For the figures that one thread measures.
+    pub fn lab(&'a self) -> Lab<'a> {
+        Lab {
+            bench: self,
             replaced: vec![],
             asked: vec![],
             size: Size::Quick,
@@ -98,6 +124,48 @@ impl<'a> Lab<'a> {
         }
     }
 
+    /// Tells that a figure was measured or could not be.
+    pub fn over(&self, figure: &str, took: Duration) {
+        // A terminal has the bar.
+        if self.bar.is_hidden() {
+            eprintln!("papers: {figure}, {} s", took.as_secs());
+        }
+        self.bar.inc(1);
+    }
+
+    /// Writes what was measured until now, and what was kept before.
+    pub fn with_results<T>(&self, write: impl FnOnce(&Results) -> T) -> T {
+        write(&self.lock().results)
+    }
+
+    /// The results, without what none of `used` needs.
+    pub fn finish(self, used: &BTreeSet<String>) -> Results {
+        let measured = self.measured.into_inner();
+        let mut results = measured.unwrap_or_else(PoisonError::into_inner).results;
+        results.outputs.retain(|command, _| used.contains(command));
+        results
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Measured> {
+        // Each change is one call, so the maps are whole whoever panicked.
+        self.measured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A command that is running: when this is dropped, others may run it.
+struct Running<'a> {
+    bench: &'a Bench<'a>,
+    command: &'a str,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.bench.lock().running.remove(self.command);
+        self.bench.command_over.notify_all();
+    }
+}
+
+impl Lab<'_> {
     /// The figure that asks from now on is measured anew, in this size.
     pub fn measure(&mut self, size: Size) {
         (self.size, self.may_measure) = (size, true);
@@ -107,18 +175,19 @@ impl<'a> Lab<'a> {
 
     /// The figure could not be measured: what was kept of it before stays.
     pub fn failed(&mut self) {
+        let mut measured = self.bench.lock();
         for (command, output) in self.replaced.drain(..).rev() {
-            self.measured.remove(&command);
+            measured.fresh.remove(&command);
             match output {
-                Some(output) => self.results.outputs.insert(command, output),
-                None => self.results.outputs.remove(&command),
+                Some(output) => measured.results.outputs.insert(command, output),
+                None => measured.results.outputs.remove(&command),
             };
         }
     }
 
     /// The figure that asks from now on is drawn from what was kept, in the size that it had.
     pub fn redraw(&mut self, figure: &str) -> Option<()> {
-        self.size = *self.results.figures.get(figure)?;
+        self.size = *self.bench.lock().results.figures.get(figure)?;
         self.may_measure = false;
         self.asked.clear();
         Some(())
@@ -135,20 +204,8 @@ impl<'a> Lab<'a> {
 
     /// Notes that a figure was drawn in the current size.
     pub fn drawn(&mut self, figure: &str) {
-        self.results.figures.insert(figure.to_owned(), self.size);
-    }
-
-    /// What was measured until now, and what was kept before.
-    pub fn results(&self) -> &Results {
-        &self.results
-    }
-
-    /// The results, without what none of `used` needs.
-    pub fn finish(mut self, used: &BTreeSet<String>) -> Results {
-        self.results
-            .outputs
-            .retain(|command, _| used.contains(command));
-        self.results
+        let figures = &mut self.bench.lock().results.figures;
+        figures.insert(figure.to_owned(), self.size);
     }
 
     /// A part of `figure` is arithmetic of this campaign.
@@ -166,8 +223,7 @@ impl<'a> Lab<'a> {
         let flag = self.size.of("--short", "--quick", "");
         let command = format!("cargo campaign papers --only {figure} {flag}");
         let command = command.trim_end().to_owned();
-        let campaign = self.campaign;
-        self.output_of(command, |_, _| measure(campaign))
+        self.output_of(command, |lab, _| measure(lab.bench.campaign))
     }
 
     /// The JSON that a command prints: `hashcache …` or `cargo campaign …`, or several of them
@@ -189,17 +245,33 @@ impl<'a> Lab<'a> {
         if !self.asked.contains(&command) {
             self.asked.push(command.clone());
         }
-        let is_fresh = !self.may_measure || self.measured.contains(&command);
-        if let Some(output) = self.results.outputs.get(&command).filter(|_| is_fresh) {
+        let bench = self.bench;
+        let mut measured = bench.lock();
+        // Another figure may need the same command.
+        while measured.running.contains(&command) {
+            let woken = bench.command_over.wait(measured);
+            measured = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        let is_fresh = !self.may_measure || measured.fresh.contains(&command);
+        if let Some(output) = measured.results.outputs.get(&command).filter(|_| is_fresh) {
             return Ok(output.clone());
         }
         ensure!(self.may_measure, "`{command}` has not been run yet");
-        self.bar.set_message(command.clone());
+        measured.running.insert(command.clone());
+        drop(measured);
+        let running = Running {
+            bench,
+            command: &command,
+        };
+        bench.bar.set_message(command.clone());
         let output = measure(self, &command)?;
-        let outputs = &mut self.results.outputs;
+        let mut measured = bench.lock();
+        let outputs = &mut measured.results.outputs;
         let before = outputs.insert(command.clone(), output.clone());
         self.replaced.push((command.clone(), before));
-        self.measured.insert(command);
+        measured.fresh.insert(command.clone());
+        drop(measured);
+        drop(running);
         Ok(output)
     }
 
@@ -242,7 +314,7 @@ impl<'a> Lab<'a> {
         let (mut program, rest) = if let Some(rest) = command.strip_prefix(CAMPAIGN) {
             (Command::new(std::env::current_exe()?), rest)
         } else if let Some(rest) = command.strip_prefix("hashcache ") {
-            (Command::new(self.campaign.binary()?), rest)
+            (Command::new(self.bench.campaign.binary()?), rest)
         } else {
             bail!("`{command}` is not one of ours");
         };
@@ -287,9 +359,13 @@ const CAMPAIGN: &str = "cargo campaign ";
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use serde_json::json;
 
     use super::*;
+    use crate::campaign::Options;
 
     #[test]
     fn results_are_read_as_they_were_written() {
@@ -304,6 +380,42 @@ mod tests {
         assert_eq!(again.figures, results.figures);
         assert_eq!(again.outputs, results.outputs);
         assert!(Results::default().text().is_ok_and(|text| !text.is_empty()));
+    }
+
+    #[test]
+    fn a_command_that_two_figures_need_at_once_runs_until_it_has_succeeded_once() {
+        let campaign = Campaign::begin("papers", &Options::default()).unwrap();
+        let bar = ProgressBar::hidden();
+        let bench = Bench::new(&campaign, &bar, Results::default());
+        let (runs, both) = (AtomicUsize::new(0), Barrier::new(2));
+        let figure = || {
+            let mut lab = bench.lab();
+            lab.measure(Size::Short);
+            both.wait();
+            let outcome = lab.own("figure", |_| {
+                let run = runs.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(50));
+                ensure!(run > 0, "the first run fails");
+                Ok(json!(7))
+            });
+            outcome.is_ok_and(|it| it == 7)
+        };
+        std::thread::scope(|scope| {
+            let figures = [scope.spawn(figure), scope.spawn(figure)];
+            let succeeded = figures.map(|it| it.join().unwrap());
+            assert_eq!(succeeded.iter().filter(|it| **it).count(), 1);
+        });
+        assert_eq!(runs.load(Ordering::Relaxed), 2);
+        assert!(figure_again(&bench));
+        assert_eq!(runs.load(Ordering::Relaxed), 2);
+    }
+
+    /// Whether what was measured just now is taken.
+    fn figure_again(bench: &Bench<'_>) -> bool {
+        let mut lab = bench.lab();
+        lab.measure(Size::Short);
+        let output = lab.own("figure", |_| bail!("it is measured already"));
+        output.is_ok_and(|it| it == 7)
     }
 
     #[test]

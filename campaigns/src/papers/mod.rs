@@ -6,6 +6,9 @@
 //! - `lab`: runs the commands that figures ask for and keeps what they print, in
 //!   docs/papers/results.json.
 //!
+//! Several figures are measured at once. Nearly all is counted in modelled time, which does not
+//! depend on what else the machine does.
+//!
 //! Invariant: each number on the page is one that a named command prints, or is calculated from
 //! such numbers, and a figure that was not drawn is on the page with the reason.
 
@@ -21,22 +24,26 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io::IsTerminal as _;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::campaign::Campaign;
 use crate::root;
 use figure::Figure;
-use lab::{Lab, Results, Unavailable};
+use lab::{Bench, Results, Unavailable};
 use page::{Entry, State};
 
 /// Arguments of `papers`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Measure with small sizes: a quarter of an hour in all
+    /// Measure with small sizes: ten minutes on two cores
     #[arg(long)]
     quick: bool,
     /// Only a few figures with tiny sizes, to see that they are drawn; writes nothing to docs/
@@ -48,6 +55,9 @@ pub struct Args {
     /// Measure nothing: make pictures and pages again from the results that were kept
     #[arg(long, conflicts_with_all = ["quick", "only"])]
     redraw: bool,
+    /// Figures that are measured at once [default: as many as there are cores]
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZero<usize>>,
     /// Directory for pictures, pages and results [default: docs/papers]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
@@ -127,30 +137,15 @@ fn draw_all<'a>(
         };
         is_wanted && !args.redraw
     };
-    let bar = progress_bar(all.iter().filter(|figure| is_measured(figure)).count());
-    let mut lab = Lab::new(campaign, &bar, Results::read(&results_file)?);
+    let to_measure: Vec<&Figure> = all.iter().filter(|figure| is_measured(figure)).collect();
+    let bar = progress_bar(to_measure.len());
+    let bench = Bench::new(campaign, &bar, Results::read(&results_file)?);
+    let cores = std::thread::available_parallelism();
+    let jobs = args.jobs.or(cores.ok()).map_or(1, NonZero::get);
+    let mut outcomes = measure_all(&bench, &to_measure, size, jobs, &results_file)?;
+    let mut lab = bench.lab();
     let mut entries = vec![];
     let mut used = BTreeSet::new();
-    let mut outcomes = vec![];
-    for figure in all.iter().filter(|figure| is_measured(figure)) {
-        // A terminal has the bar.
-        if bar.is_hidden() {
-            eprintln!("papers: measuring {}", figure.id);
-        }
-        lab.measure(size);
-        match (figure.draw)(&mut lab) {
-            Ok(_) => {
-                lab.drawn(figure.id);
-                // A run of hours that is interrupted loses one figure.
-                write_results(&results_file, lab.results())?;
-            }
-            Err(error) => {
-                lab.failed();
-                outcomes.push((figure, error.is::<Unavailable>(), format!("{error:#}")));
-            }
-        }
-        bar.inc(1);
-    }
     // Figures share commands, so none is drawn before all are measured. A figure that could not be
     // measured now is drawn from what is kept of it.
     for figure in all {
@@ -158,7 +153,7 @@ fn draw_all<'a>(
         if drawn.is_some() {
             used.extend(lab.asked().iter().cloned());
         }
-        let failed = outcomes.iter().find(|(it, ..)| it.id == figure.id);
+        let failed = outcomes.iter().find(|it| it.figure.id == figure.id);
         let state = match drawn {
             Some(Ok(drawn)) => State::Drawn {
                 drawn,
@@ -168,27 +163,89 @@ fn draw_all<'a>(
             Some(Err(error)) => {
                 let reason = format!("{error:#}");
                 if failed.is_none() {
-                    outcomes.push((figure, false, reason.clone()));
+                    outcomes.push(NotMeasured {
+                        figure,
+                        is_unavailable: false,
+                        reason: reason.clone(),
+                    });
                 }
                 State::NotDrawn(reason)
             }
             None => {
-                let reason = failed.map(|(.., reason)| reason.clone());
+                let reason = failed.map(|it| it.reason.clone());
                 State::NotDrawn(reason.unwrap_or_else(|| NOT_MEASURED.to_owned()))
             }
         };
         entries.push(Entry { figure, state });
     }
     bar.finish_and_clear();
-    write_results(&results_file, &lab.finish(&used))?;
-    for (figure, is_unavailable, reason) in outcomes {
-        if is_unavailable {
-            campaign.report.skip(figure.id, reason);
+    write_results(&results_file, &bench.finish(&used))?;
+    for it in outcomes {
+        if it.is_unavailable {
+            campaign.report.skip(it.figure.id, it.reason);
         } else {
-            campaign.report.check(figure.id, false, reason);
+            campaign.report.check(it.figure.id, false, it.reason);
         }
     }
     Ok(entries)
+}
+
+/// A figure that could not be measured, or drawn.
+struct NotMeasured<'a> {
+    figure: &'a Figure,
+    /// This machine cannot measure it.
+    is_unavailable: bool,
+    reason: String,
+}
+
+/// Measures `figures`, `jobs` of them at once; returns those that could not be.
+fn measure_all<'a>(
+    bench: &Bench<'_>,
+    figures: &[&'a Figure],
+    size: Size,
+    jobs: usize,
+    results_file: &Path,
+) -> anyhow::Result<Vec<NotMeasured<'a>>> {
+    let next = AtomicUsize::new(0);
+    // A figure may run a proxy of its own, on the campaign's runtime.
+    let runtime = Handle::current();
+    let work = || -> anyhow::Result<Vec<NotMeasured<'a>>> {
+        let _runtime = runtime.enter();
+        let mut lab = bench.lab();
+        let mut failures = vec![];
+        while let Some(figure) = figures.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let begun = Instant::now();
+            lab.measure(size);
+            match (figure.draw)(&mut lab) {
+                Ok(_) => {
+                    lab.drawn(figure.id);
+                    // A run of hours that is interrupted loses one figure.
+                    bench.with_results(|results| write_results(results_file, results))?;
+                }
+                Err(error) => {
+                    lab.failed();
+                    failures.push(NotMeasured {
+                        figure,
+                        is_unavailable: error.is::<Unavailable>(),
+                        reason: format!("{error:#}"),
+                    });
+                }
+            }
+            bench.over(figure.id, begun.elapsed());
+        }
+        Ok(failures)
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        let mut failures = vec![];
+        for worker in workers {
+            let outcome = worker
+                .join()
+                .map_err(|_| anyhow!("a measurement panicked"))?;
+            failures.extend(outcome?);
+        }
+        Ok(failures)
+    })
 }
 
 /// Replaces the file as a whole: it may have the work of hours.
