@@ -10,7 +10,8 @@
 //! group of the wanted record, and if, under its shard's lock, its entry is the newest that could
 //! be its name, on a device that counts for it and has not failed. While a run is read, a lookup
 //! for another part of it waits for that read instead of making its own, and a lookup of what lies
-//! before it reads no further than to it.
+//! before it reads no further than to it. What earlier reads have loaded and is hot is not read
+//! again, if it lies at the end of the run (`recent_runs`).
 //! Cost: one read of at most 2 MiB, a MAC and a copy a member; a read of its row for each head
 //! whose position is on disk, at most [`ROWS_MAX`].
 
@@ -21,13 +22,15 @@ use bytes::Bytes;
 
 use super::Stripe;
 use super::read::FoundRecord;
+use super::recent_runs::{RecentRun, RecentRuns};
 use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Medium, Read};
 use crate::format::{IO_BLOCK, Kind, Prelude, RUN_BYTES_MAX, RecordAddress, run_bytes};
+use crate::key::KeyHash;
 use crate::memory::AlignedBuf;
 use crate::memory::Arrival;
 use crate::memory::RecordHandle;
-use crate::policy::Located;
+use crate::policy::{Candidates, Located};
 use crate::record::Record;
 use crate::shard::{LookupTarget, ReadRequest};
 
@@ -36,18 +39,24 @@ use crate::shard::{LookupTarget, ReadRequest};
 /// them.
 const ROWS_MAX: usize = 16;
 
-/// Runs that are being read, and the lookups that wait for them.
+/// Runs that are being read with the lookups that wait for them, and those that were read last.
 #[derive(Default)]
-pub(crate) struct RunsInFlight(Mutex<Vec<RunInFlight>>);
+pub(crate) struct GroupReads(Mutex<Runs>);
+
+#[derive(Default)]
+struct Runs {
+    in_flight: Vec<RunInFlight>,
+    recent: RecentRuns,
+}
 
 struct RunInFlight {
     run: Range<LogPos>,
     waiting: Vec<ReadRequest>,
 }
 
-impl RunsInFlight {
-    fn lock(&self) -> MutexGuard<'_, Vec<RunInFlight>> {
-        // The list is whole at any time, and lookups that wait must be released.
+impl GroupReads {
+    fn lock(&self) -> MutexGuard<'_, Runs> {
+        // The lists are whole at any time, and lookups that wait must be released.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -55,16 +64,22 @@ impl RunsInFlight {
 /// Entry of a run that is being read. When it is dropped, the lookups that waited look again.
 struct RunRead<'a> {
     stripe: &'a Arc<Stripe>,
-    first: LogPos,
+    range: Range<LogPos>,
+    /// What it has loaded.
+    loaded: Option<RecentRun>,
 }
 
 impl Drop for RunRead<'_> {
     fn drop(&mut self) {
-        let mut runs = self.stripe.runs_under_way.lock();
-        let found = runs.iter().position(|it| it.run.start == self.first);
-        let waiting = found.map(|n| runs.swap_remove(n).waiting);
+        let mut runs = self.stripe.group_reads.lock();
+        let mut in_flight = runs.in_flight.iter();
+        let found = in_flight.position(|it| it.run.start == self.range.start);
+        let ended = found.map(|n| runs.in_flight.swap_remove(n));
+        if let Some(loaded) = self.loaded.take() {
+            runs.recent.push(loaded);
+        }
         drop(runs);
-        for request in waiting.into_iter().flatten() {
+        for request in ended.into_iter().flat_map(|it| it.waiting) {
             let stripe = Arc::clone(self.stripe);
             self.stripe.pool.run(move || stripe.answer(request, None));
         }
@@ -81,13 +96,13 @@ impl Stripe {
         let Some(at) = request.located.newest_in_log() else {
             return Some(request);
         };
-        let mut runs = self.runs_under_way.lock();
+        let mut runs = self.group_reads.lock();
         // Lookups of other records in the first window of a run join it too. The lookup that reads
         // the run has passed here before.
-        let found = runs.iter_mut().find(|it| it.run.contains(&at));
+        let found = runs.in_flight.iter_mut().find(|it| it.run.contains(&at));
         match found {
-            Some(under_way) => {
-                under_way.waiting.push(ReadRequest {
+            Some(in_flight) => {
+                in_flight.waiting.push(ReadRequest {
                     has_waited: true,
                     ..request
                 });
@@ -137,11 +152,12 @@ impl Stripe {
         }
         // The run begins with the record, somewhere in its window.
         let bytes = (bytes + self.window_rest() as u64).min(left);
-        let (run_read, bytes) = self.begins(at, bytes)?;
+        let (mut run_read, bytes) = self.begins(at, bytes)?;
         let reservation = self.medium.budget.reserve(bytes + 2 * IO_BLOCK as u64)?;
         let bytes = self
             .medium
             .read_reserved(first.offset, bytes, reservation)?;
+        let bytes_read = bytes.len() as u64;
         let counters = &self.medium.counters;
         let cause = match self.shared.hot.dropped_before_use(wanted.key) {
             true => &counters.repeated_group_reads,
@@ -160,7 +176,11 @@ impl Stripe {
             && record.fields.group != 0
             && wanted.is(record)
         {
-            self.keep_siblings(record, (at, place), &bytes);
+            run_read.loaded = Some(RecentRun {
+                range: run_read.range.clone(),
+                is_whole: bytes_read >= whole,
+                objects: self.keep_siblings(record, (at, place), &bytes),
+            });
         }
         drop(run_read);
         Some(read)
@@ -185,33 +205,57 @@ impl Stripe {
         read
     }
 
-    /// Notes that so many bytes of a run are being read, and says how many there are to the next
-    /// run that is being read; `None` when this one is already.
+    /// Whether another one of `candidates` lies in a run that is being read or was read last. Then
+    /// the entry that leads to `at` probably has an equal tag by chance, and the run there is that
+    /// of another page.
+    pub(super) fn is_rather_elsewhere(&self, candidates: &Candidates, at: LogPos) -> bool {
+        let candidates = candidates.as_slice();
+        if candidates.len() < 2 || !self.index.id.policy.grouped {
+            return false;
+        }
+        let runs = self.group_reads.lock();
+        let is_in_run = |at: &LogPos| {
+            let in_flight = runs.in_flight.iter().any(|it| it.run.contains(at));
+            in_flight || runs.recent.has(*at)
+        };
+        let mut others = candidates.iter().filter(|other| **other != at);
+        others.any(is_in_run)
+    }
+
+    /// Notes that a run of so many bytes is being read, and says how many of them are to be read:
+    /// to the next run that is being read, or to where all the rest is hot. `None` when the record
+    /// is being read already.
     ///
     /// A page asks for its objects in any order, and several at once. Without this, each one that
-    /// lies before those being read would cost another read of the same bytes.
+    /// lies before others that are or were read would cost another read of the same bytes.
     fn begins(self: &Arc<Self>, first: LogPos, bytes: u64) -> Option<(RunRead<'_>, u64)> {
         let unit = u64::from(self.medium.geometry.unit_bytes);
         let whole = first..LogPos(first.0 + bytes / unit);
-        let mut runs = self.runs_under_way.lock();
-        if runs.iter().any(|it| it.run.start == first) {
+        let mut runs = self.group_reads.lock();
+        // This lookup has waited for that read, and it did not bring the record, or has looked for
+        // it in another window first. The rest of the run comes with the other read.
+        if runs.in_flight.iter().any(|it| it.run.contains(&first)) {
             return None;
         }
-        let starts = runs.iter().map(|it| it.run.start);
-        let next = starts.filter(|start| whole.contains(start)).min();
-        let run = first..next.unwrap_or(whole.end);
-        // What lies before the next run may end in its first window.
-        let before_next = (run.end.0 - first.0) * unit + self.window_rest() as u64;
-        runs.push(RunInFlight {
-            run,
+        let second_window = LogPos(first.0 + self.index.shape.windows.units);
+        let is_hot = |key| self.shared.hot.contains(key);
+        let needed = first..runs.recent.end_of(&whole, second_window, is_hot);
+        let starts = runs.in_flight.iter().map(|it| it.run.start);
+        let next = starts.filter(|start| needed.contains(start)).min();
+        let range = first..next.unwrap_or(needed.end);
+        // What lies before that place may end in the window that begins there.
+        let bytes_needed = (range.end.0 - first.0) * unit + self.window_rest() as u64;
+        runs.in_flight.push(RunInFlight {
+            run: range.clone(),
             waiting: Vec::new(),
         });
         drop(runs);
         let run_read = RunRead {
             stripe: self,
-            first,
+            range,
+            loaded: None,
         };
-        Some((run_read, bytes.min(before_next)))
+        Some((run_read, bytes.min(bytes_needed)))
     }
 
     /// The record that was found at the start of `bytes`, in memory of its own: it may be held for
@@ -224,8 +268,14 @@ impl Stripe {
         Some(self.record(found.at, found.prelude, &Bytes::from_owner(own)))
     }
 
-    /// Makes hot what lies behind `first`, for as long as it is of its group.
-    fn keep_siblings(&self, first: &Record, (at, place): (LogPos, RecordAddress), bytes: &Bytes) {
+    /// Makes hot what lies behind `first`, for as long as it is of its group. Returns the objects
+    /// that can be hot, with `first`.
+    fn keep_siblings(
+        &self,
+        first: &Record,
+        (at, place): (LogPos, RecordAddress),
+        bytes: &Bytes,
+    ) -> Vec<(LogPos, KeyHash)> {
         let alignment = self.log.alignment();
         let prelude = |from: usize| {
             let units = alignment.units(from);
@@ -237,21 +287,24 @@ impl Stripe {
             Some((LogPos(at.0 + units), prelude))
         };
         let step = |prelude: &Prelude| alignment.record(prelude.record_bytes());
+        let mut objects = vec![];
         let Some((_, own)) = prelude(0) else {
-            return;
+            return objects;
         };
         let (mut from, mut rows) = (step(&own), ROWS_MAX);
         let is_short = |total: Option<u64>| total.is_some_and(|it| it <= self.hot_object_max());
         // The version of the last head, if that is the newest of its name and its object is short:
         // then the spans behind it are copied.
         let mut short = is_short(first.fields.total).then_some(first.fields.version);
+        objects.extend(short.map(|_| (at, first.fields.key)));
         while let Some((at, prelude)) = prelude(from) {
             let fields = &prelude.fields;
             if fields.group != first.fields.group {
-                return;
+                break;
             }
             let next = from + step(&prelude);
-            let (is_head, version) = (fields.kind == Kind::Head, fields.version);
+            let (key, version) = (fields.key, fields.version);
+            let is_head = fields.kind == Kind::Head;
             let has_short_object = is_short(fields.total);
             let sibling = || match self.record(at, prelude, &bytes.slice(from..)) {
                 Read::Record(record) => Some(record),
@@ -260,6 +313,7 @@ impl Stripe {
             if is_head {
                 let is_newest = sibling().is_some_and(|it| self.keep_sibling(&it, at, &mut rows));
                 short = (is_newest && has_short_object).then_some(version);
+                objects.extend(short.map(|_| (at, key)));
             } else if short == Some(version)
                 && let Some(span) = sibling()
             {
@@ -269,6 +323,7 @@ impl Stripe {
             }
             from = next;
         }
+        objects
     }
 
     /// Whether `record`, which lies `at`, may be the newest of its name, as far as memory knows, or

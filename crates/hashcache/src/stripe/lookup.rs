@@ -461,7 +461,10 @@ impl Stripe {
             if n > 0 && !self.still_points_to(wanted.key, *at) {
                 continue;
             }
-            let run = candidates.run(*at);
+            let run = match self.is_rather_elsewhere(candidates, *at) {
+                true => 0,
+                false => candidates.run(*at),
+            };
             let read = first.take();
             let read = read.or_else(|| self.read_with_run(wanted, *at, run));
             match read.unwrap_or_else(|| self.read_alone(wanted, *at, run)) {

@@ -14,6 +14,7 @@ mod lookup;
 mod peek;
 mod read;
 mod read_ahead;
+mod recent_runs;
 mod ring_read;
 mod scan;
 mod walk;
@@ -21,7 +22,7 @@ mod walk;
 use std::ops::Range;
 use std::sync::Arc;
 
-use group_read::RunsInFlight;
+use group_read::GroupReads;
 pub(crate) use lookup::{Deferred, Hint, Recalled, StripeLookup};
 pub(crate) use scan::StripeScan;
 pub(crate) use walk::{StripeWalk, WalkPlace};
@@ -59,7 +60,7 @@ pub(crate) struct Stripe {
     pub(crate) ring: Option<Ring>,
     /// Those of the shards, which can be reached without a shard's lock.
     puts: Box<[Arc<PutsInProgress>]>,
-    runs_under_way: RunsInFlight,
+    group_reads: GroupReads,
 }
 
 /// Whether a put was accepted.
@@ -100,7 +101,7 @@ impl Stripe {
             queue: parts.queue,
             pool: parts.pool,
             ring: parts.ring,
-            runs_under_way: RunsInFlight::default(),
+            group_reads: GroupReads::default(),
         }
     }
 

@@ -62,9 +62,13 @@ impl Device for Hooked {
 }
 
 fn open(device: &Arc<Hooked>) -> Cache {
+    open_as(device, |_| ())
+}
+
+fn open_as(device: &Arc<Hooked>, change: impl FnOnce(&mut Config)) -> Cache {
     let device: Arc<dyn Device> = Arc::clone(device) as _;
     let hour = Duration::from_secs(3600);
-    Cache::open(Config {
+    let mut config = Config {
         segment_bytes: Some(1 << 20),
         hot_bytes_max: 0,
         memory_bytes: 16 << 20,
@@ -72,18 +76,23 @@ fn open(device: &Arc<Hooked>) -> Cache {
         sync_interval: hour,
         open_patience: hour,
         ..Config::on_device(device)
-    })
-    .unwrap()
+    };
+    change(&mut config);
+    Cache::open(config).unwrap()
 }
 
-/// Names of one shard with the same tag and the same rows.
 fn alike(cache: &Cache) -> [[u8; 8]; 2] {
+    alike_by(cache, 9)
+}
+
+/// Names of one shard with the same tag of so many bits and the same rows.
+fn alike_by(cache: &Cache, tag_bits: u32) -> [[u8; 8]; 2] {
     let stripe = cache.first_stripe();
     let rows = stripe.index.shape.shard_rows;
     let place = |n: u64| {
         let key = stripe.medium.secret.name(&n.to_le_bytes());
         let rows = BTreeSet::from([key.first_row(rows), key.second_row(rows)]);
-        (key.shard(), key.tag(9), rows)
+        (key.shard(), key.tag(tag_bits), rows)
     };
     let first = place(0);
     let other = (1..).find(|n| place(*n) == first).unwrap();
@@ -219,4 +228,50 @@ fn a_span_of_a_byte_with_the_longest_name_is_found_wherever_in_its_window_it_beg
         assert_eq!(last.ok(), Some(vec![7]), "name {n}");
     }
     assert_eq!(cache.stats().damaged, 0);
+}
+
+#[test]
+fn the_page_of_another_name_with_an_equal_tag_is_not_read_in_vain() {
+    let config = |config: &mut Config| {
+        config.grouped = true;
+        config.hot_bytes_max = 4 << 20;
+    };
+    let device = Hooked::new(vec![0; 32 << 20]);
+    let cache = open_as(&device, config);
+    let [wanted, other] = alike_by(&cache, 11);
+    let page = |group: u64, names: &[[u8; 8]]| {
+        for name in names {
+            let put = Put {
+                group,
+                ..Put::metadata(&b""[..])
+            };
+            cache.put(name, put, &name.repeat(2048)).unwrap();
+        }
+        assert!(cache.flush().wait());
+    };
+    let sibling = |n: u64| (1 << 40 | n).to_le_bytes();
+    let own: Vec<_> = (0..4)
+        .map(sibling)
+        .chain([wanted])
+        .chain((4..8).map(sibling))
+        .collect();
+    page(1, &own);
+    let others: Vec<_> = [other].into_iter().chain((10..20).map(sibling)).collect();
+    page(2, &others);
+    cache.close();
+    let cache = open_as(&Hooked::new(device.inner.to_bytes()), config);
+    // The newer entry may be the replacement of what is wanted, so that does not become hot.
+    assert_eq!(get(&cache, &own[0]), Some(own[0].repeat(2048)));
+    let before = cache.stats();
+    assert_eq!(get(&cache, &wanted), Some(wanted.repeat(2048)));
+    let after = cache.stats();
+    assert_eq!(after.false_reads - before.false_reads, 1);
+    assert_eq!(after.reads - before.reads, 2);
+    // Neither the page of the other name nor the rest of the own one, which is hot.
+    assert_eq!(after.prefetched, before.prefetched);
+    let read = after.read_bytes - before.read_bytes;
+    assert!(read < 64 << 10, "{read} bytes");
+    // An object whose tag no other one shares brings its page.
+    assert_eq!(get(&cache, &others[1]), Some(others[1].repeat(2048)));
+    assert_eq!(cache.stats().prefetched - after.prefetched, 9);
 }

@@ -250,6 +250,30 @@ fn from_a_member_on_the_rest_of_the_run_is_read_and_no_more() {
     assert_eq!(device.take_reads().len(), 1);
 }
 
+#[test]
+fn what_was_read_along_and_is_hot_is_not_read_again() {
+    let (cache, device) = filled(3, |page, _| page + 1);
+    let one_read = |object: u64| {
+        assert!(get(&cache, &name(1, object)).is_some());
+        let reads = device.take_reads();
+        let [read] = reads[..] else {
+            panic!("{reads:?}");
+        };
+        read.offset..read.offset + read.length as u64
+    };
+    let to_the_end = one_read(9);
+    let middle = one_read(4);
+    let start = one_read(0);
+    // To the window in which the other read began.
+    let window = |from: u64| from..from + 8 * KIB as u64 + 1;
+    assert!(window(to_the_end.start).contains(&middle.end));
+    assert!(window(middle.start).contains(&start.end));
+    for object in 0..OBJECTS {
+        assert!(get(&cache, &name(1, object)).is_some());
+    }
+    assert_eq!(device.take_reads(), []);
+}
+
 /// Puts objects of these sizes, one after another, in one group, with their lengths announced or
 /// not, and opens the store anew. Returns what it then reads to give each, in the order of `asked`.
 fn reads_of(sizes: &[usize], length: Length, asked: &[usize]) -> Vec<usize> {

@@ -1,0 +1,178 @@
+//! Runs of page groups that were read last, with the objects that each of them loaded: what is hot
+//! of them need not be read again.
+//!
+//! Called by `group_read`. A run is read from the wanted record to its end, and a page asks for its
+//! objects in any order. So a later read for an object that lies before those that were loaded, or
+//! for one between them, would bring the same bytes again.
+//!
+//! Invariant: a hint and nothing else. What is left out of a read is hot at that moment; if it goes
+//! before it is asked for, that costs a read.
+//! Cost: at most [`OBJECTS_MAX`] objects of 24 bytes for a device (96 KiB), and a look at the hot
+//! objects for each one that lies in a run to be read.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::address::LogPos;
+use crate::key::KeyHash;
+
+/// Objects that are known, in all runs of a device: 40 pages of 100 objects.
+const OBJECTS_MAX: usize = 4096;
+
+/// A run that was read.
+pub(super) struct RecentRun {
+    /// What was read of the log.
+    pub(super) range: Range<LogPos>,
+    /// It was read to its end: what lies behind the range belongs to other groups.
+    pub(super) is_whole: bool,
+    /// Objects in it that can be hot, by position.
+    pub(super) objects: Vec<(LogPos, KeyHash)>,
+}
+
+/// The last runs of a device, the oldest first.
+#[derive(Default)]
+pub(super) struct RecentRuns {
+    runs: VecDeque<RecentRun>,
+    objects: usize,
+}
+
+impl RecentRuns {
+    /// Notes a run, in the place of those that are the oldest.
+    pub(super) fn push(&mut self, mut run: RecentRun) {
+        run.objects.shrink_to_fit();
+        self.objects += run.objects.len();
+        self.runs.push_back(run);
+        while self.objects > OBJECTS_MAX {
+            let Some(oldest) = self.runs.pop_front() else {
+                return;
+            };
+            self.objects -= oldest.objects.len();
+        }
+    }
+
+    /// Whether the place lies in one of the runs.
+    pub(super) fn has(&self, at: LogPos) -> bool {
+        self.runs.iter().any(|it| it.range.contains(&at))
+    }
+
+    /// Where a read of `run` may end because all objects behind that place are hot, as far as they
+    /// are known; at the end of the run, or earlier. The record that is wanted begins before
+    /// `earliest`, so a read never ends before that, nor before the next object.
+    pub(super) fn end_of(
+        &self,
+        run: &Range<LogPos>,
+        earliest: LogPos,
+        is_hot: impl Fn(KeyHash) -> bool,
+    ) -> LogPos {
+        let mut end = run.end;
+        loop {
+            let reaches_end = |it: &&RecentRun| {
+                let covers = it.range.end >= end || it.is_whole && it.range.end > run.start;
+                covers && it.range.start < end
+            };
+            let Some(known) = self.runs.iter().rev().find(reaches_end) else {
+                return end;
+            };
+            let within = earliest..end;
+            let objects = known.objects.iter().rev();
+            for (at, key) in objects.filter(|(at, _)| within.contains(at)) {
+                if !is_hot(*key) {
+                    return end;
+                }
+                end = *at;
+            }
+            if known.range.start < earliest {
+                return end;
+            }
+            end = end.min(known.range.start);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn key(n: u64) -> KeyHash {
+        KeyHash { high: n, low: n }
+    }
+
+    /// Objects at every tenth position of the range, each with its position as key.
+    fn run(range: Range<u64>, is_whole: bool) -> RecentRun {
+        let places = range.clone().filter(|at| at % 10 == 0);
+        RecentRun {
+            range: LogPos(range.start)..LogPos(range.end),
+            is_whole,
+            objects: places.map(|at| (LogPos(at), key(at))).collect(),
+        }
+    }
+
+    fn runs(all: impl IntoIterator<Item = RecentRun>) -> RecentRuns {
+        let mut runs = RecentRuns::default();
+        all.into_iter().for_each(|it| runs.push(it));
+        runs
+    }
+
+    /// Where a read of this range ends, with all objects hot but these.
+    fn end(runs: &RecentRuns, range: Range<u64>, missing: &[u64]) -> u64 {
+        let missing: BTreeSet<u64> = missing.iter().copied().collect();
+        let is_hot = |key: KeyHash| !missing.contains(&key.high);
+        let earliest = LogPos(range.start + 1);
+        runs.end_of(&(LogPos(range.start)..LogPos(range.end)), earliest, is_hot)
+            .0
+    }
+
+    #[test]
+    fn without_a_run_that_reaches_the_end_all_is_read() {
+        assert_eq!(end(&runs([]), 10..90, &[]), 90);
+        assert_eq!(end(&runs([run(20..80, false)]), 10..90, &[]), 90);
+        assert_eq!(end(&runs([run(100..200, true)]), 10..90, &[]), 90);
+        // A whole run of the group before this one.
+        assert_eq!(end(&runs([run(0..10, true)]), 10..90, &[]), 90);
+    }
+
+    #[test]
+    fn what_lies_before_a_hot_run_is_read_to_it() {
+        assert_eq!(end(&runs([run(40..90, false)]), 10..90, &[]), 40);
+        // The lengths of runs are rounded.
+        assert_eq!(end(&runs([run(40..88, true)]), 10..90, &[]), 40);
+        let both = runs([run(40..90, false), run(20..40, false)]);
+        assert_eq!(end(&both, 10..90, &[]), 20);
+    }
+
+    #[test]
+    fn a_read_ends_behind_the_last_object_that_is_missing() {
+        let all = runs([run(40..90, true)]);
+        assert_eq!(end(&all, 10..90, &[60]), 70);
+        assert_eq!(end(&all, 10..90, &[80]), 90);
+        assert_eq!(end(&all, 10..90, &[40]), 50);
+        assert_eq!(end(&all, 10..90, &[40, 60]), 70);
+        // The last word has the newest run.
+        let newer = runs([run(40..90, true), run(60..90, true)]);
+        assert_eq!(end(&newer, 10..90, &[50]), 60);
+    }
+
+    #[test]
+    fn an_object_between_hot_ones_is_read_to_the_next_object() {
+        let all = runs([run(10..90, true)]);
+        assert_eq!(end(&all, 50..95, &[50]), 60);
+        assert_eq!(end(&all, 50..95, &[50, 70]), 80);
+        // What lies before the wanted object is of no interest.
+        assert_eq!(end(&all, 50..95, &[20, 50]), 60);
+        // Behind the last one nothing is known to be hot.
+        assert_eq!(end(&all, 80..95, &[80]), 95);
+    }
+
+    #[test]
+    fn the_oldest_runs_are_forgotten() {
+        let long = |start: u64| run(start..start + 10_000, true);
+        let all = runs((0..9).map(|n| long(n * 10_000)));
+        assert!(all.objects <= OBJECTS_MAX);
+        assert_eq!(end(&all, 0..10_000, &[]), 10_000);
+        assert_eq!(end(&all, 80_000..90_000, &[]), 80_010);
+        let too_long = runs([run(0..50_000, true)]);
+        assert_eq!((too_long.runs.len(), too_long.objects), (0, 0));
+    }
+}
