@@ -7,8 +7,8 @@
 //!
 //! Invariant: a hint and nothing else. What is left out of a read is hot at that moment; if it goes
 //! before it is asked for, that costs a read.
-//! Cost: at most [`OBJECTS_MAX`] objects of 24 bytes for a device (96 KiB), and a look at the hot
-//! objects for each one that lies in a run to be read.
+//! Cost: at most [`OBJECTS_MAX`] objects of 24 bytes in [`RUNS_MAX`] runs for a device (100 KiB),
+//! and a look at the hot objects for each one that lies in a run to be read.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,6 +18,9 @@ use crate::key::KeyHash;
 
 /// Objects that are known, in all runs of a device: 40 pages of 100 objects.
 const OBJECTS_MAX: usize = 4096;
+/// Runs of which it is known: some for each page that clients are loading. Some have no object that
+/// can be hot.
+const RUNS_MAX: usize = 128;
 
 /// A run that was read.
 pub(super) struct RecentRun {
@@ -42,7 +45,7 @@ impl RecentRuns {
         run.objects.shrink_to_fit();
         self.objects += run.objects.len();
         self.runs.push_back(run);
-        while self.objects > OBJECTS_MAX {
+        while self.objects > OBJECTS_MAX || self.runs.len() > RUNS_MAX {
             let Some(oldest) = self.runs.pop_front() else {
                 return;
             };
@@ -174,5 +177,7 @@ mod tests {
         assert_eq!(end(&all, 80_000..90_000, &[]), 80_010);
         let too_long = runs([run(0..50_000, true)]);
         assert_eq!((too_long.runs.len(), too_long.objects), (0, 0));
+        let empty = runs((0..1000).map(|n| run(n * 10 + 1..n * 10 + 9, true)));
+        assert_eq!((empty.runs.len(), empty.objects), (RUNS_MAX, 0));
     }
 }
