@@ -216,11 +216,12 @@ fn measure_all<'a>(
         while let Some(figure) = figures.get(next.fetch_add(1, Ordering::Relaxed)) {
             let begun = Instant::now();
             lab.measure(size);
-            match (figure.draw)(&mut lab) {
+            let outcome = match (figure.draw)(&mut lab) {
                 Ok(_) => {
                     lab.drawn(figure.id);
                     // A run of hours that is interrupted loses one figure.
                     bench.with_results(|results| write_results(results_file, results))?;
+                    "measured"
                 }
                 Err(error) => {
                     lab.failed();
@@ -229,9 +230,10 @@ fn measure_all<'a>(
                         is_unavailable: error.is::<Unavailable>(),
                         reason: format!("{error:#}"),
                     });
+                    "not measured"
                 }
-            }
-            bench.over(figure.id, begun.elapsed());
+            };
+            bench.over(figure.id, outcome, begun.elapsed());
         }
         Ok(failures)
     };

@@ -232,8 +232,8 @@ impl Stripe {
         let unit = u64::from(self.medium.geometry.unit_bytes);
         let whole = first..LogPos(first.0 + bytes / unit);
         let mut runs = self.group_reads.lock();
-        // This lookup has waited for that read, and it did not bring the record, or has looked for
-        // it in another window first. The rest of the run comes with the other read.
+        // The other read brings the rest of the run. This lookup has not joined it, because it had
+        // waited for a read before, or had first read another window with an equal tag.
         if runs.in_flight.iter().any(|it| it.run.contains(&first)) {
             return None;
         }

@@ -18,8 +18,8 @@ use crate::key::KeyHash;
 
 /// Objects that are known, in all runs of a device: 40 pages of 100 objects.
 const OBJECTS_MAX: usize = 4096;
-/// Runs of which it is known: some for each page that clients are loading. Some have no object that
-/// can be hot.
+/// Runs that are known, also those without an object that can be hot: some for each page that
+/// clients are loading.
 const RUNS_MAX: usize = 128;
 
 /// A run that was read.
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(end(&all, 10..90, &[80]), 90);
         assert_eq!(end(&all, 10..90, &[40]), 50);
         assert_eq!(end(&all, 10..90, &[40, 60]), 70);
-        // The last word has the newest run.
+        // The newest run counts.
         let newer = runs([run(40..90, true), run(60..90, true)]);
         assert_eq!(end(&newer, 10..90, &[50]), 60);
     }

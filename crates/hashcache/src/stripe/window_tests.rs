@@ -81,6 +81,7 @@ fn open_as(device: &Arc<Hooked>, change: impl FnOnce(&mut Config)) -> Cache {
     Cache::open(config).unwrap()
 }
 
+/// Names of one shard that its index cannot tell apart.
 fn alike(cache: &Cache) -> [[u8; 8]; 2] {
     alike_by(cache, 9)
 }
@@ -260,7 +261,7 @@ fn the_page_of_another_name_with_an_equal_tag_is_not_read_in_vain() {
     page(2, &others);
     cache.close();
     let cache = open_as(&Hooked::new(device.inner.to_bytes()), config);
-    // The newer entry may be the replacement of what is wanted, so that does not become hot.
+    // `wanted` does not become hot with its page: the entry of `other` could be its replacement.
     assert_eq!(get(&cache, &own[0]), Some(own[0].repeat(2048)));
     let before = cache.stats();
     assert_eq!(get(&cache, &wanted), Some(wanted.repeat(2048)));
