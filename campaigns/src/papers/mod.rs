@@ -56,8 +56,8 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["quick", "only"])]
     redraw: bool,
     /// Figures that are measured at once [default: as many as there are cores]
-    #[arg(long, value_name = "N")]
-    jobs: Option<NonZero<usize>>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
     /// Directory for pictures, pages and results [default: docs/papers]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
@@ -140,8 +140,8 @@ fn draw_all<'a>(
     let to_measure: Vec<&Figure> = all.iter().filter(|figure| is_measured(figure)).collect();
     let bar = progress_bar(to_measure.len());
     let bench = Bench::new(campaign, &bar, Results::read(&results_file)?);
-    let cores = std::thread::available_parallelism();
-    let jobs = args.jobs.or(cores.ok()).map_or(1, NonZero::get);
+    let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+    let jobs = args.jobs.map_or_else(cores, usize::from);
     let mut outcomes = measure_all(&bench, &to_measure, size, jobs, &results_file)?;
     let mut lab = bench.lab();
     let mut entries = vec![];

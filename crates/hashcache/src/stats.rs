@@ -148,8 +148,8 @@ pub struct Stats {
     pub ungrouped_reads: u64,
     /// With `grouped`: reads of one object of a group of which no other object lies behind it.
     pub lone_reads: u64,
-    /// With `grouped`: reads of one object of a run, because memory was short or the run was being
-    /// read already.
+    /// With `grouped`: reads of one object of a run, because memory was short, the run was being
+    /// read already, or the object was probably in another one.
     pub member_reads: u64,
     /// With `grouped`: reads of one span of an object.
     pub span_reads: u64,

@@ -30,7 +30,8 @@ use crate::key::KeyHash;
 use crate::memory::AlignedBuf;
 use crate::memory::Arrival;
 use crate::memory::RecordHandle;
-use crate::policy::{Candidates, Located};
+use crate::memory::{Marked, marked};
+use crate::policy::Located;
 use crate::record::Record;
 use crate::shard::{LookupTarget, ReadRequest};
 
@@ -55,9 +56,9 @@ struct RunInFlight {
 }
 
 impl GroupReads {
-    fn lock(&self) -> MutexGuard<'_, Runs> {
+    fn lock(&self) -> Marked<MutexGuard<'_, Runs>> {
         // The lists are whole at any time, and lookups that wait must be released.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        marked(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -65,6 +66,8 @@ impl GroupReads {
 struct RunRead<'a> {
     stripe: &'a Arc<Stripe>,
     range: Range<LogPos>,
+    /// It ends before the run does.
+    is_cut: bool,
     /// What it has loaded.
     loaded: Option<RecentRun>,
 }
@@ -150,6 +153,8 @@ impl Stripe {
         if bytes < whole && bytes < FIRST_READ as u64 {
             return None;
         }
+        // The longest that an entry tells may go on.
+        let reaches_end = bytes == whole && whole < RUN_BYTES_MAX as u64;
         // The run begins with the record, somewhere in its window.
         let bytes = (bytes + self.window_rest() as u64).min(left);
         let (mut run_read, bytes) = self.begins(at, bytes)?;
@@ -157,7 +162,6 @@ impl Stripe {
         let bytes = self
             .medium
             .read_reserved(first.offset, bytes, reservation)?;
-        let bytes_read = bytes.len() as u64;
         let counters = &self.medium.counters;
         let cause = match self.shared.hot.dropped_before_use(wanted.key) {
             true => &counters.repeated_group_reads,
@@ -178,7 +182,7 @@ impl Stripe {
         {
             run_read.loaded = Some(RecentRun {
                 range: run_read.range.clone(),
-                is_whole: bytes_read >= whole,
+                is_whole: reaches_end && !run_read.is_cut,
                 objects: self.keep_siblings(record, (at, place), &bytes),
             });
         }
@@ -205,21 +209,16 @@ impl Stripe {
         read
     }
 
-    /// Whether another one of `candidates` lies in a run that is being read or was read last. Then
-    /// the entry that leads to `at` probably has an equal tag by chance, and the run there is that
-    /// of another page.
-    pub(super) fn is_rather_elsewhere(&self, candidates: &Candidates, at: LogPos) -> bool {
-        let candidates = candidates.as_slice();
-        if candidates.len() < 2 || !self.index.id.policy.grouped {
+    /// Whether one of these places lies in a run that is being read or was read last.
+    pub(super) fn is_page_known(&self, places: &[LogPos]) -> bool {
+        if places.is_empty() || !self.index.id.policy.grouped {
             return false;
         }
         let runs = self.group_reads.lock();
-        let is_in_run = |at: &LogPos| {
-            let in_flight = runs.in_flight.iter().any(|it| it.run.contains(at));
-            in_flight || runs.recent.has(*at)
-        };
-        let mut others = candidates.iter().filter(|other| **other != at);
-        others.any(is_in_run)
+        let is_in_flight = |at: &LogPos| runs.in_flight.iter().any(|it| it.run.contains(at));
+        places
+            .iter()
+            .any(|at| is_in_flight(at) || runs.recent.has(*at))
     }
 
     /// Notes that a run of so many bytes is being read, and says how many of them are to be read:
@@ -243,16 +242,23 @@ impl Stripe {
         let starts = runs.in_flight.iter().map(|it| it.run.start);
         let next = starts.filter(|start| needed.contains(start)).min();
         let range = first..next.unwrap_or(needed.end);
+        let is_cut = range.end < whole.end;
         // What lies before that place may end in the window that begins there.
         let bytes_needed = (range.end.0 - first.0) * unit + self.window_rest() as u64;
+        // Lookups name windows. Of the last one, a read that is cut may have a part only.
+        let joined_to = match is_cut {
+            true => self.window(range.end),
+            false => range.end,
+        };
         runs.in_flight.push(RunInFlight {
-            run: range.clone(),
+            run: first..joined_to,
             waiting: Vec::new(),
         });
         drop(runs);
         let run_read = RunRead {
             stripe: self,
             range,
+            is_cut,
             loaded: None,
         };
         Some((run_read, bytes.min(bytes_needed)))
@@ -357,7 +363,7 @@ impl Stripe {
         }
         // Before the lock is taken, for making room may take long.
         let Some(copied) = self.shared.hot.copy(record, Some(at)) else {
-            return false;
+            return true;
         };
         let mut shard = self.shard(key);
         let mut located = self.locate(&shard, key);

@@ -461,12 +461,14 @@ impl Stripe {
             if n > 0 && !self.still_points_to(wanted.key, *at) {
                 continue;
             }
-            let run = match self.is_rather_elsewhere(candidates, *at) {
-                true => 0,
-                false => candidates.run(*at),
-            };
-            let read = first.take();
-            let read = read.or_else(|| self.read_with_run(wanted, *at, run));
+            let run = candidates.run(*at);
+            // If an older candidate lies in a page that is being loaded, this one probably has an
+            // equal tag by chance, and its run is that of another page.
+            let older = &candidates.as_slice()[n + 1..];
+            let read = first.take().or_else(|| match self.is_page_known(older) {
+                true => None,
+                false => self.read_with_run(wanted, *at, run),
+            });
             match read.unwrap_or_else(|| self.read_alone(wanted, *at, run)) {
                 Read::Record(record) if wanted.is(&record) => {
                     if self.is_in_force(&record) {

@@ -5,8 +5,8 @@
 //! objects in any order. So a later read for an object that lies before those that were loaded, or
 //! for one between them, would bring the same bytes again.
 //!
-//! Invariant: a hint and nothing else. What is left out of a read is hot at that moment; if it goes
-//! before it is asked for, that costs a read.
+//! Invariant: a hint and nothing else. Of what is left out of a read, the heads are hot at that
+//! moment; if one goes before it is asked for, or its spans have gone, that costs a read.
 //! Cost: at most [`OBJECTS_MAX`] objects of 24 bytes in [`RUNS_MAX`] runs for a device (100 KiB),
 //! and a look at the hot objects for each one that lies in a run to be read.
 
@@ -40,11 +40,16 @@ pub(super) struct RecentRuns {
 }
 
 impl RecentRuns {
-    /// Notes a run, in the place of those that are the oldest.
+    /// Notes a run, in the place of those within it and of the oldest.
     pub(super) fn push(&mut self, mut run: RecentRun) {
         run.objects.shrink_to_fit();
-        self.objects += run.objects.len();
+        let is_within = |it: &RecentRun| {
+            let within = run.range.start <= it.range.start && it.range.end <= run.range.end;
+            within && (run.is_whole || !it.is_whole)
+        };
+        self.runs.retain(|it| !is_within(it));
         self.runs.push_back(run);
+        self.objects = self.runs.iter().map(|it| it.objects.len()).sum();
         while self.objects > OBJECTS_MAX || self.runs.len() > RUNS_MAX {
             let Some(oldest) = self.runs.pop_front() else {
                 return;
@@ -155,6 +160,18 @@ mod tests {
         // The newest run counts.
         let newer = runs([run(40..90, true), run(60..90, true)]);
         assert_eq!(end(&newer, 10..90, &[50]), 60);
+    }
+
+    #[test]
+    fn a_run_takes_the_place_of_those_within_it() {
+        let again = runs((0..10).map(|_| run(40..90, true)));
+        assert_eq!((again.runs.len(), again.objects), (1, 5));
+        let parts = [run(40..60, false), run(60..90, false), run(100..120, false)];
+        let longer = runs(parts.into_iter().chain([run(40..90, true)]));
+        assert_eq!((longer.runs.len(), longer.objects), (2, 7));
+        // One that was cut does not say that the run ends there.
+        let cut = runs([run(60..90, true), run(40..90, false)]);
+        assert_eq!(end(&cut, 10..95, &[]), 40);
     }
 
     #[test]
