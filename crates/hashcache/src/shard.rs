@@ -161,8 +161,8 @@ impl LookupTarget {
 pub(crate) struct ReadRequest {
     pub(crate) wanted: LookupTarget,
     pub(crate) located: Located,
-    /// It has waited for a run that was being read.
-    pub(crate) has_waited: bool,
+    /// How often it has waited for a run that was being read.
+    pub(crate) waits: u32,
     pub(crate) in_flight: Arc<InFlightRead>,
     pub(crate) promise: Promise<Found>,
 }
@@ -180,7 +180,7 @@ impl ReadRequest {
         Self {
             wanted,
             located,
-            has_waited: false,
+            waits: 0,
             in_flight,
             promise,
         }

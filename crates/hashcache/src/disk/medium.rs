@@ -28,8 +28,8 @@ use crate::stats::Counters;
 /// First read of a record whose length is not known: 86 % of web objects are no longer.
 pub(crate) const FIRST_READ: usize = 16 << 10;
 /// Longer reads: of records that the first read does not hold whole, and of the head of a large
-/// object, which has a page of content, metadata, and what the device's alignment adds.
-const LONG_READS: [usize; 2] = [40 << 10, 80 << 10];
+/// object, which has a page of content, metadata, and what the device's alignment adds; of runs.
+const LONG_READS: [usize; 3] = [40 << 10, 80 << 10, 2 << 20];
 /// How long a read waits for memory before it gives up and is a miss.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -169,7 +169,11 @@ impl Medium {
 
     /// A buffer of `bytes` bytes if there is memory for it at once.
     pub(crate) fn buffer_now(&self, bytes: usize) -> Option<AlignedBuf> {
-        self.buffer_if(bytes, |needed| self.budget.reserve(needed))
+        self.buffer_if(bytes, |needed| {
+            // A long read needs no huge page.
+            let exact = || self.budget.reserve(bytes as u64);
+            self.budget.reserve(needed).or_else(exact)
+        })
     }
 
     fn buffer_if(

@@ -10,7 +10,11 @@ use std::io;
 use std::ptr::NonNull;
 
 use rustix::fs::MemfdFlags;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// Size of a huge page, bytes: the same on all processors that matter (x86-64, and arm64 with pages
+/// of 4 KiB).
+pub(super) const HUGE_PAGE: usize = 2 << 20;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
@@ -36,6 +40,32 @@ impl Mapping {
         // is there already.
         let base = unsafe { rustix::mm::mmap_anonymous(any, len, READ_WRITE, MapFlags::PRIVATE)? };
         Self::at(base.cast(), len)
+    }
+
+    /// [`HUGE_PAGE`] bytes without a name: one page, if the kernel has one to give. Otherwise
+    /// they are 512 small pages, and a long read into them takes more than one command of the disk.
+    ///
+    /// # Errors
+    /// The system has no more mappings to give.
+    pub(super) fn huge_page() -> io::Result<Self> {
+        let mapping = Self::anonymous(2 * HUGE_PAGE)?;
+        let base = mapping.base.as_ptr();
+        std::mem::forget(mapping);
+        let before = base.align_offset(HUGE_PAGE).min(HUGE_PAGE);
+        // SAFETY: the two pieces lie in the mapping made above, which nothing refers to; what is
+        // left between them is the returned value's.
+        unsafe {
+            let kept = base.add(before);
+            if before > 0 {
+                rustix::mm::munmap(base.cast(), before)?;
+            }
+            if before < HUGE_PAGE {
+                rustix::mm::munmap(kept.add(HUGE_PAGE).cast(), HUGE_PAGE - before)?;
+            }
+            // A kernel without huge pages refuses this, and the mapping is as good as any.
+            let _ = rustix::mm::madvise(kept.cast(), HUGE_PAGE, Advice::LinuxHugepage);
+            Self::at(kept, HUGE_PAGE)
+        }
     }
 
     /// `len` bytes of a memory file called `name`, as which `/proc/self/smaps` lists them.

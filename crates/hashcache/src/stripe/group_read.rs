@@ -9,9 +9,9 @@
 //! Invariants: each member is verified by itself. It becomes hot only if its own header names the
 //! group of the wanted record, and if, under its shard's lock, its entry is the newest that could
 //! be its name, on a device that counts for it and has not failed. While a run is read, a lookup
-//! for another part of it waits for that read instead of making its own, and a lookup of what lies
-//! before it reads no further than to it. What earlier reads have loaded and is hot is not read
-//! again, if it lies at the end of the run (`recent_runs`).
+//! for another part of it waits for that read instead of making its own (at most [`WAITS_MAX`]
+//! times), and a lookup of what lies before it reads no further than to it. What earlier reads have
+//! loaded and is hot is not read again, if it lies at the end of the run (`recent_runs`).
 //! Cost: one read of at most 2 MiB, a MAC and a copy a member; a read of its row for each head
 //! whose position is on disk, at most [`ROWS_MAX`].
 
@@ -21,11 +21,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::Stripe;
-use super::read::FoundRecord;
+use super::read::{FirstRead, FoundRecord};
 use super::recent_runs::{RecentRun, RecentRuns};
 use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Medium, Read};
-use crate::format::{IO_BLOCK, Kind, Prelude, RUN_BYTES_MAX, RecordAddress, run_bytes};
+use crate::format::{Kind, Prelude, RUN_BYTES_MAX, RecordAddress, run_bytes};
 use crate::key::KeyHash;
 use crate::memory::AlignedBuf;
 use crate::memory::Arrival;
@@ -39,6 +39,13 @@ use crate::shard::{LookupTarget, ReadRequest};
 /// whether a head is the newest of its name; the heads beyond are looked up when a caller asks for
 /// them.
 const ROWS_MAX: usize = 16;
+
+/// How often a lookup waits for runs that others read. A run may end before the record that is
+/// wanted, or not be of its group: then it waits for the next one, or reads.
+const WAITS_MAX: u32 = 4;
+
+/// A lookup is to wait for a run that is being read (`Stripe::join_run`): it has its record.
+pub(super) struct JoinRun;
 
 /// Runs that are being read with the lookups that wait for them, and those that were read last.
 #[derive(Default)]
@@ -93,7 +100,7 @@ impl Stripe {
     /// Leaves `request` with a read that is under way and will bring its answer, if there is one;
     /// else it is given back.
     pub(super) fn join_run(&self, request: ReadRequest) -> Option<ReadRequest> {
-        if !self.index.id.policy.grouped || request.has_waited {
+        if !self.may_join(&request) {
             return Some(request);
         }
         let Some(at) = request.located.newest_in_log() else {
@@ -106,13 +113,18 @@ impl Stripe {
         match found {
             Some(in_flight) => {
                 in_flight.waiting.push(ReadRequest {
-                    has_waited: true,
+                    waits: request.waits + 1,
                     ..request
                 });
                 None
             }
             None => Some(request),
         }
+    }
+
+    /// Whether `request` may wait for a run that is being read.
+    pub(super) fn may_join(&self, request: &ReadRequest) -> bool {
+        self.index.id.policy.grouped && request.waits < WAITS_MAX
     }
 
     /// Answers `request` if what it asks for became hot while it waited for its turn to be read;
@@ -135,40 +147,55 @@ impl Stripe {
     }
 
     /// The record in the window that begins at `at`, read with the rest of its run; `run` tells how
-    /// long that is (`run_code`). `None` when the record has no run, when another lookup is reading
-    /// it, or when there is no memory for more than the record.
+    /// long that is (`run_code`). `None` when the record has no run, or when there is no memory for
+    /// more than the record.
+    ///
+    /// # Errors
+    /// Another lookup is reading the run.
     pub(super) fn read_with_run(
         self: &Arc<Self>,
         wanted: &LookupTarget,
         at: LogPos,
         run: u8,
-    ) -> Option<Read> {
+    ) -> Result<Option<Read>, JoinRun> {
         if run == 0 || wanted.span.is_some() {
-            return None;
+            return Ok(None);
         }
-        let first = self.first_read(at, 0)?;
+        let Some(first) = self.first_read(at, 0) else {
+            return Ok(None);
+        };
         let (_, left) = self.log.device_range(at);
         let whole = run_bytes(run).min(left);
         let bytes = whole.min(self.most_at_once(RUN_BYTES_MAX as u64));
         if bytes < whole && bytes < FIRST_READ as u64 {
-            return None;
+            return Ok(None);
         }
         // The longest that an entry tells may go on.
         let reaches_end = bytes == whole && whole < RUN_BYTES_MAX as u64;
         // The run begins with the record, somewhere in its window.
         let bytes = (bytes + self.window_rest() as u64).min(left);
-        let (mut run_read, bytes) = self.begins(at, bytes)?;
-        let reservation = self.medium.budget.reserve(bytes + 2 * IO_BLOCK as u64)?;
-        let bytes = self
-            .medium
-            .read_reserved(first.offset, bytes, reservation)?;
+        let (run_read, bytes) = self.begins(at, bytes).ok_or(JoinRun)?;
+        Ok(self.read_begun(wanted, &first, run_read, (bytes, reaches_end)))
+    }
+
+    /// The record in the window that `first` begins with, read with `bytes` of its run. `None` when
+    /// there is no memory for that, or the run is too short.
+    fn read_begun(
+        &self,
+        wanted: &LookupTarget,
+        first: &FirstRead,
+        mut run_read: RunRead<'_>,
+        (bytes, reaches_end): (u64, bool),
+    ) -> Option<Read> {
+        let length = usize::try_from(bytes).ok()?;
+        let bytes = self.medium.read_bytes_now(first.offset, length)?;
         let counters = &self.medium.counters;
         let cause = match self.shared.hot.dropped_before_use(wanted.key) {
             true => &counters.repeated_group_reads,
             false => &counters.first_group_reads,
         };
         cause.add(1);
-        let found = match self.find_record(&first, &bytes, wanted.key) {
+        let found = match self.find_record(first, &bytes, wanted.key) {
             Ok(found) => found,
             // A read of the usual length finds out whether it is damaged or the run is too short.
             Err(Read::Damaged) if bytes.len() < first.length => return None,
@@ -231,8 +258,8 @@ impl Stripe {
         let unit = u64::from(self.medium.geometry.unit_bytes);
         let whole = first..LogPos(first.0 + bytes / unit);
         let mut runs = self.group_reads.lock();
-        // The other read brings the rest of the run. This lookup has not joined it, because it had
-        // waited for a read before, or had first read another window with an equal tag.
+        // The other read brings the rest of the run. It may have begun since this lookup wanted to
+        // join one.
         if runs.in_flight.iter().any(|it| it.run.contains(&first)) {
             return None;
         }

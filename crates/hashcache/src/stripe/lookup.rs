@@ -13,6 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Stripe;
+use super::group_read::JoinRun;
 use crate::address::{LogPos, SetId};
 use crate::completion::Outcome;
 use crate::disk::index_rows;
@@ -96,6 +97,13 @@ impl Drop for Deferred {
             self.stripe.read_for(request);
         }
     }
+}
+
+/// Whether a lookup may wait for a run that another one is reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum JoinRuns {
+    Yes,
+    No,
 }
 
 /// When the disk is to be asked.
@@ -404,59 +412,79 @@ impl Stripe {
 
     /// Answers `request` with `record` if it is the wanted one, else from the disk.
     pub(super) fn answer(self: &Arc<Self>, request: ReadRequest, record: Option<Record>) {
-        let request = match record {
-            Some(_) => Some(request),
-            None => self
-                .resolve(request)
-                .and_then(|it| self.join_run(it))
-                .and_then(|it| self.answer_hot(it)),
+        let (mut request, mut record) = (request, record);
+        let found = loop {
+            if let Some(record) = record.take() {
+                if request.wanted.is(&record) {
+                    break Some(record);
+                }
+            } else {
+                let left = self
+                    .resolve(request)
+                    .and_then(|it| self.join_run(it))
+                    .and_then(|it| self.answer_hot(it));
+                let Some(left) = left else {
+                    return;
+                };
+                request = left;
+            }
+            match self.find(&request) {
+                Ok(found) => break found,
+                Err(JoinRun) => request.waits += 1,
+            }
         };
-        let Some(request) = request else {
-            return;
-        };
-        let ReadRequest {
-            wanted,
-            located,
-            in_flight,
-            promise,
-            ..
-        } = request;
-        let record = record.filter(|record| wanted.is(record));
-        let found = record.or_else(|| self.find(&wanted, &located));
-        promise.set(self.found(&wanted, found, &in_flight, &located));
+        let found = self.found(&request.wanted, found, &request.in_flight, &request.located);
+        request.promise.set(found);
     }
 
     /// Answers `request`, of whose candidates the newest was read.
     pub(super) fn answer_from(self: &Arc<Self>, request: ReadRequest, read: Read) {
         let wanted = &request.wanted;
         let found = match &request.located {
-            Located::Log(candidates) => self.find_in_log(wanted, candidates, Some(read)),
+            Located::Log(candidates) => {
+                let found = self.find_in_log(wanted, candidates, Some(read), JoinRuns::No);
+                found.unwrap_or_default()
+            }
             _ => None,
         };
         let found = self.found(wanted, found, &request.in_flight, &request.located);
         request.promise.set(found);
     }
 
-    fn find(self: &Arc<Self>, wanted: &LookupTarget, located: &Located) -> Option<Record> {
-        match *located {
+    /// The record that is wanted, from the disk.
+    ///
+    /// # Errors
+    /// It lies in a run that another lookup is reading.
+    fn find(self: &Arc<Self>, request: &ReadRequest) -> Result<Option<Record>, JoinRun> {
+        let wanted = &request.wanted;
+        Ok(match request.located {
             // `resolve` has replaced displaced positions by log positions.
             Located::Nowhere | Located::Displaced(_) => None,
-            Located::Log(ref candidates) => self.find_in_log(wanted, candidates, None),
-            Located::Set(set, epoch) => self.find_in_set(wanted, set, epoch),
-            Located::Slot(set, slot) => {
-                let slot = table::read_slot(&self.medium, set, slot)?;
-                self.find_in_slot(wanted, &slot)
+            Located::Log(ref candidates) => {
+                let joins = match self.may_join(request) {
+                    true => JoinRuns::Yes,
+                    false => JoinRuns::No,
+                };
+                return self.find_in_log(wanted, candidates, None, joins);
             }
-        }
+            Located::Set(set, epoch) => self.find_in_set(wanted, set, epoch),
+            Located::Slot(set, slot) => table::read_slot(&self.medium, set, slot)
+                .and_then(|slot| self.find_in_slot(wanted, &slot)),
+        })
     }
 
-    /// `first`: the read of the newest candidate, if it was made already.
+    /// The record that is wanted, in one of the windows of `candidates`. `first`: the read of the
+    /// newest candidate, if it was made already.
+    ///
+    /// # Errors
+    /// With [`JoinRuns::Yes`], the newest candidate lies in a run that another lookup is reading.
     fn find_in_log(
         self: &Arc<Self>,
         wanted: &LookupTarget,
         candidates: &Candidates,
         mut first: Option<Read>,
-    ) -> Option<Record> {
+        joins: JoinRuns,
+    ) -> Result<Option<Record>, JoinRun> {
         for (n, at) in candidates.as_slice().iter().enumerate() {
             if n > 0 && !self.still_points_to(wanted.key, *at) {
                 continue;
@@ -465,20 +493,25 @@ impl Stripe {
             // If an older candidate lies in a page that is being loaded, this one probably has an
             // equal tag by chance, and its run is that of another page.
             let older = &candidates.as_slice()[n + 1..];
-            let read = first.take().or_else(|| match self.is_page_known(older) {
-                true => None,
-                false => self.read_with_run(wanted, *at, run),
-            });
+            let read = match first.take() {
+                Some(read) => Some(read),
+                None if self.is_page_known(older) => None,
+                None => match self.read_with_run(wanted, *at, run) {
+                    // Those before it were read in vain.
+                    Err(JoinRun) if n > 0 || joins == JoinRuns::No => None,
+                    read => read?,
+                },
+            };
             match read.unwrap_or_else(|| self.read_alone(wanted, *at, run)) {
                 Read::Record(record) if wanted.is(&record) => {
                     if self.is_in_force(&record) {
-                        return Some(*record);
+                        return Ok(Some(*record));
                     }
                     // An older version need not have had the label by which this one went: all that
                     // could be one are forgotten.
                     if self.bans.judge(&record).gone {
                         self.forget_candidates(wanted.key, candidates);
-                        return None;
+                        return Ok(None);
                     }
                     // Older ones do not count either, but other names may have an equal tag.
                     self.forget_candidate(&mut self.shard(wanted.key), wanted.key, *at);
@@ -492,16 +525,16 @@ impl Stripe {
                 Read::Damaged => {
                     self.medium.counters.damaged.add(1);
                     self.forget_candidates(wanted.key, candidates);
-                    return None;
+                    return Ok(None);
                 }
                 Read::Refused => {
                     self.forget_candidates(wanted.key, candidates);
-                    return None;
+                    return Ok(None);
                 }
-                Read::Failed => return None,
+                Read::Failed => return Ok(None),
             }
         }
-        None
+        Ok(None)
     }
 
     /// Whether the index still says that `key` may lie in the window that begins at `at`. What is

@@ -1,5 +1,6 @@
 //! Groups: what is put together is read together, whatever is put in between.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -347,6 +348,61 @@ fn members_asked_for_at_once_share_one_read() {
         let reads = device.take_reads().len();
         assert!(reads <= 3, "{reads} reads");
     }
+}
+
+/// A device whose reads take 50 ms.
+struct Slow(MemoryDevice);
+
+impl Device for Slow {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        std::thread::sleep(Duration::from_millis(50));
+        self.0.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        self.0.write_at(offset, buffer)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+}
+
+#[test]
+fn lookups_that_waited_for_a_run_in_vain_wait_for_their_own() {
+    let device = Arc::new(Recorder::new(Slow(MemoryDevice::new(64 * MIB))));
+    let cache = open(grouped(device.clone()));
+    // The run of the first group ends, by rounding, within the second.
+    let (first, second) = (0..70, 70..83);
+    let object = |n: u64| (format!("object/{n}").into_bytes(), Value::new(n, 14 * KIB));
+    for n in first.start..second.end {
+        let (name, value) = object(n);
+        let put = Put {
+            group: 1 + u64::from(second.contains(&n)),
+            ..Put::metadata(value.metadata())
+        };
+        cache.put(&name, put, &value.content(&name)).unwrap();
+    }
+    assert!(cache.flush().wait());
+    cache.close();
+    let cache = open(grouped(device.clone()));
+    device.take_reads();
+    std::thread::scope(|scope| {
+        let cache = &cache;
+        scope.spawn(move || assert_eq!(get(cache, &object(0).0), Some(object(0).1)));
+        std::thread::sleep(Duration::from_millis(10));
+        for n in second.clone() {
+            scope.spawn(move || assert_eq!(get(cache, &object(n).0), Some(object(n).1)));
+        }
+    });
+    // Nobody read a record alone that another one was reading with its run.
+    let stats = cache.stats();
+    let alone = (stats.member_reads, stats.lone_reads, stats.ungrouped_reads);
+    assert_eq!(alone, (0, 0, 0), "{:?}", device.take_reads());
 }
 
 #[test]
