@@ -51,8 +51,12 @@ impl BufferPool {
             let free = FreeBuffers::new(usize::try_from(most).unwrap_or(0));
             OneLength { bytes, free }
         };
-        let lengths = lengths.into_iter().map(of_length).collect();
-        Self { lengths }
+        // Where a huge page is a large part of the memory, long reads get no more than they need.
+        let is_worth_it = |it: &OneLength| it.bytes < HUGE_PAGE || it.free.keeps_any();
+        let lengths = lengths.into_iter().map(of_length);
+        Self {
+            lengths: lengths.filter(is_worth_it).collect(),
+        }
     }
 
     /// What is to be set aside for a buffer of `len` bytes.
@@ -177,5 +181,8 @@ mod tests {
         assert_eq!(budget.used(), HUGE_PAGE as u64);
         drop(pool);
         assert_eq!(budget.used(), 0);
+        let small = Budget::new(32 << 20);
+        let pool = BufferPool::new([HUGE_PAGE], &small, NonZeroU64::MIN);
+        assert_eq!(pool.bytes_for(len), len as u64);
     }
 }
