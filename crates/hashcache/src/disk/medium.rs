@@ -21,15 +21,15 @@ use crate::device::Device;
 use crate::format::{IO_BLOCK, round_up};
 use crate::geometry::Geometry;
 use crate::key::Secret;
-use crate::memory::{AlignedBuf, Budget, BufferPool, Reservation};
+use crate::memory::{AlignedBuf, Budget, BufferPool, HugeBuffers, Reservation};
 use crate::record::Record;
 use crate::stats::Counters;
 
 /// First read of a record whose length is not known: 86 % of web objects are no longer.
 pub(crate) const FIRST_READ: usize = 16 << 10;
 /// Longer reads: of records that the first read does not hold whole, and of the head of a large
-/// object, which has a page of content, metadata, and what the device's alignment adds; of runs.
-const LONG_READS: [usize; 3] = [40 << 10, 80 << 10, 2 << 20];
+/// object, which has a page of content, metadata, and what the device's alignment adds.
+const LONG_READS: [usize; 2] = [40 << 10, 80 << 10];
 /// How long a read waits for memory before it gives up and is a miss.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -65,6 +65,7 @@ pub(crate) struct Medium {
     pub(crate) footer_bytes: AtomicUsize,
     /// Buffers for reads of the usual lengths.
     buffers: BufferPool,
+    huge_buffers: HugeBuffers,
 }
 
 /// What a [`Medium`] is made of.
@@ -94,6 +95,7 @@ impl Medium {
         } = parts;
         Self {
             buffers: read_buffers(&*device, &budget, devices),
+            huge_buffers: HugeBuffers::new(&budget, devices),
             device,
             device_id,
             geometry,
@@ -169,11 +171,7 @@ impl Medium {
 
     /// A buffer of `bytes` bytes if there is memory for it at once.
     pub(crate) fn buffer_now(&self, bytes: usize) -> Option<AlignedBuf> {
-        self.buffer_if(bytes, |needed| {
-            // A long read needs no huge page.
-            let exact = || self.budget.reserve(bytes as u64);
-            self.budget.reserve(needed).or_else(exact)
-        })
+        self.buffer_if(bytes, |needed| self.budget.reserve(needed))
     }
 
     fn buffer_if(
@@ -229,6 +227,16 @@ impl Medium {
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.counters.syncs.add(1);
         self.device.sync()
+    }
+
+    /// The bytes of a run, as [`Medium::read_bytes_now`] reads them; if they are many, into a huge
+    /// page where there is one. The caller drops them soon.
+    pub(crate) fn read_run_now(&self, offset: u64, length: usize) -> Option<Bytes> {
+        let (start, skip, span) = self.widen(offset, length);
+        let huge = self.huge_buffers.take(span, &self.budget);
+        let mut buffer = huge.or_else(|| self.buffer_now(span))?;
+        self.fill(start, &mut buffer)?;
+        Some(Bytes::from_owner(buffer).slice(skip..))
     }
 
     /// At least `length` bytes from `offset` on, in memory that is set aside already.

@@ -132,10 +132,6 @@ impl FreeBuffers {
         Arc::new(Self { most, kept })
     }
 
-    pub(super) fn keeps_any(&self) -> bool {
-        self.most > 0
-    }
-
     pub(super) fn take(&self) -> Option<(Mapping, Reservation)> {
         self.lock().pop()
     }

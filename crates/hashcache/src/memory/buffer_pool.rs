@@ -6,18 +6,15 @@
 //! Invariants: kept buffers stay reserved, and those of one length are at most 1/32 of the budget,
 //! for all devices of a store together. Their old content is not wiped: a buffer leaves the engine
 //! only after a read has filled it.
-//! Buffers of 2 MiB are huge pages where the kernel has them: a read into small pages that do not
-//! lie side by side in memory takes a command of the disk for each 512 KiB or so.
 //! Cost: one short lock a buffer. A mapping for each read costs 11 µs more processor time where
 //! 16 KiB are read, and a page fault for each 4 KiB.
 
-use std::io;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::budget::{Budget, Reservation};
 use super::buffer::{AlignedBuf, FreeBuffers};
-use super::mapping::{HUGE_PAGE, Mapping};
+use super::mapping::Mapping;
 
 /// Most buffers kept of a length: as many reads as keep a fast device busy.
 const KEPT_MAX: u64 = 32;
@@ -29,10 +26,7 @@ pub(crate) struct BufferPool {
     lengths: Vec<OneLength>,
 }
 
-/// A read of up to 1/4 of a length is too short for it.
-const TOO_SHORT: usize = 4;
-
-/// Buffers of one length, for reads of more than a quarter of it that no shorter length fits.
+/// Buffers of one length, for reads of more than a third of it that no shorter length fits.
 struct OneLength {
     bytes: usize,
     free: Arc<FreeBuffers>,
@@ -51,12 +45,8 @@ impl BufferPool {
             let free = FreeBuffers::new(usize::try_from(most).unwrap_or(0));
             OneLength { bytes, free }
         };
-        // Where a huge page is a large part of the memory, long reads get no more than they need.
-        let is_worth_it = |it: &OneLength| it.bytes < HUGE_PAGE || it.free.keeps_any();
-        let lengths = lengths.into_iter().map(of_length);
-        Self {
-            lengths: lengths.filter(is_worth_it).collect(),
-        }
+        let lengths = lengths.into_iter().map(of_length).collect();
+        Self { lengths }
     }
 
     /// What is to be set aside for a buffer of `len` bytes.
@@ -66,7 +56,7 @@ impl BufferPool {
 
     /// The buffers for a read of so many bytes, if that is one of the usual lengths.
     fn fitting(&self, len: usize) -> Option<&OneLength> {
-        let fits = |it: &&OneLength| len <= it.bytes && len > it.bytes / TOO_SHORT;
+        let fits = |it: &&OneLength| len <= it.bytes && len > it.bytes / 3;
         self.lengths.iter().find(fits)
     }
 
@@ -77,25 +67,14 @@ impl BufferPool {
         Some(AlignedBuf::lent(mapping, len, reservation, free))
     }
 
-    /// A new buffer of `len` bytes. It is one that is kept if [`BufferPool::bytes_for`] were set
-    /// aside.
+    /// A new buffer of `len` bytes, for which [`BufferPool::bytes_for`] were set aside.
     pub(crate) fn make(&self, len: usize, reservation: Reservation) -> AlignedBuf {
-        let is_set_aside = |it: &&OneLength| reservation.bytes() >= it.bytes as u64;
-        if let Some(fitting) = self.fitting(len).filter(is_set_aside)
-            && let Ok(mapping) = fitting.mapping()
+        if let Some(fitting) = self.fitting(len)
+            && let Ok(mapping) = Mapping::anonymous(fitting.bytes)
         {
             return AlignedBuf::lent(mapping, len, reservation, &fitting.free);
         }
         AlignedBuf::reserved(len, reservation)
-    }
-}
-
-impl OneLength {
-    fn mapping(&self) -> io::Result<Mapping> {
-        match self.bytes {
-            HUGE_PAGE => Mapping::huge_page(),
-            bytes => Mapping::anonymous(bytes),
-        }
     }
 }
 
@@ -125,7 +104,7 @@ mod tests {
     fn other_lengths_are_not_kept_nor_is_more_than_a_share_of_the_budget() {
         let budget = Budget::new(SHARE * LEN as u64);
         let pool = BufferPool::new([LEN], &budget, NonZeroU64::MIN);
-        for len in [512, LEN / 4, LEN + 1] {
+        for len in [512, LEN / 3, LEN + 1] {
             assert_eq!(pool.bytes_for(len), len as u64);
             let reservation = budget.reserve(len as u64).unwrap();
             drop(pool.make(len, reservation));
@@ -150,7 +129,7 @@ mod tests {
         for (len, bytes) in [
             (LEN, LEN),
             (LEN + 1, LEN + 1),
-            (LONG / 4 + 1, LONG),
+            (LONG / 3 + 1, LONG),
             (LONG, LONG),
         ] {
             assert_eq!(pool.bytes_for(len), bytes as u64);
@@ -161,28 +140,5 @@ mod tests {
         assert!(pool.take(LEN).is_none());
         let again = pool.take(LONG).unwrap();
         assert_eq!((again.as_ptr(), again.len()), (at, LONG));
-    }
-
-    #[test]
-    fn a_buffer_for_a_long_read_is_one_page_and_shorter_where_memory_is_short() {
-        let budget = Budget::new(64 << 20);
-        let pool = BufferPool::new([HUGE_PAGE], &budget, NonZeroU64::MIN);
-        let len = HUGE_PAGE / 4 + 1;
-        let mut buffer = pool.make(len, budget.reserve(pool.bytes_for(len)).unwrap());
-        assert_eq!(buffer.as_ptr().align_offset(HUGE_PAGE), 0);
-        buffer.fill(1);
-        assert_eq!(buffer.len(), len);
-        drop(buffer);
-        assert_eq!(budget.used(), HUGE_PAGE as u64, "it is kept");
-        drop(pool.take(HUGE_PAGE).unwrap());
-        let short = pool.make(len, budget.reserve(len as u64).unwrap());
-        assert_eq!(short.len(), len);
-        drop(short);
-        assert_eq!(budget.used(), HUGE_PAGE as u64);
-        drop(pool);
-        assert_eq!(budget.used(), 0);
-        let small = Budget::new(32 << 20);
-        let pool = BufferPool::new([HUGE_PAGE], &small, NonZeroU64::MIN);
-        assert_eq!(pool.bytes_for(len), len as u64);
     }
 }

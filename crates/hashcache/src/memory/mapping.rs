@@ -1,9 +1,10 @@
 //! Memory mappings with one owner: the memory is back with the system when the owner drops it,
 //! whatever lies in the heap.
 //!
-//! Called by `buffer` and `index`.
+//! Called by `buffer`, `buffer_pool`, `huge_buffers` and `index`.
 //!
-//! Invariant: bytes that were never written are zero and take no memory.
+//! Invariant: bytes that were never written are zero and take no memory. A huge page takes all of
+//! its memory at once.
 #![expect(unsafe_code, reason = "memory is mapped and unmapped")]
 
 use std::io;
@@ -12,8 +13,7 @@ use std::ptr::NonNull;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Size of a huge page, bytes: the same on all processors that matter (x86-64, and arm64 with pages
-/// of 4 KiB).
+/// Size of a huge page with small pages of 4 KiB, bytes.
 pub(super) const HUGE_PAGE: usize = 2 << 20;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -42,30 +42,39 @@ impl Mapping {
         Self::at(base.cast(), len)
     }
 
-    /// [`HUGE_PAGE`] bytes without a name: one page, if the kernel has one to give. Otherwise
-    /// they are 512 small pages, and a long read into them takes more than one command of the disk.
+    /// [`HUGE_PAGE`] bytes without a name: one page if the kernel has one to give, else many.
     ///
     /// # Errors
     /// The system has no more mappings to give.
     pub(super) fn huge_page() -> io::Result<Self> {
-        let mapping = Self::anonymous(2 * HUGE_PAGE)?;
+        let mut mapping = Self::anonymous(2 * HUGE_PAGE)?;
         let base = mapping.base.as_ptr();
-        std::mem::forget(mapping);
         let before = base.align_offset(HUGE_PAGE).min(HUGE_PAGE);
-        // SAFETY: the two pieces lie in the mapping made above, which nothing refers to; what is
-        // left between them is the returned value's.
-        unsafe {
-            let kept = base.add(before);
-            if before > 0 {
-                rustix::mm::munmap(base.cast(), before)?;
-            }
-            if before < HUGE_PAGE {
-                rustix::mm::munmap(kept.add(HUGE_PAGE).cast(), HUGE_PAGE - before)?;
-            }
-            // A kernel without huge pages refuses this, and the mapping is as good as any.
-            let _ = rustix::mm::madvise(kept.cast(), HUGE_PAGE, Advice::LinuxHugepage);
-            Self::at(kept, HUGE_PAGE)
+        // What is left of the mapping is its owner's at every step, also when the next one fails.
+        if before > 0 {
+            // SAFETY: the first bytes of the mapping, which nothing refers to.
+            unsafe { rustix::mm::munmap(base.cast(), before)? };
+            // SAFETY: `before` is less than the mapping's length.
+            mapping.base = unsafe { mapping.base.add(before) };
+            mapping.len -= before;
         }
+        if mapping.len > HUGE_PAGE {
+            // SAFETY: within the mapping.
+            let behind = unsafe { mapping.base.add(HUGE_PAGE) };
+            // SAFETY: the last bytes of the mapping, which nothing refers to.
+            unsafe { rustix::mm::munmap(behind.as_ptr().cast(), mapping.len - HUGE_PAGE)? };
+            mapping.len = HUGE_PAGE;
+        }
+        // A kernel that has no huge pages refuses the advice, and the mapping is as good as any.
+        // SAFETY: the advice changes no byte.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                mapping.base.as_ptr().cast(),
+                HUGE_PAGE,
+                Advice::LinuxHugepage,
+            )
+        };
+        Ok(mapping)
     }
 
     /// `len` bytes of a memory file called `name`, as which `/proc/self/smaps` lists them.

@@ -40,12 +40,15 @@ use crate::shard::{LookupTarget, ReadRequest};
 /// them.
 const ROWS_MAX: usize = 16;
 
-/// How often a lookup waits for runs that others read. A run may end before the record that is
-/// wanted, or not be of its group: then it waits for the next one, or reads.
+/// How often a lookup waits for runs that others read. A run is told up to 1/8 too long, so it may
+/// be of another group than the record that is wanted. Then the lookup waits for the next one, or
+/// reads.
 const WAITS_MAX: u32 = 4;
+/// The same for a span: only a run of its own object makes it hot.
+const SPAN_WAITS_MAX: u32 = 1;
 
-/// A lookup is to wait for a run that is being read (`Stripe::join_run`): it has its record.
-pub(super) struct JoinRun;
+/// What is wanted may lie in a run that another lookup is reading.
+pub(super) struct InOtherRun;
 
 /// Runs that are being read with the lookups that wait for them, and those that were read last.
 #[derive(Default)]
@@ -97,8 +100,8 @@ impl Drop for RunRead<'_> {
 }
 
 impl Stripe {
-    /// Leaves `request` with a read that is under way and will bring its answer, if there is one;
-    /// else it is given back.
+    /// Leaves `request` with a read of a run that reaches beyond its window, if there is one; else
+    /// it is given back.
     pub(super) fn join_run(&self, request: ReadRequest) -> Option<ReadRequest> {
         if !self.may_join(&request) {
             return Some(request);
@@ -124,7 +127,11 @@ impl Stripe {
 
     /// Whether `request` may wait for a run that is being read.
     pub(super) fn may_join(&self, request: &ReadRequest) -> bool {
-        self.index.id.policy.grouped && request.waits < WAITS_MAX
+        let most = match request.wanted.span {
+            Some(_) => SPAN_WAITS_MAX,
+            None => WAITS_MAX,
+        };
+        self.index.id.policy.grouped && request.waits < most
     }
 
     /// Answers `request` if what it asks for became hot while it waited for its turn to be read;
@@ -147,17 +154,17 @@ impl Stripe {
     }
 
     /// The record in the window that begins at `at`, read with the rest of its run; `run` tells how
-    /// long that is (`run_code`). `None` when the record has no run, or when there is no memory for
-    /// more than the record.
+    /// long that is (`run_code`). `None` when the record has no run or is a span, when the head has
+    /// passed it, when there is no memory for more than the record, and when the device refuses.
     ///
     /// # Errors
-    /// Another lookup is reading the run.
+    /// Another lookup is reading a run that reaches beyond this window.
     pub(super) fn read_with_run(
         self: &Arc<Self>,
         wanted: &LookupTarget,
         at: LogPos,
         run: u8,
-    ) -> Result<Option<Read>, JoinRun> {
+    ) -> Result<Option<Read>, InOtherRun> {
         if run == 0 || wanted.span.is_some() {
             return Ok(None);
         }
@@ -174,12 +181,12 @@ impl Stripe {
         let reaches_end = bytes == whole && whole < RUN_BYTES_MAX as u64;
         // The run begins with the record, somewhere in its window.
         let bytes = (bytes + self.window_rest() as u64).min(left);
-        let (run_read, bytes) = self.begins(at, bytes).ok_or(JoinRun)?;
+        let (run_read, bytes) = self.begins(at, bytes).ok_or(InOtherRun)?;
         Ok(self.read_begun(wanted, &first, run_read, (bytes, reaches_end)))
     }
 
     /// The record in the window that `first` begins with, read with `bytes` of its run. `None` when
-    /// there is no memory for that, or the run is too short.
+    /// there is no memory for that, when the device refuses, and when the run is too short.
     fn read_begun(
         &self,
         wanted: &LookupTarget,
@@ -188,20 +195,21 @@ impl Stripe {
         (bytes, reaches_end): (u64, bool),
     ) -> Option<Read> {
         let length = usize::try_from(bytes).ok()?;
-        let bytes = self.medium.read_bytes_now(first.offset, length)?;
+        let read = self.medium.read_run_now(first.offset, length)?;
         let counters = &self.medium.counters;
         let cause = match self.shared.hot.dropped_before_use(wanted.key) {
             true => &counters.repeated_group_reads,
             false => &counters.first_group_reads,
         };
         cause.add(1);
-        let found = match self.find_record(first, &bytes, wanted.key) {
+        let found = match self.find_record(first, &read, wanted.key) {
             Ok(found) => found,
             // A read of the usual length finds out whether it is damaged or the run is too short.
-            Err(Read::Damaged) if bytes.len() < first.length => return None,
+            Err(Read::Damaged) if read.len() < first.length => return None,
             Err(read) => return Some(read),
         };
-        let (bytes, at, place) = (bytes.slice(found.skip..), found.at, found.place);
+        let (bytes, at, place) = (read.slice(found.skip..), found.at, found.place);
+        drop(read);
         let read = self.read_within(found, &bytes)?;
         if let Read::Record(record) = &read
             && record.fields.group != 0
@@ -213,6 +221,8 @@ impl Stripe {
                 objects: self.keep_siblings(record, (at, place), &bytes),
             });
         }
+        // The lookups that wait may read the next run at once: the buffer is free before.
+        drop(bytes);
         drop(run_read);
         Some(read)
     }
@@ -249,8 +259,8 @@ impl Stripe {
     }
 
     /// Notes that a run of so many bytes is being read, and says how many of them are to be read:
-    /// to the next run that is being read, or to where all the rest is hot. `None` when the record
-    /// is being read already.
+    /// to the next run that is being read, or to where all the rest is hot. `None` when a run that
+    /// is being read reaches beyond the window of the record.
     ///
     /// A page asks for its objects in any order, and several at once. Without this, each one that
     /// lies before others that are or were read would cost another read of the same bytes.
@@ -258,8 +268,7 @@ impl Stripe {
         let unit = u64::from(self.medium.geometry.unit_bytes);
         let whole = first..LogPos(first.0 + bytes / unit);
         let mut runs = self.group_reads.lock();
-        // The other read brings the rest of the run. It may have begun since this lookup wanted to
-        // join one.
+        // The other read may have begun since this lookup wanted to join one.
         if runs.in_flight.iter().any(|it| it.run.contains(&first)) {
             return None;
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Stripe;
-use super::group_read::JoinRun;
+use super::group_read::InOtherRun;
 use crate::address::{LogPos, SetId};
 use crate::completion::Outcome;
 use crate::disk::index_rows;
@@ -31,6 +31,9 @@ use crate::shard::{Found, InFlightRead, LookupTarget, Pending, ReadRequest, Shar
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
 
+/// How often a lookup finds that a run began to be read after it had looked for one to join, until
+/// it reads by itself.
+const TRIES_MAX: u32 = 8;
 /// In how many checkpoints a lookup tries to read a row before it is a miss.
 const CHECKPOINTS_MAX: usize = 3;
 
@@ -412,7 +415,7 @@ impl Stripe {
 
     /// Answers `request` with `record` if it is the wanted one, else from the disk.
     pub(super) fn answer(self: &Arc<Self>, request: ReadRequest, record: Option<Record>) {
-        let (mut request, mut record) = (request, record);
+        let (mut request, mut record, mut tries) = (request, record, 0);
         let found = loop {
             if let Some(record) = record.take() {
                 if request.wanted.is(&record) {
@@ -428,9 +431,14 @@ impl Stripe {
                 };
                 request = left;
             }
-            match self.find(&request) {
+            let joins = match self.may_join(&request) && tries < TRIES_MAX {
+                true => JoinRuns::Yes,
+                false => JoinRuns::No,
+            };
+            match self.find(&request, joins) {
                 Ok(found) => break found,
-                Err(JoinRun) => request.waits += 1,
+                // `join_run` counts this wait, unless the other read has ended by then.
+                Err(InOtherRun) => tries += 1,
             }
         };
         let found = self.found(&request.wanted, found, &request.in_flight, &request.located);
@@ -454,17 +462,17 @@ impl Stripe {
     /// The record that is wanted, from the disk.
     ///
     /// # Errors
-    /// It lies in a run that another lookup is reading.
-    fn find(self: &Arc<Self>, request: &ReadRequest) -> Result<Option<Record>, JoinRun> {
+    /// As `find_in_log`.
+    fn find(
+        self: &Arc<Self>,
+        request: &ReadRequest,
+        joins: JoinRuns,
+    ) -> Result<Option<Record>, InOtherRun> {
         let wanted = &request.wanted;
         Ok(match request.located {
             // `resolve` has replaced displaced positions by log positions.
             Located::Nowhere | Located::Displaced(_) => None,
             Located::Log(ref candidates) => {
-                let joins = match self.may_join(request) {
-                    true => JoinRuns::Yes,
-                    false => JoinRuns::No,
-                };
                 return self.find_in_log(wanted, candidates, None, joins);
             }
             Located::Set(set, epoch) => self.find_in_set(wanted, set, epoch),
@@ -477,14 +485,15 @@ impl Stripe {
     /// newest candidate, if it was made already.
     ///
     /// # Errors
-    /// With [`JoinRuns::Yes`], the newest candidate lies in a run that another lookup is reading.
+    /// With [`JoinRuns::Yes`], another lookup is reading a run that reaches beyond the window of
+    /// the newest candidate.
     fn find_in_log(
         self: &Arc<Self>,
         wanted: &LookupTarget,
         candidates: &Candidates,
         mut first: Option<Read>,
         joins: JoinRuns,
-    ) -> Result<Option<Record>, JoinRun> {
+    ) -> Result<Option<Record>, InOtherRun> {
         for (n, at) in candidates.as_slice().iter().enumerate() {
             if n > 0 && !self.still_points_to(wanted.key, *at) {
                 continue;
@@ -497,8 +506,8 @@ impl Stripe {
                 Some(read) => Some(read),
                 None if self.is_page_known(older) => None,
                 None => match self.read_with_run(wanted, *at, run) {
-                    // Those before it were read in vain.
-                    Err(JoinRun) if n > 0 || joins == JoinRuns::No => None,
+                    // A lookup that waited would begin with the newest candidate again.
+                    Err(InOtherRun) if n > 0 || joins == JoinRuns::No => None,
                     read => read?,
                 },
             };

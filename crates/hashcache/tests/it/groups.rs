@@ -375,8 +375,12 @@ impl Device for Slow {
 #[test]
 fn lookups_that_waited_for_a_run_in_vain_wait_for_their_own() {
     let device = Arc::new(Recorder::new(Slow(MemoryDevice::new(64 * MIB))));
-    let cache = open(grouped(device.clone()));
-    // The run of the first group ends, by rounding, within the second.
+    let config = Config {
+        memory_bytes: 256 * MIB as u64,
+        ..grouped(device.clone())
+    };
+    let cache = open(config.clone());
+    // The run of the first group ends, by rounding, within the second. It takes a huge page.
     let (first, second) = (0..70, 70..83);
     let object = |n: u64| (format!("object/{n}").into_bytes(), Value::new(n, 14 * KIB));
     for n in first.start..second.end {
@@ -389,7 +393,7 @@ fn lookups_that_waited_for_a_run_in_vain_wait_for_their_own() {
     }
     assert!(cache.flush().wait());
     cache.close();
-    let cache = open(grouped(device.clone()));
+    let cache = open(config);
     device.take_reads();
     std::thread::scope(|scope| {
         let cache = &cache;

@@ -1,0 +1,111 @@
+//! Buffers for long reads that are huge pages (2 MiB). A command of a disk takes a limited number
+//! of stretches of memory, often 128. So a read of more than 512 KiB into small pages, which lie
+//! anywhere, takes two commands or more.
+//!
+//! Called by `disk/medium` for runs of page groups, whose records are copied out of the buffer at
+//! once.
+//!
+//! Invariants: buffers in use take about 1/8 of the budget at most, for all devices of a store
+//! together, and those that are kept for the next read 1/32. All are reserved. Their old content is
+//! not wiped: a buffer leaves the engine only after a read has filled it.
+//! Cost: one short lock a buffer. The first use of a new one may wait until the kernel has put
+//! together 2 MiB.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use super::budget::Budget;
+use super::buffer::{AlignedBuf, FreeBuffers};
+use super::mapping::{HUGE_PAGE, Mapping};
+
+/// Buffers in use are at most this share of the budget: on a slow disk, all threads that read may
+/// have one.
+const USED_SHARE: u64 = 8;
+/// Buffers that nothing uses are at most this share.
+const KEPT_SHARE: u64 = 32;
+/// Shorter reads take one command in any case.
+const SHORTEST: usize = 512 << 10;
+
+/// See the module's head.
+pub(crate) struct HugeBuffers {
+    free: Arc<FreeBuffers>,
+    used_max: usize,
+}
+
+impl HugeBuffers {
+    /// Out of `budget`, which so many `pools` share.
+    pub(crate) fn new(budget: &Budget, pools: NonZeroU64) -> Self {
+        let most = |share: u64| {
+            let most = budget.limit() / share / pools / HUGE_PAGE as u64;
+            usize::try_from(most).unwrap_or(0)
+        };
+        Self {
+            free: FreeBuffers::new(most(KEPT_SHARE)),
+            used_max: most(USED_SHARE),
+        }
+    }
+
+    /// A buffer of `len` bytes; `None` where that is not long, or too long, where enough are in
+    /// use, and where there is no memory for another one.
+    pub(crate) fn take(&self, len: usize, budget: &Budget) -> Option<AlignedBuf> {
+        if len <= SHORTEST || len > HUGE_PAGE || self.used() >= self.used_max {
+            return None;
+        }
+        let (mapping, reservation) = match self.free.take() {
+            Some(kept) => kept,
+            None => {
+                let reservation = budget.reserve(HUGE_PAGE as u64)?;
+                (Mapping::huge_page().ok()?, reservation)
+            }
+        };
+        Some(AlignedBuf::lent(mapping, len, reservation, &self.free))
+    }
+
+    /// Buffers in use. Each of them has a handle of `free`.
+    fn used(&self) -> usize {
+        Arc::strong_count(&self.free) - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = SHORTEST + 1;
+
+    #[test]
+    fn a_buffer_is_aligned_as_a_huge_page_and_used_again() {
+        let budget = Budget::new(64 << 20);
+        let buffers = HugeBuffers::new(&budget, NonZeroU64::MIN);
+        let take = |len| buffers.take(len, &budget);
+        let mut first = take(LEN).unwrap();
+        assert_eq!(first.as_ptr().align_offset(HUGE_PAGE), 0);
+        assert_eq!(first.len(), LEN);
+        first.fill(1);
+        let at = first.as_ptr();
+        let others: Vec<_> = (0..3).map(|_| take(LEN).unwrap()).collect();
+        assert_eq!(budget.used(), budget.limit() / USED_SHARE);
+        assert!(take(LEN).is_none());
+        drop((first, others));
+        assert_eq!(budget.used(), budget.limit() / KEPT_SHARE);
+        let again = take(HUGE_PAGE).unwrap();
+        assert_eq!((again.as_ptr(), again.len()), (at, HUGE_PAGE));
+        drop((again, buffers));
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn other_lengths_and_small_or_full_budgets_have_none() {
+        let budget = Budget::new(64 << 20);
+        let buffers = HugeBuffers::new(&budget, NonZeroU64::MIN);
+        assert!(buffers.take(SHORTEST, &budget).is_none());
+        assert!(buffers.take(HUGE_PAGE + 1, &budget).is_none());
+        let all = budget.reserve(budget.limit()).unwrap();
+        assert!(buffers.take(LEN, &budget).is_none());
+        drop(all);
+        assert!(buffers.take(LEN, &budget).is_some());
+        let five = NonZeroU64::new(5).unwrap();
+        let of_five_devices = HugeBuffers::new(&budget, five);
+        assert!(of_five_devices.take(LEN, &budget).is_none());
+    }
+}
