@@ -40,9 +40,9 @@ use crate::shard::{LookupTarget, ReadRequest};
 /// them.
 const ROWS_MAX: usize = 16;
 
-/// How often a lookup waits for runs that others read. A run is told up to 1/8 too long, so it may
-/// be of another group than the record that is wanted. Then the lookup waits for the next one, or
-/// reads.
+/// How often a lookup waits for runs that others read. The index gives the length of a run up to
+/// 1/8 too long, so a run that reaches to the wanted record may be of another group. Then the
+/// lookup waits for the next run, or reads.
 const WAITS_MAX: u32 = 4;
 /// The same for a span: only a run of its own object makes it hot.
 const SPAN_WAITS_MAX: u32 = 1;

@@ -23,8 +23,8 @@ use crate::shard::{LookupTarget, ReadRequest};
 
 /// Most content read at once: on a spinning disk 1 MiB takes about as long as the seek to it.
 const RUN_BYTES: u64 = 1 << 20;
-/// A run takes at most this share of the memory that is free or held by hot objects only: with many
-/// readers each reads less at once.
+/// A run has at most this share of the memory that is free or held by hot objects only: with many
+/// readers each reads less at once. Its buffer may be a huge page, which is larger.
 const RUN_SHARE: u64 = 16;
 
 /// Records that follow on, the beginnings of their windows, and memory for them.
