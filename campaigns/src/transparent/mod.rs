@@ -43,8 +43,9 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
         campaign.report.skip(what, "needs root");
         return Ok(());
     }
-    if let Some(program) = PROGRAMS.into_iter().find(|it| !is_installed(it)) {
-        campaign.report.skip(what, format!("no {program} here"));
+    if let Some((_, package)) = PROGRAMS.iter().find(|(program, _)| !is_installed(program)) {
+        let advice = format!("needs Debian's package {package}: apt-get install {package}");
+        campaign.report.skip(what, advice);
         return Ok(());
     }
     for mode in [Mode::Redirect, Mode::Tproxy] {
@@ -409,7 +410,14 @@ fn rules(folder: &Path) -> String {
 const USERS: &str = "anna:$2y$04$bvIG6Nmid91Mu9RcmmWZfO9uJIet1vZ5RxKoHcc2APXp/vBHdBvP.\n";
 const LOGIN: &str = "Proxy-Authorization: Basic YW5uYTpyaWdodDox";
 
-const PROGRAMS: [&str; 5] = ["unshare", "nsenter", "ip", "nft", "curl"];
+/// Programs this campaign runs, and the Debian packages that have them.
+const PROGRAMS: [(&str, &str); 5] = [
+    ("unshare", "util-linux"),
+    ("nsenter", "util-linux"),
+    ("ip", "iproute2"),
+    ("nft", "nftables"),
+    ("curl", "curl"),
+];
 const CHROMIUM: &str = "chromium";
 
 /// The certificate of the proxy is not the question here; `real-clients --intercept` asks it.
