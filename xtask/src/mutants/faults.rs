@@ -49,7 +49,7 @@ pub const FAULTS: &[Fault] = &[
         edits: &[(
             "                    self.medium.counters.damaged.add(1);
                     self.forget_candidates(wanted.key, candidates);
-                    return None;
+                    return Ok(None);
 ",
             "                    self.medium.counters.damaged.add(1);
 ",
