@@ -65,6 +65,7 @@ pub(crate) struct Medium {
     pub(crate) footer_bytes: AtomicUsize,
     /// Buffers for reads of the usual lengths.
     buffers: BufferPool,
+    /// Buffers for runs of more than 512 KiB.
     huge_buffers: HugeBuffers,
 }
 
@@ -230,7 +231,7 @@ impl Medium {
     }
 
     /// The bytes of a run, as [`Medium::read_bytes_now`] reads them; if they are many, into a huge
-    /// page where there is one. The caller drops them soon.
+    /// page where there is one. There are few of those: the caller drops them soon.
     pub(crate) fn read_run_now(&self, offset: u64, length: usize) -> Option<Bytes> {
         let (start, skip, span) = self.widen(offset, length);
         let huge = self.huge_buffers.take(span, &self.budget);

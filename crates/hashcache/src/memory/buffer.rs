@@ -69,13 +69,13 @@ impl AlignedBuf {
         mapping: Mapping,
         len: usize,
         reservation: Reservation,
-        home: &Arc<FreeBuffers>,
+        home: Arc<FreeBuffers>,
     ) -> Self {
         Self {
             memory: Memory::Mapped(mapping),
             len,
             reservation: Some(reservation),
-            home: Some(Arc::clone(home)),
+            home: Some(home),
         }
     }
 }
@@ -139,8 +139,12 @@ impl FreeBuffers {
     fn give(&self, mapping: Mapping, reservation: Reservation) {
         let mut kept = self.lock();
         if kept.len() < self.most {
-            kept.push((mapping, reservation));
+            return kept.push((mapping, reservation));
         }
+        drop(kept);
+        // Whoever waits for memory is told of it when the system has it back.
+        drop(mapping);
+        drop(reservation);
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(Mapping, Reservation)>> {

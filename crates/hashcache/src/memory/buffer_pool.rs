@@ -64,7 +64,8 @@ impl BufferPool {
     pub(crate) fn take(&self, len: usize) -> Option<AlignedBuf> {
         let free = &self.fitting(len)?.free;
         let (mapping, reservation) = free.take()?;
-        Some(AlignedBuf::lent(mapping, len, reservation, free))
+        let home = Arc::clone(free);
+        Some(AlignedBuf::lent(mapping, len, reservation, home))
     }
 
     /// A new buffer of `len` bytes, for which [`BufferPool::bytes_for`] were set aside.
@@ -72,7 +73,8 @@ impl BufferPool {
         if let Some(fitting) = self.fitting(len)
             && let Ok(mapping) = Mapping::anonymous(fitting.bytes)
         {
-            return AlignedBuf::lent(mapping, len, reservation, &fitting.free);
+            let home = Arc::clone(&fitting.free);
+            return AlignedBuf::lent(mapping, len, reservation, home);
         }
         AlignedBuf::reserved(len, reservation)
     }

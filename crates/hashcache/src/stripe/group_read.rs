@@ -10,8 +10,9 @@
 //! group of the wanted record, and if, under its shard's lock, its entry is the newest that could
 //! be its name, on a device that counts for it and has not failed. While a run is read, a lookup
 //! for another part of it waits for that read instead of making its own (at most [`WAITS_MAX`]
-//! times), and a lookup of what lies before it reads no further than to it. What earlier reads have
-//! loaded and is hot is not read again, if it lies at the end of the run (`recent_runs`).
+//! times, a span once), and a lookup of what lies before it reads no further than to it. What
+//! earlier reads have loaded and is hot is not read again, if it lies at the end of the run
+//! (`recent_runs`).
 //! Cost: one read of at most 2 MiB, a MAC and a copy a member; a read of its row for each head
 //! whose position is on disk, at most [`ROWS_MAX`].
 
@@ -42,7 +43,8 @@ const ROWS_MAX: usize = 16;
 
 /// How often a lookup waits for runs that others read. The index gives the length of a run up to
 /// 1/8 too long, so a run that reaches to the wanted record may be of another group. Then the
-/// lookup waits for the next run, or reads.
+/// lookup waits for the next run, or reads. Each time it goes behind the lookups that wait for a
+/// thread.
 const WAITS_MAX: u32 = 4;
 /// The same for a span: only a run of its own object makes it hot.
 const SPAN_WAITS_MAX: u32 = 1;
@@ -100,8 +102,8 @@ impl Drop for RunRead<'_> {
 }
 
 impl Stripe {
-    /// Leaves `request` with a read of a run that reaches beyond its window, if there is one; else
-    /// it is given back.
+    /// Leaves `request` with a read of a run that reaches into its window, if there is one; else it
+    /// is given back.
     pub(super) fn join_run(&self, request: ReadRequest) -> Option<ReadRequest> {
         if !self.may_join(&request) {
             return Some(request);
@@ -155,10 +157,11 @@ impl Stripe {
 
     /// The record in the window that begins at `at`, read with the rest of its run; `run` tells how
     /// long that is (`run_code`). `None` when the record has no run or is a span, when the head has
-    /// passed it, when there is no memory for more than the record, and when the device refuses.
+    /// passed it, when there is no memory for more than the record, when the run turns out to be
+    /// shorter than the record, and when the device refuses.
     ///
     /// # Errors
-    /// Another lookup is reading a run that reaches beyond this window.
+    /// Another lookup is reading a run that reaches into this window.
     pub(super) fn read_with_run(
         self: &Arc<Self>,
         wanted: &LookupTarget,
@@ -260,7 +263,7 @@ impl Stripe {
 
     /// Notes that a run of so many bytes is being read, and says how many of them are to be read:
     /// to the next run that is being read, or to where all the rest is hot. `None` when a run that
-    /// is being read reaches beyond the window of the record.
+    /// is being read reaches into the window of the record.
     ///
     /// A page asks for its objects in any order, and several at once. Without this, each one that
     /// lies before others that are or were read would cost another read of the same bytes.

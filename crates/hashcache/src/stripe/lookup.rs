@@ -485,8 +485,8 @@ impl Stripe {
     /// newest candidate, if it was made already.
     ///
     /// # Errors
-    /// With [`JoinRuns::Yes`], another lookup is reading a run that reaches beyond the window of
-    /// the newest candidate.
+    /// With [`JoinRuns::Yes`], another lookup is reading a run that reaches into the window of the
+    /// newest candidate.
     fn find_in_log(
         self: &Arc<Self>,
         wanted: &LookupTarget,

@@ -24,7 +24,8 @@ use crate::shard::{LookupTarget, ReadRequest};
 /// Most content read at once: on a spinning disk 1 MiB takes about as long as the seek to it.
 const RUN_BYTES: u64 = 1 << 20;
 /// A run has at most this share of the memory that is free or held by hot objects only: with many
-/// readers each reads less at once. Its buffer may be a huge page, which is larger.
+/// readers each reads less at once. The buffer of a page group's run may be a huge page, which is
+/// larger.
 const RUN_SHARE: u64 = 16;
 
 /// Records that follow on, the beginnings of their windows, and memory for them.

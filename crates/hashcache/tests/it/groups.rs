@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hashcache::device::{Device, DiskModel, MemoryDevice, Pace, ThrottleDevice};
@@ -350,31 +350,57 @@ fn members_asked_for_at_once_share_one_read() {
     }
 }
 
-/// A device whose reads take 50 ms.
-struct Slow(MemoryDevice);
+/// A device that can hold reads of more than 512 KiB, which are counted then.
+struct HoldsRuns {
+    inner: Recorder<MemoryDevice>,
+    begun: AtomicUsize,
+    held: AtomicBool,
+}
 
-impl Device for Slow {
+impl HoldsRuns {
+    fn new(bytes: usize) -> Self {
+        Self {
+            inner: Recorder::new(MemoryDevice::new(bytes)),
+            begun: AtomicUsize::new(0),
+            held: AtomicBool::new(false),
+        }
+    }
+
+    fn wait_until(&self, is_so: impl Fn(&Self) -> bool) {
+        let millis = (0..60_000).find(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            is_so(self)
+        });
+        assert!(millis.is_some(), "waited in vain");
+    }
+}
+
+impl Device for HoldsRuns {
     fn len(&self) -> u64 {
-        self.0.len()
+        self.inner.len()
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        std::thread::sleep(Duration::from_millis(50));
-        self.0.read_at(offset, buffer)
+        if buffer.len() > 512 * KIB && self.held.load(Ordering::SeqCst) {
+            assert_eq!(buffer.as_ptr().align_offset(2 * MIB), 0, "no huge page");
+            self.begun.fetch_add(1, Ordering::SeqCst);
+            self.wait_until(|it| !it.held.load(Ordering::SeqCst));
+        }
+        self.inner.read_at(offset, buffer)
     }
 
     fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
-        self.0.write_at(offset, buffer)
+        self.inner.write_at(offset, buffer)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync()
+        self.inner.sync()
     }
 }
 
 #[test]
 fn lookups_that_waited_for_a_run_in_vain_wait_for_their_own() {
-    let device = Arc::new(Recorder::new(Slow(MemoryDevice::new(64 * MIB))));
+    let device = Arc::new(HoldsRuns::new(64 * MIB));
     let config = Config {
         memory_bytes: 256 * MIB as u64,
         ..grouped(device.clone())
@@ -394,19 +420,29 @@ fn lookups_that_waited_for_a_run_in_vain_wait_for_their_own() {
     assert!(cache.flush().wait());
     cache.close();
     let cache = open(config);
-    device.take_reads();
+    device.inner.take_reads();
+    device.held.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
         let cache = &cache;
         scope.spawn(move || assert_eq!(get(cache, &object(0).0), Some(object(0).1)));
-        std::thread::sleep(Duration::from_millis(10));
+        device.wait_until(|it| it.begun.load(Ordering::SeqCst) == 1);
         for n in second.clone() {
             scope.spawn(move || assert_eq!(get(cache, &object(n).0), Some(object(n).1)));
         }
+        // Long enough for them to ask.
+        std::thread::sleep(Duration::from_millis(100));
+        device.held.store(false, Ordering::SeqCst);
     });
+    let reads = device.inner.take_reads();
+    let first_group = first.count() * 15 * KIB;
+    assert!(
+        reads.iter().any(|read| read.length > first_group),
+        "{reads:?}"
+    );
     // Nobody read a record alone that another one was reading with its run.
     let stats = cache.stats();
     let alone = (stats.member_reads, stats.lone_reads, stats.ungrouped_reads);
-    assert_eq!(alone, (0, 0, 0), "{:?}", device.take_reads());
+    assert_eq!(alone, (0, 0, 0), "{reads:?}");
 }
 
 #[test]
@@ -605,8 +641,22 @@ fn runs_survive_a_kill_a_close_and_an_opening_without_groups() {
 
 #[test]
 fn a_group_longer_than_a_run_comes_in_runs_of_two_mebibytes() {
+    reads_of_a_long_group(64 * MIB, 3);
+}
+
+/// There is no memory for huge pages, and runs are shorter.
+#[test]
+fn a_group_longer_than_a_run_comes_in_runs_with_little_memory_too() {
+    reads_of_a_long_group(15 * MIB, 12);
+}
+
+fn reads_of_a_long_group(memory_bytes: usize, reads_max: usize) {
     let device = Arc::new(Recorder::new(MemoryDevice::new(128 * MIB)));
-    let cache = open(grouped(device.clone()));
+    let config = Config {
+        memory_bytes: memory_bytes as u64,
+        ..grouped(device.clone())
+    };
+    let cache = open(config.clone());
     let long = |n: u64| Value::new(n, 60 * KIB);
     let name = |n: u64| format!("object/{n:03}").into_bytes();
     for n in 0..60 {
@@ -620,14 +670,18 @@ fn a_group_longer_than_a_run_comes_in_runs_of_two_mebibytes() {
     }
     assert!(cache.flush().wait());
     cache.close();
-    let cache = open(grouped(device.clone()));
+    let cache = open(config);
     device.take_reads();
     for n in 0..60 {
         assert_eq!(get(&cache, &name(n)), Some(long(n)));
     }
     let reads = device.take_reads();
-    assert!(reads.len() <= 3, "{reads:?}");
+    assert!(reads.len() <= reads_max, "{reads:?}");
     assert!(reads.iter().all(|read| read.length <= 2 * MIB));
+    assert!(
+        reads.iter().any(|read| read.length > 512 * KIB),
+        "{reads:?}"
+    );
 }
 
 /// Numbers below a bound, each as often as its rank says.
