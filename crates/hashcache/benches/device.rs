@@ -2,8 +2,9 @@
 //!
 //! For `cargo campaign device-speed`, which compares it with fio. `fill PATH BYTES` makes a store
 //! and fills its log; `read PATH threads|uring DEPTH SECONDS` reads its objects at random, one of
-//! them after another in each of DEPTH places at once; `write PATH threads|uring SECONDS` puts
-//! objects one after another. Each prints one line of JSON, with what the engine's own counters
+//! them after another in each of DEPTH places at once, and `read PATH callers DEPTH SECONDS` in
+//! DEPTH threads that wait for their answers; `write PATH threads|uring SECONDS` puts objects one
+//! after another. Each prints one line of JSON, with what the engine's own counters
 //! say of the device: nothing is hot, so each answer is one read of [`RECORD_BYTES`].
 #![expect(
     clippy::disallowed_methods,
@@ -42,7 +43,8 @@ fn config(path: &str) -> Config {
 
 fn io(word: &str) -> Io {
     match word {
-        "threads" => Io::Threads,
+        // Callers that wait read by themselves.
+        "threads" | "callers" => Io::Threads,
         "uring" => Io::Uring,
         other => panic!("{other}"),
     }
@@ -143,21 +145,21 @@ fn cpu() -> Duration {
     clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap()
 }
 
-fn read(path: &str, io: Io, depth: usize, time: Duration) {
+fn read(path: &str, way: &str, depth: usize, time: Duration) {
+    let io = io(way);
     let cache = Cache::open(Config { io, ..config(path) }).unwrap();
     let names = stored(&cache);
     let before = cache.stats();
-    let mut random = fastrand::Rng::new();
     let meter = Meter::start();
-    let answers = if depth == 1 {
-        let mut answers = 0;
-        while meter.begun.elapsed() < time {
-            let name = &names[random.usize(..names.len())];
-            answers += check(cache.get(name.as_bytes()).wait());
-        }
-        answers
+    let go_on = || meter.begun.elapsed() < time;
+    let answers = if depth == 1 || way == "callers" {
+        let call = || ask_and_wait(&cache, &names, go_on);
+        std::thread::scope(|scope| {
+            let callers: Vec<_> = (0..depth).map(|_| scope.spawn(call)).collect();
+            callers.into_iter().map(|it| it.join().unwrap()).sum()
+        })
     } else {
-        Places::new(&cache, &names, depth).play(|| meter.begun.elapsed() < time)
+        Places::new(&cache, &names, depth).play(go_on)
     };
     let (seconds, cpu_us) = meter.stop(answers);
     let after = cache.stats();
@@ -169,6 +171,17 @@ fn read(path: &str, io: Io, depth: usize, time: Duration) {
         after.hot_hits - before.hot_hits,
     );
     cache.close();
+}
+
+/// Reads one object after another; returns the number of answers.
+fn ask_and_wait(cache: &Cache, names: &[String], go_on: impl Fn() -> bool) -> u64 {
+    let mut random = fastrand::Rng::new();
+    let mut answers = 0;
+    while go_on() {
+        let name = &names[random.usize(..names.len())];
+        answers += check(cache.get(name.as_bytes()).wait());
+    }
+    answers
 }
 
 /// 1 for an answer with its content; a tag that met another name is none.
@@ -326,8 +339,8 @@ fn main() {
     let seconds = |word: &str| Duration::from_secs_f64(word.parse().unwrap());
     match words[..] {
         ["fill", path, bytes] => fill(path, bytes.parse().unwrap()),
-        ["read", path, io, depth, time] => {
-            read(path, self::io(io), depth.parse().unwrap(), seconds(time));
+        ["read", path, way, depth, time] => {
+            read(path, way, depth.parse().unwrap(), seconds(time));
         }
         ["write", path, io, time] => write(path, self::io(io), seconds(time)),
         _ => {}
