@@ -95,6 +95,8 @@ struct QueueState {
     ended: bool,
     /// The device has failed: look again.
     woken: bool,
+    /// The writing thread waits and was not woken yet.
+    asleep: bool,
 }
 
 /// See the module's head.
@@ -194,9 +196,11 @@ impl Queue {
         let first = waiting.since.is_none();
         waiting.since.get_or_insert(now);
         let full = self.is_full(&waiting);
-        drop(waiting);
         // In between, the writer sleeps until the delay is over: it need not be woken per record.
-        if first || full {
+        // Nor when it is awake, for to wake it is a system call.
+        let wake = (first || full) && std::mem::take(&mut waiting.asleep);
+        drop(waiting);
+        if wake {
             self.come.notify_one();
         }
     }
@@ -366,11 +370,13 @@ impl Queue {
             }
             let due_in = due_in.into_iter().chain(removals_in).min();
             let wait = due_in.map_or(patience, |due| due.min(patience));
+            waiting.asleep = true;
             let (guard, timeout) = self
                 .come
                 .wait_timeout(waiting, wait)
                 .expect("no holder of this lock panics");
             waiting = guard;
+            waiting.asleep = false;
             waited = timeout.timed_out() && wait == patience;
         }
     }
