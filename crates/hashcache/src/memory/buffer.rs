@@ -142,7 +142,8 @@ impl FreeBuffers {
             return kept.push((mapping, reservation));
         }
         drop(kept);
-        // Whoever waits for memory is told of it when the system has it back.
+        // The memory goes back to the system first: dropping the reservation wakes callers that
+        // wait for memory.
         drop(mapping);
         drop(reservation);
     }

@@ -51,8 +51,8 @@ impl HugeBuffers {
         if len <= SHORTEST || len > HUGE_PAGE {
             return None;
         }
-        // It counts before there is memory for it, because making room may take long and others ask
-        // meanwhile.
+        // The buffer is counted before its memory is reserved: to make room may take long, and
+        // other threads ask meanwhile.
         let home = Arc::clone(&self.free);
         if self.used() > self.used_max {
             return None;

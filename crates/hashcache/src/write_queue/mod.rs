@@ -197,7 +197,8 @@ impl Queue {
         waiting.since.get_or_insert(now);
         let full = self.is_full(&waiting);
         // In between, the writer sleeps until the delay is over: it need not be woken per record.
-        // Nor when it is awake, for to wake it is a system call.
+        // If it is awake, it looks at the queue before it sleeps, and `notify_one` would be a
+        // system call for nothing.
         let wake = (first || full) && std::mem::take(&mut waiting.asleep);
         drop(waiting);
         if wake {
