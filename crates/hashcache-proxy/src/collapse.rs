@@ -1,30 +1,43 @@
 //! Collapsed forwarding: one fetch serves all requests that wait for the same key, on any core.
 //!
 //! The first request that misses becomes the *leader* and owns the [`Leader`]; later requests are
-//! *followers*. When the head of the response has arrived, the leader announces whether the
-//! response may be shared. If it may not, all followers fetch for themselves at once, and the key
-//! is remembered, so that later requests do not wait. The wait for an origin's head depends on the
-//! origin's recent responses.
+//! *followers*. When the head of the response has arrived, the leader announces its outcome:
+//!
+//! | outcome | followers |
+//! |---|---|
+//! | the response is being stored, or a 304 confirmed the stored one | answer from it |
+//! | the origin failed | fail too, unless a field of the leader's client may be the cause |
+//! | the response is for its client only | fetch for themselves, all at once |
+//! | none (its client's limit, a field of its request) | one of them is the next leader |
+//!
+//! A key whose response was for its client only is remembered, so later requests do not wait. A
+//! leader that is slow gets a second one beside it (`follower`), not a crowd.
 //!
 //! Called by `request`; `fetch` owns the [`Leader`] during the fetch.
 //!
 //! Invariants: a follower waits for the head no longer than a fetch may take to its first byte.
-//! Dropping the leader releases all followers. Cost: one lock and one map entry per fetch in
-//! progress.
+//! While followers wait, a key has at most one more leader each time the wait is over, and that
+//! wait doubles. Cost: one lock and one map entry per fetch in progress.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::failure::Failure;
 use crate::in_flight_ranges::InFlightRanges;
 use crate::settings::CollapseWait;
+use crate::share::Network;
 use crate::store::StoredResponse;
 use crate::store::follow::ContentStream;
+
+mod follower;
+
+pub(crate) use self::follower::{AtEnd, Followed, Follower, Succession, WaitTimes};
 
 const SHARDS: usize = 32;
 /// Keeps the hashes of nonces apart from those of keys.
@@ -51,9 +64,35 @@ pub(crate) enum CollapseMsg {
     /// The response is being stored and may be followed.
     Shared(Arc<SharedResponse>),
     /// The stored response was validated: look it up again.
-    Validated,
-    /// The response cannot be shared, or there is none: fetch alone.
+    Validated(Requester),
+    /// The origin failed.
+    Failed(SharedFailure),
+    /// The response is for its client only: fetch alone.
     NotShared,
+    /// No leader is left, and none had an outcome for others: one follower fetches next.
+    NoOutcome,
+}
+
+/// The kind of a request: how much its response may be about its client. Ordered: a request waits
+/// only for a leader of its own kind or one before it. Otherwise a client could send a field that
+/// makes the origin slow, and others would wait for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Requester {
+    /// Without a field that identifies a client or that can make an origin fail.
+    Anybody,
+    /// With a cookie or credentials.
+    OneClient,
+    /// With a field of unknown effect.
+    Unknown,
+}
+
+/// A failure of the origin or of the way to it.
+#[derive(Clone)]
+pub(crate) struct SharedFailure {
+    pub(crate) failure: Failure,
+    /// The kind of request that failed, and whose it was.
+    pub(crate) requester: Requester,
+    pub(crate) client: Network,
 }
 
 /// A response that is being stored.
@@ -62,6 +101,8 @@ pub(crate) struct SharedResponse {
     pub(crate) length: Option<u64>,
     /// The origin was asked for a range and sent the whole content.
     pub(crate) ignores_range: bool,
+    /// The kind of request that the response answers.
+    pub(crate) requester: Requester,
     pub(crate) stream: ContentStream,
 }
 
@@ -70,17 +111,55 @@ pub(crate) enum Role {
     /// It must fetch, and inform the followers.
     Leader(Leader),
     /// Another request fetches.
-    Follower(watch::Receiver<CollapseMsg>),
+    Follower(Follower),
     /// Another request fetches, but its response will probably not be shareable.
     Alone,
 }
 
 #[derive(Default)]
 struct CollapseShard {
-    fetches: HashMap<Box<[u8]>, (u64, watch::Receiver<CollapseMsg>)>,
+    fetches: HashMap<Box<[u8]>, RoundEntry>,
     unshareable: HashMap<Box<[u8]>, Instant>,
     failed: HashMap<Box<[u8]>, Instant>,
     origins: HashMap<Box<str>, OriginStats>,
+}
+
+/// The leaders and followers of one key: several leaders if the first one is slow.
+struct Round {
+    messages: watch::Sender<CollapseMsg>,
+    /// Leaders that have not been dropped.
+    leaders: AtomicUsize,
+}
+
+/// A round that requests may join.
+struct RoundEntry {
+    round: Arc<Round>,
+    /// When its latest leader began.
+    last_began: Instant,
+    /// Leaders so far.
+    begun: u32,
+    /// The first kind that a leader's request has had.
+    requester: Requester,
+}
+
+impl RoundEntry {
+    /// When one more leader may begin. The time between two of them doubles: an origin that answers
+    /// nobody is not to be asked by everybody. A leader with a cookie may be slow because of it, so
+    /// others with cookies wait for it no longer than [`WAIT_MAX`] whatever the operator has set.
+    fn next_leader_at(&self, first: Duration) -> Instant {
+        let first = match self.requester {
+            Requester::Anybody => first,
+            Requester::OneClient | Requester::Unknown => first.min(WAIT_MAX),
+        };
+        let doubled = first.saturating_mul(1 << (self.begun - 1).min(8));
+        self.last_began + doubled.min(WAIT_MAX.max(first))
+    }
+
+    fn one_more(&mut self, collapse: &Arc<Collapse>, key: &[u8], now: Instant) -> Leader {
+        self.last_began = now;
+        self.begun = self.begun.saturating_add(1);
+        Leader::new(collapse, key, &self.round)
+    }
 }
 
 /// Averages over about eight recent responses of an origin.
@@ -98,9 +177,14 @@ const ALL: u32 = 1 << 10;
 const HARDLY_ANY: u32 = ALL / 8;
 
 impl OriginStats {
-    fn wait_time(self, wait: CollapseWait, first_byte_time: Duration) -> Duration {
+    fn wait_times(self, wait: CollapseWait, first_byte_time: Duration) -> WaitTimes {
         if matches!(self.shared, Some(..HARDLY_ANY)) {
-            return WAIT_IN_VAIN.min(first_byte_time);
+            let only = WAIT_IN_VAIN.min(first_byte_time);
+            return WaitTimes {
+                first: only,
+                total: only,
+                at_end: AtEnd::Alone,
+            };
         }
         let patience = match (wait, self.first_byte_ms) {
             (CollapseWait::Satellite, _) => first_byte_time,
@@ -110,7 +194,11 @@ impl OriginStats {
             }
             (CollapseWait::Lan, None) => WAIT_UNKNOWN,
         };
-        patience.min(first_byte_time)
+        WaitTimes {
+            first: patience.min(first_byte_time),
+            total: first_byte_time,
+            at_end: AtEnd::Fail,
+        }
     }
 }
 
@@ -124,7 +212,6 @@ fn smooth(usual: &mut Option<u32>, seen: u32) {
 pub(crate) struct Collapse {
     shards: [Mutex<CollapseShard>; SHARDS],
     hasher: RandomState,
-    next: AtomicU64,
     /// Serialises read-modify-write updates of the heads of stored responses.
     heads: [tokio::sync::Mutex<()>; SHARDS],
     /// Number of fetches for which no client waits, by [`Background`].
@@ -160,29 +247,40 @@ impl Collapse {
     }
 
     /// Joins the fetch of `key`, or begins it.
-    pub(crate) fn join(self: &Arc<Self>, key: &[u8], now: Instant) -> Role {
+    pub(crate) fn join(self: &Arc<Self>, key: &[u8], requester: Requester, now: Instant) -> Role {
         let mut shard = self.shard(key);
         if shard.unshareable.get(key).is_some_and(|until| *until > now) {
             return Role::Alone;
         }
-        if let Some((_, receiver)) = shard.fetches.get(key) {
-            return Role::Follower(receiver.clone());
+        if let Some(entry) = shard.fetches.get_mut(key) {
+            if requester < entry.requester {
+                entry.requester = requester;
+                return Role::Leader(entry.one_more(self, key, now));
+            }
+            return Role::Follower(Follower::new(self, key, requester, &entry.round));
         }
-        let (sender, receiver) = watch::channel(CollapseMsg::Wait);
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        shard.fetches.insert(key.into(), (number, receiver));
-        Role::Leader(Leader {
-            collapse: Arc::clone(self),
-            key: key.into(),
-            number,
-            sender,
-        })
+        let round = Arc::new(Round {
+            messages: watch::Sender::new(CollapseMsg::Wait),
+            leaders: AtomicUsize::new(0),
+        });
+        let leader = Leader::new(self, key, &round);
+        let entry = RoundEntry {
+            round,
+            last_began: now,
+            begun: 1,
+            requester,
+        };
+        shard.fetches.insert(key.into(), entry);
+        Role::Leader(leader)
     }
 
     /// The fetch of `key` in progress, for callers that would not begin one.
-    pub(crate) fn under_way(&self, key: &[u8]) -> Option<watch::Receiver<CollapseMsg>> {
+    pub(crate) fn under_way(self: &Arc<Self>, key: &[u8]) -> Option<Follower> {
         let shard = self.shard(key);
-        shard.fetches.get(key).map(|(_, receiver)| receiver.clone())
+        let entry = shard.fetches.get(key)?;
+        // It never begins a fetch under this key, so its kind does not matter.
+        let requester = Requester::Unknown;
+        Some(Follower::new(self, key, requester, &entry.round))
     }
 
     /// The fetch of `key` is out of date: no further request may join it.
@@ -232,15 +330,15 @@ impl Collapse {
     /// How long to wait for the head of a fetch from `origin`: as `wait` says, but never longer
     /// than `first_byte_time`, and only shortly if the origin's responses are hardly ever
     /// shareable.
-    pub(crate) fn wait_time(
+    pub(crate) fn wait_times(
         &self,
         origin: &str,
         wait: CollapseWait,
         first_byte_time: Duration,
-    ) -> Duration {
+    ) -> WaitTimes {
         let shard = self.shard(origin.as_bytes());
         let origin_stats = shard.origins.get(origin).copied().unwrap_or_default();
-        origin_stats.wait_time(wait, first_byte_time)
+        origin_stats.wait_times(wait, first_byte_time)
     }
 
     /// Notes how long `origin` took to send a head.
@@ -294,23 +392,39 @@ impl Drop for BackgroundFetch {
 pub(crate) struct Leader {
     collapse: Arc<Collapse>,
     key: Box<[u8]>,
-    number: u64,
-    sender: watch::Sender<CollapseMsg>,
+    round: Arc<Round>,
 }
 
 impl Leader {
+    /// Counts one more leader of `round`; the caller holds the lock of the key's shard.
+    fn new(collapse: &Arc<Collapse>, key: &[u8], round: &Arc<Round>) -> Self {
+        round.leaders.fetch_add(1, Ordering::Relaxed);
+        Self {
+            collapse: Arc::clone(collapse),
+            key: key.into(),
+            round: Arc::clone(round),
+        }
+    }
+
     /// The response of `origin` may be shared and is being stored. Further requests may join until
     /// the leader is dropped.
     pub(crate) fn share(&self, origin: &str, response: SharedResponse) {
         self.judged(origin, ALL);
-        self.sender
-            .send_replace(CollapseMsg::Shared(Arc::new(response)));
+        self.tell(CollapseMsg::Shared(Arc::new(response)));
     }
 
-    /// `origin` has confirmed the stored response.
-    pub(crate) fn validated(self, origin: &str) {
+    /// `origin` has confirmed the stored response, in reply to such a request.
+    pub(crate) fn validated(self, origin: &str, requester: Requester) {
         self.judged(origin, ALL);
-        self.sender.send_replace(CollapseMsg::Validated);
+        self.tell(CollapseMsg::Validated(requester));
+    }
+
+    /// The origin failed. Followers judge whether they would fail too, unless another leader may
+    /// still succeed.
+    pub(crate) fn failed(self, failure: SharedFailure) {
+        if self.round.leaders.load(Ordering::Relaxed) == 1 {
+            self.tell(CollapseMsg::Failed(failure));
+        }
     }
 
     /// The response of `origin` cannot be shared, and most likely neither can the next one.
@@ -321,6 +435,18 @@ impl Leader {
             &self.key,
             now + UNSHAREABLE,
         );
+        self.tell(CollapseMsg::NotShared);
+    }
+
+    /// The first outcome is the one that counts: later leaders began because it was late.
+    fn tell(&self, outcome: CollapseMsg) {
+        self.round.messages.send_if_modified(|message| {
+            let is_first = matches!(message, CollapseMsg::Wait);
+            if is_first {
+                *message = outcome;
+            }
+            is_first
+        });
     }
 
     /// Counts only leaders' responses: a hundred followers that fetched one page alone are one
@@ -334,200 +460,25 @@ impl Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         let mut shard = self.collapse.shard(&self.key);
-        // After `forget`, another fetch may have begun under this key.
-        if shard
-            .fetches
-            .get(&self.key)
-            .is_some_and(|(number, _)| *number == self.number)
+        // Under the lock, so that no follower becomes a leader of a round that ends here.
+        let is_last = self.round.leaders.fetch_sub(1, Ordering::Relaxed) == 1;
+        let has_outcome = !matches!(*self.round.messages.borrow(), CollapseMsg::Wait);
+        // A response that one leader has stored is found in the store, so later requests need not
+        // join the round of a slower leader. After `forget`, the entry is of another round.
+        if (is_last || has_outcome)
+            && shard
+                .fetches
+                .get(&self.key)
+                .is_some_and(|entry| Arc::ptr_eq(&entry.round, &self.round))
         {
             shard.fetches.remove(&self.key);
         }
         drop(shard);
-        self.sender.send_if_modified(|message| {
-            let waiting = matches!(message, CollapseMsg::Wait);
-            if waiting {
-                *message = CollapseMsg::NotShared;
-            }
-            waiting
-        });
-    }
-}
-
-/// Waits at most `wait_time` for the leader's message.
-pub(crate) async fn wait_for_message(
-    mut receiver: watch::Receiver<CollapseMsg>,
-    wait_time: Duration,
-) -> CollapseMsg {
-    let wait = receiver.wait_for(|message| !matches!(message, CollapseMsg::Wait));
-    match tokio::time::timeout(wait_time, wait).await {
-        Ok(Ok(message)) => message.clone(),
-        Ok(Err(_)) | Err(_) => CollapseMsg::NotShared,
+        if is_last {
+            self.tell(CollapseMsg::NoOutcome);
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FIRST_BYTE_TIME: Duration = Duration::from_secs(60);
-
-    fn patience(collapse: &Collapse, origin: &str) -> Duration {
-        collapse.wait_time(origin, CollapseWait::Lan, FIRST_BYTE_TIME)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_second_follows_the_first_and_goes_alone_when_that_is_dropped() {
-        let collapse = Collapse::new();
-        let Role::Leader(leader) = collapse.join(b"k", Instant::now()) else {
-            panic!()
-        };
-        let Role::Follower(receiver) = collapse.join(b"k", Instant::now()) else {
-            panic!()
-        };
-        assert!(matches!(
-            collapse.join(b"other", Instant::now()),
-            Role::Leader(_)
-        ));
-        drop(leader);
-        assert!(matches!(
-            wait_for_message(receiver, WAIT_MAX).await,
-            CollapseMsg::NotShared
-        ));
-        assert!(matches!(
-            collapse.join(b"k", Instant::now()),
-            Role::Leader(_)
-        ));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_key_that_could_not_be_shared_is_not_waited_for() {
-        let collapse = Collapse::new();
-        let Role::Leader(leader) = collapse.join(b"k", Instant::now()) else {
-            panic!()
-        };
-        leader.not_shared("h", Instant::now());
-        assert!(matches!(collapse.join(b"k", Instant::now()), Role::Alone));
-        let later = Instant::now() + UNSHAREABLE + Duration::from_secs(1);
-        assert!(matches!(collapse.join(b"k", later), Role::Leader(_)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_follower_does_not_wait_for_ever() {
-        let collapse = Collapse::new();
-        let _flight = collapse.join(b"k", Instant::now());
-        let Role::Follower(receiver) = collapse.join(b"k", Instant::now()) else {
-            panic!()
-        };
-        let before = Instant::now();
-        assert!(matches!(
-            wait_for_message(receiver, patience(&collapse, "h")).await,
-            CollapseMsg::NotShared
-        ));
-        assert_eq!(before.elapsed(), WAIT_UNKNOWN);
-    }
-
-    #[test]
-    fn patience_is_what_was_set_and_never_more_than_a_fetch_may_take() {
-        let collapse = Collapse::new();
-        collapse.note_head_time("near", Duration::from_millis(10));
-        let second = Duration::from_secs(1);
-        for origin in ["near", "unknown"] {
-            let wait = |wait| collapse.wait_time(origin, wait, FIRST_BYTE_TIME);
-            assert_eq!(wait(CollapseWait::Satellite), FIRST_BYTE_TIME);
-            assert_eq!(wait(CollapseWait::Within(second)), second);
-            for longer in [CollapseWait::Within(2 * FIRST_BYTE_TIME), CollapseWait::Lan] {
-                assert!(wait(longer) <= FIRST_BYTE_TIME);
-            }
-        }
-        let most = Duration::from_millis(50);
-        assert_eq!(collapse.wait_time("unknown", CollapseWait::Lan, most), most);
-    }
-
-    #[tokio::test]
-    async fn an_origin_that_hardly_shares_is_not_waited_for_whatever_was_set() {
-        let collapse = Collapse::new();
-        answer(&collapse, "counter", b"page", Shared::No);
-        for wait in [
-            CollapseWait::Satellite,
-            CollapseWait::Lan,
-            CollapseWait::Within(WAIT_MAX),
-        ] {
-            let patience = collapse.wait_time("counter", wait, FIRST_BYTE_TIME);
-            assert_eq!(patience, WAIT_IN_VAIN, "{wait:?}");
-        }
-    }
-
-    #[test]
-    fn patience_follows_the_origin() {
-        let collapse = Collapse::new();
-        collapse.note_head_time("slow", Duration::from_secs(1));
-        assert_eq!(patience(&collapse, "slow"), Duration::from_secs(2));
-        collapse.note_head_time("dead", Duration::from_secs(60));
-        assert_eq!(patience(&collapse, "dead"), WAIT_MAX);
-    }
-
-    /// An origin answers a leader after a second.
-    fn answer(collapse: &Arc<Collapse>, origin: &str, key: &[u8], shared: Shared) {
-        let Role::Leader(leader) = collapse.join(key, Instant::now()) else {
-            panic!()
-        };
-        collapse.note_head_time(origin, Duration::from_secs(1));
-        match shared {
-            Shared::Yes => leader.validated(origin),
-            Shared::No => leader.not_shared(origin, Instant::now()),
-        }
-    }
-
-    #[derive(Clone, Copy)]
-    enum Shared {
-        Yes,
-        No,
-    }
-
-    #[tokio::test]
-    async fn one_answer_that_could_not_be_shared_is_enough_for_an_origin_not_met_before() {
-        let collapse = Collapse::new();
-        answer(&collapse, "counter", b"page", Shared::No);
-        assert_eq!(patience(&collapse, "counter"), WAIT_IN_VAIN);
-        assert_eq!(patience(&collapse, "other"), WAIT_UNKNOWN);
-        answer(&collapse, "counter", b"style", Shared::Yes);
-        assert_eq!(patience(&collapse, "counter"), Duration::from_secs(2));
-    }
-
-    #[tokio::test]
-    async fn an_origin_with_answers_of_both_kinds_is_waited_for() {
-        let collapse = Collapse::new();
-        for number in 0..64u8 {
-            let shared = match number % 4 {
-                0 => Shared::Yes,
-                _ => Shared::No,
-            };
-            answer(&collapse, "shop", &[number], shared);
-            assert_eq!(patience(&collapse, "shop"), Duration::from_secs(2));
-        }
-    }
-
-    #[tokio::test]
-    async fn an_origin_that_no_longer_shares_is_waited_for_no_longer() {
-        let collapse = Collapse::new();
-        answer(&collapse, "h", b"style", Shared::Yes);
-        let mut needed = 0;
-        while patience(&collapse, "h") != WAIT_IN_VAIN {
-            needed += 1;
-            answer(&collapse, "h", &[needed], Shared::No);
-        }
-        assert_eq!(needed, 16);
-    }
-
-    #[test]
-    fn no_more_origins_are_remembered_than_there_is_room_for() {
-        let collapse = Collapse::new();
-        for number in 0..2 * SHARDS * REMEMBERED {
-            collapse.note_head_time(&number.to_string(), Duration::ZERO);
-        }
-        for shard in &collapse.shards {
-            let origins = shard.lock().unwrap().origins.len();
-            assert!(origins <= REMEMBERED, "{origins}");
-        }
-    }
-}
+mod tests;

@@ -124,6 +124,9 @@ pub(crate) enum Failure {
     UpstreamLimit,
     /// `Cache-Control: only-if-cached` and no stored response.
     NotCached,
+    /// The origin answered another request for the same resource, which this one waited for, with
+    /// this error.
+    OriginStatus { status: u16 },
     /// A peer did not make a tunnel, or asked for credentials that we do not have.
     PeerStatus { status: u16 },
     /// An FTP server refused a command that a transfer needs, or ended the connection.
@@ -142,7 +145,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 37] = [
+    pub(crate) const SLUGS: [&'static str; 38] = [
         "refused",
         "origin-form",
         "client-denied",
@@ -173,6 +176,7 @@ impl Failure {
         "response-malformed",
         "upstream-limit",
         "not-cached",
+        "origin-status",
         "peer-status",
         "ftp-reply",
         "no-route",
@@ -201,6 +205,11 @@ impl Failure {
             Self::DestinationDenied { .. } | Self::LoginImpossible => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
             Self::NotCached | Self::Offline => StatusCode::GATEWAY_TIMEOUT,
+            // As the origin answered the request that was sent for both.
+            Self::OriginStatus { status } => StatusCode::from_u16(*status)
+                .ok()
+                .filter(StatusCode::is_server_error)
+                .unwrap_or(StatusCode::BAD_GATEWAY),
             Self::PeerStatus { .. } | Self::FtpReply { .. } | Self::NoRoute | Self::Link(_) => {
                 StatusCode::BAD_GATEWAY
             }
@@ -243,7 +252,8 @@ impl Failure {
             Self::ResponseIncomplete => ProxyError::HttpResponseIncomplete,
             Self::ResponseMalformed(_) => ProxyError::HttpProtocolError,
             Self::UpstreamLimit => ProxyError::ConnectionLimitReached,
-            Self::PeerStatus { .. }
+            Self::OriginStatus { .. }
+            | Self::PeerStatus { .. }
             | Self::FtpReply { .. }
             | Self::NoRoute
             | Self::Offline
@@ -309,6 +319,7 @@ impl Failure {
             Self::ResponseMalformed(_) => "response-malformed",
             Self::UpstreamLimit => "upstream-limit",
             Self::NotCached => "not-cached",
+            Self::OriginStatus { .. } => "origin-status",
             Self::PeerStatus { .. } => "peer-status",
             Self::FtpReply { .. } => "ftp-reply",
             Self::NoRoute => "no-route",
@@ -336,6 +347,51 @@ impl Failure {
         )
     }
 
+    /// Whether the next hop or the way to it has failed, so that another request for the same
+    /// resource would fail too. Failures by limits and rules of this proxy are of one client.
+    pub(crate) fn is_of_next_hop(&self) -> bool {
+        match self {
+            Self::NameNotFound
+            | Self::NameError
+            | Self::NameTimeout(_)
+            | Self::Unreachable
+            | Self::ConnectionRefused
+            | Self::ConnectTimeout(_)
+            | Self::TlsCertificate(_)
+            | Self::TlsAlert(_)
+            | Self::TlsProtocol(_)
+            | Self::ConnectionTerminated
+            | Self::FirstByteTimeout(_)
+            | Self::ReadTimeout(_)
+            | Self::ResponseMalformed(_)
+            | Self::OriginStatus { .. }
+            | Self::PeerStatus { .. }
+            | Self::FtpReply { .. }
+            | Self::Offline => true,
+            Self::Refused { .. }
+            | Self::OriginForm
+            | Self::ClientDenied { .. }
+            | Self::LoginNeeded { .. }
+            | Self::LoginImpossible
+            | Self::TooManyLogins
+            | Self::RuleDenied(_)
+            | Self::QuotaUsed(_)
+            | Self::TooManyRequests(_)
+            | Self::ClientLimit
+            | Self::ConnectPortDenied { .. }
+            | Self::PortDenied { .. }
+            | Self::DestinationDenied { .. }
+            | Self::Loop
+            | Self::ResponseIncomplete
+            | Self::UpstreamLimit
+            | Self::NotCached
+            | Self::NoRoute
+            | Self::NotImplemented(_)
+            | Self::Link(_)
+            | Self::Internal(_) => false,
+        }
+    }
+
     /// The field that asks a client for its login (RFC 7617), if that is what is missing.
     pub(crate) fn challenge(&self) -> Option<HeaderValue> {
         let Self::LoginNeeded { realm } = self else {
@@ -353,6 +409,8 @@ impl Failure {
             Self::ClientLimit | Self::UpstreamLimit | Self::TooManyLogins => {
                 Some(Duration::from_secs(5))
             }
+            // What the origin says about it is for the client of the request that it answered.
+            Self::OriginStatus { status: 503 } => Some(Duration::from_secs(5)),
             Self::QuotaUsed(denial) => Some(whole_seconds(denial.wait)),
             Self::TooManyRequests(denial) => Some(whole_seconds(denial.wait)),
             _ => None,
@@ -411,6 +469,9 @@ impl fmt::Display for Failure {
             Self::UpstreamLimit => f.write_str("all upstream connections are busy"),
             Self::NotCached => {
                 f.write_str("the request was for a stored response only, and there is none")
+            }
+            Self::OriginStatus { status } => {
+                write!(f, "the origin answered the same request with {status}")
             }
             Self::PeerStatus { status } => write!(f, "the peer answered with {status}"),
             Self::FtpReply { code } => write!(f, "the FTP server answered with {code}"),
@@ -486,6 +547,7 @@ impl Failure {
             Failure::ResponseMalformed("two lengths"),
             Failure::UpstreamLimit,
             Failure::NotCached,
+            Failure::OriginStatus { status: 503 },
             Failure::PeerStatus { status: 407 },
             Failure::FtpReply { code: 421 },
             Failure::NoRoute,

@@ -10,7 +10,6 @@ use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use hashcache::{Cache, Reservation};
@@ -25,7 +24,7 @@ use crate::access::{AccessRules, TimedRules, WeekMinute};
 use crate::access_log::WorkerLog;
 use crate::clock::Clock;
 use crate::clock::zone::Zone;
-use crate::collapse::Collapse;
+use crate::collapse::{Collapse, WaitTimes};
 use crate::failure::Failure;
 use crate::history::tally::Tally;
 use crate::intercept::{InterceptState, Interceptor};
@@ -262,9 +261,9 @@ impl LiveSettings {
 
 impl Worker {
     /// How long a request to `origin` waits for another request's fetch of the same key.
-    pub(crate) fn wait_time(&self, origin: &Authority) -> Duration {
+    pub(crate) fn wait_times(&self, origin: &Authority) -> WaitTimes {
         let (collapse, wait) = (&self.common.collapse, self.common.live().collapse_wait);
-        collapse.wait_time(&origin.to_string(), wait, self.limits.first_byte_time)
+        collapse.wait_times(&origin.to_string(), wait, self.limits.first_byte_time)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hashcache_testkit::scenario::Verdict;
-use hashcache_testkit::scenario::followers::{Cutting, Part, Play};
+use hashcache_testkit::scenario::followers::{Cutting, Expiry, Part, Play};
 
 use crate::Home;
 use crate::proxy_process::Proxy;
@@ -40,6 +40,16 @@ async fn twenty_clients_share_one_fetch_of_a_page_that_is_late() {
     let home = Home::new();
     let (proxy, play) = start(&home);
     assert_well(&Part::Late.play(&play).await);
+    proxy.kill_well();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_ask_at_once_for_a_stale_page_share_one_answer_whatever_it_is() {
+    let home = Home::new();
+    let (proxy, play) = start(&home);
+    for expiry in Expiry::ALL {
+        assert_well(&Part::Expired(expiry).play(&play).await);
+    }
     proxy.kill_well();
 }
 

@@ -272,6 +272,15 @@ impl Failure {
                     .into(),
                 "Send the request again without only-if-cached.".into(),
             ),
+            Self::OriginStatus { status } => (
+                "The site has an error",
+                format!(
+                    "The server of {site} answered with the error {status}. The proxy had sent one \
+                     request for all who asked for this page at the same moment."
+                )
+                .into(),
+                "Try again in a minute. If it stays so, tell the operator of the site.".into(),
+            ),
             Self::PeerStatus { status } => (
                 "The next proxy refuses the request",
                 format!(

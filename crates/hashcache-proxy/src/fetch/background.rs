@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::counters::ByteCount;
-use super::{FetchSpec, fetch};
+use super::{FetchSpec, fetch, requester};
 use crate::collapse::{Background, Role};
 use crate::quota::RequestLimits;
 use crate::task::spawn_local;
@@ -36,7 +36,7 @@ pub(crate) fn revalidate_in_background(
     let Some(counted) = collapse.in_background(Background::Revalidation, BACKGROUND_MAX) else {
         return;
     };
-    let Role::Leader(leader) = collapse.join(&spec.place.name, now) else {
+    let Role::Leader(leader) = collapse.join(&spec.place.name, requester(&spec.fields), now) else {
         return;
     };
     let (reply, _) = oneshot::channel();

@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::ask::Answered;
 use super::counters::ByteCount;
-use super::spec::{FetchSpec, Fetched, Reply, SelectedResponse};
+use super::spec::{FetchSpec, Fetched, Reply, SelectedResponse, requester};
 use super::variant::{add_row, change, change_as_of};
 use crate::collapse::Leader;
 use crate::store::StoredResponse;
@@ -170,7 +170,7 @@ pub(super) async fn confirm(
         false => worker.cache.invalidate(name),
     }
     if let Some(leader) = leader {
-        leader.validated(&spec.target.authority.to_string());
+        leader.validated(&spec.target.authority.to_string(), requester(&spec.fields));
     }
     for_its_client(&mut selected.stored.fields, &head.headers);
     let selected = Box::new(selected);

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::counters::ByteCount;
-use super::{Cause, Extent, FetchSpec, SelectedResponse, fetch};
+use super::{Cause, Extent, FetchSpec, SelectedResponse, fetch, requester};
 use crate::collapse::{Background, Role};
 use crate::link::counters::LinkCounters;
 use crate::link::hints::Hints;
@@ -147,7 +147,7 @@ async fn run(worker: Rc<Worker>, spec: FetchSpec, counters: &LinkCounters) {
     if collapse.failed_lately(&spec.place.name, now) {
         return;
     }
-    let Role::Leader(leader) = collapse.join(&spec.place.name, now) else {
+    let Role::Leader(leader) = collapse.join(&spec.place.name, requester(&spec.fields), now) else {
         return;
     };
     counters.coding.hint_followed();

@@ -33,7 +33,9 @@ pub(crate) use self::ask::{Answered, AskFailure, Others, ask, is_final};
 pub(crate) use self::fields::{passed_on, upstream_fields};
 pub(crate) use self::hinted::{HINTED_BYTES_MAX, HINTED_FIELDS};
 pub(crate) use self::patience::Patience;
-pub(crate) use self::spec::{Cause, Extent, FetchSpec, Fetched, Reply, SelectedResponse, is_error};
+pub(crate) use self::spec::{
+    Cause, Extent, FetchSpec, Fetched, Reply, SelectedResponse, is_error, requester,
+};
 
 use std::rc::Rc;
 
@@ -54,7 +56,8 @@ use self::judge::{BegunPut, BegunRangePut, StoreDecision, judge};
 use self::pump::{RESUMES_MAX, Transfer};
 use self::spec::is_withdrawn;
 use self::variant::{Intents, add_row, chosen, plan_put};
-use crate::collapse::{Leader, SharedResponse};
+use crate::collapse::{Leader, SharedFailure, SharedResponse};
+use crate::failure::Failure;
 use crate::link::coding::LinkCoding;
 use crate::link::hints::Hints;
 use crate::metrics::CountedBytes;
@@ -84,6 +87,9 @@ pub(crate) async fn fetch(
                 .common
                 .collapse
                 .failed(&spec.place.name, Instant::now());
+            if let Some(leader) = leader.filter(|_| failure.failure.is_of_next_hop()) {
+                leader.failed(shared_failure(&spec, failure.failure.clone()));
+            }
             let _ = reply.send(Err(failure));
             return;
         }
@@ -190,13 +196,17 @@ pub(crate) async fn fetch(
         StoreDecision::Pass(reason) => {
             let not_stored = &worker.common.not_stored;
             not_stored.note(&spec.place.key, reason, response_time);
-            // An error in reply to a validation does not show whether the next response can be
-            // shared.
-            let validated = spec.selected.is_some() && is_error(status);
-            // Nor does a response to a request that no client has made.
-            let says_nothing = validated || spec.cause == Cause::Hint;
-            if let Some(leader) = leader.filter(|_| !says_nothing) {
-                leader.not_shared(&origin, Instant::now());
+            match leader {
+                // Neither an error nor a response to a request that no client has made shows
+                // whether the next response can be shared.
+                Some(leader) if is_error(status) => {
+                    let status = status.as_u16();
+                    leader.failed(shared_failure(&spec, Failure::OriginStatus { status }));
+                }
+                Some(leader) if spec.cause != Cause::Hint => {
+                    leader.not_shared(&origin, Instant::now());
+                }
+                Some(_) | None => {}
             }
             if is_withdrawn(reason) && spec.replaces.is_some() {
                 worker.cache.invalidate(&spec.place.name);
@@ -214,6 +224,14 @@ pub(crate) async fn fetch(
                 worker.metrics.fetched(bytes, 0);
             }
         }
+    }
+}
+
+fn shared_failure(spec: &FetchSpec, failure: Failure) -> SharedFailure {
+    SharedFailure {
+        failure,
+        requester: requester(&spec.fields),
+        client: spec.share.network(),
     }
 }
 
@@ -309,7 +327,7 @@ async fn plan(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<Route, AskFailure
 
 fn unsendable() -> AskFailure {
     let reason = "the path cannot be forwarded";
-    let failure = crate::failure::Failure::Refused {
+    let failure = Failure::Refused {
         status: StatusCode::BAD_REQUEST,
         reason,
     };
@@ -364,7 +382,7 @@ async fn store_part(
         add_row(worker, &place.key, row).await;
     }
     if let Some(leader) = leader {
-        leader.validated(&spec.target.authority.to_string());
+        leader.validated(&spec.target.authority.to_string(), requester(&spec.fields));
     }
     let _ = reply.send(Ok(Fetched::Begun {
         hit,
@@ -426,6 +444,7 @@ async fn store(
             stored,
             length,
             ignores_range: !matches!(spec.extent, Extent::AsAsked),
+            requester: requester(&spec.fields),
             stream: writer.stream(),
         };
         leader.share(&spec.target.authority.to_string(), shared);

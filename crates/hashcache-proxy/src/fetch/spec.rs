@@ -8,12 +8,13 @@ use hashcache_http::{
     ByteRange, HintUse, NotStored, OnError, Space, StoredFacts, Target, Variant, VariantTable,
     origin_key,
 };
-use http::header::RANGE;
+use http::header::{AUTHORIZATION, COOKIE, RANGE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::sync::oneshot;
 
 use super::ask::AskFailure;
 use super::counters::Trailers;
+use crate::collapse::Requester;
 use crate::failure::Failure;
 use crate::in_flight_ranges::AwaitedRange;
 use crate::link::coding::{LinkCoding, StoredHere};
@@ -204,6 +205,17 @@ pub(crate) type Reply = oneshot::Sender<Result<Fetched, AskFailure>>;
 /// Whether a stale response may be served instead of this status (RFC 5861 4).
 pub(crate) fn is_error(status: StatusCode) -> bool {
     matches!(status.as_u16(), 500 | 502 | 503 | 504)
+}
+
+/// The kind of request that has these fields: whether its outcome stands for other requests too.
+pub(crate) fn requester(fields: &HeaderMap) -> Requester {
+    let is_of_one_client = [AUTHORIZATION, COOKIE]
+        .iter()
+        .any(|name| fields.contains_key(name));
+    match is_of_one_client {
+        true => Requester::OneClient,
+        false => Requester::Anybody,
+    }
 }
 
 /// Whether a response that is not stored for this reason also invalidates the stored one.

@@ -230,10 +230,14 @@ async fn groups_that_origins_invalidate_never_become_everything() {
 
 #[tokio::test]
 async fn after_a_purge_nobody_joins_a_fetch_that_began_before() {
-    use crate::collapse::Role;
+    use crate::collapse::{Requester, Role};
     let purger = purger();
     let key = purger.key(&target("http://h/a")).unwrap();
-    let join = || purger.collapse.join(&key, tokio::time::Instant::now());
+    let join = || {
+        purger
+            .collapse
+            .join(&key, Requester::Anybody, tokio::time::Instant::now())
+    };
     let all = [
         PurgeTarget::Url(target("http://h/a")),
         PurgeTarget::Prefix(target("http://h/")),

@@ -3,11 +3,12 @@
 //! Called by `miss` and `range_miss` when a leader's response may be shared.
 //!
 //! Invariant: a follower could have had the response from the store: the vary row matches the
-//! request, and the response is fresh.
+//! request, and the response is fresh. It may be stale on arrival if neither request is of a client
+//! in particular ([`may_follow_stale`]).
 
 use hashcache_http::{
-    ByteRange, CacheStatus, ContentRange, Forward, Handling, RangeAnswer, Reuse, answer_range,
-    reuse,
+    ByteRange, CacheStatus, ContentRange, FactFlags, Forward, Handling, RangeAnswer, Reuse,
+    StoredFacts, answer_range, reuse,
 };
 use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderValue, Response, StatusCode};
@@ -17,7 +18,7 @@ use super::own_fields::add_own;
 use super::stored_form::note_pages;
 use super::transaction::Transaction;
 use crate::access_log::Outcome;
-use crate::collapse::SharedResponse;
+use crate::collapse::{Requester, SharedResponse};
 use crate::store::follow::ContentFollower;
 
 /// A range request follows a fetch only if its range begins at most this far ahead of the fetched
@@ -40,9 +41,11 @@ pub(super) fn follow(
         return None;
     }
     let common = &connection.worker.common;
-    let Reuse::Fresh { age, ttl } = reuse(facts, &stored.facts, common.now(), &common.live().reuse)
-    else {
-        return None;
+    let now = common.now();
+    let (age, ttl) = match reuse(facts, &stored.facts, now, &common.live().reuse) {
+        Reuse::Fresh { age, ttl } => (age, ttl),
+        decision => may_follow_stale(transaction, decision, (&stored.facts, shared.requester))
+            .then(|| (stored.facts.age(now), stored.facts.ttl(now)))?,
     };
     let part = match shared.length.filter(|_| facts.has_range) {
         Some(length) => {
@@ -81,6 +84,33 @@ pub(super) fn follow(
     }
     add_own(connection, fields, status);
     Some(following(response, part, shared.length))
+}
+
+/// Whether a follower may use a response that is stale on arrival, as `decision` says.
+///
+/// The origin has made the response, or confirmed it, while this request waited, so the leader's
+/// request stood for this one too (RFC 9111, section 4, collapsed requests). Without this rule,
+/// each follower of a page with `max-age=0` would send a request of its own as soon as the leader
+/// has its answer. Both requests must be of nobody in particular: an origin that states no lifetime
+/// may have answered a logged-in user. `no-cache` demands a validation for each request (section
+/// 5.2.2.4), and a client that demands the origin's answer gets it.
+pub(super) fn may_follow_stale(
+    transaction: &Transaction<'_>,
+    decision: Reuse,
+    (stored, leader): (&StoredFacts, Requester),
+) -> bool {
+    let is_only_stale = matches!(
+        decision,
+        Reuse::Stale { .. }
+            | Reuse::Validate {
+                forward: Forward::Stale,
+                ..
+            }
+    );
+    is_only_stale
+        && !stored.flags.has(FactFlags::NO_CACHE)
+        && leader == Requester::Anybody
+        && transaction.requester() == Requester::Anybody
 }
 
 /// A response of `length` bytes that is being stored, or the range of it at which the follower

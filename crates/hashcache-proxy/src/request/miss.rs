@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache::Hit;
-use hashcache_http::{CacheStatus, Forward, Handling, OnError, Reuse};
+use hashcache_http::{CacheStatus, Forward, Handling, OnError, Reuse, Seconds, UnixTime};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::body::Body;
-use super::follow::{follow, following};
+use super::follow::{follow, following, may_follow_stale};
 use super::hit::{found, reuse_hit};
 use super::own_fields::{add_own, outcome_of};
 use super::page_object::note_object;
@@ -21,15 +21,18 @@ use super::range_miss;
 use super::stored_form::note_pages;
 use super::transaction::{Fetch, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
-use crate::collapse::{CollapseMsg, Leader, Role, wait_for_message};
+use crate::collapse::{Followed, Leader, Requester, Role, Succession};
 use crate::failure::Failure;
 use crate::fetch::{self, Cause, Extent, Fetched, SelectedResponse};
 use crate::metrics::Limit;
 use crate::share;
-use crate::store::{ObjectPlace, StoreLookup, look_up};
+use crate::store::{ObjectPlace, StoreLookup, StoredResponse, look_up};
 use crate::task::spawn_local;
 
 /// Follows another request's fetch, or returns the fetch to begin.
+///
+/// # Errors
+/// Only stored responses are wanted; or the fetch that it waited for has failed, as its own would.
 pub(super) async fn miss(
     transaction: &mut Transaction<'_>,
     place: ObjectPlace,
@@ -39,39 +42,46 @@ pub(super) async fn miss(
         return Err(Failure::NotCached);
     }
     if let Some(range) = range_miss::wanted(transaction) {
-        return Ok(range_miss::miss(transaction, place, reason, range).await);
+        return range_miss::miss(transaction, place, reason, range).await;
     }
     if !transaction.may_share() {
         return Ok(transaction.fetch_alone(place, reason));
     }
     let collapse = &transaction.connection.worker.common.collapse;
-    let receiver = match collapse.join(&place.name, Instant::now()) {
-        Role::Leader(leader) => {
-            return Ok(Next::Fetch(Fetch {
-                leader: Some(leader),
-                ..Fetch::alone(place, reason)
-            }));
-        }
-        Role::Alone => return Ok(Next::Fetch(Fetch::alone(place, reason))),
-        Role::Follower(receiver) => receiver,
+    let lead = |leader, place, reason| {
+        Next::Fetch(Fetch {
+            leader: Some(leader),
+            ..Fetch::alone(place, reason)
+        })
     };
-    Ok(
-        match wait_for_message(receiver, transaction.wait_time()).await {
-            CollapseMsg::Shared(shared) => match follow(transaction, &shared) {
-                Some(answer) => Next::Answer(answer),
-                None => Next::Fetch(Fetch::alone(place, reason)),
-            },
-            CollapseMsg::Validated => again(transaction, place, reason.forward).await,
-            CollapseMsg::NotShared | CollapseMsg::Wait => Next::Fetch(Fetch::alone(place, reason)),
+    let follower = match collapse.join(&place.name, transaction.requester(), Instant::now()) {
+        Role::Leader(leader) => return Ok(lead(leader, place, reason)),
+        Role::Alone => return Ok(Next::Fetch(Fetch::alone(place, reason))),
+        Role::Follower(follower) => follower,
+    };
+    let since = transaction.connection.worker.common.now();
+    let times = transaction.wait_times();
+    Ok(match follower.wait(times, Succession::Allowed).await {
+        Followed::Shared(shared) => match follow(transaction, &shared) {
+            Some(answer) => Next::Answer(answer),
+            None => Next::Fetch(Fetch::alone(place, reason)),
         },
-    )
+        Followed::Validated(requester) => {
+            again(transaction, place, reason.forward, (since, requester)).await
+        }
+        Followed::Failed(failure) => return Err(failure),
+        Followed::Leader(leader) => lead(leader, place, reason),
+        Followed::Alone => Next::Fetch(Fetch::alone(place, reason)),
+    })
 }
 
-/// Looks up again after another request's validation. If that does not help, fetches alone.
+/// Looks up again after another request's validation, for which this request has waited `since`
+/// that time. If that does not help, fetches alone.
 pub(super) async fn again(
     transaction: &mut Transaction<'_>,
     place: ObjectPlace,
     forward: Forward,
+    (since, requester): (UnixTime, Requester),
 ) -> Next {
     let connection = transaction.connection;
     let found = look_up(
@@ -83,7 +93,7 @@ pub(super) async fn again(
     if let StoreLookup::Found {
         hit, stored, place, ..
     } = found
-        && let Reuse::Fresh { age, ttl } = reuse_hit(transaction, &hit, &stored)
+        && let Some((age, ttl)) = usable_by_follower(transaction, &hit, &stored, (since, requester))
     {
         transaction.log_entry.set_outcome(Outcome::Collapsed);
         let served = Served {
@@ -98,6 +108,26 @@ pub(super) async fn again(
         });
     }
     Next::Fetch(Fetch::alone(place, ForwardReason::of(forward)))
+}
+
+/// The age and the lifetime left of a stored response, if a request that has waited `since` that
+/// time for its validation may use it.
+fn usable_by_follower(
+    transaction: &Transaction<'_>,
+    hit: &Hit,
+    stored: &StoredResponse,
+    (since, requester): (UnixTime, Requester),
+) -> Option<(Seconds, i64)> {
+    let decision = reuse_hit(transaction, hit, stored);
+    if let Reuse::Fresh { age, ttl } = decision {
+        return Some((age, ttl));
+    }
+    let validated_meanwhile = stored.facts.response_time >= since;
+    (validated_meanwhile && may_follow_stale(transaction, decision, (&stored.facts, requester)))
+        .then(|| {
+            let now = transaction.connection.worker.common.now();
+            (stored.facts.age(now), stored.facts.ttl(now))
+        })
 }
 
 /// Fetches, for all waiting requests or for this request alone.

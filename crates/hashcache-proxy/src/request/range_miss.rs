@@ -18,7 +18,8 @@ use tokio::time::Instant;
 
 use super::follow::follow;
 use super::transaction::{ClientRequest, Fetch, ForwardReason, Next, Transaction};
-use crate::collapse::{CollapseMsg, Role, wait_for_message};
+use crate::collapse::{Followed, Leader, Role, Succession};
+use crate::failure::Failure;
 use crate::store::ObjectPlace;
 
 const PAGE: u64 = hashcache::PAGE as u64;
@@ -56,39 +57,48 @@ pub(super) fn around(request: &ClientRequest, facts: &RequestFacts) -> Option<He
 }
 
 /// Follows another request's fetch of the range, or returns the fetch to begin.
+///
+/// # Errors
+/// The fetch that it waited for has failed, as its own would.
 pub(super) async fn miss(
     transaction: &mut Transaction<'_>,
     place: ObjectPlace,
     reason: ForwardReason,
     range: HeaderValue,
-) -> Next {
+) -> Result<Next, Failure> {
     let collapse = &transaction.connection.worker.common.collapse;
     // A fetch of the whole object includes this range. An object begun here would replace it.
-    let receiver = match collapse.under_way(&place.name) {
-        Some(receiver) => receiver,
+    let (follower, succession) = match collapse.under_way(&place.name) {
+        Some(follower) => (follower, Succession::Never),
         None => {
             let mut ranges_key = place.name.clone();
             // No URL contains a zero byte, so this key cannot be another object's.
             ranges_key.push(0);
-            match collapse.join(&ranges_key, Instant::now()) {
-                Role::Leader(leader) => {
-                    return Next::Fetch(Fetch {
-                        leader: Some(leader),
-                        range: Some(range),
-                        ..Fetch::alone(place, reason)
-                    });
-                }
-                Role::Follower(receiver) => receiver,
-                Role::Alone => return transaction.fetch_alone(place, reason),
+            match collapse.join(&ranges_key, transaction.requester(), Instant::now()) {
+                Role::Leader(leader) => return Ok(leading(leader, place, reason, range)),
+                Role::Follower(follower) => (follower, Succession::Allowed),
+                Role::Alone => return Ok(transaction.fetch_alone(place, reason)),
             }
         }
     };
-    match wait_for_message(receiver, transaction.wait_time()).await {
-        CollapseMsg::Validated => Next::LookUp(place.key),
-        CollapseMsg::Shared(shared) => match follow(transaction, &shared) {
+    let followed = follower.wait(transaction.wait_times(), succession).await;
+    Ok(match followed {
+        Followed::Validated(_) => Next::LookUp(place.key),
+        Followed::Shared(shared) => match follow(transaction, &shared) {
             Some(answer) => Next::Answer(answer),
             None => transaction.fetch_alone(place, reason),
         },
-        CollapseMsg::NotShared | CollapseMsg::Wait => transaction.fetch_alone(place, reason),
-    }
+        Followed::Failed(failure) => return Err(failure),
+        Followed::Leader(leader) => leading(leader, place, reason, range),
+        Followed::Alone => transaction.fetch_alone(place, reason),
+    })
+}
+
+/// The fetch of `range`, for all requests that wait for it.
+fn leading(leader: Leader, place: ObjectPlace, reason: ForwardReason, range: HeaderValue) -> Next {
+    Next::Fetch(Fetch {
+        leader: Some(leader),
+        range: Some(range),
+        ..Fetch::alone(place, reason)
+    })
 }

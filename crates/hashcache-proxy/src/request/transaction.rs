@@ -9,7 +9,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hashcache::Hit;
 use hashcache_http::{
@@ -22,10 +21,10 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::linked::LinkedRequest;
-use crate::collapse::Leader;
+use crate::collapse::{Leader, Requester, WaitTimes};
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::fetch::SelectedResponse;
+use crate::fetch::{self, SelectedResponse};
 use crate::in_flight_ranges::AwaitedRange;
 use crate::log_entry::LogEntryBuilder;
 use crate::page_groups::{NotedGroup, PageRequest};
@@ -191,9 +190,9 @@ impl<'a> Transaction<'a> {
     }
 
     /// How long to wait for another request's fetch of the same key.
-    pub(super) fn wait_time(&self) -> Duration {
+    pub(super) fn wait_times(&self) -> WaitTimes {
         let worker = &self.connection.worker;
-        worker.wait_time(&self.request.target.authority)
+        worker.wait_times(&self.request.target.authority)
     }
 
     /// Whether the request may follow another request's fetch, or share its own.
@@ -205,6 +204,11 @@ impl<'a> Transaction<'a> {
             && !facts.has_origin_condition
             && !facts.directives.no_store
             && !self.request.fields.contains_key(AUTHORIZATION)
+    }
+
+    /// The kind of request that this is, as far as an outcome is shared.
+    pub(super) fn requester(&self) -> Requester {
+        fetch::requester(&self.request.fields)
     }
 
     /// Whether a sibling's store may answer the request.

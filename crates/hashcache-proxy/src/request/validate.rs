@@ -8,7 +8,7 @@
 //! Invariant: a stored response replaces an error only where `reuse` allows it.
 
 use hashcache::Hit;
-use hashcache_http::{Forward, MethodKind, OnError};
+use hashcache_http::{FactFlags, Forward, MethodKind, OnError};
 use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use super::own_fields::outcome_of;
 use super::transaction::{Found, Next, Served, Transaction};
 use super::{pass, range_miss};
 use crate::access_log::Outcome;
-use crate::collapse::{CollapseMsg, Role, wait_for_message};
+use crate::collapse::{Followed, Role, Succession};
 use crate::failure::Failure;
 use crate::fetch::background::revalidate_in_background;
 use crate::fetch::{self, Cause, Fetched, SelectedResponse, is_error};
@@ -38,23 +38,37 @@ pub(super) async fn validate(
     let place = selected.place.clone();
     let collapse = &transaction.connection.worker.common.collapse;
     let shares = is_get && !transaction.request.fields.contains_key(AUTHORIZATION);
-    let leader = match shares.then(|| collapse.join(&place.name, Instant::now())) {
-        Some(Role::Leader(leader)) => Some(leader),
-        // A client that insists on the origin's answer (`no-cache`) sends its own request.
-        Some(Role::Follower(receiver)) if forward == Forward::Stale => {
-            match wait_for_message(receiver, transaction.wait_time()).await {
-                CollapseMsg::Shared(shared) if transaction.may_share() => {
-                    if let Some(answer) = follow(transaction, &shared) {
-                        return Ok(Next::Answer(answer));
+    // RFC 9111, section 5.2.2.4: each request needs a validation of its own, so to wait for that of
+    // another request would be in vain.
+    let is_no_cache = selected.stored.facts.flags.has(FactFlags::NO_CACHE);
+    let since = transaction.connection.worker.common.now();
+    let leader =
+        match shares.then(|| collapse.join(&place.name, transaction.requester(), Instant::now())) {
+            Some(Role::Leader(leader)) => Some(leader),
+            // A client that insists on the origin's answer (`no-cache`) sends its own request.
+            Some(Role::Follower(follower)) if forward == Forward::Stale && !is_no_cache => {
+                let times = transaction.wait_times();
+                match follower.wait(times, Succession::Allowed).await {
+                    Followed::Shared(shared) if transaction.may_share() => {
+                        if let Some(answer) = follow(transaction, &shared) {
+                            return Ok(Next::Answer(answer));
+                        }
+                        None
                     }
+                    Followed::Validated(requester) => {
+                        return Ok(again(transaction, place, forward, (since, requester)).await);
+                    }
+                    Followed::Failed(failure) if may_replace(on_error, &failure) => {
+                        transaction.log_entry.set_error(&failure);
+                        return Ok(stale(transaction, forward, selected));
+                    }
+                    Followed::Failed(failure) => return Err(failure),
+                    Followed::Leader(leader) => Some(leader),
+                    Followed::Shared(_) | Followed::Alone => None,
                 }
-                CollapseMsg::Validated => return Ok(again(transaction, place, forward).await),
-                _ => {}
             }
-            None
-        }
-        _ => None,
-    };
+            _ => None,
+        };
     transaction.log_entry.set_outcome(outcome_of(forward));
     let replaces = Some(selected.hit.clone());
     let stored_fields = selected.stored.fields.clone();
@@ -79,6 +93,15 @@ pub(super) async fn validate(
             Ok(stale(transaction, forward, selected))
         }
         Err(failure) => Err(failure),
+    }
+}
+
+/// Whether the stored response may be served although the leader's request has failed in this way.
+fn may_replace(on_error: OnError, failure: &Failure) -> bool {
+    match on_error {
+        OnError::Fail => false,
+        OnError::ServeIfError => true,
+        OnError::ServeIfUnreachable => !matches!(failure, Failure::OriginStatus { .. }),
     }
 }
 

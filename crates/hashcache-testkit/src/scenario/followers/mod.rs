@@ -9,6 +9,7 @@
 
 mod crowd;
 mod cut;
+mod expiry;
 mod late;
 mod leaving;
 mod slow;
@@ -24,6 +25,7 @@ use crate::{Gate, Origin, RawRequest, Script, content};
 use crowd::Crowd;
 pub use cut::Cutting;
 use cut::play as cut;
+pub use expiry::Expiry;
 
 /// A proxy, and how much to ask of it.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +57,8 @@ pub enum Part {
     OneFetch,
     /// The same, and the first byte takes a second and more.
     Late,
+    /// All ask at once for a stored page that is stale.
+    Expired(Expiry),
     /// The origin breaks off, and few are there.
     Cut(Cutting),
     /// The origin breaks off in a large object, and all are there.
@@ -79,6 +83,7 @@ impl Part {
     pub fn all(play: &Play) -> Vec<Self> {
         let cuts = Cutting::all(play.cut_bytes).into_iter().map(Self::Cut);
         let mut all = vec![Self::OneFetch, Self::Late];
+        all.extend(Expiry::ALL.map(Self::Expired));
         all.extend(cuts);
         all.extend([
             Self::LargeCut,
@@ -97,6 +102,7 @@ impl Part {
         match self {
             Self::OneFetch => one_fetch(play).await,
             Self::Late => late::play(play).await,
+            Self::Expired(expiry) => expiry::play(play, *expiry).await,
             Self::Cut(cutting) => cut(play, cutting).await,
             Self::LargeCut => {
                 let all = Play {

@@ -1,0 +1,316 @@
+//! Tests of collapsed forwarding.
+
+use std::net::IpAddr;
+
+use tokio::task::JoinSet;
+
+use super::*;
+
+const FIRST_BYTE_TIME: Duration = Duration::from_secs(60);
+
+fn patience(collapse: &Collapse, origin: &str) -> Duration {
+    collapse
+        .wait_times(origin, CollapseWait::Lan, FIRST_BYTE_TIME)
+        .first
+}
+
+const TIMES: WaitTimes = WaitTimes {
+    first: Duration::from_secs(1),
+    total: FIRST_BYTE_TIME,
+    at_end: AtEnd::Fail,
+};
+
+fn leader(collapse: &Arc<Collapse>, key: &[u8]) -> Leader {
+    match collapse.join(key, Requester::Anybody, Instant::now()) {
+        Role::Leader(leader) => leader,
+        Role::Follower(_) | Role::Alone => panic!("somebody else fetches"),
+    }
+}
+
+/// The failure of a request of client `number`.
+fn failure(requester: Requester, number: u8) -> SharedFailure {
+    SharedFailure {
+        failure: Failure::ConnectionRefused,
+        requester,
+        client: Network::of(IpAddr::from([192, 0, 2, number])),
+    }
+}
+
+/// `count` followers of `key`, and the ends of their waits as they come.
+fn followers(collapse: &Arc<Collapse>, key: &[u8], count: usize) -> JoinSet<Followed> {
+    let follow = |_| match collapse.join(key, Requester::Anybody, Instant::now()) {
+        Role::Follower(follower) => follower.wait(TIMES, Succession::Allowed),
+        Role::Leader(_) | Role::Alone => panic!("nobody else fetches"),
+    };
+    (0..count).map(follow).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_a_leader_has_no_outcome_one_follower_leads_and_the_others_follow_it() {
+    let collapse = Collapse::new();
+    let first = leader(&collapse, b"k");
+    let mut waiting = followers(&collapse, b"k", 5);
+    assert!(matches!(
+        collapse.join(b"other", Requester::Anybody, Instant::now()),
+        Role::Leader(_)
+    ));
+    drop(first);
+    let Some(Ok(Followed::Leader(next))) = waiting.join_next().await else {
+        panic!("nobody leads");
+    };
+    next.validated("h", Requester::Anybody);
+    while let Some(end) = waiting.join_next().await {
+        assert!(matches!(
+            end.expect("it ends"),
+            Followed::Validated(Requester::Anybody)
+        ));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn followers_share_the_failure_of_a_request_that_anybody_could_have_sent() {
+    let collapse = Collapse::new();
+    let first = leader(&collapse, b"k");
+    let mut waiting = followers(&collapse, b"k", 5);
+    first.failed(failure(Requester::Anybody, 1));
+    while let Some(end) = waiting.join_next().await {
+        let end = end.expect("it ends");
+        assert!(matches!(end, Followed::Failed(Failure::ConnectionRefused)));
+    }
+    drop(leader(&collapse, b"k"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_cannot_make_others_fail_with_a_field_of_its_own() {
+    let collapse = Collapse::new();
+    let first = leader(&collapse, b"k");
+    let mut waiting = followers(&collapse, b"k", 6);
+    first.failed(failure(Requester::OneClient, 1));
+    let Some(Ok(Followed::Leader(next))) = waiting.join_next().await else {
+        panic!("nobody leads");
+    };
+    // The same client again proves nothing more.
+    next.failed(failure(Requester::OneClient, 1));
+    let Some(Ok(Followed::Leader(next))) = waiting.join_next().await else {
+        panic!("nobody leads");
+    };
+    next.failed(failure(Requester::OneClient, 2));
+    while let Some(end) = waiting.join_next().await {
+        assert!(matches!(end.expect("it ends"), Followed::Failed(_)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_leader_with_a_field_that_may_make_the_origin_slow() {
+    let collapse = Collapse::new();
+    let join = |requester| collapse.join(b"k", requester, Instant::now());
+    let Role::Leader(_odd) = join(Requester::Unknown) else {
+        panic!("somebody else fetches");
+    };
+    let Role::Leader(_user) = join(Requester::OneClient) else {
+        panic!("a user waits for it");
+    };
+    let Role::Leader(plain) = join(Requester::Anybody) else {
+        panic!("a plain request waits for a special one");
+    };
+    for requester in [Requester::Anybody, Requester::OneClient, Requester::Unknown] {
+        assert!(
+            matches!(join(requester), Role::Follower(_)),
+            "{requester:?}"
+        );
+    }
+    let waiting = followers(&collapse, b"k", 3);
+    plain.validated("h", Requester::Anybody);
+    for end in waiting.join_all().await {
+        assert!(matches!(end, Followed::Validated(Requester::Anybody)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_for_one_client_sends_all_followers_at_once() {
+    let collapse = Collapse::new();
+    let first = leader(&collapse, b"k");
+    let mut waiting = followers(&collapse, b"k", 5);
+    first.not_shared("h", Instant::now());
+    let before = Instant::now();
+    while let Some(end) = waiting.join_next().await {
+        assert!(matches!(end.expect("it ends"), Followed::Alone));
+    }
+    assert_eq!(before.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_leader_gets_one_more_at_a_time_and_less_and_less_often() {
+    let collapse = Collapse::new();
+    let _slow = leader(&collapse, b"k");
+    let begun = Instant::now();
+    let mut waiting = followers(&collapse, b"k", 100);
+    let mut leaders = Vec::new();
+    let mut failed = 0;
+    while let Some(end) = waiting.join_next().await {
+        match end.expect("it ends") {
+            Followed::Leader(leader) => leaders.push((begun.elapsed().as_secs(), leader)),
+            Followed::Failed(Failure::FirstByteTimeout(_)) => {
+                failed += 1;
+                assert_eq!(begun.elapsed(), FIRST_BYTE_TIME);
+            }
+            _ => panic!("no outcome was announced"),
+        }
+    }
+    let times: Vec<_> = leaders.iter().map(|(time, _)| *time).collect();
+    assert_eq!(times[..5], [1, 3, 7, 12, 17]);
+    assert_eq!(failed + leaders.len(), 100);
+    assert!(leaders.len() < 16, "{}", leaders.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_follow_whichever_leader_answers_first() {
+    let collapse = Collapse::new();
+    let slow = leader(&collapse, b"k");
+    let mut waiting = followers(&collapse, b"k", 5);
+    let Some(Ok(Followed::Leader(quick))) = waiting.join_next().await else {
+        panic!("nobody leads");
+    };
+    // The slow one may still answer, so its failure would come too early.
+    quick.failed(failure(Requester::Anybody, 1));
+    slow.validated("h", Requester::Anybody);
+    while let Some(end) = waiting.join_next().await {
+        assert!(matches!(end.expect("it ends"), Followed::Validated(_)));
+    }
+    drop(leader(&collapse, b"k"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_of_something_else_goes_alone_when_its_wait_is_over() {
+    let collapse = Collapse::new();
+    let _slow = leader(&collapse, b"k");
+    let follower = collapse.under_way(b"k").expect("it is fetched");
+    let before = Instant::now();
+    let end = follower.wait(TIMES, Succession::Never).await;
+    assert!(matches!(end, Followed::Alone));
+    assert_eq!(before.elapsed(), TIMES.first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_could_not_be_shared_is_not_waited_for() {
+    let collapse = Collapse::new();
+    let Role::Leader(leader) = collapse.join(b"k", Requester::Anybody, Instant::now()) else {
+        panic!()
+    };
+    leader.not_shared("h", Instant::now());
+    assert!(matches!(
+        collapse.join(b"k", Requester::Anybody, Instant::now()),
+        Role::Alone
+    ));
+    let later = Instant::now() + UNSHAREABLE + Duration::from_secs(1);
+    assert!(matches!(
+        collapse.join(b"k", Requester::Anybody, later),
+        Role::Leader(_)
+    ));
+}
+
+#[test]
+fn patience_is_what_was_set_and_never_more_than_a_fetch_may_take() {
+    let collapse = Collapse::new();
+    collapse.note_head_time("near", Duration::from_millis(10));
+    let second = Duration::from_secs(1);
+    for origin in ["near", "unknown"] {
+        let wait = |wait| collapse.wait_times(origin, wait, FIRST_BYTE_TIME).first;
+        assert_eq!(wait(CollapseWait::Satellite), FIRST_BYTE_TIME);
+        assert_eq!(wait(CollapseWait::Within(second)), second);
+        for longer in [CollapseWait::Within(2 * FIRST_BYTE_TIME), CollapseWait::Lan] {
+            assert!(wait(longer) <= FIRST_BYTE_TIME);
+        }
+    }
+    let most = Duration::from_millis(50);
+    let times = collapse.wait_times("unknown", CollapseWait::Lan, most);
+    assert_eq!((times.first, times.total), (most, most));
+}
+
+#[tokio::test]
+async fn an_origin_that_hardly_shares_is_not_waited_for_whatever_was_set() {
+    let collapse = Collapse::new();
+    answer(&collapse, "counter", b"page", Shared::No);
+    for wait in [
+        CollapseWait::Satellite,
+        CollapseWait::Lan,
+        CollapseWait::Within(WAIT_MAX),
+    ] {
+        let times = collapse.wait_times("counter", wait, FIRST_BYTE_TIME);
+        assert_eq!(times.total, WAIT_IN_VAIN, "{wait:?}");
+    }
+}
+
+#[test]
+fn patience_follows_the_origin() {
+    let collapse = Collapse::new();
+    collapse.note_head_time("slow", Duration::from_secs(1));
+    assert_eq!(patience(&collapse, "slow"), Duration::from_secs(2));
+    collapse.note_head_time("dead", Duration::from_secs(60));
+    assert_eq!(patience(&collapse, "dead"), WAIT_MAX);
+}
+
+/// An origin answers a leader after a second.
+fn answer(collapse: &Arc<Collapse>, origin: &str, key: &[u8], shared: Shared) {
+    let Role::Leader(leader) = collapse.join(key, Requester::Anybody, Instant::now()) else {
+        panic!()
+    };
+    collapse.note_head_time(origin, Duration::from_secs(1));
+    match shared {
+        Shared::Yes => leader.validated(origin, Requester::Anybody),
+        Shared::No => leader.not_shared(origin, Instant::now()),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Shared {
+    Yes,
+    No,
+}
+
+#[tokio::test]
+async fn one_answer_that_could_not_be_shared_is_enough_for_an_origin_not_met_before() {
+    let collapse = Collapse::new();
+    answer(&collapse, "counter", b"page", Shared::No);
+    assert_eq!(patience(&collapse, "counter"), WAIT_IN_VAIN);
+    assert_eq!(patience(&collapse, "other"), WAIT_UNKNOWN);
+    answer(&collapse, "counter", b"style", Shared::Yes);
+    assert_eq!(patience(&collapse, "counter"), Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn an_origin_with_answers_of_both_kinds_is_waited_for() {
+    let collapse = Collapse::new();
+    for number in 0..64u8 {
+        let shared = match number % 4 {
+            0 => Shared::Yes,
+            _ => Shared::No,
+        };
+        answer(&collapse, "shop", &[number], shared);
+        assert_eq!(patience(&collapse, "shop"), Duration::from_secs(2));
+    }
+}
+
+#[tokio::test]
+async fn an_origin_that_no_longer_shares_is_waited_for_no_longer() {
+    let collapse = Collapse::new();
+    answer(&collapse, "h", b"style", Shared::Yes);
+    let mut needed = 0;
+    while patience(&collapse, "h") != WAIT_IN_VAIN {
+        needed += 1;
+        answer(&collapse, "h", &[needed], Shared::No);
+    }
+    assert_eq!(needed, 16);
+}
+
+#[test]
+fn no_more_origins_are_remembered_than_there_is_room_for() {
+    let collapse = Collapse::new();
+    for number in 0..2 * SHARDS * REMEMBERED {
+        collapse.note_head_time(&number.to_string(), Duration::ZERO);
+    }
+    for shard in &collapse.shards {
+        let origins = shard.lock().unwrap().origins.len();
+        assert!(origins <= REMEMBERED, "{origins}");
+    }
+}
