@@ -81,6 +81,9 @@ impl Upstream {
             RequestSender::Http2(stream) => {
                 // hyper cannot report a 100 in HTTP/2.
                 progress.let_go();
+                if !request.body().is_empty() {
+                    stream.begin_upload(&progress);
+                }
                 http2::convert(&mut request, to);
                 let sending = unsent(stream.sender.try_send_request(request));
                 let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
@@ -98,6 +101,10 @@ impl Upstream {
             let is_framed = take_frames(&mut head.headers);
             if let Some(related) = Related::take(&mut head.headers) {
                 head.extensions.insert(related);
+            }
+            let is_http_2 = matches!(conn.sender, RequestSender::Http2(_));
+            if is_http_2 && http2::head_bytes(&head.headers) > self.limits.head_bytes {
+                return Err(Failure::ResponseMalformed("head is too large").into());
             }
             let mut judged = framing::judge(&mut head, &method)?;
             if head.version == Version::HTTP_2 && judged.framing == Framing::UntilClose {
@@ -198,6 +205,35 @@ struct NoHead {
     is_of_connection: bool,
 }
 
+impl NoHead {
+    fn new(NotSent { error, unsent }: NotSent, timeout: &HeadTimeout<'_>) -> Self {
+        let unsent = unsent.map(Box::new);
+        if let RequestSender::Http2(stream) = &timeout.conn.sender
+            && http2::is_protocol_error(&error)
+        {
+            stream.note_error();
+        }
+        // hyper drops a request that waited for the origin to allow one more stream when the
+        // connection ends: none of its frames was sent. hyper calls that an error of its user, as
+        // it does if the content breaks off.
+        let waits = error.is_user() && !timeout.progress.has_failed();
+        if waits && !timeout.conn.is_http_1() {
+            return Self {
+                failure: Failure::ConnectionTerminated,
+                refused: Refused::Unseen,
+                is_of_connection: true,
+                unsent,
+            };
+        }
+        Self {
+            failure: failure_of(&error),
+            refused: Refused::of(&error),
+            is_of_connection: http2::is_of_connection(&error),
+            unsent,
+        }
+    }
+}
+
 impl From<Failure> for NoHead {
     fn from(failure: Failure) -> Self {
         Self {
@@ -232,12 +268,7 @@ async fn head(
                 // Interim responses may have arrived in one packet with the final head; forward
                 // them first.
                 interim.pass_on(&mut timeout, options)?;
-                return sent.map_err(|NotSent { error, unsent }| NoHead {
-                    failure: failure_of(&error),
-                    refused: Refused::of(&error),
-                    is_of_connection: http2::is_of_connection(&error),
-                    unsent: unsent.map(Box::new),
-                });
+                return sent.map_err(|not_sent| NoHead::new(not_sent, &timeout));
             }
             () = interim.arrived.notified() => {
                 interim.pass_on(&mut timeout, options)?;

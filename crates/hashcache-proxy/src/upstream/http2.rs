@@ -1,20 +1,22 @@
-//! HTTP/2 connections to origins: one per endpoint and core, shared by all requests to the
-//! endpoint.
+//! HTTP/2 connections to origins, and their streams.
 //!
-//! `Upstream` takes a [`Http2Stream`] of a connection, or adds a new connection. hyper queues
-//! requests beyond the origin's stream limit, in order of arrival.
+//! `Upstream` takes a [`Http2Stream`] of a connection, or adds a new connection. `conns` keeps the
+//! connections and chooses one for each request.
 //!
 //! Invariants: a connection serves one authority, even if its certificate names others. After a
-//! GOAWAY it takes no new requests and ends with those in progress. Memory for waiting content is
-//! reserved in the budget; if there is none, HTTP/1.1 is used. Cost: about 1 MiB of the budget per
-//! open connection.
+//! GOAWAY it takes no new requests and ends with those in progress. Memory for content that waits
+//! for its reader is reserved in the budget with each stream, as much as the stream's window; if
+//! there is none, HTTP/1.1 is used. Cost: 128 KiB of the budget per open connection, and 256 KiB
+//! per stream.
+
+mod conns;
+mod refused;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::io;
 use std::net::SocketAddr;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
@@ -26,27 +28,38 @@ use http::{Request, Version};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::rt::Executor;
 use hyper_util::rt::TokioIo;
-use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
+use self::conns::{CONTENT_MAX, STREAMS_MAX};
 use super::channel::Channel;
 use super::endpoint::Endpoint;
 use super::meter::{Meter, MeteredIo};
-use super::request_body::RequestBody;
+use super::request_body::{BodyProgress, RequestBody};
+use super::signals::{OriginSignals, SignalReader};
 use super::transport::Transport;
 use crate::failure::Failure;
 use crate::limits::Limits;
+use crate::share::{self, Share, ShareGuard};
 use crate::task::spawn_local;
+
+pub(super) use self::conns::{Found, Http2Conns, Sharing, Wanted, content_bytes};
+pub(super) use self::refused::{Refused, is_invalid, is_of_connection, is_protocol_error};
 
 /// One connection.
 pub(super) struct Http2Conn {
     sender: SendRequest<RequestBody>,
     meter: Meter,
     peer: SocketAddr,
+    sharing: Cell<Sharing>,
+    signals: Arc<OriginSignals>,
     streams: Cell<usize>,
+    /// Requests with content whose responses have not begun.
+    uploads: RefCell<Vec<Rc<BodyProgress>>>,
     rests_since: Cell<Instant>,
     /// Whether a response has arrived on it.
     proven: Cell<bool>,
+    /// Whether more than one request has used it.
+    was_shared: Cell<bool>,
     _memory: Option<Reservation>,
 }
 
@@ -54,113 +67,32 @@ pub(super) struct Http2Conn {
 pub(super) struct Http2Stream {
     pub(super) sender: SendRequest<RequestBody>,
     conn: Rc<Http2Conn>,
+    upload: RefCell<Option<Rc<BodyProgress>>>,
+    memory: Option<StreamMemory>,
 }
 
-/// The HTTP/2 connections of one core.
-#[derive(Default)]
-pub(super) struct Http2Conns {
-    open: RefCell<HashMap<Endpoint, Rc<Http2Conn>>>,
-    /// Locked while connecting, so that concurrent requests share the new connection.
-    opening: RefCell<HashMap<Endpoint, Rc<Mutex<()>>>>,
-    /// Endpoints that support HTTP/1.1 only.
-    plain: RefCell<HashSet<Endpoint>>,
+/// Memory for what a stream's window lets the origin send before it is read. It counts in the share
+/// of the client that makes the request: others may read along, but a client that begins many
+/// downloads and reads none must not use up the memory for everybody's streams.
+pub(super) struct StreamMemory {
+    _held: Reservation,
+    _taken: Option<ShareGuard>,
 }
 
-impl Http2Conns {
-    /// A stream on the connection to `to`, if it accepts requests and was not idle for `max_idle`.
-    pub(super) fn stream(&self, to: &Endpoint, max_idle: Duration) -> Option<Http2Stream> {
-        let mut open = self.open.borrow_mut();
-        let conn = open.get(to)?;
-        let idle = conn.streams.get() == 0 && conn.rests_since.get().elapsed() >= max_idle;
-        if idle || conn.sender.is_closed() {
-            open.remove(to);
-            return None;
-        }
-        Some(Http2Stream::new(Rc::clone(conn)))
-    }
-
-    /// Uses the current connection to `to` for no more requests.
-    pub(super) fn forget(&self, to: &Endpoint) {
-        self.open.borrow_mut().remove(to);
-    }
-
-    /// Uses the connection of `stream` for no more requests to `to`.
-    fn retire(&self, to: &Endpoint, stream: &Http2Stream) {
-        let mut open = self.open.borrow_mut();
-        if open
-            .get(to)
-            .is_some_and(|conn| Rc::ptr_eq(conn, &stream.conn))
-        {
-            open.remove(to);
-        }
-    }
-
-    /// Whether `to` is known to support HTTP/1.1 only.
-    pub(super) fn is_plain(&self, to: &Endpoint) -> bool {
-        self.plain.borrow().contains(to)
-    }
-
-    pub(super) fn note_plain(&self, to: &Endpoint) {
-        let mut plain = self.plain.borrow_mut();
-        if plain.len() >= PLAIN_MAX {
-            plain.clear();
-        }
-        plain.insert(to.clone());
-    }
-
-    /// The lock to hold while connecting to `to`.
-    pub(super) fn opening(&self, to: &Endpoint) -> Rc<Mutex<()>> {
-        let mut opening = self.opening.borrow_mut();
-        opening.retain(|_, gate| Rc::strong_count(gate) > 1);
-        Rc::clone(opening.entry(to.clone()).or_default())
-    }
-
-    /// Adds a new connection and returns its first stream.
-    pub(super) fn keep(
-        self: &Rc<Self>,
-        to: &Endpoint,
-        conn: Http2Conn,
-        idle_time: Duration,
-    ) -> Http2Stream {
-        let conn = Rc::new(conn);
-        let stream = Http2Stream::new(Rc::clone(&conn));
-        spawn_local(sweep(
-            Rc::downgrade(self),
-            to.clone(),
-            Rc::downgrade(&conn),
-            idle_time,
-        ));
-        self.open.borrow_mut().insert(to.clone(), conn);
-        stream
-    }
-
-    /// Connections kept.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.open.borrow().len()
-    }
-}
-
-/// Closes a connection that had no stream for `idle_time`.
-async fn sweep(
-    http2_conns: Weak<Http2Conns>,
-    to: Endpoint,
-    conn: Weak<Http2Conn>,
-    idle_time: Duration,
-) {
-    loop {
-        let Some(until) = conn.upgrade().map(|it| it.rests_since.get() + idle_time) else {
-            return;
+impl StreamMemory {
+    /// Memory for a stream; `None` unless half of the budget is free, and the client's share has
+    /// room for content to be sent besides.
+    pub(super) fn reserve(cache: &Cache, client: Option<&Share>) -> Option<Self> {
+        let bytes = u64::from(STREAM_WINDOW);
+        let taken = match client {
+            Some(client) if !client.has_room_beside_content(bytes) => return None,
+            Some(client) => Some(client.take(bytes)?),
+            None => None,
         };
-        sleep_until(until.max(Instant::now() + SWEEP_STEP)).await;
-        let (Some(http2_conns), Some(conn)) = (http2_conns.upgrade(), conn.upgrade()) else {
-            return;
-        };
-        let idle = conn.streams.get() == 0 && conn.rests_since.get().elapsed() >= idle_time;
-        if idle || conn.sender.is_closed() {
-            http2_conns.retire(&to, &Http2Stream::new(conn));
-            return;
-        }
+        Some(Self {
+            _held: cache.reserve_spare(bytes)?,
+            _taken: taken,
+        })
     }
 }
 
@@ -171,16 +103,25 @@ impl Http2Conn {
         channel: Transport<Channel>,
         peer: SocketAddr,
         limits: &Limits,
+        sharing: Sharing,
         memory: Option<Reservation>,
     ) -> Result<Self, Failure> {
         let meter = Meter::new();
-        let io = TokioIo::new(MeteredIo::new(channel, meter.clone(), None).watched(limits));
+        let signals = OriginSignals::new();
+        let io = MeteredIo::new(channel, meter.clone(), None);
+        let io = TokioIo::new(io.watched(&frame_limits(limits), SignalReader::new(&signals)));
         let mut builder = Builder::new(LocalTasks);
         builder
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
+            // Until the SETTINGS arrive, the origin may refuse a second stream.
+            .initial_max_send_streams(1)
             .max_send_buf_size(SEND_BUFFER)
-            .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX));
+            // h2 ends the connection of all for a head that is much larger than this, so the limit
+            // on one response is checked above it.
+            .max_header_list_size(
+                u32::try_from(HEADS_FACTOR * limits.head_bytes).unwrap_or(u32::MAX),
+            );
         let (sender, connection) = builder
             .handshake(io)
             .await
@@ -193,9 +134,13 @@ impl Http2Conn {
             sender,
             meter,
             peer,
+            sharing: Cell::new(sharing),
+            signals,
             streams: Cell::new(0),
+            uploads: RefCell::default(),
             rests_since: Cell::new(Instant::now()),
             proven: Cell::new(false),
+            was_shared: Cell::new(false),
             _memory: memory,
         })
     }
@@ -204,17 +149,89 @@ impl Http2Conn {
     pub(super) fn reserve(cache: &Cache) -> Option<Reservation> {
         cache.reserve_spare(HTTP2_CONN_BYTES)
     }
+
+    /// Memory for a connection with one stream, although memory is short: `client` needs it.
+    pub(super) fn reserve_needed(cache: &Cache, client: Option<&Share>) -> Option<Reservation> {
+        share::reserve_for(client, cache, HTTP2_CONN_BYTES + u64::from(STREAM_WINDOW))
+    }
+
+    /// Waits for the origin's SETTINGS, or for the end of the connection.
+    pub(super) async fn settled(&self) {
+        self.signals.settled().await;
+    }
+
+    pub(super) fn sharing(&self) -> Sharing {
+        self.sharing.get()
+    }
+
+    /// Whether the connection has ended because of an error of one side.
+    pub(super) fn has_error(&self) -> bool {
+        self.signals.has_error()
+    }
+
+    /// Whether more than one request has used the connection, so that its end may have another
+    /// cause than each of them.
+    pub(super) fn was_shared(&self) -> bool {
+        self.was_shared.get()
+    }
+
+    /// Whether a new request may be sent on it.
+    pub(super) fn takes_requests(&self) -> bool {
+        !self.sender.is_closed() && !self.signals.takes_no_more()
+    }
+
+    fn was_idle_for(&self, time: Duration) -> bool {
+        self.streams.get() == 0 && self.rests_since.get().elapsed() >= time
+    }
+
+    /// Whether there is room for one more stream, on which `content` bytes are to be sent.
+    fn has_room(&self, content: u64) -> bool {
+        let streams = self.streams.get();
+        let most = match (self.sharing(), self.signals.is_settled()) {
+            (Sharing::Shared, true) => self.signals.streams_max().min(STREAMS_MAX),
+            (Sharing::Shared, false) | (Sharing::Alone, _) => 1,
+        };
+        let waiting = || {
+            let uploads = self.uploads.borrow();
+            let bytes = uploads.iter().map(|upload| upload.bytes(CONTENT_MAX));
+            bytes.sum::<u64>()
+        };
+        streams < most && (content == 0 || streams == 0 || waiting() + content <= CONTENT_MAX)
+    }
 }
 
 impl Http2Stream {
     fn new(conn: Rc<Http2Conn>) -> Self {
-        conn.streams.set(conn.streams.get() + 1);
+        let before = conn.streams.replace(conn.streams.get() + 1);
+        if before > 0 || conn.proven.get() {
+            conn.was_shared.set(true);
+        }
         let sender = conn.sender.clone();
-        Self { sender, conn }
+        Self {
+            sender,
+            conn,
+            upload: RefCell::new(None),
+            memory: None,
+        }
+    }
+
+    /// The same; `memory` is given back with the stream.
+    pub(super) fn holding(mut self, memory: Option<StreamMemory>) -> Self {
+        self.memory = memory;
+        self
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
         self.conn.peer
+    }
+
+    pub(super) fn conn(&self) -> &Rc<Http2Conn> {
+        &self.conn
+    }
+
+    /// Notes that h2 has ended the connection because of what the origin sent.
+    pub(super) fn note_error(&self) {
+        self.conn.signals.note_error();
     }
 
     /// The last time at which bytes of any request on this connection were sent.
@@ -222,14 +239,33 @@ impl Http2Stream {
         self.conn.meter.last_sent()
     }
 
-    /// Whether the connection had answered before; sets the flag.
+    /// Notes that the request has content, of which `progress` is.
+    pub(super) fn begin_upload(&self, progress: &Rc<BodyProgress>) {
+        self.conn.uploads.borrow_mut().push(Rc::clone(progress));
+        self.upload.replace(Some(Rc::clone(progress)));
+    }
+
+    /// Whether the connection had answered before; sets the flag. The origin has accepted what was
+    /// sent of the request's content, unless more of it follows.
     pub(super) fn answered(&self) -> bool {
+        let is_ended = |upload: &Rc<BodyProgress>| upload.is_ended();
+        if self.upload.borrow().as_ref().is_some_and(is_ended) {
+            self.end_upload();
+        }
         self.conn.proven.replace(true)
+    }
+
+    fn end_upload(&self) {
+        if let Some(upload) = self.upload.take() {
+            let mut uploads = self.conn.uploads.borrow_mut();
+            uploads.retain(|known| !Rc::ptr_eq(known, &upload));
+        }
     }
 }
 
 impl Drop for Http2Stream {
     fn drop(&mut self) {
+        self.end_upload();
         self.conn.streams.set(self.conn.streams.get() - 1);
         self.conn.rests_since.set(Instant::now());
     }
@@ -240,6 +276,23 @@ impl fmt::Debug for Http2Stream {
         f.debug_struct("Stream")
             .field("peer", &self.conn.peer)
             .finish_non_exhaustive()
+    }
+}
+
+/// The size of fields as HTTP/2 counts it for limits on heads (RFC 9113, section 6.5.2).
+pub(super) fn head_bytes(fields: &HeaderMap) -> usize {
+    let sizes = fields
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + FIELD_BYTES);
+    sizes.sum()
+}
+
+/// The limits on frames of an origin, which answers requests of many clients: a large head is
+/// refused for its own request, and must not end the connection.
+fn frame_limits(limits: &Limits) -> Limits {
+    Limits {
+        head_bytes: HEADS_FACTOR * limits.head_bytes,
+        ..limits.clone()
     }
 }
 
@@ -288,56 +341,15 @@ impl<T: Future<Output = ()> + 'static> Executor<T> for LocalTasks {
     }
 }
 
-/// What an origin did with a request that it did not answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
-    /// Unknown.
-    No,
-    /// Not processed (REFUSED_STREAM, GOAWAY): it may be sent again.
-    Unseen,
-    /// The origin answers it in HTTP/1.1 only.
-    NeedsHttp1,
-}
-
-impl Refused {
-    /// The meaning of `error` (RFC 9113, sections 6.8 and 8.7).
-    pub(super) fn of(error: &hyper::Error) -> Self {
-        let Some(error) = h2_error(error) else {
-            return Self::No;
-        };
-        match error.reason() {
-            Some(h2::Reason::HTTP_1_1_REQUIRED) if error.is_remote() => Self::NeedsHttp1,
-            Some(h2::Reason::REFUSED_STREAM) if error.is_remote() => Self::Unseen,
-            Some(h2::Reason::NO_ERROR) if error.is_go_away() && error.is_remote() => Self::Unseen,
-            _ => Self::No,
-        }
-    }
-}
-
-/// Whether `error` is that of the connection, and not of one stream alone.
-pub(super) fn is_of_connection(error: &hyper::Error) -> bool {
-    match h2_error(error) {
-        Some(error) => error.is_go_away() || error.is_io(),
-        // hyper unwraps errors of the socket.
-        None => std::error::Error::source(error).is_some_and(|cause| cause.is::<io::Error>()),
-    }
-}
-
-/// Whether h2 has found the response invalid, or its head larger than the limit.
-pub(super) fn is_invalid(error: &hyper::Error) -> bool {
-    h2_error(error).is_some_and(|error| error.is_reset() && error.is_library())
-}
-
-fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
-    std::error::Error::source(error).and_then(|cause| cause.downcast_ref())
-}
-
+/// What an origin may send of a response before it is read, bytes.
 const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
+/// The windows of all streams: a stream that is not read takes nothing of the others' windows.
+const CONNECTION_WINDOW: u32 = 8 << 20;
+const _: () = assert!(CONNECTION_WINDOW as usize == STREAMS_MAX * STREAM_WINDOW as usize);
 const SEND_BUFFER: usize = 64 << 10;
-/// Memory for waiting content, and for hyper's own buffers and tables.
-const HTTP2_CONN_BYTES: u64 = (1 << 20) + (128 << 10);
-/// Maximum number of HTTP/1.1-only endpoints remembered; when full, the list is cleared.
-const PLAIN_MAX: usize = 4096;
-/// Minimum time between two checks of a connection that may be idle.
-const SWEEP_STEP: Duration = Duration::from_secs(1);
+/// Memory for hyper's buffers and tables, and for TLS.
+const HTTP2_CONN_BYTES: u64 = 128 << 10;
+/// What each field counts besides its name and value.
+const FIELD_BYTES: usize = 32;
+/// How much larger than the limit a response head may be before the connection ends for it.
+const HEADS_FACTOR: usize = 4;

@@ -26,6 +26,7 @@ use tokio::time::Instant;
 
 use super::channel::Channel;
 use super::flood::FloodGuard;
+use super::signals::SignalReader;
 use super::transport::Transport;
 use crate::gateway::GATEWAY_BYTES;
 use crate::limits::Limits;
@@ -195,6 +196,8 @@ pub(super) struct MeteredIo {
     memory: Option<ReadMemory>,
     /// HTTP/2 only.
     flood: Option<FloodGuard>,
+    /// HTTP/2 only.
+    signals: Option<SignalReader>,
     /// A write has failed; further writes are discarded.
     broken: bool,
 }
@@ -211,13 +214,16 @@ impl MeteredIo {
             read_max: READ_MIN,
             memory,
             flood: None,
+            signals: None,
             broken: false,
         }
     }
 
-    /// The same for HTTP/2, with limits on frames that no request caused.
-    pub(super) fn watched(mut self, limits: &Limits) -> Self {
+    /// The same for HTTP/2, with limits on frames that no request caused, and a reader of what the
+    /// origin says about the connection.
+    pub(super) fn watched(mut self, limits: &Limits, signals: SignalReader) -> Self {
         self.flood = Some(FloodGuard::new(limits));
+        self.signals = Some(signals);
         self
     }
 
@@ -228,9 +234,15 @@ impl MeteredIo {
 
     /// Whether these bytes may be passed on.
     fn judge(&mut self, read: &[u8]) -> io::Result<()> {
+        if let Some(signals) = &mut self.signals {
+            signals.read(read);
+        }
         if let Some(flood) = &mut self.flood
             && !flood.admits(read)
         {
+            if let Some(signals) = &self.signals {
+                signals.note_error();
+            }
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "too many frames",

@@ -7,17 +7,19 @@
 //! other protocols than HTTP, and `channel` is a socket, such a tunnel or a gateway). hyper writes
 //! the request (`request_body`) and reads the head (`meter` counts below it), `framing` checks it,
 //! and `response_body` is the content (`unframe` reads that of links). `http2` keeps HTTP/2
-//! connections.
+//! connections. `attempt` chooses the connection for each attempt and decides whether there is
+//! another one, for which `kept_content` has the request's content.
 //!
 //! There is one `Upstream` per core; connections stay on the core that opened them. DNS cache,
 //! permits and access rules are shared through [`UpstreamShared`].
 //!
-//! Invariant: a request is sent twice only if it has no content, is idempotent, was sent on a
-//! reused connection, and no byte was received; or if the origin says that it did not process the
-//! request. Cost: no allocation that grows with content.
+//! Invariant: a request is sent again only if it has no content, is idempotent, was sent on a
+//! connection that other requests use or have used, and no byte was received; or if the origin says
+//! that it did not process the request. Cost: no allocation that grows with content.
 
 pub(crate) mod address;
 pub(crate) mod announced;
+mod attempt;
 pub(crate) mod channel;
 pub(crate) mod connect;
 pub(crate) mod dns;
@@ -27,6 +29,7 @@ mod flood;
 pub(crate) mod framing;
 mod http2;
 pub(crate) mod interfaces;
+mod kept_content;
 pub(crate) mod linked;
 mod meter;
 pub(crate) mod nat64;
@@ -37,6 +40,7 @@ pub(crate) mod prefix;
 mod proxied;
 pub(crate) mod request_body;
 pub(crate) mod response_body;
+mod signals;
 pub(crate) mod tls;
 mod transport;
 mod unframe;
@@ -62,11 +66,12 @@ use tokio::time::{Instant, timeout};
 
 use self::address::Purpose;
 use self::announced::ClientEnds;
+use self::attempt::Attempt;
 use self::channel::{Channel, PeerSocket};
 use self::connect::Connector;
 use self::dns::{DnsCache, Resolver};
 use self::exchange::FailedExchange;
-use self::http2::{Http2Conn, Http2Conns, Refused};
+use self::http2::Http2Conns;
 use self::interfaces::OwnAddresses;
 use self::meter::{MeteredIo, ReadMemory};
 use self::permits::{Permit, Permits};
@@ -520,89 +525,71 @@ impl Upstream {
         if let Some(link) = link.and_then(|form| form.peer.link.as_ref()) {
             return self.send_linked(link, to, (request, permit), options).await;
         }
-        let repeatable = is_repeatable(&request);
-        // A request that cannot be repeated takes a recently used connection or a new one: the
-        // longer a connection was idle, the more likely the origin is about to close it.
-        let max_idle = if repeatable {
-            Duration::MAX
-        } else {
-            SURELY_OPEN
-        };
-        let version = |request: &_| match &options.absolute {
-            // Peers are asked in HTTP/1.1.
-            Some(_) => Version::HTTP_11,
-            None if to.purpose == Purpose::Peer || announces == Announces::Client => {
-                Version::HTTP_11
-            }
-            None => self.version(to, request),
-        };
-        let mut used = match version(&request) {
-            Version::HTTP_2 => self.http2_conns.stream(to, max_idle).map(UpstreamConn::on),
-            _ => None,
-        };
-        if announces == Announces::Nobody {
-            used = used.or_else(|| self.pool.take(to, max_idle));
-        }
-        let mut tries = 0;
-        loop {
-            tries += 1;
+        let mut way = self.first_way(to, &request, options, announces);
+        let mut used = self.open_conn(to, &mut way, &request, announces);
+        let mut before = None;
+        for number in 1.. {
             let is_used = used.is_some();
             let opening = match used.take() {
                 Some(conn) => Ok(conn),
-                None => self.open(to, version(&request), options).await,
+                None => self.open(to, way, &request, options).await,
             };
-            let conn = match opening {
-                Ok(conn) => conn,
-                Err(failed) => return Err(Unanswered::unsent(failed, request)),
+            let conn = match (opening, before.take()) {
+                (Ok(conn), _) => conn,
+                // The last attempt was to be in HTTP/1.1; the one before says more.
+                (Err(failed), Some(before)) if failed.failure == attempt::NEEDS_HTTP_2 => {
+                    return Err(Unanswered::unsent(before, request));
+                }
+                (Err(failed), _) => return Err(Unanswered::unsent(failed, request)),
             };
-            let copy = repeatable.then(|| copy_of(&request));
+            let http2_conn = conn.http2_conn();
+            let is_repeatable = is_repeatable(&request);
+            let repeat = self.repeat(&mut request, &conn, client);
             let sent = self.exchange(conn, to, request, permit, options).await;
-            if tries > 1 {
-                return sent.map_err(Unanswered::from);
-            }
-            (request, permit) = match sent {
+            let again;
+            (again, permit, way) = match sent {
                 Ok(exchange) => {
-                    match copy.filter(|_| is_used && exchange.is_misdirected()) {
-                        // On a connection of its own, it may reach the right server (RFC 9110,
-                        // 15.5.20).
-                        Some(copy) => {
-                            self.http2_conns.forget(to);
-                            drop(exchange);
-                            (
-                                copy,
-                                self.permit(to, client, options.permit_time)
-                                    .await
-                                    .map_err(SendFailure::from)?,
-                            )
-                        }
-                        None => return Ok(exchange),
-                    }
-                }
-                Err(failed_exchange) => {
-                    let unseen = failed_exchange.refused != Refused::No;
-                    let stale = is_used && failed_exchange.failed.is_stale_connection();
-                    if unseen || stale {
-                        self.http2_conns.forget(to);
-                    }
-                    if failed_exchange.refused == Refused::NeedsHttp1 {
-                        self.http2_conns.note_plain(to);
-                    }
-                    let again = match failed_exchange.unsent {
-                        Some(unsent) if is_used || unseen => Some(*unsent),
-                        _ => copy.filter(|_| stale || unseen),
+                    let is_first = is_used && number == 1 && is_repeatable;
+                    let repeat = repeat.filter(|_| is_first && exchange.is_misdirected());
+                    let Some(again) = repeat.and_then(|repeat| repeat.again(None)) else {
+                        return Ok(exchange);
                     };
-                    match again {
-                        // The request was prepared for one HTTP version; prepare it again for the
-                        // other.
-                        Some(again) => (
-                            prepare(again, to, options, announces),
-                            failed_exchange.permit,
-                        ),
-                        None => return Err(failed_exchange.failed.into()),
+                    // On another connection, it may reach the right server (RFC 9110, 15.5.20).
+                    if let Some(conn) = &http2_conn {
+                        self.http2_conns.retire(to, conn);
                     }
+                    drop(exchange);
+                    let way = self.first_way(to, &again, options, announces);
+                    let permit = self.permit(to, client, options.permit_time).await;
+                    (again, permit.map_err(SendFailure::from)?, way)
+                }
+                Err(mut failed) => {
+                    let attempt = Attempt {
+                        number,
+                        is_used,
+                        http2_conn: http2_conn.as_ref(),
+                        is_repeatable,
+                        client,
+                    };
+                    let Some(way) = self.next_way(to, attempt, &failed).await else {
+                        return Err(failed.into());
+                    };
+                    let unsent = failed.unsent.take();
+                    let again = match repeat {
+                        Some(repeat) => repeat.again(unsent),
+                        None => unsent.map(|unsent| *unsent),
+                    };
+                    let Some(again) = again else {
+                        return Err(failed.into());
+                    };
+                    before = Some(failed.failed);
+                    (again, failed.permit, way)
                 }
             };
+            // The request was prepared for one HTTP version; prepare it again for the other.
+            request = prepare(again, to, options, announces);
         }
+        Err(SendFailure::from(Failure::Internal("attempts have no end")).into())
     }
 
     /// As `try_send`, for tests.
@@ -629,65 +616,6 @@ impl Upstream {
         )
         .await
         .unwrap_or(Err(Failure::UpstreamLimit))
-    }
-
-    /// The HTTP version to try with `to`.
-    fn version(&self, to: &Endpoint, request: &Request<RequestBody>) -> Version {
-        // Only HTTP/1.1 allows a change to another protocol.
-        let may_upgrade = request.headers().contains_key(header::UPGRADE);
-        match to.scheme {
-            Scheme::Https if !may_upgrade && !self.http2_conns.is_plain(to) => Version::HTTP_2,
-            _ => Version::HTTP_11,
-        }
-    }
-
-    /// A new connection, or one that a concurrent request opens.
-    async fn open(
-        &self,
-        to: &Endpoint,
-        version: Version,
-        options: &SendOptions,
-    ) -> Result<UpstreamConn, SendFailure> {
-        let client = options.client.as_ref();
-        if version != Version::HTTP_2 {
-            return self.open_own(to, options).await;
-        }
-        let gate = self.http2_conns.opening(to);
-        let turn = timeout(self.limits.connect_time, gate.lock()).await;
-        let _turn = turn.map_err(|_| Failure::ConnectTimeout(self.limits.connect_time))?;
-        if let Some(stream) = self.http2_conns.stream(to, Duration::MAX) {
-            return Ok(UpstreamConn::on(stream));
-        }
-        if self.http2_conns.is_plain(to) {
-            return self.open_own(to, options).await;
-        }
-        let memory = match &self.memory {
-            Some(cache) => match Http2Conn::reserve(cache) {
-                Some(memory) => Some(memory),
-                None => return self.open_own(to, options).await,
-            },
-            None => None,
-        };
-        let connecting = self.connect(to, None, options.connect_time, client);
-        let (channel, peer) = connecting.await?;
-        let told = |failure: Failure| SendFailure {
-            peer: Some(peer),
-            ..failure.into()
-        };
-        let secured = self
-            .secure(channel, to, AlpnOffer::Both)
-            .await
-            .map_err(told)?;
-        if !secured.is_http_2() {
-            self.http2_conns.note_plain(to);
-            drop(memory);
-            let memory = self.narrow(to, client)?;
-            return Ok(UpstreamConn::new(&self.http, secured, peer, memory).await?);
-        }
-        let conn = Http2Conn::new(secured, peer, &self.limits, memory).await;
-        let idle_time = self.limits.upstream_idle_time;
-        let stream = self.http2_conns.keep(to, conn.map_err(told)?, idle_time);
-        Ok(UpstreamConn::on(stream))
     }
 
     /// A new HTTP/1.1 connection.
@@ -973,8 +901,6 @@ impl fmt::Debug for SendOptions {
     }
 }
 
-/// A request that cannot be repeated uses a connection only if it was idle for less than this.
-const SURELY_OPEN: Duration = Duration::from_secs(1);
 /// hyper's minimum, and room for a page of content at once.
 const BUFFER_MIN: usize = 64 << 10;
 /// How long a peer may take to accept the connection of a probe.

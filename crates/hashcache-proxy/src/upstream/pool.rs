@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::channel::Channel;
 use super::endpoint::Endpoint;
-use super::http2::Http2Stream;
+use super::http2::{Http2Conn, Http2Stream};
 use super::linked::LinkedStream;
 use super::meter::{Meter, MeteredIo, READ_MAX, ReadMemory, buffered};
 use super::permits::{CountedIdle, Permits};
@@ -132,6 +132,18 @@ impl UpstreamConn {
 
     pub(super) fn is_http_1(&self) -> bool {
         matches!(self.sender, RequestSender::Http1(_))
+    }
+
+    pub(super) fn is_http_2(&self) -> bool {
+        matches!(self.sender, RequestSender::Http2(_))
+    }
+
+    /// The HTTP/2 connection to an origin that the request is sent on.
+    pub(super) fn http2_conn(&self) -> Option<Rc<Http2Conn>> {
+        match &self.sender {
+            RequestSender::Http2(stream) => Some(Rc::clone(stream.conn())),
+            RequestSender::Http1(_) | RequestSender::Linked(_) => None,
+        }
     }
 
     /// How much longer than by the limits the server may take: on a link, its bytes wait for their

@@ -7,7 +7,6 @@
 //! it.
 
 use std::cell::{Cell, RefCell};
-use std::error::Error as StdError;
 use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -17,9 +16,9 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use super::framing::filter_trailers;
+use super::kept_content::{ContentStream, KeptContent, Recall};
 
-/// The error of a client's content.
-pub(crate) type ContentError = Box<dyn StdError + Send + Sync>;
+pub(crate) use super::kept_content::ContentError;
 
 /// The content of a request.
 pub(crate) struct RequestBody {
@@ -29,7 +28,8 @@ pub(crate) struct RequestBody {
 
 enum RequestContent {
     Empty,
-    Stream(Pin<Box<dyn Body<Data = Bytes, Error = ContentError>>>),
+    Stream(ContentStream),
+    Kept(KeptContent),
 }
 
 /// The state that `Upstream` shares with a body owned by hyper.
@@ -41,6 +41,14 @@ pub(super) struct BodyProgress {
     starved: Cell<bool>,
     /// hyper has the last frame.
     ended: Cell<bool>,
+    /// The content broke off, on the client's side.
+    failed: Cell<bool>,
+    /// The origin has answered and does not want the rest.
+    abandoned: Cell<bool>,
+    /// Length of the content, if it is known.
+    length: Option<u64>,
+    /// Bytes that hyper has taken.
+    polled: Cell<u64>,
 }
 
 impl RequestBody {
@@ -65,10 +73,47 @@ impl RequestBody {
         if body.is_end_stream() {
             return Self::empty();
         }
+        let progress = BodyProgress {
+            length: body.size_hint().exact(),
+            ..BodyProgress::default()
+        };
         let body = http_body_util::BodyExt::map_err(body, Into::into);
         Self {
             content: RequestContent::Stream(Box::pin(body)),
-            progress: Rc::default(),
+            progress: Rc::new(progress),
+        }
+    }
+
+    /// Content that was kept for this attempt.
+    pub(super) fn kept(content: KeptContent) -> Self {
+        let progress = BodyProgress {
+            length: content.size_hint().exact(),
+            ended: Cell::new(content.is_end_stream()),
+            ..BodyProgress::default()
+        };
+        Self {
+            content: RequestContent::Kept(content),
+            progress: Rc::new(progress),
+        }
+    }
+
+    /// Keeps the content from now on, so that it can be sent again; `keep` makes that of it.
+    /// `None`: there is no content, or `keep` has no memory.
+    pub(super) fn keep(
+        &mut self,
+        keep: impl FnOnce(ContentStream) -> Result<KeptContent, ContentStream>,
+    ) -> Option<Recall> {
+        let content = std::mem::replace(&mut self.content, RequestContent::Empty);
+        self.content = match content {
+            RequestContent::Stream(stream) => match keep(stream) {
+                Ok(kept) => RequestContent::Kept(kept),
+                Err(stream) => RequestContent::Stream(stream),
+            },
+            other => other,
+        };
+        match &self.content {
+            RequestContent::Kept(kept) => Some(kept.recall()),
+            RequestContent::Empty | RequestContent::Stream(_) => None,
         }
     }
 
@@ -106,6 +151,47 @@ impl BodyProgress {
         self.ended.get()
     }
 
+    /// Whether the client's content broke off.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.get()
+    }
+
+    /// Ends the content with an error: the response is complete.
+    pub(super) fn abandon(&self) {
+        self.abandoned.set(true);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Bytes that hyper has taken or will take, at most `most`.
+    pub(super) fn bytes(&self, most: u64) -> u64 {
+        let polled = self.polled.get();
+        let bytes = match self.is_ended() {
+            true => polled,
+            false => self.length.unwrap_or(most),
+        };
+        bytes.min(most)
+    }
+
+    fn wake_by(&self, waker: &Waker) {
+        let mut known = self.waker.borrow_mut();
+        if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *known = Some(waker.clone());
+        }
+    }
+
+    fn note(&self, frame: &Poll<Option<Result<Frame<Bytes>, ContentError>>>) {
+        match frame {
+            Poll::Ready(Some(Ok(frame))) => {
+                let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+                self.polled.set(self.polled.get() + bytes);
+            }
+            Poll::Ready(Some(Err(_))) => self.failed.set(true),
+            Poll::Ready(None) | Poll::Pending => {}
+        }
+    }
+
     /// Whether hyper waits for the client's content.
     pub(super) fn is_starved(&self) -> bool {
         self.starved.get()
@@ -121,18 +207,27 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ContentError>>> {
         let this = self.get_mut();
-        if this.progress.is_held() {
-            this.progress.waker.replace(Some(cx.waker().clone()));
+        let progress = &this.progress;
+        if progress.abandoned.get() {
+            return Poll::Ready(Some(Err("the origin does not want the rest".into())));
+        }
+        // For `let_go` and `abandon`, which are not called by the content.
+        progress.wake_by(cx.waker());
+        if progress.is_held() {
             return Poll::Pending;
         }
-        let RequestContent::Stream(stream) = &mut this.content else {
-            return Poll::Ready(None);
+        let (frame, is_end) = match &mut this.content {
+            RequestContent::Empty => return Poll::Ready(None),
+            RequestContent::Stream(stream) => {
+                (stream.as_mut().poll_frame(cx), stream.is_end_stream())
+            }
+            RequestContent::Kept(kept) => (kept.poll_frame(cx), kept.is_end_stream()),
         };
-        let frame = stream.as_mut().poll_frame(cx);
-        this.progress.starved.set(frame.is_pending());
-        if frame.is_ready() && (matches!(frame, Poll::Ready(None)) || stream.is_end_stream()) {
-            this.progress.ended.set(true);
+        progress.starved.set(frame.is_pending());
+        if frame.is_ready() && (matches!(frame, Poll::Ready(None)) || is_end) {
+            progress.ended.set(true);
         }
+        progress.note(&frame);
         frame.map_ok(|mut frame| {
             if let Some(trailers) = frame.trailers_mut() {
                 filter_trailers(trailers);
@@ -145,6 +240,7 @@ impl Body for RequestBody {
         match &self.content {
             RequestContent::Empty => true,
             RequestContent::Stream(stream) => !self.progress.is_held() && stream.is_end_stream(),
+            RequestContent::Kept(kept) => !self.progress.is_held() && kept.is_end_stream(),
         }
     }
 
@@ -152,6 +248,7 @@ impl Body for RequestBody {
         match &self.content {
             RequestContent::Empty => SizeHint::with_exact(0),
             RequestContent::Stream(stream) => stream.size_hint(),
+            RequestContent::Kept(kept) => kept.size_hint(),
         }
     }
 }

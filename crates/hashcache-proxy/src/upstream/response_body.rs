@@ -180,6 +180,10 @@ impl ResponseBody {
         };
         self.received = busy.received();
         drop(busy.permit);
+        if !busy.progress.is_ended() && busy.conn.is_http_2() {
+            // hyper would hold the stream, and the client's content, until the origin resets it.
+            busy.progress.abandon();
+        }
         // If the origin answered early, it does not want the rest of the request, and content that
         // was held for a 100 must not follow a final response: such a connection is closed.
         if busy.trusted && busy.progress.is_ended() {

@@ -341,6 +341,10 @@ const NOT_YET: &str = "not valid yet";
 const ORIGINS_REMEMBERED: usize = 256;
 
 #[cfg(test)]
+mod http2_refusal_tests;
+#[cfg(test)]
+mod http2_sharing_tests;
+#[cfg(test)]
 mod http2_tests;
 #[cfg(test)]
 pub(crate) mod tests;

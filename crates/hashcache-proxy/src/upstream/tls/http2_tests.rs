@@ -198,11 +198,6 @@ async fn what_was_not_looked_at_is_asked_again_by_a_new_connection() {
             }
             assert_eq!(origin.heard.borrow().len(), connections, "{treat:?}");
         }
-        // Twice is enough.
-        let refused: &[Treat] = &[Treat::Reset(Reason::REFUSED_STREAM)];
-        let origin = origin(&[refused, refused], BOTH).await;
-        send(&origin.upstream, &origin.to).await.unwrap_err();
-        assert_eq!(origin.heard.borrow().len(), 2);
     })
     .await;
 }
@@ -221,18 +216,6 @@ async fn what_may_have_been_looked_at_is_not_asked_again() {
                 origin.to.authority.port
             )]
         );
-        // With content, not even what was refused: it has begun to go.
-        let refused: &[Treat] = &[Treat::Reset(Reason::REFUSED_STREAM)];
-        let origin = self::origin(&[refused], BOTH).await;
-        let content = http_body_util::Full::new(Bytes::from_static(b"x"));
-        let request = http::Request::post("/page")
-            .body(RequestBody::streamed(content))
-            .unwrap();
-        let sent = origin
-            .upstream
-            .send(&origin.to, request, SendOptions::default());
-        sent.await.unwrap_err();
-        assert_eq!(origin.heard.borrow().len(), 1);
     })
     .await;
 }

@@ -1,0 +1,276 @@
+//! The HTTP/2 connections of one core, and which of them a request may use.
+//!
+//! Called by `Upstream::try_send` and `Upstream::open`.
+//!
+//! A shared connection carries requests of many clients. Three kinds of requests get a connection
+//! that carries nothing else meanwhile: those with a large head, which some origins answer by
+//! ending the connection; the second attempt of a request whose connection broke; and, for a
+//! minute, requests of clients that waited for an answer when an origin ended a connection for an
+//! error, because one of them may be the cause.
+//!
+//! Invariants: no stream waits for another one's content to be read, because a connection has at
+//! most `STREAMS_MAX` streams, and its window is the sum of theirs. No content of a request waits
+//! for that of another one, because a connection takes only as much of it at once as every origin
+//! has to accept (`CONTENT_MAX`). A connection gets its second stream when the origin's SETTINGS
+//! have arrived, and never more than those allow.
+//! Cost: a search through the connections of one endpoint, of which there is mostly one.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use http::Request;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
+
+use super::super::endpoint::Endpoint;
+use super::super::request_body::RequestBody;
+use super::{FIELD_BYTES, Http2Conn, Http2Stream, head_bytes};
+use crate::share::Network;
+use crate::task::spawn_local;
+
+/// Whether other requests may use the connection at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Sharing {
+    Shared,
+    Alone,
+}
+
+/// What a request needs of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Wanted {
+    pub(in super::super) sharing: Sharing,
+    /// Content that waits for the origin to accept it, bytes; see [`content_bytes`].
+    pub(in super::super) content: u64,
+    /// A connection without streams must have had one within this time.
+    pub(in super::super) max_idle: Duration,
+}
+
+/// Result of the search for a connection.
+pub(in super::super) enum Found {
+    Stream(Http2Stream),
+    /// The origin's SETTINGS on this connection will say whether it takes another stream.
+    Unsettled(Rc<Http2Conn>),
+    None,
+}
+
+/// The HTTP/2 connections of one core.
+#[derive(Default)]
+pub(in super::super) struct Http2Conns {
+    open: RefCell<HashMap<Endpoint, Vec<Rc<Http2Conn>>>>,
+    /// Locked while connecting, so that concurrent requests share the new connection. Each lock is
+    /// for as many requests as that has room for.
+    opening: RefCell<HashMap<Endpoint, Vec<Rc<Mutex<()>>>>>,
+    /// Endpoints that support HTTP/1.1 only.
+    plain: RefCell<HashSet<Endpoint>>,
+    /// Clients whose requests do not share connections to an endpoint until then.
+    wary: RefCell<HashMap<(Endpoint, Option<Network>), Instant>>,
+}
+
+impl Http2Conns {
+    /// A stream on a connection to `to`. Forgets connections that have ended, or were idle for too
+    /// long.
+    pub(in super::super) fn stream(&self, to: &Endpoint, wanted: Wanted) -> Found {
+        let mut open = self.open.borrow_mut();
+        let Some(conns) = open.get_mut(to) else {
+            return Found::None;
+        };
+        conns.retain(|conn| conn.takes_requests() && !conn.was_idle_for(wanted.max_idle));
+        let fitting = || {
+            let is_fitting = |conn: &&Rc<Http2Conn>| conn.sharing.get() == wanted.sharing;
+            conns.iter().filter(is_fitting)
+        };
+        let found = fitting().find(|conn| conn.has_room(wanted.content));
+        if let Some(conn) = found {
+            return Found::Stream(Http2Stream::new(Rc::clone(conn)));
+        }
+        if wanted.sharing == Sharing::Alone {
+            return Found::None;
+        }
+        if let Some(conn) = fitting().find(|conn| !conn.signals.is_settled()) {
+            return Found::Unsettled(Rc::clone(conn));
+        }
+        // All requests that had a connection alone were answered, so others may use it.
+        match conns.iter().find(|conn| conn.has_room(wanted.content)) {
+            Some(conn) => {
+                conn.sharing.set(Sharing::Shared);
+                Found::Stream(Http2Stream::new(Rc::clone(conn)))
+            }
+            None => Found::None,
+        }
+    }
+
+    /// Uses `conn` for no more requests to `to`; those in progress go on.
+    pub(in super::super) fn retire(&self, to: &Endpoint, conn: &Rc<Http2Conn>) {
+        let mut open = self.open.borrow_mut();
+        if let Some(conns) = open.get_mut(to) {
+            conns.retain(|known| !Rc::ptr_eq(known, conn));
+            if conns.is_empty() {
+                open.remove(to);
+            }
+        }
+    }
+
+    /// Whether `to` is known to support HTTP/1.1 only.
+    pub(in super::super) fn is_plain(&self, to: &Endpoint) -> bool {
+        self.plain.borrow().contains(to)
+    }
+
+    pub(in super::super) fn note_plain(&self, to: &Endpoint) {
+        let mut plain = self.plain.borrow_mut();
+        if plain.len() >= PLAIN_MAX {
+            plain.clear();
+        }
+        plain.insert(to.clone());
+    }
+
+    /// How `request` of `client` may use connections to `to`.
+    pub(in super::super) fn sharing(
+        &self,
+        to: &Endpoint,
+        request: &Request<RequestBody>,
+        client: Option<Network>,
+    ) -> Sharing {
+        let head_max = {
+            let open = self.open.borrow();
+            let conns = open.get(to).into_iter().flatten();
+            let announced = conns.map(|conn| conn.signals.head_max()).min();
+            announced.map_or(SHARED_HEAD_MAX, |announced| announced.min(SHARED_HEAD_MAX))
+        };
+        match request_head_bytes(request) > head_max || self.is_wary(to, client) {
+            true => Sharing::Alone,
+            false => Sharing::Shared,
+        }
+    }
+
+    fn is_wary(&self, to: &Endpoint, client: Option<Network>) -> bool {
+        let wary = self.wary.borrow();
+        if wary.is_empty() {
+            return false;
+        }
+        let until = wary.get(&(to.clone(), client));
+        until.is_some_and(|until| *until > Instant::now())
+    }
+
+    /// Notes that a shared connection to `to` ended for an error while `client` waited for an
+    /// answer on it.
+    pub(in super::super) fn note_broken(&self, to: &Endpoint, client: Option<Network>) {
+        let mut wary = self.wary.borrow_mut();
+        let now = Instant::now();
+        if wary.len() >= WARY_MAX {
+            wary.retain(|_, until| *until > now);
+            if wary.len() >= WARY_MAX {
+                wary.clear();
+            }
+        }
+        wary.insert((to.clone(), client), now + WARY_TIME);
+    }
+
+    /// The lock to hold while connecting to `to`. A connection has room for `STREAMS_MAX` requests,
+    /// so further ones wait for another lock, and connect at the same time.
+    pub(in super::super) fn opening(&self, to: &Endpoint) -> Rc<Mutex<()>> {
+        let mut opening = self.opening.borrow_mut();
+        opening.retain(|_, gates| {
+            gates.retain(|gate| Rc::strong_count(gate) > 1);
+            !gates.is_empty()
+        });
+        let gates = opening.entry(to.clone()).or_default();
+        let has_room = |gate: &&Rc<Mutex<()>>| Rc::strong_count(gate) <= STREAMS_MAX;
+        if let Some(gate) = gates.iter().find(has_room) {
+            return Rc::clone(gate);
+        }
+        let gate = Rc::default();
+        gates.push(Rc::clone(&gate));
+        gate
+    }
+
+    /// Adds a new connection and returns its first stream.
+    pub(in super::super) fn keep(
+        self: &Rc<Self>,
+        to: &Endpoint,
+        conn: Http2Conn,
+        idle_time: Duration,
+    ) -> Http2Stream {
+        let conn = Rc::new(conn);
+        let stream = Http2Stream::new(Rc::clone(&conn));
+        spawn_local(sweep(
+            Rc::downgrade(self),
+            to.clone(),
+            Rc::downgrade(&conn),
+            idle_time,
+        ));
+        self.open
+            .borrow_mut()
+            .entry(to.clone())
+            .or_default()
+            .push(conn);
+        stream
+    }
+
+    /// Connections kept.
+    #[cfg(test)]
+    pub(in super::super) fn len(&self) -> usize {
+        self.open.borrow().values().map(Vec::len).sum()
+    }
+}
+
+/// Closes a connection that had no stream for `idle_time`.
+async fn sweep(
+    http2_conns: Weak<Http2Conns>,
+    to: Endpoint,
+    conn: Weak<Http2Conn>,
+    idle_time: Duration,
+) {
+    loop {
+        let Some(until) = conn.upgrade().map(|it| it.rests_since.get() + idle_time) else {
+            return;
+        };
+        sleep_until(until.max(Instant::now() + SWEEP_STEP)).await;
+        let (Some(http2_conns), Some(conn)) = (http2_conns.upgrade(), conn.upgrade()) else {
+            return;
+        };
+        if conn.was_idle_for(idle_time) || !conn.takes_requests() {
+            http2_conns.retire(&to, &conn);
+            return;
+        }
+    }
+}
+
+/// The size of a request's head as an origin counts it for its limit.
+fn request_head_bytes(request: &Request<RequestBody>) -> usize {
+    let target = request.uri().path_and_query();
+    let target = target.map_or(1, |target| target.as_str().len());
+    let method = request.method().as_str().len();
+    PSEUDO_FIELDS_BYTES + method + target + head_bytes(request.headers())
+}
+
+/// How much content of a request may wait on its connection for the origin to accept it, bytes.
+/// Content of unknown length is mostly short (gRPC sends no length), and counts as more once it has
+/// begun.
+pub(in super::super) fn content_bytes(request: &Request<RequestBody>) -> u64 {
+    let length = http_body::Body::size_hint(request.body()).exact();
+    length.map_or(CONTENT_MAX / 2, |length| length.min(CONTENT_MAX))
+}
+
+/// Streams of one connection. More of them need a larger window of the connection, and with it h2
+/// lets the origin take more memory for tiny frames.
+pub(super) const STREAMS_MAX: usize = 32;
+/// Content of requests that may wait for the origin on one connection, bytes. Every origin accepts
+/// as much before anything of it was read (RFC 9113, section 6.9.2). A single request may have
+/// more.
+pub(super) const CONTENT_MAX: u64 = 65_535;
+/// Head of a request on a shared connection, bytes. nginx ends the connection for a field above
+/// `large_client_header_buffers`, 8 KiB by default, and some versions for one of 4 KiB.
+const SHARED_HEAD_MAX: usize = 4 << 10;
+/// The names of `:method`, `:scheme`, `:authority` and `:path`, and `https`. The authority is
+/// counted as Host.
+const PSEUDO_FIELDS_BYTES: usize = 7 + 7 + 10 + 5 + 5 + 4 * FIELD_BYTES;
+/// Maximum number of HTTP/1.1-only endpoints remembered; when full, the list is cleared.
+const PLAIN_MAX: usize = 4096;
+/// How long a client gets connections of its own after one that it shared has broken.
+const WARY_TIME: Duration = Duration::from_secs(60);
+/// Maximum number of clients remembered as wary, by endpoint; when full, the list is cleared.
+const WARY_MAX: usize = 1024;
+/// Minimum time between two checks of a connection that may be idle.
+const SWEEP_STEP: Duration = Duration::from_secs(1);
