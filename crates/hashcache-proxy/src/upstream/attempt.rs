@@ -250,12 +250,9 @@ impl Upstream {
         conn: &UpstreamConn,
         client: Option<&Share>,
     ) -> Option<Repeat> {
-        if !conn.is_http_2() {
-            return is_repeatable(request).then(|| Repeat {
-                request: copy_of(request),
-                has_content: false,
-                recall: None,
-            });
+        // On a new connection in HTTP/1.1, hyper gives back a request that it has not written.
+        if !conn.is_http_2() && !conn.is_reused() && !is_repeatable(request) {
+            return None;
         }
         let room = kept_bytes(&http_body::Body::size_hint(request.body()));
         let recall = request.body_mut().keep(|stream| match &self.memory {
@@ -295,8 +292,9 @@ impl Upstream {
         }
         let Some(conn) = conn else {
             let is_stale = attempt.is_repeatable && failed.failed.is_stale_connection();
-            let may_repeat = attempt.is_used && (is_stale || failed.unsent.is_some());
-            return (may_repeat && attempt.number == 1).then_some(Way::Http1);
+            let may_repeat = is_stale || is_unseen || failed.unsent.is_some();
+            let is_first = attempt.is_used && attempt.number == 1;
+            return (may_repeat && is_first).then_some(Way::Http1);
         };
         let alone = || Some(self.way_of(Sharing::Alone, attempt.client));
         if is_unseen || failed.unsent.is_some() {

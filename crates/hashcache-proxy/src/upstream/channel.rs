@@ -5,6 +5,7 @@
 //! Invariant: bytes that the server sent together with the peer's answer to CONNECT are read first.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -112,6 +113,18 @@ impl Channel {
             FarEnd::Socket(socket) => reset_on_drop(socket.socket()),
             // Dropped without their end.
             FarEnd::Gateway(_) | FarEnd::Linked(_) => {}
+        }
+    }
+
+    /// Whether the other side of an idle connection has closed it, or sent what nobody asked for.
+    pub(super) fn has_ended(&self) -> bool {
+        let FarEnd::Socket(socket) = &self.end else {
+            return false;
+        };
+        let mut byte = [MaybeUninit::uninit()];
+        match socket2::SockRef::from(socket.socket()).peek(&mut byte) {
+            Ok(_) => true,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
         }
     }
 

@@ -31,7 +31,7 @@ use super::permits::Permit;
 use super::pool::{RequestSender, UpstreamConn};
 use super::request_body::{BodyProgress, RequestBody};
 use super::response_body::{BusyConn, ResponseBody};
-use super::{SendFailure, SendOptions, Upgrade, Upstream, UpstreamExchange};
+use super::{SendFailure, SendOptions, Upgrade, Upstream, UpstreamExchange, is_repeatable};
 use crate::failure::Failure;
 use crate::limits::Limits;
 
@@ -66,6 +66,10 @@ impl Upstream {
         let interim = Interim::listen(&mut request);
         let (received_before, begun) = (conn.meter.received(), Instant::now());
         conn.meter.head_begins();
+        let sent_before = conn.meter.sent();
+        if conn.is_reused() && !is_repeatable(&request) {
+            conn.meter.test_end_before_write();
+        }
         let response = match &mut conn.sender {
             RequestSender::Http1(sender) => {
                 let sending = unsent(sender.try_send_request(request));
@@ -122,6 +126,13 @@ impl Upstream {
                 refused,
                 is_of_connection,
             }) => {
+                let is_unwritten = conn.is_http_1()
+                    && conn.meter.sent() == sent_before
+                    && failure == Failure::ConnectionTerminated;
+                let refused = match is_unwritten {
+                    true => Refused::Unseen,
+                    false => refused,
+                };
                 let connection_broke = is_of_connection || conn.is_closed();
                 let failure = conn.gateway_failure().unwrap_or(failure);
                 let origin_bytes = conn.meter.received() - received_before;

@@ -41,7 +41,10 @@ pub(super) struct Meter(Arc<MeterState>);
 struct MeterState {
     opened: Instant,
     received: AtomicU64,
+    sent: AtomicU64,
     last_sent_ms: AtomicU64,
+    /// The next write is the first of a request that must not be lost.
+    tests_end: AtomicBool,
     /// How much more memory the connection holds than a new one, bytes.
     extra_bytes: AtomicU64,
     /// Heads that were awaited, including the current one.
@@ -55,7 +58,9 @@ impl Meter {
         Self(Arc::new(MeterState {
             opened: Instant::now(),
             received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
             last_sent_ms: AtomicU64::new(0),
+            tests_end: AtomicBool::new(false),
             extra_bytes: AtomicU64::new(0),
             heads: AtomicU64::new(0),
             in_head: AtomicBool::new(false),
@@ -65,6 +70,17 @@ impl Meter {
     /// Bytes received since the connection was opened.
     pub(super) fn received(&self) -> u64 {
         self.0.received.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the socket has taken since the connection was opened.
+    pub(super) fn sent(&self) -> u64 {
+        self.0.sent.load(Ordering::Relaxed)
+    }
+
+    /// Lets the next write fail if the other side has closed the connection by then. hyper notices
+    /// the end of an idle connection only with the next event of its task.
+    pub(super) fn test_end_before_write(&self) {
+        self.0.tests_end.store(true, Ordering::Relaxed);
     }
 
     /// The last time at which bytes were sent, or the connection was opened.
@@ -94,7 +110,8 @@ impl Meter {
             .fetch_add(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    fn note_sent(&self) {
+    fn note_sent(&self, bytes: usize) {
+        self.0.sent.fetch_add(bytes as u64, Ordering::Relaxed);
         let elapsed_ms = u64::try_from(self.0.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.0.last_sent_ms.store(elapsed_ms, Ordering::Relaxed);
     }
@@ -232,6 +249,18 @@ impl MeteredIo {
         self.stream.into_socket().reset();
     }
 
+    /// Fails if the first bytes of a request would be lost, as its meter was asked to find out.
+    fn test_end(&self) -> io::Result<()> {
+        let tests_end = &self.meter.0.tests_end;
+        if tests_end.load(Ordering::Relaxed)
+            && tests_end.swap(false, Ordering::Relaxed)
+            && self.stream.socket().has_ended()
+        {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
+    }
+
     /// Whether these bytes may be passed on.
     fn judge(&mut self, read: &[u8]) -> io::Result<()> {
         if let Some(signals) = &mut self.signals {
@@ -292,7 +321,7 @@ impl MeteredIo {
                 if let Some(flood) = &mut self.flood {
                     flood.sent(bytes);
                 }
-                self.meter.note_sent();
+                self.meter.note_sent(bytes);
                 Ok(bytes)
             }
             Err(error) if hung_up(&error) => {
@@ -343,6 +372,7 @@ impl AsyncWrite for MeteredIo {
         if self.broken {
             return Poll::Ready(Ok(bytes.len()));
         }
+        self.test_end()?;
         let outcome = std::task::ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
         Poll::Ready(self.sent(outcome, bytes.len()))
     }
@@ -356,6 +386,7 @@ impl AsyncWrite for MeteredIo {
         if self.broken {
             return Poll::Ready(Ok(length));
         }
+        self.test_end()?;
         let outcome = std::task::ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, parts));
         Poll::Ready(self.sent(outcome, length))
     }

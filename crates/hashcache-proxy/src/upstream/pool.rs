@@ -134,6 +134,11 @@ impl UpstreamConn {
         matches!(self.sender, RequestSender::Http1(_))
     }
 
+    /// Whether it has carried a request before this one, in HTTP/1.1.
+    pub(super) fn is_reused(&self) -> bool {
+        self.is_http_1() && self.meter.received() > 0
+    }
+
     pub(super) fn is_http_2(&self) -> bool {
         matches!(self.sender, RequestSender::Http2(_))
     }

@@ -375,6 +375,70 @@ async fn nothing_is_repeated_with_content_after_a_byte_or_on_a_new_connection() 
     .await;
 }
 
+#[tokio::test]
+async fn a_request_that_cannot_be_repeated_survives_the_end_of_an_idle_connection() {
+    use std::io::{Read as _, Write as _};
+    use std::sync::mpsc;
+
+    locally(async {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (close, closing) = mpsc::channel::<()>();
+        let (closed, is_closed) = mpsc::channel();
+        // A thread, because nothing of this one may run while the connection ends.
+        let origin = std::thread::spawn(move || {
+            let mut heard = Vec::new();
+            for is_first in [true, false] {
+                let (mut stream, _) = listener.accept().unwrap();
+                let (mut text, mut page) = (String::new(), [0; 1024]);
+                while !is_whole(&text, false) {
+                    let read = stream.read(&mut page).unwrap();
+                    assert!(read > 0, "{text}");
+                    text.push_str(std::str::from_utf8(&page[..read]).unwrap());
+                }
+                heard.push(text);
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                stream.write_all(answer).unwrap();
+                if is_first {
+                    closing.recv().unwrap();
+                    drop(stream);
+                    closed.send(()).unwrap();
+                }
+            }
+            heard
+        });
+        let host = Host::V4([127, 0, 0, 1].into());
+        let to = Endpoint {
+            authority: Authority { host, port },
+            purpose: Purpose::Forward,
+            scheme: Scheme::Http,
+            through: None,
+        };
+        let upstream = upstream();
+        let options = SendOptions::default();
+        let mut first = upstream
+            .send(&to, get("/1"), options.clone())
+            .await
+            .unwrap();
+        content(first.response.body_mut()).await;
+        // hyper has to notice that the exchange is complete.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        close.send(()).unwrap();
+        is_closed.recv().unwrap();
+        let mut second = upstream.send(&to, post("x"), options).await.unwrap();
+        assert_eq!(content(second.response.body_mut()).await.0, "ok");
+        let heard = origin.join().unwrap();
+        assert!(heard[0].starts_with("GET /1 "), "{heard:?}");
+        assert!(
+            heard[1].starts_with("POST / ") && heard[1].ends_with("\r\n\r\nx"),
+            "{heard:?}"
+        );
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_repeated_takes_a_fresh_connection() {
     locally(async {

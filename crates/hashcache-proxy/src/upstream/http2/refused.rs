@@ -11,7 +11,8 @@ use std::io;
 pub(in super::super) enum Refused {
     /// Unknown.
     No,
-    /// Not processed (REFUSED_STREAM, GOAWAY): it may be sent again, whatever its method.
+    /// Not processed (REFUSED_STREAM, GOAWAY), or never written to the socket: it may be sent again,
+    /// whatever its method.
     Unseen,
     /// The origin answers it in HTTP/1.1 only.
     NeedsHttp1,
