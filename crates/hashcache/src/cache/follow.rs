@@ -106,11 +106,26 @@ impl Stream {
     /// A follower that reads from `offset` on; `None` when the write was given up, or when it is
     /// not stored and the content at `offset` was already read and dropped.
     pub fn follow(self: &Arc<Self>, offset: u64) -> Option<Follower> {
-        let mut state = self.lock();
+        let state = self.lock();
         let gone = state.end == End::Aborted || state.bypassed && !state.reaches_back_to(offset);
-        let place = (!gone).then(|| state.enter(offset));
+        if gone {
+            return None;
+        }
+        Some(self.entered(state, offset))
+    }
+
+    /// Adds a follower. It may be ahead of all others, and then the writer has room: a writer that
+    /// waits for a slow reader must not wait for that reader any longer.
+    fn entered(
+        self: &Arc<Self>,
+        mut state: Marked<MutexGuard<'_, StreamState>>,
+        offset: u64,
+    ) -> Follower {
+        let place = state.enter(offset);
+        let waiting_writer = state.waiting_writer.take();
         drop(state);
-        place.map(|place| Follower::new(self, place, offset))
+        wake(waiting_writer);
+        Follower::new(self, place, offset)
     }
 
     /// How far the content has been written.
@@ -120,8 +135,7 @@ impl Stream {
 
     /// The same for a write that continues: content that is lost is an error when it is read.
     pub(super) fn follow_anyway(self: &Arc<Self>, offset: u64) -> Follower {
-        let place = self.lock().enter(offset);
-        Follower::new(self, place, offset)
+        self.entered(self.lock(), offset)
     }
 
     /// Followers there are now.
@@ -391,6 +405,12 @@ impl Follower {
     /// Where the next piece begins.
     pub fn offset(&self) -> u64 {
         self.at
+    }
+
+    /// Whether the next piece is not written yet, so that this follower waits for the writer and
+    /// not for the disk or for memory.
+    pub fn waits_for_writer(&self) -> bool {
+        self.at >= self.stream.written()
     }
 
     /// Continues at `offset` without reading what lies before it. A smaller offset changes nothing.

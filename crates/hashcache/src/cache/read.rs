@@ -177,6 +177,27 @@ impl Hit {
         holes
     }
 
+    /// Whether memory knows of each span in `range` that it is stored or missing. Policies without
+    /// an index do not: there [`Hit::holes`] calls a span stored, and only a read tells. Behind 4,096
+    /// spans nothing is looked at.
+    pub fn is_known(&self, range: Range<u64>) -> bool {
+        let end = range.end.min(self.head.fields.total.unwrap_or(u64::MAX));
+        let mut at = range.start;
+        for _ in 0..HOLE_SPANS_MAX {
+            if at >= end {
+                break;
+            }
+            let span = self.cut().span_at(at);
+            let bounds = self.cut().bounds(span);
+            if self.span_hint(span, bounds.end.min(end)) == Hint::Unknown {
+                return false;
+            }
+            // Behind the last span that has a number nothing can be stored.
+            at = bounds.end.max(at + 1);
+        }
+        true
+    }
+
     /// What memory knows of a span, of which content up to `stop` is wanted.
     fn span_hint(&self, span: u32, stop: u64) -> Hint {
         match span {

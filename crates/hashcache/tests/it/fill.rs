@@ -90,6 +90,24 @@ fn a_length_that_is_only_announced_costs_few_spans_and_few_holes() {
 }
 
 #[test]
+fn only_policies_with_an_index_know_what_an_incomplete_object_lacks() {
+    for policy in EVERY {
+        let cache = open(quiet(memory(64 * MIB), policy));
+        let value = value(5 * PAGE);
+        let hit = begun(&cache, value);
+        fill(&hit, value, 0, 3 * PAGE);
+        assert!(cache.flush().wait());
+        let total = value.length as u64;
+        let has_index = matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
+        let is_known = hit.is_known(0..total);
+        assert!(is_known || !has_index, "{policy:?}");
+        // Where memory knows all, it knows the hole.
+        let holes = hit.holes(0..total);
+        assert_eq!(is_known, holes == [3 * PAGE as u64..total], "{policy:?}");
+    }
+}
+
+#[test]
 fn a_span_behind_the_end_is_refused() {
     let cache = open(quiet(memory(64 * MIB), PolicyKind::Log));
     let value = value(PAGE + 100);

@@ -1,7 +1,8 @@
 //! Followers: readers of a put that is still under way.
 
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use hashcache::device::{Device, MemoryDevice};
 use hashcache::{Cache, Follower, Keep, PolicyKind, Put, PutError, ReadError, Writer};
@@ -319,7 +320,7 @@ fn a_refused_writer_is_woken_when_memory_is_released() {
 /// Blocks until the future is ready.
 fn wait(future: impl Future<Output = ()>) {
     struct Unpark(std::thread::Thread);
-    impl std::task::Wake for Unpark {
+    impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
             self.0.unpark();
         }
@@ -356,6 +357,30 @@ fn a_writer_is_told_when_its_followers_are_far_behind() {
     drop(slow);
     assert!(writer.poll_room(&mut context, 100_000).is_ready());
     assert_eq!(writer.stream().followers(), 1);
+}
+
+#[test]
+fn a_follower_that_joins_ahead_of_the_others_wakes_a_writer_that_waits_for_them() {
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let cache = store(PolicyKind::Log);
+    let woken = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    let mut writer = begin(&cache, Put::metadata("m"));
+    writer.write(&[1; 300_000]).unwrap();
+    let slow = writer.follow(0);
+    assert!(!slow.waits_for_writer());
+    assert!(writer.poll_room(&mut context, 100_000).is_pending());
+    assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+    let ahead = writer.stream().follow(400_000).unwrap();
+    assert!(ahead.waits_for_writer());
+    assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+    assert!(writer.poll_room(&mut context, 100_000).is_ready());
 }
 
 #[test]
