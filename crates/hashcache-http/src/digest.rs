@@ -1,4 +1,5 @@
-//! Digests of content in `Repr-Digest` and `Content-Digest` (RFC 9530).
+//! Digests of content in `Repr-Digest` and `Content-Digest` (RFC 9530), and in their predecessors
+//! `Digest` (RFC 3230) and `Content-MD5` (RFC 1864).
 //!
 //! The proxy asks when a complete response is about to be stored, and passes the content on as it
 //! arrives.
@@ -71,6 +72,31 @@ impl fmt::Debug for ContentDigest {
     }
 }
 
+/// Removes the digests of one message's content. `Content-Digest` and `Content-MD5` describe the
+/// bytes of the message that has them (RFC 9530 2), so they are wrong in a 206 that is cut out of a
+/// 200, in a 200 that is made of parts, and in responses without content. `Repr-Digest` and `Digest`
+/// describe the whole representation and stay.
+pub fn remove_content_digests(fields: &mut HeaderMap) {
+    for name in OF_CONTENT {
+        fields.remove(name);
+    }
+}
+
+/// The digests of one message's content.
+pub(crate) const OF_CONTENT: [HeaderName; 2] = [
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("content-md5"),
+];
+
+/// All digest fields. They describe the bytes that they arrived with: a 304, a 206 or the response
+/// to a HEAD does not change those of a stored response.
+pub(crate) const DIGEST_FIELDS: [HeaderName; 4] = [
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("digest"),
+    HeaderName::from_static("repr-digest"),
+];
+
 const FIELDS: [HeaderName; 2] = [
     HeaderName::from_static("repr-digest"),
     HeaderName::from_static("content-digest"),
@@ -123,6 +149,16 @@ mod tests {
             let mixed = format!("{HELLO_512}, {mixed}");
             assert_eq!(holds(digest(&[("repr-digest", &mixed)]), b"hello"), sound);
         }
+    }
+
+    #[test]
+    fn a_part_keeps_the_digest_of_the_representation_and_loses_that_of_the_content() {
+        let names = ["content-digest", "content-md5", "digest", "repr-digest"];
+        let pairs = names.map(|name| (HeaderName::from_static(name), HELLO.parse().unwrap()));
+        let mut fields: HeaderMap = pairs.into_iter().collect();
+        remove_content_digests(&mut fields);
+        let has = names.map(|name| fields.contains_key(name));
+        assert_eq!(has, [false, false, true, true]);
     }
 
     #[test]

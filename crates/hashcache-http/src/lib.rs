@@ -101,8 +101,9 @@ pub use target::{RequestTarget, Target, parse_target};
 pub use via::{NoToken, Pseudonym, via_members, via_names};
 
 pub use range::{
-    ByteRange, ContentRange, RANGES_MAX, RangeAnswer, RangeSpec, answer_range, continues_stored,
-    if_range_holds, if_range_value, parse_content_range, parse_range,
+    ByteRange, ContentRange, RANGES_MAX, RangeAnswer, RangeSpec, accept_stored_coding,
+    answer_range, continues_stored, covers_whole, if_range_holds, if_range_value,
+    parse_content_range, parse_range,
 };
 pub use reuse::{
     ClientReload, MethodKind, OnError, RequestFacts, Reuse, ReuseOptions, StaleAllowance, reuse,
@@ -110,14 +111,14 @@ pub use reuse::{
 pub use stored_facts::{FACTS_BYTES, FactFlags, StoredFacts};
 pub use validate::{
     ConditionOutcome, ensure_date, evaluate_conditions, for_its_client, freshen,
-    not_modified_confirms, not_modified_fields, set_validators,
+    not_modified_confirms, not_modified_fields, origin_conditions_hold, set_validators,
 };
 pub use variants::{VARIANTS_MAX, Variant, VariantPlace, VariantTable, client_tag};
 pub use vary::{VARY_FIELDS_MAX, VARY_ROW_BYTES_MAX, Vary, VaryRow};
 
 pub use age::{Arrival, age_field, current_age};
 pub use cache_control::{RequestDirectives, ResponseDirectives, Scope};
-pub use digest::ContentDigest;
+pub use digest::{ContentDigest, remove_content_digests};
 pub use exchange::Exchange;
 pub use freshness::{
     ADAPTIVE_FIRST, Lifetime, LifetimeSource, confirmed_lifetime, is_heuristically_cacheable,
@@ -133,7 +134,7 @@ pub use invalidate::{invalidated, is_unsafe, resolve};
 pub use options::{SetCookie, StoreOptions};
 pub use rules::{Matched, RuleAction, RuleAuthor, RuleError, RuleSpec, Rules};
 pub use site_lifetime::{LifetimeSpec, Lifetimes, SiteLifetimes};
-pub use storable::{NotStored, Storable, storable};
+pub use storable::{NotStored, Storable, is_multipart, storable};
 pub use targeted::CDN_CACHE_CONTROL;
 pub use unkeyed::is_keyed;
 

@@ -10,8 +10,8 @@ use std::fmt;
 
 use http::StatusCode;
 use http::header::{
-    CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_RANGE,
-    LAST_MODIFIED, RANGE,
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION, CONTENT_RANGE,
+    CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_RANGE, LAST_MODIFIED, RANGE,
 };
 
 use crate::date::{UnixTime, parse_http_date};
@@ -199,16 +199,30 @@ pub fn if_range_value(facts: &StoredFacts, stored: &HeaderMap) -> Option<HeaderV
 
 const SETTLED_SECONDS: u64 = 60;
 
-/// Whether a 206 that answers a request with [`if_range_value`] holds a part of the stored
-/// response: it repeats the validator, which a 206 must (RFC 9110 15.3.7), and does not say that
-/// its bytes mean something else.
+/// Makes a request for a part accept the content coding of the stored response and no other: some
+/// origins give every coding of a resource one strong entity tag and no `Vary`, and a part of
+/// another coding does not fit the stored bytes (RFC 9110 8.8.3.3 forbids such a tag).
+pub fn accept_stored_coding(request: &mut HeaderMap, stored: &HeaderMap) {
+    request.remove(ACCEPT_ENCODING);
+    for coding in stored.get_all(CONTENT_ENCODING) {
+        request.append(ACCEPT_ENCODING, coding.clone());
+    }
+    if !request.contains_key(ACCEPT_ENCODING) {
+        request.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    }
+}
+
+/// Whether a 206 that answers a request with [`if_range_value`] and [`accept_stored_coding`] holds
+/// a part of the stored response: it repeats the validator, which a 206 must (RFC 9110 15.3.7), it
+/// has the stored content coding, and its other fields do not say that its bytes mean something
+/// else.
 ///
-/// That the origin honoured If-Range is not enough: one that does not know it answers 206 too.
+/// That the origin honoured If-Range is not enough: one that does not know it answers 206 too. A
+/// 206 may leave Content-Encoding out (RFC 9110 15.3.7), but a part without the field can also be
+/// an identity part of content that is stored coded, which nothing else would show.
 pub fn continues_stored(stored: &HeaderMap, partial: &HeaderMap) -> bool {
-    let agrees = |name| match partial.get(&name) {
-        Some(value) => stored.get(&name) == Some(value),
-        None => true,
-    };
+    let same = |name: &HeaderName| stored.get_all(name).iter().eq(partial.get_all(name).iter());
+    let agrees = |name: &HeaderName| !partial.contains_key(name) || same(name);
     let same_validator = match stored.get(ETAG) {
         Some(tag) => match (partial.get(ETAG), EntityTag::parse(tag.as_bytes())) {
             (Some(found), tag) => tag.equals_strongly(&EntityTag::parse(found.as_bytes())),
@@ -219,7 +233,24 @@ pub fn continues_stored(stored: &HeaderMap, partial: &HeaderMap) -> bool {
             changed.is_some() && partial.get(LAST_MODIFIED) == changed
         }
     };
-    same_validator && agrees(CONTENT_ENCODING) && agrees(CONTENT_TYPE)
+    same_validator && same(&CONTENT_ENCODING) && ABOUT_REPRESENTATION.iter().all(agrees)
+}
+
+/// Fields of a 206 that describe the whole representation, besides the validators and the coding.
+/// A part that has one with another value is a part of another representation.
+const ABOUT_REPRESENTATION: [HeaderName; 4] = [
+    CONTENT_TYPE,
+    CONTENT_LANGUAGE,
+    CONTENT_LOCATION,
+    HeaderName::from_static("repr-digest"),
+];
+
+/// The complete length of a 206 whose range is all of the representation: its content is that of a
+/// 200 (RFC 9110 15.3.7.3).
+pub fn covers_whole(range: &ContentRange) -> Option<u64> {
+    let length = range.complete?;
+    let part = range.range?;
+    (part.first == 0 && part.length() == length).then_some(length)
 }
 
 /// The value of Content-Range.

@@ -32,7 +32,9 @@ pub struct RequestFacts {
     pub method: MethodKind,
     /// Has a precondition that a cache can evaluate: If-None-Match, If-Modified-Since.
     pub has_condition: bool,
-    /// Has a precondition for the origin alone: If-Match, If-Unmodified-Since.
+    /// Has a precondition about the origin's state: If-Match, If-Unmodified-Since. The caller
+    /// clears it if [`origin_conditions_hold`](crate::origin_conditions_hold) for the stored
+    /// response.
     pub has_origin_condition: bool,
     /// Has a Range.
     pub has_range: bool,
@@ -212,8 +214,9 @@ fn decide(
     if let Err(forward) = request.lookup() {
         return Reuse::Miss { forward };
     }
-    // Only the origin knows the state that these ask about. Ignoring them, which RFC 9110 13.1.1
-    // allows, would answer a lost-update check from a copy.
+    // They do not hold for the stored response, so only the origin can say whether they hold for
+    // its state. To ignore them, which RFC 9110 13.1.1 allows, would mix bytes of two versions at a
+    // client that fetches a file in parts.
     if request.has_origin_condition {
         return Reuse::Miss {
             forward: Forward::Request,

@@ -241,14 +241,18 @@ fn vary_row(exchange: &Exchange<'_>) -> Result<Option<VaryRow>, NotStored> {
     }
 }
 
-/// The range of a 206. Several ranges are sent as `multipart/byteranges` without Content-Range.
-fn only_range(response: &HeaderMap) -> Result<ContentRange, NotStored> {
-    let multipart = response.get(CONTENT_TYPE).is_some_and(|value| {
+/// Whether the content of a 206 is several ranges, each with a head of its own.
+pub fn is_multipart(response: &HeaderMap) -> bool {
+    response.get(CONTENT_TYPE).is_some_and(|value| {
         let start = value.as_bytes().get(..MULTIPART.len());
         start.is_some_and(|start| start.eq_ignore_ascii_case(MULTIPART))
-    });
+    })
+}
+
+/// The range of a 206. Several ranges are sent as `multipart/byteranges` without Content-Range.
+fn only_range(response: &HeaderMap) -> Result<ContentRange, NotStored> {
     match parse_content_range(response) {
-        Some(range) if !multipart && range.range.is_some() => Ok(range),
+        Some(range) if !is_multipart(response) && range.range.is_some() => Ok(range),
         _ => Err(NotStored::ContentRange),
     }
 }

@@ -4,22 +4,25 @@
 //! The proxy calls `evaluate_conditions` before serving a stored response, the others around a
 //! validation.
 //!
-//! Invariant: fields that describe the stored bytes (length, coding, range) are never taken from a
-//! 304, because it was made without those bytes. Cookies are not taken either, because they are for
-//! one client.
+//! Invariant: fields that describe the stored bytes (length, coding, range, digests, entity tag) are
+//! never taken from a 304, because it was made without those bytes. Cookies are not taken either,
+//! because they are for one client.
 //! Cost: a comparison per entity tag in the request; freshening copies the 304's fields.
 //!
-//! If-Match and If-Unmodified-Since are not evaluated here: they guard the origin's state, so
-//! `reuse` forwards such requests unchanged.
+//! If-Match and If-Unmodified-Since guard the origin's state. A cache may ignore them (RFC 9110
+//! 13.1.1, 13.1.4), so a stored response answers where they hold for it
+//! ([`origin_conditions_hold`]). It never answers 412: where they do not hold, the request is
+//! forwarded, because only the origin knows whether its state differs from the stored one.
 
 use http::header::{
     AGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE,
-    ETAG, HeaderMap, HeaderName, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, LAST_MODIFIED, RANGE,
-    SET_COOKIE, TRANSFER_ENCODING,
+    ETAG, HeaderMap, HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
+    IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE, SET_COOKIE, TRANSFER_ENCODING,
 };
 
 use crate::cache_control::ResponseDirectives;
 use crate::date::{UnixTime, http_date, parse_http_date};
+use crate::digest::{DIGEST_FIELDS, OF_CONTENT};
 use crate::entity_tag::EntityTag;
 use crate::fields::{Backslash, Single, single, split_list};
 use crate::hop::{fields_to_store, withhold};
@@ -66,11 +69,47 @@ pub fn evaluate_conditions(
     }
 }
 
+/// Whether If-Match, or without it If-Unmodified-Since, holds for a stored response (RFC 9110
+/// 13.2.2, steps 1 and 2). Then the stored response answers as the origin would have when it sent
+/// it. Updaters ask so for the parts of a file that must not change in between.
+///
+/// A stored error holds for nothing: preconditions count only where the answer would be a 2xx (RFC
+/// 9110 13.2.1). An If-Unmodified-Since that is no date is ignored, and so are two of them; without
+/// a stored Last-Modified a date does not hold, although an origin would ignore it.
+pub fn origin_conditions_hold(
+    request: &HeaderMap,
+    facts: &StoredFacts,
+    stored: &HeaderMap,
+    now: UnixTime,
+) -> bool {
+    if !facts.status.is_success() {
+        return false;
+    }
+    if request.contains_key(IF_MATCH) {
+        let etag = stored
+            .get(ETAG)
+            .map(|value| EntityTag::parse(value.as_bytes()));
+        return members(request, &IF_MATCH).any(|member| {
+            let names = |etag: &EntityTag<'_>| etag.equals_strongly(&EntityTag::parse(member));
+            member == b"*" || etag.as_ref().is_some_and(names)
+        });
+    }
+    match single(request, IF_UNMODIFIED_SINCE) {
+        Single::Absent | Single::Conflicting => true,
+        Single::One(value) => parse_http_date(value, now)
+            .is_none_or(|since| facts.last_modified.is_some_and(|changed| changed <= since)),
+    }
+}
+
+/// The members of a list of entity tags, over all lines of the field.
+fn members<'a>(request: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
+    let lines = request.get_all(name).iter();
+    lines.flat_map(|line| split_list(line.as_bytes(), Backslash::Plain))
+}
+
 /// Whether If-None-Match names the stored entity tag, or any with `*`.
 fn none_match_names(request: &HeaderMap, etag: Option<EntityTag<'_>>) -> bool {
-    let lines = request.get_all(IF_NONE_MATCH).iter();
-    let mut members = lines.flat_map(|line| split_list(line.as_bytes(), Backslash::Plain));
-    members.any(|member| {
+    members(request, &IF_NONE_MATCH).any(|member| {
         let names = |etag: EntityTag<'_>| etag.equals_weakly(&EntityTag::parse(member));
         member == b"*" || etag.is_some_and(names)
     })
@@ -139,7 +178,7 @@ pub fn freshen(stored: &mut HeaderMap, not_modified: &HeaderMap, response_time: 
     stored.insert(DATE, http_date(response_time));
     let update = fields_to_store(not_modified, &ResponseDirectives::default());
     for name in update.keys() {
-        if NEVER_TAKEN.contains(name) {
+        if NEVER_TAKEN.contains(name) || DIGEST_FIELDS.contains(name) {
             continue;
         }
         stored.remove(name);
@@ -174,7 +213,7 @@ pub fn ensure_date(response: &mut HeaderMap, response_time: UnixTime) {
 /// content which the client has already.
 pub fn not_modified_fields(stored: &HeaderMap) -> HeaderMap {
     let mut out = stored.clone();
-    for name in CONTENT_FIELDS {
+    for name in CONTENT_FIELDS.into_iter().chain(OF_CONTENT) {
         out.remove(name);
     }
     if out.contains_key(ETAG) {
@@ -184,11 +223,14 @@ pub fn not_modified_fields(stored: &HeaderMap) -> HeaderMap {
 }
 
 /// Never taken from a 304: what describes the stored bytes, and a cookie for the one client whose
-/// request was validated.
-const NEVER_TAKEN: [HeaderName; 5] = [
+/// request was validated. A tag is compared weakly ([`not_modified_confirms`]): a strong one taken
+/// from the 304 for compressed content would name those bytes by the tag of the identity form, and
+/// parts of both forms would be put together.
+const NEVER_TAKEN: [HeaderName; 6] = [
     CONTENT_ENCODING,
     CONTENT_LENGTH,
     CONTENT_RANGE,
+    ETAG,
     SET_COOKIE,
     TRANSFER_ENCODING,
 ];

@@ -273,4 +273,45 @@ fn a_part_in_another_coding_or_type_is_of_another_response() {
     assert!(continues((CONTENT_TYPE, "text/plain")));
     assert!(!continues((CONTENT_TYPE, "multipart/byteranges")));
     assert!(!continues((CONTENT_ENCODING, "gzip")));
+    assert!(!continues((CONTENT_LANGUAGE, "de")), "the stored has none");
+    let coded = fields(&[tag.clone(), (CONTENT_ENCODING, "gzip")]);
+    let continues = |more: &[_]| {
+        let tagged = [&[tag.clone()][..], more].concat();
+        continues_stored(&coded, &fields(&tagged))
+    };
+    assert!(continues(&[(CONTENT_ENCODING, "gzip")]));
+    assert!(!continues(&[(CONTENT_ENCODING, "br")]));
+    // Without the field it can be a part of the identity form.
+    assert!(!continues(&[]));
+    let digest = |value| (HeaderName::from_static("repr-digest"), value);
+    let digested = fields(&[tag.clone(), digest("sha-256=:AA==:")]);
+    let continues = |value| continues_stored(&digested, &fields(&[tag.clone(), digest(value)]));
+    assert!(continues("sha-256=:AA==:"));
+    assert!(!continues("sha-256=:AB==:"));
+}
+
+#[test]
+fn a_part_is_requested_in_the_coding_of_the_stored_response() {
+    let accepted = |stored: &[_]| {
+        let mut request = fields(&[(ACCEPT_ENCODING, "gzip, br")]);
+        accept_stored_coding(&mut request, &fields(stored));
+        let values = request.get_all(ACCEPT_ENCODING).iter();
+        values.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(accepted(&[]), ["identity"]);
+    assert_eq!(accepted(&[(CONTENT_ENCODING, "br")]), ["br"]);
+    let two = [(CONTENT_ENCODING, "gzip"), (CONTENT_ENCODING, "br")];
+    assert_eq!(accepted(&two), ["gzip", "br"]);
+}
+
+#[test]
+fn only_a_range_from_the_first_byte_to_the_last_is_the_whole() {
+    let whole = |value: &str| {
+        let range = parse_content_range(&fields(&[(CONTENT_RANGE, value)]));
+        range.and_then(|range| covers_whole(&range))
+    };
+    assert_eq!(whole("bytes 0-9/10"), Some(10));
+    for part in ["bytes 0-8/10", "bytes 1-9/10", "bytes 0-9/*", "bytes */10"] {
+        assert_eq!(whole(part), None, "{part}");
+    }
 }

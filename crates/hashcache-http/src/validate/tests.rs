@@ -161,6 +161,62 @@ fn unquoted_entity_tags_go_back_as_they_came() {
     assert_eq!(request[IF_NONE_MATCH], "abc");
 }
 
+/// Whether these preconditions hold for a stored response of this status.
+fn origin_hold(status: u16, request: &[(HeaderName, &str)]) -> bool {
+    let stored = fields(&[(ETAG, "\"a\"")]);
+    let facts = facts(status, true, Some(CHANGED));
+    origin_conditions_hold(&fields(request), &facts, &stored, NOW)
+}
+
+#[test]
+fn if_match_holds_for_the_strong_tag_of_the_stored_response_only() {
+    for (value, holds) in [
+        ("\"a\"", true),
+        ("\"b\", \"a\"", true),
+        ("*", true),
+        ("W/\"a\"", false),
+        ("\"b\"", false),
+        ("", false),
+    ] {
+        assert_eq!(origin_hold(200, &[(IF_MATCH, value)]), holds, "{value}");
+    }
+    let lines = [(IF_MATCH, "\"b\""), (IF_MATCH, "\"a\"")];
+    assert!(origin_hold(200, &lines));
+    assert!(!origin_hold(404, &[(IF_MATCH, "*")]));
+    let untagged = |value| {
+        let request = fields(&[(IF_MATCH, value)]);
+        origin_conditions_hold(&request, &facts(200, false, None), &HeaderMap::new(), NOW)
+    };
+    assert!(!untagged("\"a\""));
+    assert!(untagged("*"));
+}
+
+#[test]
+fn if_unmodified_since_holds_from_the_stored_date_on_and_not_beside_if_match() {
+    let later = "Sun, 06 Nov 1994 08:49:38 GMT";
+    let earlier = "Sun, 06 Nov 1994 08:49:36 GMT";
+    for (value, holds) in [
+        (CHANGED_TEXT, true),
+        (later, true),
+        (earlier, false),
+        ("nonsense", true),
+    ] {
+        let request = [(IF_UNMODIFIED_SINCE, value)];
+        assert_eq!(origin_hold(200, &request), holds, "{value}");
+    }
+    let both = |tag| [(IF_MATCH, tag), (IF_UNMODIFIED_SINCE, earlier)];
+    assert!(origin_hold(200, &both("\"a\"")));
+    assert!(!origin_hold(200, &both("\"b\"")));
+    let request = fields(&[(IF_UNMODIFIED_SINCE, later)]);
+    let undated = facts(200, true, None);
+    assert!(!origin_conditions_hold(
+        &request,
+        &undated,
+        &HeaderMap::new(),
+        NOW
+    ));
+}
+
 #[test]
 fn a_304_confirms_only_what_its_validators_name() {
     let tag = |tag| fields(&[(ETAG, tag)]);
@@ -220,6 +276,26 @@ fn freshening_replaces_fields_but_never_those_of_the_bytes() {
 }
 
 #[test]
+fn freshening_leaves_the_tag_and_the_digests_of_the_stored_bytes() {
+    let before = fields(&[
+        (ETAG, "W/\"a\""),
+        (HeaderName::from_static("repr-digest"), "sha-256=:AA==:"),
+        (DATE, CHANGED_TEXT),
+    ]);
+    let mut stored = before.clone();
+    let not_modified = fields(&[
+        (ETAG, "\"a\""),
+        (HeaderName::from_static("repr-digest"), "sha-256=:AB==:"),
+        (HeaderName::from_static("content-digest"), "sha-256=:AC==:"),
+        (HeaderName::from_static("content-md5"), "AC=="),
+        (HeaderName::from_static("digest"), "sha-256=AB=="),
+        (DATE, CHANGED_TEXT),
+    ]);
+    freshen(&mut stored, &not_modified, NOW);
+    assert_eq!(stored, before);
+}
+
+#[test]
 fn freshening_takes_age_and_date_of_the_304() {
     let mut stored = fields(&[(AGE, "100"), (DATE, CHANGED_TEXT)]);
     let update = fields(&[(AGE, "5"), (DATE, "Sun, 06 Nov 1994 08:49:38 GMT")]);
@@ -246,6 +322,8 @@ fn a_304_of_ours_leaves_content_fields_out() {
         (ETAG, "\"a\""),
         (LAST_MODIFIED, CHANGED_TEXT),
         (CACHE_CONTROL, "max-age=1"),
+        (HeaderName::from_static("content-digest"), "sha-256=:AA==:"),
+        (HeaderName::from_static("content-md5"), "AA=="),
     ]);
     let expected = fields(&[(ETAG, "\"a\""), (CACHE_CONTROL, "max-age=1")]);
     assert_eq!(not_modified_fields(&stored), expected);
