@@ -6,6 +6,12 @@
 //! own, up to where the next range begins. Bytes far ahead of a fetch are not waited for: they
 //! become a range of their own, and the earlier fetch ends where that range begins.
 //!
+//! A fetch may bring its bytes late because of a field that only the request of its leader has, or
+//! because memory is short and it waits for a slow reader. So a request that has waited for
+//! [`AwaitedRange::patience`] takes the rest of the range over: the earlier fetch ends there, and
+//! everyone who needs more bytes follows the new one. Each takeover doubles the patience, so an
+//! origin that is slow for everybody is not asked again and again.
+//!
 //! Called by `request` for the bytes that a response lacks; `fetch` fetches them. Shared by all
 //! cores.
 //!
@@ -17,7 +23,7 @@
 //! Some origins ignore Range and send all of the content each time, so every further range would
 //! transfer the whole object again. Their keys are remembered for a while.
 //!
-//! Invariant: two ranges never cover the same missing byte. Missing bytes are determined under the
+//! Invariant: two ranges never cover the same missing byte, unless it was lost. Missing bytes are determined under the
 //! lock that a fetch takes when it ends, so bytes that have just been stored are not fetched again,
 //! unless they cannot be read. Cost: one lock and one look at the index per claim.
 
@@ -38,6 +44,11 @@ const WAIT_AHEAD: u64 = 4 << 20;
 const CLAIM_SPANS: u64 = 4096;
 /// An object with more holes than this is fetched from the first hole to the last in one range.
 const HOLES_MAX: usize = 16;
+/// How long a request waits for bytes of another request's fetch before it takes the range over.
+/// Longer than two round trips by satellite, shorter than the time in which people give up.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Takeovers of one range, after which everyone waits for its fetch.
+const TAKEOVERS_MAX: u32 = 4;
 /// How long a key is fetched whole after its origin has ignored Range.
 const WHOLE_ONLY: Duration = Duration::from_secs(600);
 /// Number of such keys; when the table is full, it is cleared.
@@ -52,6 +63,9 @@ pub(crate) enum RangeStage {
     Arriving,
     /// The fetch failed; a later one may succeed.
     Failed,
+    /// Upstream has answered with an error, or with another response that has no part of this
+    /// version and does not say that the version is over.
+    Refused,
     /// Upstream has another version: the bytes will never be available.
     Gone,
 }
@@ -62,6 +76,22 @@ struct InFlightRange {
     end: AtomicU64,
     stream: Arc<Stream>,
     stage: watch::Sender<RangeStage>,
+    /// How often this range was taken over from an earlier fetch.
+    takeovers: u32,
+}
+
+impl InFlightRange {
+    fn extent(&self) -> Range<u64> {
+        self.start..self.end.load(Ordering::Acquire)
+    }
+
+    fn awaited(&self, follower: Follower) -> AwaitedRange {
+        AwaitedRange {
+            follower,
+            stage: self.stage.subscribe(),
+            takeovers: self.takeovers,
+        }
+    }
 }
 
 type RangeShard = HashMap<u64, Vec<Arc<InFlightRange>>>;
@@ -80,6 +110,19 @@ pub(crate) enum WholeOnly {
     No,
 }
 
+/// Why bytes are claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// They are read or followed if possible.
+    Wanted,
+    /// The first of them could not be read, even if the index lists it; nor is the rest of this
+    /// many spans believed to be stored.
+    Lost { spans: u64 },
+    /// A fetch that has them has kept this request waiting for too long. It was taken over this many
+    /// times: one that was taken over since is not late yet.
+    Late { takeovers: u32 },
+}
+
 /// Result of a claim.
 pub(crate) enum ClaimOutcome {
     /// The bytes are stored after all.
@@ -94,9 +137,21 @@ pub(crate) enum ClaimOutcome {
 pub(crate) struct AwaitedRange {
     pub(crate) follower: Follower,
     stage: watch::Receiver<RangeStage>,
+    takeovers: u32,
 }
 
 impl AwaitedRange {
+    /// Why bytes are claimed that this fetch has not brought in time.
+    pub(crate) fn late(&self) -> Lack {
+        let takeovers = self.takeovers;
+        Lack::Late { takeovers }
+    }
+
+    /// How long a request waits for this fetch if another request began it; `None`: until its end.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        (self.takeovers < TAKEOVERS_MAX).then(|| PATIENCE * (1 << self.takeovers))
+    }
+
     /// Waits for the head of upstream's response, or for the end of the fetch.
     pub(crate) async fn answered(&mut self) -> RangeStage {
         let answered = self
@@ -156,39 +211,52 @@ impl InFlightRanges {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims the missing bytes of `hit` from `at` on, up to `end`. `lost`: the byte at `at` could
-    /// not be read, even if the index lists it.
+    /// Claims the bytes of `hit` from `at` on, up to `end`.
     pub(crate) fn claim(
         self: &Arc<Self>,
         hit: &Hit,
         at: u64,
         end: u64,
-        lost: bool,
+        lack: Lack,
     ) -> Result<ClaimOutcome, PutError> {
         let version = hit.version().to_u64();
         let mut shard = self.shard(version);
         let ranges = shard.get(&version).map_or(&[][..], Vec::as_slice);
+        let span = hit.whole_spans(at..at);
+        let (mut takeovers, mut late_end) = (0, None);
         for range in ranges {
-            if !(range.start..range.end.load(Ordering::Acquire)).contains(&at) {
+            if !range.extent().contains(&at) {
                 continue;
             }
             let written = range.stream.written();
-            if lost && at < written {
+            if matches!(lack, Lack::Lost { .. }) && span.end <= written {
                 // This fetch has written the byte already, and it is gone: the fetch will not write
                 // it again.
                 continue;
             }
-            if at > written.saturating_add(WAIT_AHEAD) {
-                let span = hit.whole_spans(at..at);
+            let is_late = match lack {
+                Lack::Late { takeovers } => range.takeovers <= takeovers && at >= written,
+                Lack::Wanted | Lack::Lost { .. } => false,
+            };
+            if is_late {
+                takeovers = range.takeovers + 1;
+                late_end = Some(range.extent().end);
+            }
+            if is_late || at > written.saturating_add(WAIT_AHEAD) {
                 range.end.store(span.start, Ordering::Release);
             } else if let Some(follower) = range.stream.follow(at) {
-                let stage = range.stage.subscribe();
-                return Ok(ClaimOutcome::Joined(AwaitedRange { follower, stage }));
+                return Ok(ClaimOutcome::Joined(range.awaited(follower)));
             }
         }
-        let hole = match lost {
-            true => hit.whole_spans(at..at),
-            false => match hole(hit, at, end) {
+        let hole = match (lack, late_end) {
+            // The late fetch had claimed them, and has not written them.
+            (_, Some(late_end)) => hit.whole_spans(at..end.min(late_end)),
+            (Lack::Lost { spans }, None) => {
+                let bytes = (span.end - span.start).saturating_mul(spans.clamp(1, CLAIM_SPANS));
+                let last = span.start.saturating_add(bytes).min(end);
+                hit.whole_spans(at..last)
+            }
+            (Lack::Wanted | Lack::Late { .. }, None) => match hole(hit, at, end) {
                 Some(hole) => hole,
                 None => return Ok(ClaimOutcome::Stored),
             },
@@ -196,12 +264,9 @@ impl InFlightRanges {
         let next = ranges.iter().map(|range| range.start);
         let next = next.filter(|start| *start > at).min();
         let end = next.map_or(hole.end, |next| next.min(hole.end));
-        let claim = self.insert(&mut shard, hit, hole.start..end)?;
-        let (follower, stage) = (claim.writer.follow(at), claim.guard.range.stage.subscribe());
-        Ok(ClaimOutcome::Leader(
-            Box::new(claim),
-            AwaitedRange { follower, stage },
-        ))
+        let claim = self.insert(&mut shard, hit, hole.start..end, takeovers)?;
+        let awaited = claim.guard.range.awaited(claim.writer.follow(at));
+        Ok(ClaimOutcome::Leader(Box::new(claim), awaited))
     }
 
     /// Claims `range` of an object that has just begun. The range begins with a span.
@@ -212,12 +277,9 @@ impl InFlightRanges {
     ) -> Result<(RangeClaim, AwaitedRange), PutError> {
         let mut shard = self.shard(hit.version().to_u64());
         let start = range.start;
-        let claim = self.insert(&mut shard, hit, range)?;
-        let (follower, stage) = (
-            claim.writer.follow(start),
-            claim.guard.range.stage.subscribe(),
-        );
-        Ok((claim, AwaitedRange { follower, stage }))
+        let claim = self.insert(&mut shard, hit, range, 0)?;
+        let awaited = claim.guard.range.awaited(claim.writer.follow(start));
+        Ok((claim, awaited))
     }
 
     fn insert(
@@ -225,6 +287,7 @@ impl InFlightRanges {
         shard: &mut RangeShard,
         hit: &Hit,
         range: Range<u64>,
+        takeovers: u32,
     ) -> Result<RangeClaim, PutError> {
         let version = hit.version().to_u64();
         let writer = hit.filler(range.start)?;
@@ -233,6 +296,7 @@ impl InFlightRanges {
             end: AtomicU64::new(range.end),
             stream: writer.stream(),
             stage: watch::channel(RangeStage::Asked).0,
+            takeovers,
         });
         shard.entry(version).or_default().push(Arc::clone(&range));
         let guard = RangeGuard {
@@ -269,7 +333,7 @@ impl RangeGuard {
 
     /// The current end of the range.
     pub(crate) fn end(&self) -> u64 {
-        self.range.end.load(Ordering::Acquire)
+        self.range.extent().end
     }
 
     pub(crate) fn stream(&self) -> &Arc<Stream> {
@@ -279,6 +343,11 @@ impl RangeGuard {
     /// Notifies followers that the content is arriving.
     pub(crate) fn note_arriving(&self) {
         self.range.stage.send_replace(RangeStage::Arriving);
+    }
+
+    /// Notifies followers that upstream has answered without a part of this version.
+    pub(crate) fn note_refused(&self) {
+        self.range.stage.send_replace(RangeStage::Refused);
     }
 
     /// Notifies followers that the bytes will never be available.

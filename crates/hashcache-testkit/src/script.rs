@@ -133,6 +133,12 @@ impl Gate {
         self.0.send_replace(true);
     }
 
+    /// Whether it is open.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        *self.0.borrow()
+    }
+
     /// Returns when it is open.
     pub async fn opened(&self) {
         self.0

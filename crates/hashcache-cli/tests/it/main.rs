@@ -43,6 +43,8 @@ mod proxy_memory_hits;
 mod proxy_mirrors;
 mod proxy_never_wrong;
 mod proxy_offline;
+mod proxy_parts;
+mod proxy_parts_late;
 mod proxy_peers;
 mod proxy_ports;
 mod proxy_private;

@@ -10,13 +10,14 @@ use bytes::Bytes;
 use hashcache::{Hit, Keep, Put, Reservation, Storage};
 use hashcache_http::{
     ContentRange, NotStored, ResponseDirectives, Storable, StoredFacts, UnixTime, VaryRow,
-    ensure_date, fields_to_store, if_range_value, storable,
+    covers_whole, ensure_date, fields_to_store, if_range_value, remove_content_digests, storable,
 };
 use hashcache_wan::pages::{PACKER_BYTES, Packer};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::time::Instant;
 
+use super::fields::{SHORT, WasPart};
 use super::mark::{fresh_until, mark};
 use super::spec::{Extent, FetchSpec};
 use super::variant::{NewRow, PutPlan};
@@ -32,8 +33,6 @@ use crate::store::{self, ObjectPlace, PACKED_BYTES_MAX, PageTable, StoredRespons
 use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
-/// An object of at most this size is fetched whole: storing it in ranges saves nothing, and a wrong
-/// Content-Range cannot truncate it.
 const PAGE: u64 = hashcache::PAGE as u64;
 
 /// The decision about a response.
@@ -100,7 +99,12 @@ pub(super) fn judge(
             match spec.extent {
                 // The client's own range does not begin and end at page boundaries; ours does.
                 Extent::AsAsked => return StoreDecision::Pass(NotStored::ContentRange),
-                Extent::Around(_) if range.complete.is_some_and(|length| length <= PAGE) => {
+                // What may be cut is stored as a part, which answers ranges only.
+                Extent::Around(_)
+                    if range.complete.is_some_and(|length| length <= SHORT)
+                        && (covers_whole(&range).is_none()
+                            || if_range_value(&facts, response.headers()).is_none()) =>
+                {
                     return StoreDecision::Small;
                 }
                 Extent::Around(_) => {}
@@ -168,7 +172,9 @@ pub(super) fn judge(
             false => (memory, stored.pages) = (None, None),
         }
     }
-    if matches!(spec.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
+    if response.extensions().get::<WasPart>().is_some() {
+        ranges.note_whole_only(&plan.place.name, WholeOnly::No, Instant::now());
+    } else if matches!(spec.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
         ranges.note_whole_only(&plan.place.name, WholeOnly::Yes, Instant::now());
     }
     let in_parts = length.is_some()
@@ -260,6 +266,7 @@ fn stored_part(
     let mut fields = fields_to_store(response, &directives);
     fields.remove(CONTENT_RANGE);
     fields.remove(CONTENT_LENGTH);
+    remove_content_digests(&mut fields);
     ensure_date(&mut fields, response_time);
     let facts = StoredFacts {
         status: StatusCode::OK,

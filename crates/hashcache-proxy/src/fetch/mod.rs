@@ -30,7 +30,7 @@ mod spec;
 pub(crate) mod variant;
 
 pub(crate) use self::ask::{Answered, AskFailure, Others, ask, is_final};
-pub(crate) use self::fields::{passed_on, upstream_fields};
+pub(crate) use self::fields::{SHORT, passed_on, upstream_fields};
 pub(crate) use self::hinted::{HINTED_BYTES_MAX, HINTED_FIELDS};
 pub(crate) use self::patience::Patience;
 pub(crate) use self::spec::{
@@ -44,14 +44,14 @@ use hashcache_http::{
     ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Scheme, UnixTime,
     Upgrading, VariantTable, answer_range, not_modified_confirms, parse_http_date, set_validators,
 };
-use http::header::{AGE, CONTENT_ENCODING, DATE, ETAG, IF_RANGE, RANGE};
+use http::header::{AGE, DATE, ETAG, IF_RANGE, RANGE};
 use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::confirm::confirm;
 use self::content_hash::ContentHash;
 use self::counters::{ByteCount, Trailers};
-use self::fields::{request, strip_for_storing};
+use self::fields::{request, strip_for_storing, whole_of_part};
 use self::judge::{BegunPut, BegunRangePut, StoreDecision, judge};
 use self::pump::{RESUMES_MAX, Transfer};
 use self::spec::is_withdrawn;
@@ -112,6 +112,12 @@ pub(crate) async fn fetch(
         .route
         .map(|route| route.map(|route| route.beginning_with(answered.hop)));
     strip_for_storing(spec.space, answered.exchange.response.headers_mut());
+    let length_max = match spec.extent {
+        Extent::AsAsked => u64::MAX,
+        Extent::Around(_) => WHOLE_PART_MAX,
+        Extent::Whole => 0,
+    };
+    whole_of_part(&spec.fields, &mut answered.exchange.response, length_max);
     let exchange = &answered.exchange;
     tracing::trace!(
         peer = %exchange.peer,
@@ -203,12 +209,15 @@ pub(crate) async fn fetch(
                     let status = status.as_u16();
                     leader.failed(shared_failure(&spec, Failure::OriginStatus { status }));
                 }
-                Some(leader) if spec.cause != Cause::Hint => {
+                // Nor does a 412, which is about the precondition of this client.
+                Some(leader)
+                    if spec.cause != Cause::Hint && status != StatusCode::PRECONDITION_FAILED =>
+                {
                     leader.not_shared(&origin, Instant::now());
                 }
                 Some(_) | None => {}
             }
-            if is_withdrawn(reason) && spec.replaces.is_some() {
+            if is_withdrawn(reason) && replaces_stored(status) && spec.replaces.is_some() {
                 worker.cache.invalidate(&spec.place.name);
             }
             let response = passed_on(answered.exchange.response, response_time, Upgrading::No);
@@ -233,6 +242,16 @@ fn shared_failure(spec: &FetchSpec, failure: Failure) -> SharedFailure {
         requester: requester(&spec.fields),
         client: spec.share.network(),
     }
+}
+
+/// Whether a response of this status says that the stored one is over. A server error says nothing
+/// of the resource (RFC 9111 4.3.3, 4.2.4: the stored response may still stand in), and another
+/// client error is about the request: one client that may not see a page must not take it from the
+/// others.
+fn replaces_stored(status: StatusCode) -> bool {
+    status.is_success()
+        || status.is_redirection()
+        || matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE)
 }
 
 /// The stored response that a 304 selects. It is taken out of the spec, so that a second attempt
@@ -436,7 +455,6 @@ async fn store(
         passed_on(answered.exchange.response, response_time, Upgrading::No).into_parts();
     let facts = stored.facts;
     let etag = stored.fields.get(ETAG).cloned();
-    let coding = stored.fields.get(CONTENT_ENCODING).cloned();
     let digest = ContentDigest::promised(&stored.fields).filter(|_| facts.status == StatusCode::OK);
     let can_resume = facts.flags.has(FactFlags::STRONG_ETAG) && facts.status == StatusCode::OK;
     if let Some(leader) = &leader {
@@ -471,7 +489,6 @@ async fn store(
     let hash = ContentHash::of(&metadata, &body);
     let mut transfer = Transfer {
         etag: etag.filter(|_| can_resume),
-        coding,
         resumes_left: RESUMES_MAX,
         skip: 0,
         link,
@@ -491,3 +508,8 @@ async fn store(
     transfer.run(writer, body).await;
     drop(leader);
 }
+
+/// A 206 that is asked for with a rounded range and has all of a representation is stored whole up
+/// to this length. Every range of it can follow that one transfer. Longer content is stored in
+/// parts, because a client may want a part far ahead before the transfer is there.
+const WHOLE_PART_MAX: u64 = 4 << 20;

@@ -13,9 +13,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hashcache_http::{ContentDigest, EntityTag, parse_content_range};
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, ETAG, IF_RANGE, RANGE};
-use http::{HeaderValue, Response, StatusCode};
+use hashcache_http::{
+    ContentDigest, accept_stored_coding, continues_stored, is_multipart, parse_content_range,
+    remove_content_digests,
+};
+use http::header::{IF_RANGE, RANGE};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Frame;
 
 use super::ask::ask;
 use super::content_hash::ContentHash;
@@ -23,13 +27,14 @@ use super::counters::{ByteCount, Trailers};
 use super::fields::{part_fields, request};
 use super::keep::keep_replaced;
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take_content, take_end};
-use super::spec::{Cause, FetchSpec};
+use super::spec::{Cause, FetchSpec, is_error};
 use crate::failure::{Failure, LinkFault};
 use crate::link::coding::LinkCoding;
 use crate::link::usage::LinkUsage;
 use crate::metrics::CountedBytes;
+use crate::store::StoredResponse;
 use crate::store::put::ContentWriter;
-use crate::upstream::{ResponseBody, SendOptions};
+use crate::upstream::{RequestBody, ResponseBody, SendOptions};
 use crate::worker::Worker;
 
 /// How often a broken transfer is resumed.
@@ -44,9 +49,6 @@ pub(super) struct Transfer {
     pub(super) length: Option<u64>,
     /// The strong entity tag, with which a broken transfer can be resumed.
     pub(super) etag: Option<HeaderValue>,
-    /// Content-Encoding. Some origins give all codings of a resource one entity tag, and another
-    /// hop is asked for another coding than a link.
-    pub(super) coding: Option<HeaderValue>,
     pub(super) resumes_left: u32,
     /// Bytes that are received twice after resuming.
     pub(super) skip: u64,
@@ -94,7 +96,7 @@ impl Transfer {
                         Err(frame) => {
                             // Trailers are never stored. They must be set before the content ends,
                             // because readers look then.
-                            *self.trailers.borrow_mut() = frame.into_trailers().ok();
+                            *self.trailers.borrow_mut() = self.trailers_of(frame);
                             continue;
                         }
                     };
@@ -139,6 +141,15 @@ impl Transfer {
         self.count(&body, writer.written());
         let (written, kept) = (writer.written(), writer.keep());
         tracing::debug!(written, kept, "fetch ended early");
+    }
+
+    /// The trailers of the content. The last part of a resumed transfer has digests of itself.
+    fn trailers_of(&self, frame: Frame<Bytes>) -> Option<HeaderMap> {
+        let mut trailers = frame.into_trailers().ok()?;
+        if self.earlier_bytes > 0 {
+            remove_content_digests(&mut trailers);
+        }
+        Some(trailers)
     }
 
     /// The part of `data` that was not received before the transfer was resumed.
@@ -227,59 +238,78 @@ impl Transfer {
                 // A hop that breaks off each time does so for the rest as well.
                 *route = route.clone().with_first_last();
             }
-            if let Some((body, length)) = self.rest(written, &etag).await {
-                tracing::debug!(offset = written, "broken fetch taken up again");
-                self.length = Some(length);
-                self.skip = written - first_again(written);
-                return Some(body);
+            match self.rest(written, &etag).await {
+                Rest::Content(body, length) => {
+                    tracing::debug!(offset = written, "broken fetch taken up again");
+                    self.length = Some(length);
+                    self.skip = written - first_again(written);
+                    return Some(body);
+                }
+                Rest::Nothing => {}
+                // All hops of the route have had their turn.
+                Rest::Refused => break,
             }
         }
         self.earlier_bytes -= bytes;
         None
     }
 
-    /// The content from offset `written` on, and the complete length.
-    async fn rest(&self, written: u64, etag: &HeaderValue) -> Option<(ResponseBody, u64)> {
-        let spec = &self.spec;
-        let mut fields = part_fields(&self.worker, &spec.target, &spec.fields, spec.version);
+    /// The content from offset `written` on.
+    async fn rest(&self, written: u64, etag: &HeaderValue) -> Rest {
+        let Some(stored) = StoredResponse::decode(&self.metadata) else {
+            return Rest::Refused;
+        };
         let first = first_again(written);
-        let range = HeaderValue::try_from(format!("bytes={first}-"));
-        fields.insert(RANGE, range.ok()?);
-        fields.insert(IF_RANGE, etag.clone());
-        if self.coding.is_none() && !matches!(self.link, LinkCoding::Unchanged) {
-            // A link was asked for content without a coding; so is a hop without one.
-            fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        }
-        let request = request(&spec.target, fields)?;
+        let Some(request) = self.rest_request(first, etag, &stored.fields) else {
+            return Rest::Refused;
+        };
+        let Ok(Some(route)) = &self.spec.route else {
+            return Rest::Refused;
+        };
         let options = SendOptions {
-            client: Some(spec.share.clone()),
-            ends: Some(spec.ends),
+            client: Some(self.spec.share.clone()),
+            ends: Some(self.spec.ends),
             link: self.link.clone(),
             ..SendOptions::default()
         };
-        let sent = ask(
-            &self.worker,
-            spec.route.as_ref().ok()?.as_ref()?,
-            request,
-            &options,
-        )
-        .await;
-        let answered = match sent {
+        let answered = match ask(&self.worker, route, request, &options).await {
             Ok(answered) => answered,
             Err(failed) => {
                 // What a hop did for an earlier attempt says nothing of this one.
                 self.byte_count.set_free(false);
                 self.count_in_vain(failed.origin_bytes);
-                return None;
+                return Rest::Nothing;
             }
         };
         self.byte_count.set_free(answered.is_stored_nearby());
         let response = answered.exchange.response;
-        let length = self.length_of_rest(&response, first, etag);
-        if length.is_none() {
-            self.count_in_vain(response.body().origin_bytes());
+        let status = response.status();
+        match self.length_of_rest(&response, first, &stored.fields) {
+            Some(length) => Rest::Content(response.into_body(), length),
+            None => {
+                self.count_in_vain(response.body().origin_bytes());
+                match is_error(status) {
+                    true => Rest::Refused,
+                    false => Rest::Nothing,
+                }
+            }
         }
-        Some((response.into_body(), length?))
+    }
+
+    /// A request for the content from offset `first` on, in the coding of the content so far.
+    fn rest_request(
+        &self,
+        first: u64,
+        etag: &HeaderValue,
+        stored: &HeaderMap,
+    ) -> Option<Request<RequestBody>> {
+        let spec = &self.spec;
+        let mut fields = part_fields(&self.worker, &spec.target, &spec.fields, spec.version);
+        let range = HeaderValue::try_from(format!("bytes={first}-"));
+        fields.insert(RANGE, range.ok()?);
+        fields.insert(IF_RANGE, etag.clone());
+        accept_stored_coding(&mut fields, stored);
+        request(&spec.target, fields)
     }
 
     /// Counts what an attempt to resume has received without success.
@@ -293,22 +323,27 @@ impl Transfer {
         &self,
         response: &Response<ResponseBody>,
         first: u64,
-        etag: &HeaderValue,
+        stored: &HeaderMap,
     ) -> Option<u64> {
         let content_range = parse_content_range(response.headers())?;
         let (range, length) = (content_range.range?, content_range.complete?);
-        let strong = |value: &HeaderValue| EntityTag::parse(value.as_bytes()).is_strong();
-        let tag = response.headers().get(ETAG);
-        // A 206 to If-Range may leave it out (RFC 9110, section 15.3.7).
-        let coding = response.headers().get(CONTENT_ENCODING);
         let same = response.status() == StatusCode::PARTIAL_CONTENT
             && range.first == first
             && range.last + 1 == length
             && self.length.is_none_or(|known| known == length)
-            && tag.is_none_or(|found| found == etag && strong(found))
-            && coding.is_none_or(|found| self.coding.as_ref() == Some(found));
+            && !is_multipart(response.headers())
+            && continues_stored(stored, response.headers());
         same.then_some(length)
     }
+}
+
+/// What an attempt to resume has brought.
+enum Rest {
+    /// The content, and the complete length.
+    Content(ResponseBody, u64),
+    Nothing,
+    /// An error of the origin: it is not asked again for this transfer.
+    Refused,
 }
 
 /// The offset from which a transfer of `written` bytes is resumed: one byte back. So the range is

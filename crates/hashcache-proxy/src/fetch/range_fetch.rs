@@ -6,9 +6,12 @@
 //! that repeats validator and length is from an origin that ignores Range: the bytes before the
 //! range are skipped, and the key is remembered as one to fetch whole.
 //!
+//! Upstream is asked for the content coding of the stored response and no other, whatever the client
+//! accepts: some origins give all codings of a resource one strong entity tag.
+//!
 //! After any other successful response the stored version is out of date: it is removed, if it is
 //! still stored, and the next request begins a new one. An error of the origin does not affect the
-//! stored response.
+//! stored response; it answers the request that began the fetch, which does not try again.
 //!
 //! A 206 confirms the stored response as a 304 would: if its Date is later, its fields replace the
 //! stored ones (RFC 9111 3.4). If it forbids storing (`no-store`, `private`), the stored ranges are
@@ -23,14 +26,15 @@ use std::rc::Rc;
 
 use hashcache::Hit;
 use hashcache_http::{
-    NotStored, Space, Storable, Target, UnixTime, continues_stored, parse_content_range,
-    parse_http_date, storable,
+    NotStored, Space, Storable, Target, UnixTime, accept_stored_coding, continues_stored,
+    parse_content_range, parse_http_date, storable,
 };
 use http::header::{DATE, IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::ask::ask;
+use super::ask::{Answered, AskFailure, ask};
 use super::confirm::{freshened, may_rewrite};
 use super::counters::ByteCount;
 use super::fields::{part_fields, request, strip_for_storing};
@@ -75,9 +79,25 @@ enum PartCheck {
     Matches(u64),
     /// The stored version is out of date.
     Gone,
+    /// An error or a redirect, which is no successful response to any request for the resource.
+    Refused,
     /// The response does not tell.
     Unknown,
 }
+
+/// Why a fetch brings no content, for the request that began it.
+pub(crate) enum NoRange {
+    /// This response is the answer to the client's request, too.
+    Answered(Box<Answered>),
+    /// Upstream could not be asked.
+    Failed(AskFailure),
+    /// The response has no part of the stored version, and answers another request than the
+    /// client's.
+    Unusable,
+}
+
+/// Returns the reason to the request that began the fetch, if it has not sent a head yet.
+pub(crate) type RangeReply = Option<oneshot::Sender<NoRange>>;
 
 /// Fetches a range. Followers see the progress through its guard and its stream.
 pub(crate) async fn fetch_range(
@@ -85,6 +105,7 @@ pub(crate) async fn fetch_range(
     spec: Rc<RangeFetchSpec>,
     claim: RangeClaim,
     byte_count: ByteCount,
+    reply: RangeReply,
 ) {
     let RangeClaim { hit, writer, guard } = claim;
     let Some(request) = part_request(&worker, &spec, &guard) else {
@@ -106,43 +127,69 @@ pub(crate) async fn fetch_range(
         Ok(route) => ask(&worker, &route, request, &options).await,
         Err(failure) => Err(failure.into()),
     };
-    let mut exchange = match sent {
+    let mut answered = match sent {
         Ok(answered) => {
             byte_count.set_free(answered.is_stored_nearby());
-            answered.exchange
+            answered
         }
         Err(failed) => {
             worker.metrics.fetched(failed.origin_bytes, 0);
             // What a hop did for an earlier attempt says nothing of this one.
             byte_count.set_free(false);
             byte_count.add(failed.origin_bytes);
+            tell(reply, NoRange::Failed(failed));
             return;
         }
     };
+    let exchange = &mut answered.exchange;
     strip_for_storing(spec.space, exchange.response.headers_mut());
-    match judge(&worker, &spec, &hit, &guard, &exchange, asked) {
+    match judge(&worker, &spec, &hit, &guard, exchange, asked) {
         PartCheck::Matches(skip) => {
             // Before followers are informed: requests that arrive after that must find the new
             // fields.
             freshen_stored(&worker, &spec, &hit, exchange.response.headers(), asked).await;
             guard.note_arriving();
-            let body = exchange.response.into_body();
+            let body = answered.exchange.response.into_body();
             pump(&worker, writer, guard, body, skip, &byte_count).await;
         }
+        PartCheck::Refused => {
+            // Before the guard wakes the request that waits for the reply.
+            let unread = tell(reply, NoRange::Answered(Box::new(answered)));
+            if let Some(NoRange::Answered(answered)) = unread {
+                count_unused(&worker, &answered, &byte_count);
+            }
+            guard.note_refused();
+        }
         judged => {
-            let bytes = exchange.response.body().origin_bytes();
-            worker.metrics.fetched(bytes, 0);
-            byte_count.add(bytes);
-            drop(exchange);
+            count_unused(&worker, &answered, &byte_count);
+            drop(answered);
             if matches!(judged, PartCheck::Gone) {
                 end_version(&worker, &spec.name, &hit).await;
                 guard.note_gone();
+            } else {
+                tell(reply, NoRange::Unusable);
+                guard.note_refused();
             }
             // Dropping the guard wakes the followers, which look again; the removal above must be
             // done by then.
             drop(guard);
         }
     }
+}
+
+/// Returns what nobody waits for.
+fn tell(reply: RangeReply, why: NoRange) -> Option<NoRange> {
+    match reply {
+        Some(reply) => reply.send(why).err(),
+        None => Some(why),
+    }
+}
+
+/// Counts the bytes of a response whose content is not read.
+fn count_unused(worker: &Worker, answered: &Answered, byte_count: &ByteCount) {
+    let bytes = answered.exchange.response.body().origin_bytes();
+    worker.metrics.fetched(bytes, 0);
+    byte_count.add(bytes);
 }
 
 fn part_request(
@@ -156,6 +203,7 @@ fn part_request(
     let range = HeaderValue::try_from(format!("bytes={}-{last}", guard.start()));
     fields.insert(RANGE, range.ok()?);
     fields.insert(IF_RANGE, validator);
+    accept_stored_coding(&mut fields, &spec.stored.fields);
     request(&spec.target, fields)
 }
 
@@ -173,6 +221,7 @@ fn judge(
         StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::NOT_FOUND | StatusCode::GONE => {
             return PartCheck::Gone;
         }
+        status if !status.is_success() => return PartCheck::Refused,
         _ => return PartCheck::Unknown,
     }
     let judged = storable(
@@ -232,7 +281,7 @@ async fn stored_still(worker: &Worker, name: &[u8], hit: &Hit) -> Option<Hit> {
 }
 
 /// Removes the version of `hit` from the store, unless another version has replaced it.
-async fn end_version(worker: &Worker, name: &[u8], hit: &Hit) {
+pub(crate) async fn end_version(worker: &Worker, name: &[u8], hit: &Hit) {
     if stored_still(worker, name, hit).await.is_some() {
         tracing::debug!(version = hit.version().to_u64(), "stored version is over");
         worker.cache.invalidate(name);

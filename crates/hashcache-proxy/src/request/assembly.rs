@@ -5,11 +5,18 @@
 //! it. All bytes belong to one version: reader, claim and follower are made from one hit, and
 //! `fetch::range_fetch` accepts no other bytes.
 //!
+//! A fetch of another request may be late for reasons of that request. After some time without
+//! content ([`patience`]) the assembly takes the rest of the range over.
+//!
 //! Made by `hit`, read by `body`.
 //!
-//! Invariant: an assembly ends after the last byte of the last part, or with an error. It is an
-//! error if upstream no longer has the version. Memory: one reader or follower; nothing is read
-//! ahead of the client beyond that.
+//! Invariants: an assembly ends after the last byte of the last part, or with an error. It is an
+//! error if upstream no longer has the version. Before the head is sent ([`Assembly::prepare`]),
+//! all bytes of an incomplete object are known to be stored, or upstream has begun to send the first
+//! missing ones. Memory: one reader or follower; nothing is read ahead of the client beyond that.
+
+mod patience;
+mod unsure;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -20,11 +27,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hashcache::{Follower, Hit, ReadError};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
+use self::patience::{Late, Patience};
+use self::unsure::first_to_fetch;
 use crate::failure::Failure;
 use crate::fetch::counters::ByteCount;
-use crate::fetch::range_fetch::{RangeFetchSpec, fetch_range};
-use crate::in_flight_ranges::{AwaitedRange, ClaimOutcome, RangeStage, claim_end};
+use crate::fetch::range_fetch::{NoRange, RangeFetchSpec, RangeReply, end_version, fetch_range};
+use crate::fetch::{Answered, AskFailure};
+use crate::in_flight_ranges::{AwaitedRange, ClaimOutcome, Lack, RangeStage, claim_end};
 use crate::store::content::{ContentReader, Payers};
 use crate::task::spawn_local;
 use crate::worker::Worker;
@@ -47,10 +59,17 @@ pub(crate) struct Assembly {
     now: CurrentSource,
     /// They set memory aside for content that is read.
     payers: Option<Payers>,
+    /// Whether this request has begun the fetch of its first missing bytes already, with the object.
+    has_begun: bool,
     /// The fetch that began before the response did, and the offset where it begins.
-    ready: Option<(u64, Follower)>,
-    /// The next byte could not be read although the index listed it.
-    lost: bool,
+    ready: Option<(u64, Arrival)>,
+    /// Why the next bytes cannot be read.
+    lack: Lack,
+    /// Spans that are claimed when the next one is lost. Doubles with each claim: an object of which
+    /// one span is lost usually lacks those behind it, too, and each claim is a request.
+    lost_spans: u64,
+    /// Bytes were lost that the index listed.
+    is_damaged: bool,
     /// Failed attempts since the last byte.
     failures: u32,
 }
@@ -58,7 +77,16 @@ pub(crate) struct Assembly {
 enum CurrentSource {
     Nothing,
     Reading(Box<ContentReader>),
-    Following(Follower),
+    Following(Arrival),
+}
+
+/// Content that a fetch brings.
+struct Arrival {
+    follower: Follower,
+    /// How long it may take; `None`: it is this response's own fetch.
+    patience: Option<Patience>,
+    /// Why its bytes are claimed when they are late.
+    late: Lack,
 }
 
 /// Attempts in a row for the same byte.
@@ -66,8 +94,40 @@ const FAILURES_MAX: u32 = 4;
 /// Pause after a failed attempt, multiplied by the number of failures.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The missing bytes are no longer available in the stored version.
-pub(super) struct VersionLost;
+/// Why a response cannot be begun.
+pub(super) enum Unprepared {
+    /// The missing bytes are no longer available in the stored version, or another request could
+    /// not fetch them: another attempt may succeed.
+    VersionLost,
+    /// Upstream has no part of the stored version for this request.
+    Unusable,
+    /// Upstream has answered with an error or a redirect, which answers this request, too.
+    Answered(Box<Answered>),
+    /// Upstream could not be asked.
+    Failed(AskFailure),
+    /// Bytes are missing, and upstream must not be asked.
+    NotCached,
+}
+
+impl From<NoRange> for Unprepared {
+    fn from(why: NoRange) -> Self {
+        match why {
+            NoRange::Answered(answered) => Self::Answered(answered),
+            NoRange::Failed(failed) => Self::Failed(failed),
+            NoRange::Unusable => Self::Unusable,
+        }
+    }
+}
+
+/// Whether upstream may be asked for missing bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MayAsk {
+    Yes,
+    No,
+}
+
+/// No fetch could be begun.
+struct NoClaim;
 
 /// How the fetch of the first missing byte began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,10 +156,18 @@ impl Assembly {
             parts,
             now: CurrentSource::Nothing,
             payers: None,
+            has_begun: false,
             ready: None,
-            lost: false,
+            lack: Lack::Wanted,
+            lost_spans: 1,
+            is_damaged: false,
             failures: 0,
         }
+    }
+
+    /// The fetch of the first missing bytes is that of this request.
+    pub(super) fn note_begun(&mut self) {
+        self.has_begun = true;
     }
 
     /// Makes `payers` set memory aside before content is read, as in [`ContentReader::paid_by`].
@@ -108,7 +176,7 @@ impl Assembly {
         match std::mem::replace(&mut self.now, CurrentSource::Nothing) {
             CurrentSource::Nothing => {}
             CurrentSource::Reading(reader) => self.read(*reader),
-            CurrentSource::Following(follower) => self.follow(follower),
+            CurrentSource::Following(arrival) => self.follow(arrival),
         }
     }
 
@@ -120,37 +188,97 @@ impl Assembly {
         self.now = CurrentSource::Reading(Box::new(reader));
     }
 
-    fn follow(&mut self, follower: Follower) {
-        self.now = CurrentSource::Following(match &self.payers {
-            Some(payers) => follower.paid_by(Arc::clone(&payers.stored)),
-            None => follower,
+    fn follow(&mut self, arrival: Arrival) {
+        let follower = match &self.payers {
+            Some(payers) => arrival.follower.paid_by(Arc::clone(&payers.stored)),
+            None => arrival.follower,
+        };
+        self.now = CurrentSource::Following(Arrival {
+            follower,
+            ..arrival
         });
     }
 
-    /// Fetches the first missing byte before the head of the response is sent. If the origin no
-    /// longer has this version, another response is still possible then.
-    pub(super) async fn prepare(&mut self) -> Result<Prepared, VersionLost> {
+    /// Makes sure that the response can be sent before its head is: fetches the first byte that is
+    /// missing. If the origin no longer has this version, another response is still possible then.
+    pub(super) async fn prepare(&mut self, may_ask: MayAsk) -> Result<Prepared, Unprepared> {
+        let mut lack = Lack::Wanted;
         for _ in 0..FAILURES_MAX {
-            let Some((at, end)) = self.first_missing() else {
+            let missing = match self.first_unsure().await {
+                Some(unsure) => Some(unsure),
+                None => self.first_missing(),
+            };
+            let Some((at, end, why)) = missing else {
                 return Ok(Prepared::Stored);
             };
+            if may_ask == MayAsk::No {
+                return Err(Unprepared::NotCached);
+            }
             if self.spec.validator.is_none() {
-                return Err(VersionLost);
+                return Err(Unprepared::VersionLost);
             }
-            let (mut awaited, prepared) = match self.claim(at, end, false)? {
-                Some(claimed) => claimed,
-                None => continue,
+            if lack == Lack::Wanted {
+                lack = why;
+            }
+            let (reply, mut no_range) = oneshot::channel();
+            let claimed = self.claim(at, end, (lack, Some(reply)));
+            let Ok(claimed) = claimed else {
+                return Err(Unprepared::VersionLost);
             };
-            if awaited.answered().await != RangeStage::Arriving {
-                return Err(VersionLost);
+            let Some((mut awaited, how)) = claimed else {
+                lack = Lack::Wanted;
+                continue;
+            };
+            let prepared = match how {
+                Prepared::Joined if self.has_begun => Prepared::Asked,
+                how => how,
+            };
+            let Some(stage) = self.answered(&mut awaited, prepared).await else {
+                lack = awaited.late();
+                continue;
+            };
+            match (stage, no_range.try_recv()) {
+                (RangeStage::Arriving, _) => {
+                    self.ready = Some((at, Arrival::of(awaited, prepared)));
+                    return Ok(prepared);
+                }
+                (_, Ok(why)) => return Err(why.into()),
+                (_, Err(_)) => return Err(Unprepared::VersionLost),
             }
-            self.ready = Some((at, awaited.follower));
-            return Ok(prepared);
         }
-        Err(VersionLost)
+        Err(Unprepared::VersionLost)
     }
 
-    fn first_missing(&self) -> Option<(u64, u64)> {
+    /// Waits for the head of a fetch; `None`: it is another request's, and late.
+    async fn answered(&self, awaited: &mut AwaitedRange, how: Prepared) -> Option<RangeStage> {
+        let patience = awaited.patience().filter(|_| how == Prepared::Joined);
+        match patience {
+            Some(patience) => timeout(patience, awaited.answered()).await.ok(),
+            None => Some(awaited.answered().await),
+        }
+    }
+
+    /// The first byte of a span that memory does not know to be stored, if a read does not find it,
+    /// the end of its part, and why it is claimed.
+    async fn first_unsure(&self) -> Option<(u64, u64, Lack)> {
+        // A complete object was stored whole, and loses a span only with damage or age.
+        if self.hit.is_complete() || self.spec.stored.pages.is_some() {
+            return None;
+        }
+        for part in &self.parts {
+            if let BodyPart::Content(range) = part
+                && !self.hit.is_known(range.clone())
+                && let Some(at) = first_to_fetch(&self.hit, range).await
+            {
+                let spans = u64::MAX;
+                return Some((at, range.end, Lack::Lost { spans }));
+            }
+        }
+        None
+    }
+
+    /// The first byte that memory knows to be missing, the end of its part, and why it is claimed.
+    fn first_missing(&self) -> Option<(u64, u64, Lack)> {
         if self.spec.stored.pages.is_some() {
             // `hit` has looked.
             return None;
@@ -161,7 +289,7 @@ impl Assembly {
             };
             let holes = self.hit.holes(range.clone());
             let first = holes.first()?;
-            Some((first.start.max(range.start), range.end))
+            Some((first.start.max(range.start), range.end, Lack::Wanted))
         })
     }
 
@@ -170,21 +298,21 @@ impl Assembly {
         &self,
         at: u64,
         end: u64,
-        lost: bool,
-    ) -> Result<Option<(AwaitedRange, Prepared)>, VersionLost> {
+        (lack, reply): (Lack, RangeReply),
+    ) -> Result<Option<(AwaitedRange, Prepared)>, NoClaim> {
         let ranges = &self.worker.common.collapse.ranges;
-        match ranges.claim(&self.hit, at, end, lost) {
+        match ranges.claim(&self.hit, at, end, lack) {
             Ok(ClaimOutcome::Stored) => Ok(None),
             Ok(ClaimOutcome::Joined(awaited)) => Ok(Some((awaited, Prepared::Joined))),
             Ok(ClaimOutcome::Leader(claim, awaited)) => {
                 let (worker, spec) = (Rc::clone(&self.worker), Rc::clone(&self.spec));
                 let byte_count = Rc::clone(&self.byte_count);
-                spawn_local(fetch_range(worker, spec, *claim, byte_count));
+                spawn_local(fetch_range(worker, spec, *claim, byte_count, reply));
                 Ok(Some((awaited, Prepared::Asked)))
             }
             Err(error) => {
                 tracing::debug!(%error, "no piece could be begun");
-                Err(VersionLost)
+                Err(NoClaim)
             }
         }
     }
@@ -212,9 +340,14 @@ impl Assembly {
                 CurrentSource::Reading(reader) => {
                     poll_fn(|context| reader.poll_next(context)).await
                 }
-                CurrentSource::Following(follower) => {
-                    poll_fn(|context| follower.poll_next(context)).await
-                }
+                CurrentSource::Following(arrival) => match arrival.next().await {
+                    Ok(piece) => piece,
+                    Err(Late) => {
+                        self.lack = arrival.late;
+                        self.now = CurrentSource::Nothing;
+                        continue;
+                    }
+                },
             };
             match piece {
                 Some(Ok(bytes)) => return Some(Ok(self.consume(bytes))),
@@ -222,11 +355,18 @@ impl Assembly {
                 // begins.
                 None => self.now = CurrentSource::Nothing,
                 Some(Err(ReadError::Missing { .. })) => {
-                    self.lost = true;
+                    let spans = self.lost_spans;
+                    self.lack = Lack::Lost { spans };
+                    self.lost_spans = spans.saturating_mul(2);
+                    self.is_damaged = true;
                     self.fail().await;
                 }
                 Some(Err(_)) => self.fail().await,
             }
+        }
+        if self.is_damaged {
+            // The next request would be promised the lost bytes again.
+            end_version(&self.worker, &self.spec.name, &self.hit).await;
         }
         Some(Err(Failure::ResponseIncomplete))
     }
@@ -234,6 +374,9 @@ impl Assembly {
     /// Cuts `bytes` to the wanted range and moves the range behind them.
     fn consume(&mut self, mut bytes: Bytes) -> Bytes {
         self.failures = 0;
+        if matches!(self.now, CurrentSource::Reading(_)) {
+            self.lost_spans = 1;
+        }
         if let Some(BodyPart::Content(range)) = self.parts.front_mut() {
             let left = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
             bytes.truncate(left);
@@ -256,16 +399,16 @@ impl Assembly {
         let at = range.start;
         if let Some(pages) = &self.spec.stored.pages {
             // The origin has no part of what is stored.
-            match self.lost {
-                true => self.failures = FAILURES_MAX + 1,
-                false => self.read(ContentReader::new(&self.hit, Some(pages), range)),
+            match self.lack {
+                Lack::Wanted => self.read(ContentReader::new(&self.hit, Some(pages), range)),
+                Lack::Lost { .. } | Lack::Late { .. } => self.failures = FAILURES_MAX + 1,
             }
             return;
         }
         if self.ready.as_ref().is_some_and(|(start, _)| *start == at)
-            && let Some((_, follower)) = self.ready.take()
+            && let Some((_, arrival)) = self.ready.take()
         {
-            self.follow(follower);
+            self.follow(arrival);
             return;
         }
         // A range that is being fetched is not read from the store: its bytes may not be there yet.
@@ -275,26 +418,50 @@ impl Assembly {
             false => range.end,
         });
         let end = end.min(claim_end(&self.hit, at));
-        let holes = match self.lost {
-            true => Vec::new(),
-            false => self.hit.holes(at..end),
-        };
-        let hole = holes.first().map(|hole| hole.start);
-        if !self.lost && hole.is_none_or(|hole| hole > at) {
-            let end = hole.map_or(end, |hole| hole.min(end));
-            self.read(ContentReader::Plain(self.hit.reader(at..end)));
-            return;
+        let lack = std::mem::replace(&mut self.lack, Lack::Wanted);
+        if lack == Lack::Wanted {
+            let hole = self.hit.holes(at..end).first().map(|hole| hole.start);
+            if hole.is_none_or(|hole| hole > at) {
+                let end = hole.map_or(end, |hole| hole.min(end));
+                self.read(ContentReader::Plain(self.hit.reader(at..end)));
+                return;
+            }
         }
-        let lost = std::mem::take(&mut self.lost);
-        match self.claim(at, range.end, lost) {
-            Ok(Some((mut awaited, _))) => match awaited.answered().await {
-                RangeStage::Arriving => self.follow(awaited.follower),
-                RangeStage::Asked | RangeStage::Failed => self.fail().await,
+        match self.claim(at, range.end, (lack, None)) {
+            Ok(Some((mut awaited, how))) => match self.answered(&mut awaited, how).await {
+                Some(RangeStage::Arriving) => self.follow(Arrival::of(awaited, how)),
+                None => self.lack = awaited.late(),
+                // An origin that answers with an error is not asked again for this response.
+                Some(RangeStage::Refused) if how == Prepared::Asked => {
+                    self.failures = FAILURES_MAX + 1;
+                }
+                Some(RangeStage::Asked | RangeStage::Failed | RangeStage::Refused) => {
+                    self.fail().await;
+                }
                 // No source has the rest of this version.
-                RangeStage::Gone => self.failures = FAILURES_MAX + 1,
+                Some(RangeStage::Gone) => self.failures = FAILURES_MAX + 1,
             },
             Ok(None) => {}
-            Err(VersionLost) => self.fail().await,
+            Err(NoClaim) => self.fail().await,
+        }
+    }
+}
+
+impl Arrival {
+    fn of(awaited: AwaitedRange, how: Prepared) -> Self {
+        let patience = awaited.patience().filter(|_| how == Prepared::Joined);
+        Self {
+            late: awaited.late(),
+            follower: awaited.follower,
+            patience: patience.map(Patience::new),
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<Result<Bytes, ReadError>>, Late> {
+        let follower = &mut self.follower;
+        match &mut self.patience {
+            Some(patience) => patience.next(follower).await,
+            None => Ok(poll_fn(|context| follower.poll_next(context)).await),
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use hashcache_http::{
     ByteRange, CacheStatus, ContentRange, FactFlags, Forward, Handling, RangeAnswer, Reuse,
-    StoredFacts, answer_range, reuse,
+    StoredFacts, answer_range, remove_content_digests, reuse,
 };
 use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderValue, Response, StatusCode};
@@ -31,8 +31,8 @@ pub(super) fn follow(
     shared: &SharedResponse,
 ) -> Option<Response<Body>> {
     let connection = transaction.connection;
-    let (request, facts) = (&transaction.request, &transaction.facts);
     let stored = &shared.stored;
+    let (request, facts) = (&transaction.request, &transaction.facts_beside(stored));
     if stored
         .row
         .as_ref()
@@ -126,6 +126,7 @@ pub(super) fn following(
     let mut response = response.map(|follower| Body::following(follower, Some(part.length())));
     *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     let fields = response.headers_mut();
+    remove_content_digests(fields);
     fields.insert(CONTENT_LENGTH, HeaderValue::from(part.length()));
     fields.insert(CONTENT_RANGE, ContentRange::of(part, whole).to_value());
     response

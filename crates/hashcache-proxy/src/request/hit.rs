@@ -16,22 +16,25 @@ use std::ops::Range;
 
 use hashcache::Hit;
 use hashcache_http::{
-    ByteRange, ConditionOutcome, ContentRange, EntityTag, Forward, Handling, MethodKind,
-    RangeAnswer, RequestFacts, Reuse, UnixTime, answer_range, evaluate_conditions, if_range_value,
-    not_modified_fields,
+    ByteRange, CacheStatus, ConditionOutcome, ContentRange, EntityTag, Forward, Handling,
+    MethodKind, NotStored, RangeAnswer, RequestFacts, Reuse, UnixTime, Upgrading, answer_range,
+    evaluate_conditions, if_range_value, not_modified_fields, remove_content_digests,
 };
 use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_RANGE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::time::Instant;
 
-use super::assembly::{Assembly, BodyPart, Prepared};
+use super::assembly::{Assembly, BodyPart, MayAsk, Prepared, Unprepared};
 use super::body::Body;
+use super::own_fields::passed;
 use super::stored_form::StoredForm;
 use super::transaction::{ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::range_fetch::RangeFetchSpec;
+use crate::fetch::{SHORT, passed_on};
+use crate::in_flight_ranges::WholeOnly;
 use crate::quota::ContentFrom;
 use crate::reuse::reuse_stored;
 use crate::store::content::ContentReader;
@@ -58,6 +61,13 @@ pub(super) async fn answer(
     };
     let length = length.unwrap_or(0);
     let mut draft = draft(worker.common.now(), request, facts, (length, form), &stored);
+    if draft.status == stored.facts.status && !hit.is_complete() && length <= SHORT {
+        // Its length may be that of a part: see `fetch::fields::whole_of_part`.
+        return Ok(match facts.method {
+            MethodKind::Get => anew_whole(transaction, (hit, place)),
+            MethodKind::Head | MethodKind::Other => Next::Pass(Forward::Partial),
+        });
+    }
     let pages = stored.pages.clone();
     // The pages that are decoded, unless the client gets them as they are.
     let decoded = pages.as_ref().filter(|_| form != StoredForm::Zstd);
@@ -133,7 +143,15 @@ pub(super) async fn answer(
     let parts = std::mem::take(&mut draft.parts);
     let byte_count = transaction.log_entry.byte_count();
     let mut assembly = Assembly::new(worker, spec, &hit, parts, byte_count);
-    match assembly.prepare().await {
+    if transaction.awaited.is_some() {
+        assembly.note_begun();
+    }
+    let may_ask = match facts.directives.only_if_cached {
+        true => MayAsk::No,
+        false => MayAsk::Yes,
+    };
+    let prepared = assembly.prepare(may_ask).await;
+    match prepared {
         Ok(Prepared::Stored) => {}
         Ok(prepared) => {
             if served.handling == Handling::Hit {
@@ -143,11 +161,11 @@ pub(super) async fn answer(
             served.stored = true;
             served.collapsed |= prepared == Prepared::Joined;
         }
-        Err(_) => return Ok(anew(transaction, place)),
+        Err(unprepared) => return instead(transaction, (hit, place), unprepared),
     }
-    let from = match lacks {
-        true => ContentFrom::Origin,
-        false => ContentFrom::Store,
+    let from = match prepared {
+        Ok(Prepared::Stored) => ContentFrom::Store,
+        _ => ContentFrom::Origin,
     };
     let body = Body::assembled(assembly, draft.length, from);
     Ok(Next::Answer(draft.with(connection, fields, body, served)))
@@ -165,6 +183,51 @@ fn anew_whole(transaction: &mut Transaction<'_>, (hit, place): (Hit, ObjectPlace
         ..ForwardReason::of(Forward::Partial)
     };
     Next::Miss(place, reason)
+}
+
+/// The step after a stored version could not be completed. Upstream was asked once: a sick origin
+/// must not be asked again and again for one request.
+fn instead(
+    transaction: &mut Transaction<'_>,
+    (hit, place): (Hit, ObjectPlace),
+    unprepared: Unprepared,
+) -> Result<Next, Failure> {
+    Ok(match unprepared {
+        Unprepared::VersionLost => anew(transaction, place),
+        Unprepared::Unusable => Next::Pass(Forward::Partial),
+        Unprepared::NotCached => return Err(Failure::NotCached),
+        Unprepared::Failed(failed) => {
+            transaction.log_entry.set_next_hop(failed.next_hop);
+            return Err(failed.failure);
+        }
+        Unprepared::Answered(answered)
+            if answers_any(answered.exchange.response.status()) || transaction.facts.has_range =>
+        {
+            let now = transaction.connection.worker.common.now();
+            transaction.log_entry.set_outcome(Outcome::Partial);
+            let response = passed_on(answered.exchange.response, now, Upgrading::No);
+            let status = CacheStatus {
+                detail: Some(NotStored::Status.as_str()),
+                ..CacheStatus::of(Handling::Forwarded(Forward::Partial))
+            };
+            passed(transaction, response, answered.next_hop, status)
+        }
+        // The origin may fail at ranges only, which this request does not ask for.
+        Unprepared::Answered(answered) => {
+            let worker = &transaction.connection.worker;
+            let bytes = answered.exchange.response.body().origin_bytes();
+            worker.metrics.fetched(bytes, 0);
+            transaction.log_entry.byte_count().add(bytes);
+            let ranges = &worker.common.collapse.ranges;
+            ranges.note_whole_only(&place.name, WholeOnly::Yes, Instant::now());
+            anew_whole(transaction, (hit, place))
+        }
+    })
+}
+
+/// Whether an error is about the origin or the client rather than about the range.
+fn answers_any(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 429 | 502 | 503 | 504)
 }
 
 /// The stored version cannot be completed. Looks up what is stored now; the last attempt forwards
@@ -187,7 +250,8 @@ pub(super) fn reuse_hit(
 ) -> Reuse {
     let (worker, request) = (&transaction.connection.worker, &transaction.request);
     let grace = request.site.as_ref().map(|it| it.site.spec.grace);
-    let asked = (&transaction.facts, grace);
+    let facts = transaction.facts_beside(stored);
+    let asked = (&facts, grace);
     let place = (request.space, &request.target);
     let now = worker.common.now();
     reuse_stored(&worker.common, now, place, asked, (hit, &stored.facts))
@@ -225,6 +289,8 @@ struct Draft {
     parts: VecDeque<BodyPart>,
     /// The length of the content, bytes.
     length: u64,
+    /// Whether the content is that of the stored response, which its digests describe.
+    is_whole: bool,
     form: StoredForm,
 }
 
@@ -245,6 +311,7 @@ impl Draft {
             fields,
             parts: VecDeque::new(),
             length: 0,
+            is_whole: false,
             form: StoredForm::AsItCame,
         }
     }
@@ -281,6 +348,9 @@ impl Draft {
         if self.has_stored_fields {
             *fields = stored;
             self.form.apply(fields);
+            if !self.is_whole {
+                remove_content_digests(fields);
+            }
         }
         fields.extend(self.fields);
         add_own(connection, fields, served);
@@ -345,6 +415,7 @@ fn plain_draft(
                     .insert(CONTENT_LENGTH, HeaderValue::from(length));
             } else {
                 draft.content(0..length);
+                draft.is_whole = true;
             }
             draft
         }

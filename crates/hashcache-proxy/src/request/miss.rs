@@ -4,7 +4,6 @@
 //! the result of a fetch into the next step.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use hashcache::Hit;
 use hashcache_http::{CacheStatus, Forward, Handling, OnError, Reuse, Seconds, UnixTime};
@@ -12,10 +11,9 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::body::Body;
 use super::follow::{follow, following, may_follow_stale};
 use super::hit::{found, reuse_hit};
-use super::own_fields::{add_own, outcome_of};
+use super::own_fields::{add_own, outcome_of, passed};
 use super::page_object::note_object;
 use super::range_miss;
 use super::stored_form::note_pages;
@@ -295,13 +293,8 @@ pub(super) fn fetched(
             reason,
             next_hop,
         } => {
-            log_entry.set_next_hop(Some(next_hop));
             status.detail = Some(reason.as_str());
-            let (mut head, body) = response.into_parts();
-            add_own(connection, &mut head.headers, status);
-            let metrics = Arc::clone(&connection.worker.metrics);
-            let body = Body::passed(body, log_entry.byte_count(), metrics);
-            Next::Answer(Response::from_parts(head, body))
+            passed(transaction, response, next_hop, status)
         }
         Fetched::Confirmed { selected, next_hop } => {
             log_entry.set_next_hop(Some(next_hop));

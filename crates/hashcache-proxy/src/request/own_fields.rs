@@ -1,10 +1,32 @@
 //! Fields that this proxy adds to a response from upstream, and its outcome in the log.
 
-use hashcache_http::{CacheStatus, Forward};
-use http::{HeaderMap, Version};
+use std::sync::Arc;
 
+use hashcache_http::{CacheStatus, Forward};
+use http::{HeaderMap, Response, Version};
+
+use super::body::Body;
+use super::transaction::{Next, Transaction};
 use crate::access_log::Outcome;
 use crate::connection::Connection;
+use crate::route::NextHop;
+use crate::upstream::ResponseBody;
+
+/// A response of upstream that is not stored.
+pub(super) fn passed(
+    transaction: &mut Transaction<'_>,
+    response: Response<ResponseBody>,
+    next_hop: NextHop,
+    status: CacheStatus<'_>,
+) -> Next {
+    let (connection, log_entry) = (transaction.connection, &mut *transaction.log_entry);
+    log_entry.set_next_hop(Some(next_hop));
+    let (mut head, body) = response.into_parts();
+    add_own(connection, &mut head.headers, status);
+    let metrics = Arc::clone(&connection.worker.metrics);
+    let body = Body::passed(body, log_entry.byte_count(), metrics);
+    Next::Answer(Response::from_parts(head, body))
+}
 
 /// Adds Via and Cache-Status to a response from upstream.
 pub(super) fn add_own(connection: &Connection, fields: &mut HeaderMap, status: CacheStatus<'_>) {

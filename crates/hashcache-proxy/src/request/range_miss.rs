@@ -7,6 +7,9 @@
 //!
 //! Called by `miss` and `validate`.
 //!
+//! If-Match and If-Unmodified-Since are sent along: only the origin knows whether they hold, and a
+//! 412 is for this client alone. If-Range is evaluated against the stored response afterwards.
+//!
 //! Invariant: if the response cannot be combined with other ranges, the request is sent again with
 //! exactly the client's own Range and is not stored. For a while after that, other requests skip
 //! the attempt.
@@ -30,7 +33,6 @@ pub(super) fn wanted(transaction: &Transaction<'_>) -> Option<HeaderValue> {
     let plain = request.body.is_none()
         && transaction.tries < 2
         && !facts.has_condition
-        && !facts.has_origin_condition
         && !facts.directives.no_store
         && !request.fields.contains_key(AUTHORIZATION);
     around(request, facts).filter(|_| plain)

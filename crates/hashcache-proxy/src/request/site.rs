@@ -260,6 +260,9 @@ fn encoded(
         // The client may have the encoded form.
         if coding.is_some() {
             encode::weaken_tag(&mut head.headers);
+            for name in encode::ABOUT_IDENTITY {
+                head.headers.remove(name);
+            }
         }
         // Its `Vary` replaces the one that a cache has stored.
         if head.headers.contains_key(VARY) {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use hashcache::Hit;
 use hashcache_http::{
     Authority, CacheStatus, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds, Space,
-    Target, VariantTable, asks_for_upgrade,
+    Target, VariantTable, asks_for_upgrade, origin_conditions_hold,
 };
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -167,6 +167,19 @@ impl<'a> Transaction<'a> {
             awaited: None,
             log_entry,
         }
+    }
+
+    /// Properties of the request beside a stored response: a precondition about the origin's state
+    /// is one only if it does not hold for that response.
+    pub(super) fn facts_beside(&self, stored: &StoredResponse) -> RequestFacts {
+        let mut facts = self.facts;
+        if facts.has_origin_condition {
+            let now = self.connection.worker.common.now();
+            let (request, fields) = (&self.request.fields, &stored.fields);
+            facts.has_origin_condition =
+                !origin_conditions_hold(request, &stored.facts, fields, now);
+        }
+        facts
     }
 
     /// The same request without content, to be sent before this transaction continues.

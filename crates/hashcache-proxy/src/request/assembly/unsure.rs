@@ -1,0 +1,66 @@
+//! Bytes of an incomplete object that may be stored or not: policies without an index know it only
+//! after a read.
+//!
+//! Called by `assembly` before the head of a response is sent: a response with a length must not be
+//! begun when its end is neither stored nor known to arrive.
+//!
+//! Invariant: `None` only if every span of the range was read.
+//! Cost: one read per span that is looked at, at most [`READS_MAX`] and the steps of a binary search.
+//! Only incomplete objects of such policies cost anything.
+
+use std::future::poll_fn;
+use std::ops::Range;
+
+use hashcache::Hit;
+
+/// Spans that are read to find that an incomplete object has all of a range. Behind that the last
+/// span is fetched again, stored or not: then the origin confirms that it still has this version.
+const READS_MAX: usize = 64;
+
+/// The first byte of a span that must be fetched before `range` can be promised; `None`: all of it
+/// is stored.
+pub(super) async fn first_to_fetch(hit: &Hit, range: &Range<u64>) -> Option<u64> {
+    if range.is_empty() {
+        return None;
+    }
+    let last = hit.whole_spans(range.end - 1..range.end).start;
+    let last = last.max(range.start);
+    // First the end: a transfer that broke off lacks it.
+    if !is_stored(hit, last).await {
+        return Some(edge(hit, range.start, last).await);
+    }
+    let mut at = range.start;
+    for _ in 0..READS_MAX {
+        if at >= last {
+            return None;
+        }
+        if !is_stored(hit, at).await {
+            return Some(at);
+        }
+        at = hit.whole_spans(at..at).end;
+    }
+    Some(last)
+}
+
+/// The begin of a missing span whose neighbour before it is stored, or `from` if there is none;
+/// `missing` is the begin of a missing span.
+async fn edge(hit: &Hit, from: u64, mut missing: u64) -> u64 {
+    let mut stored = from;
+    while stored < missing {
+        let span = hit.whole_spans({
+            let middle = stored + (missing - stored) / 2;
+            middle..middle
+        });
+        match is_stored(hit, span.start.max(from)).await {
+            true => stored = span.end,
+            false => missing = span.start.max(from),
+        }
+    }
+    missing
+}
+
+async fn is_stored(hit: &Hit, at: u64) -> bool {
+    let mut reader = hit.reader(at..at + 1);
+    let piece = poll_fn(|context| reader.poll_next(context)).await;
+    matches!(piece, Some(Ok(_)))
+}
