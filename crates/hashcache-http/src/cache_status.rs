@@ -10,6 +10,7 @@ use std::fmt::Write;
 use http::StatusCode;
 use http::header::{CACHE_STATUS, HeaderMap, HeaderValue};
 
+use crate::structured::is_list;
 use crate::via::Pseudonym;
 
 /// Why a request was forwarded (RFC 9211 2.2).
@@ -127,6 +128,14 @@ impl CacheStatus<'_> {
     }
 }
 
+/// Removes the Cache-Status of other caches if it is no list of RFC 9211: whoever parses the field
+/// would lose our member with it (RFC 9651 4.2).
+pub fn remove_broken_cache_status(response: &mut HeaderMap) {
+    if response.contains_key(CACHE_STATUS) && !is_list(response, &CACHE_STATUS) {
+        response.remove(CACHE_STATUS);
+    }
+}
+
 /// Writes text as a Structured Fields token where it is one, else as a string.
 pub(crate) fn push_item(out: &mut String, text: &str) {
     let token_byte = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&b);
@@ -205,6 +214,30 @@ mod tests {
             status.to_value(&us),
             r#""1cache"; hit; detail="no \"x\"\\???""#
         );
+    }
+
+    #[test]
+    fn what_others_say_stays_only_if_it_can_be_parsed_with_ours() {
+        for (lines, stays) in [
+            (&["origin; hit"][..], true),
+            (&["a; fwd=miss, \"b c\"; ttl=-1", "d"], true),
+            (&["HIT from cache:80"], false),
+            (&["a; hit", "b="], false),
+            (&[""], false),
+            (&["a,"], false),
+            (&["a", " "], false),
+            (&["\"a"], false),
+            (&["a; Hit"], false),
+        ] {
+            let mut fields = HeaderMap::new();
+            for line in lines {
+                fields.append(CACHE_STATUS, HeaderValue::from_static(line));
+            }
+            remove_broken_cache_status(&mut fields);
+            assert_eq!(fields.contains_key(CACHE_STATUS), stays, "{lines:?}");
+            CacheStatus::of(Handling::Hit).append(&us(), &mut fields);
+            assert!(is_list(&fields, &CACHE_STATUS), "{lines:?}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use http::{Method, StatusCode};
 use crate::authority::Scheme;
 use crate::fields::{Single, single};
 use crate::target::Target;
+use crate::target_octets::octet_text;
 
 /// Whether a method may change its target. One that is not known may.
 pub fn is_unsafe(method: &Method) -> bool {
@@ -41,8 +42,7 @@ pub fn invalidated(
         let Single::One(value) = single(response, name) else {
             continue;
         };
-        let reference = std::str::from_utf8(value).ok();
-        if let Some(named) = reference.and_then(|reference| resolve(target, reference))
+        if let Some(named) = resolve(target, &octet_text(value))
             && named.same_origin(target)
             && !targets.contains(&named)
         {

@@ -54,6 +54,7 @@ mod authority;
 mod cache_key;
 mod hop;
 mod target;
+mod target_octets;
 mod via;
 
 // Does a stored response answer?
@@ -111,7 +112,8 @@ pub use reuse::{
 pub use stored_facts::{FACTS_BYTES, FactFlags, StoredFacts};
 pub use validate::{
     ConditionOutcome, ensure_date, evaluate_conditions, for_its_client, freshen,
-    not_modified_confirms, not_modified_fields, origin_conditions_hold, set_validators,
+    has_strict_condition, not_modified_confirms, not_modified_fields, origin_conditions_hold,
+    set_validators, settle_modified_since,
 };
 pub use variants::{VARIANTS_MAX, Variant, VariantPlace, VariantTable, client_tag};
 pub use vary::{VARY_FIELDS_MAX, VARY_ROW_BYTES_MAX, Vary, VaryRow};
@@ -135,12 +137,14 @@ pub use options::{SetCookie, StoreOptions};
 pub use rules::{Matched, RuleAction, RuleAuthor, RuleError, RuleSpec, Rules};
 pub use site_lifetime::{LifetimeSpec, Lifetimes, SiteLifetimes};
 pub use storable::{NotStored, Storable, is_multipart, storable};
+pub use target_octets::{octet_text, octets, plain_text};
 pub use targeted::CDN_CACHE_CONTROL;
 pub use unkeyed::is_keyed;
 
-pub use cache_status::{CacheStatus, Forward, Handling};
+pub use cache_status::{CacheStatus, Forward, Handling, remove_broken_cache_status};
 pub use link_field::{
-    FRAMES, HASHCACHE_LINK, HintUse, LinkRequest, OfferedContent, permits_identity, take_frames,
+    FRAMES, HASHCACHE_LINK, HASHCACHE_TARGET, HintUse, LinkRequest, OfferedContent,
+    TARGET_EXPECTATION, permits_identity, take_frames,
 };
 pub use proxy_status::{PROXY_STATUS, ProxyError, ProxyStatus};
 pub use related::{HASHCACHE_RELATED, RELATED_BYTES_MAX, RELATED_MAX, Related, related_value};

@@ -26,6 +26,13 @@ use crate::structured::{self, Item};
 /// `Hashcache-Link`.
 pub const HASHCACHE_LINK: HeaderName = HeaderName::from_static("hashcache-link");
 
+/// The field in which a child sends a path and a query in octets that `:path` of its HTTP library
+/// cannot have. It counts on a link only, together with `Expect:` [`TARGET_EXPECTATION`].
+pub const HASHCACHE_TARGET: HeaderName = HeaderName::from_static("hashcache-target");
+
+/// The expectation that the parent takes the target from [`HASHCACHE_TARGET`].
+pub const TARGET_EXPECTATION: HeaderValue = HeaderValue::from_static("hashcache-target");
+
 /// What a child says in its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkRequest {

@@ -23,7 +23,7 @@
 //!
 //! Integers are little-endian, times in seconds since 1970.
 
-use http::StatusCode;
+use http::{StatusCode, Version};
 
 use crate::age::current_age;
 use crate::date::{Seconds, UnixTime};
@@ -75,7 +75,12 @@ impl FactFlags {
     /// Content is not to be transformed.
     pub const NO_TRANSFORM: FactFlags = FactFlags(1 << 6);
 
-    const ALL: u16 = (1 << 7) - 1;
+    /// Was received in HTTP/1.0.
+    const HTTP_1_0: FactFlags = FactFlags(1 << 7);
+    /// Was received in HTTP/2.
+    const HTTP_2: FactFlags = FactFlags(1 << 8);
+
+    const ALL: u16 = (1 << 9) - 1;
 
     /// These flags and `flag` if `set`.
     #[must_use]
@@ -90,6 +95,26 @@ impl FactFlags {
 }
 
 impl StoredFacts {
+    /// The same facts of a response that was received in this version of HTTP.
+    #[must_use]
+    pub fn received_in(mut self, version: Version) -> StoredFacts {
+        let FactFlags(flags) = self.flags;
+        let others = flags & !(FactFlags::HTTP_1_0.0 | FactFlags::HTTP_2.0);
+        self.flags = FactFlags(others)
+            .with(FactFlags::HTTP_1_0, version < Version::HTTP_11)
+            .with(FactFlags::HTTP_2, version == Version::HTTP_2);
+        self
+    }
+
+    /// The version of HTTP in which it was received, for Via.
+    pub fn received(&self) -> Version {
+        match () {
+            () if self.flags.has(FactFlags::HTTP_1_0) => Version::HTTP_10,
+            () if self.flags.has(FactFlags::HTTP_2) => Version::HTTP_2,
+            () => Version::HTTP_11,
+        }
+    }
+
     /// The age now (RFC 9111 4.2.3).
     pub fn age(&self, now: UnixTime) -> Seconds {
         current_age(self.initial_age, self.response_time, now)
@@ -219,6 +244,17 @@ mod tests {
             stale_while_revalidate: Seconds::new(1),
             stale_if_error: Seconds::new(2),
             flags: FactFlags::default().with(FactFlags::ETAG, true),
+        }
+    }
+
+    #[test]
+    fn the_version_of_a_response_survives_storage() {
+        assert_eq!(facts().received(), Version::HTTP_11);
+        for version in [Version::HTTP_10, Version::HTTP_11, Version::HTTP_2] {
+            let stored = facts().received_in(Version::HTTP_2).received_in(version);
+            let read = StoredFacts::from_bytes(&stored.to_bytes()).unwrap();
+            assert_eq!(read.received(), version);
+            assert!(read.flags.has(FactFlags::ETAG));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Structured fields (RFC 9651): dictionaries and lists of strings.
 //!
-//! Called by `targeted`, `groups` and `digest`.
+//! Called by `targeted`, `groups`, `digest` and `cache_status`.
 //!
 //! Invariant: a field is valid as a whole or not at all.
 //! Cost: one pass over the field; a member of a dictionary is compared with those before it.
@@ -56,6 +56,14 @@ pub(crate) fn strings(fields: &HeaderMap, name: &HeaderName) -> Option<Vec<Strin
         Some(())
     })?;
     Some(strings)
+}
+
+/// Whether a field is a list of at least one member, and stays one when a member is added.
+pub(crate) fn is_list(fields: &HeaderMap, name: &HeaderName) -> bool {
+    let has_member = |line: &HeaderValue| !line.as_bytes().trim_ascii().is_empty();
+    let lines = fields.get_all(name);
+    let text = joined(fields, name);
+    lines.iter().all(has_member) && list(&text, |parser| parser.member().map(|_| ())).is_some()
 }
 
 fn joined(fields: &HeaderMap, name: &HeaderName) -> Vec<u8> {

@@ -16,7 +16,7 @@
 
 use http::header::{
     AGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE,
-    ETAG, HeaderMap, HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
+    ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
     IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE, SET_COOKIE, TRANSFER_ENCODING,
 };
 
@@ -131,6 +131,27 @@ pub fn set_validators(request: &mut HeaderMap, facts: &StoredFacts, stored: &Hea
     } else if !facts.has_validator() && stored.contains_key(DATE) {
         request.insert(IF_MODIFIED_SINCE, http_date(facts.date));
     }
+}
+
+/// Removes If-Modified-Since with more than one date: it is no condition (RFC 9110 13.1.3), neither
+/// here nor for an origin that would pick one of them. Repetitions of one date become one line.
+pub fn settle_modified_since(request: &mut HeaderMap) {
+    if request.get_all(IF_MODIFIED_SINCE).iter().nth(1).is_none() {
+        return;
+    }
+    let date = match single(request, IF_MODIFIED_SINCE) {
+        Single::One(date) => HeaderValue::from_bytes(date).ok(),
+        Single::Absent | Single::Conflicting => None,
+    };
+    request.remove(IF_MODIFIED_SINCE);
+    if let Some(date) = date {
+        request.insert(IF_MODIFIED_SINCE, date);
+    }
+}
+
+/// Whether the client itself has set a condition that an origin answers with 412.
+pub fn has_strict_condition(request: &HeaderMap) -> bool {
+    request.contains_key(IF_MATCH) || request.contains_key(IF_UNMODIFIED_SINCE)
 }
 
 /// Takes the client's own conditions and its Range out of a request.

@@ -73,6 +73,9 @@ fn names_html(member: &[u8]) -> bool {
 pub(crate) struct PageContext<'a> {
     /// The proxy's name.
     pub(crate) name: &'a str,
+    /// Its name in Proxy-Status: not that of the program, but of this installation, as in Via (RFC
+    /// 9209, section 2).
+    pub(crate) deployment: &'a str,
     /// The requested host, as the client wrote it.
     pub(crate) host: Option<&'a str>,
     /// The number that is also in the log.
@@ -118,7 +121,7 @@ pub(crate) fn failure(failure: &Failure, context: &PageContext<'_>) -> Response<
     };
     let mut response = page(status, context.reader, body);
     let fields = response.headers_mut();
-    fields.insert(PROXY_STATUS, failure.proxy_status(context.name));
+    fields.insert(PROXY_STATUS, failure.proxy_status(context.deployment));
     if let Some(challenge) = failure.challenge() {
         fields.insert(header::PROXY_AUTHENTICATE, challenge);
     }

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hashcache_http::{Scheme, Target};
+use hashcache_http::{Scheme, Target, octets};
 use hashcache_peers::htcp::auth::Ends;
 use hashcache_peers::htcp::{
     Body, Cleared, ClrReason, MINOR, Message, Operation, Response, Specifier,
@@ -66,7 +66,7 @@ pub(crate) struct Queries {
 struct Outstanding {
     peer: Arc<Peer>,
     address: SocketAddr,
-    url: Arc<str>,
+    url: Arc<[u8]>,
     asked: Asked,
     sent: Instant,
     /// The number of the query in its route.
@@ -101,7 +101,7 @@ type ReplySender = mpsc::Sender<(usize, Replied)>;
 /// A resource that peers are asked about.
 #[derive(Debug)]
 struct Subject {
-    url: Arc<str>,
+    url: Arc<[u8]>,
     /// For HTCP: fields of the request as lines.
     fields: Vec<u8>,
 }
@@ -109,7 +109,8 @@ struct Subject {
 impl From<String> for Subject {
     fn from(url: String) -> Self {
         Self {
-            url: url.into(),
+            // A peer knows the resource by the octets of its URL.
+            url: octets(&url).into(),
             fields: Vec::new(),
         }
     }
@@ -336,7 +337,7 @@ impl Queries {
         asked: Asked,
         (to, number): (SocketAddr, u32),
     ) -> Option<Vec<u8>> {
-        let url = subject.url.as_bytes();
+        let url = &subject.url[..];
         let operation = match asked {
             Asked::Icp => return Some(Query::new(number, url).ok()?.to_datagram()),
             Asked::Tst => Operation::Tst(Specifier::get(url, &subject.fields)),
@@ -376,9 +377,7 @@ impl Queries {
     /// Takes an ICP reply that `from` has sent.
     pub(crate) fn heard(&self, reply: &Reply<'_>, from: SocketAddr) {
         let is_answer = |asked: &Outstanding| {
-            asked.asked == Asked::Icp
-                && asked.address == from
-                && asked.url.as_bytes() == reply.url()
+            asked.asked == Asked::Icp && asked.address == from && *asked.url == *reply.url()
         };
         let Some(asked) = self.take(reply.number(), is_answer) else {
             self.counts.ignored(Unanswered::Unasked);

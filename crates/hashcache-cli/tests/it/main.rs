@@ -40,6 +40,7 @@ mod proxy_link_hints;
 mod proxy_load_balancer;
 mod proxy_members;
 mod proxy_memory_hits;
+mod proxy_messages;
 mod proxy_mirrors;
 mod proxy_never_wrong;
 mod proxy_offline;

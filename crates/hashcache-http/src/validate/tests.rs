@@ -16,7 +16,7 @@ const CHANGED_TEXT: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 fn fields(lines: &[(HeaderName, &str)]) -> HeaderMap {
     let mut fields = HeaderMap::new();
     for (name, value) in lines {
-        let value = http::HeaderValue::from_bytes(value.as_bytes()).unwrap();
+        let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
         fields.append(name.clone(), value);
     }
     fields

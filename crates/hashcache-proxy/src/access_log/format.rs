@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use hashcache_http::UnixTime;
+use hashcache_http::{UnixTime, octets};
 use http::Version;
 
 use super::entry::{LogEntry, Outcome};
@@ -223,7 +223,7 @@ impl Formatter {
         let authority = escape::without_userinfo(entry.authority);
         text(line, "url.authority", authority.as_bytes(), FIELD_BYTES);
         line.extend_from_slice(b",\"url.original\":\"");
-        self.push_target(line, entry.path.as_bytes(), Quoting::Json);
+        self.push_target(line, &octets(entry.path), Quoting::Json);
         line.extend_from_slice(b"\",\"http.response.status_code\":");
         push_number(line, u64::from(entry.status));
         line.extend_from_slice(b",\"hashcache.outcome\":\"");
@@ -292,7 +292,7 @@ impl Formatter {
             line.extend_from_slice(b"://");
             escape::push(line, authority, Quoting::Url, FIELD_BYTES);
         }
-        self.push_target(line, entry.path.as_bytes(), Quoting::Url);
+        self.push_target(line, &octets(entry.path), Quoting::Url);
     }
 
     fn push_target(&self, line: &mut Vec<u8>, target: &[u8], escape: Quoting) {

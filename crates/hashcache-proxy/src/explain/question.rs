@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use hashcache_http::{RequestTarget, Scheme, Target, UnixTime, parse_target};
+use hashcache_http::{RequestTarget, Scheme, Target, UnixTime, octet_text, parse_target};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::{Map, Value, json};
 
@@ -30,10 +30,14 @@ impl Question {
         let mut question = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = String::from_utf8(decode(value));
+            let value = decode(value);
+            if name == "url" {
+                question.url = octet_text(&value).into_owned();
+                continue;
+            }
+            let value = String::from_utf8(value);
             let value = value.map_err(|_| format!("`{name}` is not UTF-8"))?;
             match name {
-                "url" => question.url = value,
                 "method" => {
                     let method = Method::from_bytes(value.as_bytes());
                     question.method = method.map_err(|_| format!("`{value}` is no method"))?;
@@ -144,7 +148,7 @@ mod tests {
             ("url=http://a/&header=a%20b:c", "no field"),
             ("url=http://a/&header=a:b%0ac", "no field"),
             ("url=http://a/&at=-1", "no time"),
-            ("url=%ff", "not UTF-8"),
+            ("user=%ff", "not UTF-8"),
             ("url=http://a/&x", "`x` is not one of"),
         ] {
             let error = Question::parse(query).unwrap_err();

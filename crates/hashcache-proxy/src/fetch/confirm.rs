@@ -119,7 +119,8 @@ pub(super) fn freshened(
         Storable::Whole { mut facts, .. } => {
             let before = stored.facts.lifetime;
             facts.lifetime = confirmed_lifetime(&exchange, before, facts.lifetime, options);
-            stored.facts = facts;
+            // The content is still that of the first response.
+            stored.facts = facts.received_in(stored.facts.received());
             Vary::parse(&stored.fields) == varied
         }
         Storable::Partial { .. } | Storable::No(_) => false,

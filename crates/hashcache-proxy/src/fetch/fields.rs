@@ -3,7 +3,8 @@
 
 use hashcache_http::{
     RangeSpec, Space, Target, UnixTime, Upgrading, connection_spares_storing, covers_whole,
-    ensure_date, is_multipart, parse_content_range, parse_range, strip_request, strip_response,
+    ensure_date, is_multipart, parse_content_range, parse_range, remove_broken_cache_status,
+    strip_request, strip_response,
 };
 use http::header::{
     CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, EXPECT, HOST, IF_MATCH, IF_MODIFIED_SINCE,
@@ -12,7 +13,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 
 use crate::settings::Mode;
-use crate::upstream::RequestBody;
+use crate::upstream::{RequestBody, set_target};
 use crate::worker::Worker;
 
 /// The fields of a request for upstream.
@@ -42,12 +43,12 @@ pub(crate) fn upstream_fields(
 }
 
 /// A GET of the target.
-pub(super) fn request(target: &Target, fields: HeaderMap) -> Option<Request<RequestBody>> {
+pub(super) fn request(target: &Target, fields: HeaderMap) -> Request<RequestBody> {
     let mut request = Request::new(RequestBody::empty());
     *request.method_mut() = Method::GET;
-    *request.uri_mut() = http::Uri::try_from(&*target.path_and_query).ok()?;
+    set_target(&mut request, &target.path_and_query);
     *request.headers_mut() = fields;
-    Some(request)
+    request
 }
 
 /// A client's fields without its own conditions and ranges, for a range request of the proxy.
@@ -82,6 +83,7 @@ pub(super) fn strip_for_storing(space: Space, response: &mut HeaderMap) {
     if matches!(space, Space::Mirror(_)) {
         response.remove(SET_COOKIE);
     }
+    remove_broken_cache_status(response);
     if connection_spares_storing(response) {
         let _ = strip_response(response, Upgrading::No);
     }
@@ -147,6 +149,7 @@ pub(crate) fn passed_on<B>(
         fields.remove(CONNECTION);
         let _ = strip_response(fields, granted);
     }
+    remove_broken_cache_status(fields);
     ensure_date(fields, response_time);
     response
 }

@@ -92,9 +92,11 @@ pub(super) fn judge(
         },
         &live.store,
     );
+    let received = response.version();
     let (facts, row) = match judged {
-        Storable::Whole { facts, row } => (facts, row),
+        Storable::Whole { facts, row } => (facts.received_in(received), row),
         Storable::Partial { facts, row, range } => {
+            let facts = facts.received_in(received);
             ranges.note_whole_only(&plan.place.name, WholeOnly::No, Instant::now());
             match spec.extent {
                 // The client's own range does not begin and end at page boundaries; ours does.

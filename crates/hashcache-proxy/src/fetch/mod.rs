@@ -42,7 +42,8 @@ use std::rc::Rc;
 use hashcache::Storage;
 use hashcache_http::{
     ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Scheme, UnixTime,
-    Upgrading, VariantTable, answer_range, not_modified_confirms, parse_http_date, set_validators,
+    Upgrading, VariantTable, answer_range, has_strict_condition, not_modified_confirms,
+    parse_http_date, set_validators,
 };
 use http::header::{AGE, DATE, ETAG, IF_RANGE, RANGE};
 use http::{HeaderMap, Response, StatusCode};
@@ -148,6 +149,17 @@ pub(crate) async fn fetch(
                 Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
             }
         }
+        return;
+    }
+    let is_our_condition = spec.selected.is_some() || spec.choices.is_some();
+    if status == StatusCode::PRECONDITION_FAILED
+        && is_our_condition
+        && !has_strict_condition(&spec.fields)
+    {
+        // It answers a condition that the client has not set.
+        (spec.selected, spec.choices) = (None, None);
+        drop(answered);
+        Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
         return;
     }
     if is_error(status) {
@@ -313,9 +325,7 @@ async fn ask_origin(worker: &Rc<Worker>, spec: &mut FetchSpec) -> Result<Answere
         options.link = link.offering(spec.offered()).finding(spec.named(worker));
         options.hints = spec.hints(worker);
     }
-    let Some(request) = request(&spec.target, fields) else {
-        return Err(unsendable());
-    };
+    let request = request(&spec.target, fields);
     let answered = ask(worker, &route, request, &options).await;
     spec.route = Ok(Some(route));
     answered
@@ -342,15 +352,6 @@ async fn plan(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<Route, AskFailure
     // On the heap: otherwise every transfer would keep room for it until its end.
     let queries = &worker.common.queries;
     Ok(Box::pin(queries.ask(&spec.target, &spec.fields, route)).await)
-}
-
-fn unsendable() -> AskFailure {
-    let reason = "the path cannot be forwarded";
-    let failure = Failure::Refused {
-        status: StatusCode::BAD_REQUEST,
-        reason,
-    };
-    failure.into()
 }
 
 fn hint_clock(worker: &Worker, spec: &FetchSpec, answered: &Answered, now: UnixTime) {

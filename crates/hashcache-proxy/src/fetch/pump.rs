@@ -309,7 +309,7 @@ impl Transfer {
         fields.insert(RANGE, range.ok()?);
         fields.insert(IF_RANGE, etag.clone());
         accept_stored_coding(&mut fields, stored);
-        request(&spec.target, fields)
+        Some(request(&spec.target, fields))
     }
 
     /// Counts what an attempt to resume has received without success.

@@ -204,7 +204,7 @@ fn part_request(
     fields.insert(RANGE, range.ok()?);
     fields.insert(IF_RANGE, validator);
     accept_stored_coding(&mut fields, &spec.stored.fields);
-    request(&spec.target, fields)
+    Some(request(&spec.target, fields))
 }
 
 fn judge(

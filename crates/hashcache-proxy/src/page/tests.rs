@@ -7,6 +7,7 @@ use super::*;
 fn context(reader: PageReader) -> PageContext<'static> {
     PageContext {
         name: "hashcache",
+        deployment: "hashcache-1",
         host: Some("a.test:8080"),
         request_id: RequestId(255),
         reader,

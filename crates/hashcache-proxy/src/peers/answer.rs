@@ -21,7 +21,8 @@ use std::time::Duration;
 
 use hashcache::{Cache, Hit};
 use hashcache_http::{
-    Authority, RequestFacts, Reuse, Scheme, Seconds, Space, Target, Vary, cache_key, reuse,
+    Authority, RequestFacts, Reuse, Scheme, Seconds, Space, Target, Vary, cache_key, octet_text,
+    reuse,
 };
 use hashcache_peers::icp::Answer;
 use http::header::ACCEPT_ENCODING;
@@ -64,10 +65,8 @@ impl Answerer {
         (from, url): (IpAddr, &[u8]),
         fields: Option<HeaderMap>,
     ) -> Begun<impl Future<Output = Answer> + Send + use<>> {
-        let Some(target) = std::str::from_utf8(url)
-            .ok()
-            .and_then(|url| Target::parse_url(url).ok())
-        else {
+        let url = octet_text(url);
+        let Ok(target) = Target::parse_url(&url) else {
             return Begun::Answer(Answer::Err);
         };
         match self.permitted(from, &target.authority) {

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use hashcache::Cache;
-use hashcache_http::{Scheme, Target, cache_key};
+use hashcache_http::{Scheme, Target, cache_key, octet_text};
 use hashcache_peers::htcp::auth::Ends;
 use hashcache_peers::htcp::{
     Body, Cleared, DATAGRAM_BYTES_MAX, Detail, Failure, Message, Operation, Response, Specifier,
@@ -200,8 +200,7 @@ impl Receiver {
         if !self.clears.admits(from, Instant::now()) {
             return ClearResult::Rate;
         }
-        let url = std::str::from_utf8(specifier.uri).ok();
-        let target = url.and_then(|url| Target::parse_url(url).ok());
+        let target = Target::parse_url(&octet_text(specifier.uri)).ok();
         // What https URLs are stored is not told in clear.
         let is_open =
             |target: &Target| target.scheme == Scheme::Http && self.common.mode == Mode::Forward;

@@ -82,7 +82,7 @@ pub(super) fn follow(
     if shared.stream.is_in_pages() {
         note_pages(connection, request, fields);
     }
-    add_own(connection, fields, status);
+    add_own(connection, (fields, stored.facts.received()), status);
     Some(following(response, part, shared.length))
 }
 

@@ -21,7 +21,7 @@ use hashcache_http::{
     evaluate_conditions, if_range_value, not_modified_fields, remove_content_digests,
 };
 use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_RANGE};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio::time::Instant;
 
 use super::assembly::{Assembly, BodyPart, MayAsk, Prepared, Unprepared};
@@ -51,6 +51,7 @@ pub(super) async fn answer(
         place,
         mut served,
     } = found;
+    served.received = stored.facts.received();
     let connection = transaction.connection;
     let worker = &connection.worker;
     let (request, facts) = (&transaction.request, &transaction.facts);
@@ -503,7 +504,7 @@ fn body(draft: &Draft, hit: &Hit, pages: Option<&PageTable>) -> Option<Body> {
 fn add_own(connection: &Connection, fields: &mut HeaderMap, served: Served) {
     let common = &connection.worker.common;
     fields.insert(AGE, HeaderValue::from(served.age.get()));
-    common.via.append_via(fields, Version::HTTP_11);
+    common.via.append_via(fields, served.received);
     served.status().append(&common.name, fields);
 }
 

@@ -16,7 +16,7 @@
 use std::rc::Rc;
 
 use hashcache_http::{RequestFacts, RequestTarget, Reuse, Scheme, Target, cache_key, parse_target};
-use http::{Method, StatusCode, Version};
+use http::{Method, StatusCode};
 use tokio::time::Instant;
 
 use super::HEAD_FREE;
@@ -350,7 +350,8 @@ fn write_head<'a>(
     }
     let mut number = itoa::Buffer::new();
     line(b"age", number.format(served.age.get()).as_bytes())?;
-    line(b"via", common.via.via_value(Version::HTTP_11).as_bytes())?;
+    let received = stored.facts.received();
+    line(b"via", common.via.via_value(received).as_bytes())?;
     let status = served.status().to_value(&common.name);
     line(b"cache-status", status.as_bytes())?;
     head.push_length(length).filter(fits)?;

@@ -257,7 +257,7 @@ pub(super) fn fetched(
             if follower.is_in_pages() {
                 note_pages(connection, &transaction.request, &mut head.headers);
             }
-            add_own(connection, &mut head.headers, status);
+            add_own(connection, (&mut head.headers, head.version), status);
             let answer = following(Response::from_parts(head, follower), part, length);
             Next::Answer(answer.map(|body| match part {
                 Some(_) => body,

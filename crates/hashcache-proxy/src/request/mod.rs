@@ -127,6 +127,7 @@ fn failed(
     log_entry.set_failure(failure);
     let context = PageContext {
         name: connection.worker.common.name.as_str(),
+        deployment: connection.worker.common.via.as_str(),
         host: Some(log_entry.authority()).filter(|host| !host.is_empty()),
         request_id: log_entry.id(),
         reader,
@@ -147,7 +148,7 @@ async fn serve(
         return Err(failure);
     }
     let login = LoginField::Asked(request.headers_mut().remove(PROXY_AUTHORIZATION));
-    strip(&mut request)?;
+    strip(&mut request, info)?;
     if let Some(intercepted) = &connection.intercepted {
         intercepted.note_request(&connection.worker);
         log_entry.set_authority(intercepted.host_field());

@@ -22,16 +22,20 @@ pub(super) fn passed(
     let (connection, log_entry) = (transaction.connection, &mut *transaction.log_entry);
     log_entry.set_next_hop(Some(next_hop));
     let (mut head, body) = response.into_parts();
-    add_own(connection, &mut head.headers, status);
+    add_own(connection, (&mut head.headers, head.version), status);
     let metrics = Arc::clone(&connection.worker.metrics);
     let body = Body::passed(body, log_entry.byte_count(), metrics);
     Next::Answer(Response::from_parts(head, body))
 }
 
-/// Adds Via and Cache-Status to a response from upstream.
-pub(super) fn add_own(connection: &Connection, fields: &mut HeaderMap, status: CacheStatus<'_>) {
+/// Adds Via and Cache-Status to a response from upstream that was received in this version.
+pub(super) fn add_own(
+    connection: &Connection,
+    (fields, received): (&mut HeaderMap, Version),
+    status: CacheStatus<'_>,
+) {
     let common = &connection.worker.common;
-    common.via.append_via(fields, Version::HTTP_11);
+    common.via.append_via(fields, received);
     status.append(&common.name, fields);
 }
 

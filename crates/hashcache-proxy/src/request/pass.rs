@@ -24,7 +24,7 @@ use crate::fetch::{self, AskFailure, SelectedResponse};
 use crate::link::coding::{LinkCoding, StoredHere};
 use crate::log_entry::LogEntryBuilder;
 use crate::store::{StoreLookup, look_up};
-use crate::upstream::{RequestBody, SendOptions};
+use crate::upstream::{RequestBody, SendOptions, set_target};
 
 /// Forwards a request and returns its response; nothing is stored.
 pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answer {
@@ -72,11 +72,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         None => RequestBody::empty(),
     });
     *request.method_mut() = method.clone();
-    let refused = |_| Failure::Refused {
-        status: StatusCode::BAD_REQUEST,
-        reason: "the path cannot be forwarded",
-    };
-    *request.uri_mut() = http::Uri::try_from(&*target.path_and_query).map_err(refused)?;
+    set_target(&mut request, &target.path_and_query);
     *request.headers_mut() = fields;
     // Its response is compared with the stored one, which was fetched in this way.
     let link = match &wanted {
@@ -128,7 +124,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         detail: only_server.map(|_| "other-address"),
         ..CacheStatus::of(Handling::Forwarded(forward))
     };
-    add_own(connection, &mut head.headers, status);
+    add_own(connection, (&mut head.headers, head.version), status);
     let body = Body::passed(body, log_entry.byte_count(), Arc::clone(&worker.metrics));
     Ok(Response::from_parts(head, body))
 }

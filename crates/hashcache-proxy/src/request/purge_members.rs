@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use crate::connection::Connection;
 use crate::peer::Peer;
 use crate::purge::MemberPurge;
-use crate::upstream::{AbsoluteForm, Endpoint, RequestBody, SendOptions, Wanted};
+use crate::upstream::{AbsoluteForm, Endpoint, RequestBody, SendOptions, Wanted, set_target};
 use crate::worker::Worker;
 
 /// Sends a PURGE on to the other members; what they said is in the order of their list. `named` are
@@ -80,8 +80,7 @@ async fn send(
 ) -> Result<StatusCode, String> {
     let mut request = Request::new(RequestBody::empty());
     *request.method_mut() = PURGE.parse().map_err(|_| "not a method".to_owned())?;
-    let path = http::Uri::try_from(&*target.path_and_query);
-    *request.uri_mut() = path.map_err(|error| error.to_string())?;
+    set_target(&mut request, &target.path_and_query);
     *request.headers_mut() = fields;
     let options = SendOptions {
         absolute: Some(AbsoluteForm {

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hashcache_http::{Authority, RequestTarget, Scheme, Target, TargetError, parse_target};
+use hashcache_http::{Authority, RequestTarget, Scheme, Target, TargetError, octets, parse_target};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, VARY};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use tokio::time::Instant;
@@ -100,7 +100,7 @@ fn named(
 ) -> Result<RequestTarget, Failure> {
     let (text, host) = target_and_host(request, info)?;
     let host = host.unwrap_or(NO_HOST);
-    let named = parse_target(request.method(), text, Some(host), connection.scheme);
+    let named = parse_target(request.method(), &text, Some(host), connection.scheme);
     match named {
         Ok(RequestTarget::Resource(target)) if target.scheme.needs_gateway() => {
             Err(target_failure(TargetError::Scheme))
@@ -291,9 +291,10 @@ fn encoded(
 
 /// A redirect to the same URL with https, on its usual port.
 fn redirect(target: &Target) -> Answer {
-    let url = format!("https://{}{}", target.authority.host, target.path_and_query);
+    let server = format!("https://{}", target.authority.host);
+    let url = [server.as_bytes(), &octets(&target.path_and_query)].concat();
     let mut response = own::text(StatusCode::PERMANENT_REDIRECT, Bytes::new());
-    let location = HeaderValue::try_from(url);
+    let location = HeaderValue::from_bytes(&url);
     let location = location.map_err(|_| Failure::Internal("a URL that is no field value"))?;
     response.headers_mut().insert(LOCATION, location);
     Ok(response)
@@ -303,7 +304,7 @@ fn redirect(target: &Target) -> Answer {
 fn error_page(connection: &Connection, failure: &Failure, page: &Bytes) -> Response<Body> {
     let mut response = own::text(failure.status(), page.clone());
     let fields: &mut HeaderMap = response.headers_mut();
-    let name = connection.worker.common.name.as_str();
+    let name = connection.worker.common.via.as_str();
     fields.insert(hashcache_http::PROXY_STATUS, failure.proxy_status(name));
     for (name, value) in [
         (CONTENT_TYPE, "text/html; charset=utf-8"),

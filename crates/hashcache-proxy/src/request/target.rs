@@ -11,11 +11,11 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use hashcache_http::{
-    Authority, RequestTarget, Scheme, Target, TargetError, Upgrading, asks_for_upgrade,
-    parse_target, strip_request,
+    Authority, RequestTarget, Scheme, Target, TargetError, Upgrading, asks_for_upgrade, octet_text,
+    parse_target, settle_modified_since, strip_request,
 };
 use http::header::{AUTHORIZATION, CONNECTION, HOST, MAX_FORWARDS, UPGRADE};
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{HeaderValue, Method, Request, StatusCode, Version};
 
 use super::own;
 use super::transaction::Answer;
@@ -33,6 +33,7 @@ pub(super) fn parse(
     info: &HeadInfo,
 ) -> Result<RequestTarget, Failure> {
     let (text, host) = target_and_host(request, info)?;
+    let text = &*text;
     // HTTP/1.0 clients may omit Host; the connection has named the server.
     let server = connection.plain_destination().map(Authority::from);
     let server = server.map(|server| server.display(Scheme::Http).to_string());
@@ -122,19 +123,18 @@ pub(super) fn may_use_gateway(
     Ok(())
 }
 
-/// The request target and the value of Host, if there is one.
+/// The request target as text, and the value of Host, if there is one.
 pub(super) fn target_and_host<'a>(
     request: &'a Request<ClientBody>,
     info: &'a HeadInfo,
-) -> Result<(&'a str, Option<&'a str>), Failure> {
+) -> Result<(Cow<'a, str>, Option<&'a str>), Failure> {
     let refused = |reason| Failure::Refused {
         status: StatusCode::BAD_REQUEST,
         reason,
     };
-    let text = std::str::from_utf8(&info.target).map_err(|_| refused("the target is not ASCII"))?;
     let host = request.headers().get(HOST).map(HeaderValue::to_str);
     let host = host.transpose().map_err(|_| refused("Host is not ASCII"))?;
-    Ok((text, host))
+    Ok((octet_text(&info.target), host))
 }
 
 pub(super) fn target_failure(error: TargetError) -> Failure {
@@ -169,11 +169,14 @@ pub(super) fn not_admin(connection: &Connection, authority: &Authority) -> Resul
 /// sent upstream, so they must not select a variant, a range or a condition here either. Otherwise
 /// a request with `Connection: Origin` would store a response for requests with that `Origin`,
 /// which the origin has never seen.
-pub(super) fn strip(request: &mut Request<ClientBody>) -> Result<(), Failure> {
+pub(super) fn strip(request: &mut Request<ClientBody>, info: &HeadInfo) -> Result<(), Failure> {
     let upgrading = match asks_for_upgrade(request.method(), request.headers()) {
-        true => Upgrading::Yes,
-        false => Upgrading::No,
+        // A server must ignore an Upgrade in HTTP/1.0 (RFC 9110, 7.8): the client would not
+        // understand the 101.
+        true if info.version != Version::HTTP_10 => Upgrading::Yes,
+        _ => Upgrading::No,
     };
+    settle_modified_since(request.headers_mut());
     // `wire` has already refused such a request with the same status.
     strip_request(request.headers_mut(), upgrading).map_err(|_| Failure::Refused {
         status: StatusCode::BAD_REQUEST,
@@ -190,10 +193,15 @@ pub(super) fn max_forwards(
         return None;
     }
     let value = request.headers().get(MAX_FORWARDS)?;
-    let left = value
-        .to_str()
-        .ok()
-        .and_then(|left| left.parse::<u32>().ok())?;
+    let digits = value.as_bytes();
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    // A number beyond any path that a request can take is as good as the largest one.
+    let left = digits.iter().fold(0_u64, |sum, digit| {
+        sum.saturating_mul(10)
+            .saturating_add(u64::from(digit - b'0'))
+    });
     if left == 0 {
         return Some(match *request.method() {
             Method::OPTIONS => Ok(own::options(log_entry)),

@@ -88,6 +88,8 @@ pub(super) struct Served {
     pub(super) collapsed: bool,
     /// Content fetched for it is stored.
     pub(super) stored: bool,
+    /// The version of HTTP in which it was received.
+    pub(super) received: Version,
 }
 
 impl Served {
@@ -101,6 +103,7 @@ impl Served {
             upstream_status: None,
             collapsed: false,
             stored: false,
+            received: Version::HTTP_11,
         }
     }
 

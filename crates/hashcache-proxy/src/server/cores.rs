@@ -489,6 +489,7 @@ struct ClientAddr {
 fn refusal(common: &Common, client: SocketAddr, limit: Limit) -> Vec<u8> {
     let context = PageContext {
         name: common.name.as_str(),
+        deployment: common.via.as_str(),
         host: None,
         request_id: RequestId::fresh(),
         reader: PageReader::Program,

@@ -20,6 +20,7 @@ use super::address::Purpose;
 use super::exchange::FailedExchange;
 use super::http2::{Found, Http2Conn, Refused, Sharing, StreamMemory, Wanted, content_bytes};
 use super::kept_content::{KeptContent, KeptMemory, Recall, kept_bytes};
+use super::odd_target::OddTarget;
 use super::pool::UpstreamConn;
 use super::tls::AlpnOffer;
 use super::{
@@ -66,7 +67,8 @@ impl Upstream {
         let is_peer = options.absolute.is_some() || to.purpose == Purpose::Peer;
         // Only HTTP/1.1 allows a change to another protocol.
         let may_upgrade = request.headers().contains_key(header::UPGRADE);
-        let is_http_1 = is_peer || announces == Announces::Client || may_upgrade;
+        let is_odd = OddTarget::of(request).is_some();
+        let is_http_1 = is_peer || announces == Announces::Client || may_upgrade || is_odd;
         if is_http_1 || to.scheme != Scheme::Https || self.http2_conns.is_plain(to) {
             return Way::Http1;
         }

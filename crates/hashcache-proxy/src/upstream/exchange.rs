@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use hashcache_http::{Related, strip_interim, take_frames};
 use http::header::{self, HeaderMap};
-use http::{Request, Response, StatusCode, Version};
+use http::{Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::upgrade::OnUpgrade;
@@ -27,6 +27,7 @@ use super::flood::INTERIM_MAX;
 use super::framing::{self, Framing};
 use super::http2::{self, Refused};
 use super::linked::NotSent;
+use super::odd_target::OddTarget;
 use super::permits::Permit;
 use super::pool::{RequestSender, UpstreamConn};
 use super::request_body::{BodyProgress, RequestBody};
@@ -34,6 +35,7 @@ use super::response_body::{BusyConn, ResponseBody};
 use super::{SendFailure, SendOptions, Upgrade, Upstream, UpstreamExchange, is_repeatable};
 use crate::failure::Failure;
 use crate::limits::Limits;
+use crate::wire::malformed_field;
 
 /// An exchange without a response, with the data for a retry.
 pub(super) struct FailedExchange {
@@ -72,6 +74,20 @@ impl Upstream {
         }
         let response = match &mut conn.sender {
             RequestSender::Http1(sender) => {
+                let origin = options.absolute.as_ref().map(|form| &form.origin);
+                let odd = OddTarget::of(&request).cloned();
+                let target = match odd {
+                    Some(odd) if to.scheme.needs_gateway() => {
+                        *request.uri_mut() = odd.encoded();
+                        None
+                    }
+                    Some(odd) => {
+                        *request.uri_mut() = Uri::from_static("/");
+                        Some(odd.written(origin))
+                    }
+                    None => None,
+                };
+                conn.meter.set_target(target);
                 let sending = unsent(sender.try_send_request(request));
                 let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
                 head(sending, &interim, timeout, options).await
@@ -109,6 +125,11 @@ impl Upstream {
             let is_http_2 = matches!(conn.sender, RequestSender::Http2(_));
             if is_http_2 && http2::head_bytes(&head.headers) > self.limits.head_bytes {
                 return Err(Failure::ResponseMalformed("head is too large").into());
+            }
+            if head.version == Version::HTTP_2
+                && let Some(reason) = malformed_field(&head.headers)
+            {
+                return Err(Failure::ResponseMalformed(reason).into());
             }
             let mut judged = framing::judge(&mut head, &method)?;
             if head.version == Version::HTTP_2 && judged.framing == Framing::UntilClose {

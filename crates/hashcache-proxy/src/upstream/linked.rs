@@ -24,8 +24,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hashcache::Reservation;
-use hashcache_http::{Authority, HASHCACHE_LINK};
-use http::header::{HOST, HeaderValue, PROXY_AUTHORIZATION, VIA};
+use hashcache_http::{Authority, HASHCACHE_LINK, HASHCACHE_TARGET, TARGET_EXPECTATION};
+use http::header::{EXPECT, HOST, HeaderValue, PROXY_AUTHORIZATION, VIA};
 use http::{Method, Request, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -44,6 +44,7 @@ use super::channel::{Channel, LinkTunnel};
 use super::endpoint::Endpoint;
 use super::flood::FloodGuard;
 use super::http2::{LocalTasks, strip_for_http2};
+use super::odd_target::OddTarget;
 use super::permits::Permit;
 use super::request_body::RequestBody;
 use super::{Upstream, tls};
@@ -438,6 +439,15 @@ impl LinkedStream {
         head.version = Version::HTTP_2;
         let host = head.headers.remove(HOST);
         strip_for_http2(&mut head.headers);
+        // A client's own field of this name must not choose the resource.
+        head.headers.remove(HASHCACHE_TARGET);
+        if let Some(odd) = head.extensions.get::<OddTarget>()
+            && let Ok(octets) = HeaderValue::from_bytes(odd.as_bytes())
+        {
+            head.headers.insert(HASHCACHE_TARGET, octets);
+            // A parent that does not know the field answers 417 instead of the resource at `/`.
+            head.headers.insert(EXPECT, TARGET_EXPECTATION);
+        }
         let (content, returned) = match body.is_empty() {
             true => (LinkContent::default(), None),
             false => {
@@ -461,6 +471,8 @@ impl LinkedStream {
                 Some(unsent) => {
                     let (mut head, content) = unsent.into_parts();
                     head.headers.extend(host.map(|host| (HOST, host)));
+                    head.headers.remove(HASHCACHE_TARGET);
+                    head.headers.remove(EXPECT);
                     drop(content);
                     let body = match returned {
                         None => Some(RequestBody::empty()),

@@ -5,7 +5,8 @@
 //! byte has arrived, which retries and timeouts depend on.
 //!
 //! It also limits hyper's buffers: hyper reads as much at once as it got before, and a reader that
-//! stops leaves three such reads in memory.
+//! stops leaves three such reads in memory. And it changes what hyper would not write or read: the
+//! target of a request that `http::Uri` cannot hold, and response heads (`response_head`).
 //!
 //! Invariants: the response of an origin that answers early and closes is not lost: a failed write
 //! is not reported, and the read returns the response or the error. Memory for reads is reserved in
@@ -14,11 +15,12 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::{Buf, Bytes};
 use hashcache::{Cache, Reservation};
 use hashcache_http::Scheme;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
@@ -26,6 +28,7 @@ use tokio::time::Instant;
 
 use super::channel::Channel;
 use super::flood::FloodGuard;
+use super::response_head::HeadRepair;
 use super::signals::SignalReader;
 use super::transport::Transport;
 use crate::gateway::GATEWAY_BYTES;
@@ -51,6 +54,10 @@ struct MeterState {
     heads: AtomicU64,
     /// A head is incomplete.
     in_head: AtomicBool,
+    /// Whether there is a `target`.
+    has_target: AtomicBool,
+    /// The target to write in the next request line, instead of `/`.
+    target: Mutex<Bytes>,
 }
 
 impl Meter {
@@ -64,7 +71,39 @@ impl Meter {
             extra_bytes: AtomicU64::new(0),
             heads: AtomicU64::new(0),
             in_head: AtomicBool::new(false),
+            has_target: AtomicBool::new(false),
+            target: Mutex::default(),
         }))
+    }
+
+    /// The next request, whose target hyper writes as `/`, has this target; `None`: hyper's own.
+    pub(super) fn set_target(&self, target: Option<Bytes>) {
+        self.0.has_target.store(target.is_some(), Ordering::Relaxed);
+        if let Some(target) = target {
+            *self.0.target.lock().unwrap_or_else(PoisonError::into_inner) = target;
+        }
+    }
+
+    /// The beginning of a request up to the end of its target, and the number of bytes of
+    /// `written` that it replaces; `None` if hyper's own bytes are right.
+    ///
+    /// # Errors
+    /// `written` is not the beginning of the request that was expected.
+    fn take_target(&self, written: &[u8]) -> io::Result<Option<(Bytes, usize)>> {
+        if !self.0.has_target.swap(false, Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let mut target = self.0.target.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = std::mem::take(&mut *target);
+        let method = written.iter().position(|&byte| byte == b' ');
+        let method = method.map(|end| written.split_at(end));
+        match method {
+            Some((method, rest)) if rest.starts_with(b" / HTTP/") => {
+                let line = [method, b" ", &target].concat();
+                Ok(Some((line.into(), method.len() + 2)))
+            }
+            _ => Err(io::Error::other("another request line was expected")),
+        }
     }
 
     /// Bytes received since the connection was opened.
@@ -217,6 +256,11 @@ pub(super) struct MeteredIo {
     signals: Option<SignalReader>,
     /// A write has failed; further writes are discarded.
     broken: bool,
+    /// The beginning of a request line that hyper believes to be written.
+    lead: Bytes,
+    repair: HeadRepair,
+    /// The number of the head that it repairs.
+    repaired: u64,
 }
 
 impl MeteredIo {
@@ -233,6 +277,9 @@ impl MeteredIo {
             flood: None,
             signals: None,
             broken: false,
+            lead: Bytes::new(),
+            repair: HeadRepair::default(),
+            repaired: 0,
         }
     }
 
@@ -289,6 +336,33 @@ impl MeteredIo {
                 .store(memory.extra_bytes(), Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Repairs the head that these bytes may belong to.
+    fn repair(&mut self, read: &mut [u8]) {
+        let counts = &self.meter.0;
+        if self.flood.is_some() || !counts.in_head.load(Ordering::Relaxed) {
+            return;
+        }
+        let number = counts.heads.load(Ordering::Relaxed);
+        if number != self.repaired {
+            (self.repair, self.repaired) = (HeadRepair::default(), number);
+        }
+        self.repair.repair(read);
+    }
+
+    /// Writes the beginning of a request line that hyper believes to be written. Ready when it may
+    /// write more.
+    fn poll_lead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.lead.is_empty() && !self.broken {
+            let written = Pin::new(&mut self.stream).poll_write(cx, &self.lead);
+            let length = self.lead.len();
+            match self.sent(std::task::ready!(written), length)? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.lead.advance(written),
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// A connection that fills its reads gets larger ones, which need fewer calls for the same
@@ -351,6 +425,7 @@ impl AsyncRead for MeteredIo {
         // Unlike a buffer that is cut to this room, `Take` does not fill it with zeros first.
         let mut stream = (&mut self.stream).take(room);
         std::task::ready!(Pin::new(&mut stream).poll_read(cx, buffer))?;
+        self.repair(&mut buffer.filled_mut()[before..]);
         let read = &buffer.filled()[before..];
         if let Err(error) = self.judge(read) {
             buffer.set_filled(before);
@@ -369,6 +444,11 @@ impl AsyncWrite for MeteredIo {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        std::task::ready!(self.poll_lead(cx))?;
+        if let Some((lead, length)) = self.meter.take_target(bytes)? {
+            self.lead = lead;
+            return Poll::Ready(Ok(length));
+        }
         if self.broken {
             return Poll::Ready(Ok(bytes.len()));
         }
@@ -382,6 +462,12 @@ impl AsyncWrite for MeteredIo {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        std::task::ready!(self.poll_lead(cx))?;
+        let first = parts.iter().find(|part| !part.is_empty());
+        if let Some((lead, length)) = self.meter.take_target(first.map_or(&[], |part| part))? {
+            self.lead = lead;
+            return Poll::Ready(Ok(length));
+        }
         let length = parts.iter().map(|part| part.len()).sum();
         if self.broken {
             return Poll::Ready(Ok(length));
@@ -396,6 +482,7 @@ impl AsyncWrite for MeteredIo {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        std::task::ready!(self.poll_lead(cx))?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 

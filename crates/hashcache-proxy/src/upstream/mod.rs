@@ -33,6 +33,7 @@ mod kept_content;
 pub(crate) mod linked;
 mod meter;
 pub(crate) mod nat64;
+pub(crate) mod odd_target;
 pub(crate) mod own_domain;
 pub(crate) mod permits;
 mod pool;
@@ -40,6 +41,7 @@ pub(crate) mod prefix;
 mod proxied;
 pub(crate) mod request_body;
 pub(crate) mod response_body;
+mod response_head;
 mod signals;
 pub(crate) mod tls;
 mod transport;
@@ -74,6 +76,7 @@ use self::exchange::FailedExchange;
 use self::http2::Http2Conns;
 use self::interfaces::OwnAddresses;
 use self::meter::{MeteredIo, ReadMemory};
+use self::odd_target::OddTarget;
 use self::permits::{Permit, Permits};
 use self::pool::{Pool, UpstreamConn};
 use self::tls::{AlpnOffer, Trust};
@@ -92,6 +95,7 @@ use crate::wire::TLS_BYTES;
 
 pub(crate) use self::address::Destinations;
 pub(crate) use self::endpoint::Endpoint;
+pub(crate) use self::odd_target::set_target;
 pub(crate) use self::permits::UpstreamFigures;
 pub(crate) use self::request_body::RequestBody;
 pub(crate) use self::response_body::ResponseBody;
@@ -311,6 +315,8 @@ impl Upstream {
         http.title_case_headers(true)
             .allow_obsolete_multiline_headers_in_responses(true)
             .allow_spaces_after_header_name_in_responses(true)
+            // Framing must not depend on a line that is dropped; see `response_head`.
+            .ignore_invalid_headers_in_responses(true)
             .max_headers(limits.head_fields)
             .max_header_size(limits.head_bytes)
             // Reads grow up to this if content arrives fast and memory is not short; see `meter`.
@@ -850,6 +856,9 @@ pub(crate) fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
     *copy.uri_mut() = request.uri().clone();
     *copy.headers_mut() = request.headers().clone();
     *copy.version_mut() = request.version();
+    if let Some(odd) = OddTarget::of(request) {
+        copy.extensions_mut().insert(odd.clone());
+    }
     copy
 }
 

@@ -26,6 +26,7 @@ use super::request_body::BodyProgress;
 use super::unframe::Unframing;
 use crate::failure::Failure;
 use crate::link::usage::LinkUsage;
+use crate::wire::malformed_field;
 
 /// The content of a response.
 #[derive(Debug)]
@@ -249,6 +250,10 @@ impl ResponseBody {
                     busy.conn.note_content(data.len());
                 }
                 if let Some(trailers) = frame.trailers_mut() {
+                    let is_http_1 = this.busy.as_ref().is_some_and(|busy| busy.conn.is_http_1());
+                    if !is_http_1 && let Some(reason) = malformed_field(trailers) {
+                        return this.fail(Failure::ResponseMalformed(reason));
+                    }
                     filter_trailers(trailers);
                 }
                 if this.incoming.is_end_stream() {

@@ -470,7 +470,13 @@ async fn ambiguous_and_malformed_heads_are_refused() {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, identity\r\n\r\nok",
             "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\x01\r\n\r\nok",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer\x7f-Encoding: chunked\r\nContent-Length: 2\r\n\r\nok",
+            "HTTP/1.1 200 OK\r\n Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\nok",
+            "HTTP/1.1 200 OK\r\nX: a\rb\r\n\r\n",
+            "HTTP/1.10 200 OK\r\n\r\n",
             "HTTP/1.1 200 OK\r\nX: a\0b\r\n\r\n",
             "HTTP/1.1 20 OK\r\n\r\n",
             "HTTP/2.0 200 OK\r\n\r\n",
@@ -536,6 +542,100 @@ async fn folded_fields_and_spaces_before_the_colon_are_repaired() {
         let exchange = send(&upstream(), &origin, "/").await.unwrap();
         assert_eq!(exchange.response.headers()["x"], "a b");
         assert_eq!(exchange.response.headers()["y"], "c");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_with_one_meaning_is_taken_whatever_else_is_in_it() {
+    locally(async {
+        for (text, reason) in [
+            (
+                "HTTP/1.9 200 OK\r\nX: a\x7fb\r\nContent-Length: 2\r\n\r\nok",
+                None,
+            ),
+            (
+                "HTTP/1.1 200 \x01\x7f\0\r\nX: a\x02b\r\nContent-Length: 2\r\n\r\nok",
+                Some("   "),
+            ),
+            (
+                "HTTP/1.1 200 \u{e4}\r\nX: a b\r\nContent-Length: 2\r\n\r\nok",
+                Some(""),
+            ),
+            (
+                "HTTP/1.1 200\r\nno colon\r\n: y\r\nX: a\x1bb\r\nA B: c\r\n\
+              Content-Length: 2\r\n\r\nok",
+                Some(""),
+            ),
+            (
+                "HTTP/1.1 103 \x01\r\nX: \x7f\r\n\r\nHTTP/1.2 200 OK\r\nX: a\x01b\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+                None,
+            ),
+        ] {
+            let origin = Origin::start(&[&[Get, Send(text), Hang]]).await;
+            let mut exchange = send(&upstream(), &origin, "/").await.unwrap();
+            let response = &mut exchange.response;
+            assert_eq!(response.headers()["x"], "a b", "{text:?}");
+            assert_eq!(response.version(), Version::HTTP_11, "{text:?}");
+            let told = response.extensions().get::<hyper::ext::ReasonPhrase>();
+            let told = told.map(|reason| reason.as_bytes());
+            assert_eq!(told, reason.map(str::as_bytes), "{text:?}");
+            let body = content(response.body_mut()).await;
+            assert_eq!(body, ("ok".into(), None), "{text:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn content_is_not_taken_for_a_head() {
+    locally(async {
+        let text = "HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\nHTTP/1.9 200 \x01\r\n\x7f\0\x02";
+        let origin = Origin::start(&[&[Get, Send(text), Get, Send(text), Hang]]).await;
+        let upstream = upstream();
+        for reused in [false, true] {
+            let (body, was_reused) = fetched(&upstream, &origin, "/").await;
+            assert_eq!(
+                (&*body, was_reused),
+                ("HTTP/1.9 200 \x01\r\n\x7f\0\x02", reused)
+            );
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_no_uri_can_hold_is_written_as_it_is_and_once() {
+    locally(async {
+        let origin = Origin::start(&[&[Get, OK, Get, OK, Get, OK, Hang]]).await;
+        let upstream = upstream();
+        for (target, reused) in [
+            (&b"/<\xe4>?\"q\""[..], false),
+            (b"/plain", true),
+            (b"/`", true),
+        ] {
+            let mut request = get("/");
+            set_target(&mut request, &hashcache_http::octet_text(target));
+            let sent = upstream
+                .send(&origin.to, request, SendOptions::default())
+                .await;
+            let mut exchange = sent.unwrap();
+            assert_eq!(exchange.reused, reused);
+            content(exchange.response.body_mut()).await;
+        }
+        let heard = origin.heard(0);
+        let lines: Vec<_> = heard
+            .lines()
+            .filter(|line| line.contains(" HTTP/"))
+            .collect();
+        let expected = [
+            "GET /<\u{e4}>?\"q\" HTTP/1.1",
+            "GET /plain HTTP/1.1",
+            "GET /` HTTP/1.1",
+        ];
+        assert_eq!(lines, expected);
+        assert_eq!(heard.matches("Host: a.test").count(), 3, "{heard}");
     })
     .await;
 }

@@ -43,7 +43,8 @@ pub(crate) enum RequestHead {
 /// Properties of a request that hyper's `Request` does not have, or not in the client's own bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadInfo {
-    /// The request target as the client sent it, UTF-8; the `Request` has `/` instead.
+    /// The request target as the client sent it, any bytes but blanks and controls; the `Request`
+    /// has `/` instead.
     pub(crate) target: Bytes,
     /// Its form.
     pub(crate) form: RequestForm,
@@ -82,6 +83,8 @@ pub(crate) struct Cell {
     exchange: cell::Cell<ExchangeState>,
     asked: cell::Cell<RequestTraits>,
     interim: cell::RefCell<BytesMut>,
+    /// Sends an interim response on the stream; only in HTTP/2.
+    interim_sender: cell::RefCell<Option<InterimSender>>,
     tunnel: cell::RefCell<Option<oneshot::Sender<Upgraded>>>,
     on_sent: cell::RefCell<Option<OnSent>>,
     body_failure: cell::RefCell<Option<Failure>>,
@@ -92,11 +95,16 @@ pub(crate) struct Cell {
     allowance: Option<Allowance>,
     /// Set while the head of a request is incomplete.
     unfinished: cell::RefCell<Option<UnfinishedHead>>,
+    /// Trailers of the response, as lines, until its last chunk is written.
+    trailers: cell::RefCell<Vec<u8>>,
     /// Memory for data that waits to be sent.
     sending: cell::RefCell<Option<ShareReservation>>,
     /// Flags and deadlines from `stream` to `serve`, and the other way round.
     pub(super) signals: CellSignals,
 }
+
+/// Sends an interim response; false if it cannot.
+pub(super) type InterimSender = Box<dyn Fn(StatusCode, &HeaderMap) -> bool>;
 
 /// Called at the end of an exchange.
 pub(crate) type OnSent = Box<dyn FnOnce(ExchangeEnd)>;
@@ -125,10 +133,12 @@ pub(super) struct RequestTraits {
     pub(super) http_10: bool,
     pub(super) head_only: bool,
     pub(super) connect: bool,
-    /// HTTP/2: hyper cannot send 1xx there.
+    /// HTTP/2: 1xx are frames of a stream there.
     pub(super) http_2: bool,
     /// The response must be the last one: the request was refused.
     pub(super) last: bool,
+    /// HTTP/1.1: the client reads trailers. In HTTP/2 every client does.
+    pub(super) takes_trailers: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -142,6 +152,8 @@ struct Traffic {
 pub(super) struct CellSignals {
     /// The connection must end with a RST.
     pub(super) aborted: cell::Cell<bool>,
+    /// The content of the response has ended, and trailers follow its last chunk.
+    pub(super) trailers: cell::Cell<bool>,
     /// The response in progress ends with the connection.
     pub(super) close_delimited: cell::Cell<bool>,
     /// The service switched protocols.
@@ -191,6 +203,8 @@ pub(super) enum WaitFor {
     Head,
     /// More of a body.
     Body,
+    /// Nothing: the client has closed its side, and may have left.
+    Response,
 }
 
 /// Methods for the service.
@@ -275,16 +289,22 @@ impl Cell {
     }
 
     /// Sends a 1xx before the response to the current request. Returns whether it will be sent: not
-    /// to HTTP/1.0 and HTTP/2 clients, not after the response has begun, and not while the client
+    /// to HTTP/1.0 clients, not after the response has begun, and not while the client
     /// does not take earlier ones. 100 is never sent from here: hyper sends it when the request's
     /// body is first polled, and would send it again. 101 is a final response, not an interim one.
     pub(crate) fn send_interim(&self, status: StatusCode, fields: &HeaderMap) -> bool {
+        if self.asked.get().http_2 {
+            let is_other = matches!(
+                status,
+                StatusCode::CONTINUE | StatusCode::SWITCHING_PROTOCOLS
+            );
+            return status.is_informational() && !is_other && self.send_on_stream(status, fields);
+        }
         let mut interim = self.interim.borrow_mut();
         let in_time =
             self.exchange.get() == ExchangeState::Asked && !self.signals.write_partial.get();
         if !in_time
             || self.asked.get().http_10
-            || self.asked.get().http_2
             || !status.is_informational()
             || matches!(
                 status,
@@ -302,6 +322,25 @@ impl Cell {
         drop(interim);
         self.wake();
         true
+    }
+
+    /// Sends a 100 on a stream of HTTP/2, whose content the service wants.
+    pub(super) fn send_continue(&self) {
+        self.send_on_stream(StatusCode::CONTINUE, &HeaderMap::new());
+    }
+
+    fn send_on_stream(&self, status: StatusCode, fields: &HeaderMap) -> bool {
+        let is_asked = self.exchange.get() == ExchangeState::Asked;
+        let sender = self.interim_sender.borrow();
+        is_asked && sender.as_ref().is_some_and(|send| send(status, fields))
+    }
+
+    pub(super) fn set_interim_sender(&self, sender: InterimSender) {
+        *self.interim_sender.borrow_mut() = Some(sender);
+    }
+
+    pub(super) fn clear_interim_sender(&self) {
+        *self.interim_sender.borrow_mut() = None;
     }
 
     /// Ends the connection with a RST: for a failed response that ends with the connection. A body
@@ -382,6 +421,7 @@ impl Cell {
         *self.head.borrow_mut() = Some(head);
         *self.body_failure.borrow_mut() = None;
         self.asked.set(asked);
+        self.signals.trailers.set(false);
         self.exchange.set(ExchangeState::Asked);
         *self.unfinished.borrow_mut() = None;
         self.signals.has_begun.set(true);
@@ -407,6 +447,20 @@ impl Cell {
     pub(super) fn answer(&self) -> RequestTraits {
         self.exchange.set(ExchangeState::Answering);
         self.asked.get()
+    }
+
+    /// The content of a response in HTTP/1.1 has ended with these trailers.
+    pub(super) fn set_trailers(&self, fields: &HeaderMap) {
+        let mut lines = BytesMut::new();
+        push_fields(&mut lines, fields);
+        *self.trailers.borrow_mut() = lines.into();
+        self.signals.trailers.set(true);
+    }
+
+    /// The trailers as lines, once.
+    pub(super) fn take_trailers(&self) -> Vec<u8> {
+        self.signals.trailers.set(false);
+        self.trailers.take()
     }
 
     /// Whether the response must be the last on this connection.
@@ -539,6 +593,12 @@ fn write_interim(out: &mut BytesMut, status: StatusCode, fields: &HeaderMap) {
     out.extend_from_slice(b" ");
     out.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
     out.extend_from_slice(b"\r\n");
+    push_fields(out, fields);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends fields as lines.
+fn push_fields(out: &mut BytesMut, fields: &HeaderMap) {
     for (name, value) in fields {
         let start = out.len();
         out.extend_from_slice(name.as_str().as_bytes());
@@ -547,7 +607,6 @@ fn write_interim(out: &mut BytesMut, status: StatusCode, fields: &HeaderMap) {
         out.extend_from_slice(value.as_bytes());
         out.extend_from_slice(b"\r\n");
     }
-    out.extend_from_slice(b"\r\n");
 }
 
 /// Appends a field name as hyper writes it.

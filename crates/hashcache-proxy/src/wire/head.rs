@@ -5,8 +5,9 @@
 //!
 //! Invariant: every head that [`check`] accepts is accepted by hyper and by every careful
 //! recipient, with the same fields and the same end of body. It is stricter than RFC 9112 where
-//! that allows leniency (bare LF, line folding, repeated Content-Length): each such leniency is one
-//! half of a smuggling attack.
+//! that allows leniency (bare LF, line folding): each such leniency is one half of a smuggling
+//! attack. A repetition that says the same again has one meaning, so it is accepted; but it is
+//! never passed on ([`single`]), because the next recipient may compare less carefully.
 //! Cost: two passes, mostly sixteen bytes at a time; no allocation.
 
 use std::net::Ipv6Addr;
@@ -61,7 +62,7 @@ pub(super) struct Scan {
     at: usize,
     /// Start of the current line.
     line: usize,
-    /// Start of the head: 2 after a leading empty line.
+    /// Start of the head, behind leading empty lines.
     start: usize,
 }
 
@@ -69,7 +70,7 @@ pub(super) struct Scan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Scanned {
     Partial,
-    /// The head, without a leading empty line and with the final one.
+    /// The head, without leading empty lines and with the final one.
     Complete(Range<usize>),
     Refused(Refusal),
 }
@@ -81,7 +82,7 @@ impl Scan {
             let here = self.at + found;
             // First of all, or the result would depend on how the head was cut into pieces.
             if here + 1 - self.start > limits.bytes {
-                return Scanned::Refused(HEAD_TOO_LARGE);
+                return Scanned::Refused(self.too_large());
             }
             match (input[here], input.get(here + 1)) {
                 (b'\r', None) => {
@@ -90,18 +91,18 @@ impl Scan {
                 }
                 (b'\r', Some(b'\n')) => {
                     let empty = here == self.line;
+                    if here + 2 - self.start > limits.bytes {
+                        return Scanned::Refused(self.too_large());
+                    }
                     self.at = here + 2;
                     self.line = here + 2;
-                    if self.at - self.start > limits.bytes {
-                        return Scanned::Refused(HEAD_TOO_LARGE);
-                    }
                     if empty && here != self.start {
                         return Scanned::Complete(self.start..self.at);
                     }
                     if empty {
-                        // RFC 9112, 2.2: one empty line before a request is a bug of old clients
-                        // and is ignored. More of them could keep us busy.
-                        if self.start > 0 {
+                        // RFC 9112, 2.2: empty lines before a request are a bug of old clients and
+                        // mean nothing. An endless row of them could keep us busy.
+                        if self.start >= EMPTY_LINES_MAX * 2 {
                             return Scanned::Refused(malformed("empty lines before the request"));
                         }
                         self.start = self.at;
@@ -118,9 +119,18 @@ impl Scan {
 
     fn partial(&self, input: &[u8], limits: &HeadLimits) -> Scanned {
         if input.len() - self.start > limits.bytes {
-            Scanned::Refused(HEAD_TOO_LARGE)
+            Scanned::Refused(self.too_large())
         } else {
             Scanned::Partial
+        }
+    }
+
+    /// The refusal of a head that does not end within the limit. Without an end of the first line
+    /// it is the target that is too long: the method has few bytes in every honest request.
+    fn too_large(&self) -> Refusal {
+        match self.line == self.start {
+            true => TARGET_TOO_LONG,
+            false => HEAD_TOO_LARGE,
         }
     }
 }
@@ -134,6 +144,10 @@ pub(super) struct CheckedHead {
     pub(super) version: Version,
     pub(super) content: ContentFraming,
     pub(super) fields: usize,
+    /// Some field line repeats another one, or says nothing: [`single`] takes it out.
+    pub(super) has_repetitions: bool,
+    /// The client reads trailers (`TE: trailers`, RFC 9110, 10.1.4).
+    pub(super) takes_trailers: bool,
 }
 
 /// Parses a complete head, from its request line to its empty line.
@@ -154,9 +168,7 @@ pub(super) fn check(head: &[u8], limits: &HeadLimits) -> Result<CheckedHead, Ref
         rest = fields.take_line(rest)?;
     }
     let content = fields.content(version, form)?;
-    if version == Version::HTTP_11 && fields.hosts == 0 {
-        return Err(malformed("request has no Host field"));
-    }
+    fields.check_host(version, form)?;
     Ok(CheckedHead {
         method,
         target,
@@ -164,7 +176,45 @@ pub(super) fn check(head: &[u8], limits: &HeadLimits) -> Result<CheckedHead, Ref
         version,
         content,
         fields: fields.count,
+        has_repetitions: fields.has_repetitions(form),
+        takes_trailers: fields.takes_trailers && version == Version::HTTP_11,
     })
+}
+
+/// The field lines of an accepted head with its empty line, without those that [`CheckedHead`]
+/// calls repetitions: one Host, and one Content-Length with one number. A CONNECT keeps no length,
+/// because it has no content; an empty Host names nothing and goes too.
+pub(super) fn single(lines: &[u8], form: RequestForm, content: ContentFraming) -> Vec<u8> {
+    let mut out = Vec::with_capacity(lines.len());
+    let (mut hosts, mut lengths) = (0, 0);
+    let mut rest = lines;
+    while let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
+        let line;
+        (line, rest) = rest.split_at(end + 2);
+        let colon = line.iter().position(|&byte| byte == b':').unwrap_or(0);
+        let name = &line[..colon];
+        if name.eq_ignore_ascii_case(b"host") {
+            hosts += 1;
+            let is_empty = trim(&line[colon + 1..end]).is_empty();
+            if hosts > 1 || is_empty {
+                continue;
+            }
+        } else if name.eq_ignore_ascii_case(b"content-length") {
+            lengths += 1;
+            if let ContentFraming::Length(length) = content
+                && lengths == 1
+                && form != RequestForm::Authority
+            {
+                out.extend_from_slice(name);
+                out.extend_from_slice(b": ");
+                out.extend_from_slice(length.to_string().as_bytes());
+                out.extend_from_slice(b"\r\n");
+            }
+            continue;
+        }
+        out.extend_from_slice(line);
+    }
+    out
 }
 
 /// Splits `method SP target SP version`, one space each.
@@ -186,14 +236,13 @@ fn request_line(
         return Err(malformed("no request target"));
     }
     if length > limits.target {
-        return Err(refuse(
-            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            "request target too long",
-        ));
+        return Err(TARGET_TOO_LONG);
     }
     let version = match &rest[length..] {
         b" HTTP/1.1" => Version::HTTP_11,
         b" HTTP/1.0" => Version::HTTP_10,
+        // A later minor version is read as the latest known one (RFC 9110, 2.5); hyper gets that.
+        [b' ', b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => Version::HTTP_11,
         [b' ', b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
         {
@@ -211,11 +260,6 @@ fn request_line(
 fn form(method: &[u8], target: &[u8]) -> Result<RequestForm, Refusal> {
     if target.contains(&b'#') {
         return Err(malformed("fragment in the request target"));
-    }
-    // No URL with bytes beyond ASCII is well-formed. UTF-8 is common enough to be forwarded
-    // unchanged; other bytes cannot even be shown in a log.
-    if std::str::from_utf8(target).is_err() {
-        return Err(malformed("request target is not UTF-8"));
     }
     if method == b"CONNECT" {
         return if is_authority(target, Port::Required) {
@@ -261,11 +305,18 @@ fn absolute(target: &[u8]) -> Result<RequestForm, Refusal> {
 
 /// The framing that the fields declare, collected line by line.
 #[derive(Default)]
-struct FieldSummary {
+struct FieldSummary<'a> {
     count: usize,
     hosts: usize,
+    /// The value of Host; empty if there is none.
+    host: &'a [u8],
+    /// Numbers in Content-Length, over all its lines.
+    lengths: usize,
+    /// The number as it is written: two spellings of a number are not one.
+    digits: &'a [u8],
     length: Option<u64>,
     coding: TransferCoding,
+    takes_trailers: bool,
 }
 
 /// The transfer codings of all lines so far.
@@ -278,9 +329,9 @@ enum TransferCoding {
     Unknown,
 }
 
-impl FieldSummary {
+impl<'a> FieldSummary<'a> {
     /// Parses one line and returns the rest.
-    fn take_line<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], Refusal> {
+    fn take_line(&mut self, rest: &'a [u8]) -> Result<&'a [u8], Refusal> {
         let name = rest
             .iter()
             .position(|&byte| !is_token(byte))
@@ -306,9 +357,14 @@ impl FieldSummary {
         Ok(value.get(end + 2..).unwrap_or_default())
     }
 
-    fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
+    fn note(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), Refusal> {
         // The length alone excludes nearly all other names.
         match name.len() {
+            2 if name.eq_ignore_ascii_case(b"te") => {
+                let mut members = value.split(|&byte| byte == b',').map(trim);
+                self.takes_trailers |= members.any(|it| it.eq_ignore_ascii_case(b"trailers"));
+                Ok(())
+            }
             4 if name.eq_ignore_ascii_case(b"host") => self.host(value),
             6 if name.eq_ignore_ascii_case(b"expect") => {
                 if value.eq_ignore_ascii_case(b"100-continue") {
@@ -327,33 +383,69 @@ impl FieldSummary {
         }
     }
 
-    fn host(&mut self, value: &[u8]) -> Result<(), Refusal> {
+    /// A second Host that differs only in case names the same host; any other is a second meaning
+    /// (RFC 9112, 3.2).
+    fn host(&mut self, value: &'a [u8]) -> Result<(), Refusal> {
         self.hosts += 1;
-        if self.hosts > 1 {
+        if self.hosts > 1 && !self.host.eq_ignore_ascii_case(value) {
             return Err(malformed("more than one Host"));
         }
-        if !is_authority(value, Port::Optional) {
+        // RFC 9112, 3.2: empty if the target has no authority. Whether it may be is known later.
+        if !value.is_empty() && !is_authority(value, Port::Optional) {
             return Err(malformed("Host is no authority"));
         }
+        self.host = value;
         Ok(())
     }
 
-    /// `1*DIGIT`, once. RFC 9110, 8.6 lets a recipient merge equal repetitions, but a recipient in
-    /// front of us may have used another one.
-    fn content_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
-        if self.length.is_some() {
-            return Err(malformed("more than one Content-Length"));
+    /// `1*DIGIT`, or a list of the same digits again and again over any number of lines (RFC 9110,
+    /// 8.6). Every recipient before us that takes such a request at all has found this number.
+    fn content_length(&mut self, value: &'a [u8]) -> Result<(), Refusal> {
+        for digits in value.split(|&byte| byte == b',').map(trim) {
+            if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+                return Err(malformed("Content-Length is not a number"));
+            }
+            if self.lengths > 0 && digits != self.digits {
+                return Err(malformed("more than one Content-Length"));
+            }
+            self.lengths += 1;
+            self.digits = digits;
         }
-        if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
-            return Err(malformed("Content-Length is not a number"));
-        }
-        let length = value.iter().try_fold(0_u64, |sum, digit| {
+        let length = self.digits.iter().try_fold(0_u64, |sum, digit| {
             sum.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
         });
         // hyper uses the highest values for its own purposes.
         let length = length.filter(|&length| length < 1 << 63);
         self.length = Some(length.ok_or(malformed("Content-Length too large"))?);
         Ok(())
+    }
+
+    /// Whether Host is what the version and the form of the target want.
+    fn check_host(&self, version: Version, form: RequestForm) -> Result<(), Refusal> {
+        match form {
+            // The target of CONNECT names the server, and programs of all ages send no Host, an
+            // empty one, or one without the port. Nothing reads it.
+            RequestForm::Authority => Ok(()),
+            RequestForm::Absolute | RequestForm::Origin | RequestForm::Asterisk
+                if self.hosts == 0 && version == Version::HTTP_11 =>
+            {
+                Err(malformed("request has no Host field"))
+            }
+            // The target has an authority, which replaces any Host (RFC 9112, 3.2.2).
+            RequestForm::Absolute => Ok(()),
+            RequestForm::Origin | RequestForm::Asterisk
+                if self.hosts > 0 && self.host.is_empty() =>
+            {
+                Err(malformed("Host is empty"))
+            }
+            RequestForm::Origin | RequestForm::Asterisk => Ok(()),
+        }
+    }
+
+    /// Whether a line is to be taken out before the head is passed on.
+    fn has_repetitions(&self, form: RequestForm) -> bool {
+        let lengths_max = usize::from(form != RequestForm::Authority);
+        self.hosts > 1 || self.lengths > lengths_max || (self.hosts > 0 && self.host.is_empty())
     }
 
     fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Refusal> {
@@ -401,10 +493,14 @@ impl FieldSummary {
             (TransferCoding::None, Some(length)) => ContentFraming::Length(length),
             (TransferCoding::None, None) => ContentFraming::None,
         };
-        if form == RequestForm::Authority && content != ContentFraming::None {
-            return Err(malformed("CONNECT with content"));
+        match (form, content) {
+            // Every program that uses WinINet sends it. It says that nothing follows the head.
+            (RequestForm::Authority, ContentFraming::Length(0)) => Ok(ContentFraming::None),
+            (RequestForm::Authority, ContentFraming::Length(_) | ContentFraming::Chunked) => {
+                Err(malformed("CONNECT with content"))
+            }
+            _ => Ok(content),
         }
-        Ok(content)
     }
 }
 
@@ -494,6 +590,12 @@ pub(super) const fn refuse(status: StatusCode, reason: &'static str) -> Refusal 
 const fn malformed(reason: &'static str) -> Refusal {
     refuse(StatusCode::BAD_REQUEST, reason)
 }
+
+/// Empty lines that are ignored before a request.
+const EMPTY_LINES_MAX: usize = 4;
+
+pub(super) const TARGET_TOO_LONG: Refusal =
+    refuse(StatusCode::URI_TOO_LONG, "request target too long");
 
 const HEAD_TOO_LARGE: Refusal = refuse(
     StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,

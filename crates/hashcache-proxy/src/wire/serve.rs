@@ -181,15 +181,17 @@ fn begin<B: Body + Unpin>(mut response: Response<B>, cell: &Rc<Cell>) -> Respons
     }
     let bodiless =
         asked.head_only || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    let close_delimited = asked.http_10
-        && !bodiless
+    let is_unbounded = !bodiless
         && !response.headers().contains_key(CONTENT_LENGTH)
         && response.body().size_hint().exact().is_none();
+    let close_delimited = asked.http_10 && is_unbounded;
     cell.signals.close_delimited.set(close_delimited);
     response.map(|body| TrackedBody {
         body,
         cell: cell.clone(),
         close_delimited,
+        // hyper will use chunks.
+        passes_trailers: is_unbounded && asked.takes_trailers,
         complete: false,
     })
 }
@@ -199,6 +201,7 @@ struct TrackedBody<B: Body + Unpin> {
     body: B,
     cell: Rc<Cell>,
     close_delimited: bool,
+    passes_trailers: bool,
     complete: bool,
 }
 
@@ -211,13 +214,27 @@ impl<B: Body + Unpin> Body for TrackedBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.get_mut();
+        if this.complete {
+            return Poll::Ready(None);
+        }
         let frame = Pin::new(&mut this.body).poll_frame(cx);
+        // hyper writes only trailers that Trailer announces, which an origin need not do, and which
+        // HTTP/2 has no use for.
+        if let Poll::Ready(Some(Ok(frame))) = &frame
+            && let Some(trailers) = frame.trailers_ref()
+        {
+            if this.passes_trailers && !trailers.is_empty() {
+                this.cell.set_trailers(trailers);
+            }
+            this.complete = true;
+            return Poll::Ready(None);
+        }
         this.complete |= matches!(frame, Poll::Ready(None));
         frame
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.complete || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -319,6 +336,7 @@ impl<Stop: Future> Driver<'_, Stop> {
                 _ if signals.aborted.get() => Some(Ending::Aborted),
                 (_, Some(PassedDeadline::Read(WaitFor::Request))) => Some(Ending::Idle),
                 (_, Some(PassedDeadline::Read(WaitFor::Head))) => Some(Ending::SlowHead),
+                (_, Some(PassedDeadline::Read(WaitFor::Response))) => Some(Ending::Broken),
                 (Poll::Ready(true), _) if signals.tunnel.get() => Some(Ending::Upgraded),
                 (Poll::Ready(true), _) => Some(Ending::Closed),
                 (Poll::Ready(false), _) => Some(Ending::Broken),

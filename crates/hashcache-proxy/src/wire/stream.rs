@@ -16,13 +16,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
+use hashcache_http::plain_text;
 use http::{StatusCode, Version};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::cell::{Cell, HeadInfo, NoMemory, RequestHead, RequestTraits, Upgraded, Wait, WaitFor};
-use super::head::{CheckedHead, ContentFraming, HeadLimits, Refusal, RequestForm, refuse};
+use super::head::{CheckedHead, ContentFraming, HeadLimits, Refusal, RequestForm, refuse, single};
 use super::inbound::{HeadStep, Inbound};
 use super::memory_hit::{self, MemoryHits, PlainRequest, RequestFields, ResponseHead, Sending};
 use super::socket::Socket;
@@ -49,6 +50,8 @@ pub(super) struct ClientStream {
     starved: bool,
     /// A head that did not fit into hyper's buffer.
     given: BytesMut,
+    /// The last bytes that hyper has written, while trailers are to follow the last chunk.
+    ending: BytesMut,
     /// The time at which the first byte of the current head was read.
     received: Option<Instant>,
     /// The number of fields for which hyper was built.
@@ -86,6 +89,7 @@ impl ClientStream {
             head_memory: None,
             starved: false,
             given: BytesMut::new(),
+            ending: BytesMut::new(),
             received: None,
             width: NARROW,
             eof: false,
@@ -166,8 +170,9 @@ impl ClientStream {
             && &head[checked.method.clone()] == b"GET"
             && !self.cell.signals.stopping.get();
         let lines = head.get(checked.target.end + VERSION_BYTES..);
-        let target = std::str::from_utf8(&head[checked.target.clone()]);
-        let (true, Some(lines), Ok(target)) = (is_plain, lines, target) else {
+        // Targets in other bytes than UTF-8 are rare, and take the usual way.
+        let target = plain_text(&head[checked.target.clone()]);
+        let (true, Some(lines), Some(target)) = (is_plain, lines, target) else {
             return false;
         };
         let request = PlainRequest {
@@ -346,10 +351,22 @@ impl ClientStream {
             connect: checked.form == RequestForm::Authority,
             http_2: false,
             last: false,
+            takes_trailers: checked.takes_trailers,
         };
         self.cell.ask(RequestHead::Accepted(info), asked);
         self.note_body();
-        self.put(&[method, b" /", &head[checked.target.end..]], out);
+        let lines = &head[checked.target.end + VERSION_BYTES..];
+        let version: &[u8] = match checked.version {
+            Version::HTTP_10 => b" HTTP/1.0\r\n",
+            _ => b" HTTP/1.1\r\n",
+        };
+        match checked.has_repetitions {
+            false => self.put(&[method, b" /", version, lines], out),
+            true => {
+                let lines = single(lines, checked.form, checked.content);
+                self.put(&[method, b" /", version, &lines], out);
+            }
+        }
     }
 
     /// Calls the service for a head that hyper never sees, when it is its turn; then stops reading.
@@ -357,7 +374,8 @@ impl ClientStream {
         // The method and the version decide how the page may be sent, so they are taken from the
         // request as far as it can be parsed: hyper must not send content after HEAD, nor HTTP/1.1
         // to an HTTP/1.0 client.
-        let input = input.strip_prefix(b"\r\n").unwrap_or(input);
+        let begin = input.iter().position(|byte| !b"\r\n".contains(byte));
+        let input = &input[begin.unwrap_or(0)..];
         let line = input
             .split(|&byte| byte == b'\r' || byte == b'\n')
             .next()
@@ -370,6 +388,7 @@ impl ClientStream {
             connect: false,
             http_2: false,
             last: true,
+            takes_trailers: false,
         };
         self.received = None;
         self.cell.ask(RequestHead::Refused(refusal.into()), asked);
@@ -546,6 +565,8 @@ impl ClientStream {
             WaitFor::Request => self.limits.idle_time,
             WaitFor::Head => self.limits.head_time,
             WaitFor::Body => self.limits.progress_time,
+            // An origin may take this time for a head, and so may its content.
+            WaitFor::Response => self.limits.first_byte_time + self.limits.progress_time,
         };
         let since = if why == WaitFor::Head {
             *self.received.get_or_insert(now)
@@ -584,6 +605,49 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
+    /// Writes what hyper gives, except the last two bytes so far: those of the last chunk are the
+    /// empty line that trailers stand before.
+    fn poll_write_ending(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_ending(cx, EMPTY_LINE.len()))?;
+        if !self.ending.is_empty() || bytes.len() <= EMPTY_LINE.len() {
+            let taken = bytes.len().min(ENDING_STEP);
+            self.ending.extend_from_slice(&bytes[..taken]);
+            return Poll::Ready(Ok(taken));
+        }
+        let but_last = &bytes[..bytes.len() - EMPTY_LINE.len()];
+        let result = Pin::new(&mut self.socket).poll_write(cx, but_last);
+        self.wrote(result)
+    }
+
+    /// Writes what was kept back, except the last `kept` bytes.
+    fn poll_ending(&mut self, cx: &mut Context<'_>, kept: usize) -> Poll<io::Result<()>> {
+        while self.ending.len() > kept {
+            let written = self.ending.len() - kept;
+            let result = Pin::new(&mut self.socket).poll_write(cx, &self.ending[..written]);
+            match ready!(self.wrote(result))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.ending.advance(written),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes the trailers when hyper has written everything before them.
+    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.cell.signals.trailers.get() {
+            ready!(self.poll_ending(cx, EMPTY_LINE.len()))?;
+            let lines = self.cell.take_trailers();
+            if self.ending[..] == *EMPTY_LINE {
+                self.ending.clear();
+                self.ending.extend_from_slice(&lines);
+                self.ending.extend_from_slice(EMPTY_LINE);
+            }
+        }
+        ready!(self.poll_ending(cx, 0))?;
+        release(&mut self.ending);
+        Poll::Ready(Ok(()))
+    }
+
     /// Accounts for one write.
     fn wrote(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let signals = &self.cell.signals;
@@ -605,6 +669,11 @@ impl ClientStream {
                     .set(Some(Instant::now() + self.limits.progress_time));
             }
             Poll::Pending => {}
+        }
+        if self.eof && matches!(&result, Poll::Ready(Ok(1..))) {
+            // The client is there, or the next write fails.
+            self.cell.signals.reading.set(None);
+            self.wait_for(WaitFor::Response);
         }
         result
     }
@@ -654,12 +723,14 @@ impl Read for ClientStream {
             let wants_head = this.inbound.wants_head();
             if wants_head && !this.cell.is_resting() {
                 // hyper checks whether the client is still there. Pipelined input waits for its
-                // turn, and the end behind it is not visible until then.
+                // turn. So does the end of the input: a client that has sent its last request may
+                // close its side and wait for the response (`nc -N`, old HTTP libraries). One that
+                // has left answers the first bytes of the response with a RST.
                 if this.held.is_empty() && !this.eof {
                     ready!(this.poll_ahead(cx))?;
                 }
-                if this.held.is_empty() && this.eof {
-                    return Poll::Ready(Ok(()));
+                if this.eof {
+                    this.wait_for(WaitFor::Response);
                 }
                 return Poll::Pending;
             }
@@ -733,6 +804,9 @@ impl Write for ClientStream {
         let this = self.get_mut();
         this.cell.signals.write_partial.set(true);
         ready!(this.poll_before_write(cx))?;
+        if this.cell.signals.trailers.get() {
+            return this.poll_write_ending(cx, buf);
+        }
         let result = Pin::new(&mut this.socket).poll_write(cx, buf);
         this.wrote(result)
     }
@@ -745,6 +819,10 @@ impl Write for ClientStream {
         let this = self.get_mut();
         this.cell.signals.write_partial.set(true);
         ready!(this.poll_before_write(cx))?;
+        if this.cell.signals.trailers.get() {
+            let first = bufs.iter().find(|part| !part.is_empty());
+            return this.poll_write_ending(cx, first.map_or(&[], |part| part));
+        }
         let result = Pin::new(&mut this.socket).poll_write_vectored(cx, bufs);
         this.wrote(result)
     }
@@ -760,6 +838,9 @@ impl Write for ClientStream {
         if this.cell.signals.from_memory.get() {
             // This response is not hyper's: `poll_send` completes it, or it has failed.
             return Poll::Ready(Ok(()));
+        }
+        if this.cell.signals.trailers.get() || !this.ending.is_empty() {
+            ready!(this.poll_trailers(cx))?;
         }
         ready!(this.poll_flush_socket(cx))?;
         if this.cell.flushed() {
@@ -823,6 +904,11 @@ const NO_MEMORY: Refusal = Refusal {
     status: StatusCode::SERVICE_UNAVAILABLE,
     reason: "no memory for the request head",
 };
+
+/// The end of a chunked body, behind its trailers.
+const EMPTY_LINE: &[u8; 2] = b"\r\n";
+/// What of a write is copied at once while its end is kept back.
+const ENDING_STEP: usize = 256;
 
 /// Length of ` HTTP/1.1` and the line's end, behind a request target.
 const VERSION_BYTES: usize = 11;

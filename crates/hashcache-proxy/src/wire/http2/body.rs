@@ -22,6 +22,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::super::cell::Cell;
 use super::super::head::{Refusal, refuse};
+use super::fields::malformed_field;
 use super::flow::{ContentReader, Flow, StreamEntry, StreamProgress};
 use super::head::fields_size;
 use super::memory_hit::Pieces;
@@ -34,6 +35,8 @@ pub(crate) struct ClientBody {
     gathered: VecDeque<Frame<Bytes>>,
     /// No frame follows after `gathered`.
     ended: bool,
+    /// The trailers are malformed.
+    malformed: Option<&'static str>,
     /// `None` in HTTP/1.1.
     watched: Option<WatchedContent>,
 }
@@ -44,6 +47,8 @@ struct WatchedContent {
     cell: Option<Rc<Cell>>,
     timer: Option<Pin<Box<Sleep>>>,
     waiting: bool,
+    /// The client waits for a 100.
+    expects: bool,
 }
 
 impl ClientBody {
@@ -53,6 +58,7 @@ impl ClientBody {
             incoming,
             gathered: VecDeque::new(),
             ended: false,
+            malformed: None,
             watched: None,
         }
     }
@@ -66,11 +72,13 @@ impl ClientBody {
             cell: None,
             timer: None,
             waiting: false,
+            expects: false,
         });
         Self {
             incoming,
             gathered: VecDeque::new(),
             ended: false,
+            malformed: None,
             watched,
         }
     }
@@ -96,8 +104,15 @@ impl ClientBody {
         Ok(())
     }
 
+    /// The refusal for content that [`Self::gather`] has failed to read.
+    pub(super) fn refusal(&self) -> Refusal {
+        let malformed = |reason| refuse(StatusCode::BAD_REQUEST, reason);
+        self.malformed.map_or(STOPPED, malformed)
+    }
+
     /// Reports the bytes read from now on, and those read so far, to `cell`.
-    pub(super) fn tell(&mut self, cell: &Rc<Cell>) {
+    /// `expects`: the client waits for a 100 before it sends content.
+    pub(super) fn tell(&mut self, cell: &Rc<Cell>, expects: bool) {
         let lengths = self
             .gathered
             .iter()
@@ -106,14 +121,32 @@ impl ClientBody {
         cell.count_read(lengths.sum());
         if let Some(watched) = &mut self.watched {
             watched.cell = Some(Rc::clone(cell));
+            watched.expects = expects;
         }
     }
 
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
         let polled = Pin::new(&mut self.incoming).poll_frame(cx);
+        if polled.is_pending()
+            && let Some(watched) = &mut self.watched
+            && std::mem::take(&mut watched.expects)
+            && let Some(cell) = &watched.cell
+        {
+            cell.send_continue();
+        }
         if let Some(watched) = &mut self.watched {
             match &polled {
-                Poll::Ready(Some(Ok(frame))) => watched.read(Some(frame)),
+                Poll::Ready(Some(Ok(frame))) => {
+                    watched.read(Some(frame));
+                    let malformed = frame.trailers_ref().and_then(malformed_field);
+                    if let Some(reason) = malformed {
+                        self.malformed = malformed;
+                        if let Some(cell) = &watched.cell {
+                            cell.fail_body(refuse(StatusCode::BAD_REQUEST, reason));
+                        }
+                        return Poll::Ready(Some(Err(reason.into())));
+                    }
+                }
                 Poll::Ready(_) => watched.read(None),
                 Poll::Pending if watched.poll_late(cx).is_ready() => {
                     if let Some(cell) = &watched.cell {
@@ -383,8 +416,7 @@ impl NextPiece {
 }
 
 /// The refusal for a request whose content stopped arriving.
-pub(super) const STOPPED: Refusal =
-    refuse(StatusCode::BAD_REQUEST, "request content stopped arriving");
+const STOPPED: Refusal = refuse(StatusCode::BAD_REQUEST, "request content stopped arriving");
 
 /// Content that is read ahead, bytes; one more frame may be added.
 const GATHERED_MAX: usize = 8 << 10;

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
+use http::{HeaderMap, StatusCode};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
@@ -26,7 +27,8 @@ use super::super::ending::Ending;
 use super::super::socket::Socket;
 use super::super::stream::ClientSide;
 use super::Http2Kind;
-use super::frames::{Budget, Frames, Seen};
+use super::frames::{Budget, FRAME_HEAD, Frames, Seen};
+use super::interim::{InterimQueue, Marker};
 use super::pings::Pings;
 use crate::limits::Limits;
 use crate::link::counters::{self, LinkCounters, OpenTunnel};
@@ -51,6 +53,11 @@ pub(super) struct Flow {
     failed: Cell<Option<Ending>>,
     eof: Cell<bool>,
     frames: RefCell<Frames>,
+    /// The frames that were written.
+    written: RefCell<Frames>,
+    /// Adds the number of the stream to each head of a client.
+    marker: RefCell<Option<Marker>>,
+    interim: RefCell<InterimQueue>,
     budget: RefCell<Budget>,
     unread: RefCell<UnreadContent>,
     progress: RefCell<Option<Rc<StreamProgress>>>,
@@ -139,6 +146,9 @@ impl Flow {
             writes_since: Cell::new(None),
             failed: Cell::new(None),
             eof: Cell::new(false),
+            written: RefCell::new(Frames::of_server()),
+            marker: RefCell::new(link.is_none().then(Marker::new)),
+            interim: RefCell::default(),
             frames: RefCell::new(Frames::of_client()),
             budget: RefCell::new(Budget::new(most, now)),
             unread: RefCell::default(),
@@ -254,6 +264,49 @@ impl Flow {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
+    }
+
+    /// Queues an interim response of `stream`; false if it cannot be sent.
+    pub(super) fn queue_interim(
+        &self,
+        stream: u32,
+        status: StatusCode,
+        fields: &HeaderMap,
+    ) -> bool {
+        let has_table = |marker: &Marker| !marker.has_small_table();
+        let may = self.marker.borrow().as_ref().is_some_and(has_table);
+        let queued = may && self.interim.borrow_mut().push(stream, status, fields);
+        if queued {
+            self.wake();
+        }
+        queued
+    }
+
+    pub(super) fn forget_interim(&self, stream: u32) {
+        self.interim.borrow_mut().forget(stream);
+    }
+
+    pub(super) fn has_interim(&self) -> bool {
+        !self.interim.borrow().is_empty()
+    }
+
+    /// Writes interim responses if h2 is between two frames. Ready when h2 may write.
+    pub(super) fn poll_interim(
+        &self,
+        socket: &mut Socket,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut interim = self.interim.borrow_mut();
+        if !interim.is_within_frame() && !self.written.borrow().is_between() {
+            return Poll::Ready(Ok(()));
+        }
+        while let Some(bytes) = interim.next() {
+            match ready!(Pin::new(&mut *socket).poll_write(cx, bytes))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => interim.advance(written),
+            }
+        }
+        Pin::new(socket).poll_flush(cx)
     }
 
     /// Whether streams may be tunnels.
@@ -483,6 +536,8 @@ pub(super) struct Framed {
     flow: Rc<Flow>,
     /// Bytes that were read and that hyper has not got: it has heads to process first.
     rest: Vec<u8>,
+    /// Bytes with marks that hyper had no room for.
+    marked: Vec<u8>,
 }
 
 impl Framed {
@@ -491,6 +546,48 @@ impl Framed {
             socket,
             flow,
             rest: Vec::new(),
+            marked: Vec::new(),
+        }
+    }
+
+    /// Gives hyper these bytes, with the numbers of streams where heads end.
+    fn give(flow: &Flow, marked: &mut Vec<u8>, bytes: &[u8], out: &mut ReadBufCursor<'_>) {
+        let mut marker = flow.marker.borrow_mut();
+        let Some(marker) = &mut *marker else {
+            out.put_slice(bytes);
+            return;
+        };
+        marker.mark(bytes, |part| {
+            let room = match marked.is_empty() {
+                true => part.len().min(out.remaining()),
+                false => 0,
+            };
+            out.put_slice(&part[..room]);
+            marked.extend_from_slice(&part[room..]);
+        });
+    }
+
+    /// How many of `length` bytes h2 may write now: up to the end of its frame if interim responses
+    /// wait for that.
+    fn poll_before_write(&self, cx: &mut Context<'_>, length: usize) -> Poll<io::Result<usize>> {
+        if !self.flow.has_interim() {
+            return Poll::Ready(Ok(length));
+        }
+        let polled = self.flow.poll_interim(&mut self.socket.borrow_mut(), cx);
+        ready!(self.wrote(polled.map_ok(|()| 0)))?;
+        // Still some: h2 is within a frame, or between two frames of one head.
+        let left = self.flow.written.borrow().left();
+        Poll::Ready(Ok(match (self.flow.has_interim(), left) {
+            (false, _) => length,
+            (true, 0) => length.min(FRAME_HEAD),
+            (true, left) => length.min(left),
+        }))
+    }
+
+    /// Notes bytes that were written.
+    fn note_written(&self, bytes: &[u8]) {
+        if self.flow.link.is_none() {
+            self.flow.written.borrow_mut().advance(bytes, |_| ());
         }
     }
 
@@ -527,6 +624,12 @@ impl Read for Framed {
         if this.flow.failed.get().is_some() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
+        if !this.marked.is_empty() {
+            let room = out.remaining().min(this.marked.len());
+            out.put_slice(&this.marked[..room]);
+            this.marked.drain(..room);
+            return Poll::Ready(Ok(()));
+        }
         if this.flow.has_heads_waiting() {
             // hyper processes them as soon as there is nothing to read.
             cx.waker().wake_by_ref();
@@ -543,7 +646,7 @@ impl Read for Framed {
                     let read = buffer.filled();
                     this.flow.eof.set(read.is_empty());
                     let given = this.flow.note_read(read);
-                    out.put_slice(&read[..given]);
+                    Self::give(&this.flow, &mut this.marked, &read[..given], &mut out);
                     this.rest.extend_from_slice(&read[given..]);
                 });
             PAGE.set(page);
@@ -566,7 +669,12 @@ impl Write for Framed {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        let length = ready!(self.poll_before_write(cx, bytes.len()))?;
+        let bytes = &bytes[..length];
         let result = Pin::new(&mut *self.socket.borrow_mut()).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(written)) = &result {
+            self.note_written(&bytes[..*written]);
+        }
         if let (Some(link), Poll::Ready(Ok(written))) = (&self.flow.link, &result) {
             link.pings.borrow_mut().note_sent(&bytes[..*written]);
         }
@@ -578,7 +686,21 @@ impl Write for Framed {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let all: usize = parts.iter().map(|part| part.len()).sum();
+        if ready!(self.poll_before_write(cx, all))? < all {
+            // Only up to the end of a frame.
+            let first = parts.iter().find(|part| !part.is_empty());
+            return self.poll_write(cx, first.map_or(&[], |part| part));
+        }
         let result = Pin::new(&mut *self.socket.borrow_mut()).poll_write_vectored(cx, parts);
+        if let Poll::Ready(Ok(written)) = &result {
+            let mut left = *written;
+            for part in parts {
+                let taken = left.min(part.len());
+                self.note_written(&part[..taken]);
+                left -= taken;
+            }
+        }
         if let (Some(link), Poll::Ready(Ok(written))) = (&self.flow.link, &result) {
             let mut left = *written;
             for part in parts {

@@ -160,6 +160,20 @@ impl Frames {
         }
     }
 
+    /// Bytes up to the end of the current frame.
+    pub(super) fn left(&self) -> usize {
+        let of_head = match self.have {
+            0 => 0,
+            have => FRAME_HEAD - have,
+        };
+        self.payload + of_head
+    }
+
+    /// Whether another frame may stand here.
+    pub(super) fn is_between(&self) -> bool {
+        self.have == 0 && self.payload == 0 && !self.is_in_head()
+    }
+
     pub(super) fn is_in_head(&self) -> bool {
         self.preface > 0
             || (self.block != FieldBlock::None
@@ -216,8 +230,8 @@ pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const CONTINUATION: u8 = 9;
 
 const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-const FRAME_HEAD: usize = 9;
+pub(super) const END_HEADERS: u8 = 4;
+pub(super) const FRAME_HEAD: usize = 9;
 
 /// Seconds in which the budget fills.
 const CHEAP_SECONDS: u64 = 16;

@@ -8,19 +8,32 @@
 //! forwarded in HTTP/1.1.
 
 use bytes::Bytes;
-use hashcache_http::{Authority, Scheme};
-use http::header::{CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderValue};
+use hashcache_http::{Authority, HASHCACHE_TARGET, Scheme, TARGET_EXPECTATION};
+use http::header::{CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, Version};
 use http_body::Body;
 use tokio::time::Instant;
 
 use super::super::cell::{HeadInfo, RequestHead, RequestTraits, StreamHead};
-use super::super::head::{ContentFraming, Refusal, RequestForm, refuse};
+use super::super::head::{ContentFraming, Refusal, RequestForm, TARGET_TOO_LONG, refuse};
+use super::fields::malformed_field;
 use crate::limits::Limits;
 
+/// Who has sent a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    Client,
+    /// A child, over its link.
+    Child,
+}
+
 /// Checks a head; puts the authority into `Host` and joins Cookie fields.
-pub(super) fn judge(parts: &mut Parts, content: &impl Body, limits: &Limits) -> StreamHead {
+pub(super) fn judge(
+    parts: &mut Parts,
+    content: &impl Body,
+    (sender, limits): (Sender, &Limits),
+) -> StreamHead {
     let asked = RequestTraits {
         http_2: true,
         head_only: parts.method == Method::HEAD,
@@ -28,7 +41,7 @@ pub(super) fn judge(parts: &mut Parts, content: &impl Body, limits: &Limits) -> 
     };
     let target = parts.uri.path_and_query().map_or(0, |it| it.as_str().len());
     let size = fields_size(&parts.headers) + target as u64;
-    let head = match check(parts, content, limits) {
+    let head = match check(parts, content, (sender, limits)) {
         Ok(info) => RequestHead::Accepted(info),
         Err(refusal) => RequestHead::Refused(refusal.into()),
     };
@@ -77,7 +90,11 @@ pub(super) fn fields_size(fields: &HeaderMap) -> u64 {
     sizes.sum::<usize>() as u64
 }
 
-fn check(parts: &mut Parts, content: &impl Body, limits: &Limits) -> Result<HeadInfo, Refusal> {
+fn check(
+    parts: &mut Parts,
+    content: &impl Body,
+    (sender, limits): (Sender, &Limits),
+) -> Result<HeadInfo, Refusal> {
     let large = |reason| refuse(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, reason);
     let malformed = |reason| refuse(StatusCode::BAD_REQUEST, reason);
     if parts.headers.len() > limits.head_fields {
@@ -89,23 +106,32 @@ fn check(parts: &mut Parts, content: &impl Body, limits: &Limits) -> Result<Head
             "CONNECT is served in HTTP/1.1 only",
         ));
     }
+    if let Some(reason) = malformed_field(&parts.headers) {
+        return Err(malformed(reason));
+    }
+    let odd = match sender {
+        Sender::Child => odd_target(&mut parts.headers).map_err(malformed)?,
+        Sender::Client => None,
+    };
     let authority = authority(parts)?;
     let path = parts.uri.path_and_query().map_or("/", |it| it.as_str());
+    let path = odd.as_ref().map_or(path.as_bytes(), HeaderValue::as_bytes);
     if path.len() > limits.target_bytes {
-        return Err(large("request target too long"));
+        return Err(TARGET_TOO_LONG);
     }
     let scheme = parts.uri.scheme_str().unwrap_or("http");
     let (target, form) = match path {
-        "*" if parts.method == Method::OPTIONS => (Bytes::from_static(b"*"), RequestForm::Asterisk),
-        _ if !path.starts_with('/') => {
-            return Err(malformed("unknown form of request target"));
+        b"*" if parts.method == Method::OPTIONS => {
+            (Bytes::from_static(b"*"), RequestForm::Asterisk)
         }
-        _ => (
-            Bytes::from(format!("{scheme}://{authority}{path}")),
-            RequestForm::Absolute,
-        ),
+        [b'/', ..] => {
+            let server = format!("{scheme}://{authority}");
+            let target = [server.as_bytes(), path].concat();
+            (target.into(), RequestForm::Absolute)
+        }
+        _ => return Err(malformed("unknown form of request target")),
     };
-    let length = content_length(&parts.headers).map_err(malformed)?;
+    let length = content_length(&mut parts.headers).map_err(malformed)?;
     expectation(&parts.headers)?;
     let host = HeaderValue::try_from(authority).map_err(|_| malformed("Host is no authority"))?;
     parts.headers.insert(HOST, host);
@@ -124,14 +150,44 @@ fn check(parts: &mut Parts, content: &impl Body, limits: &Limits) -> Result<Head
     })
 }
 
+/// Takes the path and the query of a child's request that cannot stand in `:path`.
+fn odd_target(fields: &mut HeaderMap) -> Result<Option<HeaderValue>, &'static str> {
+    let is_expected = fields.get(EXPECT) == Some(&TARGET_EXPECTATION);
+    let target = fields.remove(HASHCACHE_TARGET).filter(|_| is_expected);
+    if is_expected {
+        fields.remove(EXPECT);
+    }
+    let is_wrong = |byte: &u8| *byte <= b' ' || matches!(*byte, b'#' | 0x7f);
+    match target {
+        Some(target) if target.as_bytes().iter().any(is_wrong) => Err("malformed request target"),
+        target => Ok(target),
+    }
+}
+
+/// Leaves one line of a field whose lines are all equal; false if they differ.
+fn fold_equal(fields: &mut HeaderMap, name: HeaderName) -> bool {
+    let mut lines = fields.get_all(&name).iter();
+    let (first, second) = (lines.next(), lines.next());
+    let (Some(first), Some(second)) = (first, second) else {
+        return true;
+    };
+    let is_first = |line: &HeaderValue| line.as_bytes().eq_ignore_ascii_case(first.as_bytes());
+    if !is_first(second) || !lines.all(is_first) {
+        return false;
+    }
+    let first = first.clone();
+    fields.insert(name, first);
+    true
+}
+
 /// The authority in `:authority` and Host, which must not differ (RFC 9113, 8.3.1).
-fn authority(parts: &Parts) -> Result<String, Refusal> {
+fn authority(parts: &mut Parts) -> Result<String, Refusal> {
     let malformed = |reason| refuse(StatusCode::BAD_REQUEST, reason);
-    let mut hosts = parts.headers.get_all(HOST).iter();
-    let (host, another) = (hosts.next(), hosts.next());
-    if another.is_some() {
+    if !fold_equal(&mut parts.headers, HOST) {
         return Err(malformed("more than one Host"));
     }
+    let host = parts.headers.get(HOST);
+    let host = host.filter(|host| !host.is_empty());
     let host = host.map(HeaderValue::to_str).transpose();
     let host = host.map_err(|_| malformed("Host is no authority"))?;
     let named = parts.uri.authority().map(|named| named.as_str());
@@ -151,14 +207,13 @@ fn authority(parts: &Parts) -> Result<String, Refusal> {
     }
 }
 
-fn content_length(fields: &HeaderMap) -> Result<Option<u64>, &'static str> {
-    let mut lengths = fields.get_all(CONTENT_LENGTH).iter();
-    let Some(length) = lengths.next() else {
-        return Ok(None);
-    };
-    if lengths.next().is_some() {
+fn content_length(fields: &mut HeaderMap) -> Result<Option<u64>, &'static str> {
+    if !fold_equal(fields, CONTENT_LENGTH) {
         return Err("more than one Content-Length");
     }
+    let Some(length) = fields.get(CONTENT_LENGTH) else {
+        return Ok(None);
+    };
     let digits = length.to_str().unwrap_or_default();
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err("Content-Length is not a number");
@@ -203,7 +258,8 @@ mod tests {
 
     fn judged(request: http::request::Builder) -> (Result<HeadInfo, u16>, HeaderMap) {
         let mut parts = request.body(()).unwrap().into_parts().0;
-        let judged = judge(&mut parts, &Empty::<Bytes>::new(), &Limits::default());
+        let by = (Sender::Child, &Limits::default());
+        let judged = judge(&mut parts, &Empty::<Bytes>::new(), by);
         let head = match judged.head {
             RequestHead::Accepted(info) => Ok(info),
             RequestHead::Refused(failure) => Err(failure.status().as_u16()),
@@ -232,30 +288,39 @@ mod tests {
     #[test]
     fn what_has_two_meanings_is_refused_as_in_http_1() {
         let at = |path: &str| Request::get(format!("https://a.test{path}"));
+        let no_token = HeaderName::from_lowercase(b"x\"").unwrap();
         let many = (0..300).fold(at("/"), |all, n| all.header(format!("x-{n}"), "y"));
         for (request, status) in [
             (at("/").header(HOST, "b.test"), 400),
-            (at("/").header(HOST, "a.test").header(HOST, "a.test"), 400),
+            (at("/").header(HOST, "a.test").header(HOST, "b.test"), 400),
             (at("/").header(HOST, "a.test:80"), 400),
             (Request::get("/"), 400),
             (
                 at("/")
                     .header(CONTENT_LENGTH, "1")
-                    .header(CONTENT_LENGTH, "1"),
+                    .header(CONTENT_LENGTH, "01"),
                 400,
             ),
             (at("/").header(CONTENT_LENGTH, "+1"), 400),
             (at("/").header(EXPECT, "a miracle"), 417),
             (Request::connect("a.test:443"), 501),
             (Request::get("*").header(HOST, "a.test"), 400),
-            (at(&format!("/{}", "x".repeat(17 << 10))), 431),
+            (at(&format!("/{}", "x".repeat(17 << 10))), 414),
             (many, 431),
+            (at("/").header("x", "a "), 400),
+            (at("/").header("x", "\ta"), 400),
+            (at("/").header(no_token, "a"), 400),
         ] {
             let told = format!("{request:?}");
             assert_eq!(judged(request).0.map(|_| ()), Err(status), "{told}");
         }
         for fine in [
             at("/").header(HOST, "A.test:443"),
+            at("/").header(HOST, "a.test").header(HOST, "A.test"),
+            at("/").header(HOST, ""),
+            at("/")
+                .header(CONTENT_LENGTH, "1")
+                .header(CONTENT_LENGTH, "1"),
             at("/").header(EXPECT, "100-Continue"),
         ] {
             assert!(judged(fine).0.is_ok());
@@ -270,11 +335,30 @@ mod tests {
             .into_parts()
             .0;
         let content = Full::new(Bytes::from_static(b"x"));
-        let RequestHead::Accepted(info) = judge(&mut parts, &content, &Limits::default()).head
-        else {
+        let by = (Sender::Client, &Limits::default());
+        let RequestHead::Accepted(info) = judge(&mut parts, &content, by).head else {
             panic!("refused")
         };
         assert_eq!(info.content, ContentFraming::Chunked);
+    }
+
+    #[test]
+    fn only_a_child_that_says_so_names_its_target_in_a_field() {
+        let odd = HeaderValue::from_bytes(b"/<\xe4>").unwrap();
+        let asked = || Request::get("https://a.test/").header(HASHCACHE_TARGET, &odd);
+        let (info, fields) = judged(asked().header(EXPECT, TARGET_EXPECTATION));
+        assert_eq!(info.unwrap().target, &b"https://a.test/<\xe4>"[..]);
+        assert!(!fields.contains_key(EXPECT) && !fields.contains_key(HASHCACHE_TARGET));
+        let (info, _) = judged(asked());
+        assert_eq!(info.unwrap().target, "https://a.test/");
+        let blank = Request::get("https://a.test/").header(HASHCACHE_TARGET, "/a b");
+        let (info, _) = judged(blank.header(EXPECT, TARGET_EXPECTATION));
+        assert_eq!(info.map(|_| ()), Err(400));
+        let request = asked().header(EXPECT, TARGET_EXPECTATION).body(()).unwrap();
+        let mut parts = request.into_parts().0;
+        let by = (Sender::Client, &Limits::default());
+        let judged = judge(&mut parts, &Empty::<Bytes>::new(), by);
+        assert!(matches!(judged.head, RequestHead::Refused(it) if it.status() == 417));
     }
 
     #[test]

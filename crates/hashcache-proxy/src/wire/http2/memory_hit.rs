@@ -19,6 +19,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
+use hashcache_http::plain_text;
 use http::{HeaderMap, Method, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -27,6 +28,7 @@ use tokio::time::Instant;
 use super::super::cell::Cell;
 use super::super::head::RequestForm;
 use super::super::memory_hit::{MemoryHits, PlainRequest, RequestFields, ResponseHead};
+use super::fields::malformed_field;
 use super::head::fields_size;
 use crate::limits::Limits;
 use crate::share::{PIECE_BYTES, ShareGuard};
@@ -42,7 +44,10 @@ pub(super) fn answer(
         && request.body().is_end_stream()
         && fields.len() <= limits.head_fields;
     let authority = uri.authority().filter(|_| is_plain)?.as_str();
-    let path = uri.path_and_query()?.as_str();
+    let path = plain_text(uri.path_and_query()?.as_str().as_bytes())?;
+    if malformed_field(fields).is_some() {
+        return None;
+    }
     if path.len() > limits.target_bytes || !path.starts_with('/') {
         return None;
     }

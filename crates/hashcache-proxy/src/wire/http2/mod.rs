@@ -7,14 +7,16 @@
 //!
 //! Invariants: a failed response ends with RST_STREAM, never with END_STREAM. A stream is reset if
 //! its client takes nothing for `progress_time`, or if its content stops arriving. A connection
-//! without streams lasts `idle_time`. Interim responses are not sent: hyper cannot send them, and
-//! no client may rely on 1xx. Cost: hyper's buffers and one task per stream, except for responses
-//! from memory of up to 64 KiB that the client has room for ([`memory_hit`]).
+//! without streams lasts `idle_time`. Interim responses, which hyper cannot send, are written
+//! between its frames ([`interim`]). Cost: hyper's buffers and one task per stream, except for
+//! responses from memory of up to 64 KiB that the client has room for ([`memory_hit`]).
 
 mod body;
+pub(crate) mod fields;
 mod flow;
 pub(crate) mod frames;
 mod head;
+mod interim;
 mod memory_hit;
 mod pings;
 mod tunnel;
@@ -100,7 +102,8 @@ where
     let service = Rc::new(service);
     let answer = {
         let flow = Rc::clone(&flow);
-        move |request: Request<Incoming>| -> Answering<B> {
+        move |mut request: Request<Incoming>| -> Answering<B> {
+            let stream = interim::take_stream(request.headers_mut());
             // Reserve first, so that a refused stream costs nothing. On the heap, so that a
             // response that waits for its client no longer holds the future.
             let bytes = match flow.has_tunnels() && request.method() == Method::CONNECT {
@@ -119,7 +122,12 @@ where
                             let response = response.map(Content::Memory);
                             Box::pin(begin_hit(flow, response, cell, memory))
                         }
-                        None => Box::pin(exchange(flow, Rc::clone(&service), request, memory)),
+                        None => Box::pin(exchange(
+                            flow,
+                            Rc::clone(&service),
+                            (request, stream),
+                            memory,
+                        )),
                     }
                 }
                 None => Box::pin(ready(Err(Reason::REFUSED_STREAM.into()))),
@@ -145,6 +153,10 @@ where
                 Pin::new(&mut *connection).graceful_shutdown();
             }
             let done = Pin::new(&mut *connection).poll(cx);
+            if flow.has_interim() {
+                // hyper sees an error of the socket itself.
+                let _ = flow.poll_interim(&mut socket.borrow_mut(), cx);
+            }
             if let Some(failed) = flow.failed() {
                 return Poll::Ready(failed);
             }
@@ -210,7 +222,7 @@ fn builder(
         .initial_connection_window_size(windows.connection)
         .max_send_buf_size(send_buffer)
         .max_concurrent_streams(u32::try_from(limits.streams).unwrap_or(u32::MAX))
-        .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
+        .max_header_list_size(u32::try_from(limits.head_bytes + MARK).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(RESETS_UNSEEN)
         .max_local_error_reset_streams(ERRORS_MAX);
     builder
@@ -225,7 +237,7 @@ type Answered<B> = Result<Response<OutgoingBody<Content<B>>>, h2::Error>;
 async fn exchange<S, F, B>(
     flow: Rc<Flow>,
     service: Rc<S>,
-    mut request: Request<Incoming>,
+    (mut request, stream): (Request<Incoming>, Option<u32>),
     memory: Option<ShareReservation>,
 ) -> Answered<B>
 where
@@ -240,24 +252,35 @@ where
     let mut content = ClientBody::counted(content, Rc::clone(&flow));
     // The content of a GET has no meaning, so the response can wait for its end. An error in the
     // content is then found while an error response is still possible.
-    let waits = parts.method.is_safe() && !parts.headers.contains_key(EXPECT);
+    let expects = parts.headers.contains_key(EXPECT);
+    let waits = parts.method.is_safe() && !expects;
     let stopped = waits && content.gather().await.is_err();
     let mut judged = match is_tunnel {
         true => head::judge_tunnel(&mut parts, flow.limits()),
-        false => head::judge(&mut parts, &content, flow.limits()),
+        false => {
+            let sender = match flow.has_tunnels() {
+                true => head::Sender::Child,
+                false => head::Sender::Client,
+            };
+            head::judge(&mut parts, &content, (sender, flow.limits()))
+        }
     };
     let counted = is_tunnel.then(|| flow.begin_tunnel()).flatten();
     if is_tunnel && counted.is_none() {
         judged.head = RequestHead::Refused(TOO_MANY_TUNNELS.into());
     }
     if stopped {
-        judged.head = RequestHead::Refused(body::STOPPED.into());
+        judged.head = RequestHead::Refused(content.refusal().into());
     }
     let allowance = flow.allowance();
     let share = allowance.as_ref().map(|it| it.share().clone());
     let cell = Cell::of_stream(allowance, judged);
-    content.tell(&cell);
+    content.tell(&cell, expects);
+    let interim = stream.map(|stream| InterimStream::begin(&flow, &cell, stream));
     let Ok(response) = service(Rc::clone(&cell), Request::from_parts(parts, content)).await;
+    if let Some(interim) = interim {
+        interim.end();
+    }
     let mut memory = memory;
     let upgrade = upgrade.zip(counted).zip(cell.take_tunnel());
     let content = TunnelContent::of(response.headers());
@@ -282,6 +305,45 @@ where
     }
     let response = response.map(Content::Service);
     Ok(OutgoingBody::begin(response, cell, progress, memory, share))
+}
+
+/// A stream whose request is being answered, and which may have interim responses.
+struct InterimStream {
+    flow: Rc<Flow>,
+    cell: Rc<Cell>,
+    stream: u32,
+    has_ended: bool,
+}
+
+impl InterimStream {
+    fn begin(flow: &Rc<Flow>, cell: &Rc<Cell>, stream: u32) -> Self {
+        let to = Rc::downgrade(flow);
+        cell.set_interim_sender(Box::new(move |status, fields| {
+            to.upgrade()
+                .is_some_and(|flow| flow.queue_interim(stream, status, fields))
+        }));
+        Self {
+            flow: Rc::clone(flow),
+            cell: Rc::clone(cell),
+            stream,
+            has_ended: false,
+        }
+    }
+
+    /// The response begins: what waits is sent before it.
+    fn end(mut self) {
+        self.has_ended = true;
+    }
+}
+
+impl Drop for InterimStream {
+    fn drop(&mut self) {
+        self.cell.clear_interim_sender();
+        if !self.has_ended {
+            // The stream was reset; a frame for it could end the connection.
+            self.flow.forget_interim(self.stream);
+        }
+    }
 }
 
 /// Begins a response from memory when its stream is polled: only then its progress is known.
@@ -377,6 +439,8 @@ const CLIENT_WINDOWS: Windows = Windows {
     stream: 256 << 10,
     connection: 1 << 20,
 };
+/// What the mark of its stream adds to a head.
+const MARK: usize = 64;
 /// How much of one response hyper buffers ahead of the client.
 const SEND_BUFFER: usize = 64 << 10;
 /// Streams that a client may reset before we have seen them (CVE-2023-44487).

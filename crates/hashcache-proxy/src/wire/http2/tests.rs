@@ -70,8 +70,18 @@ async fn service(
             return Ok(response.map(|()| answer));
         }
     };
-    assert!(!cell.send_interim(StatusCode::EARLY_HINTS, &HeaderMap::new()));
     let target = std::str::from_utf8(&info.target).unwrap();
+    if let Some((_, path)) = target.rsplit_once("/hints/") {
+        let mut fields = HeaderMap::new();
+        fields.insert("link", HeaderValue::try_from(path).unwrap());
+        for status in [StatusCode::PROCESSING, StatusCode::EARLY_HINTS] {
+            assert!(cell.send_interim(status, &fields));
+        }
+        assert!(
+            !cell.send_interim(StatusCode::CONTINUE, &fields),
+            "that one is ours"
+        );
+    }
     match target.rsplit('/').next().unwrap() {
         "hello" => answer.frames.push_back(data("hello")),
         "broken" => answer
@@ -208,6 +218,108 @@ async fn requests_at_once_are_answered_apart() {
         assert_eq!(told.len(), 2);
         assert!(told.iter().all(|sent| sent.complete && sent.bytes_read > 0));
         assert!(told[0].bytes_written > 5, "{told:?}");
+    })
+    .await;
+}
+
+/// The interim responses on a stream, and the status of the final one.
+async fn interim_of(
+    sender: &mut h2::client::SendRequest<Bytes>,
+    path: &str,
+) -> (Vec<(u16, Option<HeaderValue>)>, u16) {
+    let request = Request::get(format!("https://a.test/{path}"));
+    let request = request.header("retry-after", "1").body(()).unwrap();
+    let (mut response, _) = sender.send_request(request, true).unwrap();
+    let mut interim = Vec::new();
+    while let Some(next) = poll_fn(|cx| response.poll_informational(cx)).await {
+        let next = next.unwrap();
+        interim.push((next.status().as_u16(), next.headers().get("link").cloned()));
+        if interim.len() == 2 {
+            break;
+        }
+    }
+    (interim, response.await.unwrap().status().as_u16())
+}
+
+#[tokio::test(start_paused = true)]
+async fn interim_responses_arrive_at_once_on_their_own_stream() {
+    locally(async {
+        let (pipe, _served) = serve(Limits::default());
+        let (sender, connection) = h2::client::handshake(pipe).await.unwrap();
+        spawn_local(connection);
+        let (mut first, mut second) = (sender.clone(), sender);
+        let (one, other) = tokio::join!(
+            interim_of(&mut first, "hints/slow"),
+            interim_of(&mut second, "hints/hello")
+        );
+        for ((interim, status), link) in [(one, "slow"), (other, "hello")] {
+            let link = Some(HeaderValue::from_static(link));
+            assert_eq!(interim, [(102, link.clone()), (103, link)]);
+            assert_eq!(status, 200);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn interim_responses_wait_for_the_end_of_a_frame() {
+    locally(async {
+        let (pipe, _served) = serve(Limits::default());
+        let (mut sender, connection) = h2::client::handshake(pipe).await.unwrap();
+        spawn_local(connection);
+        // More than the pipe and the windows take: h2 stops in the middle of a frame.
+        let request = Request::get("https://a.test/endless").body(()).unwrap();
+        let (endless, _) = sender.send_request(request, true).unwrap();
+        let mut content = endless.await.unwrap().into_body();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let mut other = sender.clone();
+        let hinted = spawn_local(async move { interim_of(&mut other, "hints/slow").await });
+        let mut received = 0;
+        while received < 1 << 20 {
+            let data = content.data().await.unwrap().unwrap();
+            assert!(data.iter().all(|byte| *byte == 7));
+            received += data.len();
+            content.flow_control().release_capacity(data.len()).unwrap();
+        }
+        let (interim, status) = hinted.await.unwrap();
+        assert_eq!((interim.len(), status), (2, 200));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn content_that_waits_for_a_100_gets_one_when_the_service_wants_it() {
+    locally(async {
+        let (pipe, _served) = serve(Limits::default());
+        let (mut sender, connection) = h2::client::handshake(pipe).await.unwrap();
+        spawn_local(connection);
+        let request = Request::post("https://a.test/echo").header("expect", "100-continue");
+        let sent = sender.send_request(request.body(()).unwrap(), false);
+        let (mut response, mut content) = sent.unwrap();
+        let interim = poll_fn(|cx| response.poll_informational(cx)).await;
+        assert_eq!(interim.unwrap().unwrap().status(), StatusCode::CONTINUE);
+        content
+            .send_data(Bytes::from_static(b"late"), true)
+            .unwrap();
+        let mut echoed = response.await.unwrap().into_body();
+        assert_eq!(echoed.data().await.unwrap().unwrap(), "late");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn malformed_trailers_are_the_clients_fault() {
+    locally(async {
+        let (pipe, _served) = serve(Limits::default());
+        let (mut sender, connection) = h2::client::handshake(pipe).await.unwrap();
+        spawn_local(connection);
+        let request = Request::post("https://a.test/echo").body(()).unwrap();
+        let (response, mut content) = sender.send_request(request, false).unwrap();
+        content.send_data(Bytes::from_static(b"x"), false).unwrap();
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sum", HeaderValue::from_static("7 "));
+        content.send_trailers(trailers).unwrap();
+        assert_eq!(response.await.unwrap().status(), StatusCode::BAD_REQUEST);
     })
     .await;
 }

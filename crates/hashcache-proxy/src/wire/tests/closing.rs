@@ -100,6 +100,8 @@ async fn a_client_must_go_on_reading() {
     );
 }
 
+/// It may only have closed its side, so it is not known to have left before nothing is sent to it
+/// for a long time.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_ends_its_request() {
     let (told, mut sent) = mpsc::unbounded_channel();

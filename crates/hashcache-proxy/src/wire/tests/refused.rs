@@ -9,7 +9,7 @@ const REFUSED: &[(&str, u16)] = &[
     ("GET / HTTP/1.1|Host: a\n|", 400),
     ("GET / HTTP/1.1|HX: a\rb||", 400),
     ("GET / HTTP/1.1\r|H|", 400),
-    ("||GET / HTTP/1.1|H|", 400),
+    ("|||||GET / HTTP/1.1|H|", 400),
     ("\nGET / HTTP/1.1|H|", 400),
     ("GET / HTTP/1.1|HX: a\0b||", 400),
     ("GET / HTTP/1.1|HX: a\x01b||", 400),
@@ -33,7 +33,7 @@ const REFUSED: &[(&str, u16)] = &[
     ("GET / HTTP/1.10|H|", 400),
     ("GET / HTTP/11|H|", 400),
     ("GET / HTTP/1.|H|", 400),
-    ("GET / HTTP/1.2|H|", 505),
+    ("GET / HTTP/1.x|H|", 400),
     ("GET / HTTP/0.9|H|", 505),
     ("GET / HTTP/3.0|H|", 505),
     ("PRI * HTTP/2.0||SM||", 505),
@@ -66,7 +66,10 @@ const REFUSED: &[(&str, u16)] = &[
     ("CONNECT a: HTTP/1.1|H|", 400),
     ("CONNECT a:0 HTTP/1.1|H|", 400),
     ("CONNECT http://a:80/ HTTP/1.1|H|", 400),
-    ("CONNECT a:443 HTTP/1.1|HContent-Length: 0||", 400),
+    ("CONNECT a:443 HTTP/1.1|HContent-Length: 1||x", 400),
+    ("CONNECT a:443 HTTP/1.1|HContent-Length: 0, 1||", 400),
+    ("CONNECT a:443 HTTP/1.0|Content-Length: 5||abcde", 400),
+    ("CONNECT a:443 HTTP/1.1|HHost: b||", 400),
     ("CONNECT a:443 HTTP/1.1|HTransfer-Encoding: chunked||", 400),
     // Field lines.
     ("GET / HTTP/1.1|HX : a||", 400),
@@ -83,6 +86,9 @@ const REFUSED: &[(&str, u16)] = &[
     ("GET http://a/ HTTP/1.1||", 400),
     ("GET / HTTP/1.1|Host:||", 400),
     ("GET / HTTP/1.1|HHost: a||", 400),
+    ("GET / HTTP/1.1|Host: a|Host:||", 400),
+    ("GET / HTTP/1.0|Host:||", 400),
+    ("OPTIONS * HTTP/1.1|Host: ||", 400),
     ("GET / HTTP/1.1|HHOST: b||", 400),
     ("GET / HTTP/1.0|HHost: b||", 400),
     ("GET / HTTP/1.1|Host: a, b||", 400),
@@ -99,9 +105,12 @@ const REFUSED: &[(&str, u16)] = &[
     ("POST / HTTP/1.1|HContent-Length: 1 1||x", 400),
     ("POST / HTTP/1.1|HContent-Length: 0x1||x", 400),
     ("POST / HTTP/1.1|HContent-Length: 1.0||x", 400),
-    ("POST / HTTP/1.1|HContent-Length: 5, 5||abcde", 400),
+    ("POST / HTTP/1.1|HContent-Length: 5, 05||abcde", 400),
+    ("POST / HTTP/1.1|HContent-Length: 5, 6||abcde", 400),
+    ("POST / HTTP/1.1|HContent-Length: 5,,5||abcde", 400),
+    ("POST / HTTP/1.1|HContent-Length: 5,||abcde", 400),
     (
-        "POST / HTTP/1.1|HContent-Length: 5|Content-Length: 5||abcde",
+        "POST / HTTP/1.1|HContent-Length: 5|Content-Length: 05||abcde",
         400,
     ),
     (
@@ -217,7 +226,16 @@ async fn a_request_without_one_meaning_is_refused_with_our_page_and_the_last() {
 async fn what_is_unusual_and_clear_is_accepted() {
     for (input, told) in [
         ("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", "<GET /  0>"),
+        (
+            "\r\n\r\n\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "<GET /  0>",
+        ),
         ("GET / HTTP/1.0\r\n\r\n", "<GET /  0>"),
+        ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", "<GET /  0>"),
+        (
+            "PUT / HTTP/1.9\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "<PUT /  0>",
+        ),
         (
             "get /%2f//../a?b=%00'\" HTTP/1.1\r\nHost:a\r\n\r\n",
             "<get /%2f//../a?b=%00\\'\\\"  0>",
@@ -268,13 +286,82 @@ async fn what_is_unusual_and_clear_is_accepted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_target_that_is_no_text_is_refused() {
-    let output = answer_to(b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n").await;
-    assert_eq!(statuses(&output), [400]);
+async fn a_target_of_any_bytes_reaches_the_service_as_it_is() {
+    let output = answer_to(b"GET /\xff\"<>|^`{}\\?\xe4<> HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert_eq!(statuses(&output), [200]);
+    let told = "<GET /\\xff\\\"<>|^`{}\\\\?\\xe4<>  0>";
+    assert!(output.ends_with(told), "{output}");
+}
+
+/// The fields that hyper, and so the origin, gets of a request that says something twice.
+#[tokio::test(start_paused = true)]
+async fn what_is_said_twice_in_one_way_is_passed_on_once() {
+    for (input, expected) in [
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nX: y\r\nContent-Length: 2, 2\r\nHOST: A\r\nZ:\r\n\r\nab",
+            "host=a x=y content-length=2 z= [ab]",
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nContent-Length:2 \r\n\r\nab",
+            "host=a content-length=2 [ab]",
+        ),
+        ("GET http://b/ HTTP/1.1\r\nHost:\r\nX: y\r\n\r\n", "x=y []"),
+        ("CONNECT b:443 HTTP/1.1\r\n\r\n", " []"),
+        (
+            "CONNECT b:443 HTTP/1.1\r\nHost:\r\nContent-Length: 0\r\nX: y\r\n\r\n",
+            "x=y []",
+        ),
+        (
+            "CONNECT b:443 HTTP/1.0\r\nContent-Length: 0\r\nHost: b\r\n\r\n",
+            "host=b []",
+        ),
+        (
+            "CONNECT b:443 HTTP/1.1\r\nHost: b:443\r\nHost: B:443\r\nContent-Length: 0, 0\r\n\r\n",
+            "host=b:443 []",
+        ),
+    ] {
+        let told = |request: Request<Incoming>, cell: Rc<Cell>| async move {
+            let RequestHead::Accepted(info) = cell.next_head() else {
+                return refusal(Failure::Internal("refused"));
+            };
+            let fields = request.headers().iter();
+            let fields = fields.map(|(name, value)| format!("{name}={}", value.to_str().unwrap()));
+            let fields = fields.collect::<Vec<_>>().join(" ");
+            if info.form == RequestForm::Authority {
+                assert_eq!(info.content, ContentFraming::None);
+                // No tunnel, so that the connection goes on as if this were a GET.
+                let mut response = whole(format!("{fields} []"));
+                *response.status_mut() = StatusCode::FORBIDDEN;
+                return response;
+            }
+            let content = request.into_body().collect().await.unwrap().to_bytes();
+            whole(format!("{fields} [{}]", content.escape_ascii()))
+        };
+        // The next request shows where this one has ended.
+        let input = format!("{input}GET /next HTTP/1.1\r\nHost: next\r\nConnection: close\r\n\r\n");
+        let (_, output) = talk(Limits::default(), told, |mut client| async move {
+            client.write_all(input.as_bytes()).await.unwrap();
+            rest_of(&mut client).await
+        })
+        .await;
+        assert!(
+            output.contains(&format!("\r\n\r\n{expected}")),
+            "{expected}: {output}"
+        );
+        if output.starts_with("HTTP/1.0") {
+            // It closes the connection.
+            continue;
+        }
+        assert_eq!(statuses(&output).len(), 2, "{output}");
+        assert!(
+            output.ends_with("host=next connection=close []"),
+            "{output}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_are_exact_and_answered_with_431() {
+async fn limits_are_exact_and_answered_with_414_for_the_target_and_431_for_the_rest() {
     let head = |target: usize, fields: usize, bytes: usize| {
         let mut head = format!("GET /{} HTTP/1.1\r\nHost: a\r\n", "x".repeat(target - 1));
         head.push_str(&"A: b\r\n".repeat(fields - 2));
@@ -285,7 +372,8 @@ async fn limits_are_exact_and_answered_with_431() {
     let (target, fields, bytes) = (limits.target_bytes, limits.head_fields, limits.head_bytes);
     for (input, status) in [
         (head(target, fields, bytes), 200),
-        (head(target + 1, fields, bytes), 431),
+        (head(target + 1, fields, bytes), 414),
+        (format!("GET /{}", "x".repeat(bytes)), 414),
         (head(target, fields + 1, bytes), 431),
         (head(target, fields, bytes + 1), 431),
         (

@@ -2,6 +2,7 @@
 
 use std::cell::Cell as Count;
 
+use http::Version;
 use proptest::prelude::*;
 
 use super::*;
@@ -13,7 +14,9 @@ fn reference_heads(data: &[u8]) -> usize {
     let mut data = data;
     let mut heads = 0;
     loop {
-        data = data.strip_prefix(b"\r\n").unwrap_or(data);
+        while let Some(rest) = data.strip_prefix(b"\r\n") {
+            data = rest;
+        }
         let Some(end) = data.windows(4).position(|four| four == b"\r\n\r\n") else {
             return heads;
         };
@@ -42,9 +45,13 @@ enum Framing {
 fn reference_body(head: &str) -> Option<Framing> {
     let mut lines = head.split("\r\n");
     let words: Vec<&str> = lines.next()?.split(' ').collect();
-    let [method, target, "HTTP/1.1" | "HTTP/1.0"] = words[..] else {
+    let [method, target, version] = words[..] else {
         return None;
     };
+    let minor = version.strip_prefix("HTTP/1.")?;
+    if minor.len() != 1 || !minor.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
     if method.is_empty()
         || target.is_empty()
         || head.replace("\r\n", "").contains(['\r', '\n', '\0'])
@@ -65,10 +72,17 @@ fn reference_body(head: &str) -> Option<Framing> {
             .map(|field| field.1)
             .collect()
     };
-    match (&all("content-length")[..], &all("transfer-encoding")[..]) {
-        ([], []) => Some(Framing::Length(0)),
+    let lengths = all("content-length").join(",");
+    let mut lengths: Vec<&str> = lengths.split(',').map(str::trim).collect();
+    lengths.dedup();
+    match (&lengths[..], &all("transfer-encoding")[..]) {
+        ([""], []) if all("content-length").is_empty() => Some(Framing::Length(0)),
         ([length], []) => length.parse().ok().map(Framing::Length),
-        ([], [coding]) if coding.eq_ignore_ascii_case("chunked") => Some(Framing::Chunked),
+        ([""], [coding])
+            if all("content-length").is_empty() && coding.eq_ignore_ascii_case("chunked") =>
+        {
+            Some(Framing::Chunked)
+        }
         _ => None,
     }
 }
@@ -104,6 +118,8 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
         2 => Just(&b"\r\n"[..]),
         2 => Just(&b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n"[..]),
         1 => Just(&b"Content-Length: 3\r\n"[..]),
+        2 => Just(&b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 2, 2\r\nHost: A\r\n\r\nab"[..]),
+        1 => Just(&b"GET /\xe4 HTTP/1.1\r\nHost: a\r\n\r\n"[..]),
         1 => Just(&b"Transfer-Encoding: chunked\r\n"[..]),
         1 => Just(&b"Transfer-Encoding: \x0bchunked\r\n"[..]),
         1 => Just(&b"\n"[..]),
@@ -198,11 +214,19 @@ proptest! {
         };
         let head = &data[place];
         if let Ok(checked) = check(head, &limits) {
+            // hyper never sees the target.
+            let target = checked.target.clone();
+            let version: &[u8] = match checked.version {
+                Version::HTTP_10 => b" HTTP/1.0",
+                _ => b" HTTP/1.1",
+            };
+            let lines = &head[target.end + version.len()..];
+            let head = &[&head[..target.start], b"/", version, lines].concat()[..];
             let mut fields = [httparse::EMPTY_HEADER; 32];
             let mut request = httparse::Request::new(&mut fields);
             prop_assert_eq!(request.parse(head), Ok(httparse::Status::Complete(head.len())));
             prop_assert_eq!(request.headers.len(), checked.fields);
-            prop_assert_eq!(request.path.map(str::as_bytes), Some(&head[checked.target]));
+            prop_assert_eq!(request.path, Some("/"));
         }
     }
 }

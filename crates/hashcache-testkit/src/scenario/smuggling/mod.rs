@@ -78,7 +78,7 @@ pub enum Cut {
 }
 
 /// The statuses of a refusal.
-pub const REFUSALS: [u16; 6] = [400, 417, 421, 431, 501, 505];
+pub const REFUSALS: [u16; 7] = [400, 414, 417, 421, 431, 501, 505];
 
 /// An origin that answers each request with what it was: `METHOD path`.
 ///

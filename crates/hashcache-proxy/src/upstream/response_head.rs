@@ -1,0 +1,265 @@
+//! Response heads of HTTP/1.1 that are not well-formed and still have one meaning.
+//!
+//! Called by `meter` with the bytes of each head, before hyper parses them. Devices and scripts
+//! send control characters in a field or a reason phrase, and minor versions that do not exist.
+//! hyper would refuse the whole response. Such bytes are replaced here, in place, so a head keeps
+//! its length:
+//!
+//! - a minor version above 1 by 1: a recipient takes it for the highest that it knows (RFC 9110,
+//!   2.5);
+//! - control characters in the reason phrase by spaces: nothing depends on them;
+//! - control characters in a field value by spaces, as RFC 9110, 5.5 advises. NUL, a bare CR and a
+//!   bare LF stay, and hyper refuses or splits the head at them.
+//!
+//! hyper drops field lines whose name is no token. Framing must not depend on such a guess. A line
+//! that spells Content-Length or Transfer-Encoding with other bytes in between gets a NUL, for
+//! which hyper refuses the response; so does a value of these fields with control characters.
+//!
+//! Invariant: the bytes behind the end of the last head are not touched, and no byte is added or
+//! taken away.
+//! Cost: one pass over a head; content is not looked at.
+
+/// The position in the heads of one response.
+#[derive(Debug, Default)]
+pub(super) struct HeadRepair {
+    place: Place,
+    /// Bytes of the status line so far.
+    column: usize,
+    status: u16,
+    /// Whether the status line began with `HTTP/1.`.
+    is_http_1: bool,
+    name: FieldName,
+    /// Whether the value is that of a framing field.
+    is_framing: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// Before the first byte of a status line; empty lines are skipped.
+    #[default]
+    Start,
+    StatusLine,
+    /// At the first byte of a field line.
+    LineStart,
+    /// Behind the CR of what may be the empty line.
+    LastLf,
+    Name,
+    Value,
+    /// Behind the last head.
+    Content,
+}
+
+impl HeadRepair {
+    /// Repairs the part of the heads that `bytes`, the next ones read, contains.
+    pub(super) fn repair(&mut self, bytes: &mut [u8]) {
+        for byte in bytes {
+            if self.place == Place::Content {
+                return;
+            }
+            self.step(byte);
+        }
+    }
+
+    fn step(&mut self, byte: &mut u8) {
+        match self.place {
+            Place::Start if matches!(*byte, b'\r' | b'\n') => {}
+            Place::Start => {
+                (self.place, self.column, self.status) = (Place::StatusLine, 0, 0);
+                self.is_http_1 = true;
+                self.status_line(byte);
+            }
+            Place::StatusLine => self.status_line(byte),
+            Place::LineStart => self.begin_line(byte),
+            Place::LastLf if *byte == b'\n' => self.end_head(),
+            // hyper refuses a CR without LF.
+            Place::LastLf => self.place = Place::Content,
+            Place::Name => self.name(byte),
+            Place::Value => self.value(byte),
+            Place::Content => {}
+        }
+    }
+
+    fn status_line(&mut self, byte: &mut u8) {
+        match (self.column, *byte) {
+            (_, b'\n') => {
+                self.place = Place::LineStart;
+                self.name = FieldName::default();
+                return;
+            }
+            (at @ 0..7, other) => self.is_http_1 &= other == b"HTTP/1."[at],
+            (7, b'2'..=b'9') if self.is_http_1 => *byte = b'1',
+            (9..12, digit @ b'0'..=b'9') => {
+                self.status = self.status * 10 + u16::from(digit - b'0')
+            }
+            (REASON.., b'\r' | b'\t') => {}
+            (REASON.., other) if other.is_ascii_control() => *byte = b' ',
+            _ => {}
+        }
+        self.column = (self.column + 1).min(REASON);
+    }
+
+    fn begin_line(&mut self, byte: &mut u8) {
+        match *byte {
+            b'\r' => self.place = Place::LastLf,
+            b'\n' => self.end_head(),
+            // The rest of the value before (obsolete line folding).
+            b' ' | b'\t' if self.name.has_ended => self.place = Place::Value,
+            _ => {
+                (self.place, self.name) = (Place::Name, FieldName::default());
+                self.name(byte);
+            }
+        }
+    }
+
+    fn name(&mut self, byte: &mut u8) {
+        let is_end = matches!(*byte, b':' | b'\r' | b'\n');
+        if !is_end {
+            self.name.push(*byte);
+            return;
+        }
+        self.is_framing = self.name.is_framing();
+        if self.is_framing && (self.name.is_broken || *byte != b':') {
+            *byte = 0;
+        }
+        match *byte {
+            b'\n' => self.place = Place::LineStart,
+            _ => self.place = Place::Value,
+        }
+        self.name.has_ended = true;
+    }
+
+    fn value(&mut self, byte: &mut u8) {
+        match *byte {
+            b'\n' => self.place = Place::LineStart,
+            b'\r' | b'\t' | 0 => {}
+            other if other.is_ascii_control() => {
+                *byte = if self.is_framing { 0 } else { b' ' };
+            }
+            _ => {}
+        }
+    }
+
+    fn end_head(&mut self) {
+        // After a 101 the bytes are those of another protocol.
+        let is_interim = (100..200).contains(&self.status) && self.status != 101;
+        self.place = match is_interim {
+            true => Place::Start,
+            false => Place::Content,
+        };
+    }
+}
+
+/// A field name in lower case, without hyphens and without the bytes that no token has.
+#[derive(Clone, Copy, Debug, Default)]
+struct FieldName {
+    letters: [u8; NAME_MAX],
+    length: usize,
+    /// It is no token, or has spaces in it.
+    is_broken: bool,
+    has_blank: bool,
+    has_ended: bool,
+}
+
+impl FieldName {
+    fn push(&mut self, byte: u8) {
+        let is_blank = matches!(byte, b' ' | b'\t');
+        // hyper takes blanks behind a name, but not before or in it.
+        self.is_broken |= (self.has_blank && !is_blank) || !(is_blank || is_token(byte));
+        self.has_blank |= is_blank;
+        // Other bytes of a token make it another name: `content_length`.
+        if byte.is_ascii_alphanumeric() || (is_token(byte) && byte != b'-') {
+            if let Some(place) = self.letters.get_mut(self.length) {
+                *place = byte.to_ascii_lowercase();
+            }
+            self.length += 1;
+        }
+    }
+
+    /// Whether it is a name of a framing field, or looks like one.
+    fn is_framing(&self) -> bool {
+        let letters = self.letters.get(..self.length).unwrap_or_default();
+        letters == b"contentlength" || letters == b"transferencoding"
+    }
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Where the reason phrase begins in a status line, at the blank before it.
+const REASON: usize = 12;
+
+/// Longer than the names of framing fields.
+const NAME_MAX: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repaired(head: &str) -> String {
+        let mut whole = head.as_bytes().to_vec();
+        HeadRepair::default().repair(&mut whole);
+        for step in [1, 2, 5] {
+            let mut cut = head.as_bytes().to_vec();
+            let mut repair = HeadRepair::default();
+            cut.chunks_mut(step).for_each(|part| repair.repair(part));
+            assert_eq!(cut, whole, "cut every {step} bytes");
+        }
+        String::from_utf8(whole).unwrap()
+    }
+
+    #[test]
+    fn a_well_formed_head_and_its_content_stay_as_they_are() {
+        for head in [
+            "HTTP/1.1 200 OK\r\nX: a\tb\r\n\r\n\x01\x7f\0",
+            "HTTP/1.0 200\r\n\r\n\x01",
+            "\r\nHTTP/1.1 200 OK\nX:\n folded\n\n\x01",
+            "HTTP/1.1 101 Switching\r\nUpgrade: x\r\n\r\nHTTP/1.9 200 \x01",
+            "HTTP/1.1 200 OK\r\nContent-Length : 5\r\ncontent_length: x\r\n\r\n12345",
+            "HTTP/2.0 200 OK\r\n\r\n",
+        ] {
+            assert_eq!(repaired(head), head);
+        }
+    }
+
+    #[test]
+    fn what_says_nothing_becomes_a_space_and_a_later_version_the_one_that_is_known() {
+        assert_eq!(
+            repaired("HTTP/1.9 200 O\x01\x7fK\0\r\nX\x01: y\x7fz\r\n \x02w\r\n\r\n\x02"),
+            "HTTP/1.1 200 O  K \r\nX\x01: y z\r\n  w\r\n\r\n\x02"
+        );
+        let interim = "HTTP/1.2 103 \x01\r\nLink: \x7f\r\n\r\nHTTP/1.2 200 \x01\r\n\r\n\x01";
+        let expected = "HTTP/1.1 103  \r\nLink:  \r\n\r\nHTTP/1.1 200  \r\n\r\n\x01";
+        assert_eq!(repaired(interim), expected);
+    }
+
+    #[test]
+    fn doubts_about_framing_become_a_nul() {
+        for (line, expected) in [
+            ("Content-Length: 5\x7f", "Content-Length: 5\0"),
+            (
+                "Transfer-Encoding: \x0bchunked",
+                "Transfer-Encoding: \0chunked",
+            ),
+            (
+                "Transfer-Encoding\x0b: chunked",
+                "Transfer-Encoding\x0b\0 chunked",
+            ),
+            (
+                " Transfer-Encoding: chunked",
+                " Transfer-Encoding\0 chunked",
+            ),
+            ("Content Length: 5", "Content Length\0 5"),
+            ("Content-Length", "Content-Length\0"),
+            ("X: a\0b", "X: a\0b"),
+        ] {
+            let head = format!("HTTP/1.1 200 OK\r\n{line}\r\n\r\n");
+            let got = repaired(&head);
+            assert!(
+                got.starts_with(&format!("HTTP/1.1 200 OK\r\n{expected}")),
+                "{got:?}"
+            );
+            assert!(got.contains('\0'));
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Interim responses (1xx) in HTTP/2, which hyper cannot send.
+//!
+//! h2 frames all other messages. For an interim response the number of its stream is needed, which
+//! hyper tells nobody: so [`Marker`] adds it to each head on the way to h2, as a field that no
+//! request has otherwise, and [`take_stream`] takes it out again. [`InterimQueue`] has the frames
+//! that wait; `flow` writes them between two frames of h2.
+//!
+//! Invariants: the marked head is the last field of its block, so a client cannot name another
+//! stream. A frame is written only while the response of its stream has not begun. The field block
+//! uses no table, so the encoder of h2 and the decoder of the client stay in step; a client with a
+//! smaller table than usual gets no interim responses, because the next block must begin with the
+//! change of its size (RFC 7541, section 4.2).
+//! Cost: 22 bytes and one field of each head.
+
+use std::collections::VecDeque;
+
+use http::StatusCode;
+use http::header::{HeaderMap, RETRY_AFTER};
+
+use super::frames::{CONTINUATION, END_HEADERS, FRAME_HEAD, HEADERS, PREFACE};
+
+/// Adds the number of its stream to each head of a client.
+#[derive(Debug)]
+pub(super) struct Marker {
+    /// Missing bytes of the preface.
+    preface: usize,
+    head: [u8; FRAME_HEAD],
+    have: usize,
+    /// Missing bytes of the frame's payload.
+    payload: usize,
+    kind: FrameKind,
+    setting: [u8; SETTING],
+    of_setting: usize,
+    has_small_table: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FrameKind {
+    /// The end of the head of this stream.
+    EndOfHead(u32),
+    Settings,
+    Other,
+}
+
+impl Marker {
+    pub(super) fn new() -> Self {
+        Self {
+            preface: PREFACE.len(),
+            head: [0; FRAME_HEAD],
+            have: 0,
+            payload: 0,
+            kind: FrameKind::Other,
+            setting: [0; SETTING],
+            of_setting: 0,
+            has_small_table: false,
+        }
+    }
+
+    /// Whether the client has a smaller table for fields than the usual one.
+    pub(super) fn has_small_table(&self) -> bool {
+        self.has_small_table
+    }
+
+    /// Passes `bytes`, with the marks, to `pass`.
+    pub(super) fn mark(&mut self, mut bytes: &[u8], mut pass: impl FnMut(&[u8])) {
+        let preface = self.preface.min(bytes.len());
+        self.preface -= preface;
+        pass(&bytes[..preface]);
+        bytes = &bytes[preface..];
+        while !bytes.is_empty() {
+            let payload = self.payload.min(bytes.len());
+            if payload > 0 {
+                let part;
+                (part, bytes) = bytes.split_at(payload);
+                self.payload -= payload;
+                if self.kind == FrameKind::Settings {
+                    self.read_settings(part);
+                }
+                pass(part);
+            } else {
+                // A head of a frame is passed when it is complete, because its flags may change.
+                let taken = (FRAME_HEAD - self.have).min(bytes.len());
+                self.head[self.have..self.have + taken].copy_from_slice(&bytes[..taken]);
+                self.have += taken;
+                bytes = &bytes[taken..];
+                if self.have < FRAME_HEAD {
+                    return;
+                }
+                self.have = 0;
+                self.begin_frame();
+                pass(&self.head);
+            }
+            if self.payload == 0
+                && let FrameKind::EndOfHead(stream) = self.kind
+            {
+                self.kind = FrameKind::Other;
+                pass(&mark_of(stream));
+            }
+        }
+    }
+
+    fn begin_frame(&mut self) {
+        let [a, b, c, kind, flags, stream @ ..] = self.head;
+        self.payload = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+        self.kind = match kind {
+            HEADERS | CONTINUATION if flags & END_HEADERS != 0 => {
+                self.head[FLAGS] = flags & !END_HEADERS;
+                FrameKind::EndOfHead(u32::from_be_bytes(stream) & u32::MAX >> 1)
+            }
+            SETTINGS => FrameKind::Settings,
+            _ => FrameKind::Other,
+        };
+        self.of_setting = 0;
+    }
+
+    fn read_settings(&mut self, payload: &[u8]) {
+        for &byte in payload {
+            self.setting[self.of_setting] = byte;
+            self.of_setting = (self.of_setting + 1) % SETTING;
+            if self.of_setting == 0 {
+                let [high, low, value @ ..] = self.setting;
+                let is_table = u16::from_be_bytes([high, low]) == HEADER_TABLE_SIZE;
+                let is_small = u32::from_be_bytes(value) < USUAL_TABLE;
+                self.has_small_table |= is_table && is_small;
+            }
+        }
+    }
+}
+
+/// A CONTINUATION frame that ends a head with the number of its stream.
+fn mark_of(stream: u32) -> Vec<u8> {
+    let digits = stream.to_string();
+    let length = u8::try_from(3 + digits.len()).unwrap_or(u8::MAX);
+    let mut frame = vec![0, 0, length, CONTINUATION, END_HEADERS];
+    frame.extend_from_slice(&stream.to_be_bytes());
+    // A literal that enters no table, with the name of the static table.
+    frame.extend([0x0f, RETRY_AFTER_INDEX - 0x0f, length - 3]);
+    frame.extend_from_slice(digits.as_bytes());
+    frame
+}
+
+/// Takes the number of its stream out of a head.
+pub(super) fn take_stream(fields: &mut HeaderMap) -> Option<u32> {
+    let mark = fields.get_all(RETRY_AFTER).iter().next_back();
+    let stream = mark.and_then(|mark| mark.to_str().ok()?.parse().ok());
+    fields.remove(RETRY_AFTER);
+    stream
+}
+
+/// Interim responses that wait to be written.
+#[derive(Debug, Default)]
+pub(super) struct InterimQueue {
+    frames: VecDeque<(u32, Vec<u8>)>,
+    /// Bytes of the first one that were written.
+    written: usize,
+    bytes: usize,
+}
+
+impl InterimQueue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Adds an interim response of `stream`; false if it is too large, or too many wait.
+    pub(super) fn push(&mut self, stream: u32, status: StatusCode, fields: &HeaderMap) -> bool {
+        let block = field_block(status, fields);
+        let Ok(length) = u16::try_from(block.len()) else {
+            return false;
+        };
+        if length > FRAME_MAX || self.bytes + block.len() > QUEUE_MAX {
+            return false;
+        }
+        let [high, low] = length.to_be_bytes();
+        let mut frame = vec![0, high, low, HEADERS, END_HEADERS];
+        frame.extend_from_slice(&stream.to_be_bytes());
+        frame.extend_from_slice(&block);
+        self.bytes += frame.len();
+        self.frames.push_back((stream, frame));
+        true
+    }
+
+    /// The bytes to be written next.
+    pub(super) fn next(&self) -> Option<&[u8]> {
+        let (_, frame) = self.frames.front()?;
+        Some(&frame[self.written..])
+    }
+
+    /// So many of them were written.
+    pub(super) fn advance(&mut self, written: usize) {
+        self.written += written;
+        if let Some((_, frame)) = self.frames.front()
+            && self.written >= frame.len()
+        {
+            self.bytes -= frame.len();
+            self.frames.pop_front();
+            self.written = 0;
+        }
+    }
+
+    /// Whether a frame is written in part: nothing else may be written then.
+    pub(super) fn is_within_frame(&self) -> bool {
+        self.written > 0
+    }
+
+    /// Forgets the responses of a stream that has ended; a frame that has begun is completed.
+    pub(super) fn forget(&mut self, stream: u32) {
+        let mut place = 0;
+        let begun = usize::from(self.written > 0);
+        let bytes = &mut self.bytes;
+        self.frames.retain(|(of, frame)| {
+            let stays = *of != stream || place < begun;
+            place += 1;
+            if !stays {
+                *bytes -= frame.len();
+            }
+            stays
+        });
+    }
+}
+
+/// Status and fields in literals that enter no table (RFC 7541, section 6.2.2).
+fn field_block(status: StatusCode, fields: &HeaderMap) -> Vec<u8> {
+    let mut block = vec![STATUS_INDEX];
+    push_string(&mut block, status.as_str().as_bytes());
+    for (name, value) in fields {
+        block.push(0);
+        push_string(&mut block, name.as_str().as_bytes());
+        push_string(&mut block, value.as_bytes());
+    }
+    block
+}
+
+/// A string without Huffman coding.
+fn push_string(block: &mut Vec<u8>, text: &[u8]) {
+    const PREFIX: usize = 0x7f;
+    if text.len() < PREFIX {
+        block.push(u8::try_from(text.len()).unwrap_or_default());
+    } else {
+        block.push(0x7f);
+        let mut rest = text.len() - PREFIX;
+        while rest >= 0x80 {
+            block.push(u8::try_from(rest & 0x7f).unwrap_or_default() | 0x80);
+            rest >>= 7;
+        }
+        block.push(u8::try_from(rest).unwrap_or_default());
+    }
+    block.extend_from_slice(text);
+}
+
+const SETTINGS: u8 = 4;
+/// The place of the flags in the head of a frame.
+const FLAGS: usize = 4;
+/// Bytes of a setting.
+const SETTING: usize = 6;
+/// SETTINGS_HEADER_TABLE_SIZE, and its value at the beginning of a connection.
+const HEADER_TABLE_SIZE: u16 = 1;
+const USUAL_TABLE: u32 = 4096;
+/// `:status` and `retry-after` in the static table.
+const STATUS_INDEX: u8 = 8;
+const RETRY_AFTER_INDEX: u8 = 53;
+/// The largest payload that every client takes.
+const FRAME_MAX: u16 = 1 << 14;
+/// Bytes of waiting responses on one connection.
+const QUEUE_MAX: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        let mut frame = length[1..].to_vec();
+        frame.extend([kind, flags]);
+        frame.extend(stream.to_be_bytes());
+        frame.extend_from_slice(payload);
+        frame
+    }
+
+    #[test]
+    fn each_head_is_marked_at_its_end_however_it_is_cut() {
+        let bytes = [
+            PREFACE.to_vec(),
+            frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]),
+            frame(HEADERS, 5, 1, b"abc"),
+            frame(0, 0, 1, b"data"),
+            frame(HEADERS, 0, 3, b"de"),
+            frame(CONTINUATION, 4, 3, b""),
+        ]
+        .concat();
+        let expected = [
+            PREFACE.to_vec(),
+            frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]),
+            frame(HEADERS, 1, 1, b"abc"),
+            frame(CONTINUATION, 4, 1, b"\x0f\x26\x011"),
+            frame(0, 0, 1, b"data"),
+            frame(HEADERS, 0, 3, b"de"),
+            frame(CONTINUATION, 0, 3, b""),
+            frame(CONTINUATION, 4, 3, b"\x0f\x26\x013"),
+        ]
+        .concat();
+        for step in [1, 2, 7, 100, bytes.len()] {
+            let (mut marker, mut marked) = (Marker::new(), Vec::new());
+            for part in bytes.chunks(step) {
+                marker.mark(part, |bytes| marked.extend_from_slice(bytes));
+            }
+            assert_eq!(marked, expected, "cut every {step} bytes");
+            assert!(!marker.has_small_table());
+        }
+    }
+
+    #[test]
+    fn a_smaller_table_of_the_client_is_noticed() {
+        let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0, 0, 1, 0, 0, 15, 255]);
+        for step in [1, 5, 100] {
+            let mut marker = Marker::new();
+            for part in [PREFACE.to_vec(), settings.clone()].concat().chunks(step) {
+                marker.mark(part, |_| ());
+            }
+            assert!(marker.has_small_table());
+        }
+    }
+
+    #[test]
+    fn a_client_cannot_name_another_stream() {
+        let mut fields = HeaderMap::new();
+        fields.append(RETRY_AFTER, HeaderValue::from_static("9"));
+        fields.append(RETRY_AFTER, HeaderValue::from_static("5"));
+        assert_eq!(take_stream(&mut fields), Some(5));
+        assert!(fields.is_empty());
+    }
+
+    #[test]
+    fn responses_wait_in_order_and_those_of_an_ended_stream_are_forgotten() {
+        let mut queue = InterimQueue::default();
+        let hints = StatusCode::EARLY_HINTS;
+        let mut fields = HeaderMap::new();
+        fields.insert("link", HeaderValue::from_static("</a>"));
+        assert!(queue.push(1, hints, &fields) && queue.push(3, hints, &fields));
+        let first = queue.next().unwrap().to_vec();
+        assert_eq!(
+            first,
+            frame(HEADERS, 4, 1, b"\x08\x03103\0\x04link\x04</a>")
+        );
+        queue.advance(4);
+        assert!(queue.is_within_frame());
+        queue.forget(1);
+        queue.forget(3);
+        assert_eq!(queue.next().unwrap(), &first[4..]);
+        queue.advance(first.len() - 4);
+        assert!(queue.is_empty() && !queue.is_within_frame());
+        let large = HeaderValue::from_bytes(&vec![b'x'; 17 << 10]).unwrap();
+        fields.insert("link", large);
+        assert!(!queue.push(1, hints, &fields));
+        fields.insert("link", HeaderValue::from_bytes(&vec![b'x'; 300]).unwrap());
+        assert!(queue.push(1, hints, &fields));
+        assert!(queue.next().unwrap().ends_with(&[b'x'; 300]));
+        let waiting = (0..1000)
+            .take_while(|_| queue.push(1, hints, &fields))
+            .count();
+        assert!(waiting < 300);
+    }
+}
