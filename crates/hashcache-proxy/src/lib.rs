@@ -110,4 +110,4 @@ pub use upstream::nat64::{Nat64, Nat64Error};
 pub use upstream::own_domain::{AllowedDestination, AllowedDestinationError, OwnDomain};
 pub use upstream::prefix::{Prefix, PrefixError};
 pub use upstream::tls::AuthoritiesError;
-pub use users::{UsersError, users_of};
+pub use users::{FileUsers, UsersError, users_of};

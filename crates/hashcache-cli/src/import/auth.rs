@@ -1,8 +1,9 @@
 //! `auth_param` of Squid: users with passwords in a file.
 //!
-//! Only `basic_ncsa_auth` with bcrypt hashes has a counterpart: the file is used as it is. An `acl`
-//! with `proxy_auth REQUIRED` names every user, which our rules cannot; the users of the file are
-//! written as a group.
+//! Only `basic_ncsa_auth` with bcrypt hashes has a counterpart: the file is used as it is, and its
+//! users with other hashes are named, because they cannot log in. An `acl` with `proxy_auth
+//! REQUIRED` names every user, which our rules cannot; the users of the file are written as a
+//! group.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,9 +22,14 @@ pub fn import(draft: &mut Draft, lines: &[&Line]) -> Users {
     let mut realm = None;
     let is_program = |line: &&&Line| (line.arg(0), line.arg(1)) == ("basic", "program");
     let program = lines.iter().rfind(is_program).map(|line| &line.place);
+    let is_about_case = |line: &&&Line| (line.arg(0), line.arg(1)) == ("basic", "casesensitive");
+    let has_case = lines.iter().rfind(is_about_case);
+    let has_case = has_case.is_some_and(|line| line.arg(2) == "on");
     for line in lines {
         match (line.arg(0), line.arg(1)) {
-            ("basic", "program") if program == Some(&line.place) => users = users_in(draft, line),
+            ("basic", "program") if program == Some(&line.place) => {
+                users = users_in(draft, line, has_case);
+            }
             ("basic", "program") => draft.unneeded(line, "a later line replaces it"),
             ("basic", "realm") => realm = Some(line),
             (
@@ -55,7 +61,7 @@ pub fn import(draft: &mut Draft, lines: &[&Line]) -> Users {
     users
 }
 
-fn users_in(draft: &mut Draft, line: &Line) -> Users {
+fn users_in(draft: &mut Draft, line: &Line, has_case: bool) -> Users {
     let program = Path::new(line.arg(2)).file_name().unwrap_or_default();
     if !["basic_ncsa_auth", "ncsa_auth"]
         .iter()
@@ -70,13 +76,47 @@ fn users_in(draft: &mut Draft, line: &Line) -> Users {
         let cause = std::error::Error::source(&error).map(|it| format!(": {it}"));
         format!("{error}{}", cause.unwrap_or_default())
     });
-    let names = names.and_then(|users| {
-        let names: BTreeSet<String> = users.into_iter().map(|(name, _)| name.into()).collect();
+    let names = names.and_then(|found| {
+        let names = found.users.into_iter().map(|(name, _)| String::from(name));
+        let mut foreign: Vec<String> = found.foreign.into_iter().map(String::from).collect();
+        // Squid looks names up in small letters, unless `casesensitive` is on.
+        let is_found = |name: &String| has_case || !name.contains(|c: char| c.is_ascii_uppercase());
+        let (names, capital): (BTreeSet<String>, BTreeSet<String>) = names.partition(is_found);
+        let mut capital: Vec<String> = capital.into_iter().collect();
         match names.len() {
-            0 => Err("the file has no users".to_owned()),
-            1..=USERS_MAX => Ok(names),
-            _ => Err(format!("the file has more than {USERS_MAX} users")),
+            0 => return Err("the file has no users".to_owned()),
+            1..=USERS_MAX => {}
+            _ => return Err(format!("the file has more than {USERS_MAX} users")),
         }
+        for (users, reason) in [
+            (
+                &mut foreign,
+                "their hashes are not bcrypt: they cannot log in until `htpasswd -B -C 10` makes \
+                 new ones",
+            ),
+            (
+                &mut capital,
+                "Squid finds no name with capitals without `casesensitive on`: they are in no \
+                 group",
+            ),
+        ] {
+            if users.is_empty() {
+                continue;
+            }
+            users.sort_unstable();
+            let others = users.len().saturating_sub(SHOWN_MAX);
+            let more = if others == 0 {
+                String::new()
+            } else {
+                format!(" and {others} more")
+            };
+            users.truncate(SHOWN_MAX);
+            draft.missing(
+                line,
+                format_args!("users `{}`{more}: {reason}", users.join("`, `")),
+            );
+        }
+        Ok(names)
     });
     match names {
         Ok(names) => {
@@ -91,5 +131,7 @@ fn users_in(draft: &mut Draft, line: &Line) -> Users {
     }
 }
 
+/// Most users that are named in one message.
+const SHOWN_MAX: usize = 20;
 /// Most users that are written as a group.
 const USERS_MAX: usize = 10_000;

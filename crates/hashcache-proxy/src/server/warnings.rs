@@ -30,6 +30,13 @@ pub enum Warning {
         /// How many users have such a hash.
         users: usize,
     },
+    /// Users have hashes of other programs than bcrypt, so they cannot log in.
+    ForeignHashes {
+        /// The first ones in the order of their names.
+        first: Vec<String>,
+        /// How many there are besides.
+        others: usize,
+    },
     /// Rules have times or quotas have days, and the system does not say in which time zone it is.
     NoZone,
     /// No access rule names these limits, so they limit nothing.
@@ -53,15 +60,12 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownUsers { first, others } => {
-                let names = first.join("`, `");
-                write!(
-                    f,
-                    "access rules name users that no file of `htpasswd` has: `{names}`"
-                )?;
-                match others {
-                    0 => Ok(()),
-                    more => write!(f, " and {more} more"),
-                }
+                f.write_str("access rules name users that no file of `htpasswd` has: ")?;
+                write_names(f, first, *others)
+            }
+            Self::ForeignHashes { first, others } => {
+                f.write_str("users whose hashes are not bcrypt cannot log in: ")?;
+                write_names(f, first, *others)
             }
             Self::CheapHashes { users } => write!(
                 f,
@@ -109,31 +113,47 @@ pub fn warnings(settings: &Settings) -> Vec<Warning> {
     all
 }
 
+/// The first of these names in their order, and how many others there are. `None`: there are none.
+fn first_names(mut names: Vec<String>) -> Option<(Vec<String>, usize)> {
+    names.sort_unstable();
+    names.dedup();
+    let others = names.len().saturating_sub(SHOWN_MAX);
+    names.truncate(SHOWN_MAX);
+    (!names.is_empty()).then_some((names, others))
+}
+
+fn write_names(f: &mut fmt::Formatter<'_>, first: &[String], others: usize) -> fmt::Result {
+    write!(f, "`{}`", first.join("`, `"))?;
+    match others {
+        0 => Ok(()),
+        more => write!(f, " and {more} more"),
+    }
+}
+
 /// The same without the files of lists.
 fn warnings_of_rules(settings: &Settings) -> Vec<Warning> {
-    let (mut known, mut cheap) = (HashSet::new(), 0);
+    let (mut known, mut foreign, mut cheap) = (HashSet::new(), Vec::new(), 0);
     let files = settings
         .htpasswd
         .iter()
         .filter_map(|path| users_of(path).ok());
-    for (user, cost) in files.flatten() {
-        cheap += usize::from(cost < COST_MIN);
-        known.insert(user);
+    for file in files {
+        foreign.extend(file.foreign);
+        for (user, cost) in file.users {
+            cheap += usize::from(cost < COST_MIN);
+            known.insert(user);
+        }
     }
     let names = settings.access.user_names();
-    let mut unknown: Vec<&str> = names.filter(|name| !known.contains(*name)).collect();
-    unknown.sort_unstable();
-    let shown = unknown.len().min(SHOWN_MAX);
-    let unknown_users = (shown > 0).then(|| Warning::UnknownUsers {
-        first: unknown[..shown]
-            .iter()
-            .map(|name| (*name).to_owned())
-            .collect(),
-        others: unknown.len() - shown,
-    });
+    known.extend(foreign.iter().cloned());
+    let unknown = names.filter(|name| !known.contains(*name));
+    let unknown = first_names(unknown.map(str::to_owned).collect());
+    let unknown_users = unknown.map(|(first, others)| Warning::UnknownUsers { first, others });
+    let foreign = first_names(foreign.into_iter().map(String::from).collect());
+    let foreign = foreign.map(|(first, others)| Warning::ForeignHashes { first, others });
     let cheap_hashes = (cheap > 0).then_some(Warning::CheapHashes { users: cheap });
     let no_zone = (settings.needs_zone() && !Zone::is_set()).then_some(Warning::NoZone);
-    [unknown_users, cheap_hashes, no_zone]
+    [unknown_users, foreign, cheap_hashes, no_zone]
         .into_iter()
         .chain(warnings_of_limits(settings))
         .flatten()

@@ -2,8 +2,10 @@
 //! `name:hash`.
 //!
 //! Called by `user_hashes`. Only bcrypt is taken: the other hashes of `htpasswd` can be tried a
-//! million times a second. Invariant: a hash whose check would take longer than [`COST_MAX`] allows
-//! is no entry.
+//! million times a second. Files of Squid have such hashes beside bcrypt; their users are told from
+//! lines that are broken, so that one of them does not lock out the others.
+//!
+//! Invariant: a hash whose check would take longer than [`COST_MAX`] allows is no entry.
 
 use bcrypt::HashParts;
 
@@ -20,15 +22,19 @@ pub(crate) struct UserEntry<'a> {
 
 /// A line that is no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BadEntry {
+pub(crate) struct BadEntry<'a> {
     /// The number of the line, from 1.
     pub(crate) line: usize,
     /// What is wrong with it.
     pub(crate) what: &'static str,
+    /// The user, if the line has a hash of another program. This user cannot log in.
+    pub(crate) foreign: Option<&'a str>,
 }
 
 /// The entries of a file. Empty lines and those that begin with `#` are left out.
-pub(crate) fn read_entries(text: &str) -> impl Iterator<Item = Result<UserEntry<'_>, BadEntry>> {
+pub(crate) fn read_entries(
+    text: &str,
+) -> impl Iterator<Item = Result<UserEntry<'_>, BadEntry<'_>>> {
     // A byte order mark, which some editors write, would be part of the first name.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = text.lines().enumerate();
@@ -38,6 +44,7 @@ pub(crate) fn read_entries(text: &str) -> impl Iterator<Item = Result<UserEntry<
         read_entry(line).map_err(|what| BadEntry {
             line: line_number,
             what,
+            foreign: foreign_user(line),
         })
     })
 }
@@ -62,6 +69,24 @@ fn read_entry(line: &str) -> Result<UserEntry<'_>, &'static str> {
     })
 }
 
+/// The user of a line whose hash is one that `htpasswd`, `crypt` or LDAP tools make.
+fn foreign_user(line: &str) -> Option<&str> {
+    let (user, rest) = line.trim_end().split_once(':')?;
+    let is_named =
+        !user.is_empty() && user.len() <= USER_MAX && !user.chars().any(char::is_control);
+    let hash = rest.split(':').next().unwrap_or(rest);
+    let of_program = FOREIGN.iter().any(|begin| hash.starts_with(begin));
+    let is_crypt_char = |c: char| c.is_ascii_alphanumeric() || "./".contains(c);
+    let is_crypt = hash.len() == CRYPT_LENGTH && hash.chars().all(is_crypt_char);
+    (is_named && (of_program || is_crypt)).then_some(user)
+}
+
+/// Beginnings of hashes of other programs: MD5, SHA-256, SHA-512, yescrypt, scrypt, Argon2, LDAP.
+const FOREIGN: [&str; 10] = [
+    "$apr1$", "$1$", "$5$", "$6$", "$7$", "$y$", "$gy$", "$argon2", "{SHA}", "{SSHA}",
+];
+/// Length of a hash of the old `crypt`.
+const CRYPT_LENGTH: usize = 13;
 const COST_MIN: u32 = 4;
 /// About a second of a slow processor.
 const COST_MAX: u32 = 14;
@@ -93,6 +118,22 @@ mod tests {
             &format!("anna:{}", HASH.replace("2y", "2z")),
         ] {
             assert!(read_entry(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_hash_of_another_program_is_told_from_a_broken_line() {
+        for (line, user) in [
+            ("anna:$apr1$x$y", Some("anna")),
+            ("anna:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", Some("anna")),
+            ("anna:rqXexS6ZhobKA", Some("anna")),
+            ("anna:$6$salt$hash:more", Some("anna")),
+            ("anna:secret", None),
+            ("anna:", None),
+            ("anna", None),
+            (":$apr1$x$y", None),
+        ] {
+            assert_eq!(foreign_user(line), user, "{line}");
         }
     }
 

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 pub(crate) use basic::Login;
 pub(crate) use user_hashes::UserHashes;
 pub use user_hashes::UsersError;
-pub use user_hashes::users_of;
+pub use user_hashes::{FileUsers, users_of};
 
 pub(crate) use self::failures::LoginSource;
 use self::failures::{FailureKeys, Failures};

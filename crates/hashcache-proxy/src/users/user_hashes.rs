@@ -2,7 +2,7 @@
 //!
 //! Read at the start and at a reload.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -52,16 +52,28 @@ pub enum UsersError {
 impl UserHashes {
     /// Reads the users of `files`; of a name that is there twice, the first entry counts.
     ///
+    /// Users with hashes of other programs are left out: [`crate::Warning`] names them.
+    ///
     /// # Errors
-    /// A file cannot be read, or has a line that is no entry: a user who is left out in silence
-    /// would be refused for no visible reason.
+    /// A file cannot be read, has a line that is no entry (a user who is left out in silence would
+    /// be refused for no visible reason), or has only hashes of other programs.
     pub(crate) fn load(files: &[PathBuf], cache: &Cache) -> Result<Self, UsersError> {
-        let mut hashes = HashMap::new();
+        let (mut hashes, mut foreign) = (HashMap::new(), HashSet::<Box<str>>::new());
         // By cost: how many, and one of them.
         let mut costs = BTreeMap::<u32, (usize, Box<str>)>::new();
         for path in files {
-            for entry in read_entries(&read_file(path)?) {
-                let entry = entry.map_err(|bad| bad_line(path, bad))?;
+            let text = read_file(path)?;
+            check(path, &text)?;
+            for entry in read_entries(&text) {
+                let entry = match entry {
+                    Ok(entry) if foreign.contains(entry.user) => continue,
+                    Ok(entry) => entry,
+                    Err(bad) => {
+                        let name = bad.foreign.filter(|it| !hashes.contains_key(*it));
+                        foreign.extend(name.map(Box::from));
+                        continue;
+                    }
+                };
                 let hash: Box<str> = entry.hash.into();
                 costs
                     .entry(entry.cost)
@@ -100,18 +112,46 @@ impl UserHashes {
     }
 }
 
-/// Checks that every line of a file is an entry; the names of the users, with the costs of their
-/// hashes.
+/// The users of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileUsers {
+    /// Users who can log in, with the costs of their hashes.
+    pub users: Vec<(Box<str>, u32)>,
+    /// Users with a hash of another program, who cannot.
+    pub foreign: Vec<Box<str>>,
+}
+
+/// Checks that every line of a file is an entry, or has a hash of another program.
 ///
 /// # Errors
-/// The file cannot be read, or has a line that is no entry.
-pub fn users_of(path: &Path) -> Result<Vec<(Box<str>, u32)>, UsersError> {
+/// The file cannot be read, has another line, or has only hashes of other programs.
+pub fn users_of(path: &Path) -> Result<FileUsers, UsersError> {
     let text = read_file(path)?;
-    let entries = read_entries(&text).map(|entry| match entry {
-        Ok(entry) => Ok((entry.user.into(), entry.cost)),
-        Err(bad) => Err(bad_line(path, bad)),
-    });
-    entries.collect()
+    check(path, &text)?;
+    let mut found = FileUsers::default();
+    for entry in read_entries(&text) {
+        match entry {
+            Ok(entry) => found.users.push((entry.user.into(), entry.cost)),
+            Err(bad) => found.foreign.extend(bad.foreign.map(Box::from)),
+        }
+    }
+    Ok(found)
+}
+
+/// Checks the lines of a file.
+fn check(path: &Path, text: &str) -> Result<(), UsersError> {
+    let (mut has_users, mut first_foreign) = (false, None);
+    for entry in read_entries(text) {
+        match entry {
+            Ok(_) => has_users = true,
+            Err(bad) if bad.foreign.is_some() => drop(first_foreign.get_or_insert(bad)),
+            Err(bad) => return Err(bad_line(path, bad)),
+        }
+    }
+    match first_foreign.filter(|_| !has_users) {
+        Some(bad) => Err(bad_line(path, bad)),
+        None => Ok(()),
+    }
 }
 
 fn read_file(path: &Path) -> Result<String, UsersError> {
@@ -128,7 +168,7 @@ fn read_file(path: &Path) -> Result<String, UsersError> {
     Ok(text)
 }
 
-fn bad_line(path: &Path, BadEntry { line, what }: BadEntry) -> UsersError {
+fn bad_line(path: &Path, BadEntry { line, what, .. }: BadEntry<'_>) -> UsersError {
     UsersError::Line {
         path: path.to_owned(),
         line,
@@ -164,6 +204,32 @@ mod tests {
         assert_eq!(users.hash_for("nobody"), Some((&*costly, false)));
         assert_eq!(users.hash_for("a"), Some((HASH, true)));
         cache.close();
+    }
+
+    #[test]
+    fn a_hash_of_another_program_locks_out_its_user_only() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = format!("old:$apr1$x$y\nanna:{HASH}\nold:{HASH}\n");
+        std::fs::write(file.path(), text).unwrap();
+        let found = users_of(file.path()).unwrap();
+        let names: Vec<&str> = found.users.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(
+            (&names[..], &*found.foreign[0]),
+            (&["anna", "old"][..], "old")
+        );
+        let directory = tempfile::tempdir().unwrap();
+        let config = hashcache::Config {
+            size_bytes: Some(32 << 20),
+            memory_bytes: 16 << 20,
+            ..hashcache::Config::new(directory.path().join("c.img"))
+        };
+        let cache = Cache::open(config).unwrap();
+        let users = UserHashes::load(&[file.path().to_owned()], &cache).unwrap();
+        // Of a name that is there twice, the first entry counts.
+        assert!(users.has("anna") && !users.has("old"));
+        cache.close();
+        std::fs::write(file.path(), "old:$apr1$x$y\n").unwrap();
+        assert!(users_of(file.path()).is_err());
     }
 
     #[test]
