@@ -30,6 +30,7 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
 use crate::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, report};
+use crate::upstream::address::check_port;
 use crate::wire::ClientBody;
 use crate::worker::Common;
 
@@ -62,6 +63,10 @@ pub(super) async fn answer(
             None => "this client may not purge: name its network with --allow-purge",
         };
         return Err(refused(StatusCode::FORBIDDEN, reason));
+    }
+    if space == Space::Own {
+        // Squid's rules about ports hold for PURGE too: nothing of another port is stored.
+        check_port(&common.live().ports, target.scheme, target.authority.port)?;
     }
     let (what, effect) = asked(request.headers(), target)?;
     log_entry.set_outcome(Outcome::Purge);
