@@ -1,8 +1,8 @@
-//! Writes the access rules of a forward proxy, with their networks, lists and groups.
+//! Writes access rules, and the networks, lists and groups that they name.
 //!
-//! `http_access deny !Safe_ports` and `deny CONNECT !SSL_ports` become `allow_port` and
-//! `allow_connect_port`, and `deny` of `dst` alone becomes `deny_destination`: these settings say
-//! the same for all clients, and `deny_destination` holds for the addresses that names resolve to.
+//! Called by `mod`. Lines about ports (`ports`), addresses of destinations (`destinations`) and
+//! PURGE (`purge`) become settings; `rules` makes rules of the others, and `delay` gives them
+//! limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -11,20 +11,22 @@ use toml::Value;
 
 use super::acl::{Acls, name_like};
 use super::address::Addresses;
-use super::condition::{Condition, all_ports};
 use super::delay::{self, DelayLines};
-use super::draft::{Comments, Draft, NO_REQUEST, Table, strings};
+use super::draft::{Comments, Draft, Fate, NO_REQUEST, Table, strings};
 use super::lines::Line;
-use super::ranges::Ranges;
-use super::rules::{self, Action, Compiled, PRIVATE, Rule};
-use super::week;
+use super::rules::{self, Action, Compiled, PRIVATE, Rule, Unsure};
+use super::{destinations, ports, purge, week};
 
 /// The directives that allow or deny requests, and those that define their conditions.
 #[derive(Debug, Default)]
 pub struct AccessLines<'a> {
     pub acl: Vec<&'a Line>,
     pub http_access: Vec<&'a Line>,
+    /// Further lists, each of which must allow a request too.
+    pub further: [Vec<&'a Line>; 3],
     pub cache: Vec<&'a Line>,
+    /// Requests may go to another cache, which looks names up.
+    pub has_parent: bool,
     pub delay: DelayLines<'a>,
 }
 
@@ -32,11 +34,37 @@ pub struct AccessLines<'a> {
 pub fn import(
     draft: &mut Draft,
     lines: &AccessLines<'_>,
-    acls: &Acls,
+    acls: &mut Acls,
     users: Option<&Rc<BTreeSet<String>>>,
+    unsure: Unsure,
 ) {
-    let rest = import_ports(draft, &lines.http_access, acls);
-    let mut compiled = rules::compile(&rest, &lines.cache, acls);
+    let found = destinations::find(&lines.http_access, acls, lines.has_parent);
+    let acls = &*acls;
+    let rest = ports::import(draft, &lines.http_access, acls);
+    let mut compiled = rules::compile(&lines.http_access, &rest, acls, unsure);
+    purge::import(draft, &lines.acl, &mut compiled.rules, &lines.http_access);
+    let mut about_purge = BTreeSet::new();
+    for line in &rest {
+        let mut words = line.args_from(1).iter();
+        if words.any(|it| purge::is_only_purge(&it.text, acls)) {
+            about_purge.insert(place(line));
+        }
+    }
+    draft.imported += about_purge.len();
+    for further in lines.further.iter().filter(|it| !it.is_empty()) {
+        let mut more = rules::compile(further, further, acls, unsure);
+        if further.iter().all(|line| line.name == "http_reply_access") {
+            more.spare_tunnels();
+        }
+        compiled.restrict(more, acls);
+    }
+    let [_, on_miss, _] = &lines.further;
+    for line in on_miss.iter().filter(|line| line.arg(0) == "deny") {
+        let reason = "DENIES MORE: stored responses, too, because rules decide before a lookup";
+        draft.remark(Fate::Closed, line, reason);
+    }
+    found.write(draft, &compiled.rules);
+    compiled.add_uncached(&lines.cache, acls);
     delay::import(draft, &lines.delay, acls, &mut compiled);
     let mut writer = Writer {
         names: named_networks(&lines.acl, acls),
@@ -49,33 +77,35 @@ pub fn import(
         compiled.rules.iter().for_each(|rule| writer.rule(rule));
     }
     writer.finish(draft, acls, &compiled.rules);
-    let all: Vec<&Line> = rest.iter().chain(&lines.cache).copied().collect();
+    let further = lines.further.iter().flatten();
+    let all = rest.iter().chain(further).chain(&lines.cache);
+    let all: Vec<&Line> = all
+        .filter(|it| !about_purge.contains(&place(it)))
+        .copied()
+        .collect();
     match &compiled.closed {
         Some(reason) => {
             for line in all {
-                draft.missing(line, format_args!("NOBODY IS SERVED: {reason}"));
+                draft.remark(
+                    Fate::Closed,
+                    line,
+                    format_args!("NOBODY IS SERVED: {reason}"),
+                );
             }
         }
         None => remark(draft, &all, &compiled),
     }
 }
 
+fn place(line: &Line) -> (String, usize) {
+    (line.place.file.to_string(), line.place.line)
+}
+
 /// Tells of lines that became no rule, or not exactly one.
 fn remark(draft: &mut Draft, lines: &[&Line], compiled: &Compiled<'_>) {
     for unsaid in &compiled.unsaid {
-        match (unsaid.is_unneeded, unsaid.line.arg(0)) {
-            (true, _) => draft.unneeded(unsaid.line, &unsaid.reason),
-            (false, "deny") if unsaid.line.name == "http_access" => {
-                let reason = &unsaid.reason;
-                draft.missing(
-                    unsaid.line,
-                    format_args!("NOT DENIED, or not all of it: {reason}"),
-                );
-            }
-            (false, _) => draft.missing(unsaid.line, &unsaid.reason),
-        }
+        draft.remark(unsaid.fate, unsaid.line, &unsaid.reason);
     }
-    let place = |line: &Line| (line.place.file.to_string(), line.place.line);
     let of_rules = compiled.rules.iter().filter_map(|rule| rule.line);
     let written: BTreeSet<_> = of_rules.map(place).collect();
     draft.imported += written.len();
@@ -87,119 +117,12 @@ fn remark(draft: &mut Draft, lines: &[&Line], compiled: &Compiled<'_>) {
     }
 }
 
-/// Takes the lines that have settings of their own out of `lines`.
-fn import_ports<'a>(draft: &mut Draft, lines: &[&'a Line], acls: &Acls) -> Vec<&'a Line> {
-    let mut rest = Vec::new();
-    let (mut allowed, mut connect) = (None, None);
-    let (mut denied, mut denied_by) = (Addresses::default(), Comments::default());
-    for (at, line) in lines.iter().enumerate() {
-        let own = (at < OWN_MAX).then(|| own_setting(line, acls)).flatten();
-        match own {
-            Some(Own::Port(ports)) => narrow(&mut allowed, ports, line),
-            Some(Own::ConnectPort(ports)) => narrow(&mut connect, ports, line),
-            Some(Own::DenyDestination(networks)) => {
-                denied = denied.union(&networks);
-                denied_by = denied_by.and_of(line);
-            }
-            None => rest.push(*line),
-        }
-    }
-    if !denied.is_empty() {
-        let networks = denied.networks().unwrap_or_default();
-        draft.set("deny_destination", strings(&networks), denied_by);
-    }
-    if let Some((ports, comments)) = &allowed {
-        draft.set("allow_port", port_words(ports), comments.clone());
-        if connect.is_none() {
-            let why = "Squid also let clients CONNECT to these ports; by default it is 443 here.";
-            draft.suggest("allow_connect_port", port_words(ports), Comments::text(why));
-        }
-    }
-    if let Some((ports, comments)) = &connect {
-        // Squid's tunnels must pass both lines.
-        let ports = match &allowed {
-            Some((allowed, _)) => ports.intersection(allowed),
-            None => ports.clone(),
-        };
-        draft.set("allow_connect_port", port_words(&ports), comments.clone());
-    }
-    draft.imported += lines.len() - rest.len();
-    rest
-}
-
-/// A line that is a setting and no rule.
-enum Own {
-    Port(Ranges),
-    ConnectPort(Ranges),
-    DenyDestination(Addresses),
-}
-
-fn own_setting(line: &Line, acls: &Acls) -> Option<Own> {
-    if line.arg(0) != "deny" {
-        return None;
-    }
-    let words = line.args_from(1).iter().filter(|word| !word.is_all());
-    let words: Vec<&str> = words.map(|word| &*word.text).collect();
-    let only = |name: &str| match acls.literal(name).ok()?.as_slice() {
-        [condition] => Some(condition.clone()),
-        _ => None,
-    };
-    let ports = |word: &str| {
-        let condition = only(word.strip_prefix('!')?)?;
-        let ports = condition.ports.clone()?;
-        let alone = Condition {
-            ports: Some(ports.clone()),
-            ..Condition::default()
-        };
-        (condition == alone).then_some(ports)
-    };
-    match words[..] {
-        [word] if acls.get(word).is_some_and(|acl| acl.kind == "dst") => {
-            let addresses = only(word)?.destinations?.addresses.clone();
-            // So few that all of them together can be written.
-            let is_small = addresses.networks()?.len() <= OWN_NETWORKS_MAX;
-            is_small.then_some(Own::DenyDestination(addresses))
-        }
-        [word] => ports(word).map(Own::Port),
-        [a, b] => {
-            let is_connect =
-                |word: &str| only(word).is_some_and(|it| it == Condition::of_connect());
-            let other = if is_connect(a) {
-                Some(b)
-            } else {
-                is_connect(b).then_some(a)
-            };
-            ports(other?).map(Own::ConnectPort)
-        }
-        _ => None,
-    }
-}
-
-fn narrow(ports: &mut Option<(Ranges, Comments)>, more: Ranges, line: &Line) {
-    *ports = Some(match ports.take() {
-        Some((ports, comments)) => (ports.intersection(&more), comments.and_of(line)),
-        None => (more, Comments::of(line)),
-    });
-}
-
-/// Ports as text: one number, or a range.
-fn port_words(ports: &Ranges) -> Value {
-    let words = ports.intersection(&all_ports());
-    let words = words.iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    });
-    strings(&words.collect::<Vec<_>>())
-}
-
 /// A name for each set of clients that an `acl` has.
 fn named_networks(lines: &[&Line], acls: &Acls) -> Vec<(String, Rc<Addresses>)> {
     let mut named = Vec::<(String, Rc<Addresses>)>::new();
     for line in lines {
-        let alternatives = acls
-            .get(line.arg(0))
-            .and_then(|acl| acl.alternatives.as_ref().ok());
-        let Some([condition]) = alternatives.map(Vec::as_slice) else {
+        let bounds = acls.named(line.arg(0)).ok().map(|(_, bounds)| bounds.sure);
+        let Some([condition]) = bounds.as_deref() else {
             continue;
         };
         let name = name_like(line.arg(0));
@@ -287,7 +210,7 @@ impl Writer<'_> {
             fields.push(("lists", strings(&lists)));
         }
         if let Some(ports) = &condition.ports {
-            fields.push(("ports", port_words(ports)));
+            fields.push(("ports", ports::words(ports)));
         }
         if let Some(methods) = &condition.methods {
             let methods: Vec<&String> = methods.iter().collect();
@@ -393,10 +316,6 @@ fn bytes_of(value: &Value) -> usize {
 
 /// Most bytes of all rules.
 const BYTES_MAX: usize = 8 << 20;
-/// Lines that may become settings: the first ones do.
-const OWN_MAX: usize = 64;
-/// Networks of a line that becomes a setting.
-const OWN_NETWORKS_MAX: usize = 64;
 /// The group of all users.
 const GROUP: &str = "squid-users";
 /// Most names for networks.

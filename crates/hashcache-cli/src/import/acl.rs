@@ -1,21 +1,21 @@
 //! The `acl` lines of Squid, as conditions of access rules.
 //!
-//! Called by `mod` before the directives that name them. An `acl` is a list of alternatives, or a
-//! reason why our rules cannot say it. Invariants: an `acl` refers to earlier ones only, as in
-//! Squid, so there are no circles; values, alternatives and files are bounded.
+//! Called by `mod` before the directives that name them; `acl_values` reads values. Each `acl` has
+//! [`Bounds`]: the requests that certainly match, and those that may.
+//!
+//! Invariants: an `acl` refers to earlier ones only, as in Squid, so there are no circles; values,
+//! alternatives and files are bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use hashcache_proxy::Destination;
-
-use super::address::{self, Addresses};
+use super::acl_values::{self as values, Parts};
+use super::address::Addresses;
+use super::bounds::{Bounds, is_everything};
 use super::condition::{Condition, Destinations, TwoLists};
 use super::lines::{Line, Word};
-use super::ranges::Ranges;
 use super::source;
-use super::week;
 use super::work::Work;
 
 /// Users who can log in, or why there are none.
@@ -26,10 +26,10 @@ pub type Users = Result<Rc<BTreeSet<String>>, String>;
 pub struct Acl {
     /// Its type.
     pub kind: String,
-    /// The requests that match: those of any alternative. Or why our rules cannot say it.
-    pub alternatives: Result<Vec<Condition>, String>,
-    /// What the alternatives do not say, if they say less than the `acl`.
-    pub inexact: Option<&'static str>,
+    /// The requests that match.
+    bounds: Bounds,
+    /// The networks of a `dst`: names that resolve to them match too.
+    pub networks: Option<Addresses>,
 }
 
 /// A list of hosts in a file.
@@ -45,6 +45,8 @@ pub struct HostFile {
 pub struct Acls {
     by_name: BTreeMap<String, Acl>,
     pub host_files: Vec<HostFile>,
+    /// Addresses that no client can reach, whatever the access rules say.
+    closed: Addresses,
     /// Values that all `acl`s together may still have.
     values_left: usize,
     /// Files with values that may still be read.
@@ -59,6 +61,7 @@ impl Acls {
         let mut acls = Self {
             by_name: BTreeMap::new(),
             host_files: Vec::new(),
+            closed: Addresses::default(),
             values_left: ALL_VALUES_MAX,
             files_left: FILES_MAX,
             work: Work::new(),
@@ -78,14 +81,21 @@ impl Acls {
             let is_of = |kind: &str| lines.iter().all(|line| line.arg(1) == kind);
             // Old configurations write the built-in ones out.
             let built_in = match acls.by_name.get(&name) {
+                Some(known) if matches!(&*known.kind, MANAGER | TO_LOCAL) => {
+                    let more = acls.more_local(&name, &lines);
+                    if let (Some(more), Some(acl)) = (more, acls.by_name.get_mut(&name)) {
+                        acl.networks = acl.networks.as_ref().map(|it| it.union(&more));
+                    }
+                    continue;
+                }
                 // Squid refuses lines of another type: they change nothing.
                 Some(known) if !is_of(&known.kind) => continue,
-                Some(known) => Some(known.alternatives.clone()),
+                Some(known) => Some(known.bounds.clone()),
                 None => None,
             };
             let mut acl = acls.read(&lines, users);
             if let Some(known) = built_in {
-                acl.alternatives = extended(known, acl.alternatives);
+                acl.bounds = extended(known, acl.bounds);
             }
             acls.by_name.insert(name, acl);
         }
@@ -97,130 +107,162 @@ impl Acls {
         self.by_name.get(&name.to_ascii_lowercase())
     }
 
+    /// Notes addresses that no client can reach.
+    pub fn close(&mut self, networks: &Addresses) {
+        self.closed = self.closed.union(networks);
+    }
+
     /// The `acl`s that Squid knows without a line.
     fn add_built_in(&mut self) {
         let clients = |networks: &[&str]| Condition {
             clients: Some(Rc::new(Addresses::of_networks(networks))),
             ..Condition::default()
         };
-        let to_this_machine = "the proxy refuses these addresses by itself";
-        for (name, kind, alternatives) in [
-            ("all", "src", Ok(vec![Condition::default()])),
-            ("localhost", "src", Ok(vec![clients(&["127.0.0.1", "::1"])])),
-            ("CONNECT", "method", Ok(vec![Condition::of_connect()])),
+        let here = ["127.0.0.0/8", "0.0.0.0/32", "::1", "::"];
+        let link = ["169.254.0.0/16", "fe80::/10"];
+        for (name, kind, conditions, networks) in [
+            ("all", "src", vec![Condition::default()], None),
             (
-                MANAGER,
-                MANAGER,
-                Err("there is no cache manager".to_owned()),
+                "localhost",
+                "src",
+                vec![clients(&["127.0.0.1", "::1"])],
+                None,
             ),
-            ("to_localhost", TO_LOCAL, Err(to_this_machine.to_owned())),
-            ("to_linklocal", TO_LOCAL, Err(to_this_machine.to_owned())),
+            ("CONNECT", "method", vec![Condition::of_connect()], None),
+            // Requests for the cache manager never come.
+            (MANAGER, MANAGER, Vec::new(), None),
+            ("to_localhost", TO_LOCAL, Vec::new(), Some(&here[..])),
+            ("to_linklocal", TO_LOCAL, Vec::new(), Some(&link[..])),
         ] {
             let acl = Acl {
                 kind: kind.to_owned(),
-                alternatives,
-                inexact: None,
+                bounds: Bounds::exact(conditions),
+                networks: networks.map(Addresses::of_networks),
             };
             self.by_name.insert(name.to_ascii_lowercase(), acl);
         }
     }
 
+    /// The networks that lines add to a built-in `acl` of destinations.
+    fn more_local(&mut self, name: &str, lines: &[&Line]) -> Option<Addresses> {
+        let is_dst = lines.iter().all(|line| line.arg(1) == "dst");
+        let known = self.get(name).is_some_and(|acl| acl.networks.is_some());
+        let values = (is_dst && known).then(|| self.values(lines))?.ok()?;
+        Some(values::addresses(&values).good)
+    }
+
     /// Reads the lines of one `acl`.
     fn read(&mut self, lines: &[&Line], users: &Users) -> Acl {
-        let first = lines[0];
-        let kind = first.arg(1).to_owned();
-        let alternatives = match lines.iter().all(|line| line.arg(1) == kind) {
-            true => self.alternatives(&kind, first.arg(0), lines, users),
-            false => Err("its lines have different types".to_owned()),
+        let kind = lines[0].arg(1).to_owned();
+        let (bounds, networks) = match lines.iter().all(|line| line.arg(1) == kind) {
+            true => self.bounds_of(&kind, lines[0].arg(0), lines, users),
+            false => (Bounds::unknown("its lines have different types"), None),
         };
         Acl {
-            inexact: self.inexact(&kind, lines),
             kind,
-            alternatives,
+            bounds,
+            networks,
         }
     }
 
-    /// What alternatives of this type do not say: with members, what those of one do not.
-    fn inexact(&self, kind: &str, lines: &[&Line]) -> Option<&'static str> {
-        match kind {
-            "dst" => Some(DST),
-            "any-of" | "all-of" => words(lines).find_map(|word| {
-                let name = word.text.strip_prefix('!').unwrap_or(&word.text);
-                self.get(name)?.inexact
-            }),
-            _ => None,
-        }
-    }
-
-    fn alternatives(
+    fn bounds_of(
         &mut self,
         kind: &str,
         name: &str,
         lines: &[&Line],
         users: &Users,
-    ) -> Result<Vec<Condition>, String> {
+    ) -> (Bounds, Option<Addresses>) {
         match kind {
-            "any-of" => return self.any_of(lines),
-            "all-of" => return self.all_of(lines),
-            "time" => return times(lines),
-            "dstdomain" => return self.dstdomain(name, lines),
+            "any-of" => return (self.any_of(lines), None),
+            "all-of" => return (self.all_of(lines), None),
+            "time" => return (values::times(lines), None),
+            "dstdomain" => return (self.dstdomain(name, lines), None),
             _ => {}
         }
-        if let Some((_, reason)) = UNSAYABLE.iter().find(|(name, _)| *name == kind) {
-            return Err((*reason).to_owned());
+        let reason = UNSAYABLE.iter().find(|(name, _)| *name == kind);
+        if let Some((_, reason)) = reason
+            && !["url_regex", "proto"].contains(&kind)
+        {
+            return (Bounds::unknown(*reason), None);
         }
-        let values = self.values(lines)?;
-        let values: Vec<&str> = values.iter().map(|it| &**it).collect();
-        let condition = match kind {
-            "src" => Condition {
-                clients: addresses(&values)?.map(Rc::new),
-                ..Condition::default()
-            },
-            "dst" => Condition {
-                destinations: addresses(&values)?.map(|addresses| {
-                    Rc::new(Destinations {
-                        addresses,
-                        ..Destinations::default()
-                    })
-                }),
-                ..Condition::default()
-            },
-            "port" => Condition {
-                ports: Some(ports(&values)?),
-                ..Condition::default()
-            },
-            "method" => Condition {
-                methods: Some(methods(&values)?),
-                ..Condition::default()
-            },
-            "proxy_auth" => Condition {
-                users: Some(named_users(&values, users)?),
-                ..Condition::default()
-            },
-            "dstdom_regex" => Condition {
-                destinations: Some(Rc::new(simple_regexes(&values)?)),
-                ..Condition::default()
-            },
-            _ => {
-                return Err(format!(
-                    "there is no condition like `{kind}` in access rules"
-                ));
-            }
+        let values = match self.values(lines) {
+            Ok(values) => values,
+            Err(reason) => return (Bounds::unknown(reason), None),
         };
-        Ok(vec![condition])
+        if kind == "dst" {
+            let Parts { good, bad } = values::addresses(&values);
+            let bounds = match &bad {
+                None if good == Addresses::all() => Bounds::exact(vec![Condition::default()]),
+                _ => Bounds::at_least(
+                    vec![Condition::of_addresses(good.clone())],
+                    Some(bad.clone().unwrap_or_else(|| DST.to_owned())),
+                ),
+            };
+            // A `dst` with names has networks that nobody knows.
+            return (bounds, bad.is_none().then_some(good));
+        }
+        let ignores_case = lines.iter().any(|line| {
+            let options = line.args_from(2).iter();
+            options.into_iter().any(|word| word.text == "-i")
+        });
+        let bounds = match kind {
+            "src" => {
+                let Parts { good, bad } = values::addresses(&values);
+                let condition = Condition {
+                    clients: (good != Addresses::all()).then(|| Rc::new(good)),
+                    ..Condition::default()
+                };
+                Bounds::at_least(vec![condition], bad)
+            }
+            "port" => {
+                let Parts { good, bad } = values::ports(&values);
+                let condition = Condition {
+                    ports: Some(good),
+                    ..Condition::default()
+                };
+                Bounds::at_least(vec![condition], bad)
+            }
+            "method" => {
+                let Parts { good, bad } = values::methods(&values);
+                let condition = Condition {
+                    methods: Some(good),
+                    ..Condition::default()
+                };
+                Bounds::at_least(vec![condition], bad)
+            }
+            "proxy_auth" => match values::named_users(&values, ignores_case, users) {
+                Ok(users) => Bounds::exact(vec![Condition {
+                    users: Some(users),
+                    ..Condition::default()
+                }]),
+                Err(reason) => Bounds::unknown(reason),
+            },
+            "dstdom_regex" => values::host_regexes(&values, ignores_case),
+            "url_regex" => values::url_regexes(&values, URLS),
+            "proto" => values::schemes(&values),
+            _ => Bounds::unknown(format!(
+                "there is no condition like `{kind}` in access rules"
+            )),
+        };
+        (without_empty(bounds), None)
     }
 
     /// `dstdomain`: hosts on the lines are one alternative, those in files another.
-    fn dstdomain(&mut self, name: &str, lines: &[&Line]) -> Result<Vec<Condition>, String> {
+    fn dstdomain(&mut self, name: &str, lines: &[&Line]) -> Bounds {
         let (mut hosts, mut lists) = (Destinations::default(), BTreeSet::new());
+        let mut why = None;
         for word in words(lines) {
             match file_of(word) {
-                Some(path) => drop(lists.insert(self.host_file(name, path)?)),
-                None => add_host(&mut hosts, &word.text)?,
+                Some(path) => match self.host_file(name, path) {
+                    Ok(list) => drop(lists.insert(list)),
+                    Err(reason) => why = Some(reason),
+                },
+                // A text that is no host matches none in Squid either.
+                None => values::add_host(&mut hosts, &word.text),
             }
-            self.take_values(1)?;
-            if hosts.names.len() > VALUES_MAX {
-                return Err(too_many());
+            let taken = self.take_values(1);
+            if taken.is_err() || hosts.names.len() > VALUES_MAX {
+                return Bounds::unknown(taken.err().unwrap_or_else(too_many));
             }
         }
         let hosts = Condition {
@@ -231,10 +273,7 @@ impl Acls {
             lists: Some(lists),
             ..Condition::default()
         };
-        Ok([hosts, lists]
-            .into_iter()
-            .filter(|it| !it.is_never())
-            .collect())
+        without_empty(Bounds::at_least(vec![hosts, lists], why))
     }
 
     /// The values of an `acl`, with those in files.
@@ -295,53 +334,117 @@ impl Acls {
         Ok(name)
     }
 
-    /// The alternatives of all members.
-    fn any_of(&self, lines: &[&Line]) -> Result<Vec<Condition>, String> {
-        let mut all = Vec::new();
+    /// The requests of all members.
+    fn any_of(&self, lines: &[&Line]) -> Bounds {
+        let mut all = Bounds::never();
         for word in words(lines) {
-            all.extend(self.literal(&word.text)?);
-            if all.len() > ALTERNATIVES_MAX {
-                return Err(too_many());
+            let member = match self.literal_bounds(&word.text) {
+                Ok(member) => member,
+                Err(reason) => return Bounds::unknown(reason),
+            };
+            all.sure.extend(member.sure);
+            all.may.extend(member.may);
+            all.why = all.why.or(member.why);
+            if all.may.len().max(all.sure.len()) > ALTERNATIVES_MAX {
+                return Bounds::unknown(too_many());
             }
         }
-        Ok(all)
+        all
     }
 
-    /// For each line, what all of its members match.
-    fn all_of(&self, lines: &[&Line]) -> Result<Vec<Condition>, String> {
-        let mut all = Vec::new();
+    /// For each line, the requests that all of its members match.
+    fn all_of(&self, lines: &[&Line]) -> Bounds {
+        let mut all = Bounds::never();
         for line in lines {
-            let mut line_matches = vec![Condition::default()];
+            let mut of_line = Bounds::exact(vec![Condition::default()]);
             for word in line.args_from(2) {
-                line_matches = self.product(&line_matches, &self.literal(&word.text)?)?;
+                match self.literal_bounds(&word.text) {
+                    Ok(member) => self.narrow(&mut of_line, member),
+                    Err(reason) => return Bounds::unknown(reason),
+                }
             }
-            all.extend(line_matches);
-            if all.len() > ALTERNATIVES_MAX {
-                return Err(too_many());
+            all.sure.extend(of_line.sure);
+            all.may.extend(of_line.may);
+            all.why = all.why.or(of_line.why);
+            if all.may.len().max(all.sure.len()) > ALTERNATIVES_MAX {
+                return Bounds::unknown(too_many());
             }
         }
-        Ok(all)
+        all
     }
 
-    /// The requests that an `acl`, or `!` with an `acl`, matches.
-    pub fn literal(&self, text: &str) -> Result<Vec<Condition>, String> {
-        let name = text.strip_prefix('!').unwrap_or(text);
+    /// Takes the requests that `member` does not match out of `all`. Where the product of both
+    /// cannot be written, fewer requests are sure, and more may match.
+    pub fn narrow(&self, all: &mut Bounds, member: Bounds) {
+        all.why = all.why.take().or(member.why);
+        match self.product(&all.sure, &member.sure) {
+            Ok(both) => all.sure = both,
+            Err(reason) => {
+                all.sure = Vec::new();
+                all.why.get_or_insert(reason);
+            }
+        }
+        match self.product(&all.may, &member.may) {
+            Ok(both) => all.may = both,
+            Err(reason) => drop(all.why.get_or_insert(reason)),
+        }
+    }
+
+    /// The bounds of the `acl` called `name`, with the `acl` itself.
+    ///
+    /// # Errors
+    /// There is no such `acl`, or no work left.
+    pub fn named(&self, name: &str) -> Result<(&Acl, Bounds), String> {
         let acl = self
             .get(name)
             .ok_or_else(|| format!("there is no acl `{name}`"))?;
-        let reason = |reason: &String| format!("acl {name}: {reason}");
-        let alternatives = acl.alternatives.as_ref().map_err(reason)?;
-        let work = alternatives.iter().map(Condition::work_of_copy);
-        self.work.spend(work.sum())?;
+        if let Some(networks) = &acl.networks {
+            // To an address that nobody can reach there are no requests.
+            if self.closed.covers(networks) {
+                return Ok((acl, Bounds::never()));
+            }
+            if self.closed.union(networks) == Addresses::all() {
+                return Ok((acl, Bounds::exact(vec![Condition::default()])));
+            }
+            if acl.kind == TO_LOCAL {
+                let sure = vec![Condition::of_addresses(networks.clone())];
+                return Ok((acl, Bounds::at_least(sure, Some(DST.to_owned()))));
+            }
+        }
+        let copied = acl.bounds.sure.iter().chain(&acl.bounds.may);
+        self.work.spend(copied.map(Condition::work_of_copy).sum())?;
+        let mut bounds = acl.bounds.clone();
+        bounds.why = bounds.why.map(|why| format!("acl {name}: {why}"));
+        Ok((acl, bounds))
+    }
+
+    /// The bounds of an `acl`, or of `!` with an `acl`, inside another one.
+    fn literal_bounds(&self, text: &str) -> Result<Bounds, String> {
+        let name = text.strip_prefix('!').unwrap_or(text);
+        let (_, bounds) = self.named(name)?;
         if name == text {
-            return Ok(alternatives.clone());
+            return Ok(bounds);
         }
-        if let Some(inexact) = acl.inexact {
-            return Err(format!("acl {name}: {inexact}"));
-        }
-        self.opposite(alternatives)?
-            .map(|opposite| vec![opposite])
-            .ok_or_else(|| format!("`!{name}` inside another acl has no counterpart"))
+        let sure = self.opposite(&bounds.may)?;
+        let may = self.opposite(&bounds.sure)?;
+        let why = match sure.is_none() || may.is_none() {
+            true => Some(format!("`!{name}` inside another acl has no counterpart")),
+            false => None,
+        };
+        Ok(Bounds {
+            sure: sure.unwrap_or_default(),
+            may: may.unwrap_or_else(|| vec![Condition::default()]),
+            why: bounds.why.or(why),
+        })
+    }
+
+    /// The requests that an `acl`, or `!` with an `acl`, matches, if they are known exactly.
+    ///
+    /// # Errors
+    /// They are not.
+    pub fn literal(&self, text: &str) -> Result<Vec<Condition>, String> {
+        let bounds = self.literal_bounds(text)?;
+        bounds.known().map(<[_]>::to_vec).map_err(str::to_owned)
     }
 
     /// The requests that both match. `None`: there are none.
@@ -365,33 +468,46 @@ impl Acls {
         pairs.filter_map(Result::transpose).collect()
     }
 
-    /// [`Condition::opposite`].
-    pub fn opposite(&self, alternatives: &[Condition]) -> Result<Option<Condition>, String> {
+    /// The requests that match none of `alternatives`, as alternatives. `None`: they cannot be
+    /// written.
+    pub fn opposite(&self, alternatives: &[Condition]) -> Result<Option<Vec<Condition>>, String> {
+        if alternatives.is_empty() {
+            return Ok(Some(vec![Condition::default()]));
+        }
+        if is_everything(alternatives) {
+            return Ok(Some(Vec::new()));
+        }
         // Each is added to the union of those before.
         let work: usize = alternatives.iter().map(Condition::work).sum();
         self.work.spend(work * alternatives.len())?;
-        Ok(Condition::opposite(alternatives))
+        let opposite = Condition::opposite(alternatives);
+        Ok(opposite.map(|it| vec![it].into_iter().filter(|it| !it.is_never()).collect()))
     }
 }
 
-/// A built-in `acl` together with lines of its name: Squid adds them to it. What matches every
-/// request is as it was, whatever the lines have.
-fn extended(
-    known: Result<Vec<Condition>, String>,
-    more: Result<Vec<Condition>, String>,
-) -> Result<Vec<Condition>, String> {
-    let known = known?;
-    if known.contains(&Condition::default()) {
-        return Ok(known);
+/// A built-in `acl` together with lines of its name: Squid adds them to it. An `acl` that matches
+/// every request is as it was, whatever the lines have.
+fn extended(known: Bounds, more: Bounds) -> Bounds {
+    if is_everything(&known.sure) {
+        return known;
     }
-    let more = more?;
-    Ok(match (&known[..], &more[..]) {
-        ([a], [b]) if a == b => known,
-        ([a], [b]) => a
-            .or(b)
-            .map_or_else(|| [known, more].concat(), |it| vec![it]),
-        _ => [known, more].concat(),
-    })
+    let joined = |a: Vec<Condition>, b: Vec<Condition>| match (&a[..], &b[..]) {
+        ([x], [y]) if x == y => a,
+        ([x], [y]) => x.or(y).map_or_else(|| [a, b].concat(), |it| vec![it]),
+        _ => [a, b].concat(),
+    };
+    Bounds {
+        sure: joined(known.sure, more.sure),
+        may: joined(known.may, more.may),
+        why: known.why.or(more.why),
+    }
+}
+
+/// The same without conditions that no request meets.
+fn without_empty(mut bounds: Bounds) -> Bounds {
+    bounds.sure.retain(|it| !it.is_never());
+    bounds.may.retain(|it| !it.is_never());
+    bounds
 }
 
 /// A name that `[networks]` and `[[list]]` take.
@@ -414,135 +530,18 @@ fn words<'a>(lines: &'a [&'a Line]) -> impl Iterator<Item = &'a Word> {
     words.filter(|word| !OPTIONS.contains(&&*word.text))
 }
 
-/// The file that a word names: in double quotes, or as `parameters("…")`.
+/// The file that a word names: in quotes, or as `parameters("…")`. A path that is not absolute is
+/// most likely not found: Squid looks for it where it was started.
 fn file_of(word: &Word) -> Option<&Path> {
-    let text = match word.is_quoted {
-        true => Some(&*word.text),
-        false => word
-            .text
-            .strip_prefix("parameters(\"")
-            .and_then(|it| it.strip_suffix("\")")),
+    let text = &*word.text;
+    let parameters = text.strip_prefix("parameters(\"");
+    let file = match word.is_quoted {
+        true => Some(text),
+        false => parameters
+            .and_then(|it| it.strip_suffix("\")"))
+            .or_else(|| text.strip_prefix('\'').map(|it| it.trim_end_matches('\''))),
     };
-    text.filter(|text| text.starts_with('/')).map(Path::new)
-}
-
-/// The addresses of all values; `None`: every address, so that there is no condition.
-fn addresses(values: &[&str]) -> Result<Option<Addresses>, String> {
-    let mut set = (Vec::new(), Vec::new());
-    for value in values {
-        let read = address::parse(value);
-        let read = read.ok_or_else(|| {
-            format!("`{value}` is no address or network; rules do not look up names of clients")
-        })?;
-        set.0.extend(read.v4.iter());
-        set.1.extend(read.v6.iter());
-    }
-    let set = Addresses {
-        v4: Ranges::new(set.0),
-        v6: Ranges::new(set.1),
-    };
-    Ok((set != Addresses::all()).then_some(set))
-}
-
-fn ports(values: &[&str]) -> Result<Ranges, String> {
-    let mut ranges = Vec::new();
-    for value in values {
-        let (first, last) = value.split_once('-').unwrap_or((value, value));
-        let (Ok(first), Ok(last)) = (first.parse::<u16>(), last.parse::<u16>()) else {
-            return Err(format!("`{value}` is no port"));
-        };
-        ranges.push((u128::from(first.max(1)), u128::from(last)));
-    }
-    Ok(Ranges::new(ranges))
-}
-
-fn methods(values: &[&str]) -> Result<BTreeSet<String>, String> {
-    let is_method = |value: &str| {
-        let mut chars = value.chars();
-        !value.is_empty() && chars.all(|c| c.is_ascii_alphabetic() || "-_".contains(c))
-    };
-    match values.iter().find(|value| !is_method(value)) {
-        Some(value) => Err(format!("`{value}` is no method")),
-        None => Ok(values.iter().map(|it| it.to_ascii_uppercase()).collect()),
-    }
-}
-
-fn times(lines: &[&Line]) -> Result<Vec<Condition>, String> {
-    let mut minutes = Ranges::default();
-    for line in lines {
-        let words: Vec<&str> = line.args_from(2).iter().map(|it| &*it.text).collect();
-        let read = week::read(&words);
-        let read = read.ok_or_else(|| {
-            let words = words.join(" ");
-            format!("`{words}` is no time: days, and then one pair of hours")
-        })?;
-        minutes = minutes.union(&read);
-    }
-    let always = week::is_always(&minutes);
-    Ok(vec![Condition {
-        times: (!always).then_some(minutes),
-        ..Condition::default()
-    }])
-}
-
-fn named_users(values: &[&str], users: &Users) -> Result<Rc<BTreeSet<String>>, String> {
-    let known = users.as_ref().map_err(Clone::clone)?;
-    if values.contains(&"REQUIRED") {
-        return Ok(Rc::clone(known));
-    }
-    let is_bad = |value: &str| value.is_empty() || value.contains(':');
-    match values.iter().find(|value| is_bad(value)) {
-        Some(value) => Err(format!("`{value}` is no name of a user")),
-        None => Ok(Rc::new(values.iter().map(|it| (*it).to_owned()).collect())),
-    }
-}
-
-/// Adds a host of `dstdomain`.
-fn add_host(hosts: &mut Destinations, text: &str) -> Result<(), String> {
-    match text.parse::<Destination>() {
-        Ok(Destination::Network(_)) => {
-            let network = address::parse(text).ok_or_else(|| no_host(text))?;
-            hosts.addresses = hosts.addresses.union(&network);
-        }
-        Ok(host) => drop(hosts.names.insert(host.to_string())),
-        Err(_) => return Err(no_host(text)),
-    }
-    Ok(())
-}
-
-fn no_host(text: &str) -> String {
-    format!("`{text}` is no host or domain")
-}
-
-/// Regular expressions that say no more than a host or a domain: `^www\.a\.b$`, `(^|\.)a\.b$`.
-fn simple_regexes(values: &[&str]) -> Result<Destinations, String> {
-    let mut hosts = Destinations::default();
-    for value in values {
-        let host = simple_regex(value).ok_or_else(|| {
-            format!("the regular expression `{value}` is more than a host or a domain")
-        })?;
-        add_host(&mut hosts, &host)?;
-    }
-    Ok(hosts)
-}
-
-fn simple_regex(regex: &str) -> Option<String> {
-    let body = regex.strip_suffix('$')?;
-    let (dot, name) = match body.strip_prefix("(^|\\.)") {
-        Some(name) => (".", name),
-        None => ("", body.strip_prefix('^')?),
-    };
-    // A dot that is not escaped would match any character.
-    let mut host = dot.to_owned();
-    let mut chars = name.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' if chars.next() == Some('.') => host.push('.'),
-            c if c.is_ascii_alphanumeric() || c == '-' => host.push(c),
-            _ => return None,
-        }
-    }
-    Some(host)
+    file.map(Path::new)
 }
 
 fn too_many() -> String {
@@ -568,20 +567,18 @@ const FILES_MAX: usize = 256;
 const ALTERNATIVES_MAX: usize = 256;
 /// Most lists that a configuration may have.
 const LISTS_MAX: usize = 64;
-const OPTIONS: [&str; 5] = ["-i", "+i", "-n", "-m", "--"];
+pub const OPTIONS: [&str; 5] = ["-i", "+i", "-n", "-m", "--"];
 const CONTENT: &str = "access rules decide before there is a response";
 const URLS: &str = "access rules know the host, the port and the method, not the whole URL";
 const HEADERS: &str = "access rules do not look at header fields";
+/// Types that match nothing before there is a response.
+pub const OF_RESPONSES: [&str; 3] = ["rep_header", "rep_mime_type", "http_status"];
 /// Types that have no counterpart.
-const UNSAYABLE: [(&str, &str); 34] = [
+const UNSAYABLE: [(&str, &str); 33] = [
     ("url_regex", URLS),
     ("urlpath_regex", URLS),
     ("urllogin", URLS),
     ("url", URLS),
-    (
-        "proto",
-        "access rules do not look at the scheme; gateways says which there are",
-    ),
     ("browser", HEADERS),
     ("referer_regex", HEADERS),
     ("req_header", HEADERS),
@@ -649,13 +646,17 @@ mod tests {
     }
 
     fn reason(acls: &Acls, name: &str) -> String {
-        acls.get(name).unwrap().alternatives.clone().unwrap_err()
+        acls.named(name).unwrap().1.why.unwrap()
+    }
+
+    fn sure(acls: &Acls, name: &str) -> Vec<Condition> {
+        acls.named(name).unwrap().1.sure
     }
 
     #[test]
     fn lines_of_one_name_are_one_acl_whatever_its_case() {
         let acls = acls("acl Net src 10.1.0.0/16\nacl net src 10.2.0.0-10.2.0.255\n");
-        let [net] = &acls.get("NET").unwrap().alternatives.as_ref().unwrap()[..] else {
+        let [net] = &sure(&acls, "NET")[..] else {
             panic!("several alternatives")
         };
         let networks = net.clients.as_ref().unwrap().networks().unwrap();
@@ -704,7 +705,7 @@ mod tests {
                             acl worse dstdomain \"{path}\" \"/none\"\n"
         );
         let acls = acls(&text);
-        let bad = acls.get("bad").unwrap().alternatives.as_ref().unwrap();
+        let bad = sure(&acls, "bad");
         let names: Vec<&String> = bad[0].destinations.as_ref().unwrap().names.iter().collect();
         assert_eq!(names, [".a.test", "b.test", "c.test"]);
         assert_eq!(bad[1].lists, Some(["bad".to_owned()].into()));
@@ -738,32 +739,62 @@ mod tests {
     fn what_rules_cannot_say_has_a_reason() {
         let acls = acls(
             "acl a url_regex x\nacl b src pc.test\nacl c port x\nacl d time X\n\
-             acl e dstdomain a_b/\nacl f new_type x\nacl g port 80\nacl g src ::1\n\
+             acl f new_type x\nacl g port 80\nacl g src ::1\n\
              acl h method G3T\nacl i dstdom_regex x\n",
         );
-        for name in "abcdefghi".chars() {
+        for name in "abcdfghi".chars() {
             assert!(!reason(&acls, &name.to_string()).is_empty(), "{name}");
         }
     }
 
     #[test]
-    fn a_regular_expression_that_is_a_host_is_one() {
-        assert_eq!(
-            simple_regex(r"^www\.a\.test$").as_deref(),
-            Some("www.a.test")
+    fn a_value_that_cannot_be_read_leaves_the_others() {
+        let acls = acls(
+            "acl a src 10.0.0.0/8 pc.test\nacl b port 80 x\nacl c dstdomain a.test 10.0.0.0/8\n\
+             acl d any-of a c\nacl e all-of a c\n",
         );
-        assert_eq!(simple_regex(r"(^|\.)a\.test$").as_deref(), Some(".a.test"));
-        for regex in [
-            r"a\.test",
-            r"^a.test$",
-            r"\.a\.test$",
-            r"^a\d$",
-            "^[a]$",
-            "^a*$",
-            "^\\$",
-        ] {
-            assert_eq!(simple_regex(regex), None, "{regex}");
+        for name in ["a", "b", "d", "e"] {
+            let (_, bounds) = acls.named(name).unwrap();
+            assert!(!bounds.sure.is_empty() && bounds.why.is_some(), "{name}");
+            assert_eq!(is_everything(&bounds.may), name != "e", "{name}");
         }
+        // Squid compares hosts as texts, so a network is none.
+        let [hosts] = &acls.literal("c").unwrap()[..] else {
+            panic!("several alternatives")
+        };
+        assert!(hosts.destinations.as_ref().unwrap().addresses.is_empty());
+    }
+
+    #[test]
+    fn a_word_in_quotes_is_a_file_that_must_be_there() {
+        let acls = acls(
+            "acl a dstdomain \"bad.txt\"\nacl b dstdomain '/none/b.txt'\n\
+                         acl c src \"nets.txt\"\n",
+        );
+        for name in ["a", "b", "c"] {
+            let (_, bounds) = acls.named(name).unwrap();
+            assert!(
+                bounds.sure.is_empty() && is_everything(&bounds.may),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn users_without_regard_to_case_are_those_of_the_file() {
+        let acls = acls("acl a proxy_auth -i ANNA\nacl b proxy_auth ANNA\n");
+        let users = |name| acls.literal(name).unwrap().remove(0).users.unwrap();
+        assert!(users("a").contains("anna") && !users("b").contains("anna"));
+    }
+
+    #[test]
+    fn addresses_that_nobody_reaches_match_nothing() {
+        let mut acls = acls("acl inside dst 10.0.0.0/8\nacl both dst 10.0.0.0/8 192.0.2.0/24\n");
+        assert!(acls.literal("inside").is_err());
+        acls.close(&Addresses::of_networks(&["10.0.0.0/8", "192.0.3.0/24"]));
+        assert_eq!(acls.literal("inside").unwrap(), []);
+        assert_eq!(acls.literal("to_localhost").unwrap_or_default(), []);
+        assert!(acls.literal("both").is_err());
     }
 
     #[test]

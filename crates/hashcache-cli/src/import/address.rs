@@ -157,13 +157,6 @@ pub fn parse(text: &str) -> Option<Addresses> {
     }
 }
 
-/// Whether all addresses of a value are those of this machine or of its link, which the proxy
-/// refuses as destinations.
-pub fn is_local(text: &str) -> bool {
-    let local = Addresses::of_networks(&LOCAL);
-    parse(text).is_some_and(|set| local.covers(&set))
-}
-
 fn address(text: &str) -> Option<IpAddr> {
     let bare = text.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
     let address: IpAddr = bare.unwrap_or(text).parse().ok()?;
@@ -197,15 +190,6 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// Addresses of this machine and of its link.
-const LOCAL: [&str; 6] = [
-    "127.0.0.0/8",
-    "0.0.0.0/8",
-    "169.254.0.0/16",
-    "::",
-    "::1",
-    "fe80::/10",
-];
 const V4_MAX: u128 = u32::MAX as u128;
 /// Most networks that a rule is written with.
 const NETWORKS_MAX: usize = 4096;

@@ -49,7 +49,7 @@ fn all_of(lines: &[&Line], ports: &[&Line], acls: &Acls) -> Result<Addresses, &'
         match (line.arg(0), words) {
             ("allow", [word]) => {
                 let networks = networks(acls, &word.text);
-                balancers = balancers.union(networks.ok_or(NO_NETWORKS)?);
+                balancers = balancers.union(&networks.ok_or(NO_NETWORKS)?);
             }
             // Squid denies what no line allows.
             ("deny", [word]) if word.text == "all" && at + 1 == lines.len() => {}
@@ -60,12 +60,10 @@ fn all_of(lines: &[&Line], ports: &[&Line], acls: &Acls) -> Result<Addresses, &'
 }
 
 /// The addresses of an `acl` that is nothing but some.
-fn networks<'a>(acls: &'a Acls, name: &str) -> Option<&'a Addresses> {
-    let acl = acls
-        .get(name)
-        .filter(|acl| acl.kind == "src" && acl.inexact.is_none())?;
-    match acl.alternatives.as_ref().ok()?.as_slice() {
-        [condition] => condition.clients.as_deref(),
+fn networks(acls: &Acls, name: &str) -> Option<Addresses> {
+    acls.get(name).filter(|acl| acl.kind == "src")?;
+    match acls.literal(name).ok()?.as_slice() {
+        [condition] => condition.clients.as_deref().cloned(),
         _ => None,
     }
 }

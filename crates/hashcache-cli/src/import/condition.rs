@@ -39,6 +39,22 @@ impl Condition {
         }
     }
 
+    /// Requests whose URL names one of these addresses.
+    pub fn of_addresses(addresses: Addresses) -> Self {
+        Self {
+            destinations: Some(Rc::new(Destinations {
+                addresses,
+                ..Destinations::default()
+            })),
+            ..Self::default()
+        }
+    }
+
+    /// Whether it is about certain hosts.
+    pub fn is_about_hosts(&self) -> bool {
+        self.destinations.is_some() || self.lists.is_some()
+    }
+
     /// The requests that both match. `None`: there are none.
     pub fn and(&self, other: &Self) -> Result<Option<Self>, TwoLists> {
         let both = Self {

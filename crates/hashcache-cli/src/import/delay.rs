@@ -5,8 +5,8 @@
 //! conditions of which the first one that matches decides ([`Limited`]), and `rules` writes each
 //! rule that serves once for each of them.
 //!
-//! Invariants: a pool is imported as a whole or not at all, and told if not. A list has at most
-//! [`RULES_MAX`] conditions.
+//! Invariants: a line, a level or a pool that cannot be imported is told, and takes no other pool
+//! with it. A list has at most [`RULES_MAX`] conditions.
 
 use std::rc::Rc;
 
@@ -53,19 +53,38 @@ impl<'a> DelayLines<'a> {
 /// Gives the rules their limits, and writes these.
 pub fn import(draft: &mut Draft, lines: &DelayLines<'_>, acls: &Acls, compiled: &mut Compiled<'_>) {
     for kind in [Kind::Server, Kind::Client] {
-        let mut pools = pools(draft, lines, kind);
+        let mut pools = pools(draft, lines, kind, acls);
+        pools.sort_by_key(|pool| pool.number);
         let known = draft.tables_of("limit");
-        let limits = pools.iter().map(|pool| pool.limits.len()).sum::<usize>();
-        let added = match known + limits <= LIMITS_MAX {
-            true => lists(&mut pools, acls).and_then(|list| compiled.limit(&list, acls)),
-            false => Err(format!("there are more than {LIMITS_MAX} limits")),
-        };
+        let (mut kept, mut count) = (Vec::new(), known);
         for pool in pools {
-            match &added {
-                Ok(()) => pool.write(draft, kind),
-                Err(reason) => pool.leave_out(draft, reason),
+            count += pool.limits.len();
+            match count <= LIMITS_MAX {
+                true => kept.push(pool),
+                false => {
+                    count -= pool.limits.len();
+                    pool.leave_out(draft, &format!("there are more than {LIMITS_MAX} limits"));
+                }
             }
         }
+        // The last pool makes room for those before it.
+        while let Err(reason) = added(&kept, acls, compiled) {
+            match kept.pop() {
+                Some(last) => last.leave_out(draft, &reason),
+                None => break,
+            }
+        }
+        for pool in kept {
+            pool.write(draft, kind);
+        }
+    }
+}
+
+/// Gives the rules the limits of these pools.
+fn added(pools: &[Pool<'_>], acls: &Acls, compiled: &mut Compiled<'_>) -> Result<(), String> {
+    match pools.is_empty() {
+        true => Ok(()),
+        false => lists(pools, acls).and_then(|list| compiled.limit(&list, acls)),
     }
 }
 
@@ -105,7 +124,7 @@ struct Limit {
 }
 
 /// The pools of this kind, in their order. What is wrong with others is told.
-fn pools<'a>(draft: &mut Draft, lines: &DelayLines<'a>, kind: Kind) -> Vec<Pool<'a>> {
+fn pools<'a>(draft: &mut Draft, lines: &DelayLines<'a>, kind: Kind, acls: &Acls) -> Vec<Pool<'a>> {
     for line in lines.all(kind, "delay_pools") {
         draft.unneeded(line, "each [[limit]] is written below");
     }
@@ -133,7 +152,7 @@ fn pools<'a>(draft: &mut Draft, lines: &DelayLines<'a>, kind: Kind) -> Vec<Pool<
         }
         let lines: Vec<&Line> = class.last().copied().into_iter().chain([*last]).collect();
         let levels = match kind {
-            Kind::Server => levels(class.last().map_or("", |line| line.arg(1)), last),
+            Kind::Server => levels(draft, class.last().map_or("", |line| line.arg(1)), last),
             Kind::Client => client_level(last),
         };
         let pool = levels.and_then(|levels| Pool::new((kind, number), &levels));
@@ -143,11 +162,22 @@ fn pools<'a>(draft: &mut Draft, lines: &DelayLines<'a>, kind: Kind) -> Vec<Pool<
                     draft.unneeded(line, "no delay_access allows requests in this pool");
                 }
             }
-            Ok(pool) => pools.push(Pool {
-                lines,
-                access,
-                ..pool
-            }),
+            Ok(pool) => {
+                let (access, odd) = known_access(access, acls);
+                for (line, reason) in odd {
+                    draft.missing(line, reason);
+                }
+                let pool = Pool {
+                    lines,
+                    access,
+                    ..pool
+                };
+                let allows = |line: &&Line| line.arg(1) == "allow";
+                match pool.access.iter().any(allows) || pool.allows_the_rest() {
+                    true => pools.push(pool),
+                    false => pool.leave_out(draft, "no line that allows is left"),
+                }
+            }
             Err(reason) => {
                 for line in lines.into_iter().chain(access) {
                     draft.missing(line, &reason);
@@ -170,7 +200,7 @@ fn pools<'a>(draft: &mut Draft, lines: &DelayLines<'a>, kind: Kind) -> Vec<Pool<
 /// Bytes per second and burst of each level that a pool limits, with whose bytes are added up.
 type Levels = Vec<(&'static str, u64, u64)>;
 
-fn levels(class: &str, parameters: &Line) -> Result<Levels, String> {
+fn levels(draft: &mut Draft, class: &str, parameters: &Line) -> Result<Levels, String> {
     let whose: &[&str] = match class {
         "1" => &["all"],
         "2" => &["all", "client"],
@@ -186,17 +216,23 @@ fn levels(class: &str, parameters: &Line) -> Result<Levels, String> {
             whose.len()
         ));
     }
-    let mut levels = Vec::new();
+    let (mut levels, mut left_out) = (Vec::new(), Vec::new());
     for (per, word) in whose.iter().zip(words) {
-        let Some(level) = level(&word.text)? else {
-            continue;
-        };
-        if *per == NETWORK {
-            let reason = "there is no limit for each network: write a [[limit]] with \
-                          per = \"all\" and a rule for each";
-            return Err(reason.to_owned());
+        match level(&word.text) {
+            Ok(None) => {}
+            Ok(Some(_)) if *per == NETWORK => left_out.push(
+                "there is no limit for each network: write a [[limit]] with per = \"all\" and a \
+                 rule for each"
+                    .to_owned(),
+            ),
+            Ok(Some(level)) => levels.push((*per, level.0, level.1)),
+            Err(reason) => left_out.push(reason),
         }
-        levels.push((*per, level.0, level.1));
+    }
+    match left_out.into_iter().next() {
+        Some(reason) if levels.is_empty() => return Err(reason),
+        Some(reason) => draft.missing(parameters, format_args!("one level: {reason}")),
+        None => {}
     }
     Ok(levels)
 }
@@ -252,6 +288,13 @@ impl<'a> Pool<'a> {
         })
     }
 
+    /// Whether it has the requests that no line matches: as in `http_access`, the opposite of the
+    /// last line holds for them.
+    fn allows_the_rest(&self) -> bool {
+        let last = self.access.last();
+        last.is_some_and(|line| line.arg(1) == "deny" && !line.is_all_from(2))
+    }
+
     fn write(self, draft: &mut Draft, kind: Kind) {
         draft.imported += self.lines.len() + self.access.len();
         let comments = || {
@@ -264,6 +307,16 @@ impl<'a> Pool<'a> {
         };
         if self.limits.is_empty() {
             // The requests of this pool are not slowed down, and come to no other.
+            for line in &self.lines {
+                draft.unneeded(
+                    line,
+                    "it limits nothing, and keeps its requests out of other pools",
+                );
+            }
+            for line in &self.access {
+                draft.unneeded(line, "its pool limits nothing");
+            }
+            draft.imported -= self.lines.len() + self.access.len();
             return;
         }
         for limit in &self.limits {
@@ -287,19 +340,45 @@ impl<'a> Pool<'a> {
     }
 }
 
+/// The lines of a pool whose requests are known, and why the others are left out.
+fn known_access<'a>(lines: Vec<&'a Line>, acls: &Acls) -> (Vec<&'a Line>, Vec<(&'a Line, String)>) {
+    let (mut known, mut odd) = (Vec::new(), Vec::new());
+    for line in lines {
+        match (line.arg(1), rules::matched(&as_access(line), acls).why) {
+            ("allow" | "deny", None) => known.push(line),
+            ("allow" | "deny", Some(reason)) => odd.push((line, reason)),
+            _ => odd.push((line, "neither allow nor deny".to_owned())),
+        }
+    }
+    (known, odd)
+}
+
+/// A line of `delay_access` as one of `http_access`: without the number of the pool.
+fn as_access(line: &Line) -> Line {
+    Line {
+        args: line.args_from(1).to_vec(),
+        ..line.clone()
+    }
+}
+
 /// The requests of all pools and their limits. The last condition matches every request.
-fn lists(pools: &mut [Pool<'_>], acls: &Acls) -> Result<Vec<Limited>, String> {
+fn lists(pools: &[Pool<'_>], acls: &Acls) -> Result<Vec<Limited>, String> {
     let none = Limited {
         condition: Condition::default(),
         limits: Rc::from([]),
     };
     let mut list = vec![none];
-    pools.sort_by_key(|pool| pool.number);
     for pool in pools.iter().rev() {
         let names = pool.limits.iter().map(|limit| limit.name.clone());
         let limits: Rc<[String]> = names.collect();
         // For requests that the pool does not have.
         let after = list.clone();
+        if pool.allows_the_rest() {
+            list = vec![Limited {
+                condition: Condition::default(),
+                limits: Rc::clone(&limits),
+            }];
+        }
         for line in pool.access.iter().rev() {
             let at = |reason: String| format!("{}: {reason}", line.place);
             let added = with_line(line, (&limits, &after, &list), acls);
@@ -318,15 +397,15 @@ fn with_line(
     (limits, after, list): (&Rc<[String]>, &[Limited], &[Limited]),
     acls: &Acls,
 ) -> Result<Vec<Limited>, String> {
-    // As in `http_access`, behind the number of the pool.
-    let as_access = Line {
-        args: line.args_from(1).to_vec(),
-        ..line.clone()
-    };
-    let matched = rules::matched(&as_access, acls)?;
-    if let Some(reason) = matched.inexact {
-        return Err(reason.to_owned());
+    let as_access = as_access(line);
+    if as_access.args_from(1).is_empty() {
+        return Ok(Vec::new());
     }
+    let matched = rules::matched(&as_access, acls);
+    if let Some(reason) = matched.why {
+        return Err(reason);
+    }
+    let matched = matched.sure;
     let mut added = Vec::new();
     for condition in matched.alternatives {
         let guards = acls.product(std::slice::from_ref(&condition), &matched.exceptions)?;
@@ -398,7 +477,7 @@ const POOLS_MAX: usize = 256;
 mod tests {
     use super::super::source::Source;
     use super::super::tests::loaded;
-    use super::super::{Draft, Fate, import, lines};
+    use super::super::{Draft, Fate, Unsure, import, lines};
 
     const ACLS: &str = "acl pupils src 10.1.0.0/16\nacl net src 10.0.0.0/8\n\
         acl good dstdomain .good.test\nacl odd url_regex x\n\
@@ -409,7 +488,7 @@ mod tests {
             lines: lines::lines("squid.conf", &format!("{ACLS}{text}")).collect(),
             ..Source::default()
         };
-        let draft = import(source);
+        let draft = import(source, Unsure::Refuse);
         let table = toml::from_str(&draft.text("squid.conf")).unwrap();
         (draft, table)
     }
@@ -503,6 +582,33 @@ mod tests {
     }
 
     #[test]
+    fn a_line_or_a_level_that_cannot_be_said_takes_no_other_pool_with_it() {
+        let (draft, table) = imported(
+            "delay_pools 3\ndelay_class 1 1\ndelay_parameters 1 5000/5000\n\
+             delay_access 1 allow odd\ndelay_class 2 3\n\
+             delay_parameters 2 60000/60000 5000/5000 4000/8000\ndelay_access 2 deny odd\n\
+             delay_access 2 allow pupils\ndelay_class 3 1\ndelay_parameters 3 9000/9000\n\
+             delay_access 3 deny good\n",
+        );
+        let names = table["limit"].as_array().unwrap().iter();
+        let names: Vec<&str> = names.filter_map(|it| it["name"].as_str()).collect();
+        assert_eq!(names, ["pool-2-all", "pool-2-client", "pool-3-all"]);
+        let missing = draft.remarks.iter().filter(|it| it.fate == Fate::Missing);
+        // All of pool 1, the level of networks, and the line that denies.
+        let missing = missing.filter(|it| it.directive.contains("delay_"));
+        assert_eq!(missing.count(), 5, "{:?}", draft.remarks);
+        assert_eq!(
+            rules(&table),
+            [
+                "limit pupils pool-2-all,pool-2-client",
+                "allow net .good.test",
+                "limit net pool-3-all",
+                "deny"
+            ]
+        );
+    }
+
+    #[test]
     fn whatever_the_pools_the_result_is_one_of_ours_and_each_line_is_told_or_imported() {
         let mut rng = fastrand::Rng::with_seed(27);
         let words = [
@@ -552,7 +658,7 @@ mod tests {
                 lines: lines::lines("squid.conf", &format!("{ACLS}{text}")).collect(),
                 ..Source::default()
             };
-            let draft = import(source);
+            let draft = import(source, Unsure::Refuse);
             let written = draft.text("squid.conf");
             let loaded = loaded(&written);
             assert!(loaded.is_ok(), "round {round}: {text}{written}\n{loaded:?}");

@@ -32,6 +32,9 @@ pub enum Treatment {
     Always(&'static str, &'static str),
     /// It has no counterpart, for this reason.
     Missing(&'static str),
+    /// Squid may refuse requests by it, and the proxy does not, for this reason; unless its first
+    /// word is one of these.
+    Open(&'static [&'static str], &'static str),
 }
 
 /// What becomes of the directive called `name`.
@@ -49,6 +52,12 @@ pub fn import(draft: &mut Draft, line: &Line, treatment: Treatment) {
         Treatment::Own(write) => return write(draft, line),
         Treatment::Unneeded(reason) => return draft.unneeded(line, reason),
         Treatment::Missing(reason) => return draft.missing(line, reason),
+        Treatment::Open(harmless, reason) => {
+            return match harmless.contains(&line.arg(0)) {
+                true => draft.unneeded(line, "it changes nothing"),
+                false => draft.open(line, reason),
+            };
+        }
         Treatment::Always(word, reason) => {
             return match line.arg(0) == word {
                 true => draft.unneeded(line, reason),
@@ -143,6 +152,9 @@ fn access_log(draft: &mut Draft, line: &Line) {
         }
     };
     let is_option = |text: &str| text.contains('=');
+    for word in conditions.iter().filter(|it| is_option(&it.text)) {
+        draft.option(line, &word.text, "lines are written as they come");
+    }
     if conditions.iter().any(|word| !is_option(&word.text)) {
         draft.missing(line, "all requests are logged, whatever the acl says");
     }
@@ -218,6 +230,16 @@ fn tls_outgoing(draft: &mut Draft, line: &Line) {
     }
 }
 
+fn ssl_bump(draft: &mut Draft, line: &Line) {
+    match line.arg(0) {
+        "terminate" | "deny" => draft.open(
+            line,
+            "a name in a TLS handshake is not refused: write a rule that denies its host",
+        ),
+        _ => draft.missing(line, INTERCEPT),
+    }
+}
+
 fn snmp_port(draft: &mut Draft, line: &Line) {
     match line.arg(0) {
         "0" => draft.unneeded(line, "there is no SNMP"),
@@ -258,7 +280,7 @@ const DIRECTIVES: &[(&str, Treatment)] = &[
          cache_peer_domain always_direct never_direct icp_port htcp_port cache_dir cache_mem \
          maximum_object_size refresh_pattern auth_param delay_pools delay_class delay_parameters \
          delay_access client_delay_pools client_delay_parameters client_delay_access \
-         proxy_protocol_access",
+         proxy_protocol_access http_reply_access miss_access adapted_http_access http_access2",
         Treatment::Collected,
     ),
     (
@@ -404,27 +426,53 @@ const DIRECTIVES: &[(&str, Treatment)] = &[
         Treatment::Missing("there is no SNMP: Prometheus metrics are at the address `admin`"),
     ),
     (
-        "http_reply_access adapted_http_access miss_access send_hit store_miss htcp_clr_access \
-         ident_lookup_access url_rewrite_access",
+        "send_hit store_miss htcp_clr_access ident_lookup_access url_rewrite_access",
         Treatment::Missing("[[access]] rules decide about requests, before there is a response"),
     ),
     (
-        "reply_body_max_size request_body_max_size reply_header_max_size range_offset_limit",
+        "reply_header_max_size range_offset_limit",
         Treatment::Missing("there is no such limit; max_object_size limits what is stored"),
     ),
     (
-        "external_acl_type url_rewrite_program url_rewrite_children url_rewrite_host_header \
-         url_rewrite_bypass url_rewrite_extras url_rewrite_timeout redirect_program \
+        "reply_body_max_size request_body_max_size",
+        Treatment::Open(
+            &["0", "none", "-1"],
+            "the proxy has no limit for the size of a body; max_object_size limits what is stored",
+        ),
+    ),
+    (
+        "url_rewrite_program redirect_program",
+        Treatment::Open(&["none"], "a helper that may refuse URLs is not asked"),
+    ),
+    (
+        "icap_enable ecap_enable",
+        Treatment::Open(
+            &["off"],
+            "content is not passed to programs that may refuse it (ICAP, eCAP)",
+        ),
+    ),
+    (
+        "follow_x_forwarded_for",
+        Treatment::Open(
+            &["deny"],
+            "rules for clients see the address that connects, not the one in X-Forwarded-For; \
+             name the load balancers in proxy_protocol_from",
+        ),
+    ),
+    ("ssl_bump", Treatment::Own(ssl_bump)),
+    (
+        "external_acl_type url_rewrite_children url_rewrite_host_header \
+         url_rewrite_bypass url_rewrite_extras url_rewrite_timeout \
          redirect_children store_id_program store_id_extras store_id_children store_id_access \
          store_id_bypass location_rewrite_program auth_schemes",
         Treatment::Missing(HELPERS),
     ),
     (
-        "icap_enable icap_service icap_class icap_access icap_connect_timeout icap_io_timeout \
+        "icap_service icap_class icap_access icap_connect_timeout icap_io_timeout \
          icap_service_failure_limit icap_service_revival_delay icap_preview_enable \
          icap_preview_size icap_206_enable icap_default_options_ttl icap_persistent_connections \
          icap_client_username_header icap_client_username_encode icap_log icap_retry \
-         icap_retry_limit ecap_enable ecap_service loadable_modules adaptation_service_set \
+         icap_retry_limit ecap_service loadable_modules adaptation_service_set \
          adaptation_service_chain adaptation_access adaptation_service_iteration_limit \
          adaptation_masterx_shared_names adaptation_meta adaptation_send_client_ip \
          adaptation_send_username adaptation_uses_indirect_client",
@@ -435,7 +483,7 @@ const DIRECTIVES: &[(&str, Treatment)] = &[
         Treatment::Missing(PAGES),
     ),
     (
-        "ssl_bump sslproxy_cert_error sslproxy_cert_sign sslproxy_cert_adapt \
+        "sslproxy_cert_error sslproxy_cert_sign sslproxy_cert_adapt \
          sslproxy_cert_sign_hash sslproxy_session_ttl sslproxy_session_cache_size \
          sslproxy_foreign_intermediate_certs sslcrtd_program sslcrtd_children \
          sslcrtvalidator_program sslcrtvalidator_children sslpassword_program ssl_engine \
@@ -459,7 +507,7 @@ const DIRECTIVES: &[(&str, Treatment)] = &[
         Treatment::Missing(DIVERTED),
     ),
     (
-        "follow_x_forwarded_for acl_uses_indirect_client log_uses_indirect_client",
+        "acl_uses_indirect_client log_uses_indirect_client",
         Treatment::Missing("clients are known by their address; a [[site]] has trust_forwarded"),
     ),
     (

@@ -20,6 +20,10 @@ pub enum Fate {
     Unneeded,
     /// It has no counterpart, or a part of it has none.
     Missing,
+    /// It denies more requests than in Squid.
+    Closed,
+    /// It denies requests in Squid that are not denied here.
+    Open,
 }
 
 /// A directive that is not, or not wholly, a setting of the file.
@@ -66,6 +70,10 @@ pub struct Draft {
     networks: Vec<(String, Vec<String>)>,
     tables: Vec<Table>,
     pub remarks: Vec<Remark>,
+    /// Options of directives that were left out, each with its directive and a reason.
+    pub options: Vec<Remark>,
+    /// Differences that no directive is the source of.
+    pub notes: Vec<String>,
     /// Directives that became a setting.
     pub imported: usize,
 }
@@ -204,9 +212,13 @@ impl Draft {
         self.remark(Fate::Missing, line, reason);
     }
 
-    /// Notes that a line could not be followed.
+    /// Notes that a line could not be followed: lines that were not read may deny requests.
     pub fn failed(&mut self, failed: &Failed) {
-        self.add_remark(Fate::Missing, failed.directive.clone(), &failed.reason);
+        let reason = format_args!(
+            "NOT DENIED, if lines that were not read do: {}",
+            failed.reason
+        );
+        self.add_remark(Fate::Open, failed.directive.clone(), reason);
     }
 
     /// Notes that a directive needs no setting.
@@ -214,7 +226,29 @@ impl Draft {
         self.remark(Fate::Unneeded, line, reason);
     }
 
-    fn remark(&mut self, fate: Fate, line: &Line, reason: impl Display) {
+    /// Notes that the result serves what a directive of Squid refuses.
+    pub fn open(&mut self, line: &Line, reason: impl Display) {
+        self.remark(Fate::Open, line, format_args!("NOT DENIED: {reason}"));
+    }
+
+    /// Notes that an option of a directive is left out, although it changes nothing that matters.
+    pub fn option(&mut self, line: &Line, option: &str, reason: impl Display) {
+        if self.options.len() < OPTIONS_MAX {
+            self.options.push(Remark {
+                fate: Fate::Unneeded,
+                directive: line.shown_with_place(),
+                reason: plain(&format!("{}: {reason}", line.without_secret(option))),
+            });
+        }
+    }
+
+    /// Notes a difference that no directive is the source of.
+    pub fn note(&mut self, note: &str) {
+        self.notes.push(plain(note));
+    }
+
+    /// Notes a directive with this fate.
+    pub fn remark(&mut self, fate: Fate, line: &Line, reason: impl Display) {
         self.add_remark(fate, line.shown_with_place(), reason);
     }
 
@@ -263,13 +297,19 @@ impl Draft {
     }
 
     fn write_remarks(&self, text: &mut String) {
-        let parts = [
-            (Fate::Missing, "Not imported, or not wholly"),
-            (Fate::Unneeded, "Needs no setting here"),
+        for note in &self.notes {
+            text.push_str(&format!("#\n# Note: {note}.\n"));
+        }
+        let of = |fate: Fate| self.remarks.iter().filter(move |it| it.fate == fate);
+        let parts: [(Vec<&Remark>, &str); 5] = [
+            (of(Fate::Open).collect(), "Denied by Squid, and not here"),
+            (of(Fate::Closed).collect(), "Denies more than Squid"),
+            (of(Fate::Missing).collect(), "Not imported, or not wholly"),
+            (of(Fate::Unneeded).collect(), "Needs no setting here"),
+            (self.options.iter().collect(), "Options that are left out"),
         ];
-        for (fate, heading) in parts {
-            let mut remarks = self.remarks.iter().filter(|it| it.fate == fate).peekable();
-            if remarks.peek().is_some() {
+        for (remarks, heading) in parts {
+            if !remarks.is_empty() {
                 text.push_str(&format!("\n# ---- {heading} ----\n#\n"));
             }
             for Remark {
@@ -352,6 +392,8 @@ fn assignment(name: &str, value: &Value) -> String {
 const COLUMNS: usize = 100;
 /// Why a line is not looked at.
 pub const NO_REQUEST: &str = "no request comes to it: other lines decide";
+/// Most options that are named.
+const OPTIONS_MAX: usize = 10_000;
 /// Most remarks about one line.
 const REMARKS_MAX: usize = 16;
 /// Most comments above one setting.

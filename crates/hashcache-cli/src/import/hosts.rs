@@ -9,6 +9,7 @@ use std::rc::Rc;
 use super::acl::{self, Acls};
 use super::condition::{Condition, Destinations};
 use super::lines::Line;
+use super::rules;
 use super::work::{self, Work};
 
 /// The hosts that a line names.
@@ -29,9 +30,6 @@ pub fn of_line(line: &Line, at: usize, acls: &Acls) -> Result<Hosts, String> {
     }
     let mut matched = vec![Condition::default()];
     for word in words {
-        if let Some(inexact) = acls.get(&word.text).and_then(|acl| acl.inexact) {
-            return Err(format!("acl {}: {inexact}", word.text));
-        }
         matched = acls.product(&matched, &acls.literal(&word.text)?)?;
     }
     if matched.contains(&Condition::default()) {
@@ -51,6 +49,27 @@ pub fn of_line(line: &Line, at: usize, acls: &Acls) -> Result<Hosts, String> {
     }
 }
 
+/// The hosts that a line may be about, whatever its other conditions are.
+pub fn bound_of_line(line: &Line, at: usize, acls: &Acls) -> Hosts {
+    let as_access = Line {
+        args: line
+            .args
+            .get(at.saturating_sub(1)..)
+            .unwrap_or_default()
+            .to_vec(),
+        ..line.clone()
+    };
+    let may = rules::matched(&as_access, acls).may.alternatives;
+    let mut all = Destinations::default();
+    for condition in may {
+        match &condition.destinations {
+            Some(hosts) if condition.lists.is_none() => all = all.union(hosts),
+            _ => return Hosts::All,
+        }
+    }
+    Hosts::These(Rc::new(all))
+}
+
 /// A line that allows or denies, as far as it depends on hosts.
 #[derive(Debug)]
 pub struct Decision<'a> {
@@ -58,6 +77,10 @@ pub struct Decision<'a> {
     pub allows: bool,
     /// Or why it is left out.
     pub hosts: Result<Hosts, String>,
+    /// Hosts that a line which is left out denies at most, for some requests.
+    pub bound: Hosts,
+    /// It denies these hosts for all requests.
+    pub closes: bool,
 }
 
 /// Lines in their order: the first that matches a host decides.
@@ -65,7 +88,7 @@ pub struct Decision<'a> {
 pub struct Decisions<'a> {
     pub all: Vec<Decision<'a>>,
     /// What holds for a host that no line matches.
-    otherwise: bool,
+    pub otherwise: bool,
 }
 
 impl<'a> Decisions<'a> {
@@ -81,8 +104,10 @@ impl<'a> Decisions<'a> {
             allows: line.arg(at) == "allow",
             hosts: match line.arg(at) {
                 "allow" | "deny" => of_line(line, at + 1, acls),
-                _ => Err("neither allow nor deny".to_owned()),
+                _ => Err(NEITHER.to_owned()),
             },
+            bound: bound_of_line(line, at + 1, acls),
+            closes: false,
         });
         Self {
             all: all.collect(),
@@ -97,10 +122,14 @@ impl<'a> Decisions<'a> {
     pub fn allows(&self, name: &str, work: &Work) -> Result<bool, String> {
         for decision in &self.all {
             work.spend(work::of_name(name))?;
-            let is_for_it = match &decision.hosts {
-                Ok(Hosts::All) => true,
-                Ok(Hosts::These(hosts)) => hosts.has(name) || hosts.has_address(name),
-                Err(_) => false,
+            let hosts = match &decision.hosts {
+                Err(_) if decision.closes => Some(&decision.bound),
+                hosts => hosts.as_ref().ok(),
+            };
+            let is_for_it = match hosts {
+                Some(Hosts::All) => true,
+                Some(Hosts::These(hosts)) => hosts.has(name) || hosts.has_address(name),
+                None => false,
             };
             if is_for_it {
                 return Ok(decision.allows);
@@ -127,3 +156,6 @@ impl<'a> Decisions<'a> {
         Ok(names)
     }
 }
+
+/// Why a line is left out that Squid skips.
+pub const NEITHER: &str = "neither allow nor deny";

@@ -75,6 +75,18 @@ impl Line {
         !args.is_empty() && args.iter().all(Word::is_all)
     }
 
+    /// A word of the line, without a password.
+    pub fn without_secret(&self, word: &str) -> String {
+        let word = Word {
+            text: word.to_owned(),
+            is_quoted: false,
+        };
+        match word.secret() {
+            Some(option) => format!("{option}..."),
+            None => word.text,
+        }
+    }
+
     /// The place, and the line as [`Self::shown`] has it.
     pub fn shown_with_place(&self) -> String {
         format!("{}: {}", self.place, self.shown())

@@ -83,6 +83,10 @@ fn import_one(
                 .to_owned(),
         );
     }
+    if let Some(option) = options.iter().find(|it| asks_for_certificates(it)) {
+        // Without the certificates the port would be open to everybody.
+        return Err(format!("{option}: clients are not asked for certificates"));
+    }
     let value = |name: &str| {
         options
             .iter()
@@ -118,8 +122,12 @@ fn import_one(
         draft.missing(line, reason);
     }
     for option in options {
-        if let Some(reason) = option_reason(option, is_bumped, diverted.is_some()) {
-            draft.missing(line, format_args!("{option}: {reason}"));
+        match option_reason(option, is_bumped, diverted.is_some()) {
+            Some(reason) => draft.missing(line, format_args!("{option}: {reason}")),
+            None if !is_imported(option) => {
+                draft.option(line, option, "a port needs no such setting here");
+            }
+            None => {}
         }
     }
     taken.push(address);
@@ -163,15 +171,37 @@ fn option_reason(option: &str, is_bumped: bool, is_diverted: bool) -> Option<&'s
             true => "the PROXY protocol is not read on such a port",
             false => "clients may connect without a load balancer too: see `[[access]]`",
         }),
-        "clientca" | "tls-clientca" | "cafile" | "capath" | "crlfile" => {
-            Some("clients are not asked for certificates")
-        }
+        "cafile" | "capath" | "crlfile" => Some("clients are not asked for certificates"),
         "options" | "cipher" | "tls-min-version" | "dhparams" | "tls-dh" | "sslcontext"
         | "sslflags" | "version" => {
             Some("TLS 1.2 and 1.3 with their safe ciphers are used, without settings")
         }
         _ => Some("unknown option"),
     }
+}
+
+/// Whether an option is a part of what is written for its port.
+fn is_imported(option: &str) -> bool {
+    let name = option.split('=').next().unwrap_or(option);
+    let own = [
+        "cert",
+        "tls-cert",
+        "key",
+        "tls-key",
+        "intercept",
+        "transparent",
+        "tproxy",
+        "accel",
+        "ssl-bump",
+        "defaultsite",
+    ];
+    own.contains(&name)
+}
+
+/// Whether Squid asks clients for certificates.
+fn asks_for_certificates(option: &str) -> bool {
+    let name = option.split('=').next().unwrap_or(option);
+    ["clientca", "tls-clientca"].contains(&name)
 }
 
 fn is_accel(option: &str) -> bool {

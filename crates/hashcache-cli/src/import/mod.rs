@@ -3,25 +3,31 @@
 //! Each setting has its Squid directive above it; a directive without a counterpart is named with
 //! its line and the reason, in the file and on standard error.
 //!
-//! Invariants: no directive is left out in silence. Nothing is opened that Squid keeps closed,
-//! except by a line that is named with NOT DENIED. A time ends one minute earlier than in Squid,
-//! also that of a line that denies. The work and the output are bounded, whatever is read.
+//! Invariants: no directive is left out in silence. A result that serves what Squid refuses is
+//! written with `--allow-open` only, and names each line with NOT DENIED. The work and the output
+//! are bounded, whatever is read.
 
 mod access;
 mod acl;
+mod acl_values;
 mod address;
 mod auth;
 mod balancers;
+mod bounds;
 mod condition;
 mod delay;
+mod destinations;
 mod directives;
 mod draft;
 mod hosts;
 mod lines;
 mod listeners;
 mod peers;
+mod ports;
+mod purge;
 mod ranges;
 mod refresh;
+mod report;
 mod rules;
 mod sites;
 mod source;
@@ -46,22 +52,42 @@ use self::draft::{Comments, Draft, Fate, strings};
 use self::lines::Line;
 use self::listeners::Role;
 use self::peers::PeerLines;
+use self::rules::Unsure;
 use self::source::Source;
 use crate::fault::Fault;
-use crate::output::{NOT_WELL, tell};
+use crate::output::{NOT_WELL, say, tell};
 
 /// Arguments of `hashcache import`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Run it where Squid runs: it reads the files that the configuration names. Check the result with
 `hashcache config check`.
-Exit status: 0 all imported, 1 something has no counterpart (the result is written), 2 failed.")]
+
+A line that denies by something that access rules do not know (a part of a URL, a header field, an
+external helper) denies all of the hosts that it names. Where it names no host, nothing is written,
+unless --close or --allow-open says what to do.
+
+Exit status: 0 all imported, 1 something has no counterpart (the result is written), 2 failed, or
+nothing was written because the result would serve what Squid refuses.")]
 pub struct ImportArgs {
     /// Configuration of Squid
     file: PathBuf,
     /// Write to this file, which must not exist, instead of standard output
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Deny more where a line of Squid cannot be written exactly: all that its other conditions
+    /// match, which may be everything
+    #[arg(long, conflicts_with = "allow_open")]
+    close: bool,
+    /// Write the result although it serves requests that Squid refuses; each line is named
+    #[arg(long)]
+    allow_open: bool,
+    /// Write nothing unless everything is imported as it is: neither open, nor closed, nor left out
+    #[arg(long, conflicts_with_all = ["close", "allow_open"])]
+    strict: bool,
+    /// Print what became of each directive as JSON; needs --out
+    #[arg(long, requires = "out")]
+    json: bool,
 }
 
 /// Imports.
@@ -69,21 +95,55 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let source = source::read(&args.file);
     let source =
         source.with_context(|| Fault::new(format!("cannot read {}", args.file.display())))?;
-    let draft = import(source);
-    let text = draft.text(&args.file.to_string_lossy());
-    match &args.out {
-        Some(path) => write_new(path, &text)?,
-        None => io::stdout().write_all(text.as_bytes())?,
+    let unsure = match (args.allow_open, args.close) {
+        (true, _) => Unsure::Open,
+        (_, true) => Unsure::Close,
+        _ => Unsure::Refuse,
+    };
+    let draft = import(source, unsure);
+    let refusal = refusal(args, &draft);
+    if refusal.is_none() {
+        let text = draft.text(&args.file.to_string_lossy());
+        match &args.out {
+            Some(path) => write_new(path, &text)?,
+            None => io::stdout().write_all(text.as_bytes())?,
+        }
     }
-    tell(&report(&draft));
-    let is_whole = draft
-        .remarks
-        .iter()
-        .all(|remark| remark.fate != Fate::Missing);
-    Ok(match is_whole {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(NOT_WELL),
-    })
+    match args.json {
+        true => say(&report::json(&draft, refusal.is_none())),
+        false => tell(&report::text(&draft)),
+    }
+    if let Some(fault) = refusal {
+        return Err(fault.into());
+    }
+    Ok(
+        match draft.remarks.iter().all(|it| it.fate == Fate::Unneeded) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::from(NOT_WELL),
+        },
+    )
+}
+
+/// Why the result is not written.
+fn refusal(args: &ImportArgs, draft: &Draft) -> Option<Fault> {
+    let count = |fate| draft.remarks.iter().filter(|it| it.fate == fate).count();
+    let file = args.file.display();
+    let open = count(Fate::Open);
+    if open > 0 && !args.allow_open {
+        let what = format!(
+            "nothing is written: the result would serve requests that {open} directives of {file} \
+             refuse"
+        );
+        let hint = "see the lines with NOT DENIED; `--close` denies more in their place, \
+                    `--allow-open` writes the result without them";
+        return Some(Fault::new(what).hint(hint));
+    }
+    let others = count(Fate::Missing) + count(Fate::Closed);
+    if args.strict && others > 0 {
+        let what = format!("nothing is written: {others} directives of {file} are not as in Squid");
+        return Some(Fault::new(what).hint("without `--strict` the result is written"));
+    }
+    None
 }
 
 fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
@@ -107,22 +167,6 @@ fn write_whole(mut file: impl io::Write, path: &Path, text: &str) -> io::Result<
     })
 }
 
-/// What was not imported, a line for each directive, and a summary.
-fn report(draft: &Draft) -> String {
-    let missing = draft.remarks.iter().filter(|it| it.fate == Fate::Missing);
-    let mut text: String = missing
-        .clone()
-        .map(|remark| format!("{}: not imported: {}\n", remark.directive, remark.reason))
-        .collect();
-    let unneeded = draft.remarks.len() - missing.clone().count();
-    text.push_str(&format!(
-        "{} directives imported, {unneeded} need no setting, {} not imported or not wholly\n",
-        draft.imported,
-        missing.count()
-    ));
-    text
-}
-
 /// The lines of a configuration by what they are needed for.
 struct Sorted<'a>(HashMap<&'a str, Vec<&'a Line>>);
 
@@ -138,7 +182,7 @@ impl<'a> Sorted<'a> {
 }
 
 /// The configuration that says what `source` does.
-fn import(source: Source) -> Draft {
+fn import(source: Source, unsure: Unsure) -> Draft {
     let mut draft = Draft::default();
     for failed in &source.failed {
         draft.failed(failed);
@@ -154,7 +198,7 @@ fn import(source: Source) -> Draft {
     let role = listeners::role(&ports);
     let users = auth::import(&mut draft, &sorted.all("auth_param"));
     let acl_lines: Vec<Line> = sorted.all("acl").into_iter().cloned().collect();
-    let acls = Acls::new(&acl_lines, &users);
+    let mut acls = Acls::new(&acl_lines, &users);
     listeners::import(&mut draft, &ports, role);
     balancers::import(
         &mut draft,
@@ -183,12 +227,22 @@ fn import(source: Source) -> Draft {
     let access = AccessLines {
         acl: sorted.all("acl"),
         http_access: sorted.all("http_access"),
+        further: [
+            sorted.all("http_reply_access"),
+            sorted.all("miss_access"),
+            [
+                sorted.all("adapted_http_access"),
+                sorted.all("http_access2"),
+            ]
+            .concat(),
+        ],
         cache: [sorted.all("cache"), sorted.all("no_cache")].concat(),
+        has_parent: !peers.cache_peer.is_empty(),
         delay: DelayLines::of(|name| sorted.all(name)),
     };
     match role {
         Role::Forward => {
-            access::import(&mut draft, &access, &acls, users.as_ref().ok());
+            access::import(&mut draft, &access, &mut acls, users.as_ref().ok(), unsure);
             peers::import(&mut draft, &peers, &acls);
             suggest_gateways(&mut draft);
         }
@@ -199,8 +253,14 @@ fn import(source: Source) -> Draft {
                 &peers,
                 &access.http_access,
                 &default_sites,
-                &acls,
+                (&acls, unsure),
             );
+            for line in access.further.iter().flatten() {
+                match line.is_all_from(1) && line.arg(0) == "allow" {
+                    true => draft.unneeded(line, "the rule by default"),
+                    false => draft.open(line, "in front of a site there are no access rules"),
+                }
+            }
             if !draft.has_table("site", "hosts") {
                 close_ports(&mut draft, &ports);
             }
@@ -254,31 +314,32 @@ fn remark_acls(draft: &mut Draft, lines: &[Line], acls: &Acls) {
     }
     for line in lines.iter().filter(|line| line.name == "acl") {
         let name = line.arg(0);
-        match acls.get(name).map(|acl| (&*acl.kind, &acl.alternatives)) {
+        for option in line.args_from(2) {
+            if acl::OPTIONS.contains(&&*option.text) {
+                draft.option(
+                    line,
+                    &option.text,
+                    "rules compare hosts and users by themselves",
+                );
+            }
+        }
+        match acls.named(name) {
             _ if !used.contains(&name.to_ascii_lowercase()) => {
                 draft.unneeded(line, "no other directive names it");
             }
-            Some((kind @ (MANAGER | TO_LOCAL), _)) => remark_built_in(draft, line, kind),
-            Some((_, Err(reason))) => draft.missing(line, reason),
-            Some((kind, _)) if kind != line.arg(1) => {
+            Ok((acl, _)) if [MANAGER, TO_LOCAL].contains(&&*acl.kind) => {
+                draft.unneeded(line, "Squid has this acl without a line");
+            }
+            Ok((acl, _)) if acl.kind != line.arg(1) => {
                 draft.missing(line, "Squid has an acl of this name and of another type");
             }
-            _ => draft.imported += 1,
+            Ok((_, bounds)) => match bounds.why {
+                // The lines that name it say what becomes of the requests.
+                Some(reason) => draft.missing(line, reason),
+                None => draft.imported += 1,
+            },
+            Err(reason) => draft.missing(line, reason),
         }
-    }
-}
-
-/// Notes a line that defines a built-in `acl` again: `manager`, whose requests the proxy never
-/// gets, or `to_localhost` or `to_linklocal`, whose requests the proxy refuses.
-fn remark_built_in(draft: &mut Draft, line: &Line, kind: &str) {
-    let mut values = line.args_from(2).iter();
-    match kind == MANAGER || values.all(|word| address::is_local(&word.text)) {
-        true => draft.unneeded(line, "Squid has this acl without a line"),
-        false => draft.missing(
-            line,
-            "NOT DENIED: the addresses that it adds to those of this machine; write them as \
-             deny_destination",
-        ),
     }
 }
 
@@ -306,7 +367,7 @@ mod tests {
             lines: lines::lines("squid.conf", text).collect(),
             ..Source::default()
         };
-        let draft = import(source);
+        let draft = import(source, Unsure::Open);
         let text = draft.text("squid.conf");
         (draft, text)
     }
@@ -325,12 +386,12 @@ mod tests {
     #[test]
     fn every_line_is_imported_or_told() {
         let text = "http_port 3128\nnew_directive 1\nacl a src 10.0.0.0/8\nacl b src 10.0.0.1\n\
-                    http_access allow a\nvia on\ndelay_pools 1\nacl c url_regex x\n\
-                    http_access deny c\nhttp_access deny all\ncache_mem 1 MB\ncache_mem 2 MB\n";
+                    http_access deny c\nvia on\ndelay_pools 1\nacl c url_regex x\n\
+                    http_access allow a\nhttp_access deny all\ncache_mem 1 MB\ncache_mem 2 MB\n";
         let (draft, text) = imported(text);
         loaded(&text).unwrap();
         let told: Vec<&str> = draft.remarks.iter().map(|it| &*it.directive).collect();
-        for line in [2, 4, 6, 7, 8, 9, 11] {
+        for line in [2, 4, 5, 6, 7, 8, 11] {
             let place = format!("squid.conf:{line}: ");
             assert!(
                 told.iter().any(|it| it.starts_with(&place)),
@@ -341,29 +402,195 @@ mod tests {
         let unsaid = draft
             .remarks
             .iter()
-            .find(|it| it.directive.contains(":9:"))
+            .find(|it| it.directive.contains(":5:"))
             .unwrap();
         assert!(unsaid.reason.starts_with("NOT DENIED"), "{unsaid:?}");
     }
 
     #[test]
-    fn a_built_in_acl_that_is_written_out_is_unneeded_unless_it_adds_something() {
-        let (draft, _) = imported(
+    fn a_built_in_acl_that_is_written_out_is_unneeded() {
+        let (draft, text) = imported(
             "acl manager proto cache_object\nacl to_localhost dst 127.0.0.0/8 ::1\n\
-             acl to_localhost dst 192.0.2.1\nhttp_access deny manager to_localhost\n",
+             acl to_localhost dst 192.0.2.1\nhttp_access deny manager\n\
+             http_access deny to_localhost\nhttp_access allow all\n",
         );
-        let fates: Vec<Fate> = draft.remarks.iter().map(|it| it.fate).collect();
-        assert_eq!(
-            fates,
-            [
-                Fate::Unneeded,
-                Fate::Unneeded,
-                Fate::Unneeded,
-                Fate::Missing
-            ],
+        let fates = draft.remarks.iter().map(|it| it.fate);
+        assert!(
+            fates.clone().all(|it| it == Fate::Unneeded),
             "{:?}",
             draft.remarks
         );
+        assert_eq!(fates.count(), 5);
+        // The address that the last line adds is no address of this machine.
+        assert!(
+            text.contains("deny_destination = [\"192.0.2.1/32\"]"),
+            "{text}"
+        );
+    }
+
+    /// The values of a key of the settings that a configuration gives.
+    fn list(text: &str, key: &str) -> String {
+        let (draft, text) = imported(text);
+        loaded(&text).unwrap();
+        let value = draft.get(key).map(ToString::to_string);
+        value.unwrap_or_default()
+    }
+
+    #[test]
+    fn ports_are_those_of_the_file_whatever_its_acls_are_called() {
+        let acls = "acl web port 80 8000-8100\nacl web port 443\nacl tls port 443\n\
+                    acl here src 10.0.0.0/8\nacl wipe method PURGE\n";
+        for (lines, allow_port, connect) in [
+            (
+                "http_access allow wipe here\nhttp_access deny wipe\nhttp_access deny !web\n\
+                 http_access deny !tls CONNECT\nhttp_access allow here\n",
+                r#"["80", "443", "8000-8100"]"#,
+                r#"["443"]"#,
+            ),
+            (
+                "http_access deny !web\nhttp_access allow here\n",
+                r#"["80", "443", "8000-8100"]"#,
+                r#"["80", "443", "8000-8100"]"#,
+            ),
+            // Behind a line that serves, both are rules in their places.
+            (
+                "http_access allow here\nhttp_access deny !web\nhttp_access deny CONNECT !tls\n",
+                r#"["1-65535"]"#,
+                r#"["1-65535"]"#,
+            ),
+            (
+                "http_access allow here\n",
+                r#"["1-65535"]"#,
+                r#"["1-65535"]"#,
+            ),
+        ] {
+            let text = format!("{acls}{lines}");
+            assert_eq!(list(&text, "allow_port"), allow_port, "{lines}");
+            assert_eq!(list(&text, "allow_connect_port"), connect, "{lines}");
+        }
+    }
+
+    #[test]
+    fn a_last_line_about_ports_decides_what_holds_where_none_matches() {
+        let acls = "acl web port 80\nacl here src 10.0.0.0/8\nacl bad dstdomain .bad.test\n";
+        let (draft, text) = imported(&format!(
+            "{acls}http_access deny bad\nhttp_access deny !web\n"
+        ));
+        assert!(
+            text.contains("action = \"allow\"\nclients = [\"all\"]"),
+            "{text}"
+        );
+        assert!(draft.remarks.iter().all(|it| it.fate == Fate::Unneeded));
+    }
+
+    #[test]
+    fn purge_is_for_clients_that_squid_takes_it_from() {
+        let acls = "acl wipe method PURGE\nacl here src 10.0.0.0/8\nacl bad dstdomain .bad.test\n";
+        let nobody = r#"["0.0.0.0/32"]"#;
+        for (lines, clients) in [
+            (
+                "http_access allow wipe here\nhttp_access deny wipe\nhttp_access allow all\n",
+                r#"["10.0.0.0/8"]"#,
+            ),
+            (
+                "http_access deny wipe !here\nhttp_access allow all\n",
+                r#"["10.0.0.0/8"]"#,
+            ),
+            ("http_access deny wipe\nhttp_access allow all\n", nobody),
+            ("http_access allow here\n", r#"["10.0.0.0/8"]"#),
+            (
+                "http_access deny bad\nhttp_access allow wipe here\n",
+                nobody,
+            ),
+        ] {
+            assert_eq!(
+                list(&format!("{acls}{lines}"), "allow_purge"),
+                clients,
+                "{lines}"
+            );
+        }
+        // Without an `acl` for the method, Squid has no PURGE.
+        let text = "acl here src 10.0.0.0/8\nhttp_access allow here\n";
+        assert_eq!(list(text, "allow_purge"), nobody);
+        let (_, text) = imported(&format!("{acls}http_access allow wipe here\n"));
+        assert!(!text.contains("methods"), "{text}");
+    }
+
+    #[test]
+    fn networks_that_the_file_allows_are_allowed_as_destinations() {
+        let acls = "acl here src 10.0.0.0/8\nacl inside dst 192.168.0.0/16\n\
+                    acl lab dst 127.5.0.0/16\n";
+        let usual = "[\"10.0.0.0/8\", \"100.64.0.0/10\", \"172.16.0.0/12\", \
+                     \"192.168.0.0/16\", \"fc00::/7\"]";
+        let allow = |lines: &str| list(&format!("{acls}{lines}"), "allow_destination");
+        assert_eq!(allow("http_access allow here\n"), usual);
+        assert_eq!(allow("http_access deny here\nhttp_access deny all\n"), "");
+        let without = allow("http_access deny inside\nhttp_access allow here\n");
+        assert!(!without.contains("192.168"), "{without}");
+        let with_lab = allow("http_access allow lab\nhttp_access allow here\n");
+        assert!(with_lab.contains("127.5.0.0/16"), "{with_lab}");
+        let text = format!("{acls}http_access allow here !inside\nhttp_access deny all\n");
+        assert_eq!(list(&text, "deny_destination"), r#"["192.168.0.0/16"]"#);
+        let (draft, _) = imported(&text);
+        let closed = draft.remarks.iter().filter(|it| it.fate == Fate::Closed);
+        assert_eq!(closed.count(), 1, "{:?}", draft.remarks);
+        // A parent looks names up, so no setting keeps them out of the network.
+        let (draft, _) = imported(&format!(
+            "{acls}cache_peer p.test parent 3128 0\nhttp_access deny inside\n\
+             http_access allow here\n"
+        ));
+        let open = draft.remarks.iter().filter(|it| it.fate == Fate::Open);
+        assert_eq!(open.count(), 1, "{:?}", draft.remarks);
+    }
+
+    #[test]
+    fn directives_that_refuse_requests_are_open() {
+        for line in [
+            "url_rewrite_program /usr/bin/squidGuard",
+            "icap_enable on",
+            "reply_body_max_size 10 MB",
+            "follow_x_forwarded_for allow all",
+            "ssl_bump terminate all",
+            "http_reply_access deny mime",
+            "never_direct allow all",
+        ] {
+            let text = format!(
+                "acl here src 10.0.0.0/8\nacl mime rep_mime_type video\nhttp_access allow here\n\
+                 {line}\n"
+            );
+            let (draft, _) = imported(&text);
+            let open = draft.remarks.iter().filter(|it| it.fate == Fate::Open);
+            assert_eq!(open.count(), 1, "{line} {:?}", draft.remarks);
+        }
+    }
+
+    #[test]
+    fn every_option_that_is_left_out_is_named() {
+        let (draft, text) = imported(
+            "http_port 3128 name=x tcpkeepalive=60\n\
+             cache_peer p.test parent 3128 0 no-digest ttl=5\n\
+             cache_dir ufs /a 100 16 256\nacl a dstdomain -n a.test\nhttp_access allow a\n",
+        );
+        let named: Vec<&str> = draft
+            .options
+            .iter()
+            .map(|it| it.reason.split(':').next().unwrap())
+            .collect();
+        for option in [
+            "name=x",
+            "tcpkeepalive=60",
+            "no-digest",
+            "ttl=5",
+            "ufs",
+            "16",
+            "256",
+            "-n",
+        ] {
+            assert!(named.contains(&option), "{option} {named:?}");
+            assert!(text.contains(option), "{text}");
+        }
+        let report: serde_json::Value = serde_json::from_str(&report::json(&draft, true)).unwrap();
+        assert_eq!(report["options"].as_array().unwrap().len(), 8);
     }
 
     #[test]
@@ -420,10 +647,12 @@ mod tests {
             skipped: vec![line],
             ..Source::default()
         };
-        let draft = import(source);
+        let draft = import(source, Unsure::Open);
         let fates: Vec<Fate> = draft.remarks.iter().map(|it| it.fate).collect();
-        assert_eq!(fates, [Fate::Missing, Fate::Unneeded]);
-        assert!(report(&draft).contains("squid.conf:1: include: not imported: why\n"));
+        assert_eq!(fates, [Fate::Open, Fate::Unneeded]);
+        let told = "squid.conf:1: include: would be open: NOT DENIED, if lines that were not read \
+                    do: why\n";
+        assert!(report::text(&draft).contains(told));
     }
 
     /// Words of configurations, also of broken ones.

@@ -11,7 +11,7 @@ use toml::Value;
 
 use super::acl::Acls;
 use super::condition::Destinations;
-use super::draft::{Comments, Draft, NO_REQUEST, Table, strings};
+use super::draft::{Comments, Draft, Fate, NO_REQUEST, Table, strings};
 use super::hosts::{self, Hosts};
 use super::lines::Line;
 use super::work::Work;
@@ -100,8 +100,12 @@ impl<'a> Peer<'a> {
                 true => server_option_reason(&word.text),
                 false => peer_option_reason(name),
             };
-            if let Some(reason) = reason.or_else(|| option_reason(name)) {
-                draft.missing(self.line, format_args!("{name}: {reason}"));
+            match reason.or_else(|| option_reason(name)) {
+                Some(reason) => draft.missing(self.line, format_args!("{name}: {reason}")),
+                None if !IMPORTED.contains(&name) => {
+                    draft.option(self.line, &word.text, "a peer needs no such setting here");
+                }
+                None => {}
             }
         }
     }
@@ -426,9 +430,19 @@ fn write_never_direct(draft: &mut Draft, lines: &[&Line], has_parent: bool) {
                 draft.imported += 1;
             }
             "allow" if is_all => {
-                draft.missing(line, "there is no parent: nothing could be fetched");
+                draft.open(
+                    line,
+                    "no parent is imported, so requests go to servers directly",
+                );
             }
-            _ => draft.missing(line, "only `never_direct allow all` has a counterpart"),
+            "allow" if has_parent => {
+                let reason = "DENIES MORE: no request goes to a server directly, because `direct` \
+                              is for all hosts";
+                draft.set("direct", "never", Comments::of(line));
+                draft.remark(Fate::Closed, line, reason);
+            }
+            "allow" => draft.open(line, "these requests go to servers directly"),
+            _ => draft.missing(line, "neither allow nor deny"),
         }
         is_over |= is_all;
     }
@@ -582,6 +596,21 @@ fn name_words(hosts: &Destinations) -> Vec<String> {
     words.collect()
 }
 
+/// Options that are a part of what is written for a peer or a site.
+const IMPORTED: [&str; 12] = [
+    "name",
+    "weight",
+    "htcp",
+    "ssl",
+    "tls",
+    "originserver",
+    "allow-miss",
+    "no-query",
+    "round-robin",
+    "weighted-round-robin",
+    "carp",
+    "forceddomain",
+];
 /// Most peers.
 pub const PEERS_MAX: usize = 64;
 /// Most lines about the requests of one peer.
@@ -589,7 +618,6 @@ const ACCESS_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
-    use super::super::draft::Fate;
     use super::super::lines;
     use super::*;
 
@@ -652,7 +680,8 @@ mod tests {
         let expected = ["[]", r#"["a.test", "c.test"]"#, r#"["b.test", "c.test"]"#];
         assert_eq!(peers, expected);
         let hosts = routes[1]["host"].to_string();
-        assert_eq!(hosts, r#"["corp.test", "*.corp.test", "10.0.0.0/8"]"#);
+        // Squid compares hosts as texts, so a network is none.
+        assert_eq!(hosts, r#"["corp.test", "*.corp.test"]"#);
         assert!(routes[2].get("host").is_none() && draft.remarks.is_empty());
     }
 

@@ -137,8 +137,13 @@ fn import_one(draft: &mut Draft, line: &Line, room: &mut Room) {
         }
     };
     for option in options {
-        if let Some(reason) = option_reason(option) {
-            draft.missing(line, format_args!("{option}: {reason}"));
+        match option_reason(option) {
+            Some(reason) => draft.missing(line, format_args!("{option}: {reason}")),
+            None => draft.option(
+                line,
+                option,
+                "a reload validates: client_reload says how often",
+            ),
         }
     }
     let mut fields = fields;

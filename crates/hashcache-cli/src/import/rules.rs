@@ -5,24 +5,36 @@
 //! `A` and `B`; then `action A`; then `R`. The opposite of addresses, ports and times is a set of
 //! the same kind, and needs no such copies.
 //!
-//! Invariants: a rule that serves never serves more requests than its line. A line that our rules
-//! cannot say is left out and told. There are at most [`RULES_MAX`] rules, and none that can never
+//! Invariants: a rule that serves never serves more requests than its line. A rule that denies
+//! denies all requests of its line, unless the operator takes it open ([`Unsure::Open`]) or nothing
+//! is written ([`Unsure::Refuse`]). There are at most [`RULES_MAX`] rules, and none that can never
 //! match, because `config check` would refuse them.
 
-use std::rc::Rc;
-
-use super::acl::{self, Acls, MANAGER, TO_LOCAL};
-use super::address::Addresses;
+use super::acl::{self, Acls, MANAGER, OF_RESPONSES, TO_LOCAL};
+use super::bounds::{Bounds, is_everything};
 use super::condition::Condition;
 use super::delay::Limited;
+use super::draft::Fate;
 use super::lines::Line;
 
-/// What a rule does.
+/// A rule's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Allow,
     Deny,
     NoCache,
+}
+
+/// The choice for a line that denies requests which no rule can name, and no host bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unsure {
+    /// Nothing is written.
+    #[default]
+    Refuse,
+    /// The line is left out, so the result is more open than Squid.
+    Open,
+    /// The line denies more: all that its other conditions match.
+    Close,
 }
 
 /// A rule, with where it comes from.
@@ -43,8 +55,7 @@ pub struct Rule<'a> {
 pub struct Unsaid<'a> {
     pub line: &'a Line,
     pub reason: String,
-    /// It needs no rule here.
-    pub is_unneeded: bool,
+    pub fate: Fate,
 }
 
 /// The rules of all lines.
@@ -54,105 +65,203 @@ pub struct Compiled<'a> {
     pub unsaid: Vec<Unsaid<'a>>,
     /// Why nobody is served, whatever the lines say.
     pub closed: Option<String>,
+    unsure: Unsure,
 }
 
-/// What a line matches.
+/// The requests of a line, from below and from above.
 pub struct Matched {
-    pub alternatives: Vec<Condition>,
-    /// None of these may match.
-    pub exceptions: Vec<Condition>,
-    /// Why it matches more or fewer requests than the line.
-    pub inexact: Option<&'static str>,
+    /// Requests that certainly match.
+    pub sure: Side,
+    /// Requests that may match.
+    pub may: Side,
+    /// Why the two differ.
+    pub why: Option<String>,
 }
 
-/// The rules of `http_access` lines and, for requests that are served, of `cache` lines.
-pub fn compile<'a>(access: &[&'a Line], cache: &[&'a Line], acls: &Acls) -> Compiled<'a> {
+/// Requests that meet one of the alternatives, and none of the exceptions.
+#[derive(Clone, Debug)]
+pub struct Side {
+    pub alternatives: Vec<Condition>,
+    pub exceptions: Vec<Condition>,
+}
+
+/// The rules of a list such as `http_access`. `rest` are the lines of it that are no settings of
+/// their own; `all` decides what holds where no line matches.
+pub fn compile<'a>(all: &[&Line], rest: &[&'a Line], acls: &Acls, unsure: Unsure) -> Compiled<'a> {
     let mut compiled = Compiled {
-        rules: at_the_end(access),
+        rules: at_the_end(all),
         unsaid: Vec::new(),
         closed: None,
+        unsure,
     };
-    for line in access.iter().rev() {
-        compiled.add(line, acls);
+    for (line, matched) in reached(rest, acls).iter().rev() {
+        compiled.add(line, matched, acls);
     }
     // Lines were added from the last to the first.
     compiled.unsaid.reverse();
-    compiled.add_uncached(cache, acls);
+    if let Some(reason) = compiled.closed.take() {
+        compiled.close(reason);
+    }
     if let Err(reason) = compiled.leave_out_unreachable(acls) {
         compiled.close(reason);
     }
     compiled
 }
 
-/// What Squid does where no line matches: the opposite of the last line. It then serves everyone
-/// after a last `deny`; here, private networks, so that no proxy is opened by what is not said.
-fn at_the_end<'a>(access: &[&'a Line]) -> Vec<Rule<'a>> {
-    let rule = |action, clients: Option<Addresses>| Rule {
-        action,
-        condition: Condition {
-            clients: clients.map(Rc::new),
-            ..Condition::default()
+/// The lines that decide about some request, with the requests that they match.
+fn reached<'a>(lines: &[&'a Line], acls: &Acls) -> Vec<(&'a Line, Matched)> {
+    let (mut reached, mut decided) = (Vec::new(), Vec::<Condition>::new());
+    for line in lines {
+        let matched = matched(line, acls);
+        let is_decided = |condition: &Condition| {
+            let mut earlier = decided.iter();
+            earlier.any(|it| it.covers(condition, &acls.work).unwrap_or(false))
+        };
+        let may = &matched.may.alternatives;
+        if !may.is_empty() && may.iter().all(is_decided) {
+            continue;
+        }
+        let is_plain = matched.sure.exceptions.is_empty() && line.args.len() > 1;
+        if is_plain && is_action(line.arg(0)) {
+            let blanket = matched.sure.alternatives.iter();
+            decided.extend(blanket.filter(|it| it.is_blanket()).cloned());
+        }
+        reached.push((*line, matched));
+    }
+    reached
+}
+
+/// Squid's decision where no line matches: the opposite of the last line, and `deny` without lines.
+fn at_the_end<'a>(lines: &[&Line]) -> Vec<Rule<'a>> {
+    // Squid skips a line without an `acl`, and one that neither allows nor denies.
+    let counts = |line: &&&Line| line.args.len() > 1 && is_action(line.arg(0));
+    let last = lines.iter().rfind(counts);
+    vec![Rule {
+        action: match last.is_some_and(|line| line.arg(0) == "deny") {
+            true => Action::Allow,
+            false => Action::Deny,
         },
+        condition: Condition::default(),
         line: None,
         exception: None,
         limits: Vec::new(),
-    };
-    let deny = rule(Action::Deny, None);
-    // Squid skips a line without an `acl`.
-    match access.iter().rfind(|line| line.args.len() > 1) {
-        Some(last) if last.arg(0) == "deny" => {
-            let private = Addresses::of_networks(&PRIVATE);
-            vec![rule(Action::Allow, Some(private)), deny]
-        }
-        _ => vec![deny],
-    }
+    }]
+}
+
+/// Whether a word is the action of a line.
+pub fn is_action(word: &str) -> bool {
+    ["allow", "deny"].contains(&word)
 }
 
 impl<'a> Compiled<'a> {
     /// Adds a line before all rules.
-    fn add(&mut self, line: &'a Line, acls: &Acls) {
+    fn add(&mut self, line: &'a Line, matched: &Matched, acls: &Acls) {
         let action = match line.arg(0) {
             "allow" => Action::Allow,
             "deny" => Action::Deny,
-            _ => return self.leave_out(line, "neither allow nor deny".to_owned()),
+            _ => return self.leave_out(line, Fate::Missing, "neither allow nor deny"),
         };
-        if let Some((reason, is_unneeded)) = special(line, acls) {
-            return self.unsaid.push(Unsaid {
-                line,
-                reason,
-                is_unneeded,
-            });
+        if line.args_from(1).is_empty() {
+            return self.leave_out(line, Fate::Unneeded, acl::NO_ACL);
         }
-        let added = matched(line, acls).and_then(|matched| {
-            let rules = self.with_exceptions((line, action), &matched, acls)?;
-            Ok((rules, matched.inexact))
-        });
-        match added {
-            Ok((rules, inexact)) => {
+        if matched.may.alternatives.is_empty() {
+            return self.leave_out(line, Fate::Unneeded, never_reason(line, acls));
+        }
+        match action {
+            Action::Deny => self.add_deny(line, matched, acls),
+            _ => self.add_allow(line, matched, acls),
+        }
+    }
+
+    /// Adds a line that allows, for the requests that certainly match.
+    fn add_allow(&mut self, line: &'a Line, matched: &Matched, acls: &Acls) {
+        let added = self.with_exceptions((line, Action::Allow), &matched.sure, acls);
+        let why = match added {
+            Ok(rules) => {
                 self.rules.splice(..0, rules);
-                if let Some(inexact) = inexact {
-                    self.unsaid.push(Unsaid {
-                        line,
-                        reason: inexact.to_owned(),
-                        is_unneeded: false,
-                    });
+                matched.why.clone()
+            }
+            Err(reason) => Some(reason),
+        };
+        if let Some(why) = why {
+            self.leave_out(line, Fate::Missing, &why);
+        }
+    }
+
+    /// Adds a line that denies, for all requests that may match.
+    fn add_deny(&mut self, line: &'a Line, matched: &Matched, acls: &Acls) {
+        let exact = match &matched.why {
+            None => self.with_exceptions((line, Action::Deny), &matched.may, acls),
+            Some(why) => Err(why.clone()),
+        };
+        let why = match exact {
+            Ok(rules) => return drop(self.rules.splice(..0, rules)),
+            Err(why) => why,
+        };
+        // Without exceptions the line denies more, and needs no copies.
+        let all = Side {
+            exceptions: Vec::new(),
+            ..matched.may.clone()
+        };
+        let with_exceptions = |side| self.with_exceptions((line, Action::Deny), side, acls);
+        let closing = with_exceptions(&matched.may).or_else(|_| with_exceptions(&all));
+        if !self.may_serve(&all.alternatives, acls) {
+            let reason = "the lines after it deny these requests too";
+            return self.leave_out(line, Fate::Unneeded, reason);
+        }
+        let is_bounded = all.alternatives.iter().all(Condition::is_about_hosts);
+        let is_closing = is_bounded || self.unsure == Unsure::Close;
+        match closing {
+            Ok(rules) if is_closing => {
+                self.rules.splice(..0, rules);
+                let reason = match is_bounded {
+                    true => format!("DENIES MORE, all of these hosts: {why}"),
+                    false => format!("DENIES MORE, whatever has its other conditions: {why}"),
+                };
+                self.leave_out(line, Fate::Closed, &reason);
+            }
+            Ok(_) | Err(_) if self.unsure == Unsure::Close => {
+                self.close(format!("{}: {why}", line.place));
+            }
+            _ => {
+                // The part that can be named is denied anyway.
+                let sure = self.with_exceptions((line, Action::Deny), &matched.sure, acls);
+                self.rules.splice(..0, sure.unwrap_or_default());
+                self.leave_out(line, Fate::Open, &format!("NOT DENIED: {why}"));
+            }
+        }
+    }
+
+    /// Whether the rules so far may serve a request of these conditions.
+    fn may_serve(&self, conditions: &[Condition], acls: &Acls) -> bool {
+        conditions.iter().any(|condition| {
+            for rule in &self.rules {
+                match (acls.and(&rule.condition, condition), rule.action) {
+                    (Ok(None), _) => {}
+                    (_, Action::Deny) => {
+                        let covers = rule.condition.covers(condition, &acls.work);
+                        if covers.unwrap_or(false) {
+                            return false;
+                        }
+                    }
+                    _ => return true,
                 }
             }
-            Err(reason) => self.leave_out(line, reason),
-        }
+            false
+        })
     }
 
     /// The rules of a line: copies of the rules after it for its exceptions, then itself.
     fn with_exceptions(
         &self,
         (line, action): (&'a Line, Action),
-        matched: &Matched,
+        side: &Side,
         acls: &Acls,
     ) -> Result<Vec<Rule<'a>>, String> {
         let mut rules = Vec::new();
         let room = RULES_MAX.saturating_sub(self.rules.len());
-        for condition in &matched.alternatives {
-            let guards = acls.product(std::slice::from_ref(condition), &matched.exceptions)?;
+        for condition in &side.alternatives {
+            let guards = acls.product(std::slice::from_ref(condition), &side.exceptions)?;
             for guard in guards {
                 for rule in &self.rules {
                     let Some(condition) = acls.and(&rule.condition, &guard)? else {
@@ -195,8 +304,48 @@ impl<'a> Compiled<'a> {
         self.closed = Some(reason);
     }
 
+    /// Serves CONNECT before all rules, for a list about responses: a tunnel has none.
+    pub fn spare_tunnels(&mut self) {
+        if self.rules.iter().any(|rule| rule.action == Action::Deny) {
+            let spared = Rule {
+                action: Action::Allow,
+                condition: Condition::of_connect(),
+                line: None,
+                exception: None,
+                limits: Vec::new(),
+            };
+            self.rules.insert(0, spared);
+        }
+    }
+
+    /// Takes from the requests that are served those that another list denies.
+    pub fn restrict(&mut self, mut other: Compiled<'a>, acls: &Acls) {
+        if let Some(reason) = other.closed.take() {
+            self.close(reason);
+        }
+        let mut restricted = Vec::new();
+        for rule in &self.rules {
+            if rule.action != Action::Allow {
+                restricted.push(rule.clone());
+                continue;
+            }
+            match restricted_by(rule, &other.rules, acls) {
+                Ok(rules) if restricted.len() + rules.len() <= RULES_MAX => {
+                    restricted.extend(rules);
+                }
+                Ok(_) => return self.close(format!("more than {RULES_MAX} rules")),
+                Err(reason) => return self.close(reason),
+            }
+        }
+        self.rules = restricted;
+        self.unsaid.append(&mut other.unsaid);
+        if let Err(reason) = self.leave_out_unreachable(acls) {
+            self.close(reason);
+        }
+    }
+
     /// Before each rule that serves, adds one that does not cache, for what `cache deny` names.
-    fn add_uncached(&mut self, cache: &[&'a Line], acls: &Acls) {
+    pub fn add_uncached(&mut self, cache: &[&'a Line], acls: &Acls) {
         let mut uncached = self.uncached(cache, acls);
         let mut rules = Vec::new();
         for rule in &self.rules {
@@ -206,7 +355,8 @@ impl<'a> Compiled<'a> {
             rules.push(rule.clone());
             if rules.len() > RULES_MAX || uncached.len() > RULES_MAX {
                 for line in cache {
-                    self.leave_out(line, format!("they need more than {RULES_MAX} rules"));
+                    let reason = format!("they need more than {RULES_MAX} rules");
+                    self.leave_out(line, Fate::Missing, &reason);
                 }
                 return;
             }
@@ -215,32 +365,37 @@ impl<'a> Compiled<'a> {
         uncached.retain(|it| it.fault.is_some());
         uncached.dedup_by_key(|it| std::ptr::from_ref(it.line));
         for it in uncached {
-            self.leave_out(it.line, it.fault.unwrap_or_default());
+            self.leave_out(it.line, Fate::Missing, &it.fault.unwrap_or_default());
+        }
+        if let Err(reason) = self.leave_out_unreachable(acls) {
+            self.close(reason);
         }
     }
 
-    /// What the lines name that is not to be cached.
+    /// The requests that are not to be cached: those that certainly match.
     fn uncached(&mut self, cache: &[&'a Line], acls: &Acls) -> Vec<Uncached<'a>> {
         let mut uncached = Vec::new();
         for line in cache {
             if uncached.len() > RULES_MAX {
                 break;
             }
-            let matched = match line.arg(0) {
-                "deny" => matched(line, acls),
-                _ => Err("only `cache deny` without exceptions has a counterpart".to_owned()),
-            };
-            match matched {
-                Ok(matched) if matched.exceptions.is_empty() => {
-                    let fault = matched.inexact.map(str::to_owned);
-                    uncached.extend(matched.alternatives.into_iter().map(|condition| Uncached {
-                        line,
-                        condition,
-                        fault: fault.clone(),
-                    }));
-                }
-                Ok(_) => self.leave_out(line, "its exception has no counterpart".to_owned()),
-                Err(reason) => self.leave_out(line, reason),
+            if line.arg(0) != "deny" {
+                let reason = "only `cache deny` without exceptions has a counterpart";
+                self.leave_out(line, Fate::Missing, reason);
+                continue;
+            }
+            let Matched { sure, why, .. } = matched(line, acls);
+            if !sure.exceptions.is_empty() {
+                self.leave_out(line, Fate::Missing, "its exception has no counterpart");
+            } else if sure.alternatives.is_empty() {
+                let reason = why.unwrap_or_else(|| "it matches no request".to_owned());
+                self.leave_out(line, Fate::Missing, &reason);
+            } else {
+                uncached.extend(sure.alternatives.into_iter().map(|condition| Uncached {
+                    line,
+                    condition,
+                    fault: why.clone(),
+                }));
             }
         }
         uncached
@@ -308,13 +463,46 @@ impl<'a> Compiled<'a> {
         Ok(())
     }
 
-    fn leave_out(&mut self, line: &'a Line, reason: String) {
+    /// Notes that a line became no rule, or not exactly one.
+    pub fn leave_out(&mut self, line: &'a Line, fate: Fate, reason: &str) {
         self.unsaid.push(Unsaid {
             line,
-            reason,
-            is_unneeded: false,
+            reason: reason.to_owned(),
+            fate,
         });
     }
+}
+
+/// A rule that serves, for each of the rules that decide about its requests in another list.
+fn restricted_by<'a>(
+    rule: &Rule<'a>,
+    others: &[Rule<'a>],
+    acls: &Acls,
+) -> Result<Vec<Rule<'a>>, String> {
+    let mut rules = Vec::new();
+    for other in others {
+        let Some(condition) = acls.and(&rule.condition, &other.condition)? else {
+            continue;
+        };
+        if !acls.is_writable(&condition)? {
+            return Err(TOO_MANY_NETWORKS.to_owned());
+        }
+        let decides_all = condition == rule.condition;
+        rules.push(match other.action {
+            Action::Deny => Rule {
+                condition,
+                ..other.clone()
+            },
+            _ => Rule {
+                condition,
+                ..rule.clone()
+            },
+        });
+        if decides_all {
+            break;
+        }
+    }
+    Ok(rules)
 }
 
 /// Requests that are not to be cached.
@@ -354,87 +542,109 @@ impl<'a> Uncached<'a> {
     }
 }
 
-/// Why a line about addresses of this machine or the cache manager is no rule, and whether it needs
-/// none.
-pub fn special(line: &Line, acls: &Acls) -> Option<(String, bool)> {
-    let kind = |text: &str| acls.get(text).map(|acl| acl.kind.clone());
-    let is_of = |wanted: &str| {
-        line.args_from(1)
-            .iter()
-            .any(|it| kind(&it.text).as_deref() == Some(wanted))
-    };
-    if is_of(MANAGER) {
-        let reason = "there is no cache manager; figures are at the address `admin`";
-        return Some((reason.to_owned(), true));
+/// Why no request matches a line.
+fn never_reason(line: &Line, acls: &Acls) -> &'static str {
+    let kinds = line.args_from(1).iter().filter_map(|it| acls.get(&it.text));
+    let kinds: Vec<&str> = kinds.map(|acl| &*acl.kind).collect();
+    if kinds.contains(&MANAGER) {
+        return "there is no cache manager; figures are at the address `admin`";
     }
-    if is_of(TO_LOCAL) {
-        let reason = match line.arg(0) {
-            "deny" => "the proxy refuses these addresses by itself, as allow_destination says",
-            _ => "only allow_destination opens these addresses, for all clients",
-        };
-        return Some((reason.to_owned(), line.arg(0) == "deny"));
+    match kinds.contains(&TO_LOCAL) || kinds.contains(&"dst") {
+        true => "no client can reach these addresses: see allow_destination and deny_destination",
+        false => "no request matches all of its conditions",
     }
-    None
 }
 
-/// What the `acl`s of a line match together.
-pub fn matched(line: &Line, acls: &Acls) -> Result<Matched, String> {
-    if line.args_from(1).is_empty() {
-        return Err(acl::NO_ACL.to_owned());
-    }
-    let mut matched = Matched {
-        alternatives: vec![Condition::default()],
-        exceptions: Vec::new(),
-        inexact: None,
-    };
+/// The requests that all `acl`s of a line match together. Where the proxy has no condition for
+/// them, or needs too many, fewer are sure and more may match.
+pub fn matched(line: &Line, acls: &Acls) -> Matched {
+    let mut positive = Bounds::exact(vec![Condition::default()]);
+    let (mut sure_exceptions, mut may_exceptions) = (Vec::new(), Vec::new());
     for word in line.args_from(1) {
         let (name, is_negated) = match word.text.strip_prefix('!') {
             Some(name) => (name, true),
             None => (&*word.text, false),
         };
-        let acl = acls
-            .get(name)
-            .ok_or_else(|| format!("there is no acl `{name}`"))?;
-        // A request for the cache manager never comes.
-        if is_negated && acl.kind == MANAGER {
+        let bounds = match acls.named(name) {
+            // Before there is a response, such an `acl` matches nothing.
+            Ok((acl, _)) if is_request_list(line) && OF_RESPONSES.contains(&&*acl.kind) => {
+                Bounds::never()
+            }
+            Ok((_, bounds)) => bounds,
+            Err(reason) => Bounds::unknown(reason),
+        };
+        if !is_negated {
+            acls.narrow(&mut positive, bounds);
             continue;
         }
-        matched.inexact = matched.inexact.or(acl.inexact);
-        if is_negated && acl.inexact.is_some() {
-            return Err(format!("acl {name}: its opposite has no counterpart"));
+        let sure = writable_opposite(&bounds.may, acls);
+        let may = writable_opposite(&bounds.sure, acls);
+        // Without an opposite, the requests are exceptions of the line.
+        let everything = || vec![Condition::default()];
+        if sure.is_none() {
+            sure_exceptions.extend(bounds.may);
         }
-        let alternatives = acls.literal(name)?;
-        let opposite = match is_negated {
-            true => writable_opposite(&alternatives, acls)?,
-            false => None,
+        if may.is_none() {
+            may_exceptions.extend(bounds.sure);
+        }
+        let opposite = Bounds {
+            sure: sure.unwrap_or_else(everything),
+            may: may.unwrap_or_else(everything),
+            why: bounds.why,
         };
-        match (is_negated, opposite) {
-            (false, _) => {
-                matched.alternatives = acls.product(&matched.alternatives, &alternatives)?;
-            }
-            (true, Some(opposite)) => {
-                matched.alternatives = acls.product(&matched.alternatives, &[opposite])?;
-            }
-            (true, None) => matched.exceptions.extend(alternatives),
-        }
-        if matched.exceptions.len() > EXCEPTIONS_MAX {
-            return Err(format!("more than {EXCEPTIONS_MAX} exceptions"));
+        acls.narrow(&mut positive, opposite);
+    }
+    let mut matched = Matched {
+        sure: Side {
+            alternatives: positive.sure,
+            exceptions: sure_exceptions,
+        },
+        may: Side {
+            alternatives: positive.may,
+            exceptions: may_exceptions,
+        },
+        why: positive.why,
+    };
+    keep_writable(&mut matched, acls);
+    matched
+}
+
+/// Leaves out of what is sure, and widens of what may match, conditions that no rule can have.
+fn keep_writable(matched: &mut Matched, acls: &Acls) {
+    let Matched { sure, may, why } = matched;
+    let can_write = |condition: &Condition| acls.is_writable(condition).unwrap_or(false);
+    let all = sure.alternatives.len();
+    sure.alternatives.retain(can_write);
+    if sure.exceptions.len() > EXCEPTIONS_MAX {
+        sure.alternatives.clear();
+    }
+    if sure.alternatives.len() < all {
+        why.get_or_insert_with(|| TOO_MANY_NETWORKS.to_owned());
+    }
+    for condition in &mut may.alternatives {
+        if !can_write(condition) {
+            condition.clients = None;
+            condition.destinations = None;
+            why.get_or_insert_with(|| TOO_MANY_NETWORKS.to_owned());
         }
     }
-    for condition in &matched.alternatives {
-        if !acls.is_writable(condition)? {
-            return Err(TOO_MANY_NETWORKS.to_owned());
-        }
+    if may.exceptions.len() > EXCEPTIONS_MAX {
+        may.exceptions.clear();
+        why.get_or_insert_with(|| format!("more than {EXCEPTIONS_MAX} exceptions"));
     }
-    Ok(matched)
+}
+
+/// Whether a line is of a list that is asked before there is a response.
+fn is_request_list(line: &Line) -> bool {
+    line.name != "http_reply_access"
 }
 
 /// The opposite of `alternatives`, if there is one and rules can have it.
-fn writable_opposite(alternatives: &[Condition], acls: &Acls) -> Result<Option<Condition>, String> {
-    let Some(opposite) = acls.opposite(alternatives)? else {
-        return Ok(None);
-    };
-    Ok(acls.is_writable(&opposite)?.then_some(opposite))
+fn writable_opposite(alternatives: &[Condition], acls: &Acls) -> Option<Vec<Condition>> {
+    // Without work left, the requests stay exceptions, and the rules end as a whole.
+    let opposite = acls.opposite(alternatives).ok()??;
+    let can_write = |it: &Condition| acls.is_writable(it).unwrap_or(false);
+    (is_everything(&opposite) || opposite.iter().all(can_write)).then_some(opposite)
 }
 
 /// Rules that a configuration may have.
@@ -456,6 +666,7 @@ pub const PRIVATE: [&str; 7] = [
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::rc::Rc;
 
     use super::super::lines;
     use super::*;
@@ -474,7 +685,10 @@ mod tests {
         let acls = Acls::new(&acls, &Ok(Rc::new(BTreeSet::from(["zoe".to_owned()]))));
         let of =
             |name: &str| -> Vec<&Line> { others.iter().filter(|it| it.name == name).collect() };
-        check(compile(&of("http_access"), &of("cache"), &acls));
+        let access = of("http_access");
+        let mut compiled = compile(&access, &access, &acls, Unsure::Open);
+        compiled.add_uncached(&of("cache"), &acls);
+        check(compiled);
     }
 
     /// What the rules say, a word for each.
@@ -518,7 +732,7 @@ mod tests {
         assert_eq!(
             said,
             [
-                "Deny 10.1.0.0/16 .games.test Mon-Fri 08:00-15:30",
+                "Deny 10.1.0.0/16 .games.test Mon-Fri 08:00-15:31",
                 "Allow 10.0.0.0/8",
                 "Deny"
             ]
@@ -533,7 +747,7 @@ mod tests {
             ),
             [
                 "Deny [(1, 79), (81, 442), (444, 65535)]",
-                "Deny 10.1.0.0/16 Mon-Fri 00:00-08:00,Mon-Fri 15:30-24:00,Sat-Sun",
+                "Deny 10.1.0.0/16 Mon-Fri 00:00-08:00,Mon-Fri 15:31-24:00,Sat-Sun",
                 "Allow 10.0.0.0/8",
                 "Deny"
             ]
@@ -565,26 +779,110 @@ mod tests {
                 let said: Vec<String> = compiled.rules.iter().map(brief).collect();
                 assert_eq!(said, ["Allow", "Deny"], "only the addresses in URLs");
                 assert!(compiled.rules[0].condition.destinations.is_some());
-                assert_eq!(compiled.unsaid.len(), 7);
-                assert!(compiled.unsaid.iter().all(|it| !it.is_unneeded));
+                let fates: Vec<Fate> = compiled.unsaid.iter().map(|it| it.fate).collect();
+                let mut expected = [Fate::Missing; 7];
+                expected[1] = Fate::Open;
+                assert_eq!(fates, expected);
                 assert_eq!(compiled.unsaid[0].line.arg(0), "allow");
             },
         );
     }
 
     #[test]
-    fn where_nothing_matches_the_opposite_of_the_last_line_holds_for_private_networks() {
-        let said = rules("http_access deny games\n");
-        assert_eq!(said.len(), 3);
-        assert!(
-            said[1].starts_with("Allow 10.0.0.0/8,127.0.0.0/8,"),
-            "{said:?}"
+    fn where_nothing_matches_the_opposite_of_the_last_line_holds() {
+        assert_eq!(
+            rules("http_access deny games\n"),
+            ["Deny .games.test", "Allow"]
         );
         assert_eq!(
             rules("http_access allow net\n"),
             ["Allow 10.0.0.0/8", "Deny"]
         );
+        assert_eq!(rules("http_access maybe net\n"), ["Deny"]);
         assert_eq!(rules(""), ["Deny"]);
+    }
+
+    /// The rules with this choice, and how many lines are open and closed.
+    fn chosen(text: &str, unsure: Unsure) -> (Vec<String>, usize, usize) {
+        let all = format!("{ACLS}{text}");
+        let all: Vec<Line> = lines::lines("squid.conf", &all).collect();
+        let (acls, others): (Vec<Line>, Vec<Line>) =
+            all.into_iter().partition(|line| line.name == "acl");
+        let acls = Acls::new(&acls, &Err("none".to_owned()));
+        let lines: Vec<&Line> = others.iter().collect();
+        let compiled = compile(&lines, &lines, &acls, unsure);
+        let count = |fate| compiled.unsaid.iter().filter(|it| it.fate == fate).count();
+        let (open, closed) = (count(Fate::Open), count(Fate::Closed));
+        (compiled.rules.iter().map(brief).collect(), open, closed)
+    }
+
+    #[test]
+    fn a_line_that_denies_by_what_rules_do_not_know_denies_its_hosts() {
+        let text = "http_access deny odd games\nhttp_access allow net\n";
+        let rules = ["Deny .games.test", "Allow 10.0.0.0/8", "Deny"];
+        let expected = (rules.map(str::to_owned).to_vec(), 0, 1);
+        assert_eq!(chosen(text, Unsure::Refuse), expected);
+        assert_eq!(chosen(text, Unsure::Open), expected);
+    }
+
+    #[test]
+    fn a_line_that_denies_and_names_no_host_is_open_or_denies_more() {
+        let text = "http_access deny pupils odd\nhttp_access allow net\n";
+        let open = (vec!["Allow 10.0.0.0/8".to_owned(), "Deny".to_owned()], 1, 0);
+        assert_eq!(chosen(text, Unsure::Refuse), open);
+        assert_eq!(chosen(text, Unsure::Open), open);
+        let rules = ["Deny 10.1.0.0/16", "Allow 10.0.0.0/8", "Deny"];
+        let closed = (rules.map(str::to_owned).to_vec(), 0, 1);
+        assert_eq!(chosen(text, Unsure::Close), closed);
+    }
+
+    #[test]
+    fn a_line_that_denies_what_is_denied_anyway_is_not_open() {
+        for text in [
+            "http_access allow net\nhttp_access deny odd\nhttp_access deny all\n",
+            "http_access allow net\nhttp_access deny net odd\nhttp_access deny good\n",
+            "http_access deny pupils odd\nhttp_access deny pupils\nhttp_access allow net\n",
+        ] {
+            let (_, open, closed) = chosen(text, Unsure::Refuse);
+            assert_eq!((open, closed), (0, 0), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_opposite_of_an_unknown_condition_denies_and_allows_nothing() {
+        // Users who cannot log in here: `!boss` may be anybody.
+        let text = "http_access deny !boss\nhttp_access allow net\n";
+        assert_eq!(chosen(text, Unsure::Close).0, ["Deny"]);
+        let text = "http_access allow net !odd\nhttp_access deny all\n";
+        assert_eq!(chosen(text, Unsure::Refuse).0, ["Deny"]);
+    }
+
+    #[test]
+    fn another_list_takes_from_what_is_served() {
+        with_lines(
+            "http_access allow net\ncache deny good\n",
+            |mut compiled| {
+                let more = "http_reply_access deny games\nhttp_reply_access allow all\n";
+                let more: Vec<Line> = lines::lines("squid.conf", more).collect();
+                let acl_lines: Vec<Line> = lines::lines("squid.conf", ACLS).collect();
+                let acls = Acls::new(&acl_lines, &Err("none".to_owned()));
+                let more: Vec<&Line> = more.iter().collect();
+                compiled.rules.retain(|rule| rule.action != Action::NoCache);
+                let other = compile(&more, &more, &acls, Unsure::Refuse);
+                // The lines of the other list live as long as those of the first.
+                let rules: Vec<String> = compiled
+                    .rules
+                    .iter()
+                    .flat_map(|rule| match rule.action {
+                        Action::Allow => restricted_by(rule, &other.rules, &acls).unwrap(),
+                        _ => vec![rule.clone()],
+                    })
+                    .map(|rule| brief(&rule))
+                    .collect();
+                let expected = ["Deny 10.0.0.0/8 .games.test", "Allow 10.0.0.0/8", "Deny"];
+                assert_eq!(rules, expected);
+            },
+        );
     }
 
     #[test]
@@ -721,14 +1019,8 @@ mod tests {
             }
         }
         match lines.last() {
-            Some((false, _)) => {
-                let private = Addresses::of_networks(&PRIVATE);
-                private
-                    .v4
-                    .iter()
-                    .any(|(a, b)| a <= request.client && request.client <= b)
-            }
-            _ => false,
+            Some((allows, _)) => !allows,
+            None => false,
         }
     }
 
@@ -764,9 +1056,10 @@ mod tests {
                 })
                 .collect();
             let read: Vec<Line> = lines::lines("squid.conf", &text).collect();
-            let compiled = compile(&read.iter().collect::<Vec<_>>(), &[], &acls);
+            let read: Vec<&Line> = read.iter().collect();
+            let compiled = compile(&read, &read, &acls, Unsure::Refuse);
             assert!(
-                compiled.unsaid.is_empty(),
+                compiled.unsaid.iter().all(|it| it.fate == Fate::Unneeded),
                 "round {round}: {:?}",
                 compiled.unsaid
             );

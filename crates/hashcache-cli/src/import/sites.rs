@@ -4,18 +4,21 @@
 //! `http_access` allows and `defaultsite`. Access rules do not work in front of a site.
 //!
 //! Invariant: a site has a host only if a line of `http_access` lets every client reach it. A line
-//! that denies by more than hosts is named with NOT DENIED.
+//! that denies some requests for certain hosts takes these hosts out; one that denies some requests
+//! for any host is named with NOT DENIED, or takes all of them out.
 
 use std::collections::BTreeSet;
 
 use toml::Value;
 
 use super::acl::Acls;
-use super::draft::{Comments, Draft, NO_REQUEST, Table, strings};
-use super::hosts::{Decisions, Hosts};
+use super::condition::Condition;
+use super::draft::{Comments, Draft, Fate, NO_REQUEST, Table, strings};
+use super::hosts::{Decisions, Hosts, NEITHER};
 use super::lines::Line;
 use super::peers::{PEERS_MAX, Peer, PeerLines};
-use super::rules;
+use super::purge;
+use super::rules::{self, Unsure};
 use super::work::Work;
 
 /// Servers with the same hosts.
@@ -30,9 +33,10 @@ pub fn import(
     lines: &PeerLines<'_>,
     http_access: &[&Line],
     default_sites: &BTreeSet<String>,
-    acls: &Acls,
+    (acls, unsure): (&Acls, Unsure),
 ) {
-    let access = read_access(draft, http_access, acls);
+    let mut access = read_access(draft, http_access, acls);
+    close(&mut access, unsure);
     let usual = access.names(&acls.work);
     let usual = usual.map(|names| &names | default_sites);
     let (mut groups, mut names) = (Vec::<Group<'_>>::new(), BTreeSet::new());
@@ -63,7 +67,8 @@ pub fn import(
         let own: Vec<&Line> = own.filter(|line| peer.is_called(line.arg(0))).collect();
         // Where no line matches, the opposite of the last one holds.
         let otherwise = own.last().is_none_or(|line| line.arg(1) == "deny");
-        let own = Decisions::read(own.into_iter(), 1, otherwise, acls);
+        let mut own = Decisions::read(own.into_iter(), 1, otherwise, acls);
+        close(&mut own, unsure);
         tell(draft, &own);
         let hosts = match hosts_of(&own, &access, &usual, &acls.work) {
             Ok(hosts) => hosts,
@@ -121,29 +126,69 @@ fn hosts_of(
     Ok(hosts)
 }
 
+/// Lets lines that deny some requests deny the hosts of these requests, if they are known or the
+/// operator wants it.
+fn close(decisions: &mut Decisions<'_>, unsure: Unsure) {
+    for decision in &mut decisions.all {
+        let is_known = matches!(decision.bound, Hosts::These(_)) || unsure == Unsure::Close;
+        if !decision.allows && decision.hosts.is_err() && is_known {
+            decision.closes = true;
+        }
+    }
+}
+
 /// The hosts that every client may reach. Lines about the cache manager are told.
 fn read_access<'a>(draft: &mut Draft, lines: &[&'a Line], acls: &Acls) -> Decisions<'a> {
     let mut about_hosts = Vec::new();
     for (at, line) in lines.iter().enumerate() {
-        match rules::special(line, acls) {
-            _ if at >= rules::RULES_MAX => {
-                let most = rules::RULES_MAX;
-                draft.missing(line, format_args!("NOT READ: more than {most} lines"));
+        if at >= rules::RULES_MAX {
+            let most = rules::RULES_MAX;
+            let reason = format!("NOT READ: more than {most} lines");
+            match line.arg(0) {
+                "deny" => draft.open(line, reason),
+                _ => draft.missing(line, reason),
             }
-            Some((reason, true)) => draft.unneeded(line, reason),
-            Some((reason, false)) => draft.missing(line, reason),
-            None => about_hosts.push(*line),
+        } else if let Some(reason) = special(line, acls) {
+            draft.unneeded(line, reason);
+        } else {
+            about_hosts.push(*line);
         }
     }
     // Where no line matches, Squid may serve everyone; here, a site is not known then.
     Decisions::read(about_hosts.into_iter(), 0, false, acls)
 }
 
+/// Why a line is about no request that a site gets.
+fn special(line: &Line, acls: &Acls) -> Option<&'static str> {
+    if !rules::is_action(line.arg(0)) || line.args_from(1).is_empty() {
+        return None;
+    }
+    if rules::matched(line, acls).may.alternatives.is_empty() {
+        return Some("no request matches it: there is no cache manager");
+    }
+    let words = line.args_from(1).iter().filter(|word| !word.is_all());
+    let mut words = words.map(|word| word.text.trim_start_matches('!'));
+    let is_port = |name: &str| acls.get(name).is_some_and(|acl| acl.kind == "port");
+    let is_tunnel = |name: &str| {
+        let known = acls.literal(name);
+        known.is_ok_and(|it| it == [Condition::of_connect()])
+    };
+    let is_purge = |name: &str| purge::is_only_purge(name, acls);
+    // A site is asked at the ports of its origins, whatever port the client names.
+    let needs_none = |name: &str| is_port(name) || is_tunnel(name) || is_purge(name);
+    let is_about = line.arg(0) == "deny" && words.all(needs_none) && !line.is_all_from(1);
+    is_about.then_some("a site has the ports of its origins, no tunnels, and no PURGE from clients")
+}
+
 /// Notes for each line of `http_access` whether it was imported, was not needed, or is missing.
 fn tell(draft: &mut Draft, decisions: &Decisions<'_>) {
     let mut is_over = false;
-    for decision in &decisions.all {
+    for (at, decision) in decisions.all.iter().enumerate() {
         let line = decision.line;
+        let serves_later = || {
+            let mut later = decisions.all[at + 1..].iter();
+            later.any(|it| it.allows) || decisions.otherwise
+        };
         match (&decision.hosts, decision.allows) {
             _ if is_over => draft.unneeded(line, NO_REQUEST),
             (Ok(Hosts::These(hosts)), true) => {
@@ -158,9 +203,15 @@ fn tell(draft: &mut Draft, decisions: &Decisions<'_>) {
             }
             (Ok(_), _) => draft.unneeded(line, "a site serves its hosts, and no others"),
             (Err(reason), true) => draft.missing(line, reason),
-            (Err(reason), false) => {
-                draft.missing(line, format_args!("NOT DENIED, or not all of it: {reason}"));
+            (Err(reason), false) if *reason == NEITHER => draft.missing(line, reason),
+            (Err(_), false) if !serves_later() => {
+                draft.unneeded(line, "no line after it allows anything");
             }
+            (Err(reason), false) if decision.closes => {
+                let reason = format!("DENIES MORE, all requests for these hosts: {reason}");
+                draft.remark(Fate::Closed, line, reason);
+            }
+            (Err(reason), false) => draft.open(line, reason),
         }
         is_over |= matches!(decision.hosts, Ok(Hosts::All));
     }
@@ -237,7 +288,6 @@ fn write_site(draft: &mut Draft, group: Group<'_>, taken: &mut BTreeSet<String>)
 
 #[cfg(test)]
 mod tests {
-    use super::super::draft::Fate;
     use super::super::lines;
     use super::*;
 
@@ -283,7 +333,7 @@ mod tests {
             &peers,
             &of("http_access"),
             &default_sites,
-            &acls,
+            (&acls, Unsure::Open),
         );
         let table: toml::Table = toml::from_str(&draft.text("squid.conf")).unwrap();
         let sites = table.get("site").and_then(Value::as_array);

@@ -32,6 +32,16 @@ fn import_directories(draft: &mut Draft, lines: &[&Line]) -> u64 {
             draft.missing(line, "the third word is no size in megabytes");
             continue;
         };
+        let kind = line.arg(0);
+        draft.option(
+            line,
+            kind,
+            "the storage engine has its own layout: see `policy`",
+        );
+        for word in line.args_from(3) {
+            let reason = "one file has objects of every size, up to max_object_size";
+            draft.option(line, &word.text, reason);
+        }
         total += size;
         files.push(format!(
             "{}/hashcache.img",

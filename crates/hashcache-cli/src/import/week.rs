@@ -1,37 +1,43 @@
 //! Times of the week: Squid's `time`, and ours.
 //!
-//! Minutes of the week are counted from Monday, 00:00. Squid serves a request until the end of the
-//! last minute that it names, our rules until its beginning: a rule ends one minute earlier, also
-//! one that denies.
+//! Minutes of the week are counted from Monday, 00:00. A span of Squid includes its last minute:
+//! 08:00-15:30 ends when 15:31 begins. A span of our rules ends where its last time begins, so it
+//! is written as 08:00-15:31.
 
 use super::condition::MINUTE_MAX;
 use super::ranges::Ranges;
 
-/// The minutes that the values of an `acl … time` name on one line: days, hours, or days and then
-/// hours.
+/// The minutes that the values of an `acl … time` name on one line. As in Squid, days hold for the
+/// next hours only; hours without days in front are for every day, and days without hours behind
+/// are whole days. `None`: Squid refuses the values, or warns and takes another meaning.
 pub fn read(words: &[&str]) -> Option<Ranges> {
-    let (mut days, mut hours) = (0_u8, None);
+    let mut spans = Vec::new();
+    let mut days = 0_u8;
     for word in words {
-        match word.split_once('-') {
-            // Hours end a span: what Squid makes of words after them is not said by days and hours.
-            _ if hours.is_some() => return None,
-            Some((from, until)) => {
-                let span = (minute(from)?, minute(until)?);
-                // Squid refuses hours that go over midnight.
-                hours = Some((span.0 < span.1).then_some(span)?);
-            }
-            None => {
-                days = word
-                    .chars()
-                    .try_fold(days, |days, c| Some(days | day(c)?))?;
+        if word.starts_with(|c: char| c.is_ascii_digit()) {
+            let (from, until) = word.split_once('-')?;
+            let (from, until) = (minute(from)?, minute(until)?);
+            // Squid refuses hours that go over midnight.
+            let is_span = from <= until && from < DAY;
+            spans.extend(of_days(days, is_span.then_some((from, until))?));
+            days = 0;
+        } else {
+            for letter in word.chars().filter(|c| *c != '-') {
+                days |= day(letter)?;
             }
         }
     }
+    if days != 0 {
+        spans.extend(of_days(days, (0, DAY)));
+    }
+    (!spans.is_empty()).then(|| Ranges::new(spans))
+}
+
+/// The span of a day, both of whose minutes belong to it, on these days; no days mean every day.
+fn of_days(days: u8, (from, until): (u128, u128)) -> impl Iterator<Item = (u128, u128)> {
     let days = if days == 0 { EVERY_DAY } else { days };
-    let (from, until) = hours.unwrap_or((0, DAY));
-    let minutes = (0..7).filter(|day| days & (1 << day) != 0);
-    let minutes = minutes.map(|day: u128| (day * DAY + from, day * DAY + until - 1));
-    Some(Ranges::new(minutes))
+    let days = (0..7_u128).filter(move |day| days & (1 << day) != 0);
+    days.map(move |day| (day * DAY + from, day * DAY + until.min(DAY - 1)))
 }
 
 /// The minutes as our rules write them: for each span of hours, the days that have it.
@@ -123,7 +129,13 @@ mod tests {
 
     #[test]
     fn times_of_squid_become_times_of_rules() {
-        assert_eq!(both(&["MTWHF", "08:00-15:30"]), ["Mon-Fri 08:00-15:30"]);
+        assert_eq!(both(&["MTWHF", "08:00-15:30"]), ["Mon-Fri 08:00-15:31"]);
+        assert_eq!(both(&["M-F", "23:00-23:59"]), ["Mon,Fri 23:00-24:00"]);
+        assert_eq!(both(&["08:00-08:00"]), ["08:00-08:01"]);
+        assert_eq!(
+            both(&["MTWHF", "08:00-12:00", "13:00-16:00", "S"]),
+            ["Mon-Fri 08:00-12:01", "Mon-Sat 13:00-16:01", "Sun"]
+        );
         assert_eq!(both(&["D"]), ["Mon-Fri"]);
         assert_eq!(both(&["9:00-24:00"]), ["09:00-24:00"]);
         assert_eq!(both(&["SA"]), ["Sat-Sun"]);
@@ -134,8 +146,9 @@ mod tests {
             &["8-9"],
             &["08:00-24:01"],
             &["8:60-9:00"],
-            &["MTWHF", "08:00-12:00", "13:00-16:00"],
-            &["08:00-12:00", "M"],
+            &["MX", "08:00-12:00"],
+            &["24:00-24:00"],
+            &[],
         ] {
             assert_eq!(read(wrong), None, "{wrong:?}");
         }
@@ -147,7 +160,7 @@ mod tests {
         let times = written(&lessons.complement(MINUTE_MAX));
         assert_eq!(
             times,
-            ["Mon-Fri 00:00-08:00", "Mon-Fri 15:30-24:00", "Sat-Sun"]
+            ["Mon-Fri 00:00-08:00", "Mon-Fri 15:31-24:00", "Sat-Sun"]
         );
         assert!(is_always(&lessons.union(&lessons.complement(MINUTE_MAX))));
     }

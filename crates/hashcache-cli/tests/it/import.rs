@@ -10,7 +10,8 @@ use crate::{Home, Outcome};
 fn imported(home: &Home, text: &str) -> (Outcome, String) {
     let text = text.replace("@HOME@", &home.path().display().to_string());
     home.file("squid.conf", &text);
-    let outcome = home.hashcache(&["import", "squid.conf", "--out", "new.toml"], &[]);
+    let flags = ["import", "squid.conf", "--out", "new.toml", "--allow-open"];
+    let outcome = home.hashcache(&flags, &[]);
     assert!(outcome.stdout.is_empty(), "{outcome:?}");
     let check = home.hashcache(&["config", "check", "new.toml"], &[]);
     let result = fs::read_to_string(home.path().join("new.toml")).expect("a result");
@@ -32,16 +33,13 @@ fn has_in_order(result: &str, texts: &[&str]) {
 /// Whether each line of standard error begins as one of these, in this order.
 fn tells(outcome: &Outcome, lines: &[&str]) {
     let told: Vec<&str> = outcome.stderr.lines().collect();
+    let words = [": not imported: ", ": closed: ", ": would be open: "];
+    let is_told = |line: &&&str| words.iter().any(|word| line.contains(word));
     for line in lines {
-        let found = told
-            .iter()
-            .any(|it| it.starts_with(line) && it.contains(": not imported: "));
+        let found = told.iter().filter(is_told).any(|it| it.starts_with(line));
         assert!(found, "{line:?} is not told in:\n{}", outcome.stderr);
     }
-    let missing = told
-        .iter()
-        .filter(|it| it.contains(": not imported: "))
-        .count();
+    let missing = told.iter().filter(is_told).count();
     assert_eq!(missing, lines.len(), "{}", outcome.stderr);
 }
 
@@ -112,7 +110,7 @@ fn a_school_keeps_its_rules_lists_and_users() {
             "# squid.conf:27: http_access deny exam !learning\n[[access]]\naction = \"deny\"\n\
              clients = [\"exam\"]\n\n",
             "clients = [\"pupils\"]\ndestinations = [\".twitch.tv\", \".youtube.com\"]\n\
-             times = [\"Mon-Fri 08:00-15:30\"]\n",
+             times = [\"Mon-Fri 08:00-15:31\"]\n",
             "users = [\"okafor\"]\n",
             "groups = [\"squid-users\"]\n",
             "action = \"limit\"\nlimits = [\"pool-1-client\"]\nclients = [\"pupils\"]\n\n",
@@ -141,7 +139,7 @@ fn a_library_opens_what_its_list_has() {
             "listen = [\"127.0.0.1:3128\"]\n",
             "allow_port = [\"80\", \"443\"]\n",
             "log_anonymize = true\n",
-            "times = [\"00:00-08:30\", \"20:00-24:00\"]\n",
+            "times = [\"00:00-08:30\", \"20:01-24:00\"]\n",
             "# For the exceptions of squid.conf:17.\n[[access]]\naction = \"allow\"\n\
              clients = [\"public\"]\ndestinations = [\".gov.example\"",
             "# squid.conf:17: http_access deny public !allowed_sites\n[[access]]\n",
@@ -159,7 +157,10 @@ fn a_provider_keeps_its_peers_and_routes() {
     tells(
         &outcome,
         &[
+            "squid.conf:6: acl abuse",
             "squid.conf:7: acl snmppublic",
+            // The parent looks names up, so their addresses are not compared.
+            "squid.conf:8: http_access deny abuse",
             "squid.conf:17: cache_peer hub.satellite.example parent 3128 3130 default no-digest \
              login=...",
             "squid.conf:18: cache_peer north",
@@ -262,6 +263,93 @@ fn without_a_name_the_result_is_printed() {
     assert_eq!(
         outcome.stderr,
         "squid.conf:2: new_directive 1: not imported: unknown directive\n\
-         1 directives imported, 0 need no setting, 1 not imported or not wholly\n"
+         1 directives imported, 0 need no setting, 1 not imported or not wholly, 0 deny more than \
+         Squid, 0 would be open; 0 options left out\n"
+    );
+}
+
+#[test]
+fn a_result_that_serves_what_squid_refuses_is_not_written_unless_asked_for() {
+    let home = Home::new();
+    let text = "acl bad url_regex casino\nacl net src 10.0.0.0/8\nhttp_access deny bad\n\
+                http_access allow net\nhttp_access deny all\nhttp_port 3128\n";
+    home.file("squid.conf", text);
+    let import = |flags: &[&str]| {
+        let always = ["import", "squid.conf", "--out", "new.toml"];
+        let outcome = home.hashcache(&[&always, flags].concat(), &[]);
+        let result = fs::read_to_string(home.path().join("new.toml")).ok();
+        let _ = fs::remove_file(home.path().join("new.toml"));
+        (outcome, result)
+    };
+    let (outcome, result) = import(&[]);
+    assert_eq!((outcome.status, result), (Some(2), None));
+    for part in [
+        "squid.conf:3: http_access deny bad: would be open: NOT DENIED: acl bad: access rules know",
+        "hashcache: nothing is written: the result would serve requests that 1 directives",
+        "hint: ",
+        "`--close`",
+        "`--allow-open`",
+    ] {
+        assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
+    }
+    let printed = home.hashcache(&["import", "squid.conf"], &[]);
+    assert_eq!((printed.status, &*printed.stdout), (Some(2), ""));
+    let rules = |result: Option<String>| {
+        let table: toml::Table = toml::from_str(&result.expect("a result")).expect("TOML");
+        let rules = table["access"].as_array().expect("rules").iter();
+        rules
+            .map(|it| it["action"].as_str().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let (outcome, result) = import(&["--allow-open"]);
+    assert_eq!(
+        (outcome.status, rules(result)),
+        (Some(1), vec!["allow".into(), "deny".into()])
+    );
+    let (outcome, result) = import(&["--close"]);
+    assert_eq!(
+        (outcome.status, rules(result)),
+        (Some(1), vec!["deny".into()])
+    );
+    assert!(
+        outcome.stderr.contains(": closed: DENIES MORE"),
+        "{}",
+        outcome.stderr
+    );
+    let (outcome, result) = import(&["--strict"]);
+    assert_eq!((outcome.status, result), (Some(2), None));
+    let (outcome, _) = import(&["--json"]);
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert_eq!(report["written"].as_bool(), Some(false));
+    let open = report["open"][0]["directive"].as_str();
+    assert_eq!(open, Some("squid.conf:3: http_access deny bad"));
+}
+
+#[test]
+fn a_hash_of_another_program_drops_its_user_only() {
+    let home = Home::new();
+    let hash = "$2y$05$bvIG6Nmid91Mu9RcmmWZfO5HJIMCT8riNW0hEp8f6/FuA2/mHZFpe";
+    home.file(
+        "passwd",
+        &format!("okafor:{hash}\nlee:$apr1$x$y\nana:{hash}\n"),
+    );
+    let text = "auth_param basic program /usr/lib/squid/basic_ncsa_auth @HOME@/passwd\n\
+                acl auth proxy_auth REQUIRED\nhttp_access allow auth\nhttp_access deny all\n";
+    let (outcome, result) = imported(&home, text);
+    tells(&outcome, &["squid.conf:1: auth_param basic program"]);
+    assert!(
+        outcome.stderr.contains("users `lee`: their hashes"),
+        "{}",
+        outcome.stderr
+    );
+    has_in_order(
+        &result,
+        &["htpasswd = [", "users = [\"ana\", \"okafor\"]\n"],
+    );
+    let check = home.hashcache(&["config", "check", "new.toml"], &[]);
+    let said = format!("{}{}", check.stdout, check.stderr);
+    assert!(
+        said.contains("users whose hashes are not bcrypt cannot log in: `lee`"),
+        "{said}"
     );
 }

@@ -9,6 +9,7 @@ mod environment;
 mod explain;
 mod explain_access;
 mod import;
+mod import_beside_squid;
 mod log_readers;
 mod operation;
 mod plan;

@@ -1,0 +1,147 @@
+//! The ports that clients may use: `allow_port` and `allow_connect_port`, from `deny !Safe_ports`,
+//! `deny CONNECT !SSL_ports` and other lines of their form, whatever their `acl`s are called.
+//!
+//! Called by `access`. A line is a setting if no line before it serves anybody; otherwise it is a
+//! rule in its place. Both settings are always written: the ports by default are the proxy's and
+//! not those of Squid, which has no limit without such a line.
+
+use toml::Value;
+
+use super::acl::{Acls, MANAGER};
+use super::condition::{Condition, all_ports};
+use super::draft::{Comments, Draft, strings};
+use super::lines::Line;
+use super::purge;
+use super::ranges::Ranges;
+
+/// Writes both settings, and returns the lines that are none.
+pub fn import<'a>(draft: &mut Draft, lines: &[&'a Line], acls: &Acls) -> Vec<&'a Line> {
+    let mut rest = Vec::new();
+    let (mut allowed, mut connect) = (Allowed::default(), Allowed::default());
+    let mut is_first = true;
+    for (at, line) in lines.iter().enumerate() {
+        is_first &= at < LINES_MAX && !line.is_all_from(1) && !serves(line, acls);
+        let own = is_first.then(|| own_setting(line, acls)).flatten();
+        let is_taken = match &own {
+            // CONNECT must pass both.
+            Some(Own::Port(ports)) => allowed.takes(ports) && connect.takes(ports),
+            Some(Own::ConnectPort(ports)) => connect.takes(ports),
+            None => false,
+        };
+        match own.filter(|_| is_taken) {
+            Some(Own::Port(ports)) => {
+                allowed.narrow(&ports, line);
+                connect.narrow(&ports, line);
+            }
+            Some(Own::ConnectPort(ports)) => connect.narrow(&ports, line),
+            None => rest.push(*line),
+        }
+    }
+    if !lines.is_empty() {
+        draft.set("allow_port", allowed.words(), allowed.comments());
+        draft.set("allow_connect_port", connect.words(), connect.comments());
+    }
+    draft.imported += lines.len() - rest.len();
+    rest
+}
+
+/// Ports that lines leave.
+#[derive(Default)]
+struct Allowed {
+    ports: Option<Ranges>,
+    comments: Comments,
+}
+
+impl Allowed {
+    fn ports(&self) -> Ranges {
+        self.ports.clone().unwrap_or_else(all_ports)
+    }
+
+    /// Whether ports are left. Without any the line is a rule: a setting names at least one.
+    fn takes(&self, ports: &Ranges) -> bool {
+        !self.ports().intersection(ports).is_empty()
+    }
+
+    fn narrow(&mut self, ports: &Ranges, line: &Line) {
+        self.ports = Some(self.ports().intersection(ports));
+        self.comments = std::mem::take(&mut self.comments).and_of(line);
+    }
+
+    fn words(&self) -> Value {
+        words(&self.ports())
+    }
+
+    fn comments(&self) -> Comments {
+        match self.ports {
+            Some(_) => self.comments.clone(),
+            None => Comments::text(
+                "All ports, as in Squid: no line before those that serve limits them.",
+            ),
+        }
+    }
+}
+
+/// A line that is a setting and no rule.
+enum Own {
+    Port(Ranges),
+    ConnectPort(Ranges),
+}
+
+/// Whether a line may serve a request. Those for the cache manager never come, and a PURGE fetches
+/// nothing.
+fn serves(line: &Line, acls: &Acls) -> bool {
+    let mut words = line.args_from(1).iter();
+    line.arg(0) != "deny"
+        && line.args.len() > 1
+        && !words.any(|it| {
+            let is_manager = acls.get(&it.text).is_some_and(|acl| acl.kind == MANAGER);
+            is_manager || purge::is_only_purge(&it.text, acls)
+        })
+}
+
+fn own_setting(line: &Line, acls: &Acls) -> Option<Own> {
+    if line.arg(0) != "deny" {
+        return None;
+    }
+    let words = line.args_from(1).iter().filter(|word| !word.is_all());
+    let words: Vec<&str> = words.map(|word| &*word.text).collect();
+    let only = |name: &str| match acls.literal(name).ok()?.as_slice() {
+        [condition] => Some(condition.clone()),
+        _ => None,
+    };
+    let ports = |word: &str| {
+        let condition = only(word.strip_prefix('!')?)?;
+        let ports = condition.ports.clone()?;
+        let alone = Condition {
+            ports: Some(ports.clone()),
+            ..Condition::default()
+        };
+        (condition == alone).then_some(ports)
+    };
+    match words[..] {
+        [word] => ports(word).map(Own::Port),
+        [a, b] => {
+            let is_connect =
+                |word: &str| only(word).is_some_and(|it| it == Condition::of_connect());
+            let other = match is_connect(a) {
+                true => Some(b),
+                false => is_connect(b).then_some(a),
+            };
+            ports(other?).map(Own::ConnectPort)
+        }
+        _ => None,
+    }
+}
+
+/// Ports as text: one number, or a range.
+pub fn words(ports: &Ranges) -> Value {
+    let words = ports.intersection(&all_ports());
+    let words = words.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    strings(&words.collect::<Vec<_>>())
+}
+
+/// Lines that may become settings: the first ones do.
+const LINES_MAX: usize = 64;

@@ -1,0 +1,110 @@
+//! The method PURGE: `allow_purge`, from the rules of `http_access`.
+//!
+//! Access rules do not decide about PURGE. Called by `access` with all rules.
+//!
+//! Invariant: a client is named only if Squid takes PURGE of every URL from it. Without an `acl`
+//! that names the method, Squid takes it from nobody.
+
+use super::acl::Acls;
+use super::address::Addresses;
+use super::condition::{Condition, all_ports};
+use super::draft::{Comments, Draft, strings};
+use super::lines::Line;
+use super::rules::{Action, Rule};
+
+/// Writes the setting, and removes the rules that are about PURGE only from `rules`.
+pub fn import(draft: &mut Draft, acl_lines: &[&Line], rules: &mut Vec<Rule<'_>>, lines: &[&Line]) {
+    let names_it = |line: &&&Line| {
+        let mut values = line.args_from(2).iter();
+        line.arg(1) == "method" && values.any(|it| it.text.eq_ignore_ascii_case(PURGE))
+    };
+    let named: Vec<&&Line> = acl_lines.iter().filter(names_it).collect();
+    let clients = match named.is_empty() {
+        true => Addresses::default(),
+        false => clients(rules),
+    };
+    let is_about = |line: &&&Line| {
+        let mut words = line.args_from(1).iter();
+        let names = |text: &str| {
+            named
+                .iter()
+                .any(|acl| acl.arg(0).eq_ignore_ascii_case(text))
+        };
+        words.any(|it| names(it.text.trim_start_matches('!')))
+    };
+    let about: Vec<&&Line> = lines.iter().filter(is_about).collect();
+    let comments = |text: &str| {
+        let comments = Comments::default();
+        let all = about.iter().fold(comments, |all, line| all.and_of(line));
+        all.and(text)
+    };
+    match clients.networks().filter(|it| !it.is_empty()) {
+        Some(networks) => {
+            let why = "Clients that may send PURGE, for URLs at ports of allow_port.";
+            if draft.get("allow_port") != Some(&super::ports::words(&all_ports())) {
+                draft.note(
+                    "PURGE is taken for URLs at ports of allow_port only, whatever line of Squid \
+                     stands first",
+                );
+            }
+            draft.set("allow_purge", strings(&networks), comments(why));
+        }
+        None => {
+            let why = "Nobody may send PURGE: no client has this address.";
+            draft.set("allow_purge", strings(&[NOBODY]), comments(why));
+            let allows = about.iter().filter(|line| line.arg(0) == "allow");
+            for line in allows {
+                let reason = "allow_purge names clients that may purge every URL, and this line \
+                              is for others";
+                draft.missing(line, reason);
+            }
+        }
+    }
+    rules.retain(|rule| !is_purge(&rule.condition));
+}
+
+/// Whether an `acl` matches nothing but PURGE.
+pub fn is_only_purge(name: &str, acls: &Acls) -> bool {
+    let found = acls.literal(name);
+    found.is_ok_and(|all| !all.is_empty() && all.iter().all(is_purge))
+}
+
+fn is_purge(condition: &Condition) -> bool {
+    let mut methods = condition.methods.iter().flatten();
+    condition.methods.is_some() && methods.all(|method| method == PURGE)
+}
+
+/// The clients whose every PURGE the rules allow.
+fn clients(rules: &[Rule<'_>]) -> Addresses {
+    let (mut allowed, mut denied) = (Addresses::default(), Addresses::default());
+    for rule in rules {
+        let condition = &rule.condition;
+        let methods = condition.methods.as_ref();
+        if methods.is_some_and(|it| !it.contains(PURGE)) {
+            continue;
+        }
+        let of_rule = condition.clients.as_deref().cloned();
+        let of_rule = of_rule.unwrap_or_else(Addresses::all);
+        let without_method = Condition {
+            methods: None,
+            ..condition.clone()
+        };
+        match (rule.action, without_method.is_blanket()) {
+            (Action::Deny, _) => {
+                let more = of_rule.intersection(&allowed.complement());
+                denied = denied.union(&more);
+            }
+            (_, true) => {
+                let more = of_rule.intersection(&denied.complement());
+                allowed = allowed.union(&more);
+            }
+            // It allows some URLs of these clients: later rules decide about the others.
+            (_, false) => {}
+        }
+    }
+    allowed
+}
+
+const PURGE: &str = "PURGE";
+/// An address that no client has.
+const NOBODY: &str = "0.0.0.0/32";
