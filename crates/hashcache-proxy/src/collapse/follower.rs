@@ -1,7 +1,7 @@
 //! A follower: a request that waits for another request's fetch of the same key.
 //!
-//! `request` gets a [`Follower`] from `Collapse::join` and waits for what the leader's outcome means
-//! for it. When the leader is slow, one follower becomes a leader beside it and the others keep
+//! `request` gets a [`Follower`] from `Collapse::join` and waits for a leader's outcome. When the
+//! leader is slow, one follower becomes a leader beside it and the others keep
 //! waiting for either: if all of them went, an origin that slows down under load would get the
 //! whole crowd just then.
 //!
@@ -162,7 +162,7 @@ impl Follower {
         }
     }
 
-    /// When the round may have its next leader: `first` from now at the latest, if nothing is known.
+    /// When the round may have its next leader; after `first` if the round is over.
     fn next_leader_at(&self, first: Duration, now: Instant) -> Instant {
         let shard = self.collapse.shard(&self.key);
         let entry = shard.fetches.get(&self.key);
