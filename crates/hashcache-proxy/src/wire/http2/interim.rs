@@ -5,11 +5,13 @@
 //! request has otherwise, and [`take_stream`] takes it out again. [`InterimQueue`] has the frames
 //! that wait; `flow` writes them between two frames of h2.
 //!
-//! Invariants: the marked head is the last field of its block, so a client cannot name another
-//! stream. A frame is written only while the response of its stream has not begun. The field block
-//! uses no table, so the encoder of h2 and the decoder of the client stay in step; a client with a
-//! smaller table than usual gets no interim responses, because the next block must begin with the
-//! change of its size (RFC 7541, section 4.2).
+//! Invariants: the mark is the last field of its block, and the last one of its name counts. A
+//! client whose last string claims more bytes than it has takes the mark into it; the number that
+//! it may have put there itself leads to another stream of its own connection at most. A frame is
+//! written only while the response of its stream has not begun. The field block uses no table, so
+//! the encoder of h2 and the decoder of the client stay in step; a client with a smaller table than
+//! usual gets no interim responses, because the next block must begin with the change of its size
+//! (RFC 7541, section 4.2).
 //! Cost: 22 bytes and one field of each head.
 
 use std::collections::VecDeque;
