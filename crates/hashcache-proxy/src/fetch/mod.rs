@@ -114,6 +114,8 @@ pub(crate) async fn fetch(
         .map(|route| route.map(|route| route.beginning_with(answered.hop)));
     strip_for_storing(spec.space, answered.exchange.response.headers_mut());
     let length_max = match spec.extent {
+        // A 206 that nobody asked for is no answer to rely on.
+        Extent::AsAsked if !spec.fields.contains_key(RANGE) => 0,
         Extent::AsAsked => u64::MAX,
         Extent::Around(_) => WHOLE_PART_MAX,
         Extent::Whole => 0,
