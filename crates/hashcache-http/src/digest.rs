@@ -74,8 +74,8 @@ impl fmt::Debug for ContentDigest {
 
 /// Removes the digests of one message's content. `Content-Digest` and `Content-MD5` describe the
 /// bytes of the message that has them (RFC 9530 2), so they are wrong in a 206 that is cut out of a
-/// 200, in a 200 that is made of parts, and in responses without content. `Repr-Digest` and `Digest`
-/// describe the whole representation and stay.
+/// 200, in a 200 that is made of parts, and in responses without content. `Repr-Digest` and
+/// `Digest` describe the whole representation and stay.
 pub fn remove_content_digests(fields: &mut HeaderMap) {
     for name in OF_CONTENT {
         fields.remove(name);

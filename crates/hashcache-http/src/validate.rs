@@ -4,9 +4,9 @@
 //! The proxy calls `evaluate_conditions` before serving a stored response, the others around a
 //! validation.
 //!
-//! Invariant: fields that describe the stored bytes (length, coding, range, digests, entity tag) are
-//! never taken from a 304, because it was made without those bytes. Cookies are not taken either,
-//! because they are for one client.
+//! Invariant: fields that describe the stored bytes (length, coding, range, digests, entity tag)
+//! are never taken from a 304, because it was made without those bytes. Cookies are not taken
+//! either, because they are for one client.
 //! Cost: a comparison per entity tag in the request; freshening copies the 304's fields.
 //!
 //! If-Match and If-Unmodified-Since guard the origin's state. A cache may ignore them (RFC 9110

@@ -23,9 +23,10 @@
 //! Some origins ignore Range and send all of the content each time, so every further range would
 //! transfer the whole object again. Their keys are remembered for a while.
 //!
-//! Invariant: two ranges never cover the same missing byte, unless it was lost. Missing bytes are determined under the
-//! lock that a fetch takes when it ends, so bytes that have just been stored are not fetched again,
-//! unless they cannot be read. Cost: one lock and one look at the index per claim.
+//! Invariant: two ranges never cover the same missing byte, unless it was lost. Missing bytes are
+//! determined under the lock that a fetch takes when it ends, so bytes that have just been stored
+//! are not fetched again, unless they cannot be read. Cost: one lock and one look at the index per
+//! claim.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -118,8 +119,8 @@ pub(crate) enum Lack {
     /// The first of them could not be read, even if the index lists it; nor is the rest of this
     /// many spans believed to be stored.
     Lost { spans: u64 },
-    /// A fetch that has them has kept this request waiting for too long. It was taken over this many
-    /// times: one that was taken over since is not late yet.
+    /// A fetch that has them has kept this request waiting for too long. It was taken over this
+    /// many times: one that was taken over since is not late yet.
     Late { takeovers: u32 },
 }
 

@@ -1,5 +1,5 @@
-//! Ranges that another client's request fetches late: its client reads slowly, or its origin is slow
-//! for that request only. Nobody else waits for it longer than the patience of the proxy.
+//! Ranges that another client's request fetches late: its client reads slowly, or its origin is
+//! slow for that request only. Nobody else waits for it longer than the patience of the proxy.
 
 use std::time::Duration;
 

@@ -6,8 +6,8 @@
 //! that repeats validator and length is from an origin that ignores Range: the bytes before the
 //! range are skipped, and the key is remembered as one to fetch whole.
 //!
-//! Upstream is asked for the content coding of the stored response and no other, whatever the client
-//! accepts: some origins give all codings of a resource one strong entity tag.
+//! Upstream is asked for the content coding of the stored response and no other, whatever the
+//! client accepts: some origins give all codings of a resource one strong entity tag.
 //!
 //! After any other successful response the stored version is out of date: it is removed, if it is
 //! still stored, and the next request begins a new one. An error of the origin does not affect the

@@ -12,8 +12,9 @@
 //!
 //! Invariants: an assembly ends after the last byte of the last part, or with an error. It is an
 //! error if upstream no longer has the version. Before the head is sent ([`Assembly::prepare`]),
-//! all bytes of an incomplete object are known to be stored, or upstream has begun to send the first
-//! missing ones. Memory: one reader or follower; nothing is read ahead of the client beyond that.
+//! all bytes of an incomplete object are known to be stored, or upstream has begun to send the
+//! first missing ones. Memory: one reader or follower; nothing is read ahead of the client beyond
+//! that.
 
 mod patience;
 mod unsure;
@@ -59,14 +60,15 @@ pub(crate) struct Assembly {
     now: CurrentSource,
     /// They set memory aside for content that is read.
     payers: Option<Payers>,
-    /// Whether this request has begun the fetch of its first missing bytes already, with the object.
+    /// Whether this request has begun the fetch of its first missing bytes already, with the
+    /// object.
     has_begun: bool,
     /// The fetch that began before the response did, and the offset where it begins.
     ready: Option<(u64, Arrival)>,
     /// Why the next bytes cannot be read.
     lack: Lack,
-    /// Spans that are claimed when the next one is lost. Doubles with each claim: an object of which
-    /// one span is lost usually lacks those behind it, too, and each claim is a request.
+    /// Spans that are claimed when the next one is lost. Doubles with each claim: an object of
+    /// which one span is lost usually lacks those behind it, too, and each claim is a request.
     lost_spans: u64,
     /// Bytes were lost that the index listed.
     is_damaged: bool,

@@ -178,8 +178,8 @@ impl Hit {
     }
 
     /// Whether memory knows of each span in `range` that it is stored or missing. Policies without
-    /// an index do not: there [`Hit::holes`] calls a span stored, and only a read tells. Behind 4,096
-    /// spans nothing is looked at.
+    /// an index do not: there [`Hit::holes`] calls a span stored, and only a read tells. Behind
+    /// 4,096 spans nothing is looked at.
     pub fn is_known(&self, range: Range<u64>) -> bool {
         let end = range.end.min(self.head.fields.total.unwrap_or(u64::MAX));
         let mut at = range.start;

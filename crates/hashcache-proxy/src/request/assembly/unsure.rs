@@ -5,8 +5,8 @@
 //! begun when its end is neither stored nor known to arrive.
 //!
 //! Invariant: `None` only if every span of the range was read.
-//! Cost: one read per span that is looked at, at most [`READS_MAX`] and the steps of a binary search.
-//! Only incomplete objects of such policies cost anything.
+//! Cost: one read per span that is looked at, at most [`READS_MAX`] and the steps of a binary
+//! search. Only incomplete objects of such policies cost anything.
 
 use std::future::poll_fn;
 use std::ops::Range;
