@@ -143,7 +143,7 @@ pub use unkeyed::is_keyed;
 
 pub use cache_status::{CacheStatus, Forward, Handling, remove_broken_cache_status};
 pub use link_field::{
-    FRAMES, HASHCACHE_LINK, HASHCACHE_TARGET, HintUse, LinkRequest, OfferedContent,
+    FRAMES, HASHCACHE_LINK, HASHCACHE_TARGET, HintUse, LinkRequest, LinkTurn, OfferedContent,
     TARGET_EXPECTATION, permits_identity, take_frames,
 };
 pub use proxy_status::{PROXY_STATUS, ProxyError, ProxyStatus};

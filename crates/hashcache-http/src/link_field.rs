@@ -5,11 +5,17 @@
 //! | request | `v=1, dict=:B64:, dlen=N, max=N` | the child reads frames, see below |
 //! | request | `hints` | the child wants to know which other objects a page has |
 //! | request | `hinted` | the parent named this object before |
+//! | request | `c=N, n=N` | the number of the child's client, and of this request on its connection |
 //! | response | `v=1` | the content is frames |
 //!
 //! `dict` is the SHA-256 of content that the child holds, and `dlen` its length. The parent may
 //! name another dictionary of at most `max` bytes. `hints` and `hinted` may stand alone: then the
 //! response is ordinary HTTP.
+//!
+//! `c` lets the parent be fair among the clients of one child; it says nothing else about them, and
+//! nothing on another link. A request without it is of a child that does not number its clients:
+//! all of those count as one. `n` names the request in acknowledgements (`hashcache-proxy`,
+//! `link/turns`).
 //!
 //! The proxy adds and removes both at the ends of a link. They belong to that connection and are
 //! never forwarded: `take` removes the field whoever sent it, and the caller decides whether it
@@ -44,6 +50,47 @@ pub struct LinkRequest {
     pub offered: Option<OfferedContent>,
     /// The longest dictionary that the parent may name, bytes; 0: none.
     pub named_max: u64,
+}
+
+/// Which client of a child a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkTurn {
+    /// The client, as the child numbers its clients.
+    pub client: u32,
+    /// The request, as the child numbers those of one connection.
+    pub number: u64,
+}
+
+impl LinkTurn {
+    /// What the field of a request says; the field stays. `None`: nothing.
+    pub fn of(fields: &HeaderMap) -> Option<Self> {
+        if !fields.contains_key(HASHCACHE_LINK) {
+            return None;
+        }
+        let members = structured::dictionary(fields, &HASHCACHE_LINK)?;
+        let number = |name| match member(&members, name) {
+            Some(Item::Integer(number)) => u64::try_from(*number).ok(),
+            _ => None,
+        };
+        Some(Self {
+            client: u32::try_from(number("c")?).ok()?,
+            number: number("n")?,
+        })
+    }
+
+    /// Adds it to the field of a request, which may have one already.
+    pub fn add_to(self, fields: &mut HeaderMap) {
+        let Self { client, number } = self;
+        let before = fields.get(HASHCACHE_LINK).and_then(|it| it.to_str().ok());
+        let text = match before {
+            Some(before) => format!("{before}, c={client}, n={number}"),
+            None => format!("c={client}, n={number}"),
+        };
+        let mut value = HeaderValue::try_from(text).expect("letters, digits and signs");
+        // It differs in each request: in the table of HPACK it would only drop other fields.
+        value.set_sensitive(true);
+        fields.insert(HASHCACHE_LINK, value);
+    }
 }
 
 /// What a request has to do with hints: see [`Related`](crate::Related).
@@ -250,6 +297,33 @@ mod tests {
             "1",
         ] {
             assert_eq!(taken(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_a_client_stands_beside_all_else_and_alone_asks_for_nothing() {
+        let turn = LinkTurn {
+            client: 7,
+            number: 1 << 40,
+        };
+        let mut fields = HeaderMap::new();
+        assert_eq!(LinkTurn::of(&fields), None);
+        turn.add_to(&mut fields);
+        assert_eq!(LinkTurn::of(&fields), Some(turn));
+        assert_eq!(LinkRequest::take(&mut fields), None);
+        assert!(fields.is_empty());
+        let asked = LinkRequest {
+            reads_frames: true,
+            hints: HintUse::Wanted,
+            ..LinkRequest::default()
+        };
+        fields.insert(HASHCACHE_LINK, asked.to_value());
+        turn.add_to(&mut fields);
+        assert_eq!(LinkTurn::of(&fields), Some(turn));
+        assert_eq!(LinkRequest::take(&mut fields), Some(asked));
+        for line in ["c=1", "n=1", "c=-1, n=1", "c=4294967296, n=1", "c=1, n=a"] {
+            let fields = self::fields(HASHCACHE_LINK, &[line]);
+            assert_eq!(LinkTurn::of(&fields), None, "{line}");
         }
     }
 

@@ -110,7 +110,7 @@ pub(crate) fn permission(
 ) -> Result<Permission, Failure> {
     let limits = limits.map(|(plan, numbers)| {
         let sender = Sender {
-            client: connection.allowance.share().network(),
+            client: connection.allowance.share().network().without_client(),
             user: user.as_deref(),
         };
         let limiter = &connection.worker.common.limiter;
@@ -228,11 +228,11 @@ async fn checked(connection: &Connection, field: &HeaderValue) -> Result<Arc<str
     let (Some(users), Some(login)) = (users, login) else {
         return Err(login_needed(connection));
     };
-    let network = connection.allowance.share().network();
+    let network = connection.allowance.share().network().without_client();
     let from = LoginSource {
         network,
         address: match network {
-            Network::Child(_) => network,
+            Network::Child(_) | Network::ChildClient(..) => network,
             Network::Address(_) => Network::of_address(connection.client.ip()),
         },
     };

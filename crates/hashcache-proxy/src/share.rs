@@ -21,12 +21,16 @@ use hashcache_http::client_tag;
 use tokio::sync::Notify;
 
 /// One client: an IPv4 address, or an IPv6 /64, the smallest network that a subscriber gets; or a
-/// child on its link, which has proved its key and may share its address with strangers.
+/// child on its link, which has proved its key and may share its address with strangers; or one
+/// client of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Network {
     Address(IpAddr),
     /// Bits of its pin.
     Child(u128),
+    /// Bits of the child's pin, and the number that the child gives to its client. It means nothing
+    /// on the link of another child.
+    ChildClient(u128, u32),
 }
 
 impl Network {
@@ -53,6 +57,21 @@ impl Network {
             Self::Address(IpAddr::V4(address)) => client_tag(nonce, &address.octets()),
             Self::Address(IpAddr::V6(address)) => client_tag(nonce, &address.octets()),
             Self::Child(number) => client_tag(nonce, &number.to_be_bytes()),
+            Self::ChildClient(child, number) => {
+                let mut bytes = [0; 20];
+                bytes[..16].copy_from_slice(&child.to_be_bytes());
+                bytes[16..].copy_from_slice(&number.to_be_bytes());
+                client_tag(nonce, &bytes)
+            }
+        }
+    }
+
+    /// The child through whose link the client is served, or the client itself: limits that a child
+    /// must not multiply by numbering its clients are counted for this.
+    pub(crate) fn without_client(self) -> Self {
+        match self {
+            Self::ChildClient(child, _) => Self::Child(child),
+            other => other,
         }
     }
 }
@@ -75,6 +94,8 @@ struct ClientUsage {
     /// The part of `memory` that is content read from disk.
     reading: AtomicU64,
     shares: Arc<Shares>,
+    /// The share of the child whose client this is. All that the client takes is taken of it too.
+    child: Option<Share>,
 }
 
 impl Drop for ClientUsage {
@@ -111,6 +132,10 @@ impl Shares {
 
     /// The share of one client.
     pub(crate) fn of_network(self: &Arc<Self>, network: Network) -> Share {
+        self.within(network, None)
+    }
+
+    fn within(self: &Arc<Self>, network: Network, child: Option<&Share>) -> Share {
         let mut clients = lock(&self.clients);
         if let Some(client) = clients.get(&network).and_then(Weak::upgrade) {
             return Share(client);
@@ -120,6 +145,7 @@ impl Shares {
             memory: AtomicU64::new(0),
             reading: AtomicU64::new(0),
             shares: Arc::clone(self),
+            child: child.cloned(),
         });
         clients.insert(network, Arc::downgrade(&client));
         Share(client)
@@ -141,17 +167,58 @@ impl Share {
         lock(&self.0.shares.heads).give_up_one()
     }
 
-    /// Whether the client holds no more than a quarter of its share.
+    /// The share of the client to which this child gives `number`; of a client itself its own.
+    pub(crate) fn of_client(&self, number: u32) -> Self {
+        match self.network() {
+            Network::Child(child) => {
+                let network = Network::ChildClient(child, number);
+                self.0.shares.within(network, Some(self))
+            }
+            Network::Address(_) | Network::ChildClient(..) => self.clone(),
+        }
+    }
+
+    /// Whether the client holds no more than a quarter of its share. A client of a child has a
+    /// quarter of the child's.
     fn holds_little(&self) -> bool {
-        self.0.memory.load(Ordering::Relaxed) <= self.0.shares.memory_max / 4
+        let (held, most) = (self.held(), self.0.shares.memory_max);
+        match &self.0.child {
+            None => held <= most / 4,
+            Some(child) => held <= most / 16 && child.held() <= most / 4 * 3,
+        }
+    }
+
+    fn held(&self) -> u64 {
+        self.0.memory.load(Ordering::Relaxed)
     }
 
     /// Takes `bytes` of the share; `None` if too little is left.
     pub(crate) fn take(&self, bytes: u64) -> Option<ShareGuard> {
-        add_within(&self.0.memory, bytes, self.0.shares.memory_max).then(|| ShareGuard {
+        let most = self.0.shares.memory_max;
+        let guard = |of_child| ShareGuard {
             share: self.clone(),
             bytes,
-        })
+            _of_child: of_child,
+        };
+        let Some(child) = &self.0.child else {
+            return add_within(&self.0.memory, bytes, most).then(|| guard(None));
+        };
+        let of_child = child.take(bytes)?;
+        // Counted first, so that two requests of one client cannot both see room for one. The guard
+        // takes it back.
+        let held = self.0.memory.fetch_add(bytes, Ordering::AcqRel) + bytes;
+        let guard = guard(Some(Box::new(of_child)));
+        // A client leaves a quarter of what is free to the others, so none takes all. The largest
+        // encoder with its dictionary needs most of a share of 16 MiB.
+        let left = most.saturating_sub(child.held());
+        (held <= left.saturating_mul(CHILD_CLIENT_FACTOR)).then_some(guard)
+    }
+
+    /// Whether `bytes` may be taken while `rest` stays free: for a client of a child, in the share
+    /// of the child.
+    pub(crate) fn leaves(&self, bytes: u64, rest: u64) -> bool {
+        let all = self.0.child.as_ref().unwrap_or(self);
+        all.take(bytes.saturating_add(rest)).is_some() && self.take(bytes).is_some()
     }
 
     /// The same for content that is read from disk. The engine reads into memory that transfers
@@ -160,11 +227,20 @@ impl Share {
     pub(crate) fn take_for_reading(&self, bytes: u64) -> Option<ReadingGuard> {
         let most = self.0.shares.memory_max / READING_PART;
         let reading = &self.0.reading;
+        if let Some(child) = &self.0.child
+            && child.0.reading.load(Ordering::Relaxed) >= most
+            && reading.load(Ordering::Relaxed) > 0
+        {
+            return None;
+        }
         if !add_within(reading, bytes, most) {
             let none = Ordering::Relaxed;
             reading
                 .compare_exchange(0, bytes, Ordering::AcqRel, none)
                 .ok()?;
+        }
+        if let Some(child) = &self.0.child {
+            child.0.reading.fetch_add(bytes, Ordering::AcqRel);
         }
         let counted = ReadingCount {
             share: self.clone(),
@@ -179,7 +255,11 @@ impl Share {
     /// Whether there is room for `bytes` and for content to be sent besides: streams must not use
     /// up all of the share.
     pub(crate) fn has_room_beside_content(&self, bytes: u64) -> bool {
-        let content = PIECE_BYTES.max(self.0.shares.memory_max / CONTENT_PART);
+        let part = match self.0.child {
+            None => CONTENT_PART,
+            Some(_) => CONTENT_PART * 4,
+        };
+        let content = PIECE_BYTES.max(self.0.shares.memory_max / part);
         self.take(bytes.saturating_add(content)).is_some()
     }
 }
@@ -210,6 +290,8 @@ pub(crate) fn reserve_for(
 pub(crate) struct ShareGuard {
     share: Share,
     bytes: u64,
+    /// The bytes in the share of the child, if this is a client of one.
+    _of_child: Option<Box<ShareGuard>>,
 }
 
 impl Drop for ShareGuard {
@@ -233,8 +315,13 @@ struct ReadingCount {
 
 impl Drop for ReadingCount {
     fn drop(&mut self) {
-        let reading = &self.share.0.reading;
-        reading.fetch_sub(self.bytes, Ordering::AcqRel);
+        let share = &self.share.0;
+        for counted in [Some(&self.share), share.child.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            counted.0.reading.fetch_sub(self.bytes, Ordering::AcqRel);
+        }
     }
 }
 
@@ -283,6 +370,11 @@ impl Allowance {
 
     pub(crate) fn share(&self) -> &Share {
         &self.share
+    }
+
+    /// The allowance of the client to which this child gives `number`.
+    pub(crate) fn of_client(&self, number: u32) -> Self {
+        Self::new(self.share.of_client(number), self.cache.clone())
     }
 
     /// [`Cache::reserve`] within the client's share. A client that holds much already may only use
@@ -419,7 +511,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) const PIECE_BYTES: u64 = 64 << 10;
 /// Content read from disk may take 1/`READING_PART` of a share.
 const READING_PART: u64 = 2;
-/// Streams leave 1/`CONTENT_PART` of a share to content: 1 MiB of 16, four spans.
+/// A client of a child may hold this many times what it leaves to the others of that child.
+const CHILD_CLIENT_FACTOR: u64 = 3;
+/// Streams leave 1/`CONTENT_PART` of a share to content: 1 MiB of 16, four spans. Those of a client
+/// of a child leave a quarter of that.
 const CONTENT_PART: u64 = 16;
 
 /// Unfinished heads may hold 1/`HEADS_PART` of the budget.
@@ -470,6 +565,46 @@ mod tests {
         assert!(again.reserve(4 * MIB).is_some());
         drop((greedy, again, other));
         assert!(lock(&shares.clients).is_empty());
+    }
+
+    #[test]
+    fn one_client_of_a_child_leaves_room_in_its_share_to_the_others_of_that_child() {
+        let shares = Shares::new(16 * MIB, 25);
+        let child = shares.of_network(Network::Child(7));
+        let take_all =
+            |share: &Share| -> Vec<_> { std::iter::from_fn(|| share.take(MIB / 16)).collect() };
+        let greedy = child.of_client(1);
+        let held = take_all(&greedy);
+        assert_eq!(held.len(), 48, "three quarters of the child's 4 MiB");
+        assert!(child.of_client(1).take(1).is_none(), "the same client");
+        let second = take_all(&child.of_client(2));
+        assert_eq!(second.len(), 12, "three quarters of the rest");
+        assert!(child.of_client(3).take(MIB / 16).is_some(), "room is left");
+        let many: Vec<_> = (3..1000).map(|n| take_all(&child.of_client(n))).collect();
+        let of_many: usize = many.iter().map(Vec::len).sum();
+        assert!(
+            of_many <= 4,
+            "numbers give a child no more than its share: {of_many}"
+        );
+        drop((held, second, many));
+        assert_eq!((greedy.held(), child.held()), (0, 0));
+        drop((greedy, child));
+        assert!(lock(&shares.clients).is_empty());
+    }
+
+    #[test]
+    fn clients_of_a_child_read_from_disk_within_the_share_of_that_child() {
+        let shares = Shares::new(8 * MIB, 25);
+        let child = shares.of_network(Network::Child(7));
+        let read = |number| child.of_client(number).take_for_reading(MIB / 4);
+        let mut held: Vec<_> = std::iter::from_fn(|| read(1)).collect();
+        assert_eq!(held.len(), 4);
+        // Each other client gets one read.
+        held.push(read(2).unwrap());
+        assert!(read(2).is_none());
+        drop(held);
+        assert_eq!(child.0.reading.load(Ordering::Relaxed), 0);
+        assert!(read(2).is_some() && child.held() == 0);
     }
 
     #[test]

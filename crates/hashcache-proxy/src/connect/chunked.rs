@@ -71,7 +71,7 @@ pub(crate) fn reserve(
         let windows = Windows::both(bytes);
         let memory = windows.memory_bytes() + BUFFER_BYTES;
         let rest = share_max / 8 * rest_eighths;
-        let fits = allowance.share().take(memory + rest).is_some();
+        let fits = allowance.share().leaves(memory, rest);
         let reserved = fits.then(|| allowance.reserve_bulk(memory)).flatten();
         Some((windows, reserved?))
     })

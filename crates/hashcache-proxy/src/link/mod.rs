@@ -4,7 +4,8 @@
 //! This folder has what both ends share, and no I/O on sockets: keys (`identity`) and their hashes
 //! (`pin`), the two TLS configurations (`tls`), what is counted of a link (`counters`, `usage`,
 //! `sites`), the child's handle of the connection (`parent`) with the content of its requests
-//! (`content`) and the way in which they use the link (`coding`), stored content as a dictionary
+//! (`content`) and the way in which they use the link (`coding`), fairness among its clients
+//! (`turns`) with the frames for that (`turn_frames`), stored content as a dictionary
 //! (`dictionary`, `named`), what was sent to a child (`sent_to`) and for which page (`hints`), the
 //! bytes of tunnels (`pieces`), and the parent's list of connected children (`children`). For
 //! streams that are coded in chunks
@@ -35,6 +36,8 @@ pub(crate) mod pin;
 pub(crate) mod sent_to;
 pub(crate) mod sites;
 pub(crate) mod tls;
+pub(crate) mod turn_frames;
+pub(crate) mod turns;
 pub(crate) mod usage;
 
 use std::time::Duration;

@@ -7,16 +7,20 @@
 //! waits for the attempt that is being made, never for a later one, so it hears of a failure at
 //! once and can try another hop. A connection that takes no more streams is replaced while its
 //! streams go on ([`ParentLink::retired`]). A connection has no more streams than the parent
-//! allows, so none waits in hyper, where its time would count as that of the parent. Cost: one lock
-//! a stream.
+//! allows, so none waits in hyper, where its time would count as that of the parent. One client has
+//! at most half of them. Each client network has a number, which the parent sees; of the
+//! [`CLIENTS_MAX`] that were used last it stays the same. Cost: two locks a stream.
 
+use std::collections::HashMap;
 use std::future::ready;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use hashcache_http::UnixTime;
+use hashcache_http::{LinkTurn, UnixTime};
 use hyper::client::conn::http2::SendRequest;
+use lru::LruCache;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
@@ -27,8 +31,10 @@ use super::counters::{LinkCounters, OpenStream};
 use super::identity::LinkIdentity;
 use super::named::NamedResults;
 use super::pin::Pin;
+use super::turns::{ReadTurn, SendTurn, Turns};
 use super::{STREAMS, tls, tunnels_of};
 use crate::failure::Failure;
+use crate::share::{Network, Share};
 
 /// The link to one parent.
 #[derive(Debug)]
@@ -40,6 +46,7 @@ pub(crate) struct ParentLink {
     /// The pins of both sides: a link with another one is another link.
     pins: [Pin; 2],
     state: Mutex<State>,
+    clients: Mutex<ClientNumbers>,
     changes: watch::Sender<()>,
     /// The number of the last connection that takes no more streams.
     retired: watch::Sender<u64>,
@@ -55,6 +62,13 @@ struct State {
     failed: Option<(Failure, Instant)>,
 }
 
+/// The numbers of client networks.
+#[derive(Debug)]
+struct ClientNumbers {
+    numbers: LruCache<Network, u32>,
+    last: u32,
+}
+
 #[derive(Clone, Debug)]
 struct OpenLink {
     number: u64,
@@ -64,6 +78,11 @@ struct OpenLink {
     places: Arc<Semaphore>,
     /// Those of them that tunnels may have.
     for_tunnels: Arc<Semaphore>,
+    /// Those of them that one client may have.
+    for_client: usize,
+    /// By the number of a client with streams, or that waits for one.
+    of_clients: Arc<Mutex<HashMap<u32, Weak<Semaphore>>>>,
+    turns: Arc<Turns>,
 }
 
 /// A connection that the parent has accepted.
@@ -73,6 +92,7 @@ pub(crate) struct NewConnection {
     pub(crate) address: SocketAddr,
     /// How many streams the parent allows.
     pub(crate) streams: usize,
+    pub(crate) turns: Arc<Turns>,
 }
 
 /// What a stream is for.
@@ -90,6 +110,18 @@ pub(crate) struct LinkStream {
     /// The connection, for [`ParentLink::retire`].
     pub(crate) number: u64,
     pub(crate) place: StreamPlace,
+    /// Says whose request it is.
+    pub(crate) turn: LinkTurn,
+    /// For content of the parent.
+    pub(crate) reading: ReadTurn,
+    turns: Arc<Turns>,
+}
+
+impl LinkStream {
+    /// For content to the parent.
+    pub(crate) fn sending(&self) -> SendTurn {
+        self.turns.send(self.turn)
+    }
 }
 
 /// The place of a stream on the connection; free again when dropped.
@@ -98,6 +130,7 @@ pub(crate) struct StreamPlace {
     _counted: OpenStream,
     _place: OwnedSemaphorePermit,
     _for_tunnel: Option<OwnedSemaphorePermit>,
+    _of_client: OwnedSemaphorePermit,
 }
 
 impl PartialEq for ParentLink {
@@ -115,6 +148,10 @@ impl ParentLink {
             named: NamedResults::default(),
             pins: [identity.pin(), pin],
             state: Mutex::default(),
+            clients: Mutex::new(ClientNumbers {
+                numbers: LruCache::new(CLIENTS_MAX),
+                last: 0,
+            }),
             changes: watch::Sender::default(),
             retired: watch::Sender::default(),
             wanted: Notify::new(),
@@ -130,12 +167,26 @@ impl ParentLink {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The number of `client`; 0: the proxy itself.
+    fn number_of(&self, client: Option<&Share>) -> u32 {
+        let Some(client) = client else {
+            return 0;
+        };
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let ClientNumbers { numbers, last } = &mut *clients;
+        let number = numbers.get_or_insert(client.network(), || {
+            *last = last.wrapping_add(1).max(1);
+            *last
+        });
+        *number
+    }
+
     /// Whether the connection is open.
     pub(crate) fn is_up(&self) -> bool {
         self.state().is_open()
     }
 
-    /// A stream on the connection. If there is no connection, or none of its places is free, it
+    /// A stream on the connection for `client`, or for the proxy itself. If there is no connection, or none of its places is free, it
     /// waits up to `limit`.
     ///
     /// # Errors
@@ -143,8 +194,10 @@ impl ParentLink {
     pub(crate) async fn stream(
         &self,
         what: StreamUse,
+        client: Option<&Share>,
         limit: Duration,
     ) -> Result<LinkStream, Failure> {
+        let client = self.number_of(client);
         let mut changes = self.changes.subscribe();
         let mut late = Failure::ConnectTimeout(limit);
         let waiting = async {
@@ -157,7 +210,7 @@ impl ParentLink {
                         late = Failure::UpstreamLimit;
                         tokio::select! {
                             biased;
-                            begun = self.begin(what, open) => return begun,
+                            begun = self.begin((what, client), open) => return begun,
                             _ = changes.changed() => {}
                         }
                     }
@@ -176,15 +229,26 @@ impl ParentLink {
     }
 
     /// Waits for a place on `open`.
-    async fn begin(&self, what: StreamUse, open: OpenLink) -> Result<LinkStream, Failure> {
+    async fn begin(
+        &self,
+        (what, client): (StreamUse, u32),
+        open: OpenLink,
+    ) -> Result<LinkStream, Failure> {
         let closed = |_| Failure::Internal("places are closed");
-        // First, so that a waiting tunnel holds no place.
+        // From the narrowest limit to the widest.
+        let of_client = open.of_client(client).acquire_owned().await;
+        let of_client = of_client.map_err(closed)?;
+        // Before the place, so that a waiting tunnel holds no place.
         let for_tunnel = match what {
             StreamUse::Request => None,
             StreamUse::Tunnel => Some(open.for_tunnels.acquire_owned().await.map_err(closed)?),
         };
         let place = open.places.acquire_owned().await.map_err(closed)?;
+        let turn = open.turns.next(client);
         Ok(LinkStream {
+            turn,
+            reading: open.turns.read(turn),
+            turns: open.turns,
             sender: open.sender,
             address: open.address,
             number: open.number,
@@ -192,6 +256,7 @@ impl ParentLink {
                 _counted: self.counters.begin_stream(),
                 _place: place,
                 _for_tunnel: for_tunnel,
+                _of_client: of_client,
             },
         })
     }
@@ -234,6 +299,7 @@ impl ParentLink {
             sender,
             address,
             streams,
+            turns,
         } = connection;
         let streams = streams.min(STREAMS);
         let mut state = self.state();
@@ -247,6 +313,9 @@ impl ParentLink {
             since,
             places: Arc::new(Semaphore::new(streams)),
             for_tunnels: Arc::new(Semaphore::new(tunnels_of(streams))),
+            for_client: streams.div_ceil(2),
+            of_clients: Arc::default(),
+            turns,
         });
         drop(state);
         self.counters.connected();
@@ -296,6 +365,26 @@ impl ParentLink {
     }
 }
 
+impl OpenLink {
+    /// The places of one client.
+    fn of_client(&self, client: u32) -> Arc<Semaphore> {
+        let mut clients = self
+            .of_clients
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(places) = clients.get(&client).and_then(Weak::upgrade) {
+            return places;
+        }
+        // Of clients without streams there are never more than of those with some.
+        if clients.len() >= 2 * STREAMS {
+            clients.retain(|_, places| places.strong_count() > 0);
+        }
+        let places = Arc::new(Semaphore::new(self.for_client));
+        clients.insert(client, Arc::downgrade(&places));
+        places
+    }
+}
+
 impl State {
     fn is_open(&self) -> bool {
         self.open.as_ref().is_some_and(|it| !it.sender.is_closed())
@@ -322,6 +411,8 @@ pub(crate) fn advice(failure: &Failure) -> &'static str {
     }
 }
 
+/// Clients whose numbers are remembered.
+const CLIENTS_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 /// The least time between two attempts to connect.
 const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -339,7 +430,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_waiting_request_hears_of_the_failure_of_the_attempt_that_is_made() {
         let link = link();
-        let waiting = link.stream(StreamUse::Request, Duration::from_secs(10));
+        let waiting = link.stream(StreamUse::Request, None, Duration::from_secs(10));
         let failing = async {
             link.pause(Duration::from_secs(60)).await;
             link.failed(Failure::Link(LinkFault::OtherKey));
@@ -353,7 +444,7 @@ mod tests {
             "the request ended the pause"
         );
         let again = link
-            .stream(StreamUse::Request, Duration::from_secs(10))
+            .stream(StreamUse::Request, None, Duration::from_secs(10))
             .await;
         assert_eq!(again.unwrap_err(), Failure::Link(LinkFault::OtherKey));
         assert_eq!(begun.elapsed(), ATTEMPT_PAUSE, "it has just been tried");
@@ -370,7 +461,7 @@ mod tests {
             link.failed(Failure::ConnectionRefused);
         };
         let (failed, ()) = tokio::join!(
-            link.stream(StreamUse::Request, Duration::from_secs(10)),
+            link.stream(StreamUse::Request, None, Duration::from_secs(10)),
             failing
         );
         assert_eq!(failed.unwrap_err(), Failure::ConnectionRefused);
@@ -382,7 +473,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_link_that_is_never_made_is_waited_for_no_longer_than_the_limit() {
         let limit = Duration::from_secs(3);
-        let failed = link().stream(StreamUse::Request, limit).await;
+        let failed = link().stream(StreamUse::Request, None, limit).await;
         assert_eq!(failed.unwrap_err(), Failure::ConnectTimeout(limit));
     }
 

@@ -93,7 +93,8 @@ impl SubjectKey {
                 text.push(1);
                 text.extend_from_slice(address.to_string().as_bytes());
             }
-            Subject::Client(Network::Child(number)) => {
+            // A child cannot multiply its quota by numbering its clients.
+            Subject::Client(Network::Child(number) | Network::ChildClient(number, _)) => {
                 text.push(2);
                 text.extend_from_slice(&number.to_le_bytes());
             }

@@ -113,7 +113,7 @@ pub(super) async fn quota(
         known.map_or(RequestUser::Unknowable, RequestUser::Known),
     );
     let sender = Sender {
-        client: connection.allowance.share().network(),
+        client: connection.allowance.share().network().without_client(),
         user: known,
     };
     let standings = common.limiter.standings(&live.limits, numbers, sender);

@@ -277,7 +277,7 @@ fn encoded(
         return Response::from_parts(head, body);
     };
     let worker = &connection.worker;
-    let client = connection.allowance.share().network();
+    let client = connection.allowance.share().network().without_client();
     let has_time = worker.encode_budget.borrow().ask(client, Instant::now()) == Verdict::Now;
     let memory = connection.allowance.reserve_bulk(coding.memory());
     // Without room the client gets the identity form, which is always right.

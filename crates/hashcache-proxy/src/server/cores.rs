@@ -422,11 +422,13 @@ async fn serve(
             connection.cell.leave_heads();
             let connection = Rc::new(connection);
             let memory_hits = MemoryHits::of(&connection);
-            let service = move |cell, request| {
-                let stream = Connection {
-                    cell,
-                    ..Connection::clone(&connection)
-                };
+            let service = move |cell: Rc<wire::Cell>, request| {
+                let mut stream = Connection::clone(&connection);
+                // On a link each client of the child has an allowance of its own.
+                if let Some(allowance) = cell.allowance().filter(|_| stream.child.is_some()) {
+                    stream.allowance = allowance.clone();
+                }
+                stream.cell = cell;
                 request::handle(Rc::new(stream), request)
             };
             let allowance = Some(&allowance);

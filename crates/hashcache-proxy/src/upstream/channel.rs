@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
@@ -23,8 +23,9 @@ use super::permits::Permit;
 use super::transport::Transport;
 use crate::gateway::{GatewayFailure, GatewayStream};
 use crate::link::counters::{IN, LinkCounters, OUT};
-use crate::link::parent::StreamPlace;
+use crate::link::parent::{LinkStream, StreamPlace};
 use crate::link::pieces::Pieces;
+use crate::link::turns::{ReadTurn, SendTurn};
 
 /// The byte stream to a server.
 #[derive(Debug)]
@@ -49,16 +50,20 @@ pub(super) struct LinkTunnel {
     stream: Pieces<TokioIo<Upgraded>>,
     /// Where its bytes are counted, if they pass unchanged.
     opaque: Option<Arc<LinkCounters>>,
+    reading: ReadTurn,
+    sending: SendTurn,
     _held: (StreamPlace, Permit),
 }
 
 impl LinkTunnel {
-    /// `held` is given back when the tunnel ends.
-    pub(super) fn new(stream: TokioIo<Upgraded>, held: (StreamPlace, Permit)) -> Self {
+    /// The place of `on` and `permit` are given back when the tunnel ends.
+    pub(super) fn new(stream: TokioIo<Upgraded>, on: LinkStream, permit: Permit) -> Self {
         Self {
             stream: Pieces::new(stream),
             opaque: None,
-            _held: held,
+            sending: on.sending(),
+            reading: on.reading,
+            _held: (on.place, permit),
         }
     }
 
@@ -192,7 +197,9 @@ impl AsyncRead for Channel {
             FarEnd::Linked(tunnel) => {
                 let before = buffer.filled().len();
                 let read = Pin::new(&mut tunnel.stream).poll_read(cx, buffer);
-                tunnel.note(IN, buffer.filled().len() - before);
+                let bytes = buffer.filled().len() - before;
+                tunnel.reading.read(bytes);
+                tunnel.note(IN, bytes);
                 read
             }
         }
@@ -209,8 +216,10 @@ impl AsyncWrite for Channel {
             FarEnd::Socket(socket) => Pin::new(socket).poll_write(cx, bytes),
             FarEnd::Gateway(stream) => Pin::new(stream).poll_write(cx, bytes),
             FarEnd::Linked(tunnel) => {
+                ready!(tunnel.sending.poll(cx));
                 let written = Pin::new(&mut tunnel.stream).poll_write(cx, bytes);
                 if let Poll::Ready(Ok(bytes)) = written {
+                    tunnel.sending.sent(bytes);
                     tunnel.note(OUT, bytes);
                 }
                 written
@@ -219,14 +228,18 @@ impl AsyncWrite for Channel {
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().end {
+        match &mut self.end {
             FarEnd::Socket(socket) => Pin::new(socket).poll_write_vectored(cx, parts),
             FarEnd::Gateway(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
-            FarEnd::Linked(tunnel) => Pin::new(&mut tunnel.stream).poll_write_vectored(cx, parts),
+            // See `is_write_vectored`.
+            FarEnd::Linked(_) => {
+                let first = parts.iter().find(|part| !part.is_empty());
+                self.poll_write(cx, first.map_or(&[], |part| part))
+            }
         }
     }
 

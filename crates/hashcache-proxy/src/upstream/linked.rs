@@ -20,7 +20,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hashcache::Reservation;
@@ -55,6 +55,8 @@ use crate::link::content::{ContentSender, LinkContent, Piece};
 use crate::link::counters::LinkCounters;
 use crate::link::parent::{LinkStream, NewConnection, ParentLink, StreamUse};
 use crate::link::tls::{is_not_pinned, is_refused};
+use crate::link::turn_frames::TurnFrames;
+use crate::link::turns::{SendTurn, Turns};
 use crate::link::{self, PING_AFTER, PING_TIMEOUT, TURN_TIME, Windows};
 use crate::peer::Peer;
 use crate::share::{PIECE_BYTES, Share};
@@ -155,12 +157,14 @@ impl Upstream {
                 return Err(Failure::Link(LinkFault::NoListener));
             }
             let signals = Arc::<Signals>::default();
+            let turns = Turns::new(windows.connection);
             let io = LinkIo {
                 stream,
                 pings: Pings::of_client(),
                 flood: FloodGuard::new(&limits_of_frames(&self.limits)),
                 signals: Arc::clone(&signals),
                 counters: Arc::clone(&link.counters),
+                turn_frames: TurnFrames::of_client(&turns),
                 _memory: memory,
             };
             let builder = builder(&self.limits, windows);
@@ -184,6 +188,7 @@ impl Upstream {
                     sender,
                     address,
                     streams,
+                    turns,
                 },
                 line: LinkLine { driver, signals },
             })
@@ -245,26 +250,24 @@ impl Upstream {
             None => self.limits.connect_time * 2 + TURN_TIME,
         };
         let mut attempts = Attempts::default();
-        let (response, address, place) = loop {
-            let LinkStream {
-                mut sender,
-                address,
-                number,
-                place,
-            } = link.stream(StreamUse::Tunnel, wait).await?;
-            let asking = sender.send_request(tunnel_request(peer, to)?);
+        let (response, stream) = loop {
+            let stream = link.stream(StreamUse::Tunnel, client, wait).await?;
+            let mut sender = stream.sender.clone();
+            let mut request = tunnel_request(peer, to)?;
+            stream.turn.add_to(request.headers_mut());
+            let asking = sender.send_request(request);
             let Ok(answered) = timeout(limit, asking).await else {
                 return Err(Failure::FirstByteTimeout(limit));
             };
             let error = match answered {
-                Ok(response) => break (response, address, place),
+                Ok(response) => break (response, stream),
                 Err(error) => error,
             };
             let fault = StreamFault::of(&error, sender.is_closed());
             if fault == StreamFault::Broken {
-                link.retire(number);
+                link.retire(stream.number);
             }
-            drop((sender, place));
+            drop((sender, stream));
             if !attempts.next(fault).await {
                 return Err(match fault {
                     StreamFault::Refused => Failure::UpstreamLimit,
@@ -279,7 +282,8 @@ impl Upstream {
         let answer = to.offer.and_then(|_| ChunkField::of(response.headers()));
         let upgraded = hyper::upgrade::on(response).await;
         let upgraded = upgraded.map_err(|_| Failure::ConnectionTerminated)?;
-        let mut tunnel = LinkTunnel::new(TokioIo::new(upgraded), (place, permit));
+        let address = stream.address;
+        let mut tunnel = LinkTunnel::new(TokioIo::new(upgraded), stream, permit);
         if answer.is_none() {
             tunnel = tunnel.counted_in(&link.counters);
         }
@@ -454,7 +458,8 @@ impl LinkedStream {
                 let (content, sender) = LinkContent::streamed();
                 let (give_back, returned) = oneshot::channel();
                 let last_sent = Rc::clone(&self.last_sent);
-                spawn_local(feed(body, sender, give_back, last_sent));
+                let turn = self.stream.sending();
+                spawn_local(feed((body, turn), sender, give_back, last_sent));
                 (content, Some(returned))
             }
         };
@@ -498,7 +503,7 @@ pub(super) struct NotSent {
 /// Sends the content of a request to the thread of the link, frame by frame as it is wanted. If
 /// none is wanted, gives it back.
 async fn feed(
-    mut body: RequestBody,
+    (mut body, turn): (RequestBody, SendTurn),
     sender: ContentSender,
     give_back: oneshot::Sender<RequestBody>,
     last_sent: Rc<Cell<Instant>>,
@@ -511,7 +516,10 @@ async fn feed(
     }
     // An error of `reserve` means that the exchange is over.
     while let Ok(permit) = pieces.reserve().await {
-        let next = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+        let next = poll_fn(|cx| {
+            ready!(turn.poll(cx));
+            Pin::new(&mut body).poll_frame(cx)
+        });
         let next = tokio::select! {
             next = next => next,
             () = pieces.closed() => return,
@@ -519,6 +527,7 @@ async fn feed(
         match next {
             Some(Ok(frame)) => {
                 last_sent.set(Instant::now());
+                turn.sent(frame.data_ref().map_or(0, |data| data.len()));
                 permit.send(Piece::Frame(frame));
             }
             Some(Err(error)) => return permit.send(Piece::Failed(error)),
@@ -599,6 +608,7 @@ struct LinkIo<S> {
     flood: FloodGuard,
     signals: Arc<Signals>,
     counters: Arc<LinkCounters>,
+    turn_frames: TurnFrames,
     /// For the windows, and for TLS: dropped with the socket.
     _memory: Option<Reservation>,
 }
@@ -625,6 +635,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for LinkIo<S> {
             let flood = io::Error::new(io::ErrorKind::InvalidData, "too many frames");
             return Poll::Ready(Err(flood));
         }
+        this.turn_frames.note_received(read);
         let heard = this.pings.note_received(read);
         if let Some(round_trip) = heard.round_trip {
             this.counters.note_round_trip(round_trip);
@@ -645,6 +656,12 @@ impl<S: AsyncWrite + Unpin> LinkIo<S> {
     fn note_sent(&mut self, bytes: &[u8]) {
         self.flood.sent(bytes.len());
         self.pings.note_sent(bytes);
+        self.turn_frames.note_sent(bytes);
+    }
+
+    /// Writes the frames that hyper knows nothing of.
+    fn poll_write_own(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.turn_frames.poll_write_own(&mut self.stream, cx)
     }
 }
 
@@ -654,6 +671,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for LinkIo<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_write_own(cx))?;
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if let Poll::Ready(Ok(written)) = written {
             self.note_sent(&bytes[..written]);
@@ -666,6 +684,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for LinkIo<S> {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_write_own(cx))?;
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
         if let Poll::Ready(Ok(written)) = written {
             let mut left = written;
@@ -683,6 +702,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for LinkIo<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_write_own(cx))?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 

@@ -1,5 +1,5 @@
 //! Permits for busy connections: a limit per origin and one in all, shared by the cores. One client
-//! may use its share of either. Idle connections are counted here too, for the metrics.
+//! may use its share of either, and one client of a child half of the child's. Idle connections are counted here too, for the metrics.
 //!
 //! `Upstream` takes a permit before it sends a request and returns it with the last byte of the
 //! response; an idle connection has none. Permits are granted in order of arrival.
@@ -43,6 +43,9 @@ pub(crate) struct Permit {
 /// The limits besides the one on all connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Bound {
+    /// See [`Network::ChildClient`].
+    ChildClientAtOrigin(Network, Authority),
+    ChildClient(Network),
     ClientAtOrigin(Network, Authority),
     Client(Network),
     Origin(Authority),
@@ -82,10 +85,16 @@ impl Permits {
             Some(None) => return Err(Failure::UpstreamLimit),
             taken => taken.flatten(),
         };
-        let mut bounds = Vec::with_capacity(3);
+        let mut bounds = Vec::with_capacity(5);
         // From the narrowest to the widest limit: a request that waits for a narrow one must not
         // hold a wide one.
         if let Some(network) = client.map(Share::network) {
+            let client = network.without_client();
+            if network != client {
+                bounds.push(Bound::ChildClientAtOrigin(network, authority.clone()));
+                bounds.push(Bound::ChildClient(network));
+            }
+            let network = client;
             bounds.push(Bound::ClientAtOrigin(network, authority.clone()));
             bounds.push(Bound::Client(network));
         }
@@ -194,6 +203,9 @@ impl PermitCounts {
             Bound::Origin(_) => self.per_origin,
             Bound::Client(_) => share(self.in_all),
             Bound::ClientAtOrigin(..) => share(self.per_origin),
+            // All clients of a child share what one client gets, so none may use all of it.
+            Bound::ChildClient(_) => share(self.in_all).div_ceil(2),
+            Bound::ChildClientAtOrigin(..) => share(self.per_origin).div_ceil(2),
         }
     }
 }
@@ -257,6 +269,34 @@ mod tests {
         drop(held);
         assert!(permits.0.bounds().is_empty());
         assert_eq!(permits.busy(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_client_of_a_child_leaves_places_to_the_others_of_that_child() {
+        let permits = Permits::new(8, 16, 50);
+        let child = Shares::new(1 << 30, 100).of_network(Network::Child(7));
+        let taken = async |name: &str, number: u32, most: usize| {
+            let (authority, client) = (authority(name), child.of_client(number));
+            let mut held = Vec::new();
+            while held.len() < most {
+                let taking = permits.take(&authority, Some(&client));
+                match timeout(Duration::from_secs(1), taking).await {
+                    Ok(permit) => held.push(permit.unwrap()),
+                    Err(_) => break,
+                }
+            }
+            held
+        };
+        let greedy = taken("a.test", 1, 99).await;
+        assert_eq!(greedy.len(), 2, "half of the child's at this origin");
+        let elsewhere = taken("b.test", 1, 99).await;
+        assert_eq!(elsewhere.len(), 2, "half of the child's in all");
+        let other = taken("a.test", 2, 99).await;
+        assert_eq!(other.len(), 2);
+        // Numbers give the child no more than one client gets.
+        assert!(taken("a.test", 3, 1).await.is_empty());
+        drop((greedy, elsewhere, other));
+        assert!(permits.0.bounds().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

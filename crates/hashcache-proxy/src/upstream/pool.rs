@@ -130,6 +130,13 @@ impl UpstreamConn {
         }
     }
 
+    /// Notes that content of the response was read.
+    pub(super) fn note_read(&self, bytes: usize) {
+        if let RequestSender::Linked(linked) = &self.sender {
+            linked.stream.reading.read(bytes);
+        }
+    }
+
     pub(super) fn is_http_1(&self) -> bool {
         matches!(self.sender, RequestSender::Http1(_))
     }

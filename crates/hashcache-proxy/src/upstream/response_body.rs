@@ -248,6 +248,7 @@ impl ResponseBody {
                 this.content += frame.data_ref().map_or(0, |data| data.len() as u64);
                 if let Some((busy, data)) = this.busy.as_ref().zip(frame.data_ref()) {
                     busy.conn.note_content(data.len());
+                    busy.conn.note_read(data.len());
                 }
                 if let Some(trailers) = frame.trailers_mut() {
                     let is_http_1 = this.busy.as_ref().is_some_and(|busy| busy.conn.is_http_1());

@@ -234,6 +234,11 @@ impl Cell {
         })
     }
 
+    /// The allowance of the client whose stream it is; `None` where memory is not counted.
+    pub(crate) fn allowance(&self) -> Option<&Allowance> {
+        self.allowance.as_ref()
+    }
+
     /// State of an HTTP/2 stream whose head has arrived.
     pub(super) fn of_stream(allowance: Option<Allowance>, head: StreamHead) -> Rc<Self> {
         let cell = Self {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashcache_http::{HintUse, Related};
+use hashcache_http::{HASHCACHE_LINK, HintUse, Related};
 use http::Request;
 use tokio::time::sleep;
 
@@ -100,7 +100,7 @@ impl Upstream {
         loop {
             let begun = match self.upload_memory(&request, client) {
                 Ok(memory) => link
-                    .stream(StreamUse::Request, limit)
+                    .stream(StreamUse::Request, client, limit)
                     .await
                     .map(|stream| (stream, memory)),
                 Err(failure) => Err(failure),
@@ -118,6 +118,7 @@ impl Upstream {
                     false => HintUse::None,
                 },
             );
+            stream.turn.add_to(request.headers_mut());
             let conn = UpstreamConn::linked(LinkedStream::new(stream, memory));
             let mut failed = match self.exchange(conn, to, request, permit, options).await {
                 Ok(mut exchange) => {
@@ -143,9 +144,12 @@ impl Upstream {
                 }
                 Err(failed) => failed,
             };
-            if let (Some(unsent), Some(copy)) = (&mut failed.unsent, &copy) {
+            if let Some(unsent) = &mut failed.unsent {
                 // Another hop is asked as the client asked.
-                *unsent.headers_mut() = copy.headers().clone();
+                match &copy {
+                    Some(copy) => *unsent.headers_mut() = copy.headers().clone(),
+                    None => drop(unsent.headers_mut().remove(HASHCACHE_LINK)),
+                }
             }
             let fault = StreamFault::new(failed.refused, failed.connection_broke);
             match fault {

@@ -187,7 +187,8 @@ async fn parent(
                     if counted.get() == 0 {
                         full.notify_one();
                     }
-                    let reads_frames = request.headers().contains_key(HASHCACHE_LINK);
+                    let field = request.headers().get(HASHCACHE_LINK);
+                    let reads_frames = field.is_some_and(|it| it.as_bytes().starts_with(b"v=1"));
                     Answers::to(request.uri().path(), reads_frames, &refusals).response()
                 });
                 let mut builder = http2::Builder::new(LocalTasks);
@@ -375,7 +376,7 @@ async fn the_windows_stay_on_the_books_until_the_last_stream_after_goaway_ends()
         let before = used();
         let mut line = open(&upstream, &peer, &link).await;
         let mut late = link
-            .stream(StreamUse::Request, Duration::from_secs(10))
+            .stream(StreamUse::Request, None, Duration::from_secs(10))
             .await
             .unwrap();
         let unending = begin(&upstream, &peer, "/unending").await.unwrap();
@@ -445,7 +446,8 @@ async fn the_tunnels_of_one_client_leave_places_to_others_and_to_requests() {
         let soon = Some(Duration::from_millis(100));
         let mut tunnels = Vec::new();
         let most_of_all = link::tunnels_of(STREAMS as usize);
-        for (client, most) in [(&greedy, link::TUNNELS / 4), (&second, most_of_all)] {
+        let half = STREAMS as usize / 2;
+        for (client, most) in [(&greedy, half), (&second, most_of_all)] {
             let full = loop {
                 match tunnel(&upstream, &peer, (soon, Some(client))).await {
                     Ok(made) => tunnels.push(made),
@@ -472,20 +474,25 @@ async fn a_stream_waits_for_a_place_and_not_for_the_parent() {
         let upstream = upstream();
         let _line = open(&upstream, &peer, &link).await;
         let soon = Duration::from_millis(100);
+        let shares = Shares::new(1 << 30, 100);
         let mut streams = Vec::new();
-        let full = loop {
-            match link.stream(StreamUse::Request, soon).await {
-                Ok(stream) => streams.push(stream),
-                Err(failure) => break failure,
-            }
-        };
-        assert_eq!(
-            (full, streams.len()),
-            (Failure::UpstreamLimit, STREAMS as usize)
-        );
+        // One client gets half of them.
+        for (last, most) in [(1, STREAMS / 2), (2, STREAMS)] {
+            let client = shares.of([192, 0, 2, last].into());
+            let full = loop {
+                match link.stream(StreamUse::Request, Some(&client), soon).await {
+                    Ok(stream) => streams.push(stream),
+                    Err(failure) => break failure,
+                }
+            };
+            assert_eq!(
+                (full, streams.len()),
+                (Failure::UpstreamLimit, most as usize)
+            );
+        }
         // The next connection has places of its own.
         link.retire(1);
-        let waiting = link.stream(StreamUse::Request, Duration::from_secs(10));
+        let waiting = link.stream(StreamUse::Request, None, Duration::from_secs(10));
         let (waited, _line) = tokio::join!(waiting, open(&upstream, &peer, &link));
         assert_eq!(waited.unwrap().number, 2);
     })

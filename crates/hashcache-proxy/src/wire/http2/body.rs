@@ -26,6 +26,7 @@ use super::fields::malformed_field;
 use super::flow::{ContentReader, Flow, StreamEntry, StreamProgress};
 use super::head::fields_size;
 use super::memory_hit::Pieces;
+use crate::link::turns::{ReadTurn, SendTurn};
 use crate::share::{PIECE_BYTES, Share, ShareGuard, ShareReservation};
 
 /// The content of a client's request.
@@ -43,6 +44,8 @@ pub(crate) struct ClientBody {
 
 struct WatchedContent {
     reader: Option<ContentReader>,
+    /// On a link.
+    turn: Option<ReadTurn>,
     flow: Rc<Flow>,
     cell: Option<Rc<Cell>>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -68,6 +71,7 @@ impl ClientBody {
         let reader = (!incoming.is_end_stream()).then(|| flow.want_content());
         let watched = Some(WatchedContent {
             reader,
+            turn: None,
             flow,
             cell: None,
             timer: None,
@@ -80,6 +84,14 @@ impl ClientBody {
             ended: false,
             malformed: None,
             watched,
+        }
+    }
+
+    /// Acknowledges to the child what is read from now on.
+    pub(super) fn acknowledge(&mut self, turn: impl FnOnce() -> Option<ReadTurn>) {
+        let watched = self.watched.as_mut();
+        if let Some(watched) = watched.filter(|watched| watched.reader.is_some()) {
+            watched.turn = turn();
         }
     }
 
@@ -172,8 +184,11 @@ impl WatchedContent {
                 if let Some(reader) = &self.reader {
                     reader.read(data.len());
                 }
+                if let Some(turn) = &self.turn {
+                    turn.read(data.len());
+                }
             }
-            None => self.reader = None,
+            None => (self.reader, self.turn) = (None, None),
         }
     }
 
@@ -237,6 +252,8 @@ pub(super) struct OutgoingBody<B: Body> {
     broken: bool,
     _memory: Option<ShareReservation>,
     pages: NextPiece,
+    /// On a link.
+    turn: Option<SendTurn>,
 }
 
 impl<B: Body<Data = Pieces> + Unpin> OutgoingBody<B> {
@@ -270,7 +287,14 @@ impl<B: Body<Data = Pieces> + Unpin> OutgoingBody<B> {
             broken: false,
             _memory: memory,
             pages: NextPiece::new(share, length),
+            turn: None,
         })
+    }
+
+    /// The same content, which waits for its turn on a link.
+    pub(super) fn in_turn(mut self, turn: Option<SendTurn>) -> Self {
+        self.turn = turn;
+        self
     }
 }
 
@@ -286,7 +310,11 @@ impl<B: Body<Data = Pieces> + Unpin> Body for OutgoingBody<B> {
         if this.bodiless {
             return Poll::Ready(None);
         }
-        if this.pages.poll_take(cx).is_pending() {
+        let is_turn = match &this.turn {
+            Some(turn) => turn.poll(cx).is_ready(),
+            None => true,
+        };
+        if !is_turn || this.pages.poll_take(cx).is_pending() {
             // The client holds frames of other streams that it does not take.
             let since = this.progress.waits_since.get();
             this.progress
@@ -306,6 +334,9 @@ impl<B: Body<Data = Pieces> + Unpin> Body for OutgoingBody<B> {
             Poll::Ready(None) => this.complete = true,
             Poll::Ready(Some(Ok(frame))) => {
                 let data = frame.data_ref().map_or(0, Pieces::remaining);
+                if let Some(turn) = &this.turn {
+                    turn.sent(data);
+                }
                 this.cell.count_written(FRAME_HEAD + data);
             }
             Poll::Ready(Some(Err(_))) => this.broken = true,

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
+use hashcache_http::LinkTurn;
 use http::{HeaderMap, StatusCode};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -32,6 +33,8 @@ use super::interim::{InterimQueue, Marker};
 use super::pings::Pings;
 use crate::limits::Limits;
 use crate::link::counters::{self, LinkCounters, OpenTunnel};
+use crate::link::turn_frames::TurnFrames;
+use crate::link::turns::{ReadTurn, SendTurn, Turns};
 use crate::link::{TUNNELS, Windows};
 use crate::share::{Allowance, ShareReservation, UnfinishedHead};
 
@@ -71,6 +74,43 @@ pub(super) struct Flow {
 struct LinkFlow {
     counters: Arc<LinkCounters>,
     pings: RefCell<Pings>,
+    turns: Arc<Turns>,
+    turn_frames: RefCell<TurnFrames>,
+}
+
+impl LinkFlow {
+    fn new(counters: &Arc<LinkCounters>, windows: Windows) -> Self {
+        let turns = Turns::new(windows.connection);
+        Self {
+            counters: Arc::clone(counters),
+            pings: RefCell::new(Pings::of_server()),
+            turn_frames: RefCell::new(TurnFrames::of_server(&turns)),
+            turns,
+        }
+    }
+
+    fn note_sent(&self, bytes: &[u8]) {
+        self.pings.borrow_mut().note_sent(bytes);
+        self.turn_frames.borrow_mut().note_sent(bytes);
+    }
+}
+
+/// The place of one request among those of a link.
+pub(super) struct StreamTurn {
+    turns: Arc<Turns>,
+    turn: LinkTurn,
+}
+
+impl StreamTurn {
+    /// For content of the child.
+    pub(super) fn read(&self) -> ReadTurn {
+        self.turns.read(self.turn)
+    }
+
+    /// For content to the child.
+    pub(super) fn send(&self) -> SendTurn {
+        self.turns.send(self.turn)
+    }
 }
 
 /// State shared by the task of a stream and the body that it sends.
@@ -127,10 +167,7 @@ impl Flow {
         let most = limits.frames as u64;
         let link = match kind {
             Http2Kind::Client => None,
-            Http2Kind::Link { counters, .. } => Some(LinkFlow {
-                counters: Arc::clone(counters),
-                pings: RefCell::new(Pings::of_server()),
-            }),
+            Http2Kind::Link { counters, windows } => Some(LinkFlow::new(counters, *windows)),
         };
         let unfinished = allowance.as_ref().filter(|_| link.is_none());
         let unfinished = unfinished.map(|it| it.begin_head(HEAD_BESIDE));
@@ -162,14 +199,37 @@ impl Flow {
         &self.limits
     }
 
+    /// The allowance of a stream with this request: on a link, that of the child's client.
+    pub(super) fn allowance_for(&self, request: &HeaderMap) -> Option<Allowance> {
+        let allowance = self.allowance.as_ref()?;
+        match &self.link {
+            None => Some(allowance.clone()),
+            Some(_) => {
+                let client = LinkTurn::of(request).map_or(0, |turn| turn.client);
+                Some(allowance.of_client(client))
+            }
+        }
+    }
+
     pub(super) fn allowance(&self) -> Option<Allowance> {
         self.allowance.clone()
     }
 
-    /// Memory for a stream that holds `bytes`; `None` if there is none. A client that tries again
-    /// and again is charged as for other frames that cost nothing.
-    pub(super) fn pay(&self, bytes: u64) -> Option<Option<ShareReservation>> {
-        let Some(allowance) = &self.allowance else {
+    /// The turn of a request on a link.
+    pub(super) fn turn(&self, request: &HeaderMap) -> Option<StreamTurn> {
+        let turns = Arc::clone(&self.link.as_ref()?.turns);
+        let turn = LinkTurn::of(request)?;
+        Some(StreamTurn { turns, turn })
+    }
+
+    /// Memory for a stream of `allowance` that holds `bytes`; `None` if there is none. A client
+    /// that tries again and again is charged as for other frames that cost nothing.
+    pub(super) fn pay(
+        &self,
+        allowance: Option<&Allowance>,
+        bytes: u64,
+    ) -> Option<Option<ShareReservation>> {
+        let Some(allowance) = allowance else {
             return Some(None);
         };
         let room = allowance.share().has_room_beside_content(bytes);
@@ -408,6 +468,10 @@ impl Flow {
             seen.add(frame);
             seen.heads < most
         });
+        if let Some(link) = &self.link {
+            let mut turn_frames = link.turn_frames.borrow_mut();
+            turn_frames.note_received(&bytes[..read]);
+        }
         if let Some(link) = &self.link
             && let Some(round_trip) = link
                 .pings
@@ -599,6 +663,17 @@ impl Framed {
         self.rest.drain(..given);
     }
 
+    /// Writes the frames of a link that hyper knows nothing of.
+    fn poll_write_own(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(link) = &self.flow.link else {
+            return Poll::Ready(Ok(()));
+        };
+        let socket = &mut *self.socket.borrow_mut();
+        let written = link.turn_frames.borrow_mut().poll_write_own(socket, cx);
+        // Only the time counts: these bytes earn the child no frames.
+        self.wrote(written.map_ok(|()| 0)).map_ok(|_| ())
+    }
+
     /// Accounts for one write.
     fn wrote(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let since = &self.flow.writes_since;
@@ -669,6 +744,7 @@ impl Write for Framed {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_write_own(cx))?;
         let length = ready!(self.poll_before_write(cx, bytes.len()))?;
         let bytes = &bytes[..length];
         let result = Pin::new(&mut *self.socket.borrow_mut()).poll_write(cx, bytes);
@@ -676,7 +752,7 @@ impl Write for Framed {
             self.note_written(&bytes[..*written]);
         }
         if let (Some(link), Poll::Ready(Ok(written))) = (&self.flow.link, &result) {
-            link.pings.borrow_mut().note_sent(&bytes[..*written]);
+            link.note_sent(&bytes[..*written]);
         }
         self.wrote(result)
     }
@@ -686,6 +762,7 @@ impl Write for Framed {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_write_own(cx))?;
         let all: usize = parts.iter().map(|part| part.len()).sum();
         if ready!(self.poll_before_write(cx, all))? < all {
             // Only up to the end of a frame.
@@ -705,7 +782,7 @@ impl Write for Framed {
             let mut left = *written;
             for part in parts {
                 let taken = left.min(part.len());
-                link.pings.borrow_mut().note_sent(&part[..taken]);
+                link.note_sent(&part[..taken]);
                 left -= taken;
             }
         }
@@ -717,6 +794,7 @@ impl Write for Framed {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_write_own(cx))?;
         let flushed = Pin::new(&mut *self.socket.borrow_mut()).poll_flush(cx);
         ready!(self.wrote(flushed.map_ok(|()| 0)))?;
         self.flow.flushed();

@@ -46,7 +46,7 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
 use self::body::OutgoingBody;
-use self::flow::{Flow, Framed, OpenStream, StreamProgress};
+use self::flow::{Flow, Framed, OpenStream, StreamProgress, StreamTurn};
 use self::memory_hit::Content;
 use self::tunnel::{StreamTunnel, TunnelContent};
 use super::cell::{Cell, RequestHead, Upgraded};
@@ -110,7 +110,9 @@ where
                 true => TUNNEL_BYTES.max(STREAM_BYTES),
                 false => STREAM_BYTES,
             };
-            match flow.pay(bytes + head::fields_size(request.headers())) {
+            let allowance = flow.allowance_for(request.headers());
+            let bytes = bytes + head::fields_size(request.headers());
+            match flow.pay(allowance.as_ref(), bytes) {
                 Some(memory) => {
                     let flow = Rc::clone(&flow);
                     let hit = memory_hits.as_deref().and_then(|memory_hits| {
@@ -126,7 +128,7 @@ where
                             flow,
                             Rc::clone(&service),
                             (request, stream),
-                            memory,
+                            (allowance, memory),
                         )),
                     }
                 }
@@ -238,7 +240,7 @@ async fn exchange<S, F, B>(
     flow: Rc<Flow>,
     service: Rc<S>,
     (mut request, stream): (Request<Incoming>, Option<u32>),
-    memory: Option<ShareReservation>,
+    (allowance, memory): (Option<Allowance>, Option<ShareReservation>),
 ) -> Answered<B>
 where
     S: Fn(Rc<Cell>, Request<ClientBody>) -> F,
@@ -249,7 +251,11 @@ where
     let upgrade = is_tunnel.then(|| hyper::upgrade::on(&mut request));
     let (mut parts, content) = request.into_parts();
     let progress = flow.progress();
+    let turn = flow.turn(&parts.headers);
     let mut content = ClientBody::counted(content, Rc::clone(&flow));
+    if !is_tunnel {
+        content.acknowledge(|| turn.as_ref().map(StreamTurn::read));
+    }
     // The content of a GET has no meaning, so the response can wait for its end. An error in the
     // content is then found while an error response is still possible.
     let expects = parts.headers.contains_key(EXPECT);
@@ -272,7 +278,6 @@ where
     if stopped {
         judged.head = RequestHead::Refused(content.refusal().into());
     }
-    let allowance = flow.allowance();
     let share = allowance.as_ref().map(|it| it.share().clone());
     let cell = Cell::of_stream(allowance, judged);
     content.tell(&cell, expects);
@@ -286,6 +291,7 @@ where
     let content = TunnelContent::of(response.headers());
     if let Some(((upgrade, counted), tunnel)) = upgrade {
         let (reader, open, memory) = (flow.want_content(), flow.open(), memory.take());
+        let turns = turn.as_ref().map(|turn| (turn.read(), turn.send()));
         spawn_local(async move {
             let Ok(upgraded) = upgrade.await else { return };
             let stream = StreamTunnel {
@@ -294,6 +300,7 @@ where
                 content,
                 _open: open,
                 counted,
+                turns,
                 _memory: memory,
             };
             // An error means that the tunnel was given up.
@@ -304,7 +311,10 @@ where
         });
     }
     let response = response.map(Content::Service);
-    Ok(OutgoingBody::begin(response, cell, progress, memory, share))
+    let is_tunnel_now = is_tunnel && response.status() == StatusCode::OK;
+    let sending = turn.filter(|_| !is_tunnel_now).map(|turn| turn.send());
+    let outgoing = OutgoingBody::begin(response, cell, progress, memory, share);
+    Ok(outgoing.map(|body| body.in_turn(sending)))
 }
 
 /// A stream whose request is being answered, and which may have interim responses.

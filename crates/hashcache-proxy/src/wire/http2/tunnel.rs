@@ -11,7 +11,7 @@
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use hashcache_http::HASHCACHE_LINK;
 use http::HeaderMap;
@@ -22,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::flow::{ContentReader, OpenStream};
 use crate::link::counters::{IN, OUT, OpenTunnel};
 use crate::link::pieces::Pieces;
+use crate::link::turns::{ReadTurn, SendTurn};
 use crate::share::ShareReservation;
 
 /// How the bytes of a tunnel are counted.
@@ -50,6 +51,8 @@ pub(super) struct StreamTunnel {
     pub(super) content: TunnelContent,
     pub(super) _open: OpenStream,
     pub(super) counted: OpenTunnel,
+    /// `None`: the child does not number its requests.
+    pub(super) turns: Option<(ReadTurn, SendTurn)>,
     pub(super) _memory: Option<ShareReservation>,
 }
 
@@ -71,6 +74,9 @@ impl AsyncRead for StreamTunnel {
         let read = Pin::new(&mut self.io).poll_read(cx, buffer);
         let bytes = buffer.filled().len() - before;
         self.reader.read(bytes);
+        if let Some((reading, _)) = &self.turns {
+            reading.read(bytes);
+        }
         self.note(IN, bytes);
         read
     }
@@ -82,8 +88,14 @@ impl AsyncWrite for StreamTunnel {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if let Some((_, sending)) = &self.turns {
+            ready!(sending.poll(cx));
+        }
         let written = Pin::new(&mut self.io).poll_write(cx, bytes);
         if let Poll::Ready(Ok(bytes)) = written {
+            if let Some((_, sending)) = &self.turns {
+                sending.sent(bytes);
+            }
             self.note(OUT, bytes);
         }
         written

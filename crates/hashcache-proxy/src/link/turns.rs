@@ -1,0 +1,500 @@
+//! Fairness among the clients of a child: how many bytes of each may be under way or unread at the
+//! other end of a link.
+//!
+//! All streams of a link share the window of its connection. Content that its reader does not take
+//! stays in that window, so a few unread downloads would stop all others. HTTP/2 does not tell a
+//! sender which streams are read: the windows of streams are as large as a fast transfer over a
+//! long line needs, and WINDOW_UPDATE comes late. Therefore both ends acknowledge what was read, by
+//! the numbers that the child gives to its requests (`Hashcache-Link`, `c` and `n`), in frames of
+//! their own (`turn_frames`), and senders wait for their turn here.
+//!
+//! Used at both ends: by `wire/http2` on the parent, and by `upstream/linked` and
+//! `upstream/channel` on the child.
+//!
+//! Invariants: bytes without an acknowledgement stay below the window, whatever one client does: a
+//! client may have a third of what all clients leave free, so each further client finds room. A
+//! stream may have three times what its client still may, so one transfer gets a fifth of the
+//! window (1.6 MiB of 8), and the second stream of a client is not stopped by the first. An end
+//! that never says that it acknowledges is sent everything at once, as by older versions.
+//! Cost: one lock per piece of content, and per acknowledgement.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use hashcache_http::LinkTurn;
+
+/// The accounts of one connection, for both directions.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    /// What the other side may have unread here, bytes.
+    window: u32,
+    numbers: AtomicU64,
+    sending: Mutex<Sending>,
+    reading: Mutex<Reading>,
+}
+
+/// What was sent, and not acknowledged.
+#[derive(Debug, Default)]
+struct Sending {
+    /// The window of the other side, once it has said that it acknowledges.
+    window: Option<u64>,
+    unread: u64,
+    /// By the number of the client.
+    clients: HashMap<u32, u64>,
+    streams: HashMap<u64, SentStream>,
+    /// Streams that have ended here and are not read to their end there.
+    ended: VecDeque<u64>,
+}
+
+#[derive(Debug)]
+struct SentStream {
+    client: u32,
+    unread: u64,
+    waker: Option<Waker>,
+    is_ended: bool,
+}
+
+/// What was read, and is to be acknowledged.
+#[derive(Debug, Default)]
+struct Reading {
+    /// The other side understands acknowledgements.
+    is_wanted: bool,
+    acks: HashMap<u64, Ack>,
+    /// Bytes in `acks`.
+    bytes: u64,
+    /// Wakes the task that writes to the socket.
+    writer: Option<Waker>,
+}
+
+/// What was read of one stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ack {
+    Bytes(u32),
+    /// Nothing more will be read: all of it counts as read.
+    All,
+}
+
+impl Turns {
+    /// For a connection with this receive window.
+    pub(crate) fn new(window: u32) -> Arc<Self> {
+        Arc::new(Self {
+            window,
+            numbers: AtomicU64::new(0),
+            sending: Mutex::default(),
+            reading: Mutex::default(),
+        })
+    }
+
+    /// The receive window of this end, bytes.
+    pub(super) fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// The turn of the next request of `client`.
+    pub(crate) fn next(&self, client: u32) -> LinkTurn {
+        LinkTurn {
+            client,
+            number: self.numbers.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Content of a request or of its response that this end sends.
+    pub(crate) fn send(self: &Arc<Self>, turn: LinkTurn) -> SendTurn {
+        let mut sending = self.sending();
+        // A child that uses a number twice gets the second stream without turns.
+        let is_new = sending.window.is_some() && !sending.streams.contains_key(&turn.number);
+        if is_new {
+            let stream = SentStream {
+                client: turn.client,
+                unread: 0,
+                waker: None,
+                is_ended: false,
+            };
+            sending.streams.insert(turn.number, stream);
+        }
+        drop(sending);
+        SendTurn {
+            turns: Arc::clone(self),
+            number: is_new.then_some(turn.number),
+        }
+    }
+
+    /// Content of a request or of its response that this end reads.
+    pub(crate) fn read(self: &Arc<Self>, turn: LinkTurn) -> ReadTurn {
+        ReadTurn {
+            turns: Arc::clone(self),
+            number: turn.number,
+        }
+    }
+
+    /// The other side has said that it acknowledges, and how much it may have unread.
+    pub(super) fn begin(&self, window: u32) {
+        self.sending().window = Some(window.into());
+        self.reading().is_wanted = true;
+    }
+
+    /// The other side has read content of the request `number`.
+    pub(super) fn acknowledged(&self, number: u64, ack: Ack) {
+        let mut sending = self.sending();
+        sending.acknowledged(number, ack);
+        let wakers = sending.turned();
+        drop(sending);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Up to `most` acknowledgements to be sent. `writer` is woken when there are more.
+    pub(super) fn take_acks(&self, most: usize, writer: &Waker) -> Vec<(u64, Ack)> {
+        let mut reading = self.reading();
+        if !reading
+            .writer
+            .as_ref()
+            .is_some_and(|it| it.will_wake(writer))
+        {
+            reading.writer = Some(writer.clone());
+        }
+        if !reading.is_wanted || reading.acks.is_empty() {
+            return vec![];
+        }
+        let numbers: Vec<u64> = reading.acks.keys().copied().take(most).collect();
+        let take = |number| Some((number, reading.acks.remove(&number)?));
+        let taken: Vec<_> = numbers.into_iter().filter_map(take).collect();
+        let bytes = taken.iter().map(|(_, ack)| match ack {
+            Ack::Bytes(bytes) => u64::from(*bytes),
+            Ack::All => 0,
+        });
+        reading.bytes = reading.bytes.saturating_sub(bytes.sum());
+        taken
+    }
+
+    fn note_read(&self, number: u64, ack: Ack, is_urgent: bool) {
+        let mut reading = self.reading();
+        if !reading.is_wanted {
+            return;
+        }
+        let before = reading.acks.get(&number).copied();
+        let (sum, more) = match (before, ack) {
+            (Some(Ack::Bytes(before)), Ack::Bytes(more)) => {
+                (Ack::Bytes(before.saturating_add(more)), more)
+            }
+            (_, Ack::Bytes(more)) => (ack, more),
+            (_, Ack::All) => (ack, 0),
+        };
+        if let (Some(Ack::Bytes(before)), Ack::All) = (before, ack) {
+            reading.bytes = reading.bytes.saturating_sub(before.into());
+        }
+        reading.acks.insert(number, sum);
+        reading.bytes += u64::from(more);
+        // Each acknowledgement takes a frame and a record of TLS, so the first few wait for
+        // anything else that is sent.
+        let is_enough = reading.bytes >= u64::from(self.window / ACK_PART).min(ACK_BYTES)
+            || reading.acks.len() >= ACKS_WAITING;
+        let writer = (is_urgent || is_enough).then(|| reading.writer.clone());
+        drop(reading);
+        if let Some(Some(writer)) = writer {
+            writer.wake();
+        }
+    }
+
+    fn sending(&self) -> MutexGuard<'_, Sending> {
+        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reading(&self) -> MutexGuard<'_, Reading> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sending {
+    fn has_turn(&self, stream: &SentStream) -> bool {
+        let Some(window) = self.window else {
+            return true;
+        };
+        let free = window.saturating_sub(self.unread);
+        let of_client = self.clients.get(&stream.client).copied().unwrap_or(0);
+        let left = (free / CLIENT_PART).saturating_sub(of_client);
+        stream.unread < left.saturating_mul(STREAM_FACTOR)
+    }
+
+    /// The wakers of streams whose turn has come.
+    fn turned(&mut self) -> Vec<Waker> {
+        let turned = self.streams.iter();
+        let turned = turned.filter(|(_, stream)| stream.waker.is_some() && self.has_turn(stream));
+        let turned: Vec<u64> = turned.map(|(number, _)| *number).collect();
+        let waker = |number| self.streams.get_mut(&number)?.waker.take();
+        turned.into_iter().filter_map(waker).collect()
+    }
+
+    fn add(&mut self, number: u64, bytes: u64) {
+        if let Some(stream) = self.streams.get_mut(&number) {
+            stream.unread += bytes;
+            *self.clients.entry(stream.client).or_default() += bytes;
+            self.unread += bytes;
+        }
+    }
+
+    fn acknowledged(&mut self, number: u64, ack: Ack) {
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return;
+        };
+        let bytes = match ack {
+            Ack::Bytes(bytes) => stream.unread.min(bytes.into()),
+            Ack::All => stream.unread,
+        };
+        stream.unread -= bytes;
+        let (client, is_over) = (stream.client, stream.is_ended && stream.unread == 0);
+        self.subtract(client, bytes);
+        if is_over {
+            self.streams.remove(&number);
+            self.ended.retain(|it| *it != number);
+        }
+    }
+
+    fn subtract(&mut self, client: u32, bytes: u64) {
+        self.unread -= bytes;
+        if let Some(of_client) = self.clients.get_mut(&client) {
+            *of_client -= bytes;
+            if *of_client == 0 {
+                self.clients.remove(&client);
+            }
+        }
+    }
+
+    fn remove(&mut self, number: u64) {
+        if let Some(stream) = self.streams.remove(&number) {
+            self.subtract(stream.client, stream.unread);
+        }
+    }
+
+    /// This end sends nothing more of the stream. Its unread bytes still fill the window.
+    fn end(&mut self, number: u64) {
+        match self.streams.get_mut(&number) {
+            Some(stream) if stream.unread > 0 => {
+                stream.is_ended = true;
+                stream.waker = None;
+                self.ended.push_back(number);
+            }
+            _ => self.remove(number),
+        }
+        // An end that does not acknowledge makes us keep no more than this.
+        while self.ended.len() > ENDED_MAX {
+            let oldest = self.ended.pop_front();
+            oldest.into_iter().for_each(|number| self.remove(number));
+        }
+    }
+}
+
+/// Content that this end sends, in one stream. Dropped at its end.
+#[derive(Debug)]
+pub(crate) struct SendTurn {
+    turns: Arc<Turns>,
+    /// `None`: it waits for no turn.
+    number: Option<u64>,
+}
+
+impl SendTurn {
+    /// Ready when the next piece of content may be sent.
+    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
+        let Some(number) = self.number else {
+            return Poll::Ready(());
+        };
+        let mut sending = self.turns.sending();
+        let has_turn = sending
+            .streams
+            .get(&number)
+            .is_none_or(|stream| sending.has_turn(stream));
+        if has_turn {
+            return Poll::Ready(());
+        }
+        if let Some(stream) = sending.streams.get_mut(&number) {
+            stream.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Notes that `bytes` of content were sent.
+    pub(crate) fn sent(&self, bytes: usize) {
+        if let Some(number) = self.number.filter(|_| bytes > 0) {
+            self.turns.sending().add(number, bytes as u64);
+        }
+    }
+}
+
+impl Drop for SendTurn {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            let mut sending = self.turns.sending();
+            sending.end(number);
+            let wakers = sending.turned();
+            drop(sending);
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// Content that this end reads, in one stream. Dropped when nothing more will be read.
+#[derive(Debug)]
+pub(crate) struct ReadTurn {
+    turns: Arc<Turns>,
+    number: u64,
+}
+
+impl ReadTurn {
+    /// Notes that `bytes` of content were read.
+    pub(crate) fn read(&self, bytes: usize) {
+        if bytes > 0 {
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            self.turns.note_read(self.number, Ack::Bytes(bytes), false);
+        }
+    }
+}
+
+impl Drop for ReadTurn {
+    fn drop(&mut self) {
+        self.turns.note_read(self.number, Ack::All, false);
+    }
+}
+
+/// A client may have 1/`CLIENT_PART` of what is free: a quarter of the window if it is the only
+/// one. Of 8 MiB, 2 MiB are what one stream may have anyway.
+const CLIENT_PART: u64 = 3;
+/// A stream may have this many times what its client still may.
+const STREAM_FACTOR: u64 = 3;
+/// Bytes that were read and are acknowledged at once: at 10 Mbit/s 20 times a second.
+const ACK_BYTES: u64 = 64 << 10;
+/// With a small window, 1/`ACK_PART` of it.
+const ACK_PART: u32 = 32;
+/// Acknowledgements that wait for something else to be sent.
+const ACKS_WAITING: usize = 64;
+/// Ended streams that may be unread: more than a connection has streams.
+const ENDED_MAX: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: u32 = 8 << 20;
+    const PIECE: usize = 64 << 10;
+
+    fn turns() -> Arc<Turns> {
+        let turns = Turns::new(WINDOW);
+        turns.begin(WINDOW);
+        turns
+    }
+
+    fn stream(turns: &Arc<Turns>, client: u32) -> SendTurn {
+        turns.send(turns.next(client))
+    }
+
+    /// Sends as long as it is the turn of one of `streams`; how many bytes.
+    fn fill(streams: &[SendTurn]) -> usize {
+        let cx = Context::from_waker(Waker::noop());
+        let mut sent = 0;
+        while let Some(stream) = streams.iter().find(|it| it.poll(&cx).is_ready()) {
+            stream.sent(PIECE);
+            sent += PIECE;
+        }
+        sent
+    }
+
+    #[test]
+    fn unread_streams_of_one_client_leave_most_of_the_window_to_others() {
+        let turns = turns();
+        let greedy: Vec<_> = (0..250).map(|_| stream(&turns, 1)).collect();
+        let held = fill(&greedy);
+        assert!(held <= WINDOW as usize / 4 + PIECE, "{held}");
+        let other = [stream(&turns, 2)];
+        assert!(fill(&other) >= 1 << 20, "one transfer fills a long line");
+        let alone = self::turns();
+        let one = fill(&[stream(&alone, 1)]);
+        assert!((1_600_000..2 << 20).contains(&one), "{one}");
+    }
+
+    #[test]
+    fn many_clients_that_do_not_read_still_leave_room_to_one_more() {
+        let turns = turns();
+        let held: Vec<_> = (1..16).map(|client| [stream(&turns, client)]).collect();
+        let all: usize = held.iter().map(|streams| fill(streams)).sum();
+        assert!(all < WINDOW as usize);
+        assert!(fill(&[stream(&turns, 99)]) >= PIECE);
+    }
+
+    #[test]
+    fn what_has_ended_fills_the_window_until_it_is_read() {
+        let turns = turns();
+        let cx = Context::from_waker(Waker::noop());
+        let mut numbers = Vec::new();
+        loop {
+            let turn = turns.next(1);
+            let stream = turns.send(turn);
+            if stream.poll(&cx).is_pending() {
+                break;
+            }
+            stream.sent(PIECE);
+            numbers.push(turn.number);
+        }
+        assert!(
+            numbers.len() <= 33,
+            "short responses count too: {}",
+            numbers.len()
+        );
+        turns.acknowledged(numbers[0], Ack::All);
+        turns.acknowledged(numbers[1], Ack::Bytes(u32::MAX));
+        assert!(stream(&turns, 1).poll(&cx).is_ready());
+        for number in numbers {
+            turns.acknowledged(number, Ack::All);
+        }
+        let sending = turns.sending();
+        assert_eq!((sending.unread, sending.streams.len()), (0, 0));
+        assert!(sending.clients.is_empty() && sending.ended.is_empty());
+    }
+
+    #[test]
+    fn an_end_that_acknowledges_nothing_or_anything_makes_us_keep_little() {
+        let turns = turns();
+        for n in 0..3 * ENDED_MAX {
+            let turn = turns.next(n as u32);
+            turns.send(turn).sent(10);
+            turns.acknowledged(turn.number + 7, Ack::Bytes(u32::MAX));
+        }
+        let sending = turns.sending();
+        assert_eq!(sending.streams.len(), ENDED_MAX);
+        assert_eq!(sending.unread, 10 * ENDED_MAX as u64);
+        drop(sending);
+        // A number that is used twice.
+        let turn = turns.next(1);
+        let streams = [turns.send(turn), turns.send(turn)];
+        assert_eq!(streams[1].number, None);
+    }
+
+    #[test]
+    fn an_end_of_an_older_version_is_sent_all_at_once_and_gets_no_acknowledgement() {
+        let turns = Turns::new(WINDOW);
+        let cx = Context::from_waker(Waker::noop());
+        let stream = stream(&turns, 1);
+        for _ in 0..1000 {
+            assert!(stream.poll(&cx).is_ready());
+            stream.sent(PIECE);
+        }
+        turns.read(turns.next(1)).read(1 << 20);
+        assert_eq!(turns.take_acks(9, Waker::noop()), []);
+        assert!(turns.sending().streams.is_empty());
+    }
+
+    #[test]
+    fn what_was_read_is_acknowledged_once() {
+        let turns = turns();
+        let [one, two] = [turns.next(1), turns.next(1)];
+        let (reading, other) = (turns.read(one), turns.read(two));
+        reading.read(5);
+        reading.read(6);
+        other.read(7);
+        drop(other);
+        let mut acks = turns.take_acks(9, Waker::noop());
+        acks.sort_by_key(|(number, _)| *number);
+        assert_eq!(acks, [(one.number, Ack::Bytes(11)), (two.number, Ack::All)]);
+        assert_eq!(turns.take_acks(9, Waker::noop()), []);
+        assert_eq!(turns.reading().bytes, 0);
+    }
+}
