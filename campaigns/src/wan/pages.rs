@@ -2,7 +2,8 @@
 //!
 //! A page of 20 objects on three levels, 300 kB: a document, what it names, what that names. A
 //! client like a browser, with six connections to the child, asks for each level when the one above
-//! is complete. The parent knows the page from another client; the link is warm.
+//! is complete. The parent knows the page from two other clients, fewer of which it would not name
+//! the objects of; the link is warm.
 //!
 //! In the second case the child has an older version of each object, whose lifetime is over; the
 //! new one is fresh again.
@@ -10,6 +11,7 @@
 //! The bars: 1.7 s at 10 Mbit/s and a round trip of 600 ms, which needs the parent's hints; 1.8 s
 //! for a page that has changed, at 256 kbit/s and 500 ms.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,13 +99,17 @@ impl Case {
         let site = Site::start().await?;
         let pair = Pair::start(campaign, &Settings::new(&format!("page-{number}"))).await?;
         let page = Page::new(number);
-        // Another client of the parent has seen the page, so the parent knows what belongs to it.
+        // Other clients of the parent have seen the page, so the parent knows what belongs to it.
         page.serve(&site, self.is_known.then_some(OLD_LIFETIME));
-        page.load(pair.process(Side::Parent)?.address(), &site)
-            .await?;
+        for last in [2, 3] {
+            let from = IpAddr::from([127, 0, 0, last]);
+            let parent = pair.process(Side::Parent)?.address();
+            page.load((from, parent), &site).await?;
+        }
+        let from = IpAddr::from([127, 0, 0, 1]);
         let page = match self.is_known {
             true => {
-                page.load(pair.address()?, &site).await?;
+                page.load((from, pair.address()?), &site).await?;
                 let next = page.next();
                 next.serve(&site, None);
                 tokio::time::sleep(OLD_LIFETIME + Duration::from_secs(1)).await;
@@ -118,7 +124,7 @@ impl Case {
         client.get(&site.url("/other"), &[]).await?;
         pair.slow(self.bits_per_second, self.round_trip);
         let begun = Instant::now();
-        page.load(pair.address()?, &site).await?;
+        page.load((from, pair.address()?), &site).await?;
         Ok(begun.elapsed())
     }
 }
@@ -166,7 +172,7 @@ impl Page {
     }
 
     /// Loads all levels as a browser does.
-    async fn load(&self, proxy: std::net::SocketAddr, site: &Site) -> anyhow::Result<()> {
+    async fn load(&self, (from, proxy): (IpAddr, SocketAddr), site: &Site) -> anyhow::Result<()> {
         let page = site.url(&path(0, 0));
         for (level, objects) in self.0.iter().enumerate() {
             let mut clients = JoinSet::new();
@@ -177,7 +183,7 @@ impl Page {
                     .collect();
                 let page = page.clone();
                 clients.spawn(async move {
-                    let mut client = Client::connect(proxy).await?;
+                    let mut client = Client::connect_from(from, proxy).await?;
                     for (url, content) in share {
                         let referer = [("Referer", page.as_str())];
                         let fields = match level {

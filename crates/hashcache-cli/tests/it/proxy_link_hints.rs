@@ -35,9 +35,19 @@ async fn site() -> Origin {
     site.await.unwrap()
 }
 
-/// Loads a page as a browser does, with all that it names.
-async fn visit(cache_box: &CacheBox, site: &Origin, cookie: &[(&str, &str)]) {
-    let mut client = cache_box.client().await;
+/// Two clients load a page. The child's own copies are removed between them, so that the parent
+/// hears of both.
+async fn visits(pair: &Pair, cache_box: &CacheBox, site: &Origin) {
+    visit(cache_box, site, 1, &[]).await;
+    purge(&pair.child, site, &ALL).await;
+    visit(cache_box, site, 2, &[]).await;
+}
+
+/// Loads a page as a browser does at the address 127.0.0.`client`, with all that it names.
+async fn visit(cache_box: &CacheBox, site: &Origin, client: u8, cookie: &[(&str, &str)]) {
+    let from = std::net::IpAddr::from([127, 0, 0, client]);
+    let client = Client::connect_from(from, cache_box.proxy.address()).await;
+    let mut client = client.unwrap();
     for (path, accept, referer) in [
         ("/page", "text/html,*/*;q=0.8", None),
         ("/s.css", "text/css,*/*;q=0.1", Some("/page")),
@@ -108,16 +118,17 @@ const ALL: [&str; 10] = [
 async fn the_objects_of_a_page_are_fetched_before_the_client_asks_for_them() {
     let pair = Pair::start(&[], &[]).await;
     let site = site().await;
-    visit(&pair.child, &site, &[]).await;
+    visits(&pair, &pair.child, &site).await;
     assert_eq!(hints(&pair.child, "direction=\"in\"").await, 0);
     purge(&pair.child, &site, &ALL).await;
-    let at_parent = pair.parent.log(ALL.len()).await.lines().count();
-    assert_eq!(at_parent, ALL.len());
+    let before = 2 * ALL.len();
+    let at_parent = pair.parent.log(before).await.lines().count();
+    assert_eq!(at_parent, before);
     let page = pair.child.get(&site.url("/page")).await;
     assert_eq!((page.status, page.field("Hashcache-Related")), (200, None));
     wait_for_hints(&pair.child, 3).await;
-    let log = pair.parent.log(ALL.len() + 4).await;
-    let asked: Vec<&str> = log.lines().skip(ALL.len()).collect();
+    let log = pair.parent.log(before + 4).await;
+    let asked: Vec<&str> = log.lines().skip(before).collect();
     for path in ["/page", "/s.css", "/f.woff", "/i.png"] {
         let times = asked.iter().filter(|line| line.contains(path)).count();
         assert_eq!(times, 1, "{path}: {log}");
@@ -132,8 +143,8 @@ async fn the_objects_of_a_page_are_fetched_before_the_client_asks_for_them() {
     pair.child.get(&site.url("/page")).await;
     wait_for_hints(&pair.child, 4).await;
     pair.child.get(&site.url("/alone.png")).await;
-    let log = pair.parent.log(ALL.len() + 4 + 3).await;
-    assert_eq!(log.lines().count(), ALL.len() + 4 + 3, "{log}");
+    let log = pair.parent.log(before + 4 + 3).await;
+    assert_eq!(log.lines().count(), before + 4 + 3, "{log}");
     assert!(site.requests().iter().all(|it| it.target() != "/never"));
 }
 
@@ -141,7 +152,7 @@ async fn the_objects_of_a_page_are_fetched_before_the_client_asks_for_them() {
 async fn objects_that_other_clients_of_the_parent_asked_for_are_named_too() {
     let pair = Pair::start(&[], &[]).await;
     let site = site().await;
-    visit(&pair.parent, &site, &[]).await;
+    visits(&pair, &pair.parent, &site).await;
     let fetched = site.request_count();
     pair.child.get(&site.url("/page")).await;
     wait_for_hints(&pair.child, 3).await;
@@ -149,8 +160,9 @@ async fn objects_that_other_clients_of_the_parent_asked_for_are_named_too() {
         let response = pair.child.get(&site.url(path)).await;
         assert_eq!(response.body, path.repeat(100).into_bytes());
     }
-    let log = pair.parent.log(ALL.len() + 4).await;
-    assert_eq!(log.lines().count(), ALL.len() + 4, "{log}");
+    let lines = 2 * ALL.len() + 4;
+    let log = pair.parent.log(lines).await;
+    assert_eq!(log.lines().count(), lines, "{log}");
     assert_eq!(site.request_count(), fetched, "the parent has all of it");
 }
 
@@ -159,7 +171,7 @@ async fn hinted_requests_have_no_cookies_and_pages_of_users_are_hinted_too() {
     let pair = Pair::start(&[], &[]).await;
     let site = site().await;
     let cookie = [("Cookie", "session=1")];
-    visit(&pair.child, &site, &cookie).await;
+    visits(&pair, &pair.child, &site).await;
     for cache_box in [&pair.child, &pair.parent] {
         purge(cache_box, &site, &ALL).await;
     }
@@ -192,14 +204,34 @@ async fn hinted_requests_have_no_cookies_and_pages_of_users_are_hinted_too() {
 async fn hints_are_for_children_alone_and_may_be_switched_off() {
     let pair = Pair::start(&[], &["--link-hints=false"]).await;
     let site = site().await;
-    visit(&pair.child, &site, &[]).await;
+    visits(&pair, &pair.child, &site).await;
     purge(&pair.child, &site, &ALL).await;
-    visit(&pair.child, &site, &[]).await;
+    visit(&pair.child, &site, 3, &[]).await;
     assert_eq!(hints(&pair.child, "direction=\"in\"").await, 0);
     // A client of the parent that is no child asks for the names of the others.
     let mut client = pair.parent.client().await;
     let asks = [("Hashcache-Link", "v=1, hints")];
     let page = client.get(&site.url("/page"), &asks).await.unwrap();
     assert_eq!((page.status, page.field("Hashcache-Related")), (200, None));
+    assert_eq!(hints(&pair.parent, "direction=\"out\"").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_named_that_one_client_or_only_clients_with_cookies_have_asked_for() {
+    let pair = Pair::start(&[], &[]).await;
+    let site = site().await;
+    for _ in 0..3 {
+        visit(&pair.child, &site, 1, &[]).await;
+        purge(&pair.child, &site, &ALL).await;
+    }
+    pair.child.get(&site.url("/page")).await;
+    assert_eq!(hints(&pair.parent, "direction=\"out\"").await, 0);
+    let cookies = [[("Cookie", "session=1")], [("Cookie", "session=2")]];
+    for (client, cookie) in (2..).zip(&cookies) {
+        purge(&pair.child, &site, &ALL).await;
+        visit(&pair.child, &site, client, cookie).await;
+    }
+    purge(&pair.child, &site, &ALL).await;
+    pair.child.get(&site.url("/page")).await;
     assert_eq!(hints(&pair.parent, "direction=\"out\"").await, 0);
 }

@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hashcache::Cache;
-use hashcache_http::UnixTime;
+use hashcache_http::{Target, UnixTime};
 use rustls::ServerConfig;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -150,6 +150,12 @@ impl Children {
         }
         let pages = PageObjects::new(cache)?;
         Some(self.pages.get_or_init(|| pages))
+    }
+
+    /// Whether a request of another client for `object` is waited for, to name it to children.
+    pub(crate) fn take_awaited(&self, object: &Target) -> bool {
+        let pages = self.pages.get();
+        pages.is_some_and(|pages| pages.take_awaited(object))
     }
 
     fn entered(self: &Arc<Self>, connections: &mut Connections) -> Entered {

@@ -7,16 +7,20 @@
 //! An object belongs to the page that its Referer names, or, where that is itself an object of a
 //! page (a style sheet that needs a font), to that page.
 //!
-//! Invariants: only what a shared cache may store is noted, and no page is noted as an object of
-//! another one. A wrong note costs at most [`RELATED_MAX`] objects a page, and the table is
-//! bounded. It is lost at a restart.
+//! Invariants: only content that a shared cache may store is noted, and no page is noted as an
+//! object of another one. An object is named only after two clients have asked for it: any client
+//! can send any Referer, and a URL that one client knows may be its secret. The objects that are
+//! named have no more bytes than [`PAGE_FACTOR`] times the page, or [`PAGE_BYTES_MIN`]: a slow line
+//! must not carry much that nobody asked for. Objects of one client only leave the table before
+//! others, and those of the client with most of them first. The table is lost at a restart.
 //! Cost: 1/256 of the budget on a box with children; one lock and two hashes per response with a
-//! Referer that is stored or goes to a child, and one per response that may name objects.
+//! Referer, and one per response that may name objects.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::mem::size_of;
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +30,7 @@ use lru::LruCache;
 use tokio::time::Instant;
 
 use super::counters::LinkCounters;
+use crate::share::Network;
 
 /// Names of other objects in a response, and the link from which they came.
 #[derive(Clone, Debug)]
@@ -38,14 +43,20 @@ pub(crate) struct Hints {
 #[derive(Debug)]
 pub(crate) struct PageObjects {
     pages: Mutex<Pages>,
+    /// Objects that wait for another client, by the hash of each.
+    awaited: Box<[AtomicU64]>,
     hash: RandomState,
     _memory: Option<Reservation>,
 }
 
 #[derive(Debug)]
 struct Pages {
-    /// By the hash of the page.
-    objects: LruCache<u64, VecDeque<Noted>>,
+    /// By the hash of the page: those of which an object may be named.
+    shared: LruCache<u64, Page>,
+    /// Those with objects of one client only.
+    of_one: LruCache<u64, Page>,
+    /// Bytes in `of_one`, by the client that has noted the page.
+    of_clients: HashMap<u64, usize>,
     /// By the hash of an object: its page.
     page_of: LruCache<u64, u64>,
     bytes: usize,
@@ -53,9 +64,36 @@ struct Pages {
 }
 
 #[derive(Debug)]
+struct Page {
+    /// Who has noted its first object.
+    client: u64,
+    /// The last known length of the page itself.
+    length: u64,
+    objects: VecDeque<Noted>,
+}
+
+#[derive(Debug)]
 struct Noted {
     target: Target,
+    length: u64,
     at: Instant,
+    clients: Clients,
+}
+
+/// Who has asked for an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Clients {
+    One(u64),
+    Several,
+}
+
+/// An object that a client has asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageObject<'a> {
+    pub(crate) target: &'a Target,
+    /// Bytes of its content.
+    pub(crate) length: u64,
+    pub(crate) client: Network,
 }
 
 impl PageObjects {
@@ -75,12 +113,15 @@ impl PageObjects {
         let entries = NonZeroUsize::new(objects).unwrap_or(NonZeroUsize::MIN);
         Self {
             pages: Mutex::new(Pages {
-                objects: LruCache::unbounded(),
+                shared: LruCache::unbounded(),
+                of_one: LruCache::unbounded(),
+                of_clients: HashMap::new(),
                 page_of: LruCache::new(entries),
                 bytes: 0,
                 // The rest is for the other map.
                 bytes_max: bytes / 2,
             }),
+            awaited: (0..AWAITED_WORDS).map(|_| AtomicU64::new(0)).collect(),
             hash: RandomState::new(),
             _memory: None,
         }
@@ -91,75 +132,191 @@ impl PageObjects {
     }
 
     /// Notes that a client has asked for `object` because of `referer`.
-    pub(crate) fn note(&self, referer: &Target, object: &Target, now: Instant) {
-        let url = bytes_of(object);
-        if url > URL_BYTES_MAX || object == referer {
+    pub(crate) fn note(&self, referer: &Target, object: &PageObject<'_>, now: Instant) {
+        let target = object.target;
+        if bytes_of(target) > URL_BYTES_MAX || target == referer {
             return;
         }
-        let [referer, of_object] = [referer, object].map(|target| self.hash.hash_one(target));
+        let [referer, of_object] = [referer, target].map(|target| self.hash.hash_one(target));
+        let noted = Noted {
+            target: target.clone(),
+            length: object.length,
+            at: now,
+            clients: Clients::One(self.hash.hash_one(object.client)),
+        };
         let mut pages = self.pages();
         let page = pages.page_of.get(&referer).copied().unwrap_or(referer);
         if page == of_object {
             return;
         }
         pages.page_of.put(of_object, page);
-        pages.note(page, object, now);
+        if pages.note(page, noted) != Clients::Several {
+            let (word, bit) = awaited_at(of_object);
+            self.awaited[word].fetch_or(bit, Relaxed);
+        }
     }
 
-    /// The objects of `page`, the latest ones that were noted, in the order in which they were
-    /// first asked for.
-    pub(crate) fn of(&self, page: &Target, now: Instant) -> Vec<Target> {
+    /// Whether another client of `object` is waited for. Says so once for each request that was
+    /// noted: the caller notes the next one.
+    pub(crate) fn take_awaited(&self, object: &Target) -> bool {
+        let (word, bit) = awaited_at(self.hash.hash_one(object));
+        let word = &self.awaited[word];
+        word.load(Relaxed) & bit != 0 && word.fetch_and(!bit, Relaxed) & bit != 0
+    }
+
+    /// The objects of `page`, whose content has `length` bytes if that is known: of the latest ones
+    /// that were noted as many as may be named, in the order in which they were first asked for.
+    pub(crate) fn of(&self, page: &Target, length: Option<u64>, now: Instant) -> Vec<Target> {
         let page = self.hash.hash_one(page);
         let mut pages = self.pages();
-        let Some(objects) = pages.objects.get(&page) else {
+        if let (Some(length), Some(page)) = (length, pages.of_one.peek_mut(&page)) {
+            page.length = length;
+        }
+        let Some(page) = pages.shared.get_mut(&page) else {
             return vec![];
         };
-        let recent = objects
-            .iter()
-            .filter(|noted| now.saturating_duration_since(noted.at) < NOTED_TIME);
-        recent.map(|noted| noted.target.clone()).collect()
+        page.length = length.unwrap_or(page.length);
+        let mut left = page.length.saturating_mul(PAGE_FACTOR).max(PAGE_BYTES_MIN);
+        let named = page.objects.iter().filter(|noted| {
+            let is_recent = now.saturating_duration_since(noted.at) < NOTED_TIME;
+            let fits = noted.clients == Clients::Several && noted.length <= left;
+            let is_named = is_recent && fits;
+            left -= if is_named { noted.length } else { 0 };
+            is_named
+        });
+        named.map(|noted| noted.target.clone()).collect()
     }
 }
 
 impl Pages {
-    fn note(&mut self, page: u64, object: &Target, now: Instant) {
-        let mut added = bytes_of(object);
-        let mut removed = 0;
-        match self.objects.get_mut(&page) {
-            Some(objects) => {
-                if let Some(noted) = objects.iter_mut().find(|noted| noted.target == *object) {
-                    noted.at = now;
-                    return;
-                }
-                if objects.len() == RELATED_MAX {
-                    // The one that was asked for least recently.
-                    let oldest = (0..objects.len()).min_by_key(|at| objects[*at].at);
-                    let oldest = oldest.and_then(|at| objects.remove(at));
-                    removed = oldest.map_or(0, |noted| bytes_of(&noted.target));
-                }
-                objects.push_back(noted(object, now));
+    /// Notes an object of `page`. Returns who has asked for it so far.
+    fn note(&mut self, page: u64, noted: Noted) -> Clients {
+        let Clients::One(client) = noted.clients else {
+            return noted.clients;
+        };
+        let mut entry = self.take(page).unwrap_or_else(|| Page {
+            client,
+            length: 0,
+            objects: VecDeque::new(),
+        });
+        let clients = entry.note(noted, client);
+        self.put(page, entry);
+        while self.bytes > self.bytes_max && self.drop_one() {}
+        clients
+    }
+
+    fn take(&mut self, page: u64) -> Option<Page> {
+        let shared = self.shared.pop(&page);
+        let is_shared = shared.is_some();
+        let entry = shared.or_else(|| self.of_one.pop(&page))?;
+        self.count(&entry, is_shared, false);
+        Some(entry)
+    }
+
+    fn put(&mut self, page: u64, entry: Page) {
+        let is_shared = entry.is_shared();
+        self.count(&entry, is_shared, true);
+        match is_shared {
+            true => self.shared.put(page, entry),
+            false => self.of_one.put(page, entry),
+        };
+    }
+
+    fn count(&mut self, entry: &Page, is_shared: bool, is_added: bool) {
+        let bytes = entry.bytes();
+        let of_client = match is_shared {
+            true => &mut 0,
+            false => self.of_clients.entry(entry.client).or_default(),
+        };
+        match is_added {
+            true => {
+                *of_client += bytes;
+                self.bytes += bytes;
             }
-            None => {
-                added += PAGE_BYTES;
-                self.objects.put(page, VecDeque::from([noted(object, now)]));
+            false => {
+                *of_client = of_client.saturating_sub(bytes);
+                self.bytes -= bytes;
             }
         }
-        self.bytes = self.bytes + added - removed;
-        while self.bytes > self.bytes_max {
-            let Some((_, objects)) = self.objects.pop_lru() else {
-                break;
-            };
-            let freed: usize = objects.iter().map(|noted| bytes_of(&noted.target)).sum();
-            self.bytes -= freed + PAGE_BYTES;
+        if !is_shared && *of_client == 0 {
+            self.of_clients.remove(&entry.client);
+        }
+    }
+
+    /// Drops a page of the client with the most of those that no other one has asked for, while
+    /// they take half of the room; else the page that was used longest ago. False: there is none.
+    fn drop_one(&mut self) -> bool {
+        let of_one: usize = self.of_clients.values().sum();
+        let most = self.of_clients.iter().max_by_key(|(_, bytes)| **bytes);
+        let most = most.map(|(client, _)| *client);
+        let is_of_most = |entry: &Page| Some(entry.client) == most;
+        // From the one that was used longest ago.
+        let mut pages = self.of_one.iter().rev();
+        let oldest = pages.find(|(_, entry)| is_of_most(entry));
+        let oldest = oldest.map(|(page, _)| *page);
+        let least_used = self.shared.peek_lru().map(|(page, _)| *page);
+        let dropped = match of_one > self.bytes_max / 2 {
+            true => oldest.or(least_used),
+            false => least_used.or(oldest),
+        };
+        dropped.is_some_and(|page| self.take(page).is_some())
+    }
+}
+
+impl Page {
+    fn bytes(&self) -> usize {
+        let objects = self.objects.iter().map(|noted| bytes_of(&noted.target));
+        PAGE_BYTES + objects.sum::<usize>()
+    }
+
+    fn is_shared(&self) -> bool {
+        let mut objects = self.objects.iter();
+        objects.any(|noted| noted.clients == Clients::Several)
+    }
+
+    /// Notes an object that `client` has asked for. Returns who has asked for it so far.
+    fn note(&mut self, noted: Noted, client: u64) -> Clients {
+        let mut objects = self.objects.iter_mut();
+        if let Some(known) = objects.find(|known| known.target == noted.target) {
+            (known.at, known.length) = (noted.at, noted.length);
+            if known.clients != Clients::One(client) {
+                known.clients = Clients::Several;
+            }
+            return known.clients;
+        }
+        if self.objects.len() == RELATED_MAX {
+            self.drop_one();
+        }
+        self.objects.push_back(noted);
+        Clients::One(client)
+    }
+
+    /// Drops the object that was asked for least recently, of the client with the most objects that
+    /// nobody else has asked for, if there is one.
+    fn drop_one(&mut self) {
+        let mut counts: HashMap<u64, usize> = HashMap::new();
+        for noted in &self.objects {
+            if let Clients::One(client) = noted.clients {
+                *counts.entry(client).or_default() += 1;
+            }
+        }
+        let most = counts
+            .into_iter()
+            .max_by_key(|(client, count)| (*count, *client));
+        let of_most = most.map(|(client, _)| Clients::One(client));
+        let objects = self.objects.iter().enumerate();
+        let candidates = objects.filter(|(_, it)| of_most.is_none_or(|of| it.clients == of));
+        if let Some((at, _)) = candidates.min_by_key(|(_, noted)| noted.at) {
+            self.objects.remove(at);
         }
     }
 }
 
-fn noted(object: &Target, at: Instant) -> Noted {
-    Noted {
-        target: object.clone(),
-        at,
-    }
+/// The place of an object among those that are awaited.
+fn awaited_at(object: u64) -> (usize, u64) {
+    let bits = AWAITED_WORDS as u64 * 64;
+    let at = object % bits;
+    (usize::try_from(at / 64).unwrap_or(0), 1 << (at % 64))
 }
 
 /// Memory of a noted object.
@@ -169,13 +326,21 @@ fn bytes_of(object: &Target) -> usize {
     size_of::<Noted>() + 2 * ALLOCATION_BYTES + url
 }
 
+/// The objects that are named for a page have at most this many times its bytes: of 2 MB that an
+/// HTML document of 50 kB needs, the first fifth.
+const PAGE_FACTOR: u64 = 8;
+/// Or this many bytes, for pages that are short: 20 objects of the size of most scripts and styles.
+/// A line of 256 kbit/s carries them in 12 s, behind what clients ask for.
+const PAGE_BYTES_MIN: u64 = 384 << 10;
+/// 8 KiB.
+const AWAITED_WORDS: usize = 1 << 10;
 /// The table takes this part of the budget.
 const BUDGET_PART: u64 = 256;
 const ALLOCATION_BYTES: usize = 16;
 /// An object in the table of pages by object, with the links of the list.
 const OBJECT_BYTES: usize = 2 * 64;
 /// A page without its objects.
-const PAGE_BYTES: usize = 128;
+const PAGE_BYTES: usize = 192;
 /// Longer URLs are not noted.
 const URL_BYTES_MAX: usize = 1 << 10;
 /// How long an object counts as one of a page after it was asked for last.
@@ -189,8 +354,31 @@ mod tests {
         Target::parse_url(text).unwrap()
     }
 
+    fn asks(table: &PageObjects, client: u8, [page, object]: [&str; 2], now: Instant) {
+        long(table, client, ([page, object], 1000), now);
+    }
+
+    fn long(
+        table: &PageObjects,
+        client: u8,
+        ([page, object], length): ([&str; 2], u64),
+        now: Instant,
+    ) {
+        let object = PageObject {
+            target: &url(object),
+            length,
+            client: Network::of([192, 0, 2, client].into()),
+        };
+        table.note(&url(page), &object, now);
+    }
+
+    fn both_ask(table: &PageObjects, names: [&str; 2], now: Instant) {
+        asks(table, 1, names, now);
+        asks(table, 2, names, now);
+    }
+
     fn named(table: &PageObjects, page: &str, now: Instant) -> Vec<String> {
-        let objects = table.of(&url(page), now);
+        let objects = table.of(&url(page), None, now);
         objects.iter().map(Target::to_string).collect()
     }
 
@@ -198,14 +386,49 @@ mod tests {
     fn what_a_style_sheet_needs_belongs_to_the_page_too() {
         let (table, now) = (PageObjects::within(64 << 10), Instant::now());
         let (page, css, font) = ("http://a/p", "http://a/s.css", "http://a/f.woff");
-        table.note(&url(page), &url(css), now);
-        table.note(&url(css), &url(font), now);
-        table.note(&url(page), &url(css), now);
+        both_ask(&table, [page, css], now);
+        both_ask(&table, [css, font], now);
+        both_ask(&table, [page, css], now);
         assert_eq!(named(&table, page, now), [css, font]);
         assert!(named(&table, css, now).is_empty());
         // A style sheet that names the page is no page of the page.
-        table.note(&url(css), &url(page), now);
+        both_ask(&table, [css, page], now);
         assert_eq!(named(&table, page, now), [css, font]);
+    }
+
+    #[test]
+    fn an_object_is_named_only_after_two_clients_have_asked_for_it() {
+        let (table, now) = (PageObjects::within(64 << 10), Instant::now());
+        let names = ["http://a/p", "http://a/secret"];
+        for _ in 0..100 {
+            asks(&table, 1, names, now);
+        }
+        assert!(named(&table, names[0], now).is_empty());
+        assert!(table.take_awaited(&url(names[1])));
+        assert!(!table.take_awaited(&url(names[1])), "once for each note");
+        asks(&table, 2, names, now);
+        assert_eq!(named(&table, names[0], now), [names[1]]);
+        assert!(!table.take_awaited(&url(names[1])));
+    }
+
+    #[test]
+    fn a_page_names_no_more_bytes_than_a_small_multiple_of_its_own() {
+        let (table, now) = (PageObjects::within(64 << 10), Instant::now());
+        let page = "http://a/p";
+        let object = |n: usize| format!("http://a/{n}");
+        for n in 0..40 {
+            for client in [1, 2] {
+                long(&table, client, ([page, &object(n)], 50_000), now);
+            }
+        }
+        let named = |length| table.of(&url(page), length, now).len();
+        assert_eq!(named(Some(900)), 7);
+        assert_eq!(named(Some(100_000)), 16);
+        assert_eq!(named(None), 16, "as long as it was last");
+        for client in [1, 2] {
+            long(&table, client, (["http://a/q", "http://a/0"], 1 << 20), now);
+        }
+        assert!(table.of(&url("http://a/q"), Some(900), now).is_empty());
     }
 
     #[test]
@@ -214,11 +437,11 @@ mod tests {
         let page = "http://a/p";
         let object = |n: usize| format!("http://a/{n}");
         for n in 0..RELATED_MAX {
-            table.note(&url(page), &url(&object(n)), start);
+            both_ask(&table, [page, &object(n)], start);
         }
         let later = start + Duration::from_secs(1);
-        table.note(&url(page), &url(&object(0)), later);
-        table.note(&url(page), &url("http://a/new"), later);
+        both_ask(&table, [page, &object(0)], later);
+        both_ask(&table, [page, "http://a/new"], later);
         let now = named(&table, page, later);
         assert_eq!(now.len(), RELATED_MAX);
         assert_eq!(now.last().unwrap(), "http://a/new");
@@ -228,26 +451,49 @@ mod tests {
     }
 
     #[test]
+    fn one_client_displaces_neither_the_pages_nor_the_objects_of_others() {
+        let (table, now) = (PageObjects::within(64 << 10), Instant::now());
+        let names = ["http://a/p", "http://a/s.css"];
+        both_ask(&table, names, now);
+        asks(&table, 3, ["http://a/p", "http://a/i.png"], now);
+        asks(&table, 3, ["http://a/q", "http://a/q.png"], now);
+        for n in 0..5_000 {
+            asks(&table, 9, ["http://a/p", &format!("http://a/{n}")], now);
+            let page = format!("http://a/page{n}");
+            asks(&table, 9, [&page, &format!("http://a/{n}x")], now);
+        }
+        asks(&table, 4, ["http://a/p", "http://a/i.png"], now);
+        asks(&table, 4, ["http://a/q", "http://a/q.png"], now);
+        assert_eq!(
+            named(&table, "http://a/p", now),
+            [names[1], "http://a/i.png"]
+        );
+        assert_eq!(named(&table, "http://a/q", now), ["http://a/q.png"]);
+    }
+
+    #[test]
     fn the_table_is_bounded_whatever_is_noted() {
         let bytes = 64 << 10;
         let (table, now) = (PageObjects::within(bytes), Instant::now());
         for n in 0..5_000 {
             let path = "x".repeat(n % 1_500);
-            let page = url(&format!("http://a/{}", n / 40));
-            table.note(&page, &url(&format!("http://a/{n}{path}")), now);
+            let page = format!("http://a/{}", n / 40);
+            let client = u8::try_from(n % 5).unwrap();
+            asks(
+                &table,
+                client,
+                [&page, &format!("http://a/{}{path}", n / 3)],
+                now,
+            );
             let pages = table.pages();
             assert!(pages.bytes <= pages.bytes_max);
-            let counted: usize = pages
-                .objects
-                .iter()
-                .map(|(_, objects)| {
-                    let objects = objects.iter().map(|noted| bytes_of(&noted.target));
-                    PAGE_BYTES + objects.sum::<usize>()
-                })
-                .sum();
+            let all = pages.shared.iter().chain(pages.of_one.iter());
+            let counted: usize = all.map(|(_, page)| page.bytes()).sum();
             assert_eq!(counted, pages.bytes);
+            let of_one: usize = pages.of_one.iter().map(|(_, page)| page.bytes()).sum();
+            assert_eq!(of_one, pages.of_clients.values().sum::<usize>());
         }
-        assert!(!table.pages().objects.is_empty());
+        assert!(!table.pages().of_one.is_empty());
         assert!(table.pages().page_of.len() <= bytes / OBJECT_BYTES);
     }
 }

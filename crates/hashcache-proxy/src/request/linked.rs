@@ -32,6 +32,7 @@ use crate::connection::Connection;
 use crate::fetch::counters::ByteCount;
 use crate::link::counters::LinkCounters;
 use crate::link::dictionary::{DICTIONARY_BYTES_MIN, StoredContent};
+use crate::link::hints::PageObject;
 use crate::link::usage::DictionaryKind;
 use crate::store::StoredResponse;
 use crate::wire::Http2Kind;
@@ -200,8 +201,10 @@ impl LinkedRequest {
         };
         let (now, status) = (Instant::now(), response.status());
         let names_others = status == StatusCode::OK || status == StatusCode::NOT_MODIFIED;
+        let length = response.body().size_hint().exact();
         if self.asked.hints == HintUse::Wanted && names_others {
-            let others = pages.of(target, now);
+            let of_page = length.filter(|_| status == StatusCode::OK);
+            let others = pages.of(target, of_page, now);
             if let Some(value) = related_value(target, &others) {
                 response.headers_mut().insert(HASHCACHE_RELATED, value);
                 counters.coding.hints_given(others.len());
@@ -210,15 +213,19 @@ impl LinkedRequest {
         if self.asked.hints == HintUse::Followed || status != StatusCode::OK {
             return;
         }
-        let length = response.body().size_hint().exact();
-        let Some(page) = page_of(target, fields, (response.headers(), length)) else {
+        let Some((page, length)) = page_of(target, fields, (response.headers(), length)) else {
             return;
         };
         drop(resource);
         if self.is_public(connection, response)
             && let Some(Resource { target, .. }) = &*lock(&self.resource)
         {
-            pages.note(&page, target, now);
+            let object = PageObject {
+                target,
+                length,
+                client: connection.allowance.share().network(),
+            };
+            pages.note(&page, &object, now);
         }
     }
 

@@ -167,6 +167,14 @@ impl wire::MemoryHits for MemoryHits {
         let common = &worker.common;
         let fields = PlainFields::of(request)?;
         let (target, grace) = target(connection, request, fields.host)?;
+        // The usual way notes the objects of pages for children. One request of another client is
+        // enough.
+        if fields.referer.is_some()
+            && common.live().link.is_some()
+            && common.children.take_awaited(&target)
+        {
+            return None;
+        }
         let key = cache_key(common.space(), &target)?;
         let hit = worker.cache.get_hot(&key)?;
         let mut stored = StoredView::of(hit.metadata())?;

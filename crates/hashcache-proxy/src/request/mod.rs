@@ -47,6 +47,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use self::body::Body;
 use self::linked::LinkedRequest;
+use self::page_object::note_object;
 use self::target::{max_forwards, may_use_gateway, not_admin, parse, strip};
 use self::transaction::{Answer, ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access::AccessAction;
@@ -441,6 +442,17 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<N
         }
         Reuse::Unsatisfiable => return Err(Failure::NotCached),
     };
+    let request = &transaction.request;
+    if request.linked.is_none() && stored.facts.status == StatusCode::OK {
+        let of = (request.space, &request.target);
+        let length = stored.content_len(&hit);
+        note_object(
+            transaction.connection,
+            of,
+            &request.fields,
+            (&stored.fields, length),
+        );
+    }
     Ok(Next::Serve(Found {
         hit,
         stored,

@@ -1,24 +1,25 @@
 //! Which responses are objects of a page, so that a parent names them to its children.
 //!
-//! Called by `linked` for responses to children, and by `miss` for those that are stored for other
-//! clients.
+//! Called by `linked` for responses to children, and by `miss` and `request` for those that are
+//! stored, or come from the store, for other clients.
 //!
-//! Invariants: an object is of the origin of its page, and a shared cache may store it. Its URL is
-//! nobody's own, as far as that can be told: one with a query counts only if the client sent no
-//! cookie. A request without cookies, with the few fields that a child copies from the request for
-//! the page, gets the same response.
+//! Invariants: an object is of the origin of its page, and a shared cache may store it. Nothing is
+//! noted of a request with a cookie or credentials, nor of a response that sets a cookie: its URL
+//! may be known to one user only. A request without cookies, with the few fields that a child
+//! copies from the request for the page, gets the same response.
 
 use hashcache_http::{ResponseDirectives, Space, Target};
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, COOKIE, ORIGIN, VARY};
+use http::header::{AUTHORIZATION, COOKIE, ORIGIN, PROXY_AUTHORIZATION, SET_COOKIE, VARY};
 use tokio::time::Instant;
 
 use crate::connection::Connection;
 use crate::fetch::{HINTED_BYTES_MAX, HINTED_FIELDS};
+use crate::link::hints::PageObject;
 use crate::page_groups::{PageFields, is_html, wants_page};
 
 /// Notes the object that a client, which is no child, has asked for. Its response, which has status
-/// 200, is stored now.
+/// 200, is stored.
 pub(super) fn note_object(
     connection: &Connection,
     (space, target): (Space, &Target),
@@ -26,39 +27,42 @@ pub(super) fn note_object(
     stored: (&HeaderMap, Option<u64>),
 ) {
     let worker = &connection.worker;
-    if space != Space::Own
-        || request.contains_key(AUTHORIZATION)
-        || worker.common.live().link.is_none()
-    {
+    if space != Space::Own || worker.common.live().link.is_none() {
         return;
     }
-    if let Some(page) = page_of(target, request, stored)
+    if let Some((page, length)) = page_of(target, request, stored)
         && let Some(pages) = worker.common.children.pages(&worker.cache)
     {
-        pages.note(&page, target, Instant::now());
+        let object = PageObject {
+            target,
+            length,
+            client: connection.allowance.share().network(),
+        };
+        pages.note(&page, &object, Instant::now());
     }
 }
 
-/// The page for which an object was asked for, if it is worth naming; the response is given by its
-/// fields and the length of its content.
+/// The page for which an object was asked for, and the length of the object, if it is worth naming;
+/// the response is given by its fields and the length of its content.
 pub(super) fn page_of(
     target: &Target,
     request: &HeaderMap,
     (response, length): (&HeaderMap, Option<u64>),
-) -> Option<Target> {
+) -> Option<(Target, u64)> {
+    let is_of_user = [COOKIE, AUTHORIZATION, PROXY_AUTHORIZATION]
+        .iter()
+        .any(|name| request.contains_key(name));
+    if is_of_user || response.contains_key(SET_COOKIE) {
+        return None;
+    }
     let referer = PageFields::of(request).referer()?;
     let is_page = wants_page(request) == Some(true) || is_html(response);
-    let may_be_of_user = target.query().is_some() && request.contains_key(COOKIE);
     // An origin may answer a script's request in another way, without saying so in Vary.
     let is_alike = !request.contains_key(ORIGIN) && varies_by_known_fields(response);
-    let is_short = length.is_some_and(|length| length <= HINTED_BYTES_MAX);
-    let is_named = referer.same_origin(target)
-        && !is_page
-        && !may_be_of_user
-        && is_alike
-        && is_short
-        && !is_stale_at_once(response);
-    is_named.then_some(referer)
+    let length = length.filter(|length| *length <= HINTED_BYTES_MAX)?;
+    let is_named =
+        referer.same_origin(target) && !is_page && is_alike && !is_stale_at_once(response);
+    is_named.then_some((referer, length))
 }
 
 /// Whether a response varies at most by fields that a child copies into its request.
@@ -99,7 +103,8 @@ mod tests {
         let of_page = ("referer", "http://a/p#x");
         let (css, fresh) = (("content-type", "text/css"), ("cache-control", "max-age=9"));
         let stale = ("cache-control", "max-age=0");
-        let cookie = ("cookie", "a=b");
+        let (cookie, secret) = (("cookie", "a=b"), ("authorization", "Basic eA=="));
+        let of_user = ("set-cookie", "a=b");
         for (url, request, response, length, expected) in [
             (
                 "http://a/s",
@@ -108,7 +113,9 @@ mod tests {
                 Some(9),
                 true,
             ),
-            ("http://a/s", &[of_page, cookie], &[css], Some(9), true),
+            ("http://a/s", &[of_page, cookie], &[css], Some(9), false),
+            ("http://a/s", &[of_page, secret], &[css], Some(9), false),
+            ("http://a/s", &[of_page], &[css, of_user], Some(9), false),
             ("http://a/s?v=1", &[of_page], &[css], Some(9), true),
             ("http://a/s?v=1", &[of_page, cookie], &[css], Some(9), false),
             ("http://b/s", &[of_page], &[css], Some(9), false),
@@ -172,8 +179,8 @@ mod tests {
                 expected,
                 "{url} {request:?} {response:?} {length:?}"
             );
-            if let Some(page) = page {
-                assert_eq!(page.to_string(), "http://a/p");
+            if let Some((page, length)) = page {
+                assert_eq!((page.to_string().as_str(), length), ("http://a/p", 9));
             }
         }
     }
