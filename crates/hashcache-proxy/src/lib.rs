@@ -5,6 +5,7 @@
 // Settings, and what can go wrong.
 mod access;
 mod failure;
+mod fair_permits;
 mod limits;
 mod settings;
 mod share;

@@ -3,11 +3,12 @@
 //! Invariants: one address gets one check a second of a user's password after the first
 //! [`BOTH_FREE`] failures, so it alone cannot fill the count of that user, and locks the user out
 //! at no other address. The counts of an address, a network and a user are much looser: they are
-//! for guesses with many names and from many addresses. Those of a network and of a user do not
-//! hold where the user has logged in lately: one machine that changes its address in an IPv6 /64
-//! can fill that of its network, and a few machines elsewhere can fill that of a user. Every count
-//! forgets one failure a second, and grows no further once it is over its limit. Memory is bounded:
-//! what was used longest ago is dropped.
+//! for guesses with many names and from many addresses. That of a user locks nobody out: while it
+//! is over its limit, each network gets one guess in [`GUESS_EVERY`], so the network that guesses
+//! pays, and the right password is checked at once from any other network. Those of a network and
+//! of a user do not hold where the user has logged in lately: one machine that changes its address
+//! in an IPv6 /64 can fill that of its network. Every count forgets one failure a second, and grows
+//! no further once it is over its limit. Memory is bounded: what was used longest ago is dropped.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -23,6 +24,8 @@ use crate::share::Network;
 pub(super) struct Failures {
     /// When all failures of a key will be forgotten: each adds a second.
     forgotten_at: LruCache<FailureKey, Instant>,
+    /// When a wrong password of a user came from a network last.
+    guessed_at: LruCache<FailureKey, Instant>,
     /// When a user had a right password checked at an address, and in a network, last.
     logged_in_at: LruCache<FailureKey, Instant>,
 }
@@ -49,7 +52,7 @@ pub(super) struct FailureKeys {
     of_address: FailureKey,
     of_network: FailureKey,
     of_user: FailureKey,
-    /// The user at the network: of logins alone.
+    /// The user at the network: of logins, and of guesses while the user has many failures.
     at_network: FailureKey,
 }
 
@@ -85,6 +88,7 @@ impl Default for Failures {
     fn default() -> Self {
         Self {
             forgotten_at: LruCache::new(KEYS_MAX),
+            guessed_at: LruCache::new(KEYS_MAX),
             logged_in_at: LruCache::new(KEYS_MAX),
         }
     }
@@ -94,6 +98,7 @@ impl Failures {
     /// Counts a wrong password.
     pub(super) fn note(&mut self, keys: &FailureKeys) {
         let now = Instant::now();
+        self.guessed_at.put(keys.at_network, now);
         for (key, free) in keys.counts() {
             let begun = self.forgotten_at.get(&key).map_or(now, |at| (*at).max(now));
             // Users for whom a count does not hold may fail on and on.
@@ -122,7 +127,9 @@ impl Failures {
         keys.counts().any(|(key, free)| {
             let at = self.forgotten_at.peek(&key);
             let is_over = at.is_some_and(|at| at.duration_since(now) > FORGET_EVERY * free);
-            let is_spared = key == keys.of_user && is_known_network
+            let guessed_at = self.guessed_at.peek(&keys.at_network);
+            let is_first = || guessed_at.is_none_or(|at| now.duration_since(*at) >= GUESS_EVERY);
+            let is_spared = key == keys.of_user && (is_known_network || is_first())
                 || key == keys.of_network && key != keys.of_address && is_known_address;
             is_over && !is_spared
         })
@@ -134,6 +141,9 @@ const FORGET_EVERY: Duration = Duration::from_secs(1);
 /// Failures that cost nothing: of a user at one address; of an address, a network or a user.
 const BOTH_FREE: u32 = 10;
 const LOOSE_FREE: u32 = 100;
+/// How long a network that has guessed waits before the next password of a user with many failures
+/// is checked: the longest that a user waits where somebody else guesses.
+const GUESS_EVERY: Duration = Duration::from_secs(30);
 /// How long an address or a network is known as one of a user: over a holiday.
 const KNOWN_TIME: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Most counts, and most logins.

@@ -4,8 +4,10 @@
 //! 1 ms (bcrypt with cost 4) to more than a second (cost 14). It runs on a thread of its own, and
 //! its result is kept for a while.
 //!
-//! Invariants: at most [`UserChecks::new`]'s number of checks run at once. Requests with the same
-//! login wait for one check. At most [`WAITING_MAX`] logins of one client network wait. Wrong
+//! Invariants: at most [`UserChecks::new`]'s number of checks run at once, and client networks take
+//! turns, so one that guesses makes another one wait for one check at a time. Requests with the
+//! same login wait for one check. At most [`WAITING_MAX`] logins of one client network wait, and at
+//! most a quarter of the places that are free. Wrong
 //! passwords are counted for each user at each address, for each address, network and user (see
 //! [`failures`]), also if the client leaves before the answer. Passwords are not kept: a result is
 //! found by a keyed hash (HMAC-SHA-256) of the name, the stored hash and the password, so a changed
@@ -24,7 +26,7 @@ use std::time::Duration;
 use lru::LruCache;
 use ring::hmac;
 use ring::rand::SystemRandom;
-use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
 pub(crate) use basic::Login;
@@ -34,12 +36,13 @@ pub use user_hashes::{FileUsers, users_of};
 
 pub(crate) use self::failures::LoginSource;
 use self::failures::{FailureKeys, Failures};
+use crate::fair_permits::FairPermits;
 use crate::share::Network;
 
 /// Checks of passwords for all cores, with their results.
 pub(crate) struct UserChecks {
     key: hmac::Key,
-    permits: Arc<Semaphore>,
+    permits: FairPermits<Network>,
     state: Mutex<CheckState>,
 }
 
@@ -80,7 +83,7 @@ impl UserChecks {
         let key = key.map_err(|_| std::io::Error::other("no random numbers"))?;
         Ok(Self {
             key,
-            permits: Arc::new(Semaphore::new(threads.max(1))),
+            permits: FairPermits::new(threads),
             state: Mutex::new(CheckState {
                 right: LruCache::new(RESULTS_MAX),
                 wrong: LruCache::new(RESULTS_MAX),
@@ -116,8 +119,7 @@ impl UserChecks {
         if let Some(result) = result() {
             return Ok(result);
         }
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let permit = permit.map_err(|_| Unchecked::Broken)?;
+        let permit = self.permits.acquire(from.network).await;
         // Logins that waited before this one may have been wrong: a burst passes no limit.
         if self.state().failures.are_too_many(&failure_keys) {
             return Err(Unchecked::TooMany);
@@ -193,10 +195,8 @@ impl UserChecks {
         if !state.checking.contains_key(&tag) {
             let waiting = state.checking.values();
             let of_client = waiting.filter(|it| it.client == client).count();
-            if of_client >= WAITING_MAX
-                || state.checking.len() >= ALL_WAITING_MAX
-                || state.failures.are_too_many(keys)
-            {
+            let left = ALL_WAITING_MAX.saturating_sub(state.checking.len());
+            if of_client >= WAITING_MAX.min(left.div_ceil(4)) || state.failures.are_too_many(keys) {
                 return Err(Unchecked::TooMany);
             }
         }
