@@ -30,7 +30,6 @@ use crate::log_entry::TunnelEntryBuilder;
 use crate::permission::{self, Permission};
 use crate::quota::RequestLimits;
 use crate::wire::Socket;
-use crate::worker::Worker;
 
 /// Serves a connection whose client had connected to `address`.
 pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: SocketAddr) {
@@ -57,7 +56,7 @@ pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: S
     }
     let client = client.begun_with(peeked.bytes).until_read(peeked.memory);
     let named = match &peeked.seen {
-        Ok(hello) => named(worker, hello, address).await,
+        Ok(hello) => named(&connection, hello, address).await,
         Err(reason) => Err(*reason),
     };
     let authority = named.clone().unwrap_or(server);
@@ -136,13 +135,15 @@ fn permit(
 
 /// The server by its name in the ClientHello, if that leads to `address`.
 async fn named(
-    worker: &Worker,
+    connection: &Connection,
     hello: &ParsedHello,
     address: SocketAddr,
 ) -> Result<Authority, Reason> {
     let name = hello.name.as_deref().ok_or(Reason::NoName)?;
     let host = Host::parse(name).map_err(|_| Reason::OtherAddress)?;
-    match worker.upstream().leads_to(&host, address.ip()).await {
+    let client = connection.allowance.share().network();
+    let upstream = connection.worker.upstream();
+    match upstream.leads_to(&host, address.ip(), client).await {
         true => Ok(Authority {
             host,
             port: address.port(),

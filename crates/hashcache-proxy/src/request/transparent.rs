@@ -46,8 +46,9 @@ pub(super) async fn permit(
 ) -> Result<(Permission, Option<Authority>), Failure> {
     let decided = decide_without_login(connection, (method, named))?;
     let upstream = connection.worker.upstream();
-    let is_named =
-        named.port == destination.port() && upstream.leads_to(&named.host, destination.ip()).await;
+    let client = connection.allowance.share().network();
+    let leads_there = upstream.leads_to(&named.host, destination.ip(), client);
+    let is_named = named.port == destination.port() && leads_there.await;
     if is_named {
         return Ok((permission(connection, decided, None)?, None));
     }

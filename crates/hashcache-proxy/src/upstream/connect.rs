@@ -62,7 +62,7 @@ impl Connector {
                 Some(self.unreachable.may_try(to, self.connect_time * 2)?)
             }
         };
-        let addresses = match self.addresses(&to.authority.host).await {
+        let addresses = match self.addresses(&to.authority.host, client).await {
             Ok(addresses) => addresses,
             Err(failure) => {
                 let outcome = Err(failure);
@@ -99,7 +99,7 @@ impl Connector {
     /// Whether a connection to `origin` can be made within `limit`.
     pub(super) async fn reaches(&self, origin: &Authority, limit: Duration) -> bool {
         let connecting = async {
-            let addresses = self.addresses(&origin.host).await?;
+            let addresses = self.addresses(&origin.host, None).await?;
             self.race(&addresses, origin, Purpose::Forward).await
         };
         matches!(timeout(limit, connecting).await, Ok(Ok(_)))
@@ -118,10 +118,15 @@ impl Connector {
         outcome.map(|(socket, _)| socket)
     }
 
-    /// The addresses of `host`.
-    pub(super) async fn addresses(&self, host: &Host) -> Result<Addresses, Failure> {
+    /// The addresses of `host`, which `client` has named.
+    pub(super) async fn addresses(
+        &self,
+        host: &Host,
+        client: Option<Network>,
+    ) -> Result<Addresses, Failure> {
+        let has_ipv6 = self.own.has_ipv6();
         match host {
-            Host::Name(name) => self.resolver.resolve(name, self.own.has_ipv6()).await,
+            Host::Name(name) => self.resolver.resolve(name, has_ipv6, client).await,
             Host::V4(v4) => Ok([IpAddr::V4(*v4)].into()),
             Host::V6(v6) => Ok([IpAddr::V6(*v6)].into()),
         }

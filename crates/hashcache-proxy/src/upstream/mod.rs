@@ -90,7 +90,7 @@ use crate::link;
 use crate::link::coding::LinkCoding;
 use crate::offline::Line;
 use crate::peer::Peer;
-use crate::share::{self, Share};
+use crate::share::{self, Network, Share};
 use crate::wire::TLS_BYTES;
 
 pub(crate) use self::address::Destinations;
@@ -465,13 +465,14 @@ impl Upstream {
     /// The addresses of the host of `peer`.
     pub(crate) async fn addresses(&self, peer: &Peer) -> Result<dns::Addresses, Failure> {
         let host = &peer.settings.url.authority.host;
-        self.connector.addresses(host).await
+        self.connector.addresses(host, None).await
     }
 
-    /// Whether `address` is one of those of `host`. A name that cannot be looked up has none.
-    pub(crate) async fn leads_to(&self, host: &Host, address: IpAddr) -> bool {
+    /// Whether `address` is one of those of `host`, which `client` has named. A name that cannot be
+    /// looked up has none.
+    pub(crate) async fn leads_to(&self, host: &Host, address: IpAddr, client: Network) -> bool {
         let is_it = |it: &IpAddr| it.to_canonical() == address.to_canonical();
-        let addresses = self.connector.addresses(host).await;
+        let addresses = self.connector.addresses(host, Some(client)).await;
         addresses.is_ok_and(|addresses| addresses.iter().any(is_it))
     }
 

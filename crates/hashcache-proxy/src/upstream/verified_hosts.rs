@@ -19,6 +19,7 @@ use std::time::Duration;
 use hashcache_http::{Authority, UnixTime};
 use tracing::warn;
 
+use super::dns::domain_of;
 use crate::state_file::{Link, open_regular, replace};
 
 /// Verified hosts; one table for all cores.
@@ -62,10 +63,7 @@ impl VerifiedHosts {
     pub(crate) fn note(&self, authority: &Authority, not_after: UnixTime, now: UnixTime) {
         let mut rows = self.rows();
         if rows.len() >= HOSTS && !rows.contains_key(authority) {
-            let oldest = rows.iter().min_by_key(|(_, row)| row.at);
-            if let Some(oldest) = oldest.map(|(authority, _)| authority.clone()) {
-                rows.remove(&oldest);
-            }
+            remove_one(&mut rows);
         }
         rows.insert(authority.clone(), VerifiedHost { at: now, not_after });
         self.is_changed.store(true, Relaxed);
@@ -198,6 +196,27 @@ fn row(line: &str) -> Option<(Authority, VerifiedHost)> {
     words.next().is_none().then_some((authority, row))
 }
 
+/// Removes the oldest row. Who owns a domain can make any number of hosts below it, so a domain that
+/// takes an eighth of the table loses one of its own.
+fn remove_one(rows: &mut HostRows) {
+    let domain = |authority: &Authority| domain_of(&authority.host.to_string()).to_owned();
+    let mut domains: HashMap<String, usize> = HashMap::new();
+    for authority in rows.keys() {
+        *domains.entry(domain(authority)).or_default() += 1;
+    }
+    let largest = domains.into_iter().max_by_key(|(_, count)| *count);
+    let largest = largest.filter(|(_, count)| *count > HOSTS / 8);
+    let goes_first = |authority: &Authority| {
+        let largest = largest.as_ref();
+        largest.is_none_or(|(largest, _)| domain(authority) == *largest)
+    };
+    let first = rows.iter().filter(|(authority, _)| goes_first(authority));
+    let oldest = first.min_by_key(|(_, row)| row.at);
+    if let Some(oldest) = oldest.map(|(authority, _)| authority.clone()) {
+        rows.remove(&oldest);
+    }
+}
+
 /// How long a verification is valid.
 const LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Maximum number of hosts; a line has at most 300 bytes.
@@ -288,6 +307,19 @@ mod tests {
         }
         assert_eq!(parse(""), None);
         assert_eq!(parse("\n\n"), None);
+    }
+
+    #[test]
+    fn the_hosts_of_one_domain_displace_no_others() {
+        let verified = VerifiedHosts::default();
+        let other = authority("www.other.test:443");
+        verified.note(&other, later(DAY), later(0));
+        for n in 0..2 * HOSTS as u64 {
+            let host = authority(&format!("{n}.evil.test:443"));
+            verified.note(&host, later(DAY), later(n));
+        }
+        assert_eq!(verified.len(), HOSTS);
+        assert!(verified.not_after(&other, later(1)).is_some());
     }
 
     #[test]

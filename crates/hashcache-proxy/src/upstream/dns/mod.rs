@@ -17,14 +17,17 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) use outcome::Addresses;
 pub(crate) use source::NameServers;
+pub(super) use table::domain_of;
 
 use super::own_domain::OwnDomain;
 use crate::failure::Failure;
+use crate::fair_permits::FairPermits;
+use crate::share::Network;
 use crate::task::spawn_local;
 use outcome::{LookupOutcome, LookupResult, PendingLookup};
 use source::DnsSource;
@@ -39,14 +42,14 @@ struct DnsShared {
     table: Mutex<Table>,
     servers: NameServers,
     dns_time: Duration,
-    system: Arc<Semaphore>,
+    system: FairPermits<Option<Network>>,
 }
 
 impl DnsCache {
     /// An empty table; a lookup takes at most `dns_time`.
     pub(crate) fn new(servers: NameServers, dns_time: Duration) -> Self {
         let table = Mutex::new(Table::new(TABLE_NAMES));
-        let system = Arc::new(Semaphore::new(source::SYSTEM_LOOKUPS));
+        let system = FairPermits::new(source::SYSTEM_LOOKUPS);
         Self(Arc::new(DnsShared {
             table,
             servers,
@@ -86,7 +89,7 @@ impl Resolver {
             system,
             ..
         } = &*names.0;
-        let source = DnsSource::new(servers.clone(), *dns_time, Arc::clone(system));
+        let source = DnsSource::new(servers.clone(), *dns_time, system.clone());
         Self {
             names,
             source: Rc::new(source),
@@ -101,7 +104,7 @@ impl Resolver {
         } = &*self.names.0;
         let source = |domain: &OwnDomain| {
             let servers = NameServers::Fixed(Arc::new([domain.server()]));
-            Rc::new(DnsSource::new(servers, *dns_time, Arc::clone(system)))
+            Rc::new(DnsSource::new(servers, *dns_time, system.clone()))
         };
         let domains = domains.iter();
         let domains = domains.map(|domain| (domain.clone(), source(domain)));
@@ -127,8 +130,14 @@ impl Resolver {
         }
     }
 
-    /// The addresses of `name`, with IPv6 addresses only if `ipv6` says that they can be reached.
-    pub(crate) async fn resolve(&self, name: &str, ipv6: bool) -> Result<Addresses, Failure> {
+    /// The addresses of `name`, with IPv6 addresses only if `ipv6` says that they can be reached. A
+    /// lookup that this begins counts for `client`.
+    pub(crate) async fn resolve(
+        &self,
+        name: &str,
+        ipv6: bool,
+        client: Option<Network>,
+    ) -> Result<Addresses, Failure> {
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         if name.is_empty() {
             return Err(Failure::NameNotFound); // the root of the tree is no host
@@ -150,7 +159,7 @@ impl Resolver {
                         return result;
                     }
                 }
-                TableAnswer::Unknown => self.start(&lookup, ipv6),
+                TableAnswer::Unknown => self.start(&lookup, ipv6, client),
             }
         }
     }
@@ -186,7 +195,7 @@ impl Resolver {
 
     /// Begins a lookup as a task of its own: it serves other callers too, so it must not end with
     /// the first client.
-    fn start(&self, lookup: &NameLookup, ipv6: bool) {
+    fn start(&self, lookup: &NameLookup, ipv6: bool, client: Option<Network>) {
         let (landed, pending) = watch::channel(None);
         let key = lookup.key.clone();
         if !self.names.table().begin(&key, pending, Instant::now()) {
@@ -201,7 +210,7 @@ impl Resolver {
         };
         spawn_local(async move {
             let limit = guard.names.0.dns_time;
-            let looked_up = timeout(limit, source.look_up(&name, ipv6));
+            let looked_up = timeout(limit, source.look_up(&name, ipv6, client));
             let outcome = looked_up
                 .await
                 .unwrap_or_else(|_| LookupResult::timed_out());

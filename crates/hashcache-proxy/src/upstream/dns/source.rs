@@ -26,10 +26,11 @@ use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::{Resolver as Hickory, TokioResolver, system_conf};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::outcome::{LookupOutcome, LookupResult};
+use crate::fair_permits::FairPermits;
+use crate::share::Network;
 
 /// Which resolvers are queried.
 #[derive(Clone, Debug)]
@@ -51,8 +52,9 @@ pub(super) struct DnsSource {
     servers: NameServers,
     dns_time: Duration,
     state: RefCell<SourceState>,
-    /// Permits for lookups by the system, which occupy a thread each; shared by all cores.
-    system: Arc<Semaphore>,
+    /// Permits for lookups by the system, which occupy a thread each; shared by all cores. A client
+    /// may have half of them.
+    system: FairPermits<Option<Network>>,
 }
 
 #[derive(Debug, Default)]
@@ -65,7 +67,11 @@ struct SourceState {
 }
 
 impl DnsSource {
-    pub(super) fn new(servers: NameServers, dns_time: Duration, system: Arc<Semaphore>) -> Self {
+    pub(super) fn new(
+        servers: NameServers,
+        dns_time: Duration,
+        system: FairPermits<Option<Network>>,
+    ) -> Self {
         Self {
             servers,
             dns_time,
@@ -74,14 +80,19 @@ impl DnsSource {
         }
     }
 
-    /// Looks `name` up; the caller bounds the time.
-    pub(super) async fn look_up(&self, name: &str, ipv6: bool) -> LookupResult {
+    /// Looks `name` up for `client`; the caller bounds the time.
+    pub(super) async fn look_up(
+        &self,
+        name: &str,
+        ipv6: bool,
+        client: Option<Network>,
+    ) -> LookupResult {
         let resolver = match self.refreshed(name) {
             Ok(resolver) => resolver,
             Err(addresses) => return LookupResult::found(addresses, Some(Duration::ZERO)),
         };
         if name.ends_with(".local") && !matches!(self.servers, NameServers::Fixed(_)) {
-            return self.ask_system(name).await;
+            return self.ask_system(name, client).await;
         }
         let Some(resolver) = resolver else {
             return LookupResult {
@@ -145,13 +156,8 @@ impl DnsSource {
     }
 
     /// The system's own lookup supports multicast DNS, if the host does; it occupies a thread.
-    async fn ask_system(&self, name: &str) -> LookupResult {
-        let Ok(permit) = Arc::clone(&self.system).acquire_owned().await else {
-            return LookupResult {
-                outcome: LookupOutcome::Broken,
-                ttl: None,
-            };
-        };
+    async fn ask_system(&self, name: &str, client: Option<Network>) -> LookupResult {
+        let permit = self.system.acquire(client).await;
         let asked = name.to_owned();
         let answer = tokio::task::spawn_blocking(move || {
             // Held by the thread: a caller that gives up does not free the thread.

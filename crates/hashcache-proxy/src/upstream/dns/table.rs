@@ -136,15 +136,37 @@ impl Table {
         }
     }
 
-    /// When the table is full, drops the eighth of the names that was unused for the longest time.
+    /// When the table is full, drops an eighth of the names: those that were unused for the longest
+    /// time. Any client can ask for any number of names, so names without addresses go first while
+    /// they take a quarter of the table, and then those of a domain that takes a quarter of it.
     fn make_room(&mut self) {
         if self.names.len() < self.capacity {
             return;
         }
-        let mut asked: Vec<u64> = self.names.values().map(|entry| entry.asked).collect();
-        let (_, cut, _) = asked.select_nth_unstable(self.capacity / 8);
+        let mut domains: HashMap<&str, usize> = HashMap::new();
+        for name in self.names.keys() {
+            *domains.entry(domain_of(name)).or_default() += 1;
+        }
+        let largest = domains.into_iter().max_by_key(|(_, count)| *count);
+        let largest = largest.filter(|(_, count)| *count > self.capacity / 4);
+        let largest = largest.map(|(domain, _)| domain.to_owned());
+        let is_empty = |entry: &NameEntry| entry.last_found.is_none();
+        let empty = self.names.values().filter(|entry| is_empty(entry)).count();
+        let goes_first = |name: &str, entry: &NameEntry| match &largest {
+            _ if empty > self.capacity / 4 => is_empty(entry),
+            Some(domain) => domain_of(name) == domain,
+            None => true,
+        };
+        let first = self
+            .names
+            .iter()
+            .filter(|(name, entry)| goes_first(name, entry));
+        let mut asked: Vec<u64> = first.map(|(_, entry)| entry.asked).collect();
+        let cut = (self.capacity / 8).min(asked.len().saturating_sub(1));
+        let (_, cut, _) = asked.select_nth_unstable(cut);
         let cut = *cut;
-        self.names.retain(|_, entry| entry.asked > cut);
+        self.names
+            .retain(|name, entry| entry.asked > cut || !goes_first(name, entry));
     }
 
     #[cfg(test)]
@@ -158,6 +180,13 @@ impl NameEntry {
         let (addresses, until) = self.last_found.as_ref()?;
         (now < *until).then(|| addresses.clone())
     }
+}
+
+/// The last two labels of a name. Who owns a domain can make any number of names below it.
+pub(in super::super) fn domain_of(name: &str) -> &str {
+    let mut dots = name.rmatch_indices('.').map(|(at, _)| at);
+    let second = dots.nth(1);
+    second.map_or(name, |at| &name[at + 1..])
 }
 
 /// A shorter time would cause one query per connection for names that balance by DNS.
@@ -296,6 +325,38 @@ mod tests {
         drop(sender);
         table.clear_pending("a.test");
         assert!(matches!(table.find("a.test", now), TableAnswer::Unknown));
+    }
+
+    #[test]
+    fn names_of_one_domain_and_names_that_do_not_exist_displace_no_others() {
+        let names = ["www.a.test", "b.test", "c.example"];
+        let missing = || ended(LookupOutcome::NoSuchName, Some(60));
+        for flood in [
+            &|n: u32| (format!("n{n}.of.evil.test"), found(2, 60)),
+            &|n| (format!("n{n}.test"), missing()),
+        ] as [&dyn Fn(u32) -> (String, LookupResult); 2]
+        {
+            let mut table = Table::new(64);
+            let now = Instant::now();
+            let mut look_up = |name: &str, looked_up| {
+                let (_sender, pending) = watch::channel(None);
+                table.find(name, now);
+                assert!(table.begin(name, pending, now), "{name}");
+                table.finish(name, looked_up, now);
+                assert!(table.len() <= 64);
+            };
+            names.iter().for_each(|name| look_up(name, found(1, 60)));
+            for n in 0..1000 {
+                let (name, looked_up) = flood(n);
+                look_up(&name, looked_up);
+            }
+            for name in names {
+                assert!(
+                    matches!(table.find(name, now), TableAnswer::Known(_)),
+                    "{name}"
+                );
+            }
+        }
     }
 
     #[test]

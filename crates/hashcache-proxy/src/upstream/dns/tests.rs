@@ -141,7 +141,7 @@ async fn a_name_is_asked_for_once_per_lifetime() {
         );
         let resolver = Resolver::new(names(&fake));
         for _ in 0..3 {
-            let found = resolver.resolve("A.Test", false).await.unwrap();
+            let found = resolver.resolve("A.Test", false, None).await.unwrap();
             assert_eq!(*found, *ips(&["192.0.2.1", "192.0.2.2"]));
         }
         assert_eq!(fake.asked.get(), 1);
@@ -149,7 +149,7 @@ async fn a_name_is_asked_for_once_per_lifetime() {
         fake.set("a.test.", Reply::Addresses(60, ips(&["192.0.2.9"])));
         // The dot of a fully qualified name is not a name of its own.
         assert_eq!(
-            *resolver.resolve("a.test.", false).await.unwrap(),
+            *resolver.resolve("a.test.", false, None).await.unwrap(),
             *ips(&["192.0.2.9"])
         );
         assert_eq!(fake.asked.get(), 2);
@@ -166,7 +166,7 @@ async fn many_who_ask_at_once_share_one_lookup_across_cores() {
         let mut asking = tokio::task::JoinSet::new();
         for _ in 0..50 {
             let resolver = Resolver::new(names.clone());
-            asking.spawn_local(async move { resolver.resolve("a.test", false).await });
+            asking.spawn_local(async move { resolver.resolve("a.test", false, None).await });
         }
         while let Some(answer) = asking.join_next().await {
             assert_eq!(*answer.unwrap().unwrap(), *ips(&["192.0.2.1"]));
@@ -183,11 +183,11 @@ async fn a_lookup_outlives_the_client_that_began_it() {
         fake.set("a.test.", Reply::Addresses(60, ips(&["192.0.2.1"])));
         let resolver = Resolver::new(names(&fake));
         assert!(
-            timeout(Duration::ZERO, resolver.resolve("a.test", false))
+            timeout(Duration::ZERO, resolver.resolve("a.test", false, None))
                 .await
                 .is_err()
         );
-        resolver.resolve("a.test", false).await.unwrap();
+        resolver.resolve("a.test", false, None).await.unwrap();
         assert_eq!(fake.asked.get(), 1);
     })
     .await;
@@ -202,14 +202,14 @@ async fn ipv6_comes_first_and_only_where_it_is_reached() {
         fake.set("b.test.", Reply::Addresses(60, both));
         fake.set("c.test.", Reply::Addresses(60, ips(&["2001:db8::2"])));
         let resolver = Resolver::new(names(&fake));
-        let found = resolver.resolve("a.test", true).await.unwrap();
+        let found = resolver.resolve("a.test", true, None).await.unwrap();
         assert_eq!(*found, *ips(&["2001:db8::1", "192.0.2.1"]));
         assert_eq!(
-            *resolver.resolve("b.test", false).await.unwrap(),
+            *resolver.resolve("b.test", false, None).await.unwrap(),
             *ips(&["192.0.2.1"])
         );
         assert_eq!(
-            *resolver.resolve("c.test", false).await.unwrap(),
+            *resolver.resolve("c.test", false, None).await.unwrap(),
             *ips(&["2001:db8::2"])
         );
     })
@@ -223,17 +223,17 @@ async fn a_missing_name_is_remembered_as_the_soa_says() {
         fake.set("no.test.", Reply::NoSuchName(30));
         let resolver = Resolver::new(names(&fake));
         assert_eq!(
-            resolver.resolve("no.test", false).await,
+            resolver.resolve("no.test", false, None).await,
             Err(Failure::NameNotFound)
         );
         assert_eq!(
-            resolver.resolve("no.test", false).await,
+            resolver.resolve("no.test", false, None).await,
             Err(Failure::NameNotFound)
         );
         assert_eq!(fake.asked.get(), 1);
         tokio::time::advance(Duration::from_secs(31)).await;
         fake.set("no.test.", Reply::Addresses(60, ips(&["192.0.2.1"])));
-        resolver.resolve("no.test", false).await.unwrap();
+        resolver.resolve("no.test", false, None).await.unwrap();
     })
     .await;
 }
@@ -247,22 +247,22 @@ async fn silent_and_failing_resolvers_have_their_own_names_and_a_short_memory() 
         let resolver = Resolver::new(names(&fake));
         let limit = Duration::from_secs(5);
         let begun = Instant::now();
-        let answer = resolver.resolve("quiet.test", false).await;
+        let answer = resolver.resolve("quiet.test", false, None).await;
         assert_eq!(answer, Err(Failure::NameTimeout(limit)));
         assert!(begun.elapsed() <= limit + Duration::from_millis(10));
         assert_eq!(
-            resolver.resolve("bad.test", false).await,
+            resolver.resolve("bad.test", false, None).await,
             Err(Failure::NameError)
         );
         let asked = fake.asked.get();
         assert_eq!(
-            resolver.resolve("bad.test", false).await,
+            resolver.resolve("bad.test", false, None).await,
             Err(Failure::NameError)
         );
         assert_eq!(fake.asked.get(), asked);
         tokio::time::advance(Duration::from_secs(6)).await;
         fake.set("bad.test.", Reply::Addresses(60, ips(&["192.0.2.1"])));
-        resolver.resolve("bad.test", false).await.unwrap();
+        resolver.resolve("bad.test", false, None).await.unwrap();
     })
     .await;
 }
@@ -273,17 +273,17 @@ async fn an_old_answer_stands_in_for_silence_without_a_long_wait() {
         let fake = FakeDns::start().await;
         fake.set("a.test.", Reply::Addresses(60, ips(&["192.0.2.1"])));
         let resolver = Resolver::new(names(&fake));
-        resolver.resolve("a.test", false).await.unwrap();
+        resolver.resolve("a.test", false, None).await.unwrap();
         fake.set("a.test.", Reply::Silence);
         tokio::time::advance(Duration::from_secs(48 * 3600)).await;
         let begun = Instant::now();
         assert_eq!(
-            *resolver.resolve("a.test", false).await.unwrap(),
+            *resolver.resolve("a.test", false, None).await.unwrap(),
             *ips(&["192.0.2.1"])
         );
         assert!(begun.elapsed() < Duration::from_secs(2));
         tokio::time::advance(Duration::from_secs(48 * 3600)).await;
-        assert!(resolver.resolve("a.test", false).await.is_err());
+        assert!(resolver.resolve("a.test", false, None).await.is_err());
     })
     .await;
 }
@@ -294,7 +294,7 @@ async fn localhost_is_never_asked_for() {
         let fake = FakeDns::start().await;
         let resolver = Resolver::new(names(&fake));
         for name in ["localhost", "LOCALHOST.", "a.localhost"] {
-            let found = resolver.resolve(name, true).await.unwrap();
+            let found = resolver.resolve(name, true, None).await.unwrap();
             assert!(found.iter().all(IpAddr::is_loopback), "{name}");
         }
         assert_eq!(fake.asked.get(), 0);
@@ -310,7 +310,7 @@ async fn names_that_are_no_names_do_not_exist() {
         let long = format!("{}.test", "x".repeat(64));
         for name in ["a..test", "", long.as_str()] {
             assert_eq!(
-                resolver.resolve(name, false).await,
+                resolver.resolve(name, false, None).await,
                 Err(Failure::NameNotFound),
                 "{name}"
             );
@@ -334,7 +334,7 @@ async fn both_files_are_read_again_when_they_change() {
         };
         let resolver = Resolver::new(DnsCache::new(servers, Duration::from_secs(5)));
         assert_eq!(
-            *resolver.resolve("box.test", false).await.unwrap(),
+            *resolver.resolve("box.test", false, None).await.unwrap(),
             *ips(&["192.0.2.1"])
         );
 
@@ -348,7 +348,7 @@ async fn both_files_are_read_again_when_they_change() {
             .unwrap();
         tokio::time::advance(Duration::from_secs(11)).await;
         assert_eq!(
-            *resolver.resolve("box.test", false).await.unwrap(),
+            *resolver.resolve("box.test", false, None).await.unwrap(),
             *ips(&["192.0.2.2"])
         );
     })
@@ -365,7 +365,10 @@ async fn a_core_that_goes_away_leaves_no_name_under_way() {
     {
         let core = LocalSet::new();
         let resolver = Resolver::new(names.clone());
-        let asking = core.run_until(timeout(Duration::ZERO, resolver.resolve("a.test", false)));
+        let asking = core.run_until(timeout(
+            Duration::ZERO,
+            resolver.resolve("a.test", false, None),
+        ));
         assert!(asking.await.is_err());
         let found = names.table().find("a.test", Instant::now());
         assert!(matches!(found, TableAnswer::UnderWay { .. }));
@@ -391,19 +394,19 @@ async fn names_of_an_own_domain_are_asked_for_at_its_server_alone() {
         };
         let plain = Resolver::new(names(&system));
         let resolver = plain.clone().with_domains(&[domain]);
-        let inside = resolver.resolve("WWW.School.Local", false).await;
+        let inside = resolver.resolve("WWW.School.Local", false, None).await;
         assert_eq!(inside.unwrap()[..], ips(&["10.0.0.80"]));
-        let outside = resolver.resolve("www.test", false).await;
+        let outside = resolver.resolve("www.test", false, None).await;
         assert_eq!(outside.unwrap()[..], ips(&["192.0.2.66"]));
         assert_eq!((own.asked.get(), system.asked.get()), (1, 1));
         // After a reload without the domain its answers are not used.
         own.set("www.test.", Reply::Silence);
-        let other = plain.resolve("www.test", false).await.unwrap();
+        let other = plain.resolve("www.test", false, None).await.unwrap();
         assert_eq!(other[..], ips(&["192.0.2.66"]));
         assert_eq!((own.asked.get(), system.asked.get()), (1, 1));
         // Silence of its server is no reason to ask another one.
         own.set("mail.school.local.", Reply::Silence);
-        let silent = resolver.resolve("mail.school.local", false).await;
+        let silent = resolver.resolve("mail.school.local", false, None).await;
         assert!(matches!(
             silent,
             Err(Failure::NameTimeout(_) | Failure::NameError)
@@ -411,4 +414,29 @@ async fn names_of_an_own_domain_are_asked_for_at_its_server_alone() {
         assert_eq!(system.asked.get(), 1);
     })
     .await;
+}
+
+#[tokio::test]
+async fn lookups_of_the_system_for_one_client_leave_threads_to_others() {
+    let system = FairPermits::new(source::SYSTEM_LOOKUPS);
+    let servers = NameServers::Files {
+        resolv_conf: "/nowhere/resolv.conf".into(),
+        hosts: "/nowhere/hosts".into(),
+    };
+    let source = DnsSource::new(servers, Duration::from_secs(5), system.clone());
+    let client = |last| Some(Network::of([192, 0, 2, last].into()));
+    let mut held = Vec::new();
+    for _ in 0..source::SYSTEM_LOOKUPS / 2 {
+        held.push(system.acquire(client(1)).await);
+    }
+    // The system refuses this name without asking anybody.
+    let name = "\0.local";
+    let mut greedy = Box::pin(source.look_up(name, false, client(1)));
+    let none = timeout(Duration::ZERO, &mut greedy).await;
+    assert!(none.is_err(), "it waits");
+    let other = source.look_up(name, false, client(2)).await;
+    assert!(matches!(other.outcome, LookupOutcome::NoSuchName));
+    assert!(timeout(Duration::ZERO, &mut greedy).await.is_err());
+    held.pop();
+    assert!(matches!(greedy.await.outcome, LookupOutcome::NoSuchName));
 }
