@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hashcache_http::Authority;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -214,8 +215,8 @@ pub(crate) struct Collapse {
     hasher: RandomState,
     /// Serialises read-modify-write updates of the heads of stored responses.
     heads: [tokio::sync::Mutex<()>; SHARDS],
-    /// Number of fetches for which no client waits, by [`Background`].
-    background: [AtomicUsize; 2],
+    /// Fetches for which no client waits.
+    background: Mutex<BackgroundCounts>,
     /// Ranges of stored responses that are being fetched.
     pub(crate) ranges: Arc<InFlightRanges>,
 }
@@ -296,22 +297,43 @@ impl Collapse {
         }
     }
 
-    /// Counts a fetch for which no client waits until the guard is dropped; `None` if there are
-    /// `most` of its kind already.
+    /// Counts a fetch of `origin` for which no client waits, and which `client` caused, until the
+    /// guard is dropped; `None` if there are as many of its kind already as `bound` allows: an
+    /// origin that never answers must not stop the validations of all others.
     pub(crate) fn in_background(
         self: &Arc<Self>,
         kind: Background,
-        most: usize,
+        (client, origin): (Network, &Authority),
+        bound: BackgroundBound,
     ) -> Option<BackgroundFetch> {
-        let one_more = |under_way| (under_way < most).then_some(under_way + 1);
-        let counted = self.background[kind as usize].fetch_update(
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-            one_more,
-        );
-        counted
-            .ok()
-            .map(|_| BackgroundFetch(Arc::clone(self), kind))
+        let owners = [
+            BackgroundOwner::All,
+            BackgroundOwner::Client(client),
+            BackgroundOwner::Origin(origin.clone()),
+        ]
+        .map(|owner| (kind, owner));
+        let mut counts = self.background();
+        let is_full = owners.iter().any(|key| {
+            let most = match key.1 {
+                BackgroundOwner::All => bound.all,
+                BackgroundOwner::Client(_) | BackgroundOwner::Origin(_) => bound.of_one,
+            };
+            counts.get(key).is_some_and(|count| *count >= most)
+        });
+        if is_full {
+            return None;
+        }
+        for key in &owners {
+            *counts.entry(key.clone()).or_default() += 1;
+        }
+        drop(counts);
+        Some(BackgroundFetch(Arc::clone(self), owners))
+    }
+
+    fn background(&self) -> MutexGuard<'_, BackgroundCounts> {
+        self.background
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a validation of `key` failed recently.
@@ -371,7 +393,7 @@ fn remember(table: &mut HashMap<Box<[u8]>, Instant>, key: &[u8], until: Instant)
 }
 
 /// Why a fetch is made for which no client waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Background {
     /// A stored response is validated while it is served.
     Revalidation,
@@ -379,12 +401,38 @@ pub(crate) enum Background {
     Hint,
 }
 
+/// How many fetches of one kind there may be for which no client waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BackgroundBound {
+    pub(crate) all: usize,
+    /// Of one origin, and because of one client.
+    pub(crate) of_one: usize,
+}
+
+/// Whose fetches are counted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum BackgroundOwner {
+    All,
+    Client(Network),
+    Origin(Authority),
+}
+
+type BackgroundCounts = HashMap<(Background, BackgroundOwner), usize>;
+
 /// A fetch in progress for which no client waits.
-pub(crate) struct BackgroundFetch(Arc<Collapse>, Background);
+pub(crate) struct BackgroundFetch(Arc<Collapse>, [(Background, BackgroundOwner); 3]);
 
 impl Drop for BackgroundFetch {
     fn drop(&mut self) {
-        self.0.background[self.1 as usize].fetch_sub(1, Ordering::Relaxed);
+        let mut counts = self.0.background();
+        for key in &self.1 {
+            if let Some(count) = counts.get_mut(key) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(key);
+                }
+            }
+        }
     }
 }
 

@@ -45,6 +45,33 @@ fn followers(collapse: &Arc<Collapse>, key: &[u8], count: usize) -> JoinSet<Foll
     (0..count).map(follow).collect()
 }
 
+#[test]
+fn one_origin_and_one_client_leave_background_fetches_to_others() {
+    let collapse = Collapse::new();
+    let bound = BackgroundBound { all: 8, of_one: 2 };
+    let begin = |client: u8, origin: &str| {
+        let client = Network::of([192, 0, 2, client].into());
+        let origin = Authority {
+            host: hashcache_http::Host::Name(origin.into()),
+            port: 80,
+        };
+        let kind = Background::Revalidation;
+        collapse.in_background(kind, (client, &origin), bound)
+    };
+    let hanging: Vec<_> = (0..9).filter_map(|n| begin(n, "hangs.test")).collect();
+    assert_eq!(hanging.len(), 2, "of one origin");
+    let greedy: Vec<_> = (0..9)
+        .filter_map(|n| begin(20, &format!("{n}.test")))
+        .collect();
+    assert_eq!(greedy.len(), 2, "because of one client");
+    let others: Vec<_> = (0..9)
+        .filter_map(|n| begin(30 + n, &format!("{n}.example")))
+        .collect();
+    assert_eq!(others.len(), 4, "in all");
+    drop((hanging, greedy, others));
+    assert!(collapse.background().is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn when_a_leader_has_no_outcome_one_follower_leads_and_the_others_follow_it() {
     let collapse = Collapse::new();

@@ -3,7 +3,7 @@
 //! Called by `request` while it serves a stale response whose origin allows
 //! `stale-while-revalidate`.
 //!
-//! Invariant: one validation per key, [`BACKGROUND_MAX`] in all, none within ten seconds of a
+//! Invariant: one validation per key, [`BOUND`] in all, of one origin and of one client, none within ten seconds of a
 //! failure. The client for whom it begins pays for it, and none begins while its quota is used up.
 
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::counters::ByteCount;
 use super::{FetchSpec, fetch, requester};
-use crate::collapse::{Background, Role};
+use crate::collapse::{Background, BackgroundBound, Role};
 use crate::quota::RequestLimits;
 use crate::task::spawn_local;
 use crate::worker::Worker;
@@ -33,7 +33,8 @@ pub(crate) fn revalidate_in_background(
     if collapse.failed_lately(&spec.place.name, now) {
         return;
     }
-    let Some(counted) = collapse.in_background(Background::Revalidation, BACKGROUND_MAX) else {
+    let of = (spec.share.network(), &spec.target.authority);
+    let Some(counted) = collapse.in_background(Background::Revalidation, of, BOUND) else {
         return;
     };
     let Role::Leader(leader) = collapse.join(&spec.place.name, requester(&spec.fields), now) else {
@@ -52,4 +53,4 @@ pub(crate) fn revalidate_in_background(
 }
 
 /// Maximum number of background validations, on all cores.
-const BACKGROUND_MAX: usize = 32;
+const BOUND: BackgroundBound = BackgroundBound { all: 32, of_one: 8 };

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::counters::ByteCount;
 use super::{Cause, Extent, FetchSpec, SelectedResponse, fetch, requester};
-use crate::collapse::{Background, Role};
+use crate::collapse::{Background, BackgroundBound, Role};
 use crate::link::counters::LinkCounters;
 use crate::link::hints::Hints;
 use crate::route::Siblings;
@@ -45,7 +45,8 @@ pub(super) fn follow(worker: &Rc<Worker>, spec: &FetchSpec, hints: &Hints) {
             continue;
         };
         let collapse = &worker.common.collapse;
-        let Some(counted) = collapse.in_background(Background::Hint, HINTED_MAX) else {
+        let of = (spec.share.network(), &target.authority);
+        let Some(counted) = collapse.in_background(Background::Hint, of, HINTED_MAX) else {
             return;
         };
         let Some(memory) = share::reserve_for(Some(&spec.share), &worker.cache, FETCH_BYTES) else {
@@ -166,7 +167,12 @@ async fn run(worker: Rc<Worker>, spec: FetchSpec, counters: &LinkCounters) {
 pub(crate) const HINTED_FIELDS: [HeaderName; 3] = [ACCEPT_ENCODING, ACCEPT_LANGUAGE, USER_AGENT];
 /// The longest object that is named and fetched, bytes: a parent names more than a client may need.
 pub(crate) const HINTED_BYTES_MAX: u64 = 1 << 20;
-/// Fetches because of hints, on all cores.
-const HINTED_MAX: usize = 64;
+/// Fetches because of hints, on all cores. One page may have as many as [`RELATED_MAX`].
+///
+/// [`RELATED_MAX`]: hashcache_http::RELATED_MAX
+const HINTED_MAX: BackgroundBound = BackgroundBound {
+    all: 64,
+    of_one: 32,
+};
 /// Memory of a fetch without its connection and its content.
 const FETCH_BYTES: u64 = 24 << 10;
