@@ -20,12 +20,15 @@
 //! its origin, and every purge by label within the origin includes that label.
 //!
 //! When there are too many bans, the engine merges them into wider ones and in the end hides
-//! everything. So a purge is refused if there is no room for its ban ([`BanQuota`]).
+//! everything. So a purge is refused if there is no room for its ban ([`BanQuota`]). Bans that
+//! origins cause by unsafe requests have shares ([`Invalidators`]): an origin with many of them
+//! gets one on all of its responses, and one client's requests cause bans of so many origins only.
 //!
 //! Invariants: once a purge is in force, no request joins a fetch that began before it. The
 //! response is sent when the purge is durable.
 //! Cost: independent of the number of stored objects.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -36,6 +39,7 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 
 use crate::collapse::Collapse;
+use crate::share::Network;
 
 /// The target of a purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,8 +187,67 @@ pub(crate) struct Purger {
     space: Space,
     counts: Arc<PurgeCounts>,
     /// Held from the check of the room for bans until the bans are in force.
-    turn: Arc<Mutex<()>>,
+    turn: Arc<Mutex<Invalidators>>,
 }
+
+/// The origins with bans because of unsafe requests, by the client whose request was the first.
+///
+/// Invariant: a client fills a quarter of the room for such bans, whatever the number of its
+/// origins, and an origin a 32nd.
+#[derive(Debug, Default)]
+struct Invalidators(HashMap<Network, Vec<Box<[u8]>>>);
+
+/// The bans that an unsafe request may cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BanShare {
+    /// One for each group.
+    Groups,
+    /// One for all responses of the origin, in place of its others.
+    Origin,
+    /// None: the client has used its share up.
+    Nothing,
+}
+
+impl Invalidators {
+    /// The share of `origin`, for which `client` has sent a request that takes `bans`.
+    fn share(&mut self, cache: &Cache, client: Network, origin: &[u8], bans: usize) -> BanShare {
+        let most = BanQuota::Origin.of(cache.bans_max());
+        let origins = self.0.entry(client).or_default();
+        let known: Vec<&[u8]> = origins.iter().map(|it| &**it).collect();
+        let counts = cache.bans_within(&known);
+        let mut all = counts.iter().sum::<usize>();
+        let mut counts = counts.into_iter();
+        // Bans are forgotten as the store is written; their origins then count no more.
+        origins.retain(|_| counts.next() != Some(0));
+        let of_origin = cache.bans_within(&[origin])[0];
+        if !origins.iter().any(|it| **it == *origin) && of_origin == 0 {
+            if origins.len() >= most / ORIGINS_PART {
+                return BanShare::Nothing;
+            }
+            origins.push(origin.into());
+        } else if !origins.iter().any(|it| **it == *origin) {
+            // Another client has begun with it: its bans count there.
+            all = 0;
+        }
+        if origins.is_empty() {
+            self.0.remove(&client);
+        }
+        let is_over =
+            of_origin + bans > (most / ORIGIN_PART).max(2) || all + bans > most / CLIENT_PART;
+        match is_over {
+            true => BanShare::Origin,
+            false => BanShare::Groups,
+        }
+    }
+}
+
+/// An origin may have 1/`ORIGIN_PART` of the bans that origins may have: 64 of 2048.
+const ORIGIN_PART: usize = 32;
+/// The origins of one client may have 1/`CLIENT_PART` of them before each gets one ban in place of
+/// all its own.
+const CLIENT_PART: usize = 8;
+/// A client may be the first for as many origins as this part of them.
+const ORIGINS_PART: usize = 8;
 
 impl Purger {
     pub(crate) fn new(
@@ -286,6 +349,16 @@ impl Purger {
         room: BanQuota,
     ) -> Result<Remove, PurgeError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.put_in_force_now(rules, what, room)
+    }
+
+    /// The same while the caller holds `turn`.
+    fn put_in_force_now(
+        &self,
+        rules: &[Ban],
+        what: &[PurgeTarget],
+        room: BanQuota,
+    ) -> Result<Remove, PurgeError> {
         // A ban on everything replaces all other bans.
         if !what.contains(&PurgeTarget::Everything)
             && self.cache.bans() + rules.len() > room.of(self.cache.bans_max())
@@ -364,9 +437,9 @@ impl Purger {
         }
     }
 
-    /// Invalidates the responses that an unsafe request to the first of `targets` may have changed:
-    /// at once, and durably within a second.
-    pub(crate) fn invalidate(&self, targets: &[Target], groups: &[Vec<u8>]) {
+    /// Invalidates the responses that an unsafe request of `client` to the first of `targets` may
+    /// have changed: at once, and durably within a second.
+    pub(crate) fn invalidate(&self, client: Network, targets: &[Target], groups: &[Vec<u8>]) {
         for target in targets {
             if let Some(key) = cache_key(self.space, target) {
                 self.counts.count(PurgeKind::Unsafe, PurgeEffect::Hard);
@@ -391,7 +464,19 @@ impl Purger {
                 return;
             }
         }
-        match self.put_in_force(&rules, &what, BanQuota::Origin) {
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let origin = self.origin(target);
+        match turn.share(&self.cache, client, &origin, rules.len()) {
+            BanShare::Groups => {}
+            // More than what the request has changed; a cache may always forget.
+            BanShare::Origin => rules = vec![Ban::prefix(&origin).within(&origin)],
+            BanShare::Nothing => {
+                return self.counts.count(PurgeKind::Ignored, PurgeEffect::Hard);
+            }
+        }
+        let put = self.put_in_force_now(&rules, &what, BanQuota::Origin);
+        drop(turn);
+        match put {
             Ok(remove) => {
                 drop(remove);
                 for what in &what {

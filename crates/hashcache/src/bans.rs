@@ -258,6 +258,21 @@ impl Bans {
         self.read().lines.len()
     }
 
+    /// Bans in force within each of `prefixes`, as their makers said ([`Ban::within`]).
+    pub(crate) fn count_within(&self, prefixes: &[&[u8]]) -> Vec<usize> {
+        let mut counts: HashMap<Prefix, usize> = HashMap::new();
+        for ((select, _), state) in &self.read().lines {
+            let own = match select {
+                // A ban on a whole prefix is within that prefix.
+                Select::Prefix(prefix) if state.within.length == 0 => *prefix,
+                _ => state.within,
+            };
+            *counts.entry(own).or_default() += 1;
+        }
+        let count = |bytes: &&[u8]| counts.get(&hashed(&self.secret, bytes)).copied();
+        prefixes.iter().map(|it| count(it).unwrap_or(0)).collect()
+    }
+
     /// Whether there was ever any.
     pub(crate) fn any(&self) -> bool {
         self.newest.load(Ordering::Acquire) > 0

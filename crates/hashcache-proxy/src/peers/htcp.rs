@@ -31,6 +31,7 @@ use crate::metrics::{ClearResult, HtcpAnswer, HtcpIgnored};
 use crate::peer::Peer;
 use crate::queries::{Queries, REMEMBERED, check, message};
 use crate::settings::Mode;
+use crate::share::Network;
 use crate::task::spawn;
 use crate::worker::Common;
 
@@ -210,7 +211,8 @@ impl Receiver {
         let key = cache_key(self.common.space(), &target);
         let was_stored = key.is_some_and(|key| self.cache.contains_hint(&key));
         // Also if it was not: a fetch that runs now must not be joined any more.
-        self.common.purger.invalidate(&[target], &[]);
+        let client = Network::of(from);
+        self.common.purger.invalidate(client, &[target], &[]);
         match was_stored {
             true => ClearResult::Gone,
             false => ClearResult::Absent,

@@ -218,7 +218,9 @@ async fn groups_that_origins_invalidate_never_become_everything() {
     store(&purger, "http://quiet/", &[]);
     for n in 0..3_000u32 {
         let target = target(&format!("http://h{n}/form"));
-        purger.invalidate(&[target], &[b"g".to_vec()]);
+        let [.., high, low] = n.to_be_bytes();
+        let client = Network::of([10, 0, high, low].into());
+        purger.invalidate(client, &[target], &[b"g".to_vec()]);
     }
     assert!(purger.cache.bans() <= purger.cache.bans_max() / 2);
     assert_eq!(stored(&purger, &["http://quiet/"]).len(), 1);
@@ -291,4 +293,44 @@ async fn a_soft_purge_of_a_url_makes_its_variants_stale_and_no_other() {
         .unwrap();
     assert!(stale(&key) && stale(&variant));
     assert!(!stale(&purger.key(&target("http://h/ab")).unwrap()));
+}
+
+/// A POST of the client with this last octet to `url`, whose response invalidates `group`.
+fn posted(purger: &Purger, client: u8, url: &str, group: &str) {
+    let client = Network::of([192, 0, 2, client].into());
+    purger.invalidate(client, &[target(url)], &[group.into()]);
+}
+
+#[tokio::test]
+async fn one_origin_that_invalidates_groups_leaves_room_to_others() {
+    let purger = purger();
+    let group = [("cache-groups", "\"g\"")];
+    for n in 0..4200 {
+        posted(&purger, 1, "http://evil/", &format!("group {n}"));
+    }
+    assert!(purger.cache.bans() <= 64, "{}", purger.cache.bans());
+    let urls = ["http://h/1", "http://evil/1"];
+    urls.iter().for_each(|url| store(&purger, url, &group));
+    posted(&purger, 2, "http://h/", "g");
+    assert_eq!(stored(&purger, &urls), urls[1..]);
+    posted(&purger, 1, "http://evil/", "g");
+    assert!(stored(&purger, &urls).is_empty(), "nor is its own lost");
+}
+
+#[tokio::test]
+async fn one_client_that_posts_to_many_origins_leaves_room_to_others() {
+    let purger = purger();
+    for n in 0..4200 {
+        posted(
+            &purger,
+            1,
+            &format!("http://n{}.evil/", n / 3),
+            &format!("{n}"),
+        );
+    }
+    let most = purger.cache.bans_max();
+    assert!(purger.cache.bans() <= most / 8, "{}", purger.cache.bans());
+    store(&purger, "http://h/1", &[("cache-groups", "\"g\"")]);
+    posted(&purger, 2, "http://h/", "g");
+    assert!(stored(&purger, &["http://h/1"]).is_empty());
 }

@@ -112,7 +112,8 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         let targets = invalidated(&method, &target, status, fields);
         let groups = invalidated_groups(&method, status, fields);
         let purger = worker.common.purger.within(space);
-        purger.invalidate(&targets, &groups);
+        let client = connection.allowance.share().network();
+        purger.invalidate(client, &targets, &groups);
     }
     let (mut head, body) = response.into_parts();
     if let Some(fields) = wanted.filter(|_| head.status == StatusCode::OK) {

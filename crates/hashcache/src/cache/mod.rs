@@ -423,6 +423,19 @@ impl Cache {
         counts.max().unwrap_or(0)
     }
 
+    /// Bans in force within each of `prefixes` ([`crate::Ban::within`]), on the device that has
+    /// most. Looks at all bans.
+    pub fn bans_within(&self, prefixes: &[&[u8]]) -> Vec<usize> {
+        let mut most = vec![0; prefixes.len()];
+        for stripe in &self.inner.stripes {
+            let counts = stripe.bans.count_within(prefixes);
+            most.iter_mut()
+                .zip(counts)
+                .for_each(|(most, count)| *most = count.max(*most));
+        }
+        most
+    }
+
     /// Bans there can be before they become wider, on the device that takes fewest: see
     /// [`Cache::remove_matching`].
     pub fn bans_max(&self) -> usize {
