@@ -1,6 +1,7 @@
 //! The command as a shell sees it: what is printed where, and the exit status.
 
 mod bench;
+mod bounds;
 mod certificate_authority;
 mod command;
 mod configuration;
@@ -36,6 +37,7 @@ mod proxy_htcp;
 mod proxy_intercept;
 mod proxy_limits;
 mod proxy_link;
+mod proxy_link_fairness;
 mod proxy_link_frames;
 mod proxy_link_hints;
 mod proxy_load_balancer;
