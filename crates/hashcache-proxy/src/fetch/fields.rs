@@ -125,7 +125,7 @@ pub(super) fn whole_of_part<B: http_body::Body>(
 fn may_be_cut(request: &HeaderMap, length: u64) -> bool {
     let ranges = parse_range(request).unwrap_or_default();
     ranges.iter().any(|range| match range {
-        RangeSpec::Between(range) => range.last + 1 == length || length % SHORT == 0,
+        RangeSpec::Between(range) => range.last + 1 == length || length.is_multiple_of(SHORT),
         RangeSpec::Last(count) => *count == length,
         RangeSpec::From(_) => false,
     })

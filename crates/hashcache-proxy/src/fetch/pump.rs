@@ -243,7 +243,7 @@ impl Transfer {
                     tracing::debug!(offset = written, "broken fetch taken up again");
                     self.length = Some(length);
                     self.skip = written - first_again(written);
-                    return Some(body);
+                    return Some(*body);
                 }
                 Rest::Nothing => {}
                 // All hops of the route have had their turn.
@@ -285,7 +285,7 @@ impl Transfer {
         let response = answered.exchange.response;
         let status = response.status();
         match self.length_of_rest(&response, first, &stored.fields) {
-            Some(length) => Rest::Content(response.into_body(), length),
+            Some(length) => Rest::Content(Box::new(response.into_body()), length),
             None => {
                 self.count_in_vain(response.body().origin_bytes());
                 match is_error(status) {
@@ -340,7 +340,7 @@ impl Transfer {
 /// What an attempt to resume has brought.
 enum Rest {
     /// The content, and the complete length.
-    Content(ResponseBody, u64),
+    Content(Box<ResponseBody>, u64),
     Nothing,
     /// An error of the origin: it is not asked again for this transfer.
     Refused,

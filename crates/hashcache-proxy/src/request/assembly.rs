@@ -79,7 +79,7 @@ pub(crate) struct Assembly {
 enum CurrentSource {
     Nothing,
     Reading(Box<ContentReader>),
-    Following(Arrival),
+    Following(Box<Arrival>),
 }
 
 /// Content that a fetch brings.
@@ -178,7 +178,7 @@ impl Assembly {
         match std::mem::replace(&mut self.now, CurrentSource::Nothing) {
             CurrentSource::Nothing => {}
             CurrentSource::Reading(reader) => self.read(*reader),
-            CurrentSource::Following(arrival) => self.follow(arrival),
+            CurrentSource::Following(arrival) => self.follow(*arrival),
         }
     }
 
@@ -195,10 +195,10 @@ impl Assembly {
             Some(payers) => arrival.follower.paid_by(Arc::clone(&payers.stored)),
             None => arrival.follower,
         };
-        self.now = CurrentSource::Following(Arrival {
+        self.now = CurrentSource::Following(Box::new(Arrival {
             follower,
             ..arrival
-        });
+        }));
     }
 
     /// Makes sure that the response can be sent before its head is: fetches the first byte that is
