@@ -72,6 +72,51 @@ impl fmt::Display for Seconds {
     }
 }
 
+/// A length of time in seconds for people, in its two largest units: `55 s`, `1 h 30 min`, `7 days`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpanText(pub u64);
+
+impl fmt::Display for SpanText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u64, &str); 5] = [
+            (365 * 86_400, "year"),
+            (86_400, "day"),
+            (3_600, "h"),
+            (60, "min"),
+            (1, "s"),
+        ];
+        let Self(mut left) = *self;
+        let Some(first) = UNITS.iter().position(|(seconds, _)| left >= *seconds) else {
+            return f.write_str("0 s");
+        };
+        for (at, (seconds, unit)) in UNITS.iter().enumerate().skip(first).take(2) {
+            let count = left / seconds;
+            left %= seconds;
+            if count > 0 {
+                let blank = if at > first { " " } else { "" };
+                let plural = if *seconds >= 86_400 && count > 1 {
+                    "s"
+                } else {
+                    ""
+                };
+                write!(f, "{blank}{count} {unit}{plural}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// For people: `2026-11-27 08:30:00 UTC`.
+impl fmt::Display for UnixTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([year, month, day], [hour, minute, second]) = self.to_utc();
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC"
+        )
+    }
+}
+
 impl UnixTime {
     /// How long after `earlier` this is; zero when it is before.
     pub fn since(self, earlier: UnixTime) -> Seconds {
@@ -431,5 +476,29 @@ mod tests {
         assert_eq!(Seconds::MAX.plus(Seconds::new(1)), Seconds::MAX);
         assert_eq!(Seconds::new(2_147_483_648).get(), 2_147_483_648);
         assert_eq!(UnixTime(5).since(UnixTime(9)), Seconds::ZERO);
+    }
+
+    #[test]
+    fn people_read_lengths_of_time_in_two_units() {
+        for (seconds, text) in [
+            (0, "0 s"),
+            (55, "55 s"),
+            (60, "1 min"),
+            (125, "2 min 5 s"),
+            (3_600, "1 h"),
+            (3_601, "1 h"),
+            (5_400, "1 h 30 min"),
+            (86_400, "1 day"),
+            (90_000, "1 day 1 h"),
+            (7 * 86_400, "7 days"),
+            (365 * 86_400 + 2 * 86_400, "1 year 2 days"),
+            (730 * 86_400, "2 years"),
+        ] {
+            assert_eq!(SpanText(seconds).to_string(), text);
+        }
+        assert_eq!(
+            UnixTime(1_795_768_200).to_string(),
+            "2026-11-27 08:30:00 UTC"
+        );
     }
 }

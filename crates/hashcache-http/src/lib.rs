@@ -52,6 +52,7 @@ mod structured;
 // Requests.
 mod authority;
 mod cache_key;
+mod connection_login;
 mod hop;
 mod target;
 mod target_octets;
@@ -89,11 +90,12 @@ mod link_field;
 mod proxy_status;
 mod related;
 
-pub use date::{Seconds, UnixTime, http_date, parse_http_date};
+pub use date::{Seconds, SpanText, UnixTime, http_date, parse_http_date};
 pub use entity_tag::EntityTag;
 
 pub use authority::{Authority, Host, Origin, Scheme, TargetError};
 pub use cache_key::{KEY_BYTES_MAX, Space, cache_key, host_part, origin_key, target_of_key};
+pub use connection_login::{binds_connection, continues_login, logs_in_connection};
 pub use hop::{
     ForbiddenOption, Upgrading, asks_for_upgrade, connection_options, connection_spares_storing,
     fields_to_store, grants_other_protocol, strip_interim, strip_request, strip_response,

@@ -6,11 +6,12 @@
 //! | request | `hints` | the child wants to know which other objects a page has |
 //! | request | `hinted` | the parent named this object before |
 //! | request | `c=N, n=N` | the number of the child's client, and of this request on its connection |
+//! | request | `login=N` | the request has or follows login N of a client of the child (NTLM) |
 //! | response | `v=1` | the content is frames |
 //!
 //! `dict` is the SHA-256 of content that the child holds, and `dlen` its length. The parent may
-//! name another dictionary of at most `max` bytes. `hints` and `hinted` may stand alone: then the
-//! response is ordinary HTTP.
+//! name another dictionary of at most `max` bytes. `hints`, `hinted` and `login` may stand alone:
+//! then the response is ordinary HTTP.
 //!
 //! `c` lets the parent be fair among the clients of one child; it says nothing else about them, and
 //! nothing on another link. A request without it is of a child that does not number its clients:
@@ -50,6 +51,9 @@ pub struct LinkRequest {
     pub offered: Option<OfferedContent>,
     /// The longest dictionary that the parent may name, bytes; 0: none.
     pub named_max: u64,
+    /// The number by which the child tells apart the logins of its clients that belong to a
+    /// connection: a link has the requests of all of them.
+    pub login: Option<u64>,
 }
 
 /// Which client of a child a request is for.
@@ -124,17 +128,20 @@ impl LinkRequest {
             (true, false) => HintUse::Wanted,
             (false, false) => HintUse::None,
         };
-        if !is_version_1(&members) {
-            let hints_alone = Self {
-                hints,
-                ..Self::default()
-            };
-            return (hints != HintUse::None).then_some(hints_alone);
-        }
         let number = |name| match member(&members, name) {
             Some(Item::Integer(number)) => u64::try_from(*number).ok(),
             _ => None,
         };
+        let login = number("login");
+        if !is_version_1(&members) {
+            let without_frames = Self {
+                hints,
+                login,
+                ..Self::default()
+            };
+            let asks = hints != HintUse::None || login.is_some();
+            return asks.then_some(without_frames);
+        }
         let digest = match member(&members, "dict") {
             Some(Item::Bytes(digest)) => digest.as_slice().try_into().ok(),
             _ => None,
@@ -145,6 +152,7 @@ impl LinkRequest {
             hints,
             offered: offered.map(|(digest, length)| OfferedContent { digest, length }),
             named_max: number("max").unwrap_or(0),
+            login,
         })
     }
 
@@ -165,6 +173,7 @@ impl LinkRequest {
             HintUse::Wanted => members.push("hints".to_owned()),
             HintUse::Followed => members.push("hinted".to_owned()),
         }
+        members.extend(self.login.map(|number| format!("login={number}")));
         HeaderValue::try_from(members.join(", ")).expect("letters, digits and signs")
     }
 }
@@ -263,16 +272,17 @@ mod tests {
                 digest: std::array::from_fn(|at| [0, 37, 255][at % 3]),
                 length,
             });
-            for (named_max, hints) in [
-                (0, HintUse::None),
-                (1 << 26, HintUse::Wanted),
-                (0, HintUse::Followed),
+            for (named_max, hints, login) in [
+                (0, HintUse::None, None),
+                (1 << 26, HintUse::Wanted, Some(7)),
+                (0, HintUse::Followed, None),
             ] {
                 let request = LinkRequest {
                     reads_frames: true,
                     hints,
                     offered,
                     named_max,
+                    login,
                 };
                 let mut fields = HeaderMap::new();
                 fields.insert(HASHCACHE_LINK, request.to_value());
@@ -342,6 +352,14 @@ mod tests {
         }
         let mut response = fields(HASHCACHE_LINK, &["hints"]);
         assert!(!take_frames(&mut response) && response.is_empty());
+    }
+
+    #[test]
+    fn a_login_needs_no_frames() {
+        let asked = taken("login=9").unwrap();
+        assert_eq!((asked.login, asked.reads_frames), (Some(9), false));
+        assert_eq!(taken("login=-1"), None);
+        assert_eq!(taken("login"), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use http::{Method, StatusCode};
 
 use crate::age::{Arrival, age_field};
 use crate::cache_control::{RequestDirectives, ResponseDirectives};
+use crate::connection_login::{binds_connection, logs_in_connection};
 use crate::date::{Seconds, UnixTime, parse_http_date};
 use crate::entity_tag::EntityTag;
 use crate::exchange::Exchange;
@@ -69,6 +70,8 @@ pub enum NotStored {
     Private,
     /// The request had credentials, and the response does not allow sharing.
     Authorization,
+    /// The response is part of a login that belongs to its connection.
+    ConnectionLogin,
     /// The response sets a cookie, and does not allow sharing.
     SetCookie,
     /// `Vary: *`, or a Vary that is no list.
@@ -103,6 +106,7 @@ impl NotStored {
             NotStored::NoStore => "no-store",
             NotStored::Private => "private",
             NotStored::Authorization => "authorization",
+            NotStored::ConnectionLogin => "connection-login",
             NotStored::SetCookie => "set-cookie",
             NotStored::VaryAnything => "vary-any",
             NotStored::VaryTooWide => "vary-too-wide",
@@ -134,6 +138,11 @@ fn allowed(exchange: &Exchange<'_>, options: &StoreOptions) -> Result<Storable, 
         return Err(NotStored::Status);
     }
     directives_allow(exchange, &directives)?;
+    // What a server sends on the connection of one user is for that user, whatever it says about
+    // caching: the field that allows sharing is written for a login of each request.
+    if logs_in_connection(exchange.request) || binds_connection(exchange.response) {
+        return Err(NotStored::ConnectionLogin);
+    }
     cookie_allows(exchange, &directives, options)?;
     if !connection_spares_storing(exchange.response) {
         return Err(NotStored::Connection);

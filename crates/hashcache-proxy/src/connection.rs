@@ -26,6 +26,7 @@ use crate::link::sent_to::SentTo;
 use crate::peer::{Peer, PeerMisses};
 use crate::share::{Allowance, ShareReservation};
 use crate::upstream::announced::ClientEnds;
+use crate::upstream::pinned::Pins;
 use crate::wire::{self, Ending, Http2Kind, Protocol, Socket};
 use crate::worker::{LiveSettings, Worker};
 
@@ -48,6 +49,8 @@ pub(crate) struct Connection {
     pub(crate) intercepted: Option<Rc<InterceptedFor>>,
     /// The child whose link it is.
     pub(crate) child: Option<Rc<LinkedChild>>,
+    /// Connections to upstream on which this client has logged in.
+    pub(crate) pins: Pins,
     /// Becomes true when the connection must end after the current request.
     pub(crate) stopping: watch::Receiver<bool>,
     /// Becomes true when tunnels must end.

@@ -541,6 +541,19 @@ impl Route {
         self
     }
 
+    /// The hop that leads to `endpoint`, and nothing else; `None`: no hop does.
+    pub(crate) fn only(&self, endpoint: &Endpoint) -> Option<Self> {
+        let hop = self.hops().find(|hop| hop.endpoint == *endpoint)?;
+        Some(Self {
+            first: hop.clone(),
+            rest: Vec::new(),
+            site: self.site.clone(),
+            queries: Vec::new(),
+            unlearned: Vec::new(),
+            key: None,
+        })
+    }
+
     /// The same hops, with the first one last: it gave a response that broke off again.
     pub(crate) fn with_first_last(mut self) -> Self {
         if !self.rest.is_empty() {

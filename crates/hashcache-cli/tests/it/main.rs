@@ -41,6 +41,7 @@ mod proxy_link_fairness;
 mod proxy_link_frames;
 mod proxy_link_hints;
 mod proxy_load_balancer;
+mod proxy_logins;
 mod proxy_members;
 mod proxy_memory_hits;
 mod proxy_messages;

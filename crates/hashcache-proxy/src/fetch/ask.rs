@@ -93,7 +93,9 @@ pub(crate) async fn ask(
     options: &SendOptions,
 ) -> Result<Answered, AskFailure> {
     let mut hops = route.hops().enumerate().peekable();
-    let is_repeatable = request.body().is_empty() && request.method().is_safe();
+    // A login belongs to the hop that it was begun with.
+    let is_repeatable =
+        request.body().is_empty() && request.method().is_safe() && !options.pinning.is_login();
     let site = route.site();
     // A member gets other fields than an origin.
     let has_member = route.hops().any(|hop| hop.member().is_some());

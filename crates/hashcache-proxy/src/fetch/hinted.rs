@@ -29,6 +29,7 @@ use crate::route::Siblings;
 use crate::share;
 use crate::store::{ObjectPlace, StoreLookup, look_up};
 use crate::task::spawn_local;
+use crate::upstream::pinned::Pinning;
 use crate::worker::Worker;
 
 /// Fetches what the hints name for the page of `spec`, each object in a task of its own.
@@ -69,6 +70,7 @@ pub(super) fn follow(worker: &Rc<Worker>, spec: &FetchSpec, hints: &Hints) {
             replaces: None,
             extent: Extent::AsAsked,
             informational: None,
+            pinning: Pinning::None,
             cause: Cause::Hint,
         };
         let (worker, counters) = (Rc::clone(worker), Arc::clone(&hints.counters));

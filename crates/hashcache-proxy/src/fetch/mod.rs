@@ -320,6 +320,7 @@ async fn ask_origin(worker: &Rc<Worker>, spec: &mut FetchSpec) -> Result<Answere
         informational: spec.informational.clone(),
         client: Some(spec.share.clone()),
         ends: Some(spec.ends),
+        pinning: spec.pinning.clone(),
         ..SendOptions::default()
     };
     if route.has_link() {

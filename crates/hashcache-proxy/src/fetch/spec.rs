@@ -26,6 +26,7 @@ use crate::share::Share;
 use crate::store::follow::ContentFollower;
 use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::announced::ClientEnds;
+use crate::upstream::pinned::Pinning;
 use crate::upstream::{Informational, ResponseBody};
 use crate::worker::Worker;
 
@@ -59,6 +60,8 @@ pub(crate) struct FetchSpec {
     pub(crate) replaces: Option<Hit>,
     pub(crate) extent: Extent,
     pub(crate) informational: Option<Informational>,
+    /// What happens to the connection of a response that asks for a login of the connection.
+    pub(crate) pinning: Pinning,
     pub(crate) cause: Cause,
 }
 

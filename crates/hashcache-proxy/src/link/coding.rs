@@ -136,12 +136,12 @@ impl LinkCoding {
             let offered = dictionaries.offered.as_ref();
             asked = LinkRequest {
                 reads_frames: true,
-                hints,
                 offered: offered.map(|content| OfferedContent {
                     digest: content.digest.0,
                     length: content.length,
                 }),
                 named_max: dictionaries.offer().named_max,
+                ..asked
             };
         }
         if asked != LinkRequest::default() {

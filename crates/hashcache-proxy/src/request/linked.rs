@@ -35,6 +35,7 @@ use crate::link::dictionary::{DICTIONARY_BYTES_MIN, StoredContent};
 use crate::link::hints::PageObject;
 use crate::link::usage::DictionaryKind;
 use crate::store::StoredResponse;
+use crate::upstream::pinned::LinkedLogin;
 use crate::wire::Http2Kind;
 
 /// A request of a child that reads frames or takes part in hints.
@@ -62,6 +63,10 @@ impl LinkedRequest {
             return None;
         }
         let asked = LinkRequest::take(request.headers_mut())?;
+        if let (Some(number), Some(_)) = (asked.login, &connection.child) {
+            request.extensions_mut().insert(LinkedLogin(number));
+            return None;
+        }
         // A child asks for no frames with Authorization, and gets none.
         let may_frame =
             *request.method() == Method::GET && !request.headers().contains_key(AUTHORIZATION);

@@ -163,6 +163,10 @@ impl wire::MemoryHits for MemoryHits {
         head: &mut ResponseHead<'_>,
     ) -> Option<MemoryResponse> {
         let connection = &self.connection;
+        if !connection.pins.is_empty() {
+            // The origin may take this request for one of a user who has logged in.
+            return None;
+        }
         let worker = &connection.worker;
         let common = &worker.common;
         let fields = PlainFields::of(request)?;

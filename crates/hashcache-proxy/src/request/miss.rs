@@ -178,6 +178,7 @@ pub(super) fn fetch_spec(
         replaces,
         extent: range.map_or(Extent::AsAsked, Extent::Around),
         informational: Some(transaction.informational()),
+        pinning: request.pinning(connection),
         cause: match &request.linked {
             Some(linked) if linked.follows_hint() => Cause::RequestByHint,
             _ => Cause::Request,

@@ -49,7 +49,9 @@ use self::body::Body;
 use self::linked::LinkedRequest;
 use self::page_object::note_object;
 use self::target::{max_forwards, may_use_gateway, not_admin, parse, strip};
-use self::transaction::{Answer, ClientRequest, ForwardReason, Found, Next, Served, Transaction};
+use self::transaction::{
+    Answer, ClientRequest, ForwardReason, Found, Login, Next, Served, Transaction,
+};
 use crate::access::AccessAction;
 use crate::access_log::Outcome;
 use crate::connect;
@@ -284,9 +286,10 @@ async fn serve(
 /// Answers within the limits of the request.
 async fn answer(
     connection: &Rc<Connection>,
-    request: ClientRequest,
+    mut request: ClientRequest,
     log_entry: &mut LogEntryBuilder,
 ) -> Answer {
+    request.find_login(connection);
     let Some(limits) = request.limits.clone() else {
         return answer_unlimited(connection, request, log_entry).await;
     };
@@ -304,7 +307,11 @@ async fn answer_unlimited(
     request: ClientRequest,
     log_entry: &mut LogEntryBuilder,
 ) -> Answer {
-    if let Some(linked) = &request.linked {
+    if let Some(linked) = request
+        .linked
+        .as_ref()
+        .filter(|_| request.login == Login::None)
+    {
         linked.note(request.space, &request.target, &request.fields);
     }
     let mut transaction = Transaction::new(connection, request, log_entry);
@@ -356,9 +363,8 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
     }
     let forward = match transaction.facts.lookup() {
         Err(forward) => forward,
-        Ok(()) if request.is_bypass || asks_for_upgrade(&request.method, &request.fields) => {
-            Forward::Bypass
-        }
+        Ok(()) if request.is_bypass || request.login != Login::None => Forward::Bypass,
+        Ok(()) if asks_for_upgrade(&request.method, &request.fields) => Forward::Bypass,
         // The owner combines ranges; here they would be stored nowhere.
         Ok(()) if transaction.facts.has_range && is_of_member(transaction) => Forward::Bypass,
         Ok(()) => match cache_key(request.space, &request.target) {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use hashcache_http::{CacheStatus, Forward};
-use http::{HeaderMap, Response, Version};
+use hashcache_http::{CacheStatus, Forward, binds_connection};
+use http::header::WWW_AUTHENTICATE;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, Version};
 
 use super::body::Body;
 use super::transaction::{Next, Transaction};
@@ -28,7 +29,8 @@ pub(super) fn passed(
     Next::Answer(Response::from_parts(head, body))
 }
 
-/// Adds Via and Cache-Status to a response from upstream that was received in this version.
+/// Adds Via and Cache-Status to a response from upstream that was received in this version, and
+/// Proxy-Support if it asks for a login of the connection.
 pub(super) fn add_own(
     connection: &Connection,
     (fields, received): (&mut HeaderMap, Version),
@@ -37,7 +39,18 @@ pub(super) fn add_own(
     let common = &connection.worker.common;
     common.via.append_via(fields, received);
     status.append(&common.name, fields);
+    // A client that knows the proxy may answer the challenge only if the proxy says that it keeps
+    // the connection for it (RFC 4559, section 6).
+    let knows_proxy = !common.is_reverse()
+        && connection.intercepted.is_none()
+        && connection.destination.is_none();
+    if knows_proxy && fields.contains_key(WWW_AUTHENTICATE) && binds_connection(fields) {
+        fields.insert(PROXY_SUPPORT, SESSION_BASED);
+    }
 }
+
+const PROXY_SUPPORT: HeaderName = HeaderName::from_static("proxy-support");
+const SESSION_BASED: HeaderValue = HeaderValue::from_static("Session-Based-Authentication");
 
 pub(super) fn outcome_of(forward: Forward) -> Outcome {
     match forward {

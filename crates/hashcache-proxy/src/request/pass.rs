@@ -2,20 +2,25 @@
 //!
 //! Called by the loop in `request`, and by `validate` for a HEAD.
 //!
+//! A request that has or follows a login of its connection (NTLM, Negotiate) is always forwarded, on
+//! the connection of its client.
+//!
 //! Invariants: after an unsafe request, the stored responses that it may have changed are no longer
 //! served. The response to a HEAD is compared with the stored response to GET.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache_http::{
     CacheStatus, Forward, Handling, Space, Target, Upgrading, asks_for_upgrade, cache_key,
-    grants_other_protocol, invalidated, invalidated_groups, is_unsafe,
+    grants_other_protocol, invalidated, invalidated_groups, is_unsafe, logs_in_connection,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::body::Body;
 use super::own_fields::{add_own, outcome_of};
-use super::transaction::{Answer, ClientRequest, Transaction};
+use super::purge_members::purge_at_members;
+use super::transaction::{Answer, ClientRequest, Login, Transaction};
 use crate::connect;
 use crate::connection::Connection;
 use crate::failure::Failure;
@@ -23,7 +28,10 @@ use crate::fetch::confirm::{self, Times};
 use crate::fetch::{self, AskFailure, SelectedResponse};
 use crate::link::coding::{LinkCoding, StoredHere};
 use crate::log_entry::LogEntryBuilder;
+use crate::route::Route;
 use crate::store::{StoreLookup, look_up};
+use crate::task::spawn_local;
+use crate::upstream::pinned::{Pinning, Turn};
 use crate::upstream::{RequestBody, SendOptions, set_target};
 
 /// Forwards a request and returns its response; nothing is stored.
@@ -48,6 +56,21 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         }
         (None, None) => worker.route_to(space, target, &request.fields)?,
     };
+    let pinning = match &request.login {
+        Login::None => request.pinning(connection),
+        Login::Pinned(key) => {
+            let client = connection.allowance.share().network();
+            let limit = worker.limits.connect_time;
+            let turn = Box::pin(connection.pins.turn(key, client, limit));
+            Pinning::Turn(turn.await?)
+        }
+        Login::Alone => Pinning::Alone,
+    };
+    let is_login = pinning.is_login();
+    let route = match &pinning {
+        Pinning::Turn(turn) => route_of_login(connection, turn, route, &request.fields)?,
+        _ => route,
+    };
     let ClientRequest {
         space,
         target,
@@ -65,7 +88,8 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         true => Upgrading::Yes,
         false => Upgrading::No,
     };
-    let wanted = (method == Method::HEAD && !has_content && !is_bypass).then(|| fields.clone());
+    let is_about_stored = method == Method::HEAD && !has_content && !is_bypass && !is_login;
+    let wanted = is_about_stored.then(|| fields.clone());
     let fields = fetch::upstream_fields(worker, &target, fields, version, upgrading);
     let mut request = Request::new(match body {
         Some(body) => RequestBody::streamed(body),
@@ -84,11 +108,16 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         client: Some(connection.allowance.share().clone()),
         ends: Some(connection.ends()),
         link,
+        pinning,
         ..SendOptions::default()
     };
     let request_time = worker.common.now();
     let sent = fetch::ask(worker, &route, request, &options).await;
     let answered = sent.map_err(|failed| {
+        if let Pinning::Turn(turn) = &options.pinning {
+            turn.give_up();
+            connection.cell.end_with_this();
+        }
         connection
             .cell
             .body_failure()
@@ -97,6 +126,10 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     log_entry.byte_count().set_free(answered.is_stored_nearby());
     log_entry.set_next_hop(Some(answered.next_hop));
     let exchange = answered.exchange;
+    if is_login && !exchange.may_leave_connection() {
+        // The client would take its own connection for one that is logged in.
+        connection.cell.end_with_this();
+    }
     if exchange.upgrade.is_some() && !grants_other_protocol(exchange.response.headers()) {
         return Err(Failure::ResponseMalformed(
             "switch to a protocol that was not offered",
@@ -114,6 +147,9 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         let purger = worker.common.purger.within(space);
         let client = connection.allowance.share().network();
         purger.invalidate(client, &targets, &groups);
+        if is_login {
+            purge_at_owner(connection, &target);
+        }
     }
     let (mut head, body) = response.into_parts();
     if let Some(fields) = wanted.filter(|_| head.status == StatusCode::OK) {
@@ -122,12 +158,50 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         head_came(connection, space, asked, &head.headers, times).await;
     }
     let status = CacheStatus {
-        detail: only_server.map(|_| "other-address"),
+        detail: match only_server {
+            Some(_) => Some("other-address"),
+            None => is_login.then_some("connection-login"),
+        },
         ..CacheStatus::of(Handling::Forwarded(forward))
     };
     add_own(connection, (&mut head.headers, head.version), status);
     let body = Body::passed(body, log_entry.byte_count(), Arc::clone(&worker.metrics));
     Ok(Response::from_parts(head, body))
+}
+
+/// The route of a request that has or follows a login: the hop at which that is.
+///
+/// # Errors
+/// The connection of a handshake has ended, and the request has its next message. It means nothing
+/// on another connection, so it is not sent, and the client begins anew.
+fn route_of_login(
+    connection: &Connection,
+    turn: &Turn,
+    route: Route,
+    fields: &HeaderMap,
+) -> Result<Route, Failure> {
+    if let Some(route) = turn.leads_to().and_then(|to| route.only(&to)) {
+        return Ok(route);
+    }
+    turn.leave();
+    if turn.is_half_done() && logs_in_connection(fields) {
+        turn.give_up();
+        connection.cell.end_with_this();
+        return Err(Failure::ConnectionTerminated);
+    }
+    Ok(route)
+}
+
+/// Has the other members forget the response that an unsafe request may have changed: they did not
+/// see the request.
+fn purge_at_owner(connection: &Rc<Connection>, target: &Target) {
+    if connection.worker.common.live().routes.members().is_none() {
+        return;
+    }
+    let (connection, target) = (Rc::clone(connection), target.clone());
+    spawn_local(async move {
+        purge_at_members(&connection, &HeaderMap::new(), &target, &[]).await;
+    });
 }
 
 /// Updates or invalidates the stored response to GET by the response to a HEAD (RFC 9111 4.3.5).

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use hashcache::Hit;
 use hashcache_http::{
     Authority, CacheStatus, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds, Space,
-    Target, VariantTable, asks_for_upgrade, origin_conditions_hold,
+    Target, VariantTable, asks_for_upgrade, logs_in_connection, origin_conditions_hold,
 };
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -30,9 +30,10 @@ use crate::log_entry::LogEntryBuilder;
 use crate::page_groups::{NotedGroup, PageRequest};
 use crate::quota::RequestLimits;
 use crate::route::{Route, Siblings};
-use crate::site::live::{ORIGIN, SiteRequest};
+use crate::site::live::{ORIGIN, Sender, SiteRequest};
 use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::Informational;
+use crate::upstream::pinned::{LinkedLogin, PinKey, Pinning};
 use crate::wire::{ClientBody, ContentFraming, HeadInfo};
 use crate::worker::Worker;
 
@@ -258,6 +259,17 @@ impl<'a> Transaction<'a> {
     }
 }
 
+/// How a request uses a login that belongs to its connection (NTLM, Negotiate).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Login {
+    /// Not at all.
+    None,
+    /// It has such a login, or follows one of its client.
+    Pinned(PinKey),
+    /// It has one, but its client cannot be told from others on the connection.
+    Alone,
+}
+
 /// A client's request.
 pub(super) struct ClientRequest {
     /// The key space of the resource.
@@ -279,6 +291,10 @@ pub(super) struct ClientRequest {
     pub(super) only_server: Option<Authority>,
     /// What a child says about its link.
     pub(super) linked: Option<Arc<LinkedRequest>>,
+    /// The number of a login of one of its clients.
+    linked_login: Option<LinkedLogin>,
+    /// Whether it has or follows a login of its connection.
+    pub(super) login: Login,
     /// The page group, if the request alone decides it.
     pub(super) noted_group: Option<NotedGroup>,
     /// Whether there is content: the framing fields are no longer in `fields`.
@@ -296,6 +312,8 @@ impl ClientRequest {
         let linked = head.extensions.remove::<Arc<LinkedRequest>>();
         Self {
             linked,
+            linked_login: head.extensions.remove(),
+            login: Login::None,
             space,
             target,
             method: head.method,
@@ -316,6 +334,10 @@ impl ClientRequest {
 
     /// Notes the request if it is for a page, or for a part of one that can name others.
     pub(super) fn note_page(&mut self, connection: &Connection) {
+        // Pages behind a login of the connection are never stored.
+        if !connection.pins.is_empty() || logs_in_connection(&self.fields) {
+            return;
+        }
         let asked = PageRequest {
             client: connection.client.ip(),
             target: &self.target,
@@ -323,6 +345,58 @@ impl ClientRequest {
         };
         let page_groups = &connection.worker.common.page_groups;
         self.noted_group = page_groups.note_request(&self.method, &asked, Instant::now());
+    }
+
+    /// Finds out whether the request has or follows a login of its connection. Then nothing stored
+    /// answers it, and no other request shares its response.
+    pub(super) fn find_login(&mut self, connection: &Connection) {
+        let pins = &connection.pins;
+        let has_credentials = logs_in_connection(&self.fields);
+        let may_follow = !pins.is_empty() || self.linked_login.is_some();
+        if !has_credentials && !may_follow || self.target.scheme.needs_gateway() {
+            return;
+        }
+        let key = self.pin_key(connection);
+        if !has_credentials && self.linked_login.is_none() && !pins.has_login(&key) {
+            return;
+        }
+        self.login = match self.is_one_client(connection) {
+            true => Login::Pinned(key),
+            false => Login::Alone,
+        };
+    }
+
+    /// What happens to the connection of a response that offers such a login.
+    pub(super) fn pinning(&self, connection: &Connection) -> Pinning {
+        match self.is_one_client(connection) {
+            true => {
+                let client = connection.allowance.share().network();
+                let key = self.pin_key(connection);
+                Pinning::Offer(connection.pins.offer(key, client))
+            }
+            false => Pinning::None,
+        }
+    }
+
+    fn pin_key(&self, connection: &Connection) -> PinKey {
+        PinKey {
+            client: connection.client.ip(),
+            linked: self.linked_login,
+            space: self.space,
+            scheme: self.target.scheme,
+            authority: self.target.authority.clone(),
+            server: self.only_server.clone(),
+        }
+    }
+
+    /// Whether other requests with the same key are those of one client. A child that does not
+    /// number its logins sends those of all its clients, and so does a member.
+    fn is_one_client(&self, connection: &Connection) -> bool {
+        let is_from_member = match &self.site {
+            Some(site) => site.sender == Sender::Member,
+            None => connection.is_from_member(&self.fields),
+        };
+        !is_from_member && (connection.child.is_none() || self.linked_login.is_some())
     }
 
     fn facts(&self) -> RequestFacts {
@@ -345,6 +419,8 @@ impl ClientRequest {
             limits: self.limits.clone(),
             only_server: self.only_server.clone(),
             linked: self.linked.clone(),
+            linked_login: self.linked_login,
+            login: self.login.clone(),
             noted_group: self.noted_group,
             has_content: self.has_content,
         }
@@ -353,7 +429,10 @@ impl ClientRequest {
     /// Whether no member is asked: the owner would look up and store what no box may, and other
     /// protocols are not worth a hop. But the owner must see what may change a stored response.
     pub(super) fn is_for_origin(&self) -> bool {
-        (self.is_bypass && self.method.is_safe()) || asks_for_upgrade(&self.method, &self.fields)
+        // A login is at one server, and each URL has another owner.
+        (self.is_bypass && self.method.is_safe())
+            || self.login != Login::None
+            || asks_for_upgrade(&self.method, &self.fields)
     }
 
     /// The next hops for a request to a site; `Ok(None)`: it is not for a site, and its route is

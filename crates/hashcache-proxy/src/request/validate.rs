@@ -24,6 +24,7 @@ use crate::failure::Failure;
 use crate::fetch::background::revalidate_in_background;
 use crate::fetch::{self, Cause, Fetched, SelectedResponse, is_error};
 use crate::store::{ObjectPlace, StoredResponse};
+use crate::upstream::pinned::Pinning;
 
 /// Asks upstream whether a stored response is still valid.
 pub(super) async fn validate(
@@ -168,6 +169,7 @@ pub(super) fn revalidate(
     let replaces = Some(hit.clone());
     let spec = fetch::FetchSpec {
         informational: None,
+        pinning: Pinning::None,
         cause: Cause::Revalidation,
         selected: Some(selected),
         // A response that may be served stale is worth more than an error.

@@ -50,6 +50,7 @@ use crate::settings::{Settings, Speaks};
 use crate::share::Allowance;
 use crate::task::spawn_local;
 use crate::upstream::announced::ClientEnds;
+use crate::upstream::pinned::Pins;
 use crate::wire::{self, ClientBody, Ending, Http2Kind, Protocol, Socket};
 use crate::worker::{Common, Worker};
 
@@ -278,6 +279,7 @@ impl Core {
             destination,
             intercepted: None,
             child: None,
+            pins: Pins::default(),
             stopping: stopping.clone(),
             drained,
             serve_inside,

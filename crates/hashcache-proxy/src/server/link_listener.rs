@@ -35,6 +35,7 @@ use crate::link::pin::Pin;
 use crate::link::{self, STREAMS, TURN_TIME, Windows};
 use crate::share::{Allowance, Network};
 use crate::task::spawn_local;
+use crate::upstream::pinned::Pins;
 use crate::wire::{
     self, HTTP_2_BYTES, Http2Kind, Protocol, Socket, TLS_BYTES, link_bytes, link_handshake,
 };
@@ -114,6 +115,7 @@ impl LinkListener {
             destination: None,
             intercepted: None,
             child: Some(Rc::new(child)),
+            pins: Pins::of_link(),
             stopping: stopping.clone(),
             drained,
             serve_inside: self.serve_inside,

@@ -207,7 +207,11 @@ pub fn run<E: fmt::Display>(
     let shared = upstream::UpstreamShared {
         verified: Arc::clone(&verified),
         unreachable: UnreachableCache::new(settings.unreachable_lifetime),
-        admin: admin_address,
+        listeners: (listen.iter().copied())
+            .chain(admin_address)
+            .chain(link_address)
+            .chain(forwarding.iter().copied())
+            .collect(),
         ..shared
     };
     let line = Arc::clone(&shared.line);

@@ -36,9 +36,10 @@ use crate::share::Network;
 pub(crate) struct Connector {
     pub(super) resolver: Resolver,
     pub(super) destinations: Destinations,
-    /// The admin listener. It trusts connections from this host, so none of a client may reach it,
-    /// whatever name leads there and whatever `allow_destination` lists.
-    pub(super) admin: Option<SocketAddr>,
+    /// The listeners of this process. They trust connections from this host, with purges and on the
+    /// admin listener, so none of a client may reach them, whatever name leads there and whatever
+    /// `allow_destination` lists. An FTP server may name them for its data.
+    pub(super) listeners: Arc<[SocketAddr]>,
     pub(super) own: OwnAddresses,
     pub(super) unreachable: UnreachableCache,
     pub(super) line: Arc<Line>,
@@ -174,15 +175,17 @@ impl Connector {
 
     /// Whether `address`, which is one of `host`, may be connected to.
     fn check(&self, host: &Host, address: SocketAddr, purpose: Purpose) -> Result<(), Failure> {
-        let is_admin = |admin: SocketAddr| {
-            let (admin_ip, ip) = (admin.ip().to_canonical(), address.ip().to_canonical());
+        let is_there = |listener: &SocketAddr| {
+            let (own_ip, ip) = (listener.ip().to_canonical(), address.ip().to_canonical());
             // Another program may listen at another address of this host. 0.0.0.0 means loopback.
-            let is_there = admin_ip == ip
-                || ip.is_unspecified()
-                || admin_ip.is_unspecified() && self.own.is_this_host(ip);
-            admin.port() == address.port() && is_there
+            let is_it = || {
+                own_ip == ip
+                    || ip.is_unspecified()
+                    || own_ip.is_unspecified() && self.own.is_this_host(ip)
+            };
+            listener.port() == address.port() && is_it()
         };
-        if purpose == Purpose::Forward && self.admin.is_some_and(is_admin) {
+        if purpose == Purpose::Forward && self.listeners.iter().any(is_there) {
             return Err(Failure::DestinationDenied {
                 address: address.ip(),
             });
@@ -279,7 +282,7 @@ mod tests {
             resolver: Resolver::new(DnsCache::new(servers, Duration::from_secs(5))),
             destinations: Destinations::new(&allow, &[], own.clone()),
             own,
-            admin: None,
+            listeners: Arc::default(),
             unreachable: UnreachableCache::new(Duration::from_secs(10)),
             line: Arc::default(),
             connect_time: Duration::from_secs(10),
@@ -308,16 +311,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn clients_never_reach_the_admin_listener() {
+    async fn clients_never_reach_a_listener_of_this_process() {
         let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let with_admin = |address: [u8; 4], port| Connector {
-            admin: Some(SocketAddr::from((address, port))),
+        let with_listener = |address: [u8; 4], port| Connector {
+            listeners: [
+                SocketAddr::from((address, port)),
+                "[::1]:9".parse().unwrap(),
+            ]
+            .into(),
             ..connector(&["127.0.0.0/8", "0.0.0.0"])
         };
         let (one, all) = ([127, 0, 0, 1], [0; 4]);
         let other = Host::V4([127, 9, 9, 9].into());
-        for (host, admin, is_denied) in [
+        for (host, listening, is_denied) in [
             (loopback(), one, true),
             (Host::V4(all.into()), one, true),
             (Host::Name("a.localhost".into()), one, true),
@@ -327,17 +334,22 @@ mod tests {
             (Host::Name("a.localhost".into()), all, true),
         ] {
             let to = endpoint(host.clone(), port);
-            let connected = with_admin(admin, port).connect(&to, None, None).await;
+            let connector = with_listener(listening, port);
+            let connected = connector.connect(&to, None, None).await;
             let denied = matches!(connected, Err(Failure::DestinationDenied { .. }));
-            assert_eq!(denied, is_denied, "{host:?} {admin:?}");
-            assert_eq!(connected.is_ok(), !is_denied, "{host:?} {admin:?}");
-            let at_other_port = with_admin(admin, 1).connect(&to, None, None).await;
+            assert_eq!(denied, is_denied, "{host:?} {listening:?}");
+            assert_eq!(connected.is_ok(), !is_denied, "{host:?} {listening:?}");
+            if let Host::V4(address) = host {
+                // The data of an FTP server.
+                let data = connector.connect_data((address, port).into(), Purpose::Forward);
+                assert_eq!(data.await.is_ok(), !is_denied, "{host:?} {listening:?}");
+            }
+            let at_other_port = with_listener(listening, 1).connect(&to, None, None).await;
             assert!(at_other_port.is_ok(), "{host:?}");
             let by_operator = Endpoint {
                 purpose: Purpose::Configured,
                 ..to
             };
-            let connector = with_admin(admin, port);
             let connected = connector.connect(&by_operator, None, None).await;
             assert!(connected.is_ok(), "{host:?}");
         }

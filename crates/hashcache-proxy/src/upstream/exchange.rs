@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hashcache_http::{Related, strip_interim, take_frames};
+use hashcache_http::{Related, binds_connection, continues_login, strip_interim, take_frames};
 use http::header::{self, HeaderMap};
 use http::{Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
@@ -29,7 +29,8 @@ use super::http2::{self, Refused};
 use super::linked::NotSent;
 use super::odd_target::OddTarget;
 use super::permits::Permit;
-use super::pool::{RequestSender, UpstreamConn};
+use super::pinned::Pinning;
+use super::pool::{ConnHome, RequestSender, UpstreamConn};
 use super::request_body::{BodyProgress, RequestBody};
 use super::response_body::{BusyConn, ResponseBody};
 use super::{SendFailure, SendOptions, Upgrade, Upstream, UpstreamExchange, is_repeatable};
@@ -64,6 +65,11 @@ impl Upstream {
         let progress = request.body().progress();
         if request.headers().contains_key(header::EXPECT) {
             progress.hold();
+        }
+        if conn.is_http_1()
+            && let Some(length) = content_length(request.headers())
+        {
+            progress.announce(length);
         }
         let interim = Interim::listen(&mut request);
         let (received_before, begun) = (conn.meter.received(), Instant::now());
@@ -118,6 +124,8 @@ impl Upstream {
                 let failure = Failure::ResponseMalformed("protocol switch that was not requested");
                 return Err(failure.into());
             }
+            let binds = binds_connection(&head.headers);
+            let continues = continues_login(head.status, &head.headers);
             let is_framed = take_frames(&mut head.headers);
             if let Some(related) = Related::take(&mut head.headers) {
                 head.extensions.insert(related);
@@ -136,10 +144,17 @@ impl Upstream {
                 // An HTTP/2 stream has an end of its own.
                 judged.framing = Framing::Chunked;
             }
-            Ok((head, incoming, stream, judged, is_framed))
+            let home = home(&options.pinning, binds);
+            if let Some(turn) = options.pinning.turn() {
+                turn.answered(continues);
+                if matches!(conn.sender, RequestSender::Linked(_)) {
+                    turn.keep_linked(to.clone());
+                }
+            }
+            Ok((head, incoming, stream, (judged, home), is_framed))
         });
         let peer = conn.peer;
-        let (head, incoming, stream, judged, is_framed) = match judged {
+        let (head, incoming, stream, (judged, home), is_framed) = match judged {
             Ok(judged) => judged,
             Err(NoHead {
                 failure,
@@ -198,6 +213,7 @@ impl Upstream {
                 conn,
                 to,
                 pool,
+                home,
                 permit,
                 received_before,
                 progress,
@@ -226,6 +242,27 @@ async fn unsent(
         unsent: error.take_message(),
         error: error.into_error(),
     })
+}
+
+fn content_length(fields: &HeaderMap) -> Option<u64> {
+    fields
+        .get(header::CONTENT_LENGTH)?
+        .to_str()
+        .ok()?
+        .parse()
+        .ok()
+}
+
+/// Where the connection goes after a response; `binds`: the response shows that it belongs to one
+/// client.
+fn home(pinning: &Pinning, binds: bool) -> ConnHome {
+    match pinning {
+        Pinning::Turn(turn) => ConnHome::Turn(Rc::clone(turn)),
+        Pinning::Offer(offer) if binds => ConnHome::Offer(Rc::clone(offer)),
+        Pinning::None if binds => ConnHome::Nowhere,
+        Pinning::Alone => ConnHome::Nowhere,
+        Pinning::None | Pinning::Offer(_) => ConnHome::Pool,
+    }
 }
 
 /// The exchange ended without a head.

@@ -1,7 +1,8 @@
 //! Upstream: one request to an origin, and its response.
 //!
 //! `fetch` and `request` call [`Upstream::try_send`]. In the order of a request: `permits` limits
-//! the busy connections. `pool` has an idle connection, or `connect` opens one (`unreachable`
+//! the busy connections. `pool` has an idle connection (`pinned` has those of clients that have
+//! logged in), or `connect` opens one (`unreachable`
 //! remembers failures, `dns` finds the addresses, `address` checks them, `interfaces` knows our
 //! own; for https `tls` does the handshake; `proxied` asks a peer for a tunnel, `gateway` speaks
 //! other protocols than HTTP, and `channel` is a socket, such a tunnel or a gateway). hyper writes
@@ -36,6 +37,7 @@ pub(crate) mod nat64;
 pub(crate) mod odd_target;
 pub(crate) mod own_domain;
 pub(crate) mod permits;
+pub(crate) mod pinned;
 mod pool;
 pub(crate) mod prefix;
 mod proxied;
@@ -56,7 +58,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
-use hashcache_http::{Authority, HintUse, Host, Origin, Scheme, UnixTime};
+use hashcache_http::{
+    Authority, HintUse, Host, Origin, Scheme, UnixTime, connection_options, logs_in_connection,
+};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Response, StatusCode, Version};
@@ -68,7 +72,7 @@ use tokio::time::{Instant, timeout};
 
 use self::address::Purpose;
 use self::announced::ClientEnds;
-use self::attempt::Attempt;
+use self::attempt::{Attempt, Way};
 use self::channel::{Channel, PeerSocket};
 use self::connect::Connector;
 use self::dns::{DnsCache, Resolver};
@@ -78,6 +82,7 @@ use self::interfaces::OwnAddresses;
 use self::meter::{MeteredIo, ReadMemory};
 use self::odd_target::OddTarget;
 use self::permits::{Permit, Permits};
+use self::pinned::Pinning;
 use self::pool::{Pool, UpstreamConn};
 use self::tls::{AlpnOffer, Trust};
 use self::transport::Transport;
@@ -110,8 +115,8 @@ pub(crate) struct UpstreamShared {
     pub(crate) destinations: Destinations,
     /// The addresses of this host.
     pub(crate) own: OwnAddresses,
-    /// The admin listener, which clients must not reach through the proxy.
-    pub(crate) admin: Option<SocketAddr>,
+    /// The listeners of this process, which clients must not reach through the proxy.
+    pub(crate) listeners: Arc<[SocketAddr]>,
     /// Recently unreachable origins.
     pub(crate) unreachable: UnreachableCache,
     /// The line to the Internet, which hears of connections to origins.
@@ -214,6 +219,8 @@ pub(crate) struct SendOptions {
     pub(crate) link: LinkCoding,
     /// What it has to do with hints there.
     pub(crate) hints: HintUse,
+    /// Whether it has or follows a login that belongs to its connection.
+    pub(crate) pinning: Pinning,
 }
 
 /// A request to a peer with the whole URL of a resource (RFC 9112, section 3.2.2).
@@ -269,7 +276,7 @@ impl UpstreamShared {
             names,
             destinations,
             own,
-            admin: None,
+            listeners: Arc::default(),
             unreachable: UnreachableCache::new(Duration::ZERO),
             line: Arc::default(),
             trust,
@@ -291,7 +298,7 @@ impl Upstream {
             names,
             destinations,
             own,
-            admin,
+            listeners,
             unreachable,
             line,
             trust,
@@ -306,7 +313,7 @@ impl Upstream {
             resolver: Resolver::new(names).with_domains(destinations.domains()),
             destinations,
             own,
-            admin,
+            listeners,
             unreachable,
             line,
             connect_time: limits.connect_time,
@@ -521,7 +528,11 @@ impl Upstream {
         request: Request<RequestBody>,
         options: &SendOptions,
     ) -> Result<UpstreamExchange, Unanswered> {
-        let announces = self.announces(to);
+        let announces = match options.pinning.is_login() {
+            false => self.announces(to),
+            // A connection of one client has the right header for all its requests.
+            true => Announces::Nobody,
+        };
         let mut request = prepare(request, to, options, announces);
         let client = options.client.as_ref();
         let mut permit = match self.permit(to, client, options.permit_time).await {
@@ -531,6 +542,11 @@ impl Upstream {
         let link = options.absolute.as_ref();
         if let Some(link) = link.and_then(|form| form.peer.link.as_ref()) {
             return self.send_linked(link, to, (request, permit), options).await;
+        }
+        if options.pinning.is_login() {
+            // On the heap, because few requests are sent in this way.
+            let sending = self.send_pinned(to, (request, permit), options);
+            return Box::pin(sending).await;
         }
         let mut way = self.first_way(to, &request, options, announces);
         let mut used = self.open_conn(to, &mut way, &request, announces);
@@ -597,6 +613,70 @@ impl Upstream {
             request = prepare(again, to, options, announces);
         }
         Err(SendFailure::from(Failure::Internal("attempts have no end")).into())
+    }
+
+    /// Sends a request that has or follows a login, on the connection of its client.
+    async fn send_pinned(
+        &self,
+        to: &Endpoint,
+        (request, permit): (Request<RequestBody>, Permit),
+        options: &SendOptions,
+    ) -> Result<UpstreamExchange, Unanswered> {
+        let turn = options.pinning.turn();
+        let has_credentials = logs_in_connection(request.headers());
+        let kept = match turn {
+            Some(turn) => turn.take(to).await,
+            None => None,
+        };
+        let is_kept = kept.is_some();
+        let is_half_done = has_credentials && turn.is_some_and(|turn| turn.is_half_done());
+        if is_half_done && !is_kept {
+            return Err(SendFailure::from(Failure::ConnectionTerminated).into());
+        }
+        let conn = match kept {
+            Some(conn) => conn,
+            None => match self.open_for_login(to, &request, options).await {
+                Ok(conn) => conn,
+                Err(failed) => return Err(Unanswered::unsent(failed, request)),
+            },
+        };
+        if let Some(turn) = turn {
+            turn.begin(has_credentials);
+        }
+        // The server may close a connection while it is idle. Then the request begins anew on
+        // another one, as that of a client without a login, unless it belongs to a challenge.
+        let may_move = is_kept && !is_half_done;
+        let copy = (may_move && is_repeatable(&request)).then(|| copy_of(&request));
+        let mut failed = match self.exchange(conn, to, request, permit, options).await {
+            Ok(exchange) => return Ok(exchange),
+            Err(failed) if !may_move => return Err(failed.failed.into()),
+            Err(failed) => failed,
+        };
+        let again = match failed.unsent.take() {
+            Some(unsent) => Some(*unsent),
+            None => copy.filter(|_| failed.failed.is_stale_connection()),
+        };
+        let Some(again) = again else {
+            return Err(failed.failed.into());
+        };
+        let conn = self.open_for_login(to, &again, options).await?;
+        let sent = self.exchange(conn, to, again, failed.permit, options);
+        sent.await.map_err(|failed| failed.failed.into())
+    }
+
+    /// A connection that no other request shares. It is in HTTP/1.1 wherever the origin takes that:
+    /// HTTP/2 has no logins of connections (RFC 9113, section 9.1, leaves them to HTTP/1.1).
+    async fn open_for_login(
+        &self,
+        to: &Endpoint,
+        request: &Request<RequestBody>,
+        options: &SendOptions,
+    ) -> Result<UpstreamConn, SendFailure> {
+        let opened = self.open(to, Way::Http1ForMemory, request, options).await?;
+        if let Some(conn) = opened.http2_conn() {
+            self.http2_conns.retire(to, &conn);
+        }
+        Ok(opened)
     }
 
     /// As `try_send`, for tests.
@@ -736,6 +816,18 @@ impl Upstream {
 }
 
 impl UpstreamExchange {
+    /// Whether the connection takes another request after this response, as far as the server says.
+    pub(crate) fn may_leave_connection(&self) -> bool {
+        let fields = self.response.headers();
+        let options = connection_options(fields).unwrap_or_default();
+        let has = |option: &str| options.iter().any(|it| it.as_str() == option);
+        let is_kept = match self.response.version() {
+            Version::HTTP_10 => has("keep-alive"),
+            _ => !has("close"),
+        };
+        is_kept && self.response.body().may_leave_connection()
+    }
+
     /// Whether the origin answered 421: this connection does not serve the authority.
     fn is_misdirected(&self) -> bool {
         self.response.status() == StatusCode::MISDIRECTED_REQUEST

@@ -40,6 +40,13 @@ pub(crate) struct Permit {
     _memory: Option<ShareGuard>,
 }
 
+/// Permission to keep one idle connection for the client that has logged in on it.
+#[derive(Debug)]
+pub(super) struct PinnedPermit {
+    _turns: [BoundPermit; 2],
+    _idle: CountedIdle,
+}
+
 /// The limits besides the one on all connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Bound {
@@ -49,6 +56,9 @@ enum Bound {
     ClientAtOrigin(Network, Authority),
     Client(Network),
     Origin(Authority),
+    /// Idle connections that a client has logged in on.
+    PinnedOf(Network),
+    Pinned,
 }
 
 /// A permit within one limit.
@@ -118,6 +128,23 @@ impl Permits {
             _all: all,
             _turns: bound_permits,
             _memory: memory,
+        })
+    }
+
+    /// Permission to keep a connection for `client`, if the limits allow one more now. As many may
+    /// be kept as may be busy; a client gets the same share of either.
+    pub(super) fn pinned(&self, client: Network) -> Option<PinnedPermit> {
+        let take = |bound| {
+            let interest = BoundRef::new(&self.0, bound);
+            let permit = Arc::clone(&interest.semaphore).try_acquire_owned();
+            Some(BoundPermit {
+                _permit: permit.ok()?,
+                _interest: interest,
+            })
+        };
+        Some(PinnedPermit {
+            _turns: [take(Bound::PinnedOf(client))?, take(Bound::Pinned)?],
+            _idle: self.idle(),
         })
     }
 
@@ -201,7 +228,8 @@ impl PermitCounts {
         };
         match bound {
             Bound::Origin(_) => self.per_origin,
-            Bound::Client(_) => share(self.in_all),
+            Bound::Client(_) | Bound::PinnedOf(_) => share(self.in_all),
+            Bound::Pinned => self.in_all,
             Bound::ClientAtOrigin(..) => share(self.per_origin),
             // All clients of a child share what one client gets, so none may use all of it.
             Bound::ChildClient(_) => share(self.in_all).div_ceil(2),
@@ -269,6 +297,21 @@ mod tests {
         drop(held);
         assert!(permits.0.bounds().is_empty());
         assert_eq!(permits.busy(), 0);
+    }
+
+    #[tokio::test]
+    async fn one_client_leaves_places_for_the_logins_of_others() {
+        let permits = Permits::new(4, 8, 50);
+        let client = |address: &str| Network::of(address.parse().unwrap());
+        let (greedy, other) = (client("192.0.2.1"), client("192.0.2.2"));
+        let held: Vec<_> = std::iter::from_fn(|| permits.pinned(greedy)).collect();
+        assert_eq!(held.len(), 4);
+        let others: Vec<_> = std::iter::from_fn(|| permits.pinned(other)).collect();
+        assert_eq!((others.len(), permits.figures().idle), (4, 8));
+        assert!(permits.pinned(client("192.0.2.3")).is_none(), "of all");
+        drop((held, others));
+        assert!(permits.0.bounds().is_empty());
+        assert!(permits.pinned(greedy).is_some());
     }
 
     #[tokio::test(start_paused = true)]

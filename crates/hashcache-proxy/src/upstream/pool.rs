@@ -3,7 +3,8 @@
 //! `Upstream` takes a connection from the pool or opens one, sends one request at a time on it, and
 //! `ResponseBody` puts it back when the response is complete. All on one core.
 //!
-//! Invariants: the response on a connection in the pool is complete, and it was open when last
+//! Invariants: no client has logged in on a connection in the pool, nor was asked to (`pinned` has
+//! those that are for one client). The response on a connection in the pool is complete, and it was open when last
 //! checked. It is taken only when hyper is done with the exchange before. Dropping a connection
 //! closes it, whatever hyper is doing with it.
 //! Cost: an idle connection keeps its socket and the memory reserved by `meter`, 32 KiB or, after
@@ -28,6 +29,7 @@ use super::http2::{Http2Conn, Http2Stream};
 use super::linked::LinkedStream;
 use super::meter::{Meter, MeteredIo, READ_MAX, ReadMemory, buffered};
 use super::permits::{CountedIdle, Permits};
+use super::pinned::{PinOffer, Turn};
 use super::request_body::RequestBody;
 use super::transport::Transport;
 use crate::failure::Failure;
@@ -176,6 +178,14 @@ impl UpstreamConn {
         }
     }
 
+    /// Waits until it takes a request; false if it never will.
+    pub(super) async fn ready(&mut self) -> bool {
+        match &mut self.sender {
+            RequestSender::Http1(sender) => sender.ready().await.is_ok(),
+            RequestSender::Http2(_) | RequestSender::Linked(_) => false,
+        }
+    }
+
     fn is_ready(&self) -> bool {
         match &self.sender {
             RequestSender::Http1(sender) => sender.is_ready(),
@@ -216,6 +226,18 @@ pub(super) struct Pool {
     sweeping: Cell<bool>,
 }
 
+/// Where a connection goes when its response is complete.
+#[derive(Debug)]
+pub(super) enum ConnHome {
+    Pool,
+    /// A client has logged in on it.
+    Turn(Rc<Turn>),
+    /// The response offers a login, and this client may want it.
+    Offer(Rc<PinOffer>),
+    /// It is closed.
+    Nowhere,
+}
+
 #[derive(Debug)]
 struct IdleConn {
     conn: UpstreamConn,
@@ -249,8 +271,19 @@ impl Pool {
         last.map(|idle| idle.conn)
     }
 
+    /// Puts a connection where it belongs. Its last exchange is complete.
+    pub(super) fn put_home(self: &Rc<Self>, home: &ConnHome, to: Endpoint, conn: UpstreamConn) {
+        let limits = (&self.permits, self.idle_time);
+        match home {
+            ConnHome::Pool => self.put(to, conn),
+            ConnHome::Turn(turn) => turn.keep(conn, to, limits),
+            ConnHome::Offer(offer) => offer.keep(conn, to, limits),
+            ConnHome::Nowhere => {}
+        }
+    }
+
     /// Puts a connection back whose last exchange is complete.
-    pub(super) fn put(self: &Rc<Self>, to: Endpoint, conn: UpstreamConn) {
+    fn put(self: &Rc<Self>, to: Endpoint, conn: UpstreamConn) {
         let RequestSender::Http1(sender) = &conn.sender else {
             // Its connection is shared, and kept by `http2`.
             return;

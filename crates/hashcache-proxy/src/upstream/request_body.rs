@@ -39,7 +39,7 @@ pub(super) struct BodyProgress {
     waker: RefCell<Option<Waker>>,
     /// hyper polled for more and the client has sent nothing yet.
     starved: Cell<bool>,
-    /// hyper has the last frame.
+    /// hyper has all of the content.
     ended: Cell<bool>,
     /// The content broke off, on the client's side.
     failed: Cell<bool>,
@@ -49,6 +49,8 @@ pub(super) struct BodyProgress {
     length: Option<u64>,
     /// Bytes that hyper has taken.
     polled: Cell<u64>,
+    /// The length that hyper sends, if it was announced.
+    announced: Cell<Option<u64>>,
 }
 
 impl RequestBody {
@@ -134,6 +136,12 @@ impl BodyProgress {
         self.held.set(true);
     }
 
+    /// hyper sends this many bytes and no more. The end itself may come later: in HTTP/2 a client
+    /// sends it in a frame of its own.
+    pub(super) fn announce(&self, length: u64) {
+        self.announced.set(Some(length));
+    }
+
     /// Releases held content.
     pub(super) fn let_go(&self) {
         self.held.set(false);
@@ -185,7 +193,11 @@ impl BodyProgress {
         match frame {
             Poll::Ready(Some(Ok(frame))) => {
                 let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
-                self.polled.set(self.polled.get() + bytes);
+                let polled = self.polled.get() + bytes;
+                self.polled.set(polled);
+                if self.announced.get().is_some_and(|length| polled >= length) {
+                    self.ended.set(true);
+                }
             }
             Poll::Ready(Some(Err(_))) => self.failed.set(true),
             Poll::Ready(None) | Poll::Pending => {}
@@ -259,5 +271,44 @@ impl fmt::Debug for RequestBody {
             .field("empty", &self.is_empty())
             .field("watch", &self.progress)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Content whose end has not come.
+    struct Endless(Vec<&'static [u8]>);
+
+    impl Body for Endless {
+        type Data = Bytes;
+        type Error = ContentError;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, ContentError>>> {
+            match self.0.pop() {
+                Some(piece) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(piece))))),
+                None => Poll::Pending,
+            }
+        }
+    }
+
+    #[test]
+    fn content_of_an_announced_length_has_ended_with_its_last_byte() {
+        let mut context = Context::from_waker(Waker::noop());
+        for (announced, ended) in [(None, false), (Some(4), false), (Some(3), true)] {
+            let mut body = RequestBody::streamed(Endless(vec![b"c", b"ab"]));
+            let progress = body.progress();
+            if let Some(length) = announced {
+                progress.announce(length);
+            }
+            assert!(Pin::new(&mut body).poll_frame(&mut context).is_ready());
+            assert!(!progress.is_ended());
+            assert!(Pin::new(&mut body).poll_frame(&mut context).is_ready());
+            assert_eq!(progress.is_ended(), ended, "{announced:?}");
+        }
     }
 }

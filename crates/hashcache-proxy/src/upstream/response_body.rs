@@ -21,7 +21,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::endpoint::Endpoint;
 use super::framing::{Framing, filter_trailers};
 use super::permits::Permit;
-use super::pool::{Pool, UpstreamConn};
+use super::pool::{ConnHome, Pool, UpstreamConn};
 use super::request_body::BodyProgress;
 use super::unframe::Unframing;
 use crate::failure::Failure;
@@ -57,6 +57,7 @@ pub(super) struct BusyConn {
     pub(super) conn: UpstreamConn,
     pub(super) to: Endpoint,
     pub(super) pool: Rc<Pool>,
+    pub(super) home: ConnHome,
     pub(super) permit: Permit,
     /// Bytes that the connection had received before this exchange.
     pub(super) received_before: u64,
@@ -148,6 +149,12 @@ impl ResponseBody {
         self.held = Some(Box::new(value));
     }
 
+    /// Whether the connection may outlast this content, as far as its framing tells.
+    pub(crate) fn may_leave_connection(&self) -> bool {
+        let is_trusted = |busy: &BusyConn| busy.trusted;
+        self.framing != Framing::UntilClose && self.busy.as_ref().is_none_or(is_trusted)
+    }
+
     /// How the end of this content is marked.
     #[cfg(test)]
     pub(crate) fn framing(&self) -> Framing {
@@ -188,7 +195,7 @@ impl ResponseBody {
         // If the origin answered early, it does not want the rest of the request, and content that
         // was held for a 100 must not follow a final response: such a connection is closed.
         if busy.trusted && busy.progress.is_ended() {
-            busy.pool.put(busy.to, busy.conn);
+            busy.pool.put_home(&busy.home, busy.to, busy.conn);
         }
     }
 

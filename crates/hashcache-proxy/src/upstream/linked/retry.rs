@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashcache_http::{HASHCACHE_LINK, HintUse, Related};
+use hashcache_http::{HASHCACHE_LINK, HintUse, LinkRequest, Related, logs_in_connection};
 use http::Request;
 use tokio::time::sleep;
 
@@ -89,7 +89,8 @@ impl Upstream {
         (mut request, mut permit): (Request<RequestBody>, Permit),
         options: &SendOptions,
     ) -> Result<UpstreamExchange, Unanswered> {
-        let is_repeatable = is_repeatable(&request);
+        let is_login = options.pinning.is_login();
+        let is_repeatable = is_repeatable(&request) && !is_login;
         let limit = options.connect_time.unwrap_or(self.limits.connect_time);
         let client = options.client.as_ref();
         let mut coding = match is_repeatable {
@@ -118,6 +119,16 @@ impl Upstream {
                     false => HintUse::None,
                 },
             );
+            if let Some(turn) = options.pinning.turn() {
+                turn.begin(logs_in_connection(request.headers()));
+                let asks = LinkRequest {
+                    login: Some(turn.number().0),
+                    ..LinkRequest::default()
+                };
+                request
+                    .headers_mut()
+                    .insert(HASHCACHE_LINK, asks.to_value());
+            }
             stream.turn.add_to(request.headers_mut());
             let conn = UpstreamConn::linked(LinkedStream::new(stream, memory));
             let mut failed = match self.exchange(conn, to, request, permit, options).await {

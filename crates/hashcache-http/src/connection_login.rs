@@ -1,0 +1,265 @@
+//! Authentication schemes that log in a connection instead of one request (NTLM, Negotiate).
+//!
+//! RFC 9110, section 11.7, wants each request to be authenticated by itself. NTLM and Negotiate
+//! (RFC 4559) do not: after their handshake the server takes every request on that connection for
+//! one of the user. A proxy that puts such a connection back into its pool gives the user's rights
+//! to whoever gets the connection next. The proxy asks [`logs_in_connection`] about each request
+//! and [`binds_connection`] about each response head.
+//!
+//! Invariant: a scheme is taken for one that logs in the connection unless it is known to carry its
+//! proof in every request. So a scheme that nobody has heard of costs a connection of its own, and
+//! never a leak. Cost: for requests without Authorization and for usual responses, lookups by name.
+
+use http::StatusCode;
+use http::header::{
+    AUTHORIZATION, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
+};
+
+use crate::fields::{Backslash, split_list};
+
+/// `Persistent-Auth`: the server says that the login lasts as long as the connection (Microsoft's
+/// HTTP server sends it after Negotiate).
+const PERSISTENT_AUTH: HeaderName = HeaderName::from_static("persistent-auth");
+
+/// Whether a request has credentials that may log in the whole connection on which it is sent.
+pub fn logs_in_connection(request: &HeaderMap) -> bool {
+    has_scheme(request, &AUTHORIZATION, is_login)
+        || has_scheme(request, &PROXY_AUTHORIZATION, is_login)
+}
+
+/// Whether a response shows that its connection belongs, or is about to belong, to one user: it
+/// offers or continues a login of the connection, or says that one lasts.
+pub fn binds_connection(response: &HeaderMap) -> bool {
+    has_scheme(response, &WWW_AUTHENTICATE, is_challenge)
+        || has_scheme(response, &PROXY_AUTHENTICATE, is_challenge)
+        || is_persistent(response)
+}
+
+/// Whether a response to a request with such credentials asks for more of them.
+pub fn continues_login(status: StatusCode, response: &HeaderMap) -> bool {
+    let asks = [
+        StatusCode::UNAUTHORIZED,
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+    ];
+    asks.contains(&status) && binds_connection(response)
+}
+
+fn is_persistent(response: &HeaderMap) -> bool {
+    let lines = response.get_all(PERSISTENT_AUTH).iter();
+    let mut values = lines.map(|line| line.as_bytes().trim_ascii());
+    values.any(|value| !value.eq_ignore_ascii_case(b"false"))
+}
+
+fn has_scheme(fields: &HeaderMap, name: &HeaderName, test: fn(Scheme<'_>) -> bool) -> bool {
+    // Nearly all messages have none of these fields.
+    if !fields.contains_key(name) {
+        return false;
+    }
+    let lines = fields.get_all(name).iter();
+    let mut members = lines.flat_map(|line| split_list(line.as_bytes(), Backslash::Escapes));
+    members.any(|member| Scheme::of(member).is_some_and(test))
+}
+
+/// The scheme of one challenge or of credentials.
+#[derive(Clone, Copy)]
+struct Scheme<'a> {
+    name: &'a [u8],
+    /// Whether a token or parameters follow it.
+    has_more: bool,
+}
+
+impl<'a> Scheme<'a> {
+    /// The scheme with which a member of the list begins; `None` for a further parameter of the
+    /// scheme before: `Digest realm="a", nonce="b"` are two members.
+    fn of(member: &'a [u8]) -> Option<Self> {
+        let end = member.iter().position(|byte| b" \t=".contains(byte));
+        let (name, rest) = member.split_at(end.unwrap_or(member.len()));
+        let rest = rest.trim_ascii_start();
+        (!rest.starts_with(b"=")).then_some(Self {
+            name,
+            has_more: !rest.is_empty(),
+        })
+    }
+
+    fn is_any(self, schemes: &[&str]) -> bool {
+        let is = |scheme: &&str| self.name.eq_ignore_ascii_case(scheme.as_bytes());
+        schemes.iter().any(is)
+    }
+}
+
+/// A lone word in a request is a key without a scheme, as many APIs want it, unless it is the name
+/// of a scheme that logs in connections: a login needs a token behind its scheme.
+fn is_login(scheme: Scheme<'_>) -> bool {
+    match scheme.has_more {
+        true => is_challenge(scheme),
+        false => scheme.is_any(OF_CONNECTION),
+    }
+}
+
+fn is_challenge(scheme: Scheme<'_>) -> bool {
+    let name = scheme.name;
+    // Signatures of requests: AWS4-HMAC-SHA256, TC3-HMAC-SHA256, GOOG4-RSA-SHA256 and others.
+    let is_signature = [&b"-hmac-"[..], b"-rsa-sha", b"-ecdsa-"]
+        .iter()
+        .any(|part| contains(name, part));
+    !is_signature && !scheme.is_any(OF_REQUEST)
+}
+
+fn contains(name: &[u8], part: &[u8]) -> bool {
+    let mut windows = name.windows(part.len());
+    windows.any(|window| window.eq_ignore_ascii_case(part))
+}
+
+/// Schemes that log in a connection, without regard to letter case.
+const OF_CONNECTION: &[&str] = &["NTLM", "Negotiate", "Kerberos", "Nego2"];
+
+/// Schemes whose proof is in every request: those of the IANA registry except Negotiate, and those
+/// that large services have made for themselves.
+const OF_REQUEST: &[&str] = &[
+    "Basic",
+    "Bearer",
+    "Digest",
+    "Concealed",
+    "DPoP",
+    "GNAP",
+    "HOBA",
+    "Mutual",
+    "OAuth",
+    "PrivateToken",
+    "SCRAM-SHA-1",
+    "SCRAM-SHA-256",
+    "vapid",
+    // Not registered.
+    "ApiKey",
+    "Api-Key",
+    "AWS",
+    "AWS3",
+    "GoogleLogin",
+    "GOOG1",
+    "Hawk",
+    "JWT",
+    "Key",
+    "MAC",
+    "OSS",
+    "PoP",
+    "RemoteAuth",
+    "SharedAccessSignature",
+    "SharedKey",
+    "SharedKeyLite",
+    "Signature",
+    "Splunk",
+    "Token",
+    "WSSE",
+];
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn fields(name: HeaderName, lines: &[&'static str]) -> HeaderMap {
+        let lines = lines.iter().map(|line| HeaderValue::from_static(line));
+        lines.map(|line| (name.clone(), line)).collect()
+    }
+
+    #[test]
+    fn a_login_of_the_connection_is_seen_in_any_case_and_anywhere_in_the_field() {
+        for lines in [
+            &["NTLM TlRMTVNTUAAB"][..],
+            &["ntlm TlRMTVNTUAAB="],
+            &["nEgOtIaTe YIIB=="],
+            &["Kerberos YIIB"],
+            &["NTLM"],
+            &["Negotiate\tYIIB"],
+            &["Basic YTpi, NTLM TlRM"],
+            &["Basic YTpi", "Negotiate YIIB"],
+            &["Digest username=\"a, b\", uri=\"/\", NTLM TlRM"],
+            // Nobody knows what this does.
+            &["Frob abc"],
+            &["Frob a=\"b\", c=d"],
+        ] {
+            assert!(
+                logs_in_connection(&fields(AUTHORIZATION, lines)),
+                "{lines:?}"
+            );
+            let proxy = fields(PROXY_AUTHORIZATION, lines);
+            assert!(logs_in_connection(&proxy), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_login_of_one_request_leaves_the_connection_to_others() {
+        for lines in [
+            &[][..],
+            &["Basic bnRsbTpuZWdvdGlhdGU="],
+            &["bearer eyJhbGciOi.J9"],
+            &["Digest username=\"NTLM\", realm=\"a, Negotiate b\", qop=auth , nc = 1"],
+            &["AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host, Signature=00"],
+            &["GOOG4-RSA-SHA256 Credential=a"],
+            &["token 1234"],
+            // A key without a scheme.
+            &["0123456789abcdef"],
+            &["eyJhbGciOi.J9"],
+            &[""],
+        ] {
+            let request = fields(AUTHORIZATION, lines);
+            assert!(!logs_in_connection(&request), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_challenge_binds_the_connection_unless_every_scheme_is_of_the_request() {
+        for lines in [
+            &["NTLM"][..],
+            &["Negotiate"],
+            &["NTLM TlRMTVNTUAAC"],
+            &["Basic realm=\"x\", ntlm"],
+            &["Negotiate, Basic realm=\"x\""],
+            &["Basic realm=\"x\"", "NTLM"],
+            &["Frob"],
+            // A quote that nothing closes hides no scheme.
+            &["Basic realm=\"x, NTLM"],
+        ] {
+            assert!(
+                binds_connection(&fields(WWW_AUTHENTICATE, lines)),
+                "{lines:?}"
+            );
+            assert!(
+                binds_connection(&fields(PROXY_AUTHENTICATE, lines)),
+                "{lines:?}"
+            );
+        }
+        for lines in [
+            &[][..],
+            &["Basic realm=\"NTLM\""],
+            &["Basic realm=\"a, NTLM\", charset=\"UTF-8\", Bearer"],
+            &["Digest realm=\"a\", nonce=\"b\", algorithm=MD5, qop=\"auth,auth-int\""],
+            &["Bearer realm=\"https://a/\",service=\"b\",scope=\"c:d:pull,push\""],
+        ] {
+            assert!(
+                !binds_connection(&fields(WWW_AUTHENTICATE, lines)),
+                "{lines:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_login_that_persists_binds_the_connection_whatever_the_status() {
+        assert!(binds_connection(&fields(PERSISTENT_AUTH, &["true"])));
+        assert!(binds_connection(&fields(PERSISTENT_AUTH, &["false", "1"])));
+        assert!(!binds_connection(&fields(PERSISTENT_AUTH, &["False"])));
+    }
+
+    #[test]
+    fn only_a_demand_for_credentials_continues_a_login() {
+        let challenge = fields(WWW_AUTHENTICATE, &["NTLM TlRM"]);
+        assert!(continues_login(StatusCode::UNAUTHORIZED, &challenge));
+        // The last leg of Negotiate, which proves the server.
+        assert!(!continues_login(StatusCode::OK, &challenge));
+        assert!(!continues_login(
+            StatusCode::UNAUTHORIZED,
+            &HeaderMap::new()
+        ));
+    }
+}
