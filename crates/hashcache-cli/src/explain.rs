@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use clap::Args;
-use hashcache_http::UnixTime;
+use hashcache_http::{SpanText, UnixTime};
 use serde_json::Value;
 
 use crate::admin_client::{AdminArgs, encoded, view};
@@ -197,6 +197,7 @@ fn stored(store: &Value, line: &mut dyn FnMut(&str, &str)) {
     if let Some(last) = store["last_response_not_stored"].as_object() {
         let reason = last.get("reason").map(word).unwrap_or_default();
         let at = last.get("at").and_then(Value::as_u64).unwrap_or_default();
+        let at = UnixTime(at);
         let last = format!("the last response was not stored: {reason} (at {at})");
         line("", &last);
     }
@@ -212,8 +213,12 @@ fn stored(store: &Value, line: &mut dyn FnMut(&str, &str)) {
         let device = format!("device {} of {}", number("device") + 1, number("devices"));
         line("", &device);
     }
-    let age = format!("{} s old, ", number("age"));
-    let lifetime = format!("may be used for {} s: ", number("lifetime"));
+    let span = |name: &str| SpanText(number(name).unsigned_abs());
+    let age = format!("{} old, ", span("age"));
+    let lifetime = match number("lifetime") {
+        0 => "needs a validation each time: ".to_owned(),
+        _ => format!("may be used for {}: ", span("lifetime")),
+    };
     line(
         "",
         &format!("{age}{lifetime}{}", word(&store["lifetime_from"])),
@@ -252,9 +257,11 @@ fn route(route: &Value, line: &mut dyn FnMut(&str, &str)) {
         line("", &format!("asked first: {}", word(peer)));
     }
     for (n, hop) in list(&route["hops"]).enumerate() {
-        let state = match (hop["up"] == true, hop["cut_off"] == true) {
+        let is = |name: &str| hop[name] == true;
+        let state = match (is("up"), is("cut_off")) {
             (_, true) => ", not asked: the line counts as down",
             (false, false) => ", down",
+            (true, false) if is("failing") => ", failing: its last answer was an error",
             (true, false) => "",
         };
         let kind = match hop["peer"].as_str() {
@@ -330,22 +337,28 @@ mod tests {
             "access": {"allowed": true, "checks": [
                 {"check": "client", "allowed": true, "by": "it is near"}]},
             "store": {"state": "fresh", "status": 200, "content_bytes": 2048, "place": "on disk",
-                "device": 1, "devices": 2, "age": 55, "lifetime": 60,
+                "last_response_not_stored": {"reason": "private", "at": 1_795_768_200},
+                "device": 1, "devices": 2, "age": 55, "lifetime": 5400,
                 "lifetime_from": "max-age of the response", "variant": {"accept": null},
                 "missing_bytes": 0, "fields": {"etag": "\"x\""}},
             "route": {"by": "no peer", "hops": [
-                {"to": "http://a:80", "kind": "origin", "peer": null, "up": false}]},
+                {"to": "http://a:80", "kind": "origin", "peer": null, "up": false},
+                {"to": "http://b:80", "kind": "origin", "peer": null, "up": true,
+                    "failing": true}]},
         });
         let text = told(&answer);
         for line in [
             "GET http://a/\n  outcome       answered from the store; fresh for another 5 s\n",
             "  access        allowed\n                client: yes, it is near\n",
-            "  store         fresh\n                status 200, 2KiB, on disk\n",
+            "  store         fresh\n",
+            "was not stored: private (at 2026-11-27 08:30:00 UTC)\n",
+            "                status 200, 2KiB, on disk\n",
             "                device 2 of 2\n",
-            "                55 s old, may be used for 60 s: max-age of the response\n",
+            "                55 s old, may be used for 1 h 30 min: max-age of the response\n",
             "                variant for accept: (none)\n",
             "                etag: \"x\"\n",
             "  route         no peer\n                1. http://a:80 (origin, down)\n",
+            "2. http://b:80 (origin, failing: its last answer was an error)\n",
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }

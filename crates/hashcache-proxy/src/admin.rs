@@ -351,6 +351,8 @@ fn authority(head: &http::request::Parts) -> RequestAuthority<'_> {
         (Some(host), None) => host,
     };
     match (head.uri.authority(), host.to_str()) {
+        // Refused by its user name, also beside an authority of ours.
+        (_, Ok(host)) if host.contains('@') => RequestAuthority::Named(host),
         (Some(authority), _) => RequestAuthority::Named(authority.as_str()),
         (None, Ok(host)) => RequestAuthority::Named(host),
         (None, Err(_)) => RequestAuthority::Malformed,
@@ -360,15 +362,18 @@ fn authority(head: &http::request::Parts) -> RequestAuthority<'_> {
 /// Whether an authority means this machine. The port is ignored: it differs behind a port mapping,
 /// and a foreign page cannot choose its host name by it.
 fn is_ours(authority: &str, local: IpAddr) -> bool {
-    let host = match authority
+    let in_brackets = authority
         .strip_prefix('[')
-        .and_then(|rest| rest.split_once(']'))
-    {
-        Some((host, _)) => host,
-        None => authority
-            .rsplit_once(':')
-            .map_or(authority, |(host, _)| host),
+        .and_then(|rest| rest.split_once(']'));
+    let (host, rest) = match in_brackets {
+        Some(split) => split,
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
     };
+    // Nothing but a port may follow: `localhost:80@evil.test` is a user name and another host.
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    if !rest.is_empty() && !rest.strip_prefix(':').is_some_and(is_port) {
+        return false;
+    }
     if let Ok(address) = host.parse::<IpAddr>() {
         let address = address.to_canonical();
         return address.is_loopback() || address == local.to_canonical();

@@ -469,14 +469,15 @@ impl StoreState {
     }
 }
 
-/// The six classes with their names, in numerical order.
-const CLASSES: [(OutcomeClass, &str); 6] = [
+/// The classes with their names, in numerical order.
+const CLASSES: [(OutcomeClass, &str); 7] = [
     (OutcomeClass::Hit, "hit"),
     (OutcomeClass::Miss, "miss"),
     (OutcomeClass::Revalidated, "revalidated"),
     (OutcomeClass::Collapsed, "collapsed"),
     (OutcomeClass::Bypass, "bypass"),
     (OutcomeClass::Error, "error"),
+    (OutcomeClass::Negative, "negative"),
 ];
 
 /// From a hit in memory to a download; a disk seek is in the middle.

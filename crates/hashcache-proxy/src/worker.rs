@@ -282,7 +282,8 @@ impl Common {
         let client = client.to_canonical();
         let live = self.live();
         match &live.allow_purge[..] {
-            [] => client.is_loopback() && !matches!(space, Space::Site(_)),
+            // A connection of this machine to its own name comes from the address of that name.
+            [] => self.is_own_address(client) && !matches!(space, Space::Site(_)),
             allowed => allowed.iter().any(|it| it.contains(client)),
         }
     }

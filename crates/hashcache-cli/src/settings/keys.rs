@@ -739,8 +739,45 @@ fn access_log(word: &str) -> Result<AccessLog, Fault> {
     match word {
         "none" => Ok(AccessLog::None),
         "-" => Ok(AccessLog::Stdout),
-        _ => path(word).map(AccessLog::File),
+        _ => match meant_instead_of_file(word) {
+            Some(hint) => Err(Fault::new(format!("`{word}` is not a file"))
+                .hint(format!("{hint}; for a file of that name, write `./{word}`"))),
+            None => path(word).map(AccessLog::File),
+        },
     }
+}
+
+/// What a word means that other programs take for a log, and that nobody means as a file name.
+fn meant_instead_of_file(word: &str) -> Option<&'static str> {
+    const OFF: &[&str] = &[
+        "off", "false", "no", "0", "disable", "disabled", "never", "null", "nil",
+    ];
+    const STDOUT: &[&str] = &["stdout", "console", "std", "journal", "journald"];
+    const ON: &[&str] = &[
+        "on", "true", "yes", "1", "enable", "enabled", "default", "auto", "file",
+    ];
+    const FORMATS: &[&str] = &["squid", "combined", "common", "json", "clf"];
+    let lower = word.trim().to_ascii_lowercase();
+    let is_any = |words: &[&str]| words.contains(&lower.as_str());
+    if is_any(OFF) {
+        return Some("write `none` for no log");
+    }
+    if is_any(STDOUT) {
+        return Some("write `-` for standard output");
+    }
+    if is_any(FORMATS) {
+        return Some("set `log_format` to this, and `access_log` to a path");
+    }
+    // `syslog:daemon`, `daemon:/var/log/squid/access.log`, `udp://host:514`.
+    let is_module = lower
+        .split_once(':')
+        .is_some_and(|(module, _)| !module.is_empty() && !module.contains(['/', '.']));
+    let is_other = is_module
+        || lower.is_empty()
+        || is_any(&["syslog", "daemon", "stderr", "stdio"])
+        || lower.parse::<f64>().is_ok();
+    (is_any(ON) || is_other)
+        .then_some("write the path of a file, `-` for standard output, or `none`")
 }
 
 fn count(word: &str) -> Result<usize, Fault> {

@@ -507,3 +507,30 @@ async fn proxies_with_the_same_key_believe_each_other_and_others_are_refused() {
     assert!(line.contains("HIER_DIRECT/"), "{line}");
     asks.wait_for_metric(ignored, 1).await;
 }
+
+#[test]
+fn a_check_names_peers_that_may_clear_without_a_key() {
+    let home = Home::new();
+    home.file("key", "us:0123456789abcdef0123456789abcdef\n");
+    let peer = |name: &str, more: &str| {
+        format!(
+            "[[peer]]\nname = \"{name}\"\nkind = \"sibling\"\nurl = \"http://{name}.test\"\n\
+             htcp = 4827\n{more}\n"
+        )
+    };
+    let config = [
+        "htcp = 4827\n".to_owned(),
+        peer("open", "clear = true"),
+        peer("signed", "clear = true\nhtcp_key_file = \"key\""),
+        peer("silent", ""),
+    ];
+    home.file("h.toml", &config.concat());
+    let checked = home.hashcache(&["config", "check", "h.toml"], &[]);
+    assert_eq!(checked.status, Some(0), "{checked:?}");
+    assert!(
+        checked
+            .stderr
+            .contains("`clear` of the peers `open` without"),
+        "{checked:?}"
+    );
+}

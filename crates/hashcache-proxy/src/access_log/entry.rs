@@ -152,7 +152,7 @@ pub(crate) enum Outcome {
     Purge,
 }
 
-/// The six classes of `/stats`.
+/// The classes of `/stats`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutcomeClass {
     /// Served from the store.
@@ -167,6 +167,8 @@ pub(crate) enum OutcomeClass {
     Bypass,
     /// Failed or refused.
     Error,
+    /// Answered by a stored error.
+    Negative,
 }
 
 /// The names of an outcome.
@@ -198,7 +200,7 @@ impl Outcome {
         let (word, squid, class) = match self {
             Self::Hit => ("hit", "TCP_HIT", Some(OutcomeClass::Hit)),
             Self::MemoryHit => ("hit", "TCP_MEM_HIT", Some(OutcomeClass::Hit)),
-            Self::NegativeHit => ("hit", "TCP_NEGATIVE_HIT", Some(OutcomeClass::Hit)),
+            Self::NegativeHit => ("hit", "TCP_NEGATIVE_HIT", Some(OutcomeClass::Negative)),
             Self::StaleHit => ("hit-stale", "TCP_STALE_HIT", Some(OutcomeClass::Hit)),
             Self::StaleIfError => ("hit-stale", "TCP_REFRESH_FAIL_OLD", Some(OutcomeClass::Hit)),
             Self::Revalidated => (

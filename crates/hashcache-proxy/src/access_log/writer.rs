@@ -1,7 +1,8 @@
 //! The thread that writes the access log.
 //!
 //! Started by `AccessLogger`, it collects the workers' buffers and writes them out. A write that
-//! fails stops the log: lines are dropped and counted until a try, ten seconds later, succeeds.
+//! fails stops the log: lines are dropped and counted until a try succeeds. There is one every ten
+//! seconds, whether or not there are requests: the first line that was not written is kept for it.
 //!
 //! Invariants: a line broken off by a full disk is ended before the next one begins. Lines are
 //! written in the order of their times.
@@ -95,6 +96,8 @@ pub(super) struct LogWriterThread {
     retry_at: Option<Duration>,
     /// The last written byte did not end a line.
     torn: bool,
+    /// The first line that a full disk did not take, for the next try.
+    kept: Vec<u8>,
 }
 
 impl LogWriterThread {
@@ -106,6 +109,7 @@ impl LogWriterThread {
             batch: Vec::new(),
             retry_at: None,
             torn: false,
+            kept: Vec::new(),
         }
     }
 
@@ -122,7 +126,8 @@ impl LogWriterThread {
             let stopping = self.shared.stop.load(Relaxed);
             let busy = self.round(start.elapsed());
             if stopping {
-                return;
+                self.batch = std::mem::take(&mut self.kept);
+                return self.drop_lines(0);
             }
             if busy {
                 thread::park_timeout(ROUND_TIME);
@@ -132,7 +137,10 @@ impl LogWriterThread {
             // missed in between.
             self.shared.asleep.store(true, Relaxed);
             if self.nothing_waits() {
-                thread::park();
+                match self.retry_at {
+                    Some(at) => thread::park_timeout(at.saturating_sub(start.elapsed())),
+                    None => thread::park(),
+                }
             }
             self.shared.asleep.store(false, Relaxed);
         }
@@ -142,19 +150,25 @@ impl LogWriterThread {
     pub(super) fn round(&mut self, now: Duration) -> bool {
         self.collect();
         let busy = !self.batch.is_empty();
-        if busy {
-            self.write_batch(now);
+        match self.retry_at {
+            Some(at) if now < at => self.drop_lines(0),
+            Some(_) => self.write_batch(now, BeforeWrite::Reopen),
+            None if busy => self.write_batch(now, BeforeWrite::Nothing),
+            None => {}
         }
         if self.shared.reopen.swap(false, Relaxed) {
             match self.sink.reopen() {
                 // A new file may be on a disk with room.
-                Ok(()) => self.retry_at = None,
+                Ok(()) if self.retry_at.is_some() => {
+                    self.batch.clear();
+                    self.write_batch(now, BeforeWrite::Nothing);
+                }
+                Ok(()) => {}
                 Err(error) => {
                     self.shared.failures.fetch_add(1, Relaxed);
                     tracing::warn!(%error, "access log not reopened");
                 }
             }
-            self.shared.stopped.store(self.retry_at.is_some(), Relaxed);
         }
         busy
     }
@@ -181,17 +195,16 @@ impl LogWriterThread {
             .all(|buffer| lock(buffer).lines.is_empty())
     }
 
-    fn write_batch(&mut self, now: Duration) {
-        if self.retry_at.is_some_and(|at| now < at) {
-            self.drop_lines(0);
-            return;
-        }
+    /// Writes the line that was kept, and the batch.
+    fn write_batch(&mut self, now: Duration, before: BeforeWrite) {
+        self.batch.splice(0..0, self.kept.drain(..));
         let mut sent = 0;
-        match self.try_write(&mut sent) {
+        match self.try_write(before, &mut sent) {
             Ok(()) => {
                 self.shared.written.fetch_add(lines(&self.batch), Relaxed);
                 if self.retry_at.take().is_some() {
-                    tracing::info!("access log works again");
+                    let dropped = self.shared.dropped.load(Relaxed);
+                    tracing::info!(dropped, "access log works again");
                 }
             }
             Err(error) => {
@@ -200,17 +213,17 @@ impl LogWriterThread {
                     .fetch_add(lines(&self.batch[..sent]), Relaxed);
                 self.shared.failures.fetch_add(1, Relaxed);
                 if self.retry_at.is_none() {
-                    tracing::error!(%error, "access log stopped");
+                    tracing::error!(%error, "access log stopped; tried again every 10 s");
                 }
                 self.retry_at = Some(now + RETRY_TIME);
-                self.drop_lines(sent);
+                self.keep_one_line(sent);
             }
         }
         self.shared.stopped.store(self.retry_at.is_some(), Relaxed);
     }
 
-    fn try_write(&mut self, sent: &mut usize) -> io::Result<()> {
-        if self.retry_at.is_some() {
+    fn try_write(&mut self, before: BeforeWrite, sent: &mut usize) -> io::Result<()> {
+        if before == BeforeWrite::Reopen {
             // The file may be on a disk that was removed and mounted again.
             self.sink.reopen()?;
         }
@@ -225,12 +238,36 @@ impl LogWriterThread {
         written
     }
 
+    /// Keeps the first line behind `sent` for the next try, and counts the others as lost. A line
+    /// that was broken off is lost too: its end may come into another file.
+    fn keep_one_line(&mut self, sent: usize) {
+        let rest = &self.batch[sent..];
+        let end_of_line = |bytes: &[u8]| bytes.iter().position(|&byte| byte == b'\n');
+        let is_torn = sent > 0 && self.batch[sent - 1] != b'\n';
+        let begin = match is_torn {
+            true => end_of_line(rest).map_or(rest.len(), |at| at + 1),
+            false => 0,
+        };
+        let kept = end_of_line(&rest[begin..]).map_or(0, |at| at + 1);
+        self.kept.extend_from_slice(&rest[begin..begin + kept]);
+        self.shared
+            .dropped
+            .fetch_add(lines(rest) - lines(&self.kept), Relaxed);
+    }
+
     /// Counts the lines of the batch behind `sent` as lost.
     fn drop_lines(&self, sent: usize) {
         self.shared
             .dropped
             .fetch_add(lines(&self.batch[sent..]), Relaxed);
     }
+}
+
+/// What a write of lines begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BeforeWrite {
+    Nothing,
+    Reopen,
 }
 
 fn write_all(

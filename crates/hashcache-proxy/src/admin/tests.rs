@@ -75,6 +75,15 @@ fn only_names_and_addresses_of_this_machine_are_answered() {
         ("", 421),
         (":3180", 421),
         ("[::1", 421),
+        // A user name, or another host behind a name of ours.
+        ("user@127.0.0.1", 421),
+        ("user@localhost:3180", 421),
+        ("localhost:1@evil.test", 421),
+        ("127.0.0.1:@evil.test", 421),
+        ("[::1]@evil.test", 421),
+        ("[::1].evil.test", 421),
+        ("localhost:80.evil.test", 421),
+        ("@localhost", 421),
     ] {
         for path in [
             "/",
@@ -101,6 +110,10 @@ fn only_names_and_addresses_of_this_machine_are_answered() {
 fn a_target_with_an_authority_is_checked_by_it() {
     let admin = admin(StoreState::Ready);
     let head = request(Method::GET, Some("localhost"), "http://evil.test/stats");
+    assert_eq!(answer(&admin, &head).status(), 421);
+    let head = request(Method::GET, Some("localhost"), "http://a@localhost/stats");
+    assert_eq!(answer(&admin, &head).status(), 421);
+    let head = request(Method::GET, Some("a@localhost"), "http://localhost/stats");
     assert_eq!(answer(&admin, &head).status(), 421);
 }
 

@@ -53,6 +53,7 @@ fn hops_of_fetch(common: &Common, asked: &Asked<'_>) -> Value {
                 "to": origin.authority.to_string(),
                 "kind": "origin",
                 "up": !figures.is_out,
+                "failing": figures.is_failing,
                 "cut_off": common.is_origin_cut_off(&origin.authority),
             })
         });

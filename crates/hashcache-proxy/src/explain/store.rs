@@ -2,8 +2,8 @@
 
 use hashcache::{Cache, Hit, Storage};
 use hashcache_http::{
-    Forward, LifetimeSource, OnError, RequestFacts, Reuse, StaleAllowance, Vary, asks_for_upgrade,
-    cache_key,
+    Forward, LifetimeSource, OnError, RequestFacts, Reuse, SpanText, StaleAllowance, Vary,
+    asks_for_upgrade, cache_key, logs_in_connection,
 };
 use http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, HeaderName, LAST_MODIFIED, VARY,
@@ -90,6 +90,9 @@ fn bypass_of(common: &Common, facts: &RequestFacts, asked: &Asked<'_>) -> Option
     }
     if asks_for_upgrade(&asked.question.method, &asked.fields) {
         return Some("it asks for another protocol");
+    }
+    if logs_in_connection(&asked.fields) {
+        return Some("it has a login of its connection (NTLM, Negotiate)");
     }
     if asked.target.scheme.needs_gateway() && asked.fields.contains_key(AUTHORIZATION) {
         return Some("a user name selects the file");
@@ -234,7 +237,10 @@ fn decided(reuse: Reuse) -> (&'static str, String) {
     match reuse {
         Reuse::Fresh { ttl, .. } => (
             "fresh",
-            format!("answered from the store; fresh for another {ttl} s"),
+            format!(
+                "answered from the store; fresh for another {}",
+                SpanText(ttl.unsigned_abs())
+            ),
         ),
         Reuse::Stale { allowed_by, .. } => (
             "stale-served",

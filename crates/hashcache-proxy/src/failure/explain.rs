@@ -36,9 +36,7 @@ impl Failure {
             Self::Refused { status, reason } => (
                 refused_title(*status),
                 format!("The proxy did not forward the request: {reason}.").into(),
-                "The fault is in the program that sent the request, not in the site. Update the \
-                 program, or report the problem to its authors."
-                    .into(),
+                refused_advice(*status, reason).into(),
             ),
             Self::OriginForm => (
                 "This is a proxy, not the site",
@@ -377,8 +375,68 @@ fn denied_by(denial: &RuleDenial, site: &str) -> String {
     }
 }
 
+/// The advice for a refused request, by its status; by its reason where the same status is sent for
+/// faults of different parties.
+fn refused_advice(status: StatusCode, reason: &str) -> &'static str {
+    let is_about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
+    match status {
+        StatusCode::NOT_FOUND => {
+            "Check the address. The front page of this proxy has links to its pages and mirrors."
+        }
+        StatusCode::MISDIRECTED_REQUEST if is_about(&["admin"]) => {
+            "Open them from the machine of the proxy, without a proxy."
+        }
+        StatusCode::MISDIRECTED_REQUEST if is_about(&["connection"]) => {
+            "Try again: the program then makes a connection for this host."
+        }
+        StatusCode::MISDIRECTED_REQUEST => {
+            "Check the name in the address. If it is right, ask the operator of the proxy to add \
+             it to `hosts` of a `[[site]]`."
+        }
+        StatusCode::FORBIDDEN if is_about(&["purge"]) => {
+            "If you should be able to purge, ask the operator of the proxy."
+        }
+        StatusCode::FORBIDDEN => {
+            "Another browser or program may work. If you need this one, ask the operator of the \
+             proxy."
+        }
+        StatusCode::TOO_MANY_REQUESTS => "Wait a moment and try again.",
+        StatusCode::REQUEST_TIMEOUT => {
+            "Try again. If it happens often, the connection between your device and the proxy is \
+             slow or broken."
+        }
+        StatusCode::URI_TOO_LONG => "Use a shorter address.",
+        StatusCode::PAYLOAD_TOO_LARGE => "Send less at once.",
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+            "Delete the cookies of the site: they are sent with each request, and may have become \
+             too many."
+        }
+        status if status.is_server_error() && status != StatusCode::HTTP_VERSION_NOT_SUPPORTED => {
+            "Try again in a minute. If it fails again, tell the operator of the proxy."
+        }
+        StatusCode::BAD_REQUEST if is_about(&["the host is", "the port is", "user name"]) => {
+            "Check the address: it needs a host name, perhaps a port after a colon, and no user \
+             name."
+        }
+        StatusCode::BAD_REQUEST if is_about(&["the path "]) => "Check the path of the address.",
+        StatusCode::BAD_REQUEST if is_about(&["ended early"]) => {
+            "Try again. The connection from your device broke off while it sent the request."
+        }
+        _ => {
+            "The fault is in the program that sent the request, not in the site. Update the \
+             program, or report the problem to its authors."
+        }
+    }
+}
+
 fn refused_title(status: StatusCode) -> &'static str {
     match status {
+        StatusCode::NOT_FOUND => "There is no such page",
+        StatusCode::FORBIDDEN => "This is not allowed here",
+        StatusCode::TOO_MANY_REQUESTS => "Too many requests",
+        status if status.is_server_error() && status != StatusCode::HTTP_VERSION_NOT_SUPPORTED => {
+            "The proxy cannot answer now"
+        }
         StatusCode::METHOD_NOT_ALLOWED => "This method is not allowed here",
         StatusCode::REQUEST_TIMEOUT => "The request took too long",
         StatusCode::PAYLOAD_TOO_LARGE => "The request is too large",
@@ -436,6 +494,50 @@ mod tests {
         assert!(
             advice(Failure::ClientDenied { client: address }).contains("--allow-client 10.0.0.1")
         );
+    }
+
+    #[test]
+    fn a_program_is_to_be_updated_only_if_it_is_at_fault() {
+        let advice = |status, reason| {
+            let refused = Failure::Refused { status, reason };
+            refused.explain(None).advice.into_owned()
+        };
+        let is_program = |status, reason| advice(status, reason).contains("Update the program");
+        assert!(is_program(StatusCode::BAD_REQUEST, "two lengths"));
+        assert!(is_program(StatusCode::BAD_REQUEST, "Host is not ASCII"));
+        assert!(is_program(StatusCode::METHOD_NOT_ALLOWED, "a method"));
+        for (status, reason) in [
+            (StatusCode::NOT_FOUND, "this proxy has no page of this name"),
+            (
+                StatusCode::NOT_FOUND,
+                "this proxy has no mirror of this name",
+            ),
+            (
+                StatusCode::MISDIRECTED_REQUEST,
+                "this proxy does not serve a site of this name",
+            ),
+            (
+                StatusCode::MISDIRECTED_REQUEST,
+                "the admin pages cannot be reached through the proxy",
+            ),
+            (
+                StatusCode::FORBIDDEN,
+                "this client may not purge: name its network with --allow-purge",
+            ),
+            (
+                StatusCode::BAD_REQUEST,
+                "the host is neither a valid name nor an IP address",
+            ),
+            (StatusCode::BAD_REQUEST, "the request content ended early"),
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no server of this site is in service",
+            ),
+        ] {
+            assert!(!is_program(status, reason), "{reason}");
+        }
+        let unserved = "this proxy does not serve a site of this name";
+        assert!(advice(StatusCode::MISDIRECTED_REQUEST, unserved).contains("`[[site]]`"));
     }
 
     #[test]

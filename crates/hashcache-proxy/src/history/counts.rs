@@ -40,7 +40,7 @@ pub enum Kind {
     Memory,
     /// A hit on disk.
     Disk,
-    /// A hit on a stored error.
+    /// A stored error.
     Negative,
     /// A hit on a stale response.
     Stale,
@@ -92,12 +92,10 @@ impl Kind {
         }
     }
 
-    /// Whether this is a hit, in the sense of `/stats`.
+    /// Whether this is a hit, in the sense of `/stats`. A stored error spares the origin a request,
+    /// but the client does not get what it asked for.
     pub fn is_hit(self) -> bool {
-        matches!(
-            self,
-            Self::Memory | Self::Disk | Self::Negative | Self::Stale
-        )
+        matches!(self, Self::Memory | Self::Disk | Self::Stale)
     }
 
     /// Whether the bytes sent are a page of the proxy itself: one of its own, or an error.

@@ -66,8 +66,13 @@ fn counts(kind: Kind, entry: &LogEntry<'_>) -> Counts {
     let is_asked = matches!(kind, Kind::Peer | Kind::Origin | Kind::Revalidated);
     let is_answered = is_asked && entry.error.is_none();
     let wait = entry.first_byte.filter(|_| is_answered).unwrap_or_default();
-    let is_failed =
-        entry.outcome != Outcome::Denied && entry.error.is_some_and(|slug| !OURS.contains(&slug));
+    let is_failed = entry.outcome != Outcome::Denied
+        && match entry.error {
+            Some(slug) => !OURS.contains(&slug),
+            // An origin that answers with an error has failed too, also if the client gets a stored
+            // response instead.
+            None => is_asked && entry.status >= 500 || entry.outcome == Outcome::StaleIfError,
+        };
     Counts {
         requests: u64::from(kind.is_request()),
         hits: u64::from(kind.is_hit()),

@@ -474,3 +474,30 @@ fn failures_of_origins_are_counted_and_ours_are_not() {
     assert_eq!(history_of("not-cached", Outcome::Miss), (0, 0));
     assert_eq!(history_of("port-denied", Outcome::Denied), (0, 0));
 }
+
+#[test]
+fn an_origin_that_answers_with_errors_fails_and_a_stored_error_is_no_hit() {
+    let home = tempfile::tempdir().unwrap();
+    let metrics = Metrics::new(1);
+    let history = start(&home.path().join("h"), &metrics);
+    let answered = |outcome, status| LogEntry {
+        status,
+        ..entry(outcome, 1, 10)
+    };
+    let entries = [
+        answered(Outcome::Miss, 500),
+        answered(Outcome::Bypass, 503),
+        // The client got what is stored in place of an error.
+        answered(Outcome::StaleIfError, 200),
+        answered(Outcome::Miss, 404),
+        // Stored errors: no request was sent, and nobody got what it had asked for.
+        answered(Outcome::NegativeHit, 404),
+        answered(Outcome::NegativeHit, 503),
+    ];
+    count(&history, &metrics, "a.test", &entries);
+    let overview = history.overview();
+    let site = line(overview.of(By::Site), "a.test").unwrap();
+    assert_eq!((site.requests, site.hits, site.failures), (6, 1, 3));
+    assert_eq!(overview.day.hits(), 1);
+    assert_eq!(overview.day.of(Kind::Negative).requests, 2);
+}

@@ -39,22 +39,33 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, sites: &LiveSites) -> 
         let mut metric = family.encode_family(&labels)?;
         metric.encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
     }
-    let mut family = encoder.encode_descriptor(
-        "hashcache_site_origin_out",
-        "1 if the origin of a site is out of service",
-        None,
-        MetricType::Gauge,
-    )?;
-    for origin in &origins {
-        let is_out = u64::from(origin.figures.is_out);
-        family
-            .encode_family(&origin.labels())?
-            .encode_gauge(&is_out)?;
+    for (name, help, state) in STATES {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for origin in &origins {
+            let is_so = u64::from(state(&origin.figures));
+            family
+                .encode_family(&origin.labels())?
+                .encode_gauge(&is_so)?;
+        }
     }
     Ok(())
 }
 
 type Figure = fn(&OriginFigures) -> u64;
+type State = fn(&OriginFigures) -> bool;
+
+const STATES: [(&str, &str, State); 2] = [
+    (
+        "hashcache_site_origin_out",
+        "1 if the origin of a site is out of service",
+        |figures| figures.is_out,
+    ),
+    (
+        "hashcache_site_origin_failing",
+        "1 if the last request to the origin of a site failed, or got a status of 500 or above",
+        |figures| figures.is_failing,
+    ),
+];
 
 const COUNTERS: [(&str, &str, Figure); 4] = [
     (
@@ -168,6 +179,7 @@ mod tests {
             "outs_total{site=\"127.0.0.1:1\",origin=\"http://127.0.0.1:1\"} 0",
             "response_seconds_total{site=\"127.0.0.1:1\",origin=\"http://127.0.0.1:1\"} 0.0",
             "out{site=\"127.0.0.1:1\",origin=\"http://127.0.0.1:1\"} 0",
+            "failing{site=\"127.0.0.1:1\",origin=\"http://127.0.0.1:1\"} 0",
         ] {
             let line = format!("hashcache_site_origin_{line}\n");
             assert!(text.contains(&line), "{line} in\n{text}");
@@ -178,8 +190,8 @@ mod tests {
     fn the_page_stays_small_for_any_number_of_origins() {
         let (some, many) = (page(900), page(1000));
         let lines = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
-        assert_eq!(lines(&some), 6 * ORIGINS_SHOWN);
-        assert_eq!(lines(&many), 6 * (ORIGINS_SHOWN + 1));
+        assert_eq!(lines(&some), 7 * ORIGINS_SHOWN);
+        assert_eq!(lines(&many), 7 * (ORIGINS_SHOWN + 1));
         let other = "failures_total{site=\"other\",origin=\"other\"} 100\n";
         assert!(many.contains(other) && !some.contains("other"));
     }

@@ -374,7 +374,8 @@ fn stats_has_the_promised_keys() {
     metrics.worker(0).fetched(50, 40);
     let stats = exposition(&metrics).stats(Detail::Names);
     let requests = serde_json::json!({
-        "hit": 0, "miss": 0, "revalidated": 0, "collapsed": 1, "bypass": 0, "error": 0
+        "hit": 0, "miss": 0, "revalidated": 0, "collapsed": 1, "bypass": 0, "error": 0,
+        "negative": 0
     });
     assert_eq!(stats["requests"], requests);
     let device = serde_json::json!({"reads": 5, "writes": 6, "read_bytes": 7, "written_bytes": 8});

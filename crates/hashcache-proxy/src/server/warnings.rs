@@ -10,6 +10,7 @@ use tracing::warn;
 
 use crate::clock::zone::Zone;
 use crate::lists;
+use crate::peer::PeerSettings;
 use crate::quota::{LimitPer, LimitSettings};
 use crate::settings::Settings;
 use crate::users::users_of;
@@ -43,6 +44,9 @@ pub enum Warning {
     UnusedLimits(Vec<String>),
     /// These limits are for users, and no access rule asks for a login: they count by client.
     LimitsWithoutUsers(Vec<String>),
+    /// These peers may remove URLs by HTCP CLR and have no key, so whoever sends a datagram with
+    /// the address of one may do so.
+    UnsignedClears(Vec<String>),
     /// A file of a list looks like a broken download.
     DoubtfulList {
         /// The name of the list.
@@ -82,6 +86,12 @@ impl fmt::Display for Warning {
             Self::LimitsWithoutUsers(names) => write!(
                 f,
                 "no access rule asks for users: the limits `{}` are for each client instead",
+                names.join("`, `")
+            ),
+            Self::UnsignedClears(names) => write!(
+                f,
+                "`clear` of the peers `{}` without `htcp_key_file`: anyone who forges the address \
+                 of a peer can remove URLs",
                 names.join("`, `")
             ),
             Self::DoubtfulList {
@@ -153,11 +163,27 @@ fn warnings_of_rules(settings: &Settings) -> Vec<Warning> {
     let foreign = foreign.map(|(first, others)| Warning::ForeignHashes { first, others });
     let cheap_hashes = (cheap > 0).then_some(Warning::CheapHashes { users: cheap });
     let no_zone = (settings.needs_zone() && !Zone::is_set()).then_some(Warning::NoZone);
-    [unknown_users, foreign, cheap_hashes, no_zone]
-        .into_iter()
-        .chain(warnings_of_limits(settings))
-        .flatten()
-        .collect()
+    [
+        unknown_users,
+        foreign,
+        cheap_hashes,
+        no_zone,
+        unsigned_clears(settings),
+    ]
+    .into_iter()
+    .chain(warnings_of_limits(settings))
+    .flatten()
+    .collect()
+}
+
+fn unsigned_clears(settings: &Settings) -> Option<Warning> {
+    let is_unsigned = |peer: &&PeerSettings| {
+        let htcp = peer.htcp.as_ref();
+        htcp.is_some_and(|htcp| htcp.obeys_clear && htcp.key_file.is_none())
+    };
+    let peers = settings.peers.iter().filter(is_unsigned);
+    let names: Vec<String> = peers.map(|peer| peer.name.clone()).collect();
+    (!names.is_empty()).then_some(Warning::UnsignedClears(names))
 }
 
 fn warnings_of_limits(settings: &Settings) -> [Option<Warning>; 2] {

@@ -29,6 +29,8 @@ pub(crate) struct OriginFigures {
     pub(crate) outs: u64,
     /// Whether it is out of service now.
     pub(crate) is_out: bool,
+    /// Whether its last request failed or was answered by an error of the server.
+    pub(crate) is_failing: bool,
     /// Heads of responses received.
     pub(crate) responses: u64,
     /// The sum of the times from a request to the head of its response.
@@ -43,6 +45,7 @@ impl OriginFigures {
             failures: self.failures.wrapping_add(other.failures),
             outs: self.outs.wrapping_add(other.outs),
             is_out: self.is_out || other.is_out,
+            is_failing: self.is_failing || other.is_failing,
             responses: self.responses.wrapping_add(other.responses),
             response_time: self.response_time.saturating_add(other.response_time),
         }
@@ -68,12 +71,14 @@ impl OriginCounters {
         self.response_ns.fetch_add(ns, Relaxed);
     }
 
-    pub(super) fn figures(&self, is_out: bool) -> OriginFigures {
+    /// `state`: whether it is out of service, and whether it is failing.
+    pub(super) fn figures(&self, (is_out, is_failing): (bool, bool)) -> OriginFigures {
         OriginFigures {
             requests: self.requests.load(Relaxed),
             failures: self.failures.load(Relaxed),
             outs: self.outs.load(Relaxed),
             is_out,
+            is_failing,
             responses: self.responses.load(Relaxed),
             response_time: Duration::from_nanos(self.response_ns.load(Relaxed)),
         }

@@ -20,8 +20,11 @@ use tokio::time::Instant;
 /// The result of a request to an origin, as far as its health is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// A response other than 502, 503 and 504.
+    /// A response with a status below 500.
     Good,
+    /// Another error of the server. It does not show that the next request fails too, so the origin
+    /// stays in service; operators see that it is failing.
+    Error,
     /// No connection, no response in time, or 502, 503 or 504.
     Failed,
 }
@@ -31,6 +34,7 @@ impl Outcome {
     pub(crate) fn of(status: http::StatusCode) -> Self {
         match status.as_u16() {
             502..=504 => Self::Failed,
+            500.. => Self::Error,
             _ => Self::Good,
         }
     }
@@ -47,6 +51,8 @@ pub(crate) struct Health {
 struct OriginHealth {
     /// Failed requests in a row.
     failures: u32,
+    /// The last request failed, or was answered by an error of the server.
+    is_failing: bool,
     /// Out of service until then, by the results of requests.
     out_until: Option<Instant>,
     /// How long it was out of service the last time.
@@ -98,7 +104,8 @@ impl Health {
             // A request that was sent before. It must not lengthen the time.
             return None;
         }
-        if outcome == Outcome::Good {
+        origin.is_failing = outcome != Outcome::Good;
+        if outcome != Outcome::Failed {
             (origin.failures, origin.out_time) = (0, Duration::ZERO);
             return None;
         }
@@ -114,6 +121,7 @@ impl Health {
     /// Notes the result of a check of origin `n`.
     pub(crate) fn note_check(&mut self, n: usize, is_good: bool, now: Instant) -> Option<Change> {
         let origin = self.origins.get_mut(n)?;
+        origin.is_failing &= !is_good;
         if is_good != origin.is_down {
             origin.against = 0;
             return None;
@@ -133,6 +141,11 @@ impl Health {
         }
         origin.back_since = Some(now);
         Some(Change::Up)
+    }
+
+    /// Whether the last request to origin `n` failed, or was answered by an error of the server.
+    pub(crate) fn is_failing(&self, n: usize) -> bool {
+        self.origins.get(n).is_some_and(|origin| origin.is_failing)
     }
 
     /// The share of its requests that origin `n` gets now, in tenths.
@@ -186,6 +199,21 @@ mod tests {
         assert_eq!(fail(&mut health, 0, 1, now), Some(Change::Out(10 * SECOND)));
         assert_eq!(health.tenths(0, now + 9 * SECOND), 0);
         assert_eq!(health.tenths(1, now), 10);
+    }
+
+    #[test]
+    fn an_origin_that_answers_with_errors_is_failing_and_stays_in_service() {
+        let (mut health, now) = (Health::new(2), Instant::now());
+        for _ in 0..10 {
+            let error = Outcome::of(http::StatusCode::INTERNAL_SERVER_ERROR);
+            assert_eq!(health.note(0, error, now), None);
+        }
+        assert!(health.is_failing(0) && !health.is_failing(1));
+        assert_eq!(health.tenths(0, now), 10);
+        health.note(0, Outcome::of(http::StatusCode::NOT_FOUND), now);
+        assert!(!health.is_failing(0));
+        health.note(0, Outcome::of(http::StatusCode::SERVICE_UNAVAILABLE), now);
+        assert!(health.is_failing(0));
     }
 
     #[test]
@@ -269,7 +297,8 @@ mod tests {
         for (status, outcome) in [
             (200, Outcome::Good),
             (404, Outcome::Good),
-            (500, Outcome::Good),
+            (500, Outcome::Error),
+            (501, Outcome::Error),
             (502, Outcome::Failed),
             (503, Outcome::Failed),
             (504, Outcome::Failed),

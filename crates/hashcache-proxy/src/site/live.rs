@@ -256,7 +256,8 @@ impl LiveSite {
         let origins = self.spec.origins.iter().zip(&self.counters);
         origins.enumerate().map(move |(n, (origin, counters))| {
             let is_out = state.health.tenths(n, now) == 0;
-            (&origin.url, counters.figures(is_out))
+            let is_failing = state.health.is_failing(n);
+            (&origin.url, counters.figures((is_out, is_failing)))
         })
     }
 
@@ -609,12 +610,17 @@ mod tests {
             failures: 3,
             outs: 1,
             is_out: true,
+            is_failing: true,
             responses: 1,
             response_time: Duration::from_secs(2),
         };
         assert_eq!(of(&live), [OriginFigures::default(), expected]);
         // The changed site tries the origin anew.
-        let is_out = false;
-        assert_eq!(of(&after.all()[0]), [OriginFigures { is_out, ..expected }]);
+        let unhindered = OriginFigures {
+            is_out: false,
+            is_failing: false,
+            ..expected
+        };
+        assert_eq!(of(&after.all()[0]), [unhindered]);
     }
 }
