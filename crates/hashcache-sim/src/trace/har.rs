@@ -296,7 +296,7 @@ impl Entries {
 }
 
 /// `2016-05-29T16:43:56.384+00:00`, as microseconds since 1970; 0 for no text at all.
-fn time(text: &[u8]) -> Option<u64> {
+pub(super) fn time(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return Some(0);
     }

@@ -14,6 +14,7 @@ mod csv;
 mod fields;
 pub mod har;
 mod input;
+mod json_log;
 mod lines;
 mod oracle;
 mod squid;
@@ -56,6 +57,8 @@ pub enum Format {
     Combined,
     /// The trace of Boston University's browsers, 1994 and 1995, as one file
     Bu,
+    /// The access log of this proxy as JSON, one object per line
+    Json,
     /// HAR 1.2, as browsers write it
     Har,
     /// Comma-separated values; the first line names the columns, of which `url` must be one
@@ -66,7 +69,8 @@ pub enum Format {
 
 impl Format {
     /// All there are. Formats with more structure come first: the first that fits is taken.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
+        Self::Json,
         Self::Har,
         Self::Squid,
         Self::Bu,
@@ -92,6 +96,7 @@ impl Format {
                 .next()
                 .is_some_and(|line| csv::Columns::of(line).is_some()),
             Self::Oracle => oracle::fits(head),
+            Self::Json => lines.any(|line| json_log::parse(line, &mut scratch).is_ok()),
             Self::Squid => lines.any(|line| squid::parse(line).is_ok()),
             Self::Bu => lines.any(|line| bu::parse(line).is_ok()),
             Self::Combined => lines.any(|line| common_log::parse(line, &mut scratch).is_ok()),
@@ -115,6 +120,9 @@ pub enum Reason {
     /// A quoted field has no end, or text follows it.
     #[error("a quote is not closed, or not followed by a separator")]
     Quotes,
+    /// The line is no JSON object with the keys of the format.
+    #[error("it is no JSON object with the keys of the format")]
+    Json,
     /// The time is no time.
     #[error("the time cannot be read")]
     Time,
@@ -186,6 +194,7 @@ pub struct Trace {
 enum Parser {
     Squid,
     Combined,
+    Json,
     Bu,
     Csv(csv::Columns),
     Oracle,
@@ -216,6 +225,7 @@ impl Trace {
         let parser = match format {
             Format::Squid => Parser::Squid,
             Format::Combined => Parser::Combined,
+            Format::Json => Parser::Json,
             Format::Bu => Parser::Bu,
             Format::Oracle => Parser::Oracle,
             Format::Csv => Parser::Csv(match lines.next_line()? {
@@ -269,6 +279,7 @@ impl Trace {
         Ok(line.map(|line| {
             let parsed = line.bytes.and_then(|bytes| match parser {
                 Parser::Squid => squid::parse(bytes),
+                Parser::Json => json_log::parse(bytes, scratch),
                 Parser::Bu => bu::parse(bytes),
                 Parser::Combined => common_log::parse(bytes, scratch),
                 Parser::Csv(columns) => columns.parse(bytes, scratch),

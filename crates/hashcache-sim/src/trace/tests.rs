@@ -55,6 +55,24 @@ fn a_line_of_squids_log_is_a_request() {
 }
 
 #[test]
+fn a_line_of_our_log_as_json_is_a_request() {
+    let (format, said) = said(
+        br#"{"@timestamp":"1970-01-02T00:00:01.500Z","event.duration":1,"client.ip":"10.0.0.8","http.request.method":"GET","url.scheme":"http","url.authority":"a.test","url.original":"/x\"y","http.response.status_code":200,"hashcache.outcome":"hit","http.response.bytes":507,"http.request.referrer":"http://p/"}
+{"@timestamp":"1970-01-02T00:00:02.000Z","http.request.method":"POST","url.scheme":"http","url.authority":"a.test","url.original":"/y","http.response.status_code":304,"http.response.bytes":90}
+{"@timestamp":"1970-01-02T00:00:02.0"#,
+    );
+    assert_eq!(format, Format::Json);
+    assert_eq!(
+        said,
+        [
+            "86401500000 10.0.0.8 http://a.test/x\"y Some(507) http://p/ true",
+            "86402000000  http://a.test/y None  false",
+            "3: it is no JSON object with the keys of the format",
+        ]
+    );
+}
+
+#[test]
 fn a_line_of_a_servers_log_is_a_request() {
     let (format, said) = said(
         br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET /a b HTTP/1.1" 200 10 "http://t/" "\"B\""
