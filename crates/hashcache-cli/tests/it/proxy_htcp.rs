@@ -519,7 +519,7 @@ fn a_check_names_peers_that_may_clear_without_a_key() {
         )
     };
     let config = [
-        "htcp = 4827\n".to_owned(),
+        "htcp = \"127.0.0.1:4827\"\n".to_owned(),
         peer("open", "clear = true"),
         peer("signed", "clear = true\nhtcp_key_file = \"key\""),
         peer("silent", ""),

@@ -414,7 +414,9 @@ fn refused_advice(status: StatusCode, reason: &str) -> &'static str {
         status if status.is_server_error() && status != StatusCode::HTTP_VERSION_NOT_SUPPORTED => {
             "Try again in a minute. If it fails again, tell the operator of the proxy."
         }
-        StatusCode::BAD_REQUEST if is_about(&["the host is", "the port is", "user name"]) => {
+        StatusCode::BAD_REQUEST
+            if is_about(&["the host is", "the port is", "user name", "the authority"]) =>
+        {
             "Check the address: it needs a host name, perhaps a port after a colon, and no user \
              name."
         }

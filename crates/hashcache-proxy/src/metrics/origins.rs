@@ -179,7 +179,7 @@ mod tests {
             "outs_total{site=\"127.0.0.1:1\",origin=\"http://127.0.0.1:1\"} 0",
             "response_seconds_total{site=\"127.0.0.1:1\",origin=\"http://127.0.0.1:1\"} 0.0",
             "out{site=\"127.0.0.1:1\",origin=\"http://127.0.0.1:1\"} 0",
-            "failing{site=\"127.0.0.1:1\",origin=\"http://127.0.0.1:1\"} 0",
+            "failing{site=\"127.0.0.1:1\",origin=\"http://127.0.0.1:1\"} 1",
         ] {
             let line = format!("hashcache_site_origin_{line}\n");
             assert!(text.contains(&line), "{line} in\n{text}");
