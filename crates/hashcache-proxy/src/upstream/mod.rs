@@ -665,7 +665,7 @@ impl Upstream {
     }
 
     /// A connection that no other request shares. It is in HTTP/1.1 wherever the origin takes that:
-    /// HTTP/2 has no logins of connections (RFC 9113, section 9.1, leaves them to HTTP/1.1).
+    /// servers refuse such logins in HTTP/2 (HTTP_1_1_REQUIRED in RFC 9113, section 7).
     async fn open_for_login(
         &self,
         to: &Endpoint,
