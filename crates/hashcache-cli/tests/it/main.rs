@@ -34,6 +34,7 @@ mod proxy_gateways;
 mod proxy_groups;
 mod proxy_hostile;
 mod proxy_htcp;
+mod proxy_http2_origins;
 mod proxy_intercept;
 mod proxy_limits;
 mod proxy_link;

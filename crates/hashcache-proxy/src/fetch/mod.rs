@@ -25,6 +25,7 @@ mod mark;
 mod patience;
 mod pump;
 pub(crate) mod range_fetch;
+mod rest;
 mod sink;
 mod spec;
 pub(crate) mod variant;
@@ -33,6 +34,7 @@ pub(crate) use self::ask::{Answered, AskFailure, Others, ask, is_final};
 pub(crate) use self::fields::{SHORT, passed_on, upstream_fields};
 pub(crate) use self::hinted::{HINTED_BYTES_MAX, HINTED_FIELDS};
 pub(crate) use self::patience::Patience;
+pub(crate) use self::rest::Rest;
 pub(crate) use self::spec::{
     Cause, Extent, FetchSpec, Fetched, Reply, SelectedResponse, is_error, requester,
 };
@@ -55,6 +57,7 @@ use self::counters::{ByteCount, Trailers};
 use self::fields::{request, strip_for_storing, whole_of_part};
 use self::judge::{BegunPut, BegunRangePut, StoreDecision, judge};
 use self::pump::{RESUMES_MAX, Transfer};
+use self::rest::Asked;
 use self::spec::is_withdrawn;
 use self::variant::{Intents, add_row, chosen, plan_put};
 use crate::collapse::{Leader, SharedFailure, SharedResponse};
@@ -235,10 +238,24 @@ pub(crate) async fn fetch(
                 worker.cache.invalidate(&spec.place.name);
             }
             let response = passed_on(answered.exchange.response, response_time, Upgrading::No);
+            let is_of_client = matches!(spec.cause, Cause::Request | Cause::RequestByHint);
+            let route = spec.route.ok().flatten().filter(|_| is_of_client);
+            let rest = route.and_then(|route| {
+                let asked = Asked {
+                    target: spec.target,
+                    fields: spec.fields,
+                    version: spec.version,
+                    share: spec.share,
+                    ends: spec.ends,
+                    route,
+                };
+                Rest::of(&worker, asked, &response)
+            });
             let sent = reply.send(Ok(Fetched::Passed {
                 response,
                 reason,
                 next_hop: answered.next_hop,
+                rest,
             }));
             // Nobody waits for it, so nobody else counts it.
             if let Err(Ok(Fetched::Passed { response, .. })) = sent {

@@ -2,6 +2,8 @@
 //!
 //! Filled by `request` and `background`, read by all modules of `fetch`.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use hashcache::Hit;
 use hashcache_http::{
@@ -14,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::ask::AskFailure;
 use super::counters::Trailers;
+use super::rest::Rest;
 use crate::collapse::Requester;
 use crate::failure::Failure;
 use crate::in_flight_ranges::AwaitedRange;
@@ -194,6 +197,8 @@ pub(crate) enum Fetched {
         response: Response<ResponseBody>,
         reason: NotStored,
         next_hop: NextHop,
+        /// Asks for what is missing if it breaks off.
+        rest: Option<Rc<Rest>>,
     },
     /// Upstream has confirmed the stored response, with these fields.
     Confirmed {

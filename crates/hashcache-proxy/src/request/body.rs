@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use hashcache::{Paid, ReadError, Reservation};
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
@@ -20,6 +20,7 @@ use super::assembly::Assembly;
 use super::framed::{Begun, Framed};
 use super::named::Search;
 use crate::failure::Failure;
+use crate::fetch::Rest;
 use crate::fetch::counters::{ByteCount, Trailers};
 use crate::metrics::{CountedBytes, STEP_BYTES, WorkerMetrics};
 use crate::mirror::Rewriting;
@@ -316,6 +317,14 @@ impl Slowed {
 
 struct ForwardedBody {
     body: ResponseBody,
+    /// Asks for what is missing if the content breaks off.
+    rest: Option<Rc<Rest>>,
+    /// Resolves to that.
+    resuming: Option<Resuming>,
+    /// Bytes of content that come again after resuming.
+    skip: usize,
+    /// Bytes received before resuming.
+    earlier: u64,
     byte_count: ByteCount,
     /// Bytes of the response that are in `byte_count`.
     received: u64,
@@ -553,6 +562,10 @@ impl Body {
         let left = http_body::Body::size_hint(&body).exact();
         let passed = ForwardedBody {
             body,
+            rest: None,
+            resuming: None,
+            skip: 0,
+            earlier: 0,
             byte_count,
             received: 0,
             content: 0,
@@ -563,9 +576,68 @@ impl Body {
     }
 }
 
+type Resuming = Pin<Box<dyn Future<Output = Option<ResponseBody>>>>;
+
+impl Body {
+    /// The same; if content that is forwarded breaks off, `rest` asks for what is missing.
+    pub(crate) fn resumed_by(mut self, rest: Option<Rc<Rest>>) -> Self {
+        if let BodySource::Passed(passed) = &mut self.source {
+            passed.rest = rest;
+        }
+        self
+    }
+}
+
+impl ForwardedBody {
+    fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        loop {
+            if let Some(resuming) = &mut self.resuming {
+                let rest = ready!(resuming.as_mut().poll(context));
+                self.resuming = None;
+                match rest {
+                    Some(rest) => {
+                        self.earlier += self.body.origin_bytes();
+                        self.body = rest;
+                        self.skip = usize::from(self.content > 0);
+                    }
+                    // The body returns its failure once more.
+                    None => self.rest = None,
+                }
+            }
+            let mut frame = ready!(http_body::Body::poll_frame(
+                Pin::new(&mut self.body),
+                context
+            ));
+            if let (Some(Err(Failure::ResponseIncomplete)), Some(rest)) = (&frame, &self.rest) {
+                self.resuming = Some(Box::pin(Rc::clone(rest).after(self.content)));
+                continue;
+            }
+            let all = self.earlier + self.body.origin_bytes();
+            if let Some(Ok(got)) = &mut frame
+                && let Some(data) = got.data_mut()
+            {
+                let skipped = self.skip.min(data.len());
+                self.skip -= skipped;
+                data.advance(skipped);
+                self.content += data.len() as u64;
+                self.byte_count.advance(&mut self.received, all);
+                let metrics = &self.metrics;
+                metrics.fetching(&mut self.counted, all, self.content);
+                if data.is_empty() && skipped > 0 {
+                    continue;
+                }
+            }
+            return Poll::Ready(frame);
+        }
+    }
+}
+
 impl Drop for ForwardedBody {
     fn drop(&mut self) {
-        let all = self.body.origin_bytes();
+        let all = self.earlier + self.body.origin_bytes();
         self.byte_count.advance(&mut self.received, all);
         self.byte_count.note_link(self.body.link_usage());
         let content = self.content;
@@ -589,19 +661,7 @@ impl Body {
             BodySource::Memory(bytes) => {
                 return Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b))));
             }
-            BodySource::Passed(passed) => {
-                let frame = http_body::Body::poll_frame(Pin::new(&mut passed.body), context);
-                if let Poll::Ready(Some(Ok(frame))) = &frame
-                    && let Some(data) = frame.data_ref()
-                {
-                    passed.content += data.len() as u64;
-                    let (all, content) = (passed.body.origin_bytes(), passed.content);
-                    passed.byte_count.advance(&mut passed.received, all);
-                    let metrics = &passed.metrics;
-                    metrics.fetching(&mut passed.counted, all, content);
-                }
-                return frame;
-            }
+            BodySource::Passed(passed) => return passed.poll_frame(context),
             BodySource::Rewritten(rewritten) => {
                 let piece = rewritten.poll_next(context);
                 return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));

@@ -211,7 +211,7 @@ fn instead(
                 detail: Some(NotStored::Status.as_str()),
                 ..CacheStatus::of(Handling::Forwarded(Forward::Partial))
             };
-            passed(transaction, response, answered.next_hop, status)
+            passed(transaction, (response, None), answered.next_hop, status)
         }
         // The origin may fail at ranges only, which this request does not ask for.
         Unprepared::Answered(answered) => {

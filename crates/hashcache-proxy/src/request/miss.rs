@@ -293,9 +293,10 @@ pub(super) fn fetched(
             response,
             reason,
             next_hop,
+            rest,
         } => {
             status.detail = Some(reason.as_str());
-            passed(transaction, response, next_hop, status)
+            passed(transaction, (response, rest), next_hop, status)
         }
         Fetched::Confirmed { selected, next_hop } => {
             log_entry.set_next_hop(Some(next_hop));

@@ -1,5 +1,6 @@
 //! Fields that this proxy adds to a response from upstream, and its outcome in the log.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache_http::{CacheStatus, Forward, binds_connection};
@@ -10,13 +11,14 @@ use super::body::Body;
 use super::transaction::{Next, Transaction};
 use crate::access_log::Outcome;
 use crate::connection::Connection;
+use crate::fetch::Rest;
 use crate::route::NextHop;
 use crate::upstream::ResponseBody;
 
 /// A response of upstream that is not stored.
 pub(super) fn passed(
     transaction: &mut Transaction<'_>,
-    response: Response<ResponseBody>,
+    (response, rest): (Response<ResponseBody>, Option<Rc<Rest>>),
     next_hop: NextHop,
     status: CacheStatus<'_>,
 ) -> Next {
@@ -25,7 +27,7 @@ pub(super) fn passed(
     let (mut head, body) = response.into_parts();
     add_own(connection, (&mut head.headers, head.version), status);
     let metrics = Arc::clone(&connection.worker.metrics);
-    let body = Body::passed(body, log_entry.byte_count(), metrics);
+    let body = Body::passed(body, log_entry.byte_count(), metrics).resumed_by(rest);
     Next::Answer(Response::from_parts(head, body))
 }
 

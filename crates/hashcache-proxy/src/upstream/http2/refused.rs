@@ -11,7 +11,7 @@ use std::io;
 pub(in super::super) enum Refused {
     /// Unknown.
     No,
-    /// Not processed (REFUSED_STREAM, GOAWAY), or never written to the socket: it may be sent again,
+    /// Not processed (REFUSED_STREAM, GOAWAY), or never written: it may be sent again,
     /// whatever its method.
     Unseen,
     /// The origin answers it in HTTP/1.1 only.

@@ -1,0 +1,178 @@
+//! Origins that speak HTTP/2, as clients of the real proxy see them: a connection that many
+//! requests share may end because of one of them.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "what these helpers do is part of the tests"
+)]
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use hyper::body::{Body, Bytes, Frame};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ServerConfig;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::time::{Duration, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::Home;
+use crate::operation::Running;
+use crate::proxy_tls::{Pair, pair};
+
+/// An origin of one file. The first response breaks off in the middle of it, together with its
+/// connection, when the test says so.
+struct Origin {
+    address: SocketAddr,
+    /// Range and If-Range of the requests.
+    heard: Arc<Mutex<Vec<[String; 2]>>>,
+    cut: Arc<Notify>,
+}
+
+/// Content that has no end if its length is not complete.
+struct Content {
+    left: Bytes,
+    has_end: bool,
+}
+
+impl Body for Content {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let size = self.left.len().min(16 << 10);
+        match (size, self.has_end) {
+            (0, true) => Poll::Ready(None),
+            (0, false) => Poll::Pending,
+            _ => Poll::Ready(Some(Ok(Frame::data(self.left.split_to(size))))),
+        }
+    }
+}
+
+/// The file: each four bytes are their number.
+fn file() -> Bytes {
+    (0..FILE_BYTES / 4)
+        .flat_map(|number| u32::try_from(number).unwrap().to_be_bytes())
+        .collect()
+}
+
+impl Origin {
+    async fn start(pair: &Pair, store: &'static str) -> Self {
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der()));
+        let config = ServerConfig::builder().with_no_client_auth();
+        let config = config.with_single_cert(vec![pair.cert.der().clone()], key);
+        let mut config = config.unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let heard = Arc::<Mutex<Vec<[String; 2]>>>::default();
+        let cut = Arc::<Notify>::default();
+        let (all, cutting) = (Arc::clone(&heard), Arc::clone(&cut));
+        tokio::spawn(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                let stream = acceptor.accept(socket).await.unwrap();
+                let (all, cut) = (Arc::clone(&all), Arc::clone(&cutting));
+                let answer = service_fn(move |request| {
+                    let response = answer(&request, &all, store);
+                    async move { Ok::<_, Infallible>(response) }
+                });
+                tokio::spawn(async move {
+                    let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                    let serving = builder.serve_connection(TokioIo::new(stream), answer);
+                    tokio::select! {
+                        _ = serving => {}
+                        () = cut.notified() => {}
+                    }
+                });
+            }
+        });
+        Self {
+            address,
+            heard,
+            cut,
+        }
+    }
+}
+
+fn answer<B>(
+    request: &Request<B>,
+    heard: &Mutex<Vec<[String; 2]>>,
+    store: &'static str,
+) -> Response<Content> {
+    let field = |name: &str| {
+        let value = request.headers().get(name);
+        value.map_or_else(String::new, |value| value.to_str().unwrap().to_owned())
+    };
+    let (range, condition) = (field("range"), field("if-range"));
+    heard.lock().unwrap().push([range.clone(), condition]);
+    let response = Response::builder()
+        .header("etag", "\"v1\"")
+        .header("cache-control", store);
+    let first = range
+        .strip_prefix("bytes=")
+        .and_then(|it| it.strip_suffix('-'));
+    let Some(first) = first else {
+        let content = Content {
+            left: file().slice(..FILE_BYTES / 2),
+            has_end: false,
+        };
+        let response = response.header("content-length", FILE_BYTES);
+        return response.body(content).unwrap();
+    };
+    let first: usize = first.parse().unwrap();
+    let content_range = format!("bytes {first}-{}/{FILE_BYTES}", FILE_BYTES - 1);
+    let content = Content {
+        left: file().slice(first..),
+        has_end: true,
+    };
+    let response = response.status(206).header("content-range", content_range);
+    response.body(content).unwrap()
+}
+
+const FILE_BYTES: usize = 2 << 20;
+const WAIT: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_download_goes_on_when_its_shared_connection_to_the_origin_ends() {
+    for store in ["no-store", "max-age=60"] {
+        let (home, pair) = (Home::new(), pair("localhost"));
+        home.file("origin.pem", &pair.cert.pem());
+        let origin = Origin::start(&pair, store).await;
+        let site = format!("--accelerate=https://localhost:{}", origin.address.port());
+        let flags = ["--config=/dev/null", "--upstream-ca=origin.pem", &site];
+        let proxy = Running::start(&home, &flags);
+        let mut client = TcpStream::connect(proxy.listen).await.unwrap();
+        let request = "GET /file HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let reading = async {
+            while answer.len() < FILE_BYTES / 2 {
+                assert!(client.read_buf(&mut answer).await.unwrap() > 0);
+            }
+            origin.cut.notify_waiters();
+            client.read_to_end(&mut answer).await.unwrap();
+        };
+        timeout(WAIT, reading).await.unwrap();
+        let head = answer.windows(4).position(|it| it == b"\r\n\r\n").unwrap() + 4;
+        let text = String::from_utf8_lossy(&answer[..head]).into_owned();
+        assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+        assert!(answer[head..] == file(), "{store}: {} bytes", answer.len());
+        let heard = origin.heard.lock().unwrap().clone();
+        assert_eq!(heard.len(), 2, "{heard:?}");
+        assert_eq!(heard[0], [String::new(), String::new()]);
+        assert_eq!(heard[1][1], "\"v1\"", "{heard:?}");
+    }
+}
