@@ -36,6 +36,7 @@ fuzz_target!(|data: &[u8]| {
         target: &target,
         method: &method,
         request: &request,
+        exempt: hashcache_http::Exempt::default(),
         status,
         response: &response,
         request_time: UnixTime(sent),

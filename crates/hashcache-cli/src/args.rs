@@ -370,6 +370,9 @@ pub struct SettingArgs {
     #[arg(help_heading = EXPERT, help = help("set_cookie"))]
     #[arg(long, value_name = "HOW", value_parser = words(&COOKIES))]
     set_cookie: Option<String>,
+    #[arg(help_heading = EXPERT, help = help("harmless_fields"))]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    harmless_fields: Vec<String>,
     #[arg(help_heading = EXPERT, long)]
     #[arg(help = "Do not use the freshness rules that ship with the program")]
     no_default_rules: bool,
@@ -453,6 +456,7 @@ impl SettingArgs {
             ("upstream-ca", many(&self.upstream_ca)),
             ("allow-purge", many(&self.allow_purge)),
             ("nat64-prefix", many(&self.nat64_prefix)),
+            ("harmless-fields", many(&self.harmless_fields)),
             ("allow-port", many(&self.allow_port)),
             ("gateways", many(&self.gateways)),
             ("allow-connect-port", many(&self.allow_connect_port)),

@@ -7,10 +7,12 @@
 //! which the origin does not see, and before the proxy adds or changes any.
 //! Cost: borrows, no copies.
 
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderName, Method, StatusCode};
 
 use crate::date::UnixTime;
+use crate::request_fields::{Exempt, FieldKinds};
 use crate::target::Target;
+use crate::vary::Vary;
 
 /// A request and the head of its response.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +23,8 @@ pub struct Exchange<'a> {
     pub method: &'a Method,
     /// The client's request fields without the hop-by-hop fields.
     pub request: &'a HeaderMap,
+    /// Request fields that the key or a trusted front proxy has taken care of.
+    pub exempt: Exempt<'a>,
     /// The response's status.
     pub status: StatusCode,
     /// The response's fields.
@@ -29,4 +33,16 @@ pub struct Exchange<'a> {
     pub request_time: UnixTime,
     /// The time at which the response's head arrived.
     pub response_time: UnixTime,
+}
+
+impl Exchange<'_> {
+    /// The kinds of the request's fields, without those that the response varies by, and those that
+    /// the operator calls `harmless`.
+    pub(crate) fn kinds(&self, harmless: &[HeaderName]) -> FieldKinds {
+        let varied = match Vary::parse(self.response) {
+            Vary::Fields(names) => names,
+            Vary::Nothing | Vary::TooWide | Vary::Anything => Vec::new(),
+        };
+        FieldKinds::of(self.request, self.exempt, &varied, harmless)
+    }
 }

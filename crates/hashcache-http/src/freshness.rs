@@ -8,20 +8,21 @@
 //! dates parsed.
 //!
 //! The first that applies decides: an `immutable` rule (unless the origin forbids it), s-maxage,
-//! max-age, Expires minus Date, the lifetime of a rule, the default of the site, a heuristic, the
-//! lifetime of 404 and 410. A limit of the site shortens all of them.
+//! max-age, Expires minus Date, the lifetime of a rule, the default of the site, a heuristic for
+//! content, the negative lifetime of errors. A limit of the site shortens all of them. What the
+//! origin does not state is assumed only where `guess` allows it.
 
-use http::header::{
-    AUTHORIZATION, CONTENT_TYPE, EXPIRES, HeaderMap, HeaderName, LAST_MODIFIED, SET_COOKIE,
-};
+use http::header::{CONTENT_TYPE, EXPIRES, HeaderMap, LAST_MODIFIED, SET_COOKIE};
 use http::{Method, StatusCode};
 
 use crate::cache_control::ResponseDirectives;
 use crate::date::{Seconds, UnixTime, parse_http_date};
 use crate::exchange::Exchange;
 use crate::fields::{Single, single, trim};
+use crate::guess::{Basis, is_content, may_assume};
 use crate::options::StoreOptions;
-use crate::rules::{RuleAction, RuleAuthor};
+use crate::request_fields::FieldKinds;
+use crate::rules::{Matched, RuleAction, RuleAuthor};
 
 /// A lifetime and where it is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub enum LifetimeSource {
     Immutable,
     /// A share of the time since Last-Modified.
     Heuristic,
-    /// The default of 404 and 410.
+    /// The negative lifetime, for 404 and 410, and for other errors with a Last-Modified.
     Negative,
 }
 
@@ -60,11 +61,19 @@ pub fn lifetime(
     date: UnixTime,
     options: &StoreOptions,
 ) -> Lifetime {
-    limited(
-        exchange,
-        unlimited(exchange, directives, date, options),
-        options,
-    )
+    let kinds = exchange.kinds(&options.harmless);
+    lifetime_of((exchange, kinds), directives, date, options)
+}
+
+/// The same, if the kinds of the request's fields are known.
+pub(crate) fn lifetime_of(
+    (exchange, kinds): (&Exchange<'_>, FieldKinds),
+    directives: &ResponseDirectives,
+    date: UnixTime,
+    options: &StoreOptions,
+) -> Lifetime {
+    let unlimited = unlimited((exchange, kinds), directives, date, options);
+    limited(exchange, unlimited, options)
 }
 
 /// A lifetime within the limit that the operator of the site sets. A cache may always use a
@@ -76,12 +85,16 @@ fn limited(exchange: &Exchange<'_>, lifetime: Lifetime, options: &StoreOptions) 
 }
 
 fn unlimited(
-    exchange: &Exchange<'_>,
+    (exchange, kinds): (&Exchange<'_>, FieldKinds),
     directives: &ResponseDirectives,
     date: UnixTime,
     options: &StoreOptions,
 ) -> Lifetime {
+    let may_assume = |basis| may_assume(basis, exchange, kinds);
     let rule = options.rules.find(exchange.target);
+    // A rule for the guess gives no lifetime by itself.
+    let gives_none = |rule: &Matched| matches!(rule.action, RuleAction::Heuristic(_));
+    let rule = rule.filter(|rule| gives_none(rule) || may_assume(basis_of(rule.author)));
     let explicit = explicit_lifetime(exchange.response, directives, date, exchange.response_time);
     let immutable = rule.filter(|rule| rule.action == RuleAction::Immutable);
     if immutable.is_some_and(|rule| immutable_applies(exchange, directives, explicit, rule.author))
@@ -95,26 +108,45 @@ fn unlimited(
     if !(directives.public || is_heuristically_cacheable(exchange.status)) {
         return of(Seconds::ZERO, LifetimeSource::None);
     }
+    let is_error = exchange.status.is_client_error() || exchange.status.is_server_error();
     let heuristic = match rule.map(|rule| rule.action) {
-        Some(RuleAction::Lifetime(seconds)) => return of(seconds, LifetimeSource::Rule),
+        // Of an error a rule for the content says nothing.
+        Some(RuleAction::Lifetime(seconds)) if !is_error || directives.public => {
+            return of(seconds, LifetimeSource::Rule);
+        }
         Some(RuleAction::Heuristic(heuristic)) => heuristic,
-        Some(RuleAction::Immutable) | None => options.heuristic,
+        Some(RuleAction::Lifetime(_) | RuleAction::Immutable) | None => options.heuristic,
     };
     let is_ruled = rule.is_some_and(|rule| rule.author == RuleAuthor::Operator);
-    if let Some(seconds) = options.sites.default_for(exchange).filter(|_| !is_ruled) {
+    if !is_ruled
+        && may_assume(Basis::SiteDefault)
+        && let Some(seconds) = options.sites.default_for(exchange)
+    {
         return of(seconds, LifetimeSource::Rule);
     }
-    if !may_guess(exchange) {
-        return of(Seconds::ZERO, LifetimeSource::None);
+    let changed = last_modified(exchange.response, exchange.response_time);
+    let changed = changed.filter(|changed| *changed <= date);
+    if is_content(exchange.status, directives) {
+        return match changed {
+            Some(changed) if may_assume(Basis::LastModified) => {
+                let guess = date.since(changed).percent(heuristic.percent);
+                of(guess.min(heuristic.max), LifetimeSource::Heuristic)
+            }
+            _ => of(Seconds::ZERO, LifetimeSource::None),
+        };
     }
     let gone = matches!(exchange.status, StatusCode::NOT_FOUND | StatusCode::GONE);
-    match last_modified(exchange.response, exchange.response_time) {
-        Some(changed) if changed <= date => {
-            let guess = date.since(changed).percent(heuristic.percent);
-            of(guess.min(heuristic.max), LifetimeSource::Heuristic)
-        }
-        _ if gone => of(options.negative, LifetimeSource::Negative),
-        _ => of(Seconds::ZERO, LifetimeSource::None),
+    // An error with a Last-Modified is a page of the origin, and not one of a moment.
+    if is_error && (gone || changed.is_some()) && may_assume(Basis::Negative) {
+        return of(options.negative, LifetimeSource::Negative);
+    }
+    of(Seconds::ZERO, LifetimeSource::None)
+}
+
+fn basis_of(author: RuleAuthor) -> Basis {
+    match author {
+        RuleAuthor::Operator => Basis::OperatorRule,
+        RuleAuthor::Shipped => Basis::ShippedRule,
     }
 }
 
@@ -136,11 +168,16 @@ pub fn confirmed_lifetime(
             LifetimeSource::None | LifetimeSource::Heuristic
         )
     };
+    let directives = ResponseDirectives::for_targets(exchange.response, &options.targets);
     let may = options.adaptive
         && guessed(before)
         && guessed(now)
-        && is_heuristically_cacheable(exchange.status)
-        && may_guess(exchange);
+        && is_content(exchange.status, &directives)
+        && may_assume(
+            Basis::LastModified,
+            exchange,
+            exchange.kinds(&options.harmless),
+        );
     if !may {
         return now;
     }
@@ -217,19 +254,12 @@ fn immutable_applies(
 }
 
 /// Whether a response may be the file that its name promises, the same for everybody. An account's
-/// page can lie under any name; what was asked for with credentials, sets a cookie, or is a page or
-/// data rather than a file may be made for one client.
+/// page can lie under any name; what sets a cookie, or is a page or data rather than a file, may be
+/// made for one client. [`may_assume`] has looked at the request.
 fn is_shared_file(exchange: &Exchange<'_>) -> bool {
     exchange.status == StatusCode::OK
-        && !exchange.request.keys().any(is_credential)
         && !exchange.response.contains_key(SET_COOKIE)
         && !is_page_or_data(exchange.response)
-}
-
-/// Whether the name of a request field says that the field carries credentials.
-fn is_credential(name: &HeaderName) -> bool {
-    let name = name.as_str();
-    CREDENTIALS.iter().any(|end| name.ends_with(end))
 }
 
 /// HTML and JSON, in whatever spelling; each Content-Type line counts.
@@ -240,27 +270,6 @@ fn is_page_or_data(response: &HeaderMap) -> bool {
         let kind = trim(kind.unwrap_or_default());
         kind.ends_with(b"html") || kind.ends_with(b"html+xml") || kind.ends_with(b"json")
     })
-}
-
-/// Ends of the names of fields that carry credentials.
-const CREDENTIALS: [&str; 9] = [
-    "cookie",
-    "authorization",
-    "token",
-    "api-key",
-    "apikey",
-    "auth-key",
-    "access-key",
-    "secret",
-    "password",
-];
-
-/// Whether a lifetime may be guessed. A query, a cookie that is set and credentials all hint at
-/// an answer made for one client at one moment.
-fn may_guess(exchange: &Exchange<'_>) -> bool {
-    exchange.target.query().is_none()
-        && !exchange.response.contains_key(SET_COOKIE)
-        && !exchange.request.contains_key(AUTHORIZATION)
 }
 
 /// Whether responses of this status may be stored and given a guessed lifetime without any word

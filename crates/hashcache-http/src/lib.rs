@@ -16,6 +16,7 @@
 //!     target: &target,
 //!     method: &Method::GET,
 //!     request: &HeaderMap::new(),
+//!     exempt: Exempt::default(),
 //!     status: StatusCode::OK,
 //!     response: &response,
 //!     request_time: UnixTime(1000),
@@ -52,8 +53,10 @@ mod structured;
 // Requests.
 mod authority;
 mod cache_key;
+mod coding;
 mod connection_login;
 mod hop;
+mod request_fields;
 mod target;
 mod target_octets;
 mod via;
@@ -74,6 +77,7 @@ mod exchange;
 mod freshness;
 mod glob;
 mod groups;
+mod guess;
 mod heuristic;
 mod invalidate;
 mod options;
@@ -90,12 +94,20 @@ mod link_field;
 mod proxy_status;
 mod related;
 
+/// The name of a field, as settings take it.
+pub use http::HeaderName;
+
 pub use date::{Seconds, SpanText, UnixTime, http_date, parse_http_date};
 pub use entity_tag::EntityTag;
 
 pub use authority::{Authority, Host, Origin, Scheme, TargetError};
 pub use cache_key::{KEY_BYTES_MAX, Space, cache_key, host_part, origin_key, target_of_key};
 pub use connection_login::{binds_connection, continues_login, logs_in_connection};
+pub use coding::line_accepts_coding;
+pub use request_fields::{
+    Exempt, FieldKinds, has_override, overrides, speaks_for_client, unknown_field,
+};
+
 pub use hop::{
     ForbiddenOption, Upgrading, asks_for_upgrade, connection_options, connection_spares_storing,
     fields_to_store, grants_other_protocol, strip_interim, strip_request, strip_response,
@@ -109,7 +121,8 @@ pub use range::{
     parse_content_range, parse_range,
 };
 pub use reuse::{
-    ClientReload, MethodKind, OnError, RequestFacts, Reuse, ReuseOptions, StaleAllowance, reuse,
+    ClientReload, MethodKind, OnError, RequestFacts, Reuse, ReuseOptions, StaleAllowance,
+    answers_overrides, coding_fits, reuse,
 };
 pub use stored_facts::{FACTS_BYTES, FactFlags, StoredFacts};
 pub use validate::{
@@ -118,7 +131,7 @@ pub use validate::{
     set_validators, settle_modified_since,
 };
 pub use variants::{VARIANTS_MAX, Variant, VariantPlace, VariantTable, client_tag};
-pub use vary::{VARY_FIELDS_MAX, VARY_ROW_BYTES_MAX, Vary, VaryRow};
+pub use vary::{VARY_FIELDS_MAX, VARY_ROW_BYTES_MAX, Vary, VaryRow, is_rewritten};
 
 pub use age::{Arrival, age_field, current_age};
 pub use cache_control::{RequestDirectives, ResponseDirectives, Scope};

@@ -18,7 +18,7 @@ pub struct StoreOptions {
     pub sites: SiteLifetimes,
     /// The lifetime of responses that state none.
     pub heuristic: Heuristic,
-    /// The lifetime of 404 and 410 that neither state one nor let one be guessed.
+    /// The lifetime of 404 and 410 that state none.
     pub negative: Seconds,
     /// The lifetime of responses that match an `immutable` rule.
     pub immutable: Seconds,
@@ -26,6 +26,9 @@ pub struct StoreOptions {
     pub adaptive: bool,
     /// Fields that speak to this kind of cache before Cache-Control does (RFC 9213).
     pub targets: Vec<HeaderName>,
+    /// Request fields that count as harmless beside the built-in list: no origin chooses content or
+    /// recognises a client by them.
+    pub harmless: Vec<HeaderName>,
     /// The condition for storing a response that sets a cookie.
     pub set_cookie: SetCookie,
 }
@@ -54,6 +57,7 @@ impl Default for StoreOptions {
             immutable: Seconds::YEAR,
             adaptive: false,
             targets: Vec::new(),
+            harmless: Vec::new(),
             set_cookie: SetCookie::Protect,
         }
     }

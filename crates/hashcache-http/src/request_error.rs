@@ -5,7 +5,8 @@
 //! origin accepts, a method overridden by a field, a precondition that must fail.
 //!
 //! Called by `storable`. Invariant: an error is stored only if its request had only small fields,
-//! none of which is known to make an origin fail. Cost: a pass over the names of the request's
+//! none of which is known to make an origin fail. Overrides (`request_fields`) are refused before,
+//! whatever the status. Cost: a pass over the names of the request's
 //! fields, for errors alone.
 
 use http::StatusCode;
@@ -21,26 +22,20 @@ pub(crate) fn speaks_of_request(status: StatusCode, request: &HeaderMap) -> bool
     if !(status.is_client_error() || status.is_server_error()) {
         return false;
     }
-    if ABOUT_THE_REQUEST.contains(&status.as_u16()) {
+    let has_odd_bytes = || request.values().any(|value| !value.as_bytes().is_ascii());
+    if ABOUT_THE_REQUEST.contains(&status.as_u16()) || has_odd_bytes() {
         return true;
     }
     let has = |name: &HeaderName| request.contains_key(name);
-    if OVERRIDES.iter().any(has) {
-        return true;
-    }
-    // What is not there is not there for others either, whatever they wish for.
+    // What is not there is not there for others either, if the origin says so (`freshness` assumes
+    // it for requests with the same fields only).
     if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
         return false;
     }
     let sizes = request
         .iter()
         .map(|(name, value)| name.as_str().len() + value.len());
-    SPECIAL_WISHES.iter().any(has)
-        || request
-            .keys()
-            .any(|name| name.as_str().starts_with("x-forwarded-"))
-        || request.len() > FIELDS_MAX
-        || sizes.sum::<usize>() > BYTES_MAX
+    SPECIAL_WISHES.iter().any(has) || request.len() > FIELDS_MAX || sizes.sum::<usize>() > BYTES_MAX
 }
 
 /// Statuses that blame the request, its sender or its rate: 401, 403 (a filter in front of the
@@ -48,15 +43,6 @@ pub(crate) fn speaks_of_request(status: StatusCode, request: &HeaderMap) -> bool
 /// the URL, which the key holds (RFC 9110 15.5.15 lets it be stored even without a lifetime).
 const ABOUT_THE_REQUEST: [u16; 18] = [
     401, 403, 406, 407, 408, 411, 412, 413, 415, 416, 417, 418, 421, 425, 426, 428, 429, 431,
-];
-
-/// Request fields by which some origins take another method or path than the request line has.
-const OVERRIDES: [HeaderName; 5] = [
-    HeaderName::from_static("x-http-method"),
-    HeaderName::from_static("x-http-method-override"),
-    HeaderName::from_static("x-method-override"),
-    HeaderName::from_static("x-original-url"),
-    HeaderName::from_static("x-rewrite-url"),
 ];
 
 /// Request fields that can make an origin refuse this request and no other.

@@ -13,15 +13,18 @@
 
 use http::Method;
 use http::header::{
-    CACHE_CONTROL, HeaderMap, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE,
-    PRAGMA, RANGE,
+    CACHE_CONTROL, CONTENT_ENCODING, HeaderMap, HeaderName, IF_MATCH, IF_MODIFIED_SINCE,
+    IF_NONE_MATCH, IF_UNMODIFIED_SINCE, PRAGMA, RANGE,
 };
 
 use crate::cache_control::RequestDirectives;
 use crate::cache_status::Forward;
+use crate::coding::accepts_coding;
 use crate::date::{Seconds, UnixTime};
+use crate::request_fields::{Exempt, has_override, overrides};
 use crate::storable::has_content;
 use crate::stored_facts::{FactFlags, StoredFacts};
+use crate::vary::VaryRow;
 
 /// Properties of a request that the rules need, read once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,9 @@ pub struct RequestFacts {
     pub has_range: bool,
     /// Has content.
     pub has_content: bool,
+    /// Has a field by which some origins take another host, path, scheme or method. A stored
+    /// response answers it only if it varies by all of these: [`answers_overrides`].
+    pub has_override: bool,
 }
 
 /// A method, as far as a cache cares.
@@ -62,10 +68,16 @@ impl RequestFacts {
         has_origin_condition: false,
         has_range: false,
         has_content: false,
+        has_override: false,
     };
 
     /// Reads a request.
     pub fn of(method: &Method, fields: &HeaderMap) -> RequestFacts {
+        RequestFacts::with_exempt(method, fields, Exempt::default())
+    }
+
+    /// Reads a request to a site, of which some fields are taken care of.
+    pub fn with_exempt(method: &Method, fields: &HeaderMap, exempt: Exempt<'_>) -> RequestFacts {
         let has = |name| fields.contains_key(name);
         let directives = match has(CACHE_CONTROL) || has(PRAGMA) {
             true => RequestDirectives::parse(fields),
@@ -83,6 +95,7 @@ impl RequestFacts {
             has_origin_condition: has(IF_MATCH) || has(IF_UNMODIFIED_SINCE),
             has_range: has(RANGE),
             has_content: has_content(fields),
+            has_override: has_override(fields, exempt),
         }
     }
 
@@ -94,6 +107,21 @@ impl RequestFacts {
             MethodKind::Get | MethodKind::Head => Ok(()),
         }
     }
+}
+
+/// Whether a stored response was chosen by all overrides of a request, so that it may answer it;
+/// `row` is its Vary row, if it has one.
+pub fn answers_overrides(request: &HeaderMap, exempt: Exempt<'_>, row: Option<&VaryRow>) -> bool {
+    let is_named = |name: &HeaderName| row.is_some_and(|row| row.names(name));
+    overrides(request, exempt).all(is_named)
+}
+
+/// Whether a stored response may be sent to the client of `request`, as far as its content coding
+/// says: it has none, or one that the request accepts, or one that was not negotiated.
+pub fn coding_fits(facts: &StoredFacts, stored: &HeaderMap, request: &HeaderMap) -> bool {
+    facts.flags.has(FactFlags::ANY_CODING)
+        || !stored.contains_key(CONTENT_ENCODING)
+        || accepts_coding(request, stored)
 }
 
 /// What to do with a stored response.

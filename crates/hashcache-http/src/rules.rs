@@ -98,7 +98,11 @@ impl RuleSpec {
 
     /// The rules of the list that ships.
     pub fn shipped() -> Vec<RuleSpec> {
-        let mut specs = RuleSpec::from_toml(SHIPPED).expect("the list is read by a test");
+        let lists = SHIPPED.iter().flat_map(|list| {
+            let specs = RuleSpec::from_toml(list);
+            specs.expect("the lists are read by a test")
+        });
+        let mut specs: Vec<RuleSpec> = lists.collect();
         for spec in &mut specs {
             spec.author = RuleAuthor::Shipped;
         }
@@ -351,7 +355,11 @@ pub enum RuleError {
     },
 }
 
-const SHIPPED: &str = include_str!("../lists/immutable.toml");
+/// The first rule that matches decides, so the second list is for names that are not in the first.
+const SHIPPED: [&str; 2] = [
+    include_str!("../lists/immutable.toml"),
+    include_str!("../lists/moving.toml"),
+];
 
 #[cfg(test)]
 mod tests;

@@ -8,28 +8,31 @@
 //! Cost: one pass over Cache-Control, a few lookups by name.
 
 use http::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderMap, SET_COOKIE,
-    TRANSFER_ENCODING,
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderMap,
+    SET_COOKIE, TRANSFER_ENCODING,
 };
 use http::{Method, StatusCode};
 
 use crate::age::{Arrival, age_field};
 use crate::cache_control::{RequestDirectives, ResponseDirectives};
+use crate::coding::accepts_coding;
 use crate::connection_login::{binds_connection, logs_in_connection};
 use crate::date::{Seconds, UnixTime, parse_http_date};
 use crate::entity_tag::EntityTag;
 use crate::exchange::Exchange;
 use crate::fields::{Single, single};
 use crate::freshness::{
-    Lifetime, LifetimeSource, is_heuristically_cacheable, last_modified, lifetime,
+    Lifetime, LifetimeSource, is_heuristically_cacheable, last_modified, lifetime_of,
 };
+use crate::guess::may_be_personal;
 use crate::hop::connection_spares_storing;
 use crate::options::{SetCookie, StoreOptions};
 use crate::range::{ContentRange, parse_content_range};
 use crate::request_error::speaks_of_request;
+use crate::request_fields::FieldKinds;
 use crate::rules::Matched;
 use crate::stored_facts::{FactFlags, StoredFacts};
-use crate::vary::{Vary, VaryRow, coding_escapes_row};
+use crate::vary::{Vary, VaryRow, coding_escapes_row, names_rewritten};
 
 /// Whether and as what a response may be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,8 +77,16 @@ pub enum NotStored {
     ConnectionLogin,
     /// The response sets a cookie, and does not allow sharing.
     SetCookie,
+    /// The request has a field by which some origins take another host, path, scheme or method, and
+    /// Vary does not name it.
+    Override,
+    /// The request has a field that is not known to be harmless, and the origin does not allow
+    /// storing explicitly.
+    RequestField,
     /// `Vary: *`, or a Vary that is no list.
     VaryAnything,
+    /// Vary names a field that proxies rewrite.
+    VaryRewritten,
     /// More or larger varying fields than a row holds.
     VaryTooWide,
     /// A content coding that the Accept-Encoding row does not tell apart.
@@ -108,7 +119,10 @@ impl NotStored {
             NotStored::Authorization => "authorization",
             NotStored::ConnectionLogin => "connection-login",
             NotStored::SetCookie => "set-cookie",
+            NotStored::Override => "override-field",
+            NotStored::RequestField => "request-field",
             NotStored::VaryAnything => "vary-any",
+            NotStored::VaryRewritten => "vary-rewritten",
             NotStored::VaryTooWide => "vary-too-wide",
             NotStored::VaryCoding => "vary-coding",
             NotStored::Connection => "connection",
@@ -134,6 +148,10 @@ fn allowed(exchange: &Exchange<'_>, options: &StoreOptions) -> Result<Storable, 
     let directives = ResponseDirectives::for_targets(exchange.response, &options.targets);
     request_allows(exchange)?;
     status_allows(exchange.status, &directives)?;
+    let kinds = exchange.kinds(&options.harmless);
+    if kinds.has(FieldKinds::OVERRIDE) {
+        return Err(NotStored::Override);
+    }
     if speaks_of_request(exchange.status, exchange.request) {
         return Err(NotStored::Status);
     }
@@ -152,8 +170,13 @@ fn allowed(exchange: &Exchange<'_>, options: &StoreOptions) -> Result<Storable, 
         StatusCode::PARTIAL_CONTENT => Some(only_range(exchange.response)?),
         _ => None,
     };
-    let facts = facts(exchange, &directives, row.is_some(), options);
-    lifetime_allows(exchange.status, &directives, &facts)?;
+    let mut facts = facts((exchange, kinds), &directives, options);
+    lifetime_allows(exchange.status, (&directives, kinds), &facts)?;
+    let row = match facts.lifetime.source {
+        LifetimeSource::Negative => Some(negative_row(exchange)?),
+        _ => row,
+    };
+    facts.flags = facts.flags.with(FactFlags::VARIES, row.is_some());
     Ok(match range {
         Some(range) => Storable::Partial { facts, row, range },
         None => Storable::Whole { facts, row },
@@ -238,6 +261,7 @@ fn cookie_allows(
 fn vary_row(exchange: &Exchange<'_>) -> Result<Option<VaryRow>, NotStored> {
     match Vary::parse(exchange.response) {
         Vary::Nothing => Ok(None),
+        Vary::Anything if names_rewritten(exchange.response) => Err(NotStored::VaryRewritten),
         Vary::Anything => Err(NotStored::VaryAnything),
         Vary::TooWide => Err(NotStored::VaryTooWide),
         Vary::Fields(names) => {
@@ -248,6 +272,17 @@ fn vary_row(exchange: &Exchange<'_>) -> Result<Option<VaryRow>, NotStored> {
             row.map(Some).ok_or(NotStored::VaryTooWide)
         }
     }
+}
+
+/// The row of an error whose lifetime nobody has stated. Any field may be the reason for the error,
+/// so it answers only requests with the same fields.
+fn negative_row(exchange: &Exchange<'_>) -> Result<VaryRow, NotStored> {
+    let names = match Vary::parse(exchange.response) {
+        Vary::Fields(names) => names,
+        _ => Vec::new(),
+    };
+    let row = VaryRow::select_all_fields(&names, exchange.request);
+    row.ok_or(NotStored::VaryTooWide)
 }
 
 /// Whether the content of a 206 is several ranges, each with a head of its own.
@@ -267,12 +302,12 @@ fn only_range(response: &HeaderMap) -> Result<ContentRange, NotStored> {
 }
 
 fn facts(
-    exchange: &Exchange<'_>,
+    (exchange, kinds): (&Exchange<'_>, FieldKinds),
     directives: &ResponseDirectives,
-    varies: bool,
     options: &StoreOptions,
 ) -> StoredFacts {
     let Exchange {
+        request,
         response,
         request_time,
         response_time,
@@ -285,13 +320,24 @@ fn facts(
         request_time,
         response_time,
     };
-    let lifetime = lifetime(exchange, directives, date, options);
+    let lifetime = lifetime_of((exchange, kinds), directives, date, options);
+    let is_personal = lifetime.source == LifetimeSource::None && may_be_personal(exchange, kinds);
+    let is_negotiated =
+        response.contains_key(CONTENT_ENCODING) && accepts_coding(request, response);
     let immutable = directives.immutable || lifetime.source == LifetimeSource::Immutable;
     let etag = response
         .get(ETAG)
         .map(|value| EntityTag::parse(value.as_bytes()));
     let flags = FactFlags::default()
-        .with(FactFlags::NO_CACHE, directives.no_cache.is_response())
+        .with(
+            FactFlags::NO_CACHE,
+            directives.no_cache.is_response() || is_personal,
+        )
+        .with(FactFlags::PERSONAL, is_personal)
+        .with(
+            FactFlags::ANY_CODING,
+            response.contains_key(CONTENT_ENCODING) && !is_negotiated,
+        )
         .with(FactFlags::NEVER_STALE, directives.forbids_stale())
         .with(FactFlags::IMMUTABLE, immutable)
         .with(FactFlags::ETAG, etag.is_some())
@@ -299,7 +345,6 @@ fn facts(
             FactFlags::STRONG_ETAG,
             etag.is_some_and(|etag| etag.is_strong()),
         )
-        .with(FactFlags::VARIES, varies)
         .with(FactFlags::NO_TRANSFORM, directives.no_transform);
     StoredFacts {
         status: exchange.status,
@@ -326,11 +371,15 @@ pub(crate) fn response_date(response: &HeaderMap, response_time: UnixTime) -> Un
 /// The last condition of RFC 9111 section 3, and whether any request could use the stored response.
 fn lifetime_allows(
     status: StatusCode,
-    directives: &ResponseDirectives,
+    (directives, kinds): (&ResponseDirectives, FieldKinds),
     facts: &StoredFacts,
 ) -> Result<(), NotStored> {
     let Lifetime { source, .. } = facts.lifetime;
     let stated = source != LifetimeSource::None || directives.public;
+    // Even with a validator: the stored response could stand in while the origin cannot be reached.
+    if !stated && kinds.has(FieldKinds::UNKNOWN) {
+        return Err(NotStored::RequestField);
+    }
     if !stated && !is_heuristically_cacheable(status) {
         return Err(NotStored::NoLifetime);
     }

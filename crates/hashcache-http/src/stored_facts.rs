@@ -79,8 +79,14 @@ impl FactFlags {
     const HTTP_1_0: FactFlags = FactFlags(1 << 7);
     /// Was received in HTTP/2.
     const HTTP_2: FactFlags = FactFlags(1 << 8);
+    /// Has a content coding that its own request did not accept, so that the coding was not
+    /// negotiated: every client gets it.
+    pub const ANY_CODING: FactFlags = FactFlags(1 << 9);
+    /// May be made for one user, by a cookie, and has no stated lifetime: it never gets another one,
+    /// and is never used without validation (with `NO_CACHE`).
+    pub const PERSONAL: FactFlags = FactFlags(1 << 10);
 
-    const ALL: u16 = (1 << 9) - 1;
+    const ALL: u16 = (1 << 11) - 1;
 
     /// These flags and `flag` if `set`.
     #[must_use]
@@ -134,6 +140,33 @@ impl StoredFacts {
     /// Whether a conditional request can ask for a change: ETag or Last-Modified.
     pub fn has_validator(&self) -> bool {
         self.flags.has(FactFlags::ETAG) || self.last_modified.is_some()
+    }
+
+    /// These facts, made from newer fields of the response that has `stored`: what they say about
+    /// the request that the content is for stays.
+    #[must_use]
+    pub fn with_request_of(mut self, stored: &StoredFacts) -> StoredFacts {
+        let before = |flag| stored.flags.has(flag);
+        self.flags = self
+            .flags
+            .with(FactFlags::VARIES, before(FactFlags::VARIES))
+            .with(FactFlags::ANY_CODING, before(FactFlags::ANY_CODING));
+        if !before(FactFlags::ANY_CODING) {
+            self.flags.0 &= !FactFlags::ANY_CODING.0;
+        }
+        let is_stated = matches!(
+            self.lifetime.source,
+            LifetimeSource::SMaxage | LifetimeSource::MaxAge | LifetimeSource::Expires
+        );
+        if before(FactFlags::PERSONAL) && !is_stated {
+            self.flags = self.flags.with(FactFlags::PERSONAL, true);
+            self.flags = self.flags.with(FactFlags::NO_CACHE, true);
+            self.lifetime = Lifetime {
+                seconds: Seconds::ZERO,
+                source: LifetimeSource::None,
+            };
+        }
+        self
     }
 
     /// The bytes to keep with the response.

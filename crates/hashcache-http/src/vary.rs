@@ -15,13 +15,23 @@
 //! | Accept, Accept-Charset | members without blanks, in lower case up to the first parameter |
 //! | Authorization, Cookie, From, Proxy-Authorization, Referer, User-Agent | byte for byte |
 //! | others | lines joined, no blanks around commas outside quotes |
+//!
+//! Rows are matched against the request as the origin gets it. Of most fields that is the client's
+//! value. A field that proxies write, change or take out ([`is_rewritten`]) has another value at the
+//! origin than in the client's request, so a response that varies by it counts as `Vary: *`. Host is
+//! written from the target, which the cache key holds: it never tells two requests apart.
 
 use http::header::{
-    ACCEPT, ACCEPT_CHARSET, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CONTENT_ENCODING,
-    COOKIE, FROM, HeaderMap, HeaderName, PROXY_AUTHORIZATION, REFERER, USER_AGENT, VARY,
+    ACCEPT, ACCEPT_CHARSET, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CONNECTION,
+    CONTENT_ENCODING, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, FROM, HOST, HeaderMap, HeaderName,
+    IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, MAX_FORWARDS,
+    PROXY_AUTHORIZATION, RANGE, REFERER, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT, VARY,
+    VIA,
 };
 
+use crate::coding::{CODINGS, WeightedItem, coding_index, weighted};
 use crate::fields::{Backslash, members, split, trim};
+use crate::request_fields::compared_fields;
 
 /// What a response's Vary says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +42,8 @@ pub enum Vary {
     Fields(Vec<HeaderName>),
     /// It depends on more fields than a row holds.
     TooWide,
-    /// It depends on what no later request can be compared with: `*`, or no list of names.
+    /// It depends on what no later request can be compared with: `*`, no list of names, or a field
+    /// that proxies rewrite.
     Anything,
 }
 
@@ -42,7 +53,7 @@ impl Vary {
         let mut names = Vec::new();
         for member in members(response, &VARY) {
             match HeaderName::from_bytes(member) {
-                Ok(name) if name == "*" => return Vary::Anything,
+                Ok(name) if name == "*" || is_rewritten(&name) => return Vary::Anything,
                 Ok(name) if names.contains(&name) => {}
                 // Reading on would take quadratic time on a field made for it.
                 Ok(_) if names.len() == VARY_FIELDS_MAX => return Vary::TooWide,
@@ -55,6 +66,18 @@ impl Vary {
             false => Vary::Fields(names),
         }
     }
+}
+
+/// Whether an origin may get another value of this request field than the client sent, because a
+/// proxy writes, changes or removes it.
+pub fn is_rewritten(name: &HeaderName) -> bool {
+    REWRITTEN.contains(name)
+}
+
+/// Whether the Vary of a response names a field that proxies rewrite.
+pub(crate) fn names_rewritten(response: &HeaderMap) -> bool {
+    let names = members(response, &VARY).filter_map(|name| HeaderName::from_bytes(name).ok());
+    names.into_iter().any(|name| is_rewritten(&name))
 }
 
 /// The most fields a row may have.
@@ -73,41 +96,55 @@ pub struct VaryRow {
 }
 
 impl VaryRow {
-    /// The row of a request under these fields; `None` when it would exceed a bound.
+    /// The row of a request under these fields; `None` when it would exceed a bound, or could match
+    /// a request for which the origin would get other values.
     pub fn select(names: &[HeaderName], request: &HeaderMap) -> Option<VaryRow> {
-        if names.len() > VARY_FIELDS_MAX {
-            return None;
-        }
-        let mut bytes = vec![u8::try_from(names.len()).ok()?];
-        for name in names {
-            if is_too_long(name, request) {
-                return None;
-            }
-            let value = normalised(name, request);
-            bytes.push(u8::try_from(name.as_str().len()).ok()?);
-            bytes.extend_from_slice(name.as_str().as_bytes());
-            bytes.push(u8::from(value.is_some()));
-            let value = value.unwrap_or_default();
-            bytes.extend_from_slice(&u16::try_from(value.len()).ok()?.to_le_bytes());
-            bytes.extend_from_slice(&value);
-            if bytes.len() > VARY_ROW_BYTES_MAX {
-                return None;
-            }
-        }
-        Some(VaryRow {
-            bytes: bytes.into_boxed_slice(),
-        })
+        let mut row = RowWriter::new(names.len())?;
+        row.push_all(names, request)?;
+        row.end()
+    }
+
+    /// A row that only requests with the same fields match, beside those of `names`: all fields but
+    /// those of caches, connections and single requests (an identifier for tracing, for example).
+    /// `None` as for [`VaryRow::select`].
+    ///
+    /// For responses that an origin may have made because of any of these fields.
+    pub fn select_all_fields(names: &[HeaderName], request: &HeaderMap) -> Option<VaryRow> {
+        let mut row = RowWriter::new(names.len() + 1)?;
+        row.push_all(names, request)?;
+        let value = compared_fields(request, VARY_ROW_BYTES_MAX)?;
+        row.push(ALL_FIELDS, Some(&value))?;
+        row.end()
+    }
+
+    /// Whether the row is one of [`VaryRow::select_all_fields`].
+    pub fn is_of_all_fields(&self) -> bool {
+        let mut reader = RowReader::new(&self.bytes);
+        std::iter::from_fn(|| reader.next_field()).any(|field| field.name == ALL_FIELDS)
     }
 
     /// Whether a request would have selected this row.
     pub fn matches(&self, request: &HeaderMap) -> bool {
         let mut reader = RowReader::new(&self.bytes);
         std::iter::from_fn(|| reader.next_field()).all(|field| {
+            if field.name == ALL_FIELDS {
+                return compared_fields(request, VARY_ROW_BYTES_MAX).as_deref() == field.value;
+            }
             let Ok(name) = HeaderName::from_bytes(field.name) else {
                 return false;
             };
-            !is_too_long(&name, request) && normalised(&name, request).as_deref() == field.value
+            // A store of an earlier version may hold such a row.
+            !is_rewritten(&name)
+                && !is_too_long(&name, request)
+                && normalised(&name, request).as_deref() == field.value
         })
+    }
+
+    /// Whether the row compares this field.
+    pub fn names(&self, name: &HeaderName) -> bool {
+        let mut reader = RowReader::new(&self.bytes);
+        let is_it = |field: RowField<'_>| field.name == name.as_str().as_bytes();
+        std::iter::from_fn(|| reader.next_field()).any(is_it)
     }
 
     /// The row as bytes, to be kept with the response.
@@ -122,12 +159,53 @@ impl VaryRow {
         }
         let mut reader = RowReader::new(bytes);
         while let Some(field) = reader.next_field() {
-            HeaderName::from_bytes(field.name).ok()?;
+            if field.name != ALL_FIELDS {
+                HeaderName::from_bytes(field.name).ok()?;
+            }
         }
         let row = || VaryRow {
             bytes: bytes.into(),
         };
         reader.is_at_end().then(row)
+    }
+}
+
+/// A row that is being written.
+struct RowWriter {
+    bytes: Vec<u8>,
+}
+
+impl RowWriter {
+    fn new(fields: usize) -> Option<RowWriter> {
+        let count = u8::try_from(fields).ok()?;
+        (fields <= VARY_FIELDS_MAX).then(|| RowWriter { bytes: vec![count] })
+    }
+
+    fn push_all(&mut self, names: &[HeaderName], request: &HeaderMap) -> Option<()> {
+        for name in names {
+            if is_rewritten(name) || is_too_long(name, request) {
+                return None;
+            }
+            let value = normalised(name, request);
+            self.push(name.as_str().as_bytes(), value.as_deref())?;
+        }
+        Some(())
+    }
+
+    fn push(&mut self, name: &[u8], value: Option<&[u8]>) -> Option<()> {
+        self.bytes.push(u8::try_from(name.len()).ok()?);
+        self.bytes.extend_from_slice(name);
+        self.bytes.push(u8::from(value.is_some()));
+        let value = value.unwrap_or_default();
+        let length = u16::try_from(value.len()).ok()?;
+        self.bytes.extend_from_slice(&length.to_le_bytes());
+        self.bytes.extend_from_slice(value);
+        (self.bytes.len() <= VARY_ROW_BYTES_MAX).then_some(())
+    }
+
+    fn end(self) -> Option<VaryRow> {
+        let bytes = self.bytes.into_boxed_slice();
+        Some(VaryRow { bytes })
     }
 }
 
@@ -220,7 +298,7 @@ fn is_too_long(name: &HeaderName, request: &HeaderMap) -> bool {
 
 /// A request field's value in one spelling; `None` when it is absent.
 fn normalised(name: &HeaderName, request: &HeaderMap) -> Option<Vec<u8>> {
-    if !request.contains_key(name) {
+    if *name == HOST || !request.contains_key(name) {
         return None;
     }
     if *name == ACCEPT_ENCODING {
@@ -289,16 +367,6 @@ fn accepted_codings(request: &HeaderMap) -> Option<Vec<u8>> {
     Some(names.collect::<Vec<_>>().join(",").into_bytes())
 }
 
-fn coding_index(name: &[u8]) -> Option<usize> {
-    let name = if name.eq_ignore_ascii_case(b"x-gzip") {
-        b"gzip"
-    } else {
-        name
-    };
-    let is = |coding: &str| coding.as_bytes().eq_ignore_ascii_case(name);
-    CODINGS.iter().position(|coding| is(coding))
-}
-
 /// Language tags by falling weight, those of equal weight as listed; unwanted ones last, marked.
 fn ordered_languages(request: &HeaderMap) -> Option<Vec<u8>> {
     let parsed: Option<Vec<_>> = members(request, &ACCEPT_LANGUAGE).map(weighted).collect();
@@ -314,51 +382,6 @@ fn ordered_languages(request: &HeaderMap) -> Option<Vec<u8>> {
     Some(spelled.collect::<Vec<_>>().join(&b","[..]))
 }
 
-struct WeightedItem<'a> {
-    item: &'a [u8],
-    /// Thousandths.
-    weight: u16,
-}
-
-/// `item [ ";" "q=" qvalue ]`
-fn weighted(member: &[u8]) -> Option<WeightedItem<'_>> {
-    let mut parts = member.split(|&b| b == b';');
-    let item = trim(parts.next()?);
-    let weight = match parts.next() {
-        None => 1000,
-        Some(parameter) => {
-            let parameter = trim(parameter);
-            let value = parameter
-                .strip_prefix(b"q=")
-                .or_else(|| parameter.strip_prefix(b"Q="))?;
-            qvalue(value)?
-        }
-    };
-    parts
-        .next()
-        .is_none()
-        .then_some(WeightedItem { item, weight })
-}
-
-/// `0`, `0.5`, `1.000`, in thousandths.
-fn qvalue(text: &[u8]) -> Option<u16> {
-    let (&whole, rest) = text.split_first()?;
-    let decimals = match rest {
-        [] => &[][..],
-        [b'.', decimals @ ..] if decimals.len() <= 3 => decimals,
-        _ => return None,
-    };
-    let digit = |b: u8| b.is_ascii_digit().then(|| u16::from(b - b'0'));
-    let mut weight = digit(whole)?;
-    for place in 0..3 {
-        weight = weight * 10 + decimals.get(place).map_or(Some(0), |&b| digit(b))?;
-    }
-    (weight <= 1000).then_some(weight)
-}
-
-/// The distinct codings, sorted.
-const CODINGS: [&str; 4] = ["br", "gzip", "identity", "zstd"];
-
 /// Fields whose every byte may count.
 const BYTE_FOR_BYTE: [HeaderName; 6] = [
     AUTHORIZATION,
@@ -367,6 +390,39 @@ const BYTE_FOR_BYTE: [HeaderName; 6] = [
     PROXY_AUTHORIZATION,
     REFERER,
     USER_AGENT,
+];
+
+/// The name under which a row holds all fields of a request. No field has a colon in its name, so a
+/// version that does not know it reads no row.
+const ALL_FIELDS: &[u8] = b":fields";
+
+/// Fields of which the origin gets another value than the client sent: those that this proxy adds
+/// to (Via, Forwarded, X-Forwarded-For, CDN-Loop), those that it replaces by its own for a
+/// validation or a range, those of the connection, and its credentials for a parent.
+const REWRITTEN: [HeaderName; 23] = [
+    HeaderName::from_static("cdn-loop"),
+    CONNECTION,
+    CONTENT_LENGTH,
+    EXPECT,
+    FORWARDED,
+    HeaderName::from_static("hashcache-link"),
+    HeaderName::from_static("http2-settings"),
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_RANGE,
+    IF_UNMODIFIED_SINCE,
+    HeaderName::from_static("keep-alive"),
+    MAX_FORWARDS,
+    PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-connection"),
+    RANGE,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    VIA,
+    HeaderName::from_static("x-forwarded-for"),
 ];
 
 #[cfg(test)]

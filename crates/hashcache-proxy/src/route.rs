@@ -19,7 +19,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hashcache_http::{Authority, Host, Origin, Scheme};
+use hashcache_http::{Authority, Exempt, Host, Origin, Scheme};
 use hashcache_peers::carp::Array;
 use hashcache_peers::key::Key;
 use hashcache_peers::members::Member;
@@ -513,6 +513,12 @@ impl Route {
     /// The request, if it is to one of our sites.
     pub(crate) fn site(&self) -> Option<&Arc<SiteRequest>> {
         self.site.as_ref()
+    }
+
+    /// The request fields that the key or a trusted front proxy has taken care of.
+    pub(crate) fn exempt(&self) -> Exempt<'_> {
+        let site = self.site.as_ref();
+        site.map_or(Exempt::default(), |site| site.exempt())
     }
 
     /// The hop that is tried first.

@@ -264,6 +264,8 @@ pub struct Settings {
     pub client_reload: hashcache_http::ClientReload,
     /// What a response that sets a cookie needs in order to be stored.
     pub set_cookie: hashcache_http::SetCookie,
+    /// Request fields that count as harmless beside the built-in list.
+    pub harmless_fields: Vec<http::HeaderName>,
     /// How long a request waits for another request's fetch of the same key.
     pub collapse_wait: CollapseWait,
     /// Freshness lifetime of 404 and 410 responses that state none.

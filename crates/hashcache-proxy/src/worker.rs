@@ -208,6 +208,7 @@ impl LiveSettings {
                 negative: settings.negative_lifetime,
                 adaptive: settings.adaptive_lifetime,
                 set_cookie: settings.set_cookie,
+                harmless: settings.harmless_fields.clone(),
                 targets: match settings.mode {
                     Mode::Forward => Vec::new(),
                     // In front of a site the proxy acts for the origin, so CDN-Cache-Control

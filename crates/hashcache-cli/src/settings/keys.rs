@@ -352,6 +352,7 @@ pub static KEYS: &[Key] = &[
     one!("default_rules", default_rules, truth, show_truth),
     one!("client_reload", client_reload, reload, show_reload),
     one!("set_cookie", set_cookie, set_cookie, show_set_cookie),
+    many!("harmless_fields", harmless_fields, itself),
     one!("collapse_wait", collapse_wait, wait, show_wait),
     one!(
         "negative_lifetime",

@@ -662,6 +662,14 @@ pub static ENTRIES: &[Entry] = &[
          freshness rule of yours gives it a lifetime.",
     ),
     entry(
+        "harmless_fields",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Request fields by which no origin recognises a client, beside the built-in list",
+        "A response gets a lifetime from a rule or a guess only if its request has no other \
+         fields. Name here what programs of your network add to their requests.",
+    ),
+    entry(
         "client_reload",
         Topic::Expert,
         DefaultValue::Value,
@@ -1088,7 +1096,7 @@ are stored by the URL that the client used. Origins get X-Forwarded-For, X-Forwa
 X-Forwarded-Host and Forwarded. A reload takes changes of sites over.";
 
 /// The fields of a `[[site]]`.
-pub const SITE_FIELDS: [(&str, &str); 16] = [
+pub const SITE_FIELDS: [(&str, &str); 17] = [
     (
         "hosts",
         "Names of the site, without ports. The first one is its name in logs.",
@@ -1128,6 +1136,13 @@ pub const SITE_FIELDS: [(&str, &str); 16] = [
         "Networks of proxies in front of this one, whose Forwarded and X-Forwarded fields are \
          believed. From other clients these fields are dropped. A proxy in these networks must \
          set or remove X-Forwarded-For.",
+    ),
+    (
+        "pass_fields",
+        "Fields of clients that reach the origins although they speak for the client, such as \
+         X-HTTP-Method-Override, X-Original-URL or X-Client-IP. Without this such fields are \
+         dropped, unless a proxy of trust_forwarded sent them. Forwarded and X-Forwarded-For, \
+         -Proto and -Host are always written anew.",
     ),
     (
         "lifetime",

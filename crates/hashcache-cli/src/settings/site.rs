@@ -8,7 +8,10 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use hashcache_http::{Authority, Host, LifetimeSpec, Lifetimes, Origin, Scheme, Seconds, Target};
+use hashcache_http::{
+    Authority, HeaderName, Host, LifetimeSpec, Lifetimes, Origin, Scheme, Seconds, Target,
+    speaks_for_client,
+};
 use hashcache_proxy::{
     Balance, Coding, Grace, HeaderChange, HeaderRules, HealthCheck, KeyRules, KeyRulesSpec,
     Message, Prefix, SentHost, Site, SiteOrigin,
@@ -32,6 +35,8 @@ pub struct SiteTable {
     redirect_to_https: bool,
     #[serde(default)]
     trust_forwarded: Vec<String>,
+    #[serde(default)]
+    pass_fields: Vec<String>,
     #[serde(default)]
     lifetime: Vec<LifetimeSpec>,
     stale_if_error: Option<String>,
@@ -127,6 +132,7 @@ impl SiteTable {
             bypass_cookies: self.bypass_cookie,
         });
         let trust = self.trust_forwarded.iter().map(|text| network(text));
+        let passed = self.pass_fields.iter().map(|name| passed_field(name));
         let compress = self.compress.iter().map(|word| {
             let coding = one_of(&Coding::ALL, word);
             coding.map_err(|fault| fault.at("compress"))
@@ -139,6 +145,7 @@ impl SiteTable {
             health: self.health.map(HealthTable::check).transpose()?,
             redirect_to_https: self.redirect_to_https,
             trust_forwarded: trust.collect::<Result<_, _>>()?,
+            pass_fields: passed.collect::<Result<_, _>>()?,
             lifetimes: Lifetimes::new(self.lifetime)
                 .map_err(|error| Fault::new(error.to_string()).at("lifetime"))?,
             grace: Grace {
@@ -264,6 +271,31 @@ fn network(text: &str) -> Result<Prefix, Fault> {
     })
 }
 
+/// A field that is dropped unless it is named here.
+fn passed_field(name: &str) -> Result<HeaderName, Fault> {
+    let fault = |text: String| Fault::new(text).at("pass_fields");
+    let parsed: HeaderName = name
+        .parse()
+        .map_err(|_| fault(format!("`{name}` is not the name of a field")))?;
+    if REWRITTEN.contains(&parsed.as_str()) {
+        let fault = fault(format!("`{name}` cannot be passed"));
+        return Err(fault.hint("name the proxies that may send it in `trust_forwarded`"));
+    }
+    match speaks_for_client(&parsed) {
+        true => Ok(parsed),
+        false => Err(fault(format!("`{name}` reaches the origins anyway"))),
+    }
+}
+
+/// Fields that the proxy writes itself, and `Proxy`, which programs take for a setting of theirs.
+const REWRITTEN: [&str; 5] = [
+    "forwarded",
+    "proxy",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+];
+
 fn seconds(name: &str, text: Option<&str>) -> Result<Seconds, Fault> {
     match text {
         None => Ok(Seconds::ZERO),
@@ -331,6 +363,7 @@ mod tests {
             stale_while_revalidate = \"30s\"
             key = { drop_query = [\"utm_*\"], sort_query = true, cookies = [\"lang\"] }
             bypass_cookie = [\"session\"]
+            pass_fields = [\"X-HTTP-Method-Override\"]
             request_headers = { set = { X-A = \"1\" }, remove = [\"X-B\"] }
             response_headers = { add = { Link = \"</a>\" } }
             compress = [\"gzip\"]
@@ -353,6 +386,7 @@ mod tests {
         assert_eq!(health.status, 204);
         assert!(site.redirect_to_https);
         assert_eq!(site.trust_forwarded.len(), 1);
+        assert_eq!(site.pass_fields, ["x-http-method-override"]);
         assert!(!site.lifetimes.is_empty());
         assert_eq!(site.grace.stale_if_error, Seconds::new(3600));
         assert_eq!(site.grace.stale_while_revalidate, Seconds::new(30));
@@ -378,6 +412,14 @@ mod tests {
     fn what_is_wrong_is_named_with_its_field() {
         for (more, what) in [
             ("host = \"a b\"", "host: `a b` is not a host"),
+            (
+                "pass_fields = [\"X-Forwarded-For\"]",
+                "pass_fields: `X-Forwarded-For` cannot be passed",
+            ),
+            (
+                "pass_fields = [\"X-Api-Key\"]",
+                "pass_fields: `X-Api-Key` reaches the origins anyway",
+            ),
             (
                 "balance = \"random\"",
                 "balance: `random` is not one of round-robin, ",

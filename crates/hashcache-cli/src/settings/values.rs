@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::{Io, Placement, PolicyKind, Rows};
-use hashcache_http::{ClientReload, Host, Origin, Rules, Scheme, Seconds, SetCookie};
+use hashcache_http::{ClientReload, HeaderName, Host, Origin, Rules, Scheme, Seconds, SetCookie};
 use hashcache_proxy::{
     AccessLog, AccessRules, AllowedDestination, CertificateFiles, CollapseWait, ConnectPort,
     Direct, Fail, GroupBy, HostOptions, LimitSettings, Limits, LinkForward, LinkSettings,
@@ -185,6 +185,8 @@ pub struct Values {
     pub client_reload: ClientReload,
     /// What a response that sets a cookie needs in order to be stored.
     pub set_cookie: SetCookie,
+    /// Request fields that count as harmless beside the built-in list.
+    pub harmless_fields: Vec<HeaderName>,
     /// How long a follower waits for the leader's fetch (collapsed forwarding).
     pub collapse_wait: CollapseWait,
     /// Freshness lifetime of 404 and 410 responses that state none.
@@ -297,6 +299,7 @@ impl Values {
             rules: Rules::none(),
             client_reload: ClientReload::Validate,
             set_cookie: SetCookie::Protect,
+            harmless_fields: vec![],
             collapse_wait: CollapseWait::Satellite,
             negative_lifetime: Duration::from_secs(60),
             unreachable_lifetime: Duration::from_secs(10),
@@ -408,6 +411,7 @@ impl Values {
             rules: self.rules.clone(),
             client_reload: self.client_reload,
             set_cookie: self.set_cookie,
+            harmless_fields: self.harmless_fields.clone(),
             collapse_wait: self.collapse_wait,
             negative_lifetime: Seconds::new(self.negative_lifetime.as_secs()),
             unreachable_lifetime: self.unreachable_lifetime,

@@ -86,6 +86,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         rules: Rules::none(),
         client_reload: ClientReload::Validate,
         set_cookie: SetCookie::Protect,
+        harmless_fields: vec![],
         collapse_wait: CollapseWait::default(),
         negative_lifetime: Seconds::new(60),
         unreachable_lifetime: std::time::Duration::from_secs(10),

@@ -59,6 +59,38 @@ fn the_shipped_list_leaves_names_that_may_change() {
         format!("/v2/library/debian/blobs/sha256:{}", &DIGEST[1..]),
         "/".to_owned(),
     ] {
+        let found = find(&rules, &format!("http://h{path}"));
+        assert_ne!(found, Some(RuleAction::Immutable), "{path}");
+    }
+}
+
+#[test]
+fn the_shipped_list_knows_names_for_which_no_lifetime_is_guessed() {
+    let rules = Rules::shipped();
+    for path in [
+        "/org/x/maven-metadata.xml",
+        "/org/x/maven-metadata.xml.sha1",
+        "/org/x/1.0-SNAPSHOT/a-1.0-SNAPSHOT.jar",
+        "/debian/dists/stable/InRelease",
+        "/debian/dists/stable/main/binary-amd64/Packages.gz",
+        "/x/repodata/repomd.xml",
+        "/x/APKINDEX.tar.gz",
+        "/x/core.db",
+        "/x/index.yaml",
+        "/x/SHA256SUMS",
+        "/x/latest-linux.yml",
+        "/x/setup-latest.exe",
+        "/x/x_current_amd64.deb",
+        "/v2/library/debian/manifests/latest",
+        "/lab.test/m/@v/list",
+    ] {
+        let found = find(&rules, &format!("http://h{path}"));
+        let Some(RuleAction::Heuristic(heuristic)) = found else {
+            panic!("{path}: {found:?}");
+        };
+        assert_eq!((heuristic.percent, heuristic.max), (0, Seconds::ZERO));
+    }
+    for path in ["/logo.png", "/app/main.js", "/download/x-1.0.zip", "/"] {
         assert_eq!(find(&rules, &format!("http://h{path}")), None, "{path}");
     }
 }

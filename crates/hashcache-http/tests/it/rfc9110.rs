@@ -60,7 +60,7 @@ fn s15_1_these_statuses_may_be_guessed() {
 fn condition(stored: &[(&str, &str)], request: &[(&str, &str)]) -> ConditionOutcome {
     let case = cache_control("max-age=60");
     let case = stored.iter().fold(case, |mut case, (name, value)| {
-        let name = http::HeaderName::from_bytes(name.as_bytes()).unwrap();
+        let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
         case.response.append(name, value.parse().unwrap());
         case
     });

@@ -218,6 +218,7 @@ fn a_limit_holds_for_lifetimes_that_grow() {
         target: &Target::parse_url("http://h/x").unwrap(),
         method: &case.method,
         request: &case.request,
+        exempt: Exempt::default(),
         status: StatusCode::OK,
         response: &case.response,
         request_time: UnixTime(T),

@@ -80,6 +80,7 @@ impl Case {
             target: &Target::parse_url(self.url).unwrap(),
             method: &self.method,
             request: &self.request,
+            exempt: Exempt::default(),
             status: StatusCode::from_u16(self.status).unwrap(),
             response: &self.response,
             request_time: UnixTime(self.request_time),

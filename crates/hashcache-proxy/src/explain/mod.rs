@@ -31,6 +31,7 @@ pub(crate) use self::question::Question;
 use self::store::{Need, StoreView};
 use crate::intercept::{InterceptKind, Reason};
 use crate::mirror::MirrorLookup;
+use crate::site::forwarded::{Speaker, strip_forwarded};
 use crate::site::live::LiveSite;
 use crate::worker::Common;
 
@@ -218,6 +219,7 @@ impl Explainer {
             return Ok(parts);
         }
         let mut fields = question.fields.clone();
+        strip_forwarded(&mut fields, Speaker::Untrusted, &site.spec.pass_fields);
         site.prepare(&mut fields);
         let asked = Asked {
             question,

@@ -2,8 +2,8 @@
 
 use hashcache::{Cache, Hit, Storage};
 use hashcache_http::{
-    Forward, LifetimeSource, OnError, RequestFacts, Reuse, SpanText, StaleAllowance, Vary,
-    asks_for_upgrade, cache_key, logs_in_connection,
+    Exempt, Forward, LifetimeSource, OnError, RequestFacts, Reuse, SpanText, StaleAllowance, Vary,
+    answers_overrides, asks_for_upgrade, cache_key, logs_in_connection, unknown_field,
 };
 use http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, HeaderName, LAST_MODIFIED, VARY,
@@ -39,7 +39,7 @@ pub(super) enum Need {
 
 /// What is stored for the request.
 pub(super) async fn view(common: &Common, cache: &Cache, asked: &Asked<'_>) -> StoreView {
-    let facts = RequestFacts::of(&asked.question.method, &asked.fields);
+    let facts = RequestFacts::with_exempt(&asked.question.method, &asked.fields, exempt(asked));
     let bypass = match facts.lookup() {
         Err(forward) => Some(why_forwarded(forward)),
         Ok(()) => bypass_of(common, &facts, asked),
@@ -63,10 +63,18 @@ pub(super) async fn view(common: &Common, cache: &Cache, asked: &Asked<'_>) -> S
             let variants = table.as_ref().map(|it| it.rows().len());
             let json = json!({
                 "state": "vary-miss",
-                "why": "other variants are stored, but none for these request fields",
+                "why": "other variants are stored, but none for these request fields, or in a \
+                        content coding that the request does not accept",
                 "vary": names,
                 "variants": variants,
             });
+            missing(common, (&facts, asked), &key, json)
+        }
+        StoreLookup::Found { stored, .. }
+            if facts.has_override
+                && !answers_overrides(&asked.fields, exempt(asked), stored.row.as_ref()) =>
+        {
+            let json = json!({"state": "not-used", "why": WHY_OVERRIDE});
             missing(common, (&facts, asked), &key, json)
         }
         StoreLookup::Found {
@@ -105,6 +113,16 @@ fn bypass_of(common: &Common, facts: &RequestFacts, asked: &Asked<'_>) -> Option
     is_bypass.then_some("a cookie of `bypass_cookie` is set")
 }
 
+/// The request fields that the key has taken care of. Nobody knows which front proxy would send the
+/// request.
+fn exempt<'a>(asked: &'a Asked<'_>) -> Exempt<'a> {
+    let site = asked.site.as_ref();
+    Exempt {
+        keyed: site.map_or(&[], |site| site.spec.key.parts().1),
+        by_front: false,
+    }
+}
+
 fn passed(why: &'static str) -> StoreView {
     StoreView {
         json: json!({"state": "bypass", "why": why}),
@@ -130,6 +148,8 @@ fn missing(
 ) -> StoreView {
     let refused = common.not_stored.find(key);
     let owner = route::owner(common, asked);
+    let live = common.live();
+    let unknown = unknown_field(&asked.fields, exempt(asked), &live.store.harmless);
     let outcome = match () {
         () if facts.directives.only_if_cached => {
             "answered with 504: the client wants what is stored (`only-if-cached`)"
@@ -141,6 +161,14 @@ fn missing(
             "fetched from the next hop; stored only if the response says that it is for everyone, \
              because the request has Authorization"
         }
+        () if facts.has_override => {
+            "fetched from the next hop, and not stored: the request has a field by which some \
+             origins take another host, path, scheme or method"
+        }
+        () if unknown.is_some() => {
+            "fetched from the next hop; stored only if the response states a lifetime or is \
+             `public`, because the request has a field that is not known to be harmless"
+        }
         () if owner.is_some() => {
             "asked of the member that owns the URL and stores it; here a copy is kept in memory \
              for a short time"
@@ -148,6 +176,9 @@ fn missing(
         () => "fetched from the next hop, and stored if the response allows it",
     };
     let mut outcome = outcome.to_owned();
+    if let (Some(name), Some(object)) = (unknown, json.as_object_mut()) {
+        object.insert("unknown_field".to_owned(), json!(name.as_str()));
+    }
     if let (Some((reason, when)), Some(object)) = (refused, json.as_object_mut()) {
         let last = json!({"reason": reason.as_str(), "at": when.0});
         object.insert("last_response_not_stored".to_owned(), last);
@@ -316,7 +347,7 @@ fn lifetime_from(source: LifetimeSource) -> &'static str {
         LifetimeSource::Rule => "a freshness rule (`[[rule]]`, or `lifetime` of the site)",
         LifetimeSource::Immutable => "a freshness rule that says immutable",
         LifetimeSource::Heuristic => "a share of the time since Last-Modified",
-        LifetimeSource::Negative => "`negative_lifetime`, for 404 and 410",
+        LifetimeSource::Negative => "`negative_lifetime`, for requests with the same fields",
     }
 }
 
@@ -340,3 +371,6 @@ fn variant(stored: &StoredResponse, request: &HeaderMap) -> Value {
 fn text(value: &HeaderValue) -> Value {
     json!(String::from_utf8_lossy(value.as_bytes()))
 }
+
+const WHY_OVERRIDE: &str = "a response is stored, but the request has a field by which some \
+                            origins take another host, path, scheme or method";

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache_http::{PROXY_STATUS, Vary, via_names};
-use http::header::{CACHE_STATUS, COOKIE, PROXY_AUTHENTICATE, REFERER};
+use http::header::{CACHE_CONTROL, CACHE_STATUS, COOKIE, PROXY_AUTHENTICATE, REFERER};
 use http::{HeaderMap, HeaderName, Request, StatusCode};
 use tokio::time::{Instant, timeout};
 
@@ -464,7 +464,11 @@ fn gives_response(exchange: &UpstreamExchange, withheld: &Withheld) -> bool {
     let fields = exchange.response.headers();
     let varies = match Vary::parse(fields) {
         Vary::Nothing => false,
-        Vary::Fields(names) => withheld.iter().flatten().any(|name| names.contains(name)),
+        // A sibling is asked with a Cache-Control of our own (`only-if-cached`).
+        Vary::Fields(names) => {
+            names.contains(&CACHE_CONTROL)
+                || withheld.iter().flatten().any(|name| names.contains(name))
+        }
         Vary::Anything | Vary::TooWide => true,
     };
     let is_stored =

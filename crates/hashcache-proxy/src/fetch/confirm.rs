@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use hashcache::{Hit, Storage, Version};
 use hashcache_http::{
-    FactFlags, RequestDirectives, Storable, Target, UnixTime, Vary, confirmed_lifetime,
-    for_its_client, freshen, is_keyed, storable,
+    Exempt, FactFlags, LifetimeSource, RequestDirectives, Storable, Target, UnixTime, Vary,
+    VaryRow, confirmed_lifetime, for_its_client, freshen, is_keyed, storable,
 };
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -58,7 +58,7 @@ pub(crate) async fn head_came(
     }
     let (version, mut stays) = (selected.hit.version().to_u64(), true);
     let fresh = |stored: &mut StoredResponse| {
-        stays = freshened(worker, (target, request), stored, head, times);
+        stays = freshened(worker, target, stored, head, times);
         stays
     };
     change(worker, name, Some(version), fresh).await;
@@ -89,24 +89,23 @@ pub(crate) type Times = (UnixTime, UnixTime);
 
 /// Updates the stored fields from a newer head of the same content. False if the response may no
 /// longer be stored, or if its Vary has changed.
+///
+/// The fields of the request that caused it do not count: the content is that of an earlier request,
+/// and what that one had is in the facts of the stored response.
 pub(super) fn freshened(
     worker: &Worker,
-    (target, request): (&Target, &HeaderMap),
+    target: &Target,
     stored: &mut StoredResponse,
     newer: &HeaderMap,
     (request_time, response_time): Times,
 ) -> bool {
     let varied = Vary::parse(&stored.fields);
     freshen(&mut stored.fields, newer, response_time);
-    let nobody = HeaderMap::new();
-    let request = match is_private(request) {
-        true => &nobody,
-        false => request,
-    };
     let exchange = hashcache_http::Exchange {
         target,
         method: &Method::GET,
-        request,
+        request: &HeaderMap::new(),
+        exempt: Exempt::default(),
         status: stored.facts.status,
         response: &stored.fields,
         request_time,
@@ -120,8 +119,13 @@ pub(super) fn freshened(
             let before = stored.facts.lifetime;
             facts.lifetime = confirmed_lifetime(&exchange, before, facts.lifetime, options);
             // The content is still that of the first response.
-            stored.facts = facts.received_in(stored.facts.received());
-            Vary::parse(&stored.fields) == varied
+            let facts = facts.received_in(stored.facts.received());
+            stored.facts = facts.with_request_of(&stored.facts);
+            // An error may have got its negative lifetime now. It then needs a row that it lacks.
+            let is_of_one = stored.facts.lifetime.source == LifetimeSource::Negative;
+            let row = stored.row.as_ref();
+            let is_kept_apart = !is_of_one || row.is_some_and(VaryRow::is_of_all_fields);
+            is_kept_apart && Vary::parse(&stored.fields) == varied
         }
         Storable::Partial { .. } | Storable::No(_) => false,
     }
@@ -150,9 +154,8 @@ pub(super) async fn confirm(
     let (head, body) = exchange.response.into_parts();
     drop(body);
     let mut selected = selected;
-    let asked = (&spec.target, &spec.fields);
     let fresh =
-        |stored: &mut StoredResponse| freshened(worker, asked, stored, &head.headers, times);
+        |stored: &mut StoredResponse| freshened(worker, &spec.target, stored, &head.headers, times);
     let rewrites = may_rewrite(worker, &selected.hit, &selected.stored, &spec.fields);
     let stays = fresh(&mut selected.stored);
     let name = &selected.place.name;

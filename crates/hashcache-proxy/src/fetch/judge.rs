@@ -85,6 +85,7 @@ pub(super) fn judge(
             target: &spec.target,
             method: &Method::GET,
             request: &spec.fields,
+            exempt: spec.exempt(),
             status: response.status(),
             response: response.headers(),
             request_time,

@@ -70,6 +70,7 @@ mod tests {
             target: &target,
             method: &Method::GET,
             request: &request,
+            exempt: hashcache_http::Exempt::default(),
             status: StatusCode::from_u16(status).unwrap(),
             response: &response,
             request_time: NOW,

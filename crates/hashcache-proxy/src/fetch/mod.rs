@@ -43,7 +43,7 @@ use std::rc::Rc;
 
 use hashcache::Storage;
 use hashcache_http::{
-    ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Scheme, UnixTime,
+    ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Scheme, Space, UnixTime,
     Upgrading, VariantTable, answer_range, has_strict_condition, not_modified_confirms,
     parse_http_date, set_validators,
 };
@@ -65,6 +65,7 @@ use crate::failure::Failure;
 use crate::link::coding::LinkCoding;
 use crate::link::hints::Hints;
 use crate::metrics::CountedBytes;
+use crate::mirror::note_negotiation;
 use crate::route::{Route, Siblings};
 use crate::store::StoredResponse;
 use crate::upstream::SendOptions;
@@ -124,6 +125,10 @@ pub(crate) async fn fetch(
         Extent::Whole => 0,
     };
     whole_of_part(&spec.fields, &mut answered.exchange.response, length_max);
+    if matches!(spec.space, Space::Mirror(_)) {
+        let response = &mut answered.exchange.response;
+        note_negotiation(&spec.fields, response.status(), response.headers_mut());
+    }
     let exchange = &answered.exchange;
     tracing::trace!(
         peer = %exchange.peer,

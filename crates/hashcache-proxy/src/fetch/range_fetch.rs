@@ -26,7 +26,7 @@ use std::rc::Rc;
 
 use hashcache::Hit;
 use hashcache_http::{
-    NotStored, Space, Storable, Target, UnixTime, accept_stored_coding, continues_stored,
+    Exempt, NotStored, Space, Storable, Target, UnixTime, accept_stored_coding, continues_stored,
     parse_content_range, parse_http_date, storable,
 };
 use http::header::{DATE, IF_RANGE, RANGE};
@@ -224,11 +224,13 @@ fn judge(
         status if !status.is_success() => return PartCheck::Refused,
         _ => return PartCheck::Unknown,
     }
+    let route = spec.route.as_ref().ok().and_then(Option::as_ref);
     let judged = storable(
         &hashcache_http::Exchange {
             target: &spec.target,
             method: &Method::GET,
             request: &spec.fields,
+            exempt: route.map_or(Exempt::default(), Route::exempt),
             status: response.status(),
             response: response.headers(),
             request_time,
@@ -304,11 +306,10 @@ async fn freshen_stored(
     if date <= spec.stored.facts.date || !may_rewrite(worker, hit, &spec.stored, &spec.fields) {
         return;
     }
-    let asked = (&spec.target, &spec.fields);
     let version = hit.version().to_u64();
     let newer = |stored: &mut StoredResponse| {
         let times = (request_time, response_time);
-        date > stored.facts.date && freshened(worker, asked, stored, part, times)
+        date > stored.facts.date && freshened(worker, &spec.target, stored, part, times)
     };
     change(worker, &spec.name, Some(version), newer).await;
 }

@@ -7,10 +7,10 @@ use std::rc::Rc;
 use bytes::Bytes;
 use hashcache::Hit;
 use hashcache_http::{
-    ByteRange, HintUse, NotStored, OnError, Space, StoredFacts, Target, Variant, VariantTable,
-    origin_key,
+    ByteRange, Exempt, FieldKinds, HintUse, NotStored, OnError, Space, StoredFacts, Target,
+    Variant, VariantTable, origin_key,
 };
-use http::header::{AUTHORIZATION, COOKIE, RANGE};
+use http::header::RANGE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::sync::oneshot;
 
@@ -101,6 +101,12 @@ impl FetchSpec {
             Cause::Request | Cause::Revalidation => HintUse::None,
             Cause::RequestByHint | Cause::Hint => HintUse::Followed,
         }
+    }
+
+    /// The request fields that the key or a trusted front proxy has taken care of.
+    pub(super) fn exempt(&self) -> Exempt<'_> {
+        let route = self.route.as_ref().ok().and_then(Option::as_ref);
+        route.map_or(Exempt::default(), Route::exempt)
     }
 
     /// The metadata of the stored response that the new one replaces.
@@ -217,12 +223,13 @@ pub(crate) fn is_error(status: StatusCode) -> bool {
 
 /// The kind of request that has these fields: whether its outcome stands for other requests too.
 pub(crate) fn requester(fields: &HeaderMap) -> Requester {
-    let is_of_one_client = [AUTHORIZATION, COOKIE]
-        .iter()
-        .any(|name| fields.contains_key(name));
-    match is_of_one_client {
-        true => Requester::OneClient,
-        false => Requester::Anybody,
+    let kinds = FieldKinds::of(fields, Exempt::default(), &[], &[]);
+    if kinds.has(FieldKinds::UNKNOWN.and(FieldKinds::OVERRIDE)) {
+        Requester::Unknown
+    } else if kinds.has(FieldKinds::COOKIE.and(FieldKinds::AUTHORIZATION)) {
+        Requester::OneClient
+    } else {
+        Requester::Anybody
     }
 }
 

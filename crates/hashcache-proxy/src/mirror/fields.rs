@@ -20,10 +20,10 @@ use hashcache_http::EntityTag;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_SECURITY_POLICY, COOKIE, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
-    LAST_MODIFIED, LOCATION, RANGE, SET_COOKIE, STRICT_TRANSPORT_SECURITY, TRAILER, UPGRADE,
+    LAST_MODIFIED, LOCATION, RANGE, SET_COOKIE, STRICT_TRANSPORT_SECURITY, TRAILER, UPGRADE, VARY,
     X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::MirrorKind;
 use super::content::ContentCoding;
@@ -54,12 +54,28 @@ pub(crate) fn ask_plainly(kind: MirrorKind, request: &mut HeaderMap) {
     let accepts = |essence: &str| accepted.iter().any(|accepted| accepted == essence);
     let accept = match kind {
         MirrorKind::Pypi if accepts(PYPI_JSON) => PYPI_JSON_FIRST,
-        MirrorKind::Pypi => "text/html",
+        MirrorKind::Pypi => PYPI_HTML,
         MirrorKind::Npm if accepts(NPM_SHORT) => NPM_SHORT_FIRST,
-        MirrorKind::Npm => "application/json",
+        MirrorKind::Npm => NPM_LONG,
         MirrorKind::Crates | MirrorKind::Apt => return,
     };
     request.insert(ACCEPT, HeaderValue::from_static(accept));
+}
+
+/// Adds Accept to the Vary of a registry's response that [`ask_plainly`] has asked for in one of two
+/// forms: some registries negotiate the form and do not say so. The Vary of a 304 replaces the stored
+/// one; a 304 without Vary leaves it.
+pub(crate) fn note_negotiation(request: &HeaderMap, status: StatusCode, response: &mut HeaderMap) {
+    let is_negotiated = request
+        .get(ACCEPT)
+        .is_some_and(|accept| NEGOTIATED.iter().any(|it| accept == *it));
+    let keeps_vary = status == StatusCode::NOT_MODIFIED && !response.contains_key(VARY);
+    let lines = response.get_all(VARY).iter();
+    let mut names = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
+    let is_named = names.any(|name| name.trim_ascii().eq_ignore_ascii_case(b"accept"));
+    if is_negotiated && !keeps_vary && !is_named {
+        response.append(VARY, HeaderValue::from_static("accept"));
+    }
 }
 
 fn essence(member: &str) -> &str {
@@ -197,6 +213,12 @@ const PYPI_JSON_FIRST: &str = "application/vnd.pypi.simple.v1+json, \
     application/vnd.pypi.simple.v1+html; q=0.2, text/html; q=0.1";
 const NPM_SHORT: &str = "application/vnd.npm.install-v1+json";
 const NPM_SHORT_FIRST: &str = "application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8";
+
+const PYPI_HTML: &str = "text/html";
+const NPM_LONG: &str = "application/json";
+
+/// The values of Accept with which indexes are asked for.
+const NEGOTIATED: [&str; 4] = [PYPI_JSON_FIRST, PYPI_HTML, NPM_SHORT_FIRST, NPM_LONG];
 
 /// Fields with which a host describes itself, which would be us here.
 const ABOUT_THEIR_HOST: [HeaderName; 6] = [

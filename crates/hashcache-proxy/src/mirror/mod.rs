@@ -37,7 +37,8 @@ use crate::sort::sort_by_key;
 
 pub(crate) use content::{REWRITING_BYTES, Rewriting};
 pub(crate) use fields::{
-    LinkRewriting, ask_plainly, coding, rewrite_fields, take_out_of_request, translate_conditions,
+    LinkRewriting, ask_plainly, coding, note_negotiation, rewrite_fields, take_out_of_request,
+    translate_conditions,
 };
 pub(crate) use links::Links;
 pub use setup::Setup;

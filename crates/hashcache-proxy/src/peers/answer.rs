@@ -25,7 +25,7 @@ use hashcache_http::{
     reuse,
 };
 use hashcache_peers::icp::Answer;
-use http::header::ACCEPT_ENCODING;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
 use http::{HeaderMap, Method};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -114,7 +114,7 @@ async fn of_store(common: &Common, cache: &Cache, key: &[u8], fields: Option<Hea
     let is_known = fields.is_some();
     let fields = fields.unwrap_or_default();
     let mut facts = RequestFacts::of(&Method::GET, &fields);
-    if facts.lookup().is_err() {
+    if facts.lookup().is_err() || facts.has_override {
         return false;
     }
     facts.directives.min_fresh = Some(FRESH_FOR);
@@ -134,14 +134,15 @@ async fn of_store(common: &Common, cache: &Cache, key: &[u8], fields: Option<Hea
     }
     // From memory: the lookup above has read it.
     let first = first_variant(cache, key).await;
-    first.is_some_and(|(hit, stored)| varies_by_encoding(&stored) && is_good(&hit, &stored))
+    first.is_some_and(|(hit, stored)| is_by_encoding(&stored) && is_good(&hit, &stored))
 }
 
-/// Whether the response varies by Accept-Encoding and by nothing else.
-fn varies_by_encoding(stored: &StoredResponse) -> bool {
+/// Whether Accept-Encoding and nothing else chooses the response, with or without a word in Vary.
+fn is_by_encoding(stored: &StoredResponse) -> bool {
     match Vary::parse(&stored.fields) {
         Vary::Fields(names) => names == [ACCEPT_ENCODING],
-        Vary::Nothing | Vary::TooWide | Vary::Anything => false,
+        Vary::Nothing => stored.row.is_none() && stored.fields.contains_key(CONTENT_ENCODING),
+        Vary::TooWide | Vary::Anything => false,
     }
 }
 

@@ -3,8 +3,8 @@
 //! Called by `miss` and `range_miss` when a leader's response may be shared.
 //!
 //! Invariant: a follower could have had the response from the store: the vary row matches the
-//! request, and the response is fresh. It may be stale on arrival if neither request is of a client
-//! in particular ([`may_follow_stale`]).
+//! request, the request accepts the content coding, and the response is fresh. It may be stale on
+//! arrival if neither request is of a client in particular ([`may_follow_stale`]).
 
 use hashcache_http::{
     ByteRange, CacheStatus, ContentRange, FactFlags, Forward, Handling, RangeAnswer, Reuse,
@@ -20,6 +20,7 @@ use super::transaction::Transaction;
 use crate::access_log::Outcome;
 use crate::collapse::{Requester, SharedResponse};
 use crate::store::follow::ContentFollower;
+use crate::store::matches;
 
 /// A range request follows a fetch only if its range begins at most this far ahead of the fetched
 /// bytes.
@@ -33,11 +34,7 @@ pub(super) fn follow(
     let connection = transaction.connection;
     let stored = &shared.stored;
     let (request, facts) = (&transaction.request, &transaction.facts_beside(stored));
-    if stored
-        .row
-        .as_ref()
-        .is_some_and(|row| !row.matches(&request.fields))
-    {
+    if !matches(stored, &request.fields) {
         return None;
     }
     let common = &connection.worker.common;

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashcache::Hit;
 use hashcache_http::{
-    Exchange, FRAMES, HASHCACHE_LINK, HASHCACHE_RELATED, HintUse, LinkRequest, Space, Storable,
-    Target, cache_key, origin_key, related_value, storable,
+    Exchange, Exempt, FRAMES, HASHCACHE_LINK, HASHCACHE_RELATED, HintUse, LinkRequest, Space,
+    Storable, Target, cache_key, origin_key, related_value, storable,
 };
 use hashcache_wan::digest::Digest;
 use hashcache_wan::memory::encoder_bytes;
@@ -282,6 +282,8 @@ impl LinkedRequest {
             target: &resource.target,
             method: &Method::GET,
             request: &resource.fields,
+            // A child asks a forward proxy, where nothing is exempt.
+            exempt: Exempt::default(),
             status: response.status(),
             response: response.headers(),
             request_time: now,

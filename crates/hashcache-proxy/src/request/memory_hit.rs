@@ -15,7 +15,10 @@
 
 use std::rc::Rc;
 
-use hashcache_http::{RequestFacts, RequestTarget, Reuse, Scheme, Target, cache_key, parse_target};
+use hashcache_http::{
+    FactFlags, RequestFacts, RequestTarget, Reuse, Scheme, Target, cache_key, line_accepts_coding,
+    parse_target,
+};
 use http::{Method, StatusCode};
 use tokio::time::Instant;
 
@@ -214,6 +217,7 @@ impl wire::MemoryHits for MemoryHits {
             connection,
             &mut stored,
             (Served::fresh(age, ttl), length),
+            fields.codings,
             head,
         )?;
         worker.metrics.plain_hit();
@@ -314,6 +318,7 @@ fn write_head<'a>(
     connection: &Connection,
     stored: &mut StoredView<'a>,
     (served, length): (Served, u64),
+    codings: Option<&[u8]>,
     head: &mut ResponseHead<'_>,
 ) -> Option<Option<&'a [u8]>> {
     let common = &connection.worker.common;
@@ -333,6 +338,13 @@ fn write_head<'a>(
                 continue;
             }
             b"vary" if is_zstd => return None,
+            // As `store::matches` decides. A response that varies does not get here.
+            b"content-encoding"
+                if !stored.facts.flags.has(FactFlags::ANY_CODING)
+                    && !line_accepts_coding(codings, value) =>
+            {
+                return None;
+            }
             b"cache-control" if is_zstd && has_no_transform(value) => return None,
             // hyper and the steps behind it do more about these than to write them.
             b"connection" | b"content-length" | b"transfer-encoding" | b"te" | b"trailer"

@@ -40,7 +40,8 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use hashcache_http::{
-    Forward, RequestTarget, Reuse, Scheme, Space, StaleAllowance, asks_for_upgrade, cache_key,
+    Forward, RequestTarget, Reuse, Scheme, Space, StaleAllowance, answers_overrides,
+    asks_for_upgrade, cache_key,
 };
 use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -413,6 +414,13 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<N
             return Ok(Next::Miss(place, ForwardReason::of(Forward::UriMiss)));
         }
     };
+    let request = &transaction.request;
+    if transaction.facts.has_override
+        && !answers_overrides(&request.fields, request.exempt(), stored.row.as_ref())
+    {
+        // Neither validated nor replaced: the response to this request says nothing about others.
+        return Ok(Next::Miss(place, ForwardReason::of(Forward::Bypass)));
+    }
     let served = match hit::reuse_hit(transaction, &hit, &stored) {
         Reuse::Fresh { age, ttl } => {
             let outcome = hit::outcome(stored.facts.status, from);

@@ -41,6 +41,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         connection,
         request,
         log_entry,
+        facts,
         ..
     } = transaction;
     let worker = &connection.worker;
@@ -88,8 +89,9 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         true => Upgrading::Yes,
         false => Upgrading::No,
     };
-    let is_about_stored = method == Method::HEAD && !has_content && !is_bypass && !is_login;
-    let wanted = is_about_stored.then(|| fields.clone());
+    // Which fields a HEAD with an override is about, nobody knows.
+    let is_comparable = !has_content && !is_bypass && !is_login && !facts.has_override;
+    let wanted = (method == Method::HEAD && is_comparable).then(|| fields.clone());
     let fields = fetch::upstream_fields(worker, &target, fields, version, upgrading);
     let mut request = Request::new(match body {
         Some(body) => RequestBody::streamed(body),

@@ -34,6 +34,7 @@ pub(super) fn wanted(transaction: &Transaction<'_>) -> Option<HeaderValue> {
         && transaction.tries < 2
         && !facts.has_condition
         && !facts.directives.no_store
+        && !facts.has_override
         && !request.fields.contains_key(AUTHORIZATION);
     around(request, facts).filter(|_| plain)
 }

@@ -130,7 +130,7 @@ fn enter(
     };
     drop(live);
     let forwarding = Forwarding::read(peer, connection.scheme, fields, is_trusted);
-    strip_forwarded(fields, forwarding.speaker);
+    strip_forwarded(fields, forwarding.speaker, &spec.pass_fields);
     site.mark_key(fields);
     let authority = match spec.any_host_authority() {
         Some(authority) => authority.clone(),

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use hashcache::Hit;
 use hashcache_http::{
-    Authority, CacheStatus, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds, Space,
-    Target, VariantTable, asks_for_upgrade, logs_in_connection, origin_conditions_hold,
+    Authority, CacheStatus, Exempt, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds,
+    Space, Target, VariantTable, asks_for_upgrade, logs_in_connection, origin_conditions_hold,
 };
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -220,6 +220,7 @@ impl<'a> Transaction<'a> {
             && !facts.has_condition
             && !facts.has_origin_condition
             && !facts.directives.no_store
+            && !facts.has_override
             && !self.request.fields.contains_key(AUTHORIZATION)
     }
 
@@ -242,6 +243,7 @@ impl<'a> Transaction<'a> {
             && !wants_origin
             && !is_demanding
             && !self.facts.has_origin_condition
+            && !self.facts.has_override
             && !self.request.fields.contains_key(AUTHORIZATION);
         match may_ask {
             true => Siblings::Asked(self.connection.peer_address()),
@@ -402,8 +404,14 @@ impl ClientRequest {
     fn facts(&self) -> RequestFacts {
         RequestFacts {
             has_content: self.has_content,
-            ..RequestFacts::of(&self.method, &self.fields)
+            ..RequestFacts::with_exempt(&self.method, &self.fields, self.exempt())
         }
+    }
+
+    /// The request fields that the key or a trusted front proxy has taken care of.
+    pub(super) fn exempt(&self) -> Exempt<'_> {
+        let site = self.site.as_ref();
+        site.map_or(Exempt::default(), |site| site.exempt())
     }
 
     fn without_body(&self) -> Self {

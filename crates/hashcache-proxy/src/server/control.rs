@@ -204,6 +204,7 @@ impl Control {
             rules: settings.rules,
             client_reload: settings.client_reload,
             set_cookie: settings.set_cookie,
+            harmless_fields: settings.harmless_fields,
             collapse_wait: settings.collapse_wait,
             negative_lifetime: settings.negative_lifetime,
             unreachable_lifetime: settings.unreachable_lifetime,

@@ -11,7 +11,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use hashcache_http::{Authority, Host, Scheme};
+use hashcache_http::{Authority, Host, Scheme, speaks_for_client};
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -146,27 +146,22 @@ impl Forwarding {
     }
 }
 
-/// Removes the fields that say where a request came from: those that this proxy writes anew, and
-/// from untrusted clients all of their kind. Names with `_` in place of `-` are removed too: CGI,
-/// WSGI and Rack give both spellings to the application as one. `Proxy` would set its proxy
-/// (CVE-2016-5385).
-pub(crate) fn strip_forwarded(fields: &mut HeaderMap, speaker: Speaker) {
-    let says_origin = |name: &&HeaderName| {
-        let name = name.as_str();
-        if name.contains('_') {
-            let name = name.replace('_', "-");
-            return name.starts_with("x-forwarded-") || ALIKE.contains(&name.as_str());
-        }
-        let is_rewritten = || [FOR, PROTO, HOST].iter().any(|it| it.as_str() == name);
-        match name.as_bytes().first() {
-            Some(b'f') => name == FORWARDED.as_str(),
-            Some(b'p') => name == "proxy",
-            Some(b'x' | b't') if speaker == Speaker::Trusted => is_rewritten(),
-            Some(b'x' | b't') => name.starts_with("x-forwarded-") || ALIKE.contains(&name),
-            _ => false,
-        }
+/// Removes the fields by which a request says where it came from, for which URL or method an origin
+/// shall take it, and who its user is: those that this proxy writes anew, and from untrusted clients
+/// all of their kind ([`speaks_for_client`]) but those that the site passes (`passed`). Names with
+/// `_` in place of `-` are removed too: CGI, WSGI and Rack give both spellings to the application as
+/// one. `Proxy` would set its proxy (CVE-2016-5385).
+pub(crate) fn strip_forwarded(fields: &mut HeaderMap, speaker: Speaker, passed: &[HeaderName]) {
+    let goes = |name: &&HeaderName| {
+        let name = *name;
+        let is_rewritten = || [FOR, PROTO, HOST, FORWARDED].contains(name) || name == "proxy";
+        let may_stay = || {
+            let by_front = speaker == Speaker::Trusted && !name.as_str().contains('_');
+            by_front || passed.contains(name)
+        };
+        speaks_for_client(name) && (is_rewritten() || !may_stay())
     };
-    let names: Vec<HeaderName> = fields.keys().filter(says_origin).cloned().collect();
+    let names: Vec<HeaderName> = fields.keys().filter(goes).cloned().collect();
     for name in names {
         fields.remove(name);
     }
@@ -345,15 +340,6 @@ pub(super) const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub(super) const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 pub(super) const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// Fields with the same meaning whose names do not begin with `x-forwarded-`.
-const ALIKE: [&str; 5] = [
-    "true-client-ip",
-    "x-client-ip",
-    "x-cluster-client-ip",
-    "x-original-forwarded-for",
-    "x-real-ip",
-];
-
 /// More proxies than any request passes; the rest of a longer list is ignored.
 pub(super) const ELEMENTS_MAX: usize = 32;
 
@@ -410,7 +396,7 @@ mod tests {
                 ("proxy", "http://evil.test"),
                 ("x_other", "stays"),
             ]);
-            strip_forwarded(&mut fields, speaker);
+            strip_forwarded(&mut fields, speaker, &[]);
             let names: Vec<_> = fields.keys().map(HeaderName::as_str).collect();
             assert_eq!(names, ["x_other"]);
         }
@@ -550,10 +536,10 @@ mod tests {
             ("x-forwarder", "kept"),
         ];
         let mut untrusted = fields(&lines);
-        strip_forwarded(&mut untrusted, Speaker::Untrusted);
+        strip_forwarded(&mut untrusted, Speaker::Untrusted, &[]);
         assert_eq!(untrusted.keys().collect::<Vec<_>>(), ["x-forwarder"]);
         let mut trusted = fields(&lines);
-        strip_forwarded(&mut trusted, Speaker::Trusted);
+        strip_forwarded(&mut trusted, Speaker::Trusted, &[]);
         assert_eq!(trusted.len(), 4);
         assert!(!trusted.contains_key("forwarded"));
     }

@@ -33,7 +33,7 @@ pub(crate) fn check_reading(data: &[u8]) {
     assert_eq!((untrusted.client, untrusted.host), (peer, None));
 
     let mut stripped = fields.clone();
-    strip_forwarded(&mut stripped, Speaker::Untrusted);
+    strip_forwarded(&mut stripped, Speaker::Untrusted, &[]);
     assert!(stripped.is_empty());
 
     // The fields that are sent on mean the same to the next proxy, in either form.

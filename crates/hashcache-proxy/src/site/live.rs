@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use hashcache_http::{Authority, Origin, Target};
+use hashcache_http::{Authority, Exempt, Origin, Target};
 use http::header::{ACCEPT_ENCODING, COOKIE, HOST, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::time::Instant;
@@ -24,7 +24,7 @@ use tracing::{info, warn};
 
 use super::balance::{Balancer, Load};
 use super::counters::{OriginCounters, OriginFigures};
-use super::forwarded::Forwarding;
+use super::forwarded::{Forwarding, Speaker};
 use super::header_rules::HeaderRules;
 use super::health::{Change, Health, Outcome};
 use super::key_rules::KeyRules;
@@ -362,6 +362,15 @@ impl Drop for Busy {
 }
 
 impl SiteRequest {
+    /// The request fields that the key or a trusted front proxy has taken care of.
+    pub(crate) fn exempt(&self) -> Exempt<'_> {
+        let (_, keyed) = self.site.spec.key.parts();
+        Exempt {
+            keyed,
+            by_front: self.forwarding.speaker == Speaker::Trusted,
+        }
+    }
+
     /// Changes the fields of a request into those for the origins of the site.
     pub(crate) fn prepare(&self, fields: &mut HeaderMap) {
         fields.remove(KEY);

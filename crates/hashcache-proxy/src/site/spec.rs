@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use hashcache_http::{Authority, Host, Lifetimes, Origin, Scheme, Seconds, SiteLifetimes};
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 
 use super::balance::Balance;
 use super::encode::Coding;
@@ -35,6 +35,9 @@ pub struct Site {
     pub redirect_to_https: bool,
     /// Networks whose Forwarded and X-Forwarded fields are believed.
     pub trust_forwarded: Vec<Prefix>,
+    /// Request fields of untrusted clients that reach the origins although they speak for the client
+    /// (`X-HTTP-Method-Override`, for example).
+    pub pass_fields: Vec<HeaderName>,
     /// How long stale responses may be served.
     pub grace: Grace,
     /// Freshness lifetimes by path.
@@ -139,6 +142,7 @@ impl Site {
             health: None,
             redirect_to_https: false,
             trust_forwarded: Vec::new(),
+            pass_fields: Vec::new(),
             grace: Grace::default(),
             lifetimes: Lifetimes::default(),
             key: KeyRules::default(),

@@ -3,13 +3,14 @@
 //! Called by `request` as the first step, and again when another request's fetch has changed the
 //! stored response.
 //!
-//! Invariant: a variant is found only if its own vary row matches the request, or if the table
+//! Invariant: a variant is found only if its own vary row matches the request and the request
+//! accepts its content coding (an origin may negotiate it without saying so in Vary), or if the table
 //! under the cache key says that upstream named this very version for such requests.
 //! Cost: one lookup in the engine for a response without Vary and for the first variant; two for
 //! the other variants.
 
 use hashcache::{Cache, Hit, Lookup};
-use hashcache_http::{Variant, VariantPlace, VariantTable, if_range_value};
+use hashcache_http::{Variant, VariantPlace, VariantTable, coding_fits, if_range_value};
 use http::HeaderMap;
 
 use super::{ObjectPlace, StoredResponse};
@@ -107,8 +108,11 @@ async fn read(lookup: Lookup) -> Option<(Hit, StoredResponse, HitSource)> {
     Some((hit, stored, from))
 }
 
-fn matches(stored: &StoredResponse, fields: &HeaderMap) -> bool {
+/// Whether a stored response is one for requests with these fields: its vary row matches, and they
+/// accept its content coding.
+pub(crate) fn matches(stored: &StoredResponse, fields: &HeaderMap) -> bool {
     stored.row.as_ref().is_none_or(|row| row.matches(fields))
+        && coding_fits(&stored.facts, &stored.fields, fields)
 }
 
 /// Whether the object of a table row answers requests with the values of that row.

@@ -25,6 +25,7 @@ pub(super) fn sample() -> StoredResponse {
         target: &Target::parse_url("http://h/").unwrap(),
         method: &Method::GET,
         request: &request,
+        exempt: hashcache_http::Exempt::default(),
         status: StatusCode::OK,
         response: &fields,
         request_time: UnixTime(1),

@@ -41,7 +41,7 @@ use hashcache_wan::digest::Digest;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-pub(crate) use self::look_up::{HitSource, StoreLookup, first_variant, look_up, peek};
+pub(crate) use self::look_up::{HitSource, StoreLookup, first_variant, look_up, matches, peek};
 pub(crate) use self::pages::{PACKED_BYTES_MAX, PageTable};
 pub(crate) use self::place::ObjectPlace;
 

@@ -73,6 +73,7 @@ impl Rules {
             target: &self.target,
             method: &Method::GET,
             request: &nothing,
+            exempt: hashcache_http::Exempt::default(),
             status: StatusCode::OK,
             response: &fields,
             request_time: now,

@@ -1,0 +1,158 @@
+//! Content codings, and which of them a request accepts (RFC 9110 8.4, 12.5.3).
+//!
+//! `vary` reads Accept-Encoding here; `storable` and the proxy ask whether a stored response has a
+//! coding that its client accepts.
+//!
+//! Some origins encode by Accept-Encoding and do not say so in `Vary`. Their response is for the
+//! clients that accept its coding; others get one of their own from the origin. RFC 9110 12.5.3
+//! lets an origin send any coding to a client without Accept-Encoding, but such clients do not
+//! decode, and an origin that negotiates sends them the content without a coding.
+//!
+//! Other origins put Content-Encoding on files that are stored compressed (`.gz`, `.svgz`), or a
+//! word that is no coding (`utf-8`, `aws-chunked`), whatever the request says. A response whose own
+//! request did not accept the coding was not negotiated: it is for every client. This is what
+//! package tools need, which send no Accept-Encoding and decode the file themselves.
+//!
+//! Invariant: a weight that cannot be read counts as no acceptance.
+//! Cost: a pass over Accept-Encoding, for stored responses that have a coding.
+
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap};
+
+use crate::fields::{Backslash, members, split_list, trim};
+
+/// Whether a request accepts all content codings of a response, in so many words.
+pub(crate) fn accepts_coding(request: &HeaderMap, response: &HeaderMap) -> bool {
+    let lines = || request.get_all(ACCEPT_ENCODING).iter();
+    let mut codings = members(response, &CONTENT_ENCODING);
+    codings.all(|coding| accepts(lines().map(|line| line.as_bytes()), coding))
+}
+
+/// The same for one line of each field.
+pub fn line_accepts_coding(accepted: Option<&[u8]>, codings: &[u8]) -> bool {
+    let mut codings = split_list(codings, Backslash::Escapes);
+    codings.all(|coding| accepts(accepted.into_iter(), coding))
+}
+
+/// Whether lines of Accept-Encoding accept a coding. Its own weight counts before that of `*`.
+fn accepts<'a>(lines: impl Iterator<Item = &'a [u8]>, coding: &[u8]) -> bool {
+    let coding = canonical(coding);
+    if coding.eq_ignore_ascii_case(b"identity") {
+        return true;
+    }
+    let (mut own, mut others) = (None, None);
+    for member in lines.flat_map(|line| split_list(line, Backslash::Escapes)) {
+        let item = member.split(|&byte| byte == b';').next();
+        let item = canonical(trim(item.unwrap_or_default()));
+        let accepted = weighted(member).is_some_and(|member| member.weight > 0);
+        if item.eq_ignore_ascii_case(coding) {
+            own = Some(own.unwrap_or(true) && accepted);
+        } else if item == b"*" {
+            others = Some(accepted);
+        }
+    }
+    own.or(others).unwrap_or(false)
+}
+
+/// A coding under its own name: `x-gzip` and `x-compress` are aliases (RFC 9110 8.4.1).
+fn canonical(coding: &[u8]) -> &[u8] {
+    match coding.len() {
+        6 if coding.eq_ignore_ascii_case(b"x-gzip") => b"gzip",
+        10 if coding.eq_ignore_ascii_case(b"x-compress") => b"compress",
+        _ => coding,
+    }
+}
+
+/// The place of a coding in [`CODINGS`].
+pub(crate) fn coding_index(name: &[u8]) -> Option<usize> {
+    let name = canonical(name);
+    let is = |coding: &str| coding.as_bytes().eq_ignore_ascii_case(name);
+    CODINGS.iter().position(|coding| is(coding))
+}
+
+/// A member of a list with weights.
+pub(crate) struct WeightedItem<'a> {
+    pub(crate) item: &'a [u8],
+    /// Thousandths.
+    pub(crate) weight: u16,
+}
+
+/// `item [ ";" "q=" qvalue ]`
+pub(crate) fn weighted(member: &[u8]) -> Option<WeightedItem<'_>> {
+    let mut parts = member.split(|&b| b == b';');
+    let item = trim(parts.next()?);
+    let weight = match parts.next() {
+        None => 1000,
+        Some(parameter) => {
+            let parameter = trim(parameter);
+            let value = parameter
+                .strip_prefix(b"q=")
+                .or_else(|| parameter.strip_prefix(b"Q="))?;
+            qvalue(value)?
+        }
+    };
+    parts
+        .next()
+        .is_none()
+        .then_some(WeightedItem { item, weight })
+}
+
+/// `0`, `0.5`, `1.000`, in thousandths.
+fn qvalue(text: &[u8]) -> Option<u16> {
+    let (&whole, rest) = text.split_first()?;
+    let decimals = match rest {
+        [] => &[][..],
+        [b'.', decimals @ ..] if decimals.len() <= 3 => decimals,
+        _ => return None,
+    };
+    let digit = |b: u8| b.is_ascii_digit().then(|| u16::from(b - b'0'));
+    let mut weight = digit(whole)?;
+    for place in 0..3 {
+        weight = weight * 10 + decimals.get(place).map_or(Some(0), |&b| digit(b))?;
+    }
+    (weight <= 1000).then_some(weight)
+}
+
+/// The codings that `vary` tells apart, sorted.
+pub(crate) const CODINGS: [&str; 4] = ["br", "gzip", "identity", "zstd"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_coding_is_accepted_only_by_a_request_that_names_it_or_any() {
+        let accepts = |accepted: Option<&str>, codings: &str| {
+            line_accepts_coding(accepted.map(str::as_bytes), codings.as_bytes())
+        };
+        for accepted in [
+            "gzip",
+            "br, GZIP;q=0.1",
+            "x-gzip",
+            "*",
+            "br;q=0, *",
+            "gzip ; q=1",
+        ] {
+            assert!(accepts(Some(accepted), "gzip"), "{accepted}");
+            assert!(accepts(Some(accepted), "X-GZIP"), "{accepted}");
+        }
+        for accepted in [
+            "",
+            "identity",
+            "gzip;q=0",
+            "gzip;q=0.000",
+            "gzip;q=x",
+            "gzip, gzip;q=0",
+            "*;q=0",
+            "*, gzip;q=0",
+            "x-gzip;q=0, *",
+            "br, zstd",
+            "gzipped",
+        ] {
+            assert!(!accepts(Some(accepted), "gzip"), "{accepted}");
+        }
+        assert!(!accepts(None, "gzip"));
+        assert!(accepts(None, "identity") && accepts(Some("br"), ""));
+        assert!(accepts(Some("gzip, br"), "gzip, br"));
+        assert!(!accepts(Some("gzip"), "gzip, br"));
+    }
+}

@@ -1,0 +1,241 @@
+//! Whether a lifetime that the origin does not state may be guessed, or taken from a rule
+//! (RFC 9111 4.2.2).
+//!
+//! `freshness` asks for each response without an explicit lifetime.
+//!
+//! Invariant: nothing is assumed about a response that may be made for one client, or about which
+//! the origin has said in any spelling that it is not to be kept.
+//! Cost: a pass over the names of the response's fields, for responses without a lifetime.
+
+use http::StatusCode;
+use http::header::{
+    ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_DISPOSITION, CONTENT_TYPE, HeaderMap, HeaderName, ORIGIN,
+    PRAGMA, SET_COOKIE,
+};
+
+use crate::cache_control::ResponseDirectives;
+use crate::exchange::Exchange;
+use crate::fields::trim;
+use crate::request_fields::FieldKinds;
+
+/// Where a lifetime would be from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Basis {
+    /// A rule of the operator, who knows the site.
+    OperatorRule,
+    /// A rule of the list that ships, which knows names only.
+    ShippedRule,
+    /// The default of a site; `site_lifetime` decides about cookies.
+    SiteDefault,
+    /// The time since Last-Modified.
+    LastModified,
+    /// The lifetime of what is not there.
+    Negative,
+}
+
+/// Whether a response may get a lifetime that the origin does not state, as far as the fields of
+/// request and response say. `kinds` are those of the request.
+pub(crate) fn may_assume(basis: Basis, exchange: &Exchange<'_>, kinds: FieldKinds) -> bool {
+    let foreign = FieldKinds::UNKNOWN.and(FieldKinds::OVERRIDE);
+    if kinds.has(foreign) || forbids_keeping(exchange.response, basis) {
+        return false;
+    }
+    let recognised = FieldKinds::COOKIE.and(FieldKinds::AUTHORIZATION);
+    match basis {
+        // `storable` knows what Authorization takes (RFC 9111 3.5).
+        Basis::OperatorRule | Basis::SiteDefault => true,
+        Basis::ShippedRule => !kinds.has(recognised) && is_for_any_origin(exchange),
+        Basis::LastModified => {
+            let is_clean = exchange.target.query().is_none()
+                && !exchange.response.contains_key(SET_COOKIE)
+                && !kinds.has(FieldKinds::AUTHORIZATION)
+                && is_for_any_origin(exchange);
+            let may_be_personal = kinds.has(FieldKinds::COOKIE.and(FieldKinds::ADDRESS));
+            is_clean && (!may_be_personal || is_asset(exchange.response))
+        }
+        Basis::Negative => {
+            // Each of these can be the reason why nothing is there.
+            let reasons = recognised.and(FieldKinds::ADDRESS).and(FieldKinds::SPECIAL);
+            exchange.target.query().is_none()
+                && !exchange.response.contains_key(SET_COOKIE)
+                && !kinds.has(reasons)
+        }
+    }
+}
+
+/// Whether a guess by Last-Modified is about content: not about an error or a redirect, which may
+/// end at any time. `public` says that the response is for all, whatever its status.
+pub(crate) fn is_content(status: StatusCode, directives: &ResponseDirectives) -> bool {
+    matches!(status.as_u16(), 200 | 203 | 204 | 206) || directives.public
+}
+
+/// Whether a response to a request with a cookie and no lifetime may be made for one user: a page
+/// or data. It is not used without validation then, even if the origin cannot be reached.
+pub(crate) fn may_be_personal(exchange: &Exchange<'_>, kinds: FieldKinds) -> bool {
+    kinds.has(FieldKinds::COOKIE) && !is_asset(exchange.response)
+}
+
+/// Whether the origin answers pages of any origin alike, as far as this request shows. With an
+/// answer for one origin by name, browsers refuse it to pages of all others.
+fn is_for_any_origin(exchange: &Exchange<'_>) -> bool {
+    let allowed = exchange.response.get(ACCESS_CONTROL_ALLOW_ORIGIN);
+    !exchange.request.contains_key(ORIGIN) || allowed.is_none_or(|allowed| allowed == "*")
+}
+
+/// Whether a field of the response says `no-store`, `no-cache` or `private` in any spelling:
+/// between wrong separators, quoted, with a value, in `Pragma` or a field for other caches. A
+/// well-formed Cache-Control is obeyed before; here it is enough that the origin seems to mean it.
+/// An operator who has written a rule overrules `Pragma`, and what is for others.
+fn forbids_keeping(response: &HeaderMap, basis: Basis) -> bool {
+    response.iter().any(|(name, value)| {
+        let counts = match basis {
+            Basis::OperatorRule => *name == http::header::CACHE_CONTROL,
+            _ => is_about_caches(name),
+        };
+        counts && says_not_to_keep(value.as_bytes())
+            || name == "x-accel-expires" && basis != Basis::OperatorRule && value == "0"
+    })
+}
+
+/// Cache-Control, CDN-Cache-Control, Surrogate-Control, Edge-Control and their like; Pragma.
+fn is_about_caches(name: &HeaderName) -> bool {
+    let text = name.as_str();
+    *name == PRAGMA
+        || text.ends_with("cache-control")
+        || matches!(text, "surrogate-control" | "edge-control")
+}
+
+fn says_not_to_keep(value: &[u8]) -> bool {
+    let letters = value.iter().filter(|byte| byte.is_ascii_alphabetic());
+    let letters: Vec<u8> = letters.map(u8::to_ascii_lowercase).collect();
+    let has = |word: &[u8]| letters.windows(word.len()).any(|part| part == word);
+    has(b"nostore") || has(b"nocache") || has(b"private")
+}
+
+/// Whether the content is a part of pages or a file, as sites have it for everybody: images,
+/// styles, scripts, fonts, media, archives. No type, and types that are not listed, may be pages.
+fn is_asset(response: &HeaderMap) -> bool {
+    let mut lines = response.get_all(CONTENT_TYPE).iter();
+    let (Some(line), None) = (lines.next(), lines.next()) else {
+        return false;
+    };
+    let kind = line.as_bytes().to_ascii_lowercase();
+    let kind = kind.split(|&byte| matches!(byte, b';' | b',')).next();
+    let kind = trim(kind.unwrap_or_default());
+    // What a browser saves under a name may be an invoice.
+    let is_download = || response.contains_key(CONTENT_DISPOSITION);
+    ASSETS
+        .iter()
+        .any(|prefix| kind.starts_with(prefix.as_bytes()))
+        || SCRIPTS.iter().any(|end| kind.ends_with(end.as_bytes()))
+        || ARCHIVES.iter().any(|it| it.as_bytes() == kind) && !is_download()
+}
+
+const ASSETS: [&str; 9] = [
+    "application/font",
+    "application/vnd.ms-fontobject",
+    "application/wasm",
+    "application/x-font",
+    "audio/",
+    "font/",
+    "image/",
+    "text/css",
+    "video/",
+];
+
+const SCRIPTS: [&str; 2] = ["/javascript", "script"];
+
+const ARCHIVES: [&str; 27] = [
+    "application/gzip",
+    "application/java-archive",
+    "application/octet-stream",
+    "application/vnd.android.package-archive",
+    "application/vnd.debian.binary-package",
+    "application/vnd.ms-cab-compressed",
+    "application/vnd.rar",
+    "application/x-7z-compressed",
+    "application/x-apple-diskimage",
+    "application/x-bzip",
+    "application/x-bzip2",
+    "application/x-cd-image",
+    "application/x-compressed-tar",
+    "application/x-debian-package",
+    "application/x-gzip",
+    "application/x-iso9660-image",
+    "application/x-java-archive",
+    "application/x-msdownload",
+    "application/x-msi",
+    "application/x-redhat-package-manager",
+    "application/x-rpm",
+    "application/x-shockwave-flash",
+    "application/x-tar",
+    "application/x-xz",
+    "application/x-zip-compressed",
+    "application/zip",
+    "application/zstd",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_against_keeping_count_in_any_spelling() {
+        for value in [
+            "no-store; must-revalidate",
+            "private; max-age=0",
+            "\"no-cache\"",
+            "NO-STORE",
+            "no-store=1",
+            "no_cache",
+            "no store",
+            "max-age no-store",
+            "public,private=\"x\"",
+        ] {
+            assert!(says_not_to_keep(value.as_bytes()), "{value}");
+        }
+        for value in ["public", "max-age=5; immutable", "no-transform", "store"] {
+            assert!(!says_not_to_keep(value.as_bytes()), "{value}");
+        }
+    }
+
+    #[test]
+    fn assets_are_what_sites_have_for_everybody() {
+        let is_asset_of = |kind: &str, extra: Option<&str>| {
+            let mut fields = HeaderMap::new();
+            fields.insert(CONTENT_TYPE, kind.parse().unwrap());
+            if let Some(extra) = extra {
+                fields.insert(CONTENT_DISPOSITION, extra.parse().unwrap());
+            }
+            is_asset(&fields)
+        };
+        for kind in [
+            "image/svg+xml",
+            "text/css; charset=utf-8",
+            "text/javascript",
+            "application/x-javascript",
+            "application/ecmascript",
+            "font/woff2",
+            "application/font-woff",
+            "VIDEO/mp4",
+            "application/zip",
+            "application/octet-stream",
+        ] {
+            assert!(is_asset_of(kind, None), "{kind}");
+        }
+        for kind in [
+            "text/html",
+            "text/plain",
+            "application/json",
+            "application/xml",
+            "application/xhtml+xml",
+            "application/pdf",
+            "application/ld+json",
+            "",
+        ] {
+            assert!(!is_asset_of(kind, None), "{kind}");
+        }
+        assert!(!is_asset_of("application/zip", Some("attachment")));
+        assert!(!is_asset(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,633 @@
+//! What the fields of a request say about its response: known harmless ones, and the others.
+//!
+//! An origin that states no lifetime may have made the response for one client: by a cookie, a key
+//! in a field of the application's own, or a field that names another host or path. No list of
+//! credentials is ever complete. Therefore a lifetime is guessed, or taken from a rule, only if
+//! every field of the request is on the list of known harmless ones ([`FieldKind`]), in the key, or
+//! named by `Vary`. What the origin allows explicitly is stored with any field but an override.
+//!
+//! Called by `storable` for each response and by `reuse` for each request that takes the usual way;
+//! `vary` compares fields with [`compared_fields`].
+//!
+//! Invariant: a field that no list names counts as unknown, and never as harmless.
+//! Cost: a binary search per field for a response that is stored; the first byte of each name for a
+//! lookup.
+//!
+//! | kind | fields | why |
+//! |---|---|---|
+//! | inert | of caches, connections, tracing, sessions of tools | origins choose no content by them, and their values differ from request to request |
+//! | selecting | negotiation, client hints, Referer, headers of package tools | they may choose content, but recognise nobody |
+//! | special | Range, preconditions, Origin, Content-Type, Expect | harmless to content, but they can make this request fail |
+//! | address | X-Forwarded-For, Forwarded with `for` | proxies below write them; pages may differ by place, files do not |
+//! | cookie, authorization | | they recognise a client |
+//! | override | X-Forwarded-Host, X-Original-URL, X-HTTP-Method-Override … | the origin may answer for another host, path, scheme or method than the key holds |
+//! | unknown | all others | |
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+/// The kinds of fields that a request has, as flags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FieldKinds(u8);
+
+impl FieldKinds {
+    /// Cookie.
+    pub const COOKIE: FieldKinds = FieldKinds(1);
+    /// Authorization.
+    pub const AUTHORIZATION: FieldKinds = FieldKinds(1 << 1);
+    /// An address that a proxy below has written.
+    pub const ADDRESS: FieldKinds = FieldKinds(1 << 2);
+    /// A field that can make this request fail where others succeed.
+    pub const SPECIAL: FieldKinds = FieldKinds(1 << 3);
+    /// A field by which some origins take another method, path, scheme or host.
+    pub const OVERRIDE: FieldKinds = FieldKinds(1 << 4);
+    /// A field that no list names.
+    pub const UNKNOWN: FieldKinds = FieldKinds(1 << 5);
+
+    /// The kinds of the fields of a request; those that `varied` (the names in `Vary`), the key or
+    /// `harmless` (names that the operator adds to the list) hold do not count.
+    pub fn of(
+        request: &HeaderMap,
+        exempt: Exempt<'_>,
+        varied: &[HeaderName],
+        harmless: &[HeaderName],
+    ) -> FieldKinds {
+        let mut kinds = FieldKinds::default();
+        for (name, value) in request {
+            let flag = match kind_of(name.as_str(), value) {
+                FieldKind::Inert | FieldKind::Selecting => continue,
+                FieldKind::Special => FieldKinds::SPECIAL,
+                FieldKind::Cookie => FieldKinds::COOKIE,
+                FieldKind::Authorization => FieldKinds::AUTHORIZATION,
+                FieldKind::Address => FieldKinds::ADDRESS,
+                FieldKind::Override => FieldKinds::OVERRIDE,
+                FieldKind::Unknown if harmless.contains(name) => continue,
+                FieldKind::Unknown => FieldKinds::UNKNOWN,
+            };
+            if !exempt.has(name) && !varied.contains(name) {
+                kinds.0 |= flag.0;
+            }
+        }
+        kinds
+    }
+
+    /// Whether one of the kinds of `any` is among them.
+    pub fn has(self, any: FieldKinds) -> bool {
+        self.0 & any.0 != 0
+    }
+
+    /// These and those of `other`.
+    #[must_use]
+    pub const fn and(self, other: FieldKinds) -> FieldKinds {
+        FieldKinds(self.0 | other.0)
+    }
+}
+
+/// Request fields that count as harmless because somebody has taken care of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Exempt<'a> {
+    /// The fields whose values are part of the cache key.
+    pub keyed: &'a [HeaderName],
+    /// Whether a proxy that the operator trusts has sent the request: then its statements about the
+    /// client, and about the URL that the client used, are true.
+    pub by_front: bool,
+}
+
+impl Exempt<'_> {
+    fn has(&self, name: &HeaderName) -> bool {
+        self.keyed.contains(name) || self.by_front && is_of_front(name.as_str())
+    }
+}
+
+/// Whether a request has an override: a field by which some origins take another method, path,
+/// scheme or host than the cache key holds. Such a request is neither answered from the store nor
+/// stored, unless the stored response varies by the field.
+pub fn has_override(request: &HeaderMap, exempt: Exempt<'_>) -> bool {
+    overrides(request, exempt).next().is_some()
+}
+
+/// The first field of a request that no list names, for operators who ask why a response is not
+/// stored.
+pub fn unknown_field<'a>(
+    request: &'a HeaderMap,
+    exempt: Exempt<'_>,
+    harmless: &[HeaderName],
+) -> Option<&'a HeaderName> {
+    let mut names = request.iter().filter(|(name, value)| {
+        let is_unknown = kind_of(name.as_str(), value) == FieldKind::Unknown;
+        is_unknown && !exempt.has(name) && !harmless.contains(name)
+    });
+    names.next().map(|(name, _)| name)
+}
+
+/// The overrides of a request.
+pub fn overrides<'a>(
+    request: &'a HeaderMap,
+    exempt: Exempt<'a>,
+) -> impl Iterator<Item = &'a HeaderName> {
+    let is_override = move |(name, value): &(&HeaderName, &HeaderValue)| {
+        is_override(name.as_str(), value) && !exempt.has(name)
+    };
+    request.iter().filter(is_override).map(|(name, _)| name)
+}
+
+/// Whether a field tells an origin, in place of the request itself, which URL, method or address the
+/// client used or who its user is. Front proxies write such fields, and origins behind them believe
+/// them, so those of clients must not reach an origin. `_` counts as `-`, because many application
+/// servers do not tell them apart.
+pub fn speaks_for_client(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    let dashed;
+    let name = match name.contains('_') {
+        true => {
+            dashed = name.replace('_', "-");
+            &dashed
+        }
+        false => name,
+    };
+    let is_in = |list: &[&str]| list.binary_search(&name).is_ok();
+    name == "forwarded"
+        || name == "proxy"
+        || name.starts_with("x-forwarded-")
+        || is_in(&OVERRIDES)
+        || is_in(&ADDRESSES)
+        || is_in(&USERS)
+}
+
+/// The fields of a request that an origin may have chosen or refused its response by, as bytes:
+/// all but inert ones, in the order of their names. `None` if they are longer than `most`.
+pub(crate) fn compared_fields(request: &HeaderMap, most: usize) -> Option<Vec<u8>> {
+    let mut compared: Vec<(&HeaderName, &HeaderValue)> = request
+        .iter()
+        .filter(|(name, value)| kind_of(name.as_str(), value) != FieldKind::Inert)
+        .collect();
+    // The sort is stable: lines of one name keep their order.
+    compared.sort_by_key(|(name, _)| name.as_str());
+    let length = |(name, value): &(&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
+    let sizes = compared.iter().map(length);
+    if sizes.sum::<usize>() + 2 * compared.len() > most {
+        return None;
+    }
+    let mut out = Vec::new();
+    for (name, value) in compared {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.push(b':');
+        out.extend_from_slice(value.as_bytes());
+        // No field value has a line feed.
+        out.push(b'\n');
+    }
+    Some(out)
+}
+
+/// The kind of a request field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FieldKind {
+    Inert,
+    Selecting,
+    Special,
+    Address,
+    Cookie,
+    Authorization,
+    Override,
+    Unknown,
+}
+
+fn kind_of(name: &str, value: &HeaderValue) -> FieldKind {
+    if let Ok(at) = KNOWN.binary_search_by(|(known, _)| (*known).cmp(name)) {
+        return KNOWN[at].1;
+    }
+    if name.starts_with("sec-ch-") || name.starts_with("sec-fetch-") {
+        // Browsers write them, and pages cannot.
+        return FieldKind::Selecting;
+    }
+    match name {
+        _ if is_override(name, value) => FieldKind::Override,
+        "forwarded" => FieldKind::Address,
+        _ => FieldKind::Unknown,
+    }
+}
+
+fn is_override(name: &str, value: &HeaderValue) -> bool {
+    // Most names end here: only few requests have fields with these first letters.
+    let Some(b'b' | b'd' | b'f' | b'h' | b'm' | b'o' | b'p' | b'r' | b's' | b'u' | b'x') =
+        name.as_bytes().first()
+    else {
+        return false;
+    };
+    match name {
+        "forwarded" => names_url(value),
+        _ if name.contains('_') => {
+            let name = name.replace('_', "-");
+            OVERRIDES.binary_search(&&*name).is_ok()
+                || is_of_forwarded_url(&name)
+                || name == "forwarded" && names_url(value)
+        }
+        _ => OVERRIDES.binary_search(&name).is_ok() || is_of_forwarded_url(name),
+    }
+}
+
+/// Whether a `Forwarded` may say which host or scheme the client used: whether it has anything but
+/// addresses. Origins read malformed values in their own ways, so those count.
+fn names_url(forwarded: &HeaderValue) -> bool {
+    let mut parameters = forwarded.as_bytes().split(|byte| b",;".contains(byte));
+    parameters.any(|parameter| {
+        let name = parameter.split(|&byte| byte == b'=').next();
+        let name = name.unwrap_or_default().trim_ascii();
+        !(name.eq_ignore_ascii_case(b"for") || name.eq_ignore_ascii_case(b"by"))
+    })
+}
+
+/// X-Forwarded-Host, -Proto, -Prefix and whatever else of this kind: all but those that name the
+/// client.
+fn is_of_forwarded_url(name: &str) -> bool {
+    let rest = name.strip_prefix("x-forwarded-");
+    rest.is_some_and(|rest| FORWARDED_CLIENT.binary_search(&rest).is_err())
+}
+
+/// Whether front proxies write this field about the client's address or the URL that it used. A
+/// field about the user is not among them: a response may be made for that user.
+fn is_of_front(name: &str) -> bool {
+    is_of_forwarded_url(name)
+        || name.starts_with("cf-ip")
+        || name.starts_with("cloudfront-viewer-")
+        || name.starts_with("cloudfront-is-")
+        || ADDRESSES.binary_search(&name).is_ok()
+}
+
+/// Known fields, sorted by name. Session and request identifiers of tools are inert although they
+/// may be the same for all requests of a client: they name a run of a program, and no origin lets
+/// anybody in by them.
+const KNOWN: &[(&str, FieldKind)] = {
+    use FieldKind::{Address, Authorization, Cookie, Inert, Selecting, Special};
+    &[
+        ("accept", Selecting),
+        ("accept-charset", Selecting),
+        ("accept-datetime", Selecting),
+        ("accept-encoding", Selecting),
+        ("accept-language", Selecting),
+        ("alt-used", Inert),
+        ("authorization", Authorization),
+        ("b3", Inert),
+        ("baggage", Inert),
+        ("cache-control", Inert),
+        // cargo names the version of its index protocol.
+        ("cargo-protocol", Selecting),
+        ("cdn-loop", Inert),
+        ("cf-ray", Inert),
+        ("connection", Inert),
+        ("content-encoding", Special),
+        ("content-language", Special),
+        ("content-length", Special),
+        // Some programs send it with every GET.
+        ("content-type", Special),
+        ("cookie", Cookie),
+        ("date", Inert),
+        ("device-memory", Selecting),
+        ("dnt", Selecting),
+        ("docker-distribution-api-version", Selecting),
+        ("downlink", Selecting),
+        ("dpr", Selecting),
+        ("early-data", Special),
+        ("ect", Selecting),
+        ("expect", Special),
+        ("flatpak-ref", Selecting),
+        ("flatpak-upgrade-from", Selecting),
+        ("git-protocol", Selecting),
+        // Our own: the values of the key rules of a site.
+        ("hashcache-key", Selecting),
+        ("host", Inert),
+        ("http2-settings", Inert),
+        ("if-match", Special),
+        ("if-modified-since", Selecting),
+        ("if-none-match", Selecting),
+        ("if-range", Special),
+        ("if-unmodified-since", Special),
+        ("keep-alive", Inert),
+        ("max-forwards", Special),
+        ("ms-cv", Inert),
+        ("newrelic", Inert),
+        ("npm-auth-type", Selecting),
+        ("npm-command", Selecting),
+        ("npm-in-ci", Selecting),
+        ("npm-scope", Selecting),
+        ("npm-session", Inert),
+        // Fonts and modules of web pages always have one.
+        ("origin", Special),
+        ("pacote-integrity", Selecting),
+        ("pacote-pkg-id", Selecting),
+        ("pacote-req-type", Selecting),
+        ("pacote-version", Selecting),
+        ("pragma", Inert),
+        ("priority", Inert),
+        ("proxy-connection", Inert),
+        ("purpose", Selecting),
+        ("range", Special),
+        ("referer", Selecting),
+        // The public suite of caching tests numbers its requests.
+        ("req-num", Inert),
+        ("rtt", Selecting),
+        ("save-data", Selecting),
+        ("sec-gpc", Selecting),
+        ("sec-purpose", Selecting),
+        ("sentry-trace", Inert),
+        ("service-worker", Selecting),
+        ("te", Selecting),
+        ("test-id", Inert),
+        ("test-name", Inert),
+        ("traceparent", Inert),
+        ("tracestate", Inert),
+        ("transfer-encoding", Special),
+        ("uber-trace-id", Inert),
+        ("upgrade", Special),
+        ("upgrade-insecure-requests", Selecting),
+        ("user-agent", Selecting),
+        ("via", Selecting),
+        ("viewport-width", Selecting),
+        ("want-content-digest", Selecting),
+        ("want-digest", Selecting),
+        ("want-repr-digest", Selecting),
+        ("width", Selecting),
+        ("x-amz-cf-id", Inert),
+        ("x-amzn-trace-id", Inert),
+        ("x-b3-flags", Inert),
+        ("x-b3-parentspanid", Inert),
+        ("x-b3-sampled", Inert),
+        ("x-b3-spanid", Inert),
+        ("x-b3-traceid", Inert),
+        ("x-bluecoat-via", Inert),
+        ("x-cloud-trace-context", Inert),
+        ("x-correlation-id", Inert),
+        ("x-datadog-parent-id", Inert),
+        ("x-datadog-sampling-priority", Inert),
+        ("x-datadog-trace-id", Inert),
+        ("x-forwarded-for", Address),
+        // Bundler names the source that a mirror stands for.
+        ("x-gemfile-source", Selecting),
+        ("x-moz", Selecting),
+        ("x-nuget-client-version", Selecting),
+        ("x-nuget-protocol-version", Selecting),
+        ("x-nuget-session-id", Inert),
+        ("x-purpose", Selecting),
+        ("x-request-id", Inert),
+        ("x-requested-with", Selecting),
+        ("x-trace-id", Inert),
+        // zypper counts installations.
+        ("x-zypp-anonymousid", Inert),
+        ("x-zypp-distributionflavor", Selecting),
+    ]
+};
+
+/// Fields by which some origins, frameworks and front proxies take another method, path, scheme or
+/// host than the request line and Host have, sorted. Besides, all X-Forwarded fields but addresses,
+/// and `Forwarded` with `host` or `proto`.
+const OVERRIDES: [&str; 38] = [
+    "base-url",
+    "destination-url",
+    "front-end-https",
+    "http-host",
+    "method-override",
+    "original-url",
+    "path-override",
+    "redirect-url",
+    "request-uri",
+    "script-name",
+    "ssl-offloaded",
+    "uri",
+    "x-arr-ssl",
+    "x-backend-host",
+    "x-custom-host",
+    "x-envoy-original-host",
+    "x-envoy-original-path",
+    "x-host",
+    "x-host-override",
+    "x-http-destinationurl",
+    "x-http-host-override",
+    "x-http-method",
+    "x-http-method-override",
+    "x-http-path-override",
+    "x-method",
+    "x-method-override",
+    "x-original-host",
+    "x-original-method",
+    "x-original-uri",
+    "x-original-url",
+    "x-override-url",
+    "x-proxy-url",
+    "x-real-host",
+    "x-rewrite-url",
+    "x-scheme",
+    "x-script-name",
+    "x-tunnel-method",
+    "x-url-scheme",
+];
+
+/// The X-Forwarded fields that name the client and no URL, sorted.
+const FORWARDED_CLIENT: [&str; 12] = [
+    "access-token",
+    "by",
+    "client-cert",
+    "client-cert-chain",
+    "client-ip",
+    "email",
+    "for",
+    "groups",
+    "login",
+    "preferred-username",
+    "user",
+    "username",
+];
+
+/// Fields with which front proxies name the address of the client, or its connection, sorted.
+const ADDRESSES: [&str; 31] = [
+    "cf-connecting-ip",
+    "cf-connecting-ipv6",
+    "cf-pseudo-ipv4",
+    "cf-visitor",
+    "client-ip",
+    "fastly-client-ip",
+    "front-end-https",
+    "incap-client-ip",
+    "remote-addr",
+    "ssl-offloaded",
+    "true-client-ip",
+    "wl-proxy-client-ip",
+    "x-appengine-remote-addr",
+    "x-appengine-user-ip",
+    "x-arr-ssl",
+    "x-azure-clientip",
+    "x-azure-socketip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-envoy-external-address",
+    "x-original-forwarded-for",
+    "x-original-remote-addr",
+    "x-originating-ip",
+    "x-proxyuser-ip",
+    "x-real-ip",
+    "x-real-port",
+    "x-remote-addr",
+    "x-remote-ip",
+    "x-scheme",
+    "x-sucuri-clientip",
+    "x-url-scheme",
+];
+
+/// Fields with which front proxies name the user of the client or its certificate (RFC 9440),
+/// sorted.
+const USERS: [&str; 15] = [
+    "client-cert",
+    "client-cert-chain",
+    "remote-user",
+    "ssl-client-cert",
+    "x-auth-request-email",
+    "x-auth-request-groups",
+    "x-auth-request-preferred-username",
+    "x-auth-request-user",
+    "x-authenticated-user",
+    "x-client-cert",
+    "x-remote-user",
+    "x-ssl-client-cert",
+    "x-ssl-client-s-dn",
+    "x-ssl-client-verify",
+    "x-webauth-user",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(lines: &[(&'static str, &str)]) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        for (name, value) in lines {
+            fields.append(*name, value.parse().unwrap());
+        }
+        fields
+    }
+
+    fn kinds(name: &'static str, value: &str) -> FieldKinds {
+        FieldKinds::of(&fields(&[(name, value)]), Exempt::default(), &[], &[])
+    }
+
+    #[test]
+    fn the_lists_are_sorted_so_that_a_search_finds_each_name() {
+        assert!(KNOWN.is_sorted_by(|one, other| one.0 < other.0));
+        assert!(OVERRIDES.is_sorted_by(|one, other| one < other));
+        for list in [&ADDRESSES[..], &USERS, &FORWARDED_CLIENT] {
+            assert!(list.is_sorted_by(|one, other| one < other));
+        }
+    }
+
+    #[test]
+    fn every_override_is_seen_by_its_first_letter_and_in_both_spellings() {
+        for name in OVERRIDES {
+            let value = HeaderValue::from_static("x");
+            assert!(is_override(name, &value), "{name}");
+            assert!(is_override(&name.replace('-', "_"), &value), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_field_that_no_list_names_is_unknown() {
+        for name in [
+            "x-jfrog-art-api",
+            "private-token",
+            "api_key",
+            "x-auth",
+            "dpop",
+            "signature",
+            "cookie2",
+            "sec-session",
+            "npm-otp",
+            "x-nuget-apikey",
+            "user_agent",
+            "x-real-ip",
+            "client-ip",
+            "x-forwarded-user",
+            "cf-access-jwt-assertion",
+        ] {
+            assert_eq!(kinds(name, "x"), FieldKinds::UNKNOWN, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_browsers_and_package_tools_send_is_harmless() {
+        for name in [
+            "accept",
+            "sec-ch-ua-arch",
+            "sec-fetch-dest",
+            "dnt",
+            "priority",
+            "npm-command",
+            "npm-session",
+            "pacote-req-type",
+            "cargo-protocol",
+            "git-protocol",
+            "docker-distribution-api-version",
+            "x-nuget-session-id",
+            "traceparent",
+            "via",
+        ] {
+            assert_eq!(kinds(name, "x"), FieldKinds::default(), "{name}");
+        }
+    }
+
+    #[test]
+    fn overrides_count_whatever_their_spelling_unless_a_trusted_front_states_them() {
+        let all = [
+            ("x-forwarded-host", "evil"),
+            ("x_forwarded_host", "evil"),
+            ("x-forwarded-anything", "x"),
+            ("x-original-url", "/admin"),
+            ("x-http-method-override", "POST"),
+            ("forwarded", "for=1.2.3.4;Host=evil"),
+            ("forwarded", "PROTO=\"https\""),
+            ("forwarded", "evil"),
+        ];
+        for (name, value) in all {
+            assert_eq!(kinds(name, value), FieldKinds::OVERRIDE, "{name}: {value}");
+            assert!(has_override(&fields(&[(name, value)]), Exempt::default()));
+        }
+        let addresses = "for=1.2.3.4, For=\"[::1]:80\";by=_x";
+        assert_eq!(kinds("forwarded", addresses), FieldKinds::ADDRESS);
+        assert_eq!(kinds("x-forwarded-for", "1.2.3.4"), FieldKinds::ADDRESS);
+        let by_front = Exempt {
+            by_front: true,
+            ..Exempt::default()
+        };
+        let of_front = fields(&[("x-forwarded-port", "443"), ("x-real-ip", "1.2.3.4")]);
+        assert_eq!(
+            FieldKinds::of(&of_front, by_front, &[], &[]),
+            FieldKinds::default()
+        );
+        assert!(!has_override(&of_front, by_front));
+        assert!(has_override(&fields(&[("x-original-url", "/a")]), by_front));
+    }
+
+    #[test]
+    fn fields_in_the_key_in_vary_or_named_by_the_operator_are_covered() {
+        let request = fields(&[("x-api-key", "secret"), ("x-tenant", "a")]);
+        let name = |name: &str| vec![name.parse::<HeaderName>().unwrap()];
+        let (key, tenant) = (name("x-api-key"), name("x-tenant"));
+        let keyed = Exempt {
+            keyed: &key,
+            by_front: false,
+        };
+        let kinds = |exempt, varied: &[_], harmless: &[_]| {
+            FieldKinds::of(&request, exempt, varied, harmless)
+        };
+        assert_eq!(kinds(keyed, &[], &[]), FieldKinds::UNKNOWN);
+        assert_eq!(kinds(keyed, &tenant, &[]), FieldKinds::default());
+        assert_eq!(kinds(keyed, &[], &tenant), FieldKinds::default());
+        let none = Exempt::default();
+        assert_eq!(kinds(none, &key, &tenant), FieldKinds::default());
+    }
+
+    #[test]
+    fn compared_fields_leave_out_those_of_single_requests() {
+        let one = fields(&[("b3", "1"), ("user-agent", "u"), ("accept", "a")]);
+        let other = fields(&[("accept", "a"), ("host", "h"), ("user-agent", "u")]);
+        assert_eq!(compared_fields(&one, 100), compared_fields(&other, 100));
+        let third = fields(&[("accept", "b"), ("user-agent", "u")]);
+        assert_ne!(compared_fields(&one, 100), compared_fields(&third, 100));
+        assert_eq!(compared_fields(&one, 10), None);
+    }
+}
