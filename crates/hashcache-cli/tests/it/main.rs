@@ -28,6 +28,7 @@ mod proxy_both_ways;
 mod proxy_ca;
 mod proxy_clock;
 mod proxy_digests;
+mod proxy_fields;
 mod proxy_followers;
 mod proxy_forward;
 mod proxy_gateways;
