@@ -103,16 +103,24 @@ async fn a_coding_that_vary_does_not_name_reaches_clients_that_accept_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_site_gets_no_client_addresses_and_overrides_unless_it_passes_them() {
-    let origin = echo("x-http-method-override", 200, &[("Cache-Control", "no-store")]).await;
-    let (home, sent) = (Home::new(), [
-        ("client-ip", "192.0.2.1"),
-        ("cf-connecting-ip", "192.0.2.1"),
-        ("fastly-client-ip", "192.0.2.1"),
-        ("x-remote-user", "root"),
-        ("x-forwarded-user", "root"),
-        ("x-original-url", "/admin"),
-        ("x-http-method-override", "PUT"),
-    ]);
+    let origin = echo(
+        "x-http-method-override",
+        200,
+        &[("Cache-Control", "no-store")],
+    )
+    .await;
+    let (home, sent) = (
+        Home::new(),
+        [
+            ("client-ip", "192.0.2.1"),
+            ("cf-connecting-ip", "192.0.2.1"),
+            ("fastly-client-ip", "192.0.2.1"),
+            ("x-remote-user", "root"),
+            ("x-forwarded-user", "root"),
+            ("x-original-url", "/admin"),
+            ("x-http-method-override", "PUT"),
+        ],
+    );
     let config = format!(
         "[[site]]\nhosts = [\"127.0.0.1\"]\norigins = [\"{}\"]\n\
          pass_fields = [\"X-HTTP-Method-Override\"]\n",
