@@ -102,8 +102,8 @@ pub use entity_tag::EntityTag;
 
 pub use authority::{Authority, Host, Origin, Scheme, TargetError};
 pub use cache_key::{KEY_BYTES_MAX, Space, cache_key, host_part, origin_key, target_of_key};
-pub use connection_login::{binds_connection, continues_login, logs_in_connection};
 pub use coding::line_accepts_coding;
+pub use connection_login::{binds_connection, continues_login, logs_in_connection};
 pub use request_fields::{
     Exempt, FieldKinds, has_override, overrides, speaks_for_client, unknown_field,
 };
