@@ -81,7 +81,7 @@ pub(crate) enum CollapseMsg {
 pub(crate) enum Requester {
     /// Without a field that identifies a client or that can make an origin fail.
     Anybody,
-    /// With a cookie or credentials.
+    /// With a cookie, credentials, the address of a client, or a wish that can fail.
     OneClient,
     /// With a field of unknown effect.
     Unknown,

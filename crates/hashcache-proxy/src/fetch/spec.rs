@@ -224,9 +224,15 @@ pub(crate) fn is_error(status: StatusCode) -> bool {
 /// The kind of request that has these fields: whether its outcome stands for other requests too.
 pub(crate) fn requester(fields: &HeaderMap) -> Requester {
     let kinds = FieldKinds::of(fields, Exempt::default(), &[], &[]);
+    // Each of these can be the reason for an error: a malformed session, a blocked address, an
+    // Origin that the application does not expect.
+    let of_client = FieldKinds::COOKIE
+        .and(FieldKinds::AUTHORIZATION)
+        .and(FieldKinds::ADDRESS)
+        .and(FieldKinds::SPECIAL);
     if kinds.has(FieldKinds::UNKNOWN.and(FieldKinds::OVERRIDE)) {
         Requester::Unknown
-    } else if kinds.has(FieldKinds::COOKIE.and(FieldKinds::AUTHORIZATION)) {
+    } else if kinds.has(of_client) {
         Requester::OneClient
     } else {
         Requester::Anybody
