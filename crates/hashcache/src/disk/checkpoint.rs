@@ -468,7 +468,11 @@ fn read_part<'a>(
     buffer: &'a mut AlignedBuf,
 ) -> Option<CheckpointPart<'a>> {
     let at = area(&medium.geometry, serial) + number * PART_BYTES as u64;
-    medium.fill(at, buffer)?;
+    // A second time, because one wrong read must not cost a checkpoint.
+    let is_sound = |buffer: &AlignedBuf| CheckpointPart::decode(buffer, &medium.secret).is_some();
+    if medium.fill(at, buffer).is_none() || !is_sound(buffer) {
+        medium.fill(at, buffer)?;
+    }
     let part = CheckpointPart::decode(buffer, &medium.secret)?;
     let right = part.serial == serial && part.number == number && part.device == medium.device_id;
     right.then_some(part)

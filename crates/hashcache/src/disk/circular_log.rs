@@ -15,7 +15,9 @@
 use std::sync::RwLock;
 
 use crate::address::LogPos;
-use crate::format::{BatchHeader, Footer, IO_BLOCK, LIST_ENTRY, Listed, RecordAddress, round_up};
+use crate::format::{
+    BatchHeader, DurablePoint, Footer, IO_BLOCK, LIST_ENTRY, Link, Listed, RecordAddress, round_up,
+};
 use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -273,6 +275,10 @@ pub(crate) struct LogWriter {
     list_bytes_max: usize,
     /// What the open segment holds, for its footer.
     listed: Vec<Listed>,
+    /// What headers say of the log before them.
+    link: Link,
+    /// Whether the last batch of the open segment is an end mark.
+    is_marked: bool,
 }
 
 impl LogWriter {
@@ -286,22 +292,68 @@ impl LogWriter {
             device,
             list_bytes_max: usize::try_from(Self::list_bytes_max(geometry)).unwrap_or(usize::MAX),
             listed: Vec::new(),
+            link: Link::default(),
+            is_marked: true,
         }
     }
 
-    /// Continues in the segment of `cursor`, of which `listed` was written.
-    pub(crate) fn resume(&mut self, cursor: Cursor, listed: Vec<Listed>) {
+    /// Continues in the segment of `cursor`, of which `listed` was written and is durable. `link`
+    /// is what the headers in it say of the segment before.
+    pub(crate) fn resume(&mut self, cursor: Cursor, listed: Vec<Listed>, link: Link) {
         self.cursor = cursor;
         self.phase = Phase::Open;
         self.listed = listed;
+        self.link = link;
+        self.synced();
+        self.is_marked = true;
     }
 
     /// Continues in the segment behind that of `cursor`, in which the last run ended without being
-    /// closed.
-    pub(crate) fn resume_behind(&mut self, cursor: Cursor) {
+    /// closed. The log was `durable` up to there.
+    pub(crate) fn resume_behind(&mut self, cursor: Cursor, durable: Option<DurablePoint>) {
         self.cursor = cursor;
         self.phase = Phase::Ended;
         self.listed.clear();
+        self.link.durable = durable;
+        self.is_marked = true;
+    }
+
+    /// All batches so far are durable.
+    pub(crate) fn synced(&mut self) {
+        if self.was_written() {
+            self.link.durable = Some(DurablePoint {
+                openings_back: 0,
+                batches: self.cursor.ordinal,
+            });
+        }
+    }
+
+    /// Writes an end mark to the start of `out`: a batch without records, behind the last batch of
+    /// the open segment. Returns its offset from the start of the log, and its size. `None` if
+    /// there is a mark already, or if the last batch is not durable.
+    ///
+    /// The mark says that the batch before it is durable. Without it, a damaged header of the last
+    /// batch would look like a write that a crash has torn.
+    pub(crate) fn end_mark(&mut self, out: &mut [u8], secret: &Secret) -> Option<(u64, usize)> {
+        let is_durable = self.link.durable.is_some_and(|it| {
+            it.openings_back == 0 && it.batches == self.cursor.ordinal && it.batches > 0
+        });
+        let bytes = self.mark_bytes();
+        let end = self.cursor.used as usize + bytes + Footer::bytes(self.listed.len());
+        let has_room = end <= self.segment_bytes as usize;
+        if self.phase != Phase::Open || self.is_marked || !is_durable || !has_room {
+            return None;
+        }
+        out[..bytes].fill(0);
+        let at = self.batch_offset();
+        self.seal_batch(out, bytes, Vec::new(), secret);
+        self.is_marked = true;
+        Some((at, bytes))
+    }
+
+    /// Bytes of an end mark.
+    pub(crate) fn mark_bytes(&self) -> usize {
+        self.alignment.batch(0, 0)
     }
 
     /// Whether anything was ever written.
@@ -310,14 +362,14 @@ impl LogWriter {
     }
 
     /// Whether a batch of `count` records of together `records` bytes still fits in front of the
-    /// footer, which it makes longer.
+    /// footer, which it makes longer, and in front of an end mark.
     pub(crate) fn fits(&self, count: usize, records: usize) -> bool {
         let footer = Footer::bytes(self.listed.len() + count);
         let left = (self.segment_bytes - self.cursor.used) as usize;
         let listable = (self.listed.len() + count) * LIST_ENTRY <= self.list_bytes_max;
         self.phase == Phase::Open
             && listable
-            && self.alignment.batch(count, records) + footer <= left
+            && self.alignment.batch(count, records) + self.mark_bytes() + footer <= left
     }
 
     /// Writes the open segment's footer to `out`. Returns its offset from the start of the log, and
@@ -363,6 +415,19 @@ impl LogWriter {
     /// The segment after this one, to be opened with `stamp`.
     pub(crate) fn next_segment(&mut self, stamp: u64) -> Cursor {
         let (segment, lap) = self.following();
+        self.link = Link {
+            previous: self.cursor.stamp,
+            previous_batches: self.cursor.ordinal,
+            durable: match self.phase {
+                // Nothing was written that could be lost.
+                Phase::Fresh => Some(DurablePoint::default()),
+                Phase::Open | Phase::Ended => self.link.durable.map(|it| DurablePoint {
+                    openings_back: it.openings_back.saturating_add(1),
+                    ..it
+                }),
+            },
+        };
+        self.is_marked = false;
         self.cursor = Cursor {
             segment,
             lap,
@@ -400,8 +465,10 @@ impl LogWriter {
             lap: self.cursor.lap,
             ordinal: self.cursor.ordinal,
             batch_bytes,
+            link: self.link,
             list,
         };
+        self.is_marked = false;
         header.encode(out, secret);
         self.listed.extend_from_slice(&header.list);
         self.cursor.used += batch_bytes;

@@ -210,7 +210,13 @@ impl Journal {
             if !is_whole && medium.fill(at, bytes).is_none() {
                 return Block::Unreadable;
             }
-            self.decode(medium, bytes)
+            let mut block = self.decode(medium, bytes);
+            // A second time, because one wrong read must not cost all that is stored, and must not
+            // look like a block that a crash has torn.
+            if matches!(block, Block::Damaged) && medium.fill(at, bytes).is_some() {
+                block = self.decode(medium, bytes);
+            }
+            block
         };
         let blocks = bytes.chunks_mut(IO_BLOCK).enumerate();
         blocks.map(&mut block).collect()

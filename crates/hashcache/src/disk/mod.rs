@@ -19,6 +19,6 @@ pub(crate) mod table;
 pub(crate) use health::DeviceHealth;
 pub(crate) use index::Index;
 pub(crate) use medium::{FIRST_READ, Medium, MediumParts, Read};
-pub(crate) use segment::{Segment, first_header};
+pub(crate) use segment::{LastOpening, Look, Segment, first_header, last_opening};
 pub(crate) use segment_lists::{ListMemory, PieceEnd, SegmentLists};
 pub(crate) use superblock::write_superblock;

@@ -6,7 +6,9 @@
 //!
 //! Called by `stripe` to look up and by `writer` to put and to clear.
 //!
-//! Invariant: a filled slot lies in the set its object's name hashes to.
+//! Invariants: a filled slot lies in the set its object's name hashes to. A slot that is neither
+//! blank nor verifies may hold any name: a writer of the set overwrites it with zeros before it
+//! takes it for empty, because it may verify again in a later read.
 //! Cost: one read to look up, two beyond a block; one write to store, and one read where memory
 //! does not know the set.
 
@@ -69,16 +71,31 @@ pub(crate) fn place(medium: &Medium, set: SetId, slot: Slot) -> RecordAddress {
     }
 }
 
-/// The filled slots of a set; what does not verify counts as empty. `None` when it cannot be read.
-pub(crate) fn read_set(medium: &Medium, set: SetId) -> Option<Vec<Filled>> {
+/// What was read of a set.
+pub(crate) struct SetContent {
+    pub(crate) filled: Vec<Filled>,
+    /// Whether all other slots are blank. If not, memory must not take them for empty.
+    pub(crate) is_sound: bool,
+}
+
+/// The filled slots of a set. `None` when it cannot be read.
+pub(crate) fn read_set(medium: &Medium, set: SetId) -> Option<SetContent> {
     let bytes = usize::try_from(medium.geometry.set_bytes()).ok()?;
     let block = medium.geometry.block_bytes as usize;
     let whole = medium.read_bytes(offset(medium, set), bytes)?;
-    let filled = (0..medium.geometry.ways as usize).filter_map(|n| {
+    let (mut filled, mut is_sound) = (Vec::new(), true);
+    for n in 0..medium.geometry.ways as usize {
         let block = whole.slice(n * block..(n + 1) * block);
-        Filled::decode(medium, set, Slot(n), block)
-    });
-    Some(filled.collect())
+        match Filled::decode(medium, set, Slot(n), block.clone()) {
+            Some(slot) => filled.push(slot),
+            None => is_sound &= is_blank(&block),
+        }
+    }
+    Some(SetContent { filled, is_sound })
+}
+
+fn is_blank(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == 0)
 }
 
 /// One slot of a set; `None` when it is empty, does not verify or cannot be read.
@@ -187,7 +204,8 @@ pub(crate) fn clear(
     removed: &Removed,
     set: SetId,
 ) -> io::Result<()> {
-    for (slot, occupant) in occupants(medium, buffer, set)?.into_iter().enumerate() {
+    let slots = occupants(medium, index, buffer, set)?;
+    for (slot, occupant) in slots.into_iter().enumerate() {
         let old = |it: Occupant| it.key == removed.key && it.version < removed.version;
         if occupant.is_some_and(old) {
             clear_slot(medium, index, removed.key, set, Slot(slot))?;
@@ -223,7 +241,7 @@ pub(crate) fn clear_barred(
     set: SetId,
     stale_upto: Version,
 ) -> io::Result<u64> {
-    let preludes = preludes(medium, buffer, set)?;
+    let (preludes, wiped) = preludes(medium, index, buffer, set)?;
     let clears = |it: &&Prelude| bans.clears(&it.fields, &it.name, stale_upto);
     let gone: Vec<_> = preludes.iter().flatten().filter(clears).collect();
     let is_gone = |it: &Prelude| {
@@ -231,7 +249,7 @@ pub(crate) fn clear_barred(
         gone.iter()
             .any(|gone| gone.fields.key == key && version <= gone.fields.version)
     };
-    let mut cleared = 0;
+    let mut cleared = wiped;
     for (slot, prelude) in preludes.iter().enumerate() {
         if let Some(prelude) = prelude.as_ref().filter(|it| is_gone(it)) {
             clear_slot(medium, index, prelude.fields.key, set, Slot(slot))?;
@@ -242,34 +260,81 @@ pub(crate) fn clear_barred(
     Ok(cleared)
 }
 
-/// The content of a set's slots, for a writer of that set. A set that cannot be read is cleared
-/// whole: it could hold an older version of what is written or removed now, and be readable later.
+/// The content of a set's slots, for a writer of that set. What cannot be read, or does not verify,
+/// is overwritten: it could hold an older version of what is written or removed now, and be readable
+/// later.
 pub(crate) fn occupants(
     medium: &Medium,
+    index: &Index,
     buffer: &mut AlignedBuf,
     set: SetId,
 ) -> io::Result<Vec<Option<Occupant>>> {
-    let preludes = preludes(medium, buffer, set)?;
+    let (preludes, _) = preludes(medium, index, buffer, set)?;
     Ok(preludes
         .iter()
         .map(|it| it.as_ref().map(occupant))
         .collect())
 }
 
+/// What the slots of a set hold, and how many bytes were overwritten in it.
 fn preludes(
     medium: &Medium,
+    index: &Index,
     buffer: &mut AlignedBuf,
     set: SetId,
-) -> io::Result<Vec<Option<Prelude>>> {
-    if medium.fill(offset(medium, set), buffer).is_none() {
-        buffer.fill(0);
-        medium.write(offset(medium, set), buffer)?;
+) -> io::Result<(Vec<Option<Prelude>>, u64)> {
+    let bytes = medium.geometry.block_bytes as usize;
+    let (mut preludes, mut damaged) = (Vec::new(), Vec::new());
+    // A second time, because one wrong read must not cost an object.
+    for _ in 0..2 {
+        if medium.fill(offset(medium, set), buffer).is_none() {
+            buffer.fill(0);
+            medium.write(offset(medium, set), buffer)?;
+            forget_reads(medium, index, set);
+            return Ok((
+                vec![None; medium.geometry.ways as usize],
+                buffer.len() as u64,
+            ));
+        }
+        preludes = buffer
+            .chunks(bytes)
+            .enumerate()
+            .map(|(n, block)| Prelude::decode(block, &medium.secret, place(medium, set, Slot(n))))
+            .collect();
+        damaged = (0..preludes.len())
+            .filter(|n| preludes[*n].is_none() && !is_blank(&buffer[n * bytes..(n + 1) * bytes]))
+            .collect::<Vec<_>>();
+        if damaged.is_empty() {
+            break;
+        }
     }
-    let blocks = buffer
-        .chunks(medium.geometry.block_bytes as usize)
-        .enumerate();
-    let prelude = |(n, block)| Prelude::decode(block, &medium.secret, place(medium, set, Slot(n)));
-    Ok(blocks.map(prelude).collect())
+    for n in &damaged {
+        medium.counters.damaged.add(1);
+        clear_slot(medium, index, any_key(medium, set), set, Slot(*n))?;
+    }
+    if !damaged.is_empty() {
+        forget_reads(medium, index, set);
+    }
+    Ok((preludes, (damaged.len() * bytes) as u64))
+}
+
+/// A key that belongs to `set`, for what is not known by its name.
+fn any_key(medium: &Medium, set: SetId) -> KeyHash {
+    let first = (u128::from(set.0) << 64).div_ceil(u128::from(medium.geometry.sets));
+    KeyHash {
+        high: u64::try_from(first).unwrap_or(u64::MAX),
+        low: 0,
+    }
+}
+
+/// A slot of `set` was overwritten that may have held any name: what reads under way have seen of
+/// the set does not count.
+fn forget_reads(medium: &Medium, index: &Index, set: SetId) {
+    let sets = medium.geometry.sets;
+    let mut shard = index.shard(any_key(medium, set));
+    let of_set = |key: &&KeyHash| key.set(sets) == set.0;
+    let keys: Vec<KeyHash> = shard.in_flight.keys().filter(of_set).copied().collect();
+    keys.into_iter().for_each(|key| shard.cleared(key));
 }
 
 fn occupant(prelude: &Prelude) -> Occupant {

@@ -27,6 +27,13 @@ record! {
     36 header_bytes: u32,
     40 count: u32,
     44 device: u16,
+    /// Stamp of the opening before this one; 0: none, or not known.
+    46 previous: u64,
+    54 previous_batches: u16,
+    /// 0: not known; otherwise one more than the openings between this one and that of the durable
+    /// point.
+    56 durable_opening: u16,
+    58 durable_batches: u16,
 }
 
 record! {
@@ -79,6 +86,26 @@ fn decode_list(bytes: &[u8]) -> Vec<Listed> {
     lines.filter(|it| it.version.0 < COUNT_MAX).collect()
 }
 
+/// Where in the log all batches before were durable when a header was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DurablePoint {
+    /// How many openings of segments lie between: 0 in the segment of the header.
+    pub(crate) openings_back: u16,
+    /// The batches of that opening that were durable.
+    pub(crate) batches: u32,
+}
+
+/// What each header says of the log before it, so that recovery knows of lists that it cannot read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Stamp of the opening before this one; 0: none, or not known.
+    pub(crate) previous: u64,
+    /// How many batches that opening has.
+    pub(crate) previous_batches: u32,
+    /// `None`: not known, as in headers of builds that did not write it.
+    pub(crate) durable: Option<DurablePoint>,
+}
+
 /// The header of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
@@ -89,6 +116,7 @@ pub(crate) struct BatchHeader {
     pub(crate) ordinal: u32,
     /// Bytes of the batch, header included; a multiple of 4 KiB.
     pub(crate) batch_bytes: u32,
+    pub(crate) link: Link,
     pub(crate) list: Vec<Listed>,
 }
 
@@ -104,6 +132,8 @@ impl BatchHeader {
         let out = &mut out[..bytes];
         out.fill(0);
         let narrow = |n: usize| u32::try_from(n).expect("a batch has at most 4 MiB");
+        let short = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
+        let durable = self.link.durable.filter(|it| it.openings_back < u16::MAX);
         let fields = BatchFields {
             mac: 0,
             magic: BATCH_MAGIC,
@@ -114,6 +144,10 @@ impl BatchHeader {
             header_bytes: narrow(bytes),
             count: narrow(self.list.len()),
             device: self.device,
+            previous: self.link.previous,
+            previous_batches: short(self.link.previous_batches),
+            durable_opening: durable.map_or(0, |it| it.openings_back + 1),
+            durable_batches: durable.map_or(0, |it| short(it.batches)),
         };
         fields.encode(out);
         encode_list(&mut out[HEADER..], &self.list);
@@ -124,6 +158,11 @@ impl BatchHeader {
     /// trusted.
     pub(crate) fn claimed_bytes(bytes: &[u8]) -> Option<usize> {
         BatchFields::decode(bytes)?.claimed_bytes()
+    }
+
+    /// Whether `bytes`, which are not trusted, say that they are a batch of some segment.
+    pub(crate) fn is_likely(bytes: &[u8]) -> bool {
+        BatchFields::decode(bytes).is_some_and(|it| it.magic == BATCH_MAGIC)
     }
 
     /// Whether `bytes`, which are not trusted, say that they are this batch.
@@ -139,8 +178,10 @@ impl BatchHeader {
         if secret.mac(&[covered(bytes)]) != fields.mac {
             return None;
         }
-        let possible =
-            fields.stamp < COUNT_MAX && fields.lap < LAP_MAX && fields.ordinal < ORDINAL_MAX;
+        let possible = fields.stamp < COUNT_MAX
+            && fields.lap < LAP_MAX
+            && fields.ordinal < ORDINAL_MAX
+            && fields.previous < COUNT_MAX;
         let count = usize::try_from(fields.count).ok()?;
         possible.then(|| Self {
             device: fields.device,
@@ -148,12 +189,25 @@ impl BatchHeader {
             lap: fields.lap,
             ordinal: fields.ordinal,
             batch_bytes: fields.batch_bytes,
+            link: fields.link(),
             list: decode_list(&bytes[HEADER..HEADER + count * LIST_ENTRY]),
         })
     }
 }
 
 impl BatchFields {
+    fn link(&self) -> Link {
+        let durable = |openings_back| DurablePoint {
+            openings_back,
+            batches: self.durable_batches.into(),
+        };
+        Link {
+            previous: self.previous,
+            previous_batches: self.previous_batches.into(),
+            durable: self.durable_opening.checked_sub(1).map(durable),
+        }
+    }
+
     fn claimed_bytes(&self) -> Option<usize> {
         let header = usize::try_from(self.header_bytes).ok()?;
         let batch = usize::try_from(self.batch_bytes).ok()?;
@@ -263,6 +317,14 @@ mod tests {
             lap: 2,
             ordinal: 3,
             batch_bytes: 8192,
+            link: Link {
+                previous: 7,
+                previous_batches: 11,
+                durable: Some(DurablePoint {
+                    openings_back: 1,
+                    batches: 10,
+                }),
+            },
             list: lists(5),
         };
         let mut bytes = vec![0; BatchHeader::bytes(5)];
@@ -284,6 +346,7 @@ mod tests {
             lap: 2,
             ordinal: 3,
             batch_bytes: 8192,
+            link: Link::default(),
             list: lists(2),
         };
         let decoded = |header: BatchHeader| {

@@ -17,8 +17,8 @@ mod superblock;
 
 pub(crate) use bans::{BANS_PER_BLOCK, BanLine, BansBlock, Prefix, Select};
 pub(crate) use batch::{
-    BatchHeader, FOOTER_TAIL, Footer, HEADER as BATCH_HEADER, KIND_SLOT, KIND_TAIL, LIST_ENTRY,
-    Listed,
+    BatchHeader, DurablePoint, FOOTER_TAIL, Footer, HEADER as BATCH_HEADER, KIND_SLOT, KIND_TAIL,
+    LIST_ENTRY, Link, Listed,
 };
 pub(crate) use checkpoint::{
     CheckpointPart, LogState, PART_BODY, PART_BYTES, PART_HEADER, ROW_CHECK,

@@ -315,7 +315,7 @@ fn check_front(stripe: &Stripe, opened: &Opened, report: &mut CheckReport) {
 }
 
 fn check_segment(stripe: &Stripe, cursor: Cursor, clean: bool, report: &mut CheckReport) {
-    let segment = Segment::read(&stripe.medium, cursor, 0, 0);
+    let segment = Segment::read(&stripe.medium, cursor, 0, 0, None);
     // The head stands behind this segment, as if the log had just been written up to here.
     stripe.log.opened(Cursor {
         used: stripe.medium.geometry.segment_bytes,
@@ -356,7 +356,7 @@ fn check_set(stripe: &Stripe, set: SetId, report: &mut CheckReport) {
         report.damaged += 1;
         return;
     };
-    let Some(filled) = table::read_set(&stripe.medium, set) else {
+    let Some(table::SetContent { filled, .. }) = table::read_set(&stripe.medium, set) else {
         return;
     };
     for (slot, block) in raw

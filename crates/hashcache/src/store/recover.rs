@@ -16,7 +16,7 @@
 //! meanwhile, recovery stops after [`AFTER_CLOSE_MAX`]. Nothing is written then, and the next
 //! opening recovers from the same state.
 
-use std::cell::RefCell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
@@ -28,8 +28,8 @@ use crate::bans::Ban;
 use crate::disk::checkpoint::{self, Restored};
 use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk::journal::JournalContent;
-use crate::disk::{Segment, first_header};
-use crate::format::{BatchHeader, KIND_SLOT, Listed, Removed};
+use crate::disk::{LastOpening, Look, Segment, last_opening};
+use crate::format::{DurablePoint, KIND_SLOT, Listed, Removed};
 use crate::key::{KeyHash, KeyMap, SHARDS};
 use crate::memory::Reservation;
 use crate::object::Version;
@@ -37,6 +37,7 @@ use crate::policy::LogPolicy;
 use crate::store::device::PreGrowth;
 use crate::stripe::Stripe;
 use crate::writer::{DeviceWriter, RecoverError};
+use openings::{BatchPlace, Opening, Openings};
 
 /// How long recovery continues in a store that was closed meanwhile. It mostly ends sooner; then
 /// what was put meanwhile is written, and the next opening finds a store that was closed in order.
@@ -233,7 +234,7 @@ fn grow(writer: &mut DeviceWriter, pre_growth: &PreGrowth) -> Result<(), Recover
             pre_growth: Some(&pre_growth.stripe),
             ..Replay::new(&stripe, shards.clone())
         };
-        known.scan();
+        known.scan(Openings::all(&stripe).as_ref());
         stripe.log.restore(stamps.clone(), cursor);
         true
     })?;
@@ -255,6 +256,10 @@ struct Basis {
     newest: KeyMap<Version>,
     /// Records of lower versions do not come back.
     floor: Version,
+    /// The store was closed in order, and nothing was written since what is restored.
+    is_clean: bool,
+    /// Looked for once, however often lists are replayed.
+    openings: OnceCell<Option<Openings>>,
 }
 
 impl Basis {
@@ -307,6 +312,8 @@ impl Basis {
             forgotten_below
         });
         let newest_restored = restored.as_ref().map(|it| it.checkpoint_id.serial) == Some(serial);
+        // An older checkpoint lacks what was written since, however the store was closed.
+        let is_clean = writer.was_clean && (newest_restored || restored.is_none());
         let held_below = match newest_restored {
             // Nothing was removed behind it.
             true if writer.was_clean => u64::MAX,
@@ -326,6 +333,8 @@ impl Basis {
             newest: newest(&removed),
             removed,
             floor: Version(floor),
+            is_clean,
+            openings: OnceCell::new(),
         })
     }
 
@@ -338,11 +347,61 @@ impl Basis {
             ..Replay::new(&stripe, shards.clone())
         };
         match &self.restored {
-            Some(restored) => from_checkpoint(writer, &replay, restored, &self.removed),
-            None => from_scan(writer, &replay),
+            Some(restored) => self.from_checkpoint(writer, &replay, restored),
+            None => self.from_scan(writer, &replay),
         }
-        if !writer.was_clean {
+        if !self.is_clean {
             replay.unlearn_last_batches();
+        }
+        if replay.any_lost.get() {
+            // What is forgotten now shall not depend on how the lists can be read next time.
+            writer.save_index_soon();
+        }
+    }
+
+    fn from_checkpoint(&self, writer: &mut DeviceWriter, replay: &Replay<'_>, restored: &Restored) {
+        let stripe = replay.stripe;
+        let cursor = restored.cursor;
+        stripe.log.restore(restored.stamps.clone(), cursor);
+        stripe.version_was_drawn(restored.next_version);
+        if restored.next_version <= replay.floor.0 {
+            let shards = replay.shards.clone();
+            shards.for_each(|n| stripe.shard_at(n).policy.clear());
+        }
+        let is_later = |it: &&Removed| {
+            it.version.0 >= restored.next_version && replay.shards.contains(&it.key.shard())
+        };
+        for removed in self.removed.iter().filter(is_later) {
+            stripe.forget(&mut stripe.shard(removed.key), removed.key);
+        }
+        if cursor.stamp == 0 {
+            // The log was empty when this checkpoint began. Its rows may have entries written later, of
+            // any lap; the scan records every entry that counts.
+            for mut shard in replay.shards.clone().map(|n| stripe.shard_at(n)) {
+                if let Some(log) = shard.policy.log_mut() {
+                    log.clear();
+                }
+            }
+            return self.from_scan(writer, replay);
+        }
+        if self.is_clean {
+            return go_on_at(writer, cursor);
+        }
+        let openings = self
+            .openings
+            .get_or_init(|| Some(Openings::since(stripe, cursor)));
+        if let Some(openings) = openings {
+            let end = replay.run(openings);
+            replay.sweep_all();
+            writer.log.resume_behind(end.cursor, end.durable);
+        }
+    }
+
+    /// Without a checkpoint.
+    fn from_scan(&self, writer: &mut DeviceWriter, replay: &Replay<'_>) {
+        let openings = self.openings.get_or_init(|| Openings::all(replay.stripe));
+        if let Some(end) = replay.scan(openings.as_ref()) {
+            writer.log.resume_behind(end.cursor, end.durable);
         }
     }
 }
@@ -373,13 +432,14 @@ fn still_there(stripe: &Stripe, restored: &Restored) -> bool {
     if cursor.stamp == 0 {
         return true;
     }
-    let is_open = |header: BatchHeader| header.stamp == cursor.stamp;
     // The segment may have been left out since: then a later one was opened in a later lap. A
     // header with a lower stamp was there before, whatever its lap.
-    let is_passed =
-        |(next, first): (Cursor, BatchHeader)| first.stamp > cursor.stamp && first.lap > next.lap;
-    first_header(&stripe.medium, cursor.segment).is_some_and(is_open)
-        && !next_headers(stripe, cursor).any(is_passed)
+    let is_passed = |(next, opening): (Cursor, LastOpening)| {
+        opening.stamp > cursor.stamp && opening.lap > next.lap
+    };
+    last_opening(&stripe.medium, cursor.segment, Look::Thorough)
+        .is_some_and(|it| it.stamp == cursor.stamp)
+        && !next_openings(stripe, cursor, Look::Short).any(is_passed)
 }
 
 fn newest(removed: &[Removed]) -> KeyMap<Version> {
@@ -391,89 +451,47 @@ fn newest(removed: &[Removed]) -> KeyMap<Version> {
     map
 }
 
-fn from_checkpoint(
-    writer: &mut DeviceWriter,
-    replay: &Replay<'_>,
-    restored: &Restored,
-    removed: &[Removed],
-) {
-    let stripe = replay.stripe;
-    let cursor = restored.cursor;
-    stripe.log.restore(restored.stamps.clone(), cursor);
-    stripe.version_was_drawn(restored.next_version);
-    if restored.next_version <= replay.floor.0 {
-        let shards = replay.shards.clone();
-        shards.for_each(|n| stripe.shard_at(n).policy.clear());
-    }
-    let is_later = |it: &&Removed| {
-        it.version.0 >= restored.next_version && replay.shards.contains(&it.key.shard())
-    };
-    for removed in removed.iter().filter(is_later) {
-        stripe.forget(&mut stripe.shard(removed.key), removed.key);
-    }
-    if cursor.stamp == 0 {
-        // The log was empty when this checkpoint began. Its rows may have entries written later, of
-        // any lap; the scan records every entry that counts.
-        for mut shard in replay.shards.clone().map(|n| stripe.shard_at(n)) {
-            if let Some(log) = shard.policy.log_mut() {
-                log.clear();
-            }
-        }
-        return from_scan(writer, replay);
-    }
-    if writer.was_clean {
-        let listed = Segment::walk(&stripe.medium, cursor.segment, Some(cursor.stamp), 0, 0).listed;
-        writer.log.resume(cursor, listed);
-        return;
-    }
-    let mut last = replay.segment(cursor, cursor.used, cursor.ordinal);
-    // At most one lap: a log that is newer all the way round has passed the checkpoint.
-    for _ in 0..stripe.medium.geometry.segments {
-        let Some(next) = following(stripe, last).filter(|_| !is_over(stripe)) else {
-            break;
+/// The log was closed in order at `cursor` and goes on there.
+fn go_on_at(writer: &mut DeviceWriter, cursor: Cursor) {
+    let segment = Segment::walk(&writer.stripe.medium, cursor, 0, 0, Some(cursor.ordinal));
+    let is_whole =
+        segment.gaps.is_empty() && (segment.used, segment.ordinal) == (cursor.used, cursor.ordinal);
+    if is_whole {
+        writer.log.resume(cursor, segment.listed, segment.link);
+    } else {
+        // The footer would lack lines, and a later recovery would take it for the whole list.
+        let durable = DurablePoint {
+            openings_back: 0,
+            batches: cursor.ordinal,
         };
-        last = replay.segment(next, 0, 0);
+        writer.log.resume_behind(cursor, Some(durable));
     }
-    replay.sweep_all();
-    writer.log.resume_behind(last);
 }
 
-/// The segment that was opened after `last`, if one was. Some in between may have been left out
-/// because reads of them fail.
-fn following(stripe: &Stripe, last: Cursor) -> Option<Cursor> {
-    // Older ones are what the last lap left there.
-    let is_later =
-        |(next, first): &(Cursor, BatchHeader)| first.stamp > last.stamp && first.lap == next.lap;
-    next_headers(stripe, last)
-        .find(is_later)
-        .map(|(next, _)| next)
-}
-
-/// The first headers of the segments after `last`, nearest first, as far as the log may have left
+/// The last openings of the segments after `last`, nearest first, as far as the log may have left
 /// segments out. Each comes with the cursor that it has if its segment was opened next: `lap` of
-/// the cursor is the expected one, `lap` of the header that on disk.
-fn next_headers(stripe: &Stripe, last: Cursor) -> impl Iterator<Item = (Cursor, BatchHeader)> {
+/// the cursor is the expected one, `lap` of the opening that on disk. The nearest one is looked for
+/// as thoroughly as `nearest` says.
+fn next_openings(
+    stripe: &Stripe,
+    last: Cursor,
+    nearest: Look,
+) -> impl Iterator<Item = (Cursor, LastOpening)> {
     let segments = stripe.medium.geometry.segments;
     let most = (LEFT_OUT_IN_A_ROW_MAX + 1).min(segments - 1);
     (1..=most).filter_map(move |step| {
         let segment = (last.segment + step) % segments;
-        let first = first_header(&stripe.medium, segment)?;
+        let look = if step == 1 { nearest } else { Look::Short };
+        let opening = last_opening(&stripe.medium, segment, look)?;
         let next = Cursor {
             segment,
             lap: last.lap + u64::from(segment < last.segment),
-            stamp: first.stamp,
+            stamp: opening.stamp,
             used: 0,
             ordinal: 0,
         };
-        Some((next, first))
+        Some((next, opening))
     })
-}
-
-/// Without a checkpoint.
-fn from_scan(writer: &mut DeviceWriter, replay: &Replay<'_>) {
-    if let Some(last) = replay.scan() {
-        writer.log.resume_behind(last);
-    }
 }
 
 struct Replay<'a> {
@@ -487,6 +505,17 @@ struct Replay<'a> {
     pre_growth: Option<&'a Stripe>,
     /// Slots that the last two batches list.
     last_batches: RefCell<VecDeque<(u32, Vec<KeyHash>)>>,
+    /// Whether lists were lost.
+    any_lost: Cell<bool>,
+}
+
+/// Where the log ends.
+#[derive(Clone, Copy, Debug, Default)]
+struct LogEnd {
+    cursor: Cursor,
+    place: BatchPlace,
+    /// The place before which all is durable.
+    durable: Option<DurablePoint>,
 }
 
 impl<'a> Replay<'a> {
@@ -499,64 +528,72 @@ impl<'a> Replay<'a> {
             floor: Version(0),
             pre_growth: None,
             last_batches: RefCell::default(),
+            any_lost: Cell::new(false),
         }
     }
 
-    /// Takes the records of all segments, in the order in which they were written: each segment
-    /// says itself when that was. Returns where the log ends, if there is any.
-    fn scan(&self) -> Option<Cursor> {
+    /// Takes the records of all segments, in the order in which they were written. Returns where the
+    /// log ends, if there is any.
+    fn scan(&self, openings: Option<&Openings>) -> Option<LogEnd> {
         let stripe = self.stripe;
-        let mut found: Vec<Cursor> = Vec::new();
-        for segment in 0..stripe.medium.geometry.segments {
-            if is_over(stripe) {
-                return None;
-            }
-            let Some(first) = first_header(&stripe.medium, segment) else {
-                // In its first lap the log was not written beyond this, except for segments that
-                // were left out.
-                let last = found.last().map_or(0, |it| it.segment);
-                let is_far = segment > last + LEFT_OUT_IN_A_ROW_MAX;
-                if is_far && found.iter().all(|cursor| cursor.lap == 0) {
-                    break;
-                }
-                continue;
-            };
-            found.push(Cursor {
-                segment,
-                lap: first.lap,
-                stamp: first.stamp,
-                used: 0,
-                ordinal: 0,
-            });
-        }
-        found.sort_unstable_by_key(|cursor| cursor.stamp);
         // From the very beginning on, lists tell all there is.
-        let since_made = stripe.index.id.since == 0 && found.iter().all(|cursor| cursor.lap == 0);
-        if since_made {
+        let is_all = openings.is_none_or(Openings::begins_with_first);
+        if stripe.index.id.since == 0 && is_all {
             for mut shard in stripe.shards() {
                 if let Some(table) = shard.policy.table_mut() {
                     table.nothing_stored();
                 }
             }
         }
-        let head = found.last().copied()?;
-        // What a run that was lost in a power cut left behind does not fit between these.
-        let fits = |cursor: &Cursor| {
-            let lap = if cursor.segment <= head.segment {
-                Some(head.lap)
-            } else {
-                head.lap.checked_sub(1)
-            };
-            Some(cursor.lap) == lap
-        };
-        let mut last = head;
-        for cursor in found.into_iter().filter(fits) {
-            if is_over(stripe) {
-                return None;
+        let end = self.run(openings?);
+        (!is_over(stripe)).then_some(end)
+    }
+
+    /// Takes the records of `openings`, in order. Returns where the log ends.
+    fn run(&self, openings: &Openings) -> LogEnd {
+        let mut end = LogEnd::default();
+        for opening in openings.list() {
+            if is_over(self.stripe) {
+                break;
             }
-            last = self.segment(cursor, 0, 0);
+            if opening.missing > 0 {
+                if !openings.is_lost((opening.number - opening.missing, 0)) {
+                    break;
+                }
+                self.forget_older();
+            }
+            let (cursor, goes_on) = self.segment(opening, openings);
+            let place = (opening.number, cursor.ordinal);
+            end = LogEnd {
+                cursor,
+                place,
+                durable: openings.durable_before(place),
+            };
+            if !goes_on {
+                break;
+            }
         }
-        Some(last)
+        if openings.goes_on_behind(end.place) {
+            self.forget_older();
+        }
+        end
+    }
+
+    /// Lists were lost that were durable: each name may have been put there, so no older record
+    /// counts any more.
+    fn forget_older(&self) {
+        for n in self.shards.clone() {
+            self.stripe.shard_at(n).policy.clear();
+        }
+        // Once, and not for each part of the shards.
+        if self.shards.start == 0 && !self.any_lost.replace(true) {
+            let device = self.stripe.medium.device_id;
+            tracing::error!(
+                device,
+                "lists of the log cannot be read: all older objects are forgotten"
+            );
+            self.stripe.medium.counters.forgotten.add(1);
+        }
     }
 
     /// Sweeps all rows, as the writer would have done one part after the other. After a list that
@@ -571,27 +608,51 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Takes the records of a segment into the index, from `used` on. Returns where it ends.
-    fn segment(&self, cursor: Cursor, used: u32, ordinal: u32) -> Cursor {
+    /// Takes the records of a segment into the index. Returns where it ends, and whether the log
+    /// goes on behind it.
+    fn segment(&self, opening: &Opening, openings: &Openings) -> (Cursor, bool) {
         let stripe = self.stripe;
-        let segment = Segment::read(&stripe.medium, cursor, used, ordinal);
+        let lists = openings.lists(stripe, opening);
+        let (mut used, mut ordinal) = (lists.used, lists.ordinal);
+        let mut lines = &lists.listed[..];
+        // Lines before this one are not all that there were.
+        let mut first_line = None;
+        let mut goes_on = true;
+        for gap in &lists.gaps {
+            if openings.is_lost((opening.number, gap.ordinal)) {
+                first_line = Some(gap.line);
+            } else {
+                lines = &lists.listed[..gap.line];
+                (used, ordinal) = (gap.used, gap.ordinal);
+                goes_on = false;
+                break;
+            }
+        }
+        if goes_on && opening.batches.is_some_and(|it| ordinal < it) {
+            match openings.is_lost((opening.number, ordinal)) {
+                true => first_line = Some(lines.len()),
+                false => goes_on = false,
+            }
+        }
         let end = Cursor {
-            used: segment.used,
-            ordinal: segment.ordinal,
-            ..cursor
+            used,
+            ordinal,
+            ..opening.cursor
         };
         stripe.log.opened(end);
-        let from = used / stripe.medium.geometry.unit_bytes;
-        let new = segment
-            .listed
-            .partition_point(|listed| listed.offset < from);
+        if first_line.is_some() {
+            self.forget_older();
+        }
+        // A footer also lists what the checkpoint has.
+        let from = opening.cursor.used / stripe.medium.geometry.unit_bytes;
+        let new = lines.partition_point(|listed| listed.offset < from);
         let windows = stripe.index.shape.windows;
         let window_of = |listed: &Listed| u64::from(listed.offset) / windows.units;
-        let lines = &segment.listed[new..];
+        let lines = &lines[new.max(first_line.unwrap_or(0))..];
         for in_window in lines.chunk_by(|one, other| window_of(one) == window_of(other)) {
-            self.window(cursor, in_window);
+            self.window(opening.cursor, in_window);
         }
-        end
+        (end, goes_on)
     }
 
     /// Takes the records of a window into the index as their batch was recorded: those that count,
@@ -704,6 +765,7 @@ fn position(stripe: &Stripe, cursor: Cursor, listed: &Listed) -> LogPos {
     stripe.log.position(cursor.lap, cursor.segment, unit)
 }
 
+mod openings;
 #[cfg(test)]
 mod replay_tests;
 #[cfg(test)]

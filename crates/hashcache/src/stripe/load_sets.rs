@@ -57,8 +57,10 @@ impl Stripe {
             let unknown = view.policy.table()?.unknown_set(progress.row);
             drop(view);
             if let Some((row, set)) = unknown {
-                if let Some(slots) = table::read_set(&self.medium, set) {
-                    let occupants = table::occupied(&self.medium, &slots);
+                if let Some(read) = table::read_set(&self.medium, set)
+                    && read.is_sound
+                {
+                    let occupants = table::occupied(&self.medium, &read.filled);
                     let mut shard = self.shard_at(progress.shard);
                     if let Some(table) = shard.policy.table_mut() {
                         table.learn_set(set, Epoch::ANY, &occupants);

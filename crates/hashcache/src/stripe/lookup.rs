@@ -624,14 +624,18 @@ impl Stripe {
     }
 
     fn find_in_set(&self, wanted: &LookupTarget, set: SetId, epoch: Epoch) -> Option<Record> {
-        let slots = table::read_set(&self.medium, set)?;
-        let occupants = table::occupied(&self.medium, &slots);
-        let mut shard = self.shard(wanted.key);
-        if let Some(table) = shard.policy.table_mut() {
-            table.learn_set(set, epoch, &occupants);
+        let read = table::read_set(&self.medium, set)?;
+        if read.is_sound {
+            let occupants = table::occupied(&self.medium, &read.filled);
+            let mut shard = self.shard(wanted.key);
+            if let Some(table) = shard.policy.table_mut() {
+                table.learn_set(set, epoch, &occupants);
+            }
         }
-        drop(shard);
-        let own = slots.iter().filter(|slot| slot.occupant.key == wanted.key);
+        let own = read
+            .filled
+            .iter()
+            .filter(|slot| slot.occupant.key == wanted.key);
         let slot = own.max_by_key(|slot| slot.occupant.version)?;
         self.find_in_slot(wanted, slot)
     }

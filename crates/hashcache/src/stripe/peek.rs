@@ -54,8 +54,11 @@ impl Stripe {
                 }
             }
             Located::Set(set, _) => {
-                let slots = table::read_set(&self.medium, set)?;
-                let own = slots.iter().filter(|it| it.occupant.key == wanted.key);
+                let read = table::read_set(&self.medium, set)?;
+                let own = read
+                    .filled
+                    .iter()
+                    .filter(|it| it.occupant.key == wanted.key);
                 self.peek_slot(wanted, own.max_by_key(|it| it.occupant.version)?)
             }
             Located::Slot(set, slot) => {

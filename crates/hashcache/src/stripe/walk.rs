@@ -1,25 +1,26 @@
 //! A walk: names and metadata of the objects of one device, a few at a time.
 //!
 //! Called by `cache/walk`. First the pending records, shard by shard; then the records in the log,
-//! from the oldest segment on, or the sets of the Disk Table, one after another. A record in the
-//! log is read if the index still points to it, so what was removed, replaced or evicted is left
-//! out.
+//! from the oldest segment on, or the sets of the Disk Table, one after another. A record is given
+//! out if a lookup of its name would find it: what was removed, replaced or evicted is left out.
 //!
 //! Invariants: a step reads one list of a segment, one record or one set, and holds no more than
 //! that and the list. A place ([`WalkPlace`]) that comes from outside is checked before use.
-//! Cost: a step has one or two reads. An object costs one, in the log, and 1/ways in a table.
+//! Cost: a step has one or two reads. An object costs one, in the log, and 1/ways in a table; one
+//! more for each newer record that may be of its name, and for a row of the index on disk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Stripe;
 use super::scan::Segments;
-use crate::address::SetId;
+use crate::address::{LogPos, SetId};
 use crate::disk::circular_log::Cursor;
-use crate::disk::{ListMemory, PieceEnd, Read, SegmentLists, table};
-use crate::format::{Family, Kind, Listed, kind_number};
-use crate::key::SHARDS;
+use crate::disk::{ListMemory, Medium, PieceEnd, Read, SegmentLists, table};
+use crate::format::{Family, IO_BLOCK, Kind, Listed, kind_number};
+use crate::key::{KeyHash, SHARDS};
 use crate::memory::RecordHandle;
+use crate::policy::Located;
 use crate::shard::Pending;
 use crate::stats::Health;
 
@@ -256,27 +257,60 @@ impl LogWalk {
 }
 
 impl Stripe {
-    /// The record of a listed head, if the index still points to it and it counts.
+    /// The record of a listed head, if a lookup would find it and it counts.
     fn listed_head(&self, cursor: Cursor, listed: &Listed) -> Option<WalkedPiece> {
         if listed.kind != kind_number(Kind::Head) {
             return None;
         }
-        let shard = self.view(listed.key);
-        if let Some(pending) = shard.pending.get(&listed.key) {
+        let key = listed.key;
+        let shard = self.view(key);
+        if let Some(pending) = shard.pending.get(&key) {
             return self.pending_head(pending).map(|record| WalkedPiece {
                 records: vec![record],
                 read_bytes: 0,
             });
         }
         let at = self.stored_at(shard, cursor, listed)?;
-        let Read::Record(record) = self.read_exactly(at, listed.key, 0) else {
+        let newer = self.newer_windows(key, at)?;
+        let Read::Record(record) = self.read_exactly(at, key, 0) else {
             return None;
         };
-        let read_bytes = record.content_bytes() + record.metadata.len() + record.name.len();
-        self.is_in_force(&record).then(|| WalkedPiece {
+        let mut read_bytes = record.content_bytes() + record.metadata.len() + record.name.len();
+        // Another name with an equal tag, or a newer version of this one.
+        for window in &newer {
+            read_bytes += IO_BLOCK;
+            match self.read_window(*window, key, 0) {
+                Read::Record(other) if other.name == record.name => return None,
+                Read::Record(_) | Read::Other | Read::Passed => {}
+                Read::Damaged | Read::Refused | Read::Failed => return None,
+            }
+        }
+        let is_found = newer.is_empty() || self.still_points_to(key, self.window(at));
+        (is_found && self.is_in_force(&record)).then(|| WalkedPiece {
             records: vec![RecordHandle::alone(*record)],
             read_bytes: read_bytes as u64,
         })
+    }
+
+    /// The windows in which a lookup of `key` looks before it looks into that of `at`; `None` if it
+    /// does not look there.
+    fn newer_windows(&self, key: KeyHash, at: LogPos) -> Option<Vec<LogPos>> {
+        let shard = self.view(key);
+        let located = self.locate(&shard, key);
+        drop(shard);
+        let located = match located {
+            Located::Displaced(row) => {
+                let (shard, saved) = self.saved_row(key, row, Medium::read_bytes)?;
+                self.locate_in_row(&shard, key, &saved)
+            }
+            located => located,
+        };
+        let Located::Log(candidates) = located else {
+            return None;
+        };
+        let all = candidates.as_slice();
+        let own = all.iter().position(|it| *it == self.window(at))?;
+        Some(all[..own].to_vec())
     }
 
     /// The records of a set that count.
@@ -285,18 +319,29 @@ impl Stripe {
             read_bytes: self.medium.geometry.set_bytes(),
             ..WalkedPiece::default()
         };
-        for slot in table::read_set(&self.medium, set).unwrap_or_default() {
+        let Some(read) = table::read_set(&self.medium, set) else {
+            return piece;
+        };
+        for slot in &read.filled {
             let key = slot.occupant.key;
             let shard = self.view(key);
             if let Some(pending) = shard.pending.get(&key) {
                 piece.records.extend(self.pending_head(pending));
                 continue;
             }
-            if shard.removing.contains_key(&key) {
+            let is_newer = |it: &table::Filled| {
+                it.occupant.key == key && it.occupant.version > slot.occupant.version
+            };
+            let is_found = match self.locate(&shard, key) {
+                Located::Slot(_, known) => known == slot.slot,
+                Located::Set(..) => !read.filled.iter().any(is_newer),
+                Located::Nowhere | Located::Log(_) | Located::Displaced(_) => false,
+            };
+            drop(shard);
+            if !is_found {
                 continue;
             }
-            drop(shard);
-            if let Read::Record(record) = table::read_record(&self.medium, &self.log, &slot)
+            if let Read::Record(record) = table::read_record(&self.medium, &self.log, slot)
                 && record.fields.kind == Kind::Head
                 && self.is_in_force(&record)
             {

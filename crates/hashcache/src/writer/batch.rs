@@ -421,7 +421,7 @@ impl DeviceWriter {
         }
         drop(shard);
         let set = SetId(key.set(stripe.medium.geometry.sets));
-        let mut slots = table::occupants(&stripe.medium, &mut self.set_buffer, set)?;
+        let mut slots = table::occupants(&stripe.medium, &stripe.index, &mut self.set_buffer, set)?;
         let surplus = stripe
             .view(key)
             .policy

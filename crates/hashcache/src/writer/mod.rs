@@ -279,6 +279,9 @@ impl DeviceWriter {
         if self.unsynced_bytes > 0 && (all || due || self.unsynced_bytes >= SYNC_BYTES) {
             self.sync()?;
         }
+        if self.unsynced_bytes == 0 {
+            self.mark_end()?;
+        }
         if !(work.flushes.is_empty() && work.cuts.is_empty()) {
             self.wait_for_write()?;
         }
@@ -337,8 +340,25 @@ impl DeviceWriter {
     fn sync(&mut self) -> io::Result<()> {
         self.wait_for_write()?;
         self.stripe.medium.sync()?;
+        self.log.synced();
         self.unsynced_bytes = 0;
         self.synced_at = self.stripe.medium.clock.monotone();
+        Ok(())
+    }
+
+    /// Writes behind the last batch, which is durable, that it is, where an index depends on lists.
+    /// No caller waits for the mark itself: it matters only if that batch is damaged later.
+    fn mark_end(&mut self) -> io::Result<()> {
+        let is_log = self.stripe.medium.geometry.family == Family::Log;
+        if !is_log && !self.stripe.index.id.policy.kind.keeps_lists() {
+            return Ok(());
+        }
+        let stripe = Arc::clone(&self.stripe);
+        if let Some((at, bytes)) = self.log.end_mark(&mut self.buffer, &stripe.medium.secret) {
+            stripe.log.opened(self.log.cursor);
+            let at = stripe.medium.geometry.log_offset + at;
+            stripe.medium.write(at, &self.buffer[..bytes])?;
+        }
         Ok(())
     }
 
@@ -449,6 +469,11 @@ impl DeviceWriter {
             next_version,
             self.log.cursor,
         )
+    }
+
+    /// The next checkpoint is begun as soon as the thread looks for work.
+    pub(crate) fn save_index_soon(&mut self) {
+        self.segments_since_checkpoint = self.checkpoint_segments();
     }
 
     fn begin_checkpoint(&mut self) {

@@ -129,7 +129,7 @@ impl DeviceWriter {
     }
 
     fn victim(&self, cursor: Cursor) -> Option<Victim> {
-        let mut listed = Segment::read(&self.stripe.medium, cursor, 0, 0).listed;
+        let mut listed = Segment::read(&self.stripe.medium, cursor, 0, 0, None).listed;
         listed.retain(|it| it.kind == kind_number(Kind::Head));
         listed.shrink_to_fit();
         let bytes = size_of_val(&listed[..]) as u64;

@@ -18,6 +18,7 @@ mod coming_and_going;
 mod commit_with;
 mod cost;
 mod crash;
+mod damage;
 mod devices;
 mod face;
 mod fetch_once;

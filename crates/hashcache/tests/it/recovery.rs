@@ -244,7 +244,7 @@ fn log_lru_is_recovered_in_several_passes_where_memory_is_short() {
     let mut known = Vec::new();
     // With more memory a batch is larger, which takes some too.
     let scarce = needed_bytes + MIB as u64;
-    for (memory_bytes, least, most) in [(plenty, 1, 2), (scarce, 3, 64)] {
+    for (memory_bytes, least, most) in [(plenty, 1, 3), (scarce, 4, 64)] {
         let device = Arc::new(Recorder::new(killed.copy()));
         let cache = open(of_many(device.clone(), memory_bytes));
         let passes = passes(&device);

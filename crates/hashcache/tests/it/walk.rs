@@ -187,3 +187,47 @@ fn a_peek_finds_what_a_lookup_finds_and_leaves_no_trace() {
         assert!(matches!(cache.peek(b""), Lookup::Miss));
     }
 }
+
+/// Replaced often and removed, in an index that is too small: entries of older versions stay in it.
+#[test]
+fn a_walk_gives_out_each_name_once_as_a_lookup_finds_it() {
+    for form in forms() {
+        let config = |device| Config {
+            hot_bytes_max: 0,
+            object_bytes: 8 << 10,
+            ..quiet(device, form)
+        };
+        let device = memory(24 * MIB);
+        let cache = open(config(device.clone()));
+        let put = |cache: &Cache, n: u64, version: u64| {
+            let put = Put::metadata(format!("{version}").into_bytes());
+            cache
+                .put(&name(n), put, &content(&name(n), version, 1_500))
+                .unwrap();
+            if n % 50 == 49 {
+                assert!(cache.flush().wait());
+            }
+        };
+        (0..800).for_each(|n| put(&cache, n, 1));
+        (0..400).for_each(|n| put(&cache, n, 2));
+        assert!(cache.flush().wait());
+        for n in (0..800).step_by(4) {
+            cache.remove(&name(n)).wait().unwrap();
+        }
+        (1_000..1_800).for_each(|n| put(&cache, n, 3));
+        assert!(cache.flush().wait());
+        let right = |cache: &Cache| {
+            let mut seen = BTreeSet::new();
+            for object in cache.walk().flat_map(|step| step.objects) {
+                let found = cache.get(&object.name).wait();
+                let found = found.map(|hit| hit.metadata().clone());
+                assert_eq!(found, Some(object.metadata), "{form:?} {:?}", object.name);
+                assert!(seen.insert(object.name), "{form:?}: a name twice");
+            }
+            assert!(seen.len() > 700, "{form:?}: {}", seen.len());
+        };
+        right(&cache);
+        cache.close();
+        right(&open(config(device)));
+    }
+}

@@ -21,7 +21,8 @@ use crate::config::{Config, PolicyKind};
 use crate::device::{Device, DiskModel, Pace, ThrottleDevice, ThrottleFigures};
 use crate::disk::write_superblock;
 use crate::format::{
-    BatchHeader, Family, Footer, IO_BLOCK, KIND_SLOT, KIND_TAIL, Listed, Superblock,
+    BatchHeader, DurablePoint, Family, Footer, IO_BLOCK, KIND_SLOT, KIND_TAIL, Link, Listed,
+    Superblock,
 };
 use crate::geometry::Geometry;
 use crate::key::Secret;
@@ -116,6 +117,19 @@ impl Written {
         }
     }
 
+    /// What a header of an opening says: the one before has one batch, as far as headers tell, and
+    /// is durable.
+    fn link(&self, opening: u64) -> Link {
+        Link {
+            previous: opening.checked_sub(1).map_or(0, Self::stamp),
+            previous_batches: opening.min(1) as u32,
+            durable: Some(DurablePoint {
+                openings_back: u16::from(opening > 0),
+                batches: opening.min(1) as u32,
+            }),
+        }
+    }
+
     /// The first header of an opening and its footer.
     fn ends(&self, opening: u64) -> (Vec<u8>, Vec<u8>) {
         let lap = opening / self.geometry.segments;
@@ -126,6 +140,7 @@ impl Written {
             lap,
             ordinal: 0,
             batch_bytes: BATCH_BYTES,
+            link: self.link(opening),
             list: self.list(
                 opening,
                 (BATCH_BYTES / RECORD_BYTES - 8).min(self.records()),

@@ -1,0 +1,259 @@
+//! The openings of segments of the log, in order, and what is known of lists that cannot be read.
+//!
+//! Each header names the opening before its own, how many batches that one has, and the place up to
+//! which the log was durable when the header was written (`format::Link`). So an opening or a batch
+//! that is missing is noticed. If it was durable, it is damaged: any name may have been put there,
+//! and nothing older counts any more. If it was not, a crash has torn it: no caller had an answer
+//! for it, and the log ends there.
+//!
+//! Called by `store/recover` before it replays lists.
+//!
+//! Invariant: a missing batch that was durable is never taken for the end of the log, if any header
+//! behind it can be read.
+//! Cost: a read for each segment, those of the last segment's headers, and at most 5 MiB behind the
+//! end.
+
+use std::borrow::Cow;
+
+use super::{is_over, next_openings};
+use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
+use crate::disk::{Look, Segment, last_opening};
+use crate::format::{DurablePoint, Link};
+use crate::stripe::Stripe;
+
+/// A place among the batches of the log: the number of an opening, and of a batch in it.
+pub(super) type BatchPlace = (u64, u32);
+
+/// An opening of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opening {
+    /// Where its lists are to be read from.
+    pub(super) cursor: Cursor,
+    /// Openings are numbered in the order in which they were made; missing ones count.
+    pub(super) number: u64,
+    /// Openings that are missing between the one before and this one.
+    pub(super) missing: u64,
+    /// How many batches it has, if the next one says so.
+    pub(super) batches: Option<u32>,
+}
+
+/// See the module's head.
+pub(super) struct Openings {
+    segments: u64,
+    list: Vec<Opening>,
+    /// All batches before this place were durable; `None`: not known, because an older build wrote
+    /// the log.
+    durable: Option<BatchPlace>,
+    /// Whether the first one is the first opening ever.
+    begins_with_first: bool,
+    /// The lists of the last one, which had to be read for the durable place; not where they are
+    /// replayed several times because memory is short.
+    last_lists: Option<Segment>,
+}
+
+impl Openings {
+    fn from(stripe: &Stripe, first: Cursor) -> Self {
+        Self {
+            segments: stripe.medium.geometry.segments,
+            list: vec![Opening {
+                cursor: first,
+                number: 0,
+                missing: 0,
+                batches: None,
+            }],
+            durable: None,
+            begins_with_first: false,
+            last_lists: None,
+        }
+    }
+
+    /// The opening of `cursor`, of which the batches before it are durable, and those after it.
+    pub(super) fn since(stripe: &Stripe, cursor: Cursor) -> Self {
+        let mut all = Self::from(stripe, cursor);
+        // At most one lap: a log that is newer all the way round has passed the checkpoint.
+        for _ in 0..all.segments {
+            let Some((next, link)) = following(stripe, all.last().cursor) else {
+                break;
+            };
+            if is_over(stripe) {
+                break;
+            }
+            all.push(next, link);
+        }
+        all.durable = all.durable_place(stripe, Some((0, cursor.ordinal)));
+        all
+    }
+
+    /// All that can be found, if any.
+    pub(super) fn all(stripe: &Stripe) -> Option<Self> {
+        let mut found = found(stripe)?;
+        found.sort_unstable_by_key(|(cursor, _)| cursor.stamp);
+        let (head, _) = *found.last()?;
+        if let Some((next, link)) = following(stripe, head)
+            && found.iter().all(|(cursor, _)| cursor.stamp != next.stamp)
+        {
+            found.push((next, link));
+        }
+        let (head, _) = *found.last()?;
+        // Segments that a run opened and lost in a power cut do not fit between these.
+        let fits = |cursor: &Cursor| {
+            let lap = match cursor.segment <= head.segment {
+                true => Some(head.lap),
+                false => head.lap.checked_sub(1),
+            };
+            Some(cursor.lap) == lap
+        };
+        let mut fitting = found.into_iter().filter(|(cursor, _)| fits(cursor));
+        let (first, link) = fitting.next()?;
+        let mut all = Self::from(stripe, first);
+        all.begins_with_first = link.previous == 0 && first.lap == 0;
+        for (cursor, link) in fitting {
+            // What lies between the two was given up by an earlier recovery.
+            while link.previous > 0 && all.list.len() > 1 && all.last().cursor.stamp > link.previous
+            {
+                all.list.pop();
+            }
+            all.push(cursor, link);
+        }
+        all.durable = all.durable_place(stripe, None);
+        Some(all)
+    }
+
+    pub(super) fn list(&self) -> &[Opening] {
+        &self.list
+    }
+
+    pub(super) fn begins_with_first(&self) -> bool {
+        self.begins_with_first
+    }
+
+    fn last(&self) -> Opening {
+        *self.list.last().expect("there is a first one")
+    }
+
+    fn push(&mut self, cursor: Cursor, link: Link) {
+        let segments = self.segments;
+        let Some(last) = self.list.last_mut() else {
+            return;
+        };
+        let is_next = link.previous == 0 || link.previous == last.cursor.stamp;
+        let missing = match is_next {
+            true => 0,
+            // As many as there is room for in between.
+            false => ((cursor.segment + segments - last.cursor.segment) % segments)
+                .saturating_sub(1)
+                .max(1),
+        };
+        // A count of older builds is 0, as their links are.
+        if link.previous > 0 && is_next {
+            last.batches = Some(link.previous_batches);
+        }
+        let number = last.number + missing + 1;
+        self.list.push(Opening {
+            cursor,
+            number,
+            missing,
+            batches: None,
+        });
+    }
+
+    /// The place before which all is durable, as the last header says that can be read. `known`: a
+    /// place that is durable in any case.
+    fn durable_place(&mut self, stripe: &Stripe, known: Option<BatchPlace>) -> Option<BatchPlace> {
+        let last = self.list.last_mut().expect("there is a first one");
+        let Cursor { used, ordinal, .. } = last.cursor;
+        let segment = Segment::walk(&stripe.medium, last.cursor, used, ordinal, None);
+        // What is read again must find as many.
+        last.batches = Some(segment.ordinal);
+        let (number, is_empty, link) = (last.number, segment.ordinal == ordinal, segment.link);
+        self.last_lists = (!stripe.index.shape.stays_on_disk()).then_some(segment);
+        if is_empty {
+            return known;
+        }
+        let DurablePoint {
+            openings_back,
+            batches,
+        } = link.durable?;
+        let place = match number.checked_sub(openings_back.into()) {
+            Some(number) => (number, batches),
+            None => (0, 0),
+        };
+        Some(known.map_or(place, |known| place.max(known)))
+    }
+
+    /// The lists of `opening`.
+    pub(super) fn lists(&self, stripe: &Stripe, opening: &Opening) -> Cow<'_, Segment> {
+        if opening.number == self.last().number
+            && let Some(lists) = self.last_lists.as_ref().filter(|it| it.gaps.is_empty())
+        {
+            return Cow::Borrowed(lists);
+        }
+        let Cursor { used, ordinal, .. } = opening.cursor;
+        let medium = &stripe.medium;
+        let lists = Segment::read(medium, opening.cursor, used, ordinal, opening.batches);
+        Cow::Owned(lists)
+    }
+
+    /// Whether a batch that is missing at `place`, with others behind it, was durable: then it is
+    /// damaged.
+    pub(super) fn is_lost(&self, place: BatchPlace) -> bool {
+        self.durable.is_none_or(|durable| place < durable)
+    }
+
+    /// Whether there are durable batches behind `place`, where no more can be found.
+    pub(super) fn goes_on_behind(&self, place: BatchPlace) -> bool {
+        self.durable.is_some_and(|durable| place < durable)
+    }
+
+    /// The place before which all is durable, as a header in the opening after `end` tells it.
+    pub(super) fn durable_before(&self, end: BatchPlace) -> Option<DurablePoint> {
+        let (number, batches) = self.durable?.min(end);
+        Some(DurablePoint {
+            openings_back: u16::try_from(end.0 - number).ok()?,
+            batches,
+        })
+    }
+}
+
+/// The last opening of each segment, with its link; `None` if the store was closed meanwhile.
+fn found(stripe: &Stripe) -> Option<Vec<(Cursor, Link)>> {
+    let mut found: Vec<(Cursor, Link)> = Vec::new();
+    for segment in 0..stripe.medium.geometry.segments {
+        if is_over(stripe) {
+            return None;
+        }
+        // The log begins with the first segment.
+        let look = match segment {
+            0 => Look::Thorough,
+            _ => Look::Short,
+        };
+        let Some(opening) = last_opening(&stripe.medium, segment, look) else {
+            // In its first lap the log was not written beyond this, except for segments that were
+            // left out.
+            let last = found.last().map_or(0, |(it, _)| it.segment);
+            let is_far = segment > last + LEFT_OUT_IN_A_ROW_MAX;
+            if is_far && found.iter().all(|(cursor, _)| cursor.lap == 0) {
+                break;
+            }
+            continue;
+        };
+        let cursor = Cursor {
+            segment,
+            lap: opening.lap,
+            stamp: opening.stamp,
+            used: 0,
+            ordinal: 0,
+        };
+        found.push((cursor, opening.link));
+    }
+    Some(found)
+}
+
+/// The segment that was opened after `last`, if one was. Some in between may have been left out
+/// because reads of them fail.
+fn following(stripe: &Stripe, last: Cursor) -> Option<(Cursor, Link)> {
+    // Older ones are what the last lap left there.
+    next_openings(stripe, last, Look::Thorough)
+        .find(|(next, opening)| opening.stamp > last.stamp && opening.lap == next.lap)
+        .map(|(next, opening)| (next, opening.link))
+}
