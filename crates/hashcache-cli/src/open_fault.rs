@@ -141,6 +141,12 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
                 enough(*needed_bytes)
             )),
         ),
+        OpenError::NoVersionsLeft { .. } => (
+            "it was opened so often that its version numbers have come to an end".to_owned(),
+            Some(
+                "`hashcache format` makes a new cache; nothing in a cache needs saving".to_owned(),
+            ),
+        ),
         OpenError::OtherStore { other, .. } => (
             format!("it belongs to another cache than {}", other.display()),
             Some(

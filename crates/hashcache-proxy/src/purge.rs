@@ -40,6 +40,7 @@ use serde_json::{Value, json};
 
 use crate::collapse::Collapse;
 use crate::share::Network;
+use unsettled::Unsettled;
 
 /// The target of a purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,6 +189,7 @@ pub(crate) struct Purger {
     counts: Arc<PurgeCounts>,
     /// Held from the check of the room for bans until the bans are in force.
     turn: Arc<Mutex<Invalidators>>,
+    unsettled: Unsettled,
 }
 
 /// The origins with bans because of unsafe requests, by the client whose request was the first.
@@ -262,6 +264,7 @@ impl Purger {
             space,
             counts: Arc::clone(counts),
             turn: Arc::default(),
+            unsettled: Unsettled::default(),
         }
     }
 
@@ -439,21 +442,28 @@ impl Purger {
 
     /// Invalidates the responses that an unsafe request of `client` to the first of `targets` may
     /// have changed: at once, and durably within a second.
-    pub(crate) fn invalidate(&self, client: Network, targets: &[Target], groups: &[Vec<u8>]) {
+    /// Returns the removes that are not durable yet, for [`Purger::settle`].
+    pub(crate) fn invalidate(
+        &self,
+        client: Network,
+        targets: &[Target],
+        groups: &[Vec<u8>],
+    ) -> Vec<Remove> {
+        let mut removes = Vec::new();
         for target in targets {
             if let Some(key) = cache_key(self.space, target) {
                 self.counts.count(PurgeKind::Unsafe, PurgeEffect::Hard);
-                self.cache.invalidate(&key);
+                removes.extend(self.cache.invalidation(&key));
                 if matches!(self.space, Space::Site(_))
                     && let Some(key) = cache_key(self.space, &twin(target))
                 {
-                    self.cache.invalidate(&key);
+                    removes.extend(self.cache.invalidation(&key));
                 }
                 self.collapse.forget(&key);
             }
         }
         let Some(target) = targets.first().filter(|_| !groups.is_empty()) else {
-            return;
+            return removes;
         };
         // A cache may ignore group invalidation (RFC 9875, section 3).
         let group = |group: &Vec<u8>| PurgeTarget::Group(target.clone(), group.clone());
@@ -461,7 +471,7 @@ impl Purger {
         let mut rules = Vec::new();
         for what in &what {
             if self.rules(what, &mut rules).is_err() {
-                return;
+                return removes;
             }
         }
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -471,7 +481,8 @@ impl Purger {
             // More than what the request has changed; a cache may always forget.
             BanShare::Origin => rules = vec![Ban::prefix(&origin).within(&origin)],
             BanShare::Nothing => {
-                return self.counts.count(PurgeKind::Ignored, PurgeEffect::Hard);
+                self.counts.count(PurgeKind::Ignored, PurgeEffect::Hard);
+                return removes;
             }
         }
         let put = self.put_in_force_now(&rules, &what, BanQuota::Origin);
@@ -485,6 +496,14 @@ impl Purger {
                 }
             }
             Err(_) => self.counts.count(PurgeKind::Ignored, PurgeEffect::Hard),
+        }
+        removes
+    }
+
+    /// Waits for the oldest of the invalidations of `client`, if it has too many under way.
+    pub(crate) async fn settle(&self, client: Network, removes: Vec<Remove>) {
+        if !removes.is_empty() {
+            self.unsettled.add(client, removes).await;
         }
     }
 }
@@ -590,3 +609,4 @@ pub(crate) fn report(what: &[PurgeTarget], effect: PurgeEffect, members: &[Membe
 
 #[cfg(test)]
 mod tests;
+mod unsettled;

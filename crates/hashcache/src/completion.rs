@@ -60,6 +60,11 @@ impl<T: Default> Promise<T> {
         self.fulfil(value);
     }
 
+    /// Whether the other side is still there.
+    pub(crate) fn is_awaited(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     fn fulfil(&self, value: T) {
         let (wakers, blocked) = {
             let mut state = self.0.lock();
@@ -108,6 +113,11 @@ pub(crate) fn parts(count: usize) -> (Vec<OutcomePart>, Outcome<bool>) {
 }
 
 impl OutcomePart {
+    /// Whether the outcome is still there.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.whole.promise.as_ref().is_some_and(Promise::is_awaited)
+    }
+
     pub(crate) fn keep(mut self) {
         self.kept = true;
     }

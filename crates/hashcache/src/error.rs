@@ -115,6 +115,12 @@ pub enum OpenError {
         /// The least that works.
         needed_bytes: u64,
     },
+    /// The store was opened so often that its versions have come to an end.
+    #[error("all versions of the store {} have been given out", path.display())]
+    NoVersionsLeft {
+        /// The file or device.
+        path: PathBuf,
+    },
     /// Too many devices, or none.
     #[error("{count} devices were given, a store has 1 to {most}")]
     Devices {
@@ -164,6 +170,7 @@ impl OpenError {
             | Self::Version { path, .. }
             | Self::Size { path, .. }
             | Self::Sectors { path, .. }
+            | Self::NoVersionsLeft { path }
             | Self::Geometry { path, .. } => Some(path),
             Self::TooSmall { .. }
             | Self::TooLarge { .. }

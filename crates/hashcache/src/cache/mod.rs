@@ -13,6 +13,7 @@ mod follow;
 mod many;
 mod peek;
 mod read;
+mod remove;
 mod scan;
 mod walk;
 mod write;
@@ -27,16 +28,17 @@ use bytes::Bytes;
 pub use fetch_once::{Answer, FetchError, Fetched, GetOrFetch};
 pub use follow::{Follower, Stream};
 pub use read::{Hit, Paid, Payer, Reader};
+pub use remove::Remove;
 pub use scan::{Scan, ScanStep};
 pub use walk::{Walk, WalkStep, WalkedObject};
 pub use write::{HourChange, Intent, Keep, Put, Update, Writer};
 
 use crate::bans;
 use crate::bans::{Ban, Label};
-use crate::completion::{Outcome, OutcomePart, parts, promise};
+use crate::completion::{Outcome, OutcomePart, parts};
 use crate::config::Config;
-use crate::error::{OpenError, PutError, RemoveError};
-use crate::format::{Family, Removed};
+use crate::error::{OpenError, PutError};
+use crate::format::Family;
 use crate::key::{KeyHash, Secret};
 use crate::lanes::LaneArc;
 use crate::memory::{Budget, Class, Hot, MemoryPressure, Reservation, marked};
@@ -49,7 +51,7 @@ use crate::shared::Shared;
 use crate::stats::{BusyCounter, Counter, Counters, Health, Stats};
 use crate::store;
 use crate::stripe::{Deferred, Recalled, Stripe, StripeLookup};
-use crate::write_queue::{Queue, Removal, RemovalDone, Removing};
+use crate::write_queue::{Caller, Queue, Removal, RemovalDone, Removing};
 
 /// An open cache. Clones share it; the last one dropped closes it.
 #[derive(Clone)]
@@ -363,58 +365,53 @@ impl Cache {
         let (parts, outcome) = parts(stripes.len());
         for (stripe, part) in stripes.into_iter().zip(parts) {
             let (removed, behind_pending) = stripe.remove_barred();
-            let name = |removed| Removal {
-                what: Removing::Name(removed),
-                done: RemovalDone::Nobody,
-            };
-            // Behind those: the queue is served in order, so they are durable when this is.
-            let bans = Removal {
-                what: Removing::Bans { behind_pending },
-                done: RemovalDone::Part(part),
-            };
+            // A name takes less than the pending record whose place it takes.
+            let name = |removed| Removal::uncounted(Removing::Name(removed), None);
+            // Behind those, so they are durable when this is.
+            let bans = Removal::uncounted(
+                Removing::Bans { behind_pending },
+                Some(RemovalDone::Part(part)),
+            );
             // Together, so that there may be tens of thousands for one sync.
             let names = removed.into_iter().map(name);
             stripe.queue.push_removals(names.chain([bans]).collect());
         }
-        Remove { outcome }
+        Remove::queued(outcome)
     }
 
     /// Removes an object. From the call on no version put before is served; the future resolves
     /// when that will hold even after a power cut.
+    ///
+    /// Removes that are not durable yet take memory, at most a sixteenth of the budget. If that is
+    /// used up, the future waits for its turn; policies of the Disk Table serve older versions until
+    /// then.
     pub fn remove(&self, name: &[u8]) -> Remove {
         let key = self.secret().name(name);
-        let (version, _) = self.forget(key);
-        Remove {
-            outcome: self.remove_durably(key, version),
-        }
+        let stripe = self.stripe(key);
+        stripe.medium.counters.removes.add(1);
+        Remove::new(stripe, key, Caller::Waits)
     }
 
     /// Like [`Cache::remove`], for a caller that does not wait: costs no write when memory says
     /// that the object is not stored. An object that the index has lost may then return after a
     /// crash.
+    ///
+    /// When removes have used up their share of memory, policies of the Disk Table block the calling
+    /// thread until there is room; with the others the object may return after a crash.
     pub fn invalidate(&self, name: &[u8]) {
         let key = self.secret().name(name);
-        let (version, known) = self.forget(key);
-        if known {
-            drop(self.remove_durably(key, version));
-        }
-    }
-
-    /// From now on nothing put under `key` before is found. Returns the version of the remove and
-    /// whether anything may have been there.
-    fn forget(&self, key: KeyHash) -> (Version, bool) {
         let stripe = self.stripe(key);
-        let (version, known) = stripe.remove(key);
         stripe.medium.counters.removes.add(1);
-        (version, known)
+        remove::invalidate(stripe, key);
     }
 
-    fn remove_durably(&self, key: KeyHash, version: Version) -> Outcome<bool> {
-        let (done, outcome) = promise();
-        let what = Removing::Name(Removed { key, version });
-        let done = RemovalDone::Promise(done);
-        self.stripe(key).queue.push_removal(Removal { what, done });
-        outcome
+    /// Like [`Cache::invalidate`], but never blocks: the future waits where that would. `None` if
+    /// there is nothing to wait for, because memory says that the object is not stored.
+    pub fn invalidation(&self, name: &[u8]) -> Option<Remove> {
+        let key = self.secret().name(name);
+        let stripe = self.stripe(key);
+        stripe.medium.counters.removes.add(1);
+        remove::invalidation(stripe, key)
     }
 
     /// Bans in force, on the device that has most: [`crate::MAX_BANS`] at the most.
@@ -686,34 +683,6 @@ impl Future for PendingLookup {
         };
         let found = Pin::new(outcome).poll(context);
         found.map(|found| Some(Hit::new(self.cache.clone(), found?)))
-    }
-}
-
-/// A remove that is in force and becomes durable.
-pub struct Remove {
-    outcome: Outcome<bool>,
-}
-
-impl Remove {
-    /// Blocks until the remove is durable.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub fn wait(self) -> Result<(), RemoveError> {
-        if self.outcome.wait() {
-            Ok(())
-        } else {
-            Err(RemoveError)
-        }
-    }
-}
-
-impl Future for Remove {
-    type Output = Result<(), RemoveError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let done = Pin::new(&mut self.outcome).poll(context);
-        done.map(|done| if done { Ok(()) } else { Err(RemoveError) })
     }
 }
 

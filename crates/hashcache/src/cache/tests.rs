@@ -9,9 +9,12 @@ use std::time::{Duration, Instant};
 
 use super::Cache;
 use crate::device::MemoryDevice;
-use crate::error::PutError;
+use crate::disk::write_superblock;
+use crate::error::{OpenError, PutError};
+use crate::format::COUNT_MAX;
 use crate::memory::Class;
 use crate::stats::Health;
+use crate::store::device::{FoundSuperblock, front};
 use crate::{Ban, Config, PolicyKind, Put};
 
 #[test]
@@ -233,6 +236,37 @@ impl Wake for Reads {
         {
             let mut context = Context::from_waker(Waker::noop());
             while follower.poll_next(&mut context).is_ready() {}
+        }
+    }
+}
+
+#[test]
+fn a_store_whose_versions_have_come_to_an_end_says_so_and_stays_as_it_is() {
+    for policy in PolicyKind::ALL {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let config = Config {
+            policy,
+            memory_bytes: 16 << 20,
+            ..Config::on_device(device.clone())
+        };
+        let cache = Cache::open(config.clone()).unwrap();
+        cache.put(b"name", Put::metadata("m"), b"content").unwrap();
+        cache.close();
+        let FoundSuperblock::Superblock(mut superblock) = front(&*device).unwrap() else {
+            panic!("no superblock");
+        };
+        superblock.next_version = COUNT_MAX - 9;
+        for _ in 0..2 {
+            write_superblock(&*device, &mut superblock).unwrap();
+        }
+        let before = device.to_bytes();
+        for _ in 0..2 {
+            let opened = Cache::open(config.clone());
+            let Err(OpenError::NoVersionsLeft { path }) = opened else {
+                panic!("{:?}", opened.err());
+            };
+            assert!(!path.as_os_str().is_empty());
+            assert!(device.to_bytes() == before, "{policy:?}");
         }
     }
 }

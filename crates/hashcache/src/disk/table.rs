@@ -195,23 +195,25 @@ pub(crate) fn write_slot(medium: &Medium, set: SetId, slot: Slot, block: &[u8]) 
     )
 }
 
-/// Clears the slots that hold versions of the removed key from before. Durable after the caller's
-/// sync.
+/// Clears the slots that hold versions of the removed key from before. Returns how many bytes were
+/// written. Durable after the caller's sync.
 pub(crate) fn clear(
     medium: &Medium,
     index: &Index,
     buffer: &mut AlignedBuf,
     removed: &Removed,
     set: SetId,
-) -> io::Result<()> {
-    let slots = occupants(medium, index, buffer, set)?;
-    for (slot, occupant) in slots.into_iter().enumerate() {
+) -> io::Result<u64> {
+    let (preludes, mut written) = preludes(medium, index, buffer, set)?;
+    let slots = preludes.iter().map(|it| it.as_ref().map(occupant));
+    for (slot, occupant) in slots.enumerate() {
         let old = |it: Occupant| it.key == removed.key && it.version < removed.version;
         if occupant.is_some_and(old) {
             clear_slot(medium, index, removed.key, set, Slot(slot))?;
+            written += u64::from(medium.geometry.block_bytes);
         }
     }
-    Ok(())
+    Ok(written)
 }
 
 /// Clears a slot of `key`'s set.

@@ -33,6 +33,11 @@ impl TablePolicy for Basic {
         Slot(0)
     }
 
+    // Only a read can tell.
+    fn forget_all(&mut self, _key: KeyHash) -> bool {
+        true
+    }
+
     // Memory holds nothing, so the other methods have nothing to do.
 
     fn notes_look_ups(&self) -> bool {
@@ -50,10 +55,6 @@ impl TablePolicy for Basic {
     fn vacated(&mut self, _key: KeyHash, _slot: Slot) {}
 
     fn used(&mut self, _key: KeyHash) {}
-
-    fn forget_all(&mut self, _key: KeyHash) -> bool {
-        false
-    }
 
     fn unknown_set(&self, _from: u32) -> Option<(u32, SetId)> {
         None

@@ -25,7 +25,7 @@ use crate::shard::Shard;
 use crate::shared::Shared;
 use crate::store::sizing;
 use crate::stripe::{Parts, Stripe};
-use crate::write_queue::Queue;
+use crate::write_queue::{Queue, names_max};
 
 impl Config {
     /// Where the store is kept, device by device.
@@ -555,6 +555,7 @@ pub(crate) fn stripe(
     let queue = Queue::new(
         sizing::batch_bytes(config, geometry),
         usize::try_from(batch_records).unwrap_or(usize::MAX),
+        names_max(shared.budget.limit(), config.device_paths().len() as u64),
         (!config.clock.is_manual()).then_some(config.batch_delay),
         LogAlignment::new(geometry),
         IndexPolicy::of(config).grouped,

@@ -28,7 +28,7 @@ use crate::completion::{Outcome, promise};
 use crate::config::Config;
 use crate::disk::write_superblock;
 use crate::error::OpenError;
-use crate::format::{Family, Superblock};
+use crate::format::{COUNT_MAX, Family, Superblock};
 use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
 use crate::members::{Members, VERSIONS_RESERVED};
 use crate::membership::{Chosen, DEVICES_MAX, History, Member};
@@ -406,11 +406,20 @@ fn agree(opened: &mut [Opened], placement: Placement) -> Result<u64, OpenError> 
             history
         }
     };
-    for opened in opened {
+    for opened in opened.iter_mut() {
         opened.superblock.history = history.clone();
         opened.superblock.placement = placement.number();
     }
-    Ok(next_version)
+    // A superblock with more would be taken for a forged one: the store could not be opened again.
+    let is_left = next_version
+        .checked_add(VERSIONS_RESERVED)
+        .is_some_and(|it| it < COUNT_MAX);
+    match is_left {
+        true => Ok(next_version),
+        false => Err(OpenError::NoVersionsLeft {
+            path: opened.first().map(|it| it.path.clone()).unwrap_or_default(),
+        }),
+    }
 }
 
 /// What the superblock says while the store is open.

@@ -37,15 +37,15 @@ use crate::geometry::bans_max;
 use crate::io::Pool;
 use crate::key::{KeyHash, SHARDS};
 use crate::members::Peer;
-use crate::memory::{Arrival, ReadLocked, WriteLocked};
+use crate::memory::{Arrival, Copied, ReadLocked, WriteLocked};
 use crate::object::Version;
 use crate::policy::Located;
 use crate::record::Record;
 use crate::shard::{Pending, PutToken, PutsInProgress, Shard};
 use crate::shared::Shared;
 use crate::stats::Health;
-use crate::sync::atomic::Ordering;
-use crate::write_queue::{Queue, Removal, RemovalDone, Removing};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::write_queue::{Caller, NAME_BYTES, Queue, Removal, Removing};
 
 /// See the module's head.
 pub(crate) struct Stripe {
@@ -61,6 +61,9 @@ pub(crate) struct Stripe {
     /// Those of the shards, which can be reached without a shard's lock.
     puts: Box<[Arc<PutsInProgress>]>,
     group_reads: GroupReads,
+    /// Slots of the Disk Table that were written; counted under the lock of their shard, when their
+    /// records leave the pending ones.
+    slots_written: AtomicU64,
 }
 
 /// Whether a put was accepted.
@@ -102,6 +105,7 @@ impl Stripe {
             pool: parts.pool,
             ring: parts.ring,
             group_reads: GroupReads::default(),
+            slots_written: AtomicU64::new(0),
         }
     }
 
@@ -186,6 +190,12 @@ impl Stripe {
         }
     }
 
+    /// `pending` was written to its slot: see [`Shard::written`].
+    pub(crate) fn slot_was_written(&self, shard: &mut Shard, pending: &Arc<Pending>) -> bool {
+        self.slots_written.fetch_add(1, Ordering::AcqRel);
+        shard.written(pending)
+    }
+
     /// Whether the index, which has all its positions in memory, says that `key` lies at `at`, or
     /// in its window.
     pub(crate) fn indexes(&self, key: KeyHash, at: LogPos) -> bool {
@@ -245,10 +255,11 @@ impl Stripe {
         // Both: a pending record may have an older version on disk.
         let known = self.forget(shard, key) | dropped.is_some();
         // A table's policy cannot forget a filled slot: lookups skip the key (`removing`) until the
-        // slot is cleared on disk. During recovery the index of a log is not complete: `recovered`
-        // forgets the key again.
+        // slot is cleared on disk. Where memory knows that there is none, nothing is to be skipped.
+        // During recovery the index of a log is not complete: `recovered` forgets the key again.
+        let is_table = self.medium.geometry.family == Family::Table;
         let masked = match self.health() {
-            Health::InService => self.medium.geometry.family == Family::Table,
+            Health::InService => is_table && (known || shard.removing.contains_key(&key)),
             Health::Recovering => true,
             Health::OutOfService => false,
         };
@@ -367,12 +378,48 @@ impl Stripe {
         let Some(copied) = self.shared.hot.copy_unwritten(record) else {
             return Accepted::NoRoom;
         };
+        // Most of these names have no older version, and then this is given back.
+        let reserved = self.medium.budget.reserve(NAME_BYTES);
+        if !self
+            .queue
+            .lets_in(fields.key, Caller::Nobody, reserved.as_ref())
+        {
+            return Accepted::NoRoom;
+        }
+        let (accepted, removed, older) = self.put_copied(record, token, copied);
+        drop(older);
+        let Some(version) = removed else {
+            self.queue.needs_no_removal();
+            return accepted;
+        };
+        let removed = Removed {
+            key: fields.key,
+            version,
+        };
+        let removal = Removal {
+            what: Removing::Name(removed),
+            done: Vec::new(),
+            reservation: reserved,
+        };
+        self.queue.push_removal(removal, Caller::Nobody);
+        accepted
+    }
+
+    /// The part of [`Stripe::put_hot`] under the lock. Also returns the version of the remove that
+    /// older versions need, and records to be dropped without the lock.
+    fn put_copied(
+        &self,
+        record: &Record,
+        token: &Arc<PutToken>,
+        copied: Copied,
+    ) -> (Accepted, Option<Version>, Vec<Arc<Pending>>) {
+        let fields = &record.fields;
         let mut shard = self.shard(fields.key);
         if let Some(refused) = self.refuses(&shard, record, token) {
-            return refused;
+            return (refused, None, Vec::new());
         }
         if token.is_update && !shard.outruns(fields.key, token) {
-            return Accepted::Busy;
+            return (Accepted::Busy, None, Vec::new());
         }
         let older = shard.supersede(fields.key, fields.version);
         // Before recovery is over, and where a remove is not done yet, the index cannot tell.
@@ -380,20 +427,17 @@ impl Stripe {
         let is_alone =
             older.is_none() && tells && self.locate(&shard, fields.key) == Located::Nowhere;
         let removed = (!is_alone).then(|| self.remove_from(&mut shard, fields.key));
-        let inserted = self.shared.hot.insert(copied, Arrival::Wanted);
-        drop(shard);
-        drop(older);
-        if let Some((version, _, dropped)) = removed {
-            drop(dropped);
-            let key = fields.key;
-            let what = Removing::Name(Removed { key, version });
-            let done = RemovalDone::Nobody;
-            self.queue.push_removal(Removal { what, done });
-        }
-        match inserted {
+        let accepted = match self.shared.hot.insert(copied, Arrival::Wanted) {
             Some(_) => Accepted::Yes,
             None => Accepted::NoRoom,
-        }
+        };
+        drop(shard);
+        let mut dropped: Vec<_> = older.into_iter().collect();
+        let version = removed.map(|(version, _, pending)| {
+            dropped.extend(pending);
+            version
+        });
+        (accepted, version, dropped)
     }
 
     /// Why a head must not become the newest record of its name, asked under the lock of its shard.

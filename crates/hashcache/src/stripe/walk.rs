@@ -23,6 +23,11 @@ use crate::memory::RecordHandle;
 use crate::policy::Located;
 use crate::shard::Pending;
 use crate::stats::Health;
+use crate::sync::atomic::Ordering;
+
+/// How often a set is read again because a slot was written meanwhile. If that goes on, an object may
+/// be given out as it was when the step began.
+const SET_TRIES_MAX: usize = 4;
 
 /// What one step found.
 #[derive(Default)]
@@ -315,6 +320,18 @@ impl Stripe {
 
     /// The records of a set that count.
     fn heads_of_set(&self, set: SetId) -> WalkedPiece {
+        // A record that leaves the pending ones while the set is read is in neither.
+        for _ in 0..SET_TRIES_MAX {
+            let before = self.slots_written.load(Ordering::Acquire);
+            let piece = self.heads_of_set_once(set);
+            if self.slots_written.load(Ordering::Acquire) == before {
+                return piece;
+            }
+        }
+        self.heads_of_set_once(set)
+    }
+
+    fn heads_of_set_once(&self, set: SetId) -> WalkedPiece {
         let mut piece = WalkedPiece {
             read_bytes: self.medium.geometry.set_bytes(),
             ..WalkedPiece::default()

@@ -8,24 +8,47 @@
 //! group is held back for the next.
 
 mod grouping;
+mod removals;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 pub(crate) use grouping::{BatchRecord, group_of, runs};
+pub(crate) use removals::{Caller, NAME_BYTES, WaitingRemove, names_max};
 
 use crate::completion::{OutcomePart, Promise};
 use crate::disk::circular_log::LogAlignment;
 use crate::format::Removed;
+use crate::key::KeyHash;
+use crate::memory::Reservation;
 use crate::shard::Pending;
 
 use grouping::{HoldLimit, WaitingRecord};
+use removals::{ALWAYS, Removals};
 
 /// A remove that waits to be made durable.
 pub(crate) struct Removal {
     pub(crate) what: Removing,
-    pub(crate) done: RemovalDone,
+    /// Callers that are told when it is.
+    pub(crate) done: Vec<RemovalDone>,
+    /// Memory for it, held until it is done.
+    pub(crate) reservation: Option<Reservation>,
+}
+
+impl Removal {
+    /// Of what is not counted: a name that takes the place of a pending record, or bans.
+    pub(crate) fn uncounted(what: Removing, done: Option<RemovalDone>) -> Self {
+        Self {
+            what,
+            done: done.into_iter().collect(),
+            reservation: None,
+        }
+    }
+
+    pub(crate) fn tell(self) {
+        self.done.into_iter().for_each(RemovalDone::tell);
+    }
 }
 
 /// What a remove takes away.
@@ -33,6 +56,9 @@ pub(crate) struct Removal {
 pub(crate) enum Removing {
     /// One name.
     Name(Removed),
+    /// A name of which memory knows that it is not in the Disk Table: what has taken its slot must
+    /// be durable.
+    Absent(Removed),
     /// What bans say; they are in force in memory already.
     Bans {
         /// Records that are pending now must be durable before the bans are: see
@@ -46,8 +72,6 @@ pub(crate) enum Removing {
 pub(crate) enum RemovalDone {
     Promise(Promise<bool>),
     Part(OutcomePart),
-    /// No caller waits for this one, but for one that is queued behind it.
-    Nobody,
 }
 
 impl RemovalDone {
@@ -55,7 +79,14 @@ impl RemovalDone {
         match self {
             Self::Promise(promise) => promise.set(true),
             Self::Part(part) => part.keep(),
-            Self::Nobody => {}
+        }
+    }
+
+    /// Whether a caller may still wait for it.
+    fn is_awaited(&self) -> bool {
+        match self {
+            Self::Promise(promise) => promise.is_awaited(),
+            Self::Part(part) => part.is_awaited(),
         }
     }
 }
@@ -80,9 +111,7 @@ struct QueueState {
     held_until: Option<Duration>,
     /// Records that ever came.
     come: u64,
-    removals: Vec<Removal>,
-    /// Before that removes wait for more of them.
-    removals_due: Duration,
+    removals: Removals,
     flushes: Vec<OutcomePart>,
     /// Callers that wait for a batch now, whatever the delay.
     cuts: Vec<OutcomePart>,
@@ -103,12 +132,18 @@ struct QueueState {
 pub(crate) struct Queue {
     waiting: Mutex<QueueState>,
     come: Condvar,
+    /// Removes were taken out: there is room for others.
+    room: Condvar,
     batch_bytes: usize,
     batch_records: usize,
     delay: Option<Duration>,
     alignment: LogAlignment,
     grouped: bool,
 }
+
+/// Longest time until a blocked caller looks again whether there is room for its remove: the device
+/// may have failed meanwhile.
+const ROOM_PATIENCE: Duration = Duration::from_millis(100);
 
 /// What to take out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +156,8 @@ pub(crate) enum Take {
 
 /// What there is to do now.
 pub(crate) struct Work {
-    pub(crate) removals: Vec<Removal>,
+    /// A round of removes is due.
+    pub(crate) removals_due: bool,
     pub(crate) flushes: Vec<OutcomePart>,
     pub(crate) cuts: Vec<OutcomePart>,
     /// Callers that wait for a superblock with the current state.
@@ -137,7 +173,7 @@ impl Work {
     pub(crate) fn is_a_batch(&self) -> bool {
         self.batch_due
             && !self.closing
-            && self.removals.is_empty()
+            && !self.removals_due
             && self.flushes.is_empty()
             && self.cuts.is_empty()
             && self.superblocks.is_empty()
@@ -154,18 +190,23 @@ impl Work {
 impl Queue {
     /// Batches of at most `batch_bytes` and `batch_records`, written at most `delay` after the
     /// first of their records came, or without a delay, only when a caller asks; `grouped`, with
-    /// what is asked for together side by side.
+    /// what is asked for together side by side. At most `names_max` removes of names wait.
     pub(crate) fn new(
         batch_bytes: usize,
         batch_records: usize,
+        names_max: usize,
         delay: Option<Duration>,
         alignment: LogAlignment,
         grouped: bool,
     ) -> Self {
-        let (waiting, come) = (Mutex::default(), Condvar::new());
+        let waiting = Mutex::new(QueueState {
+            removals: Removals::of_at_most(names_max),
+            ..QueueState::default()
+        });
         Self {
             waiting,
-            come,
+            come: Condvar::new(),
+            room: Condvar::new(),
             batch_bytes,
             batch_records,
             delay,
@@ -206,21 +247,109 @@ impl Queue {
         }
     }
 
-    pub(crate) fn push_removal(&self, removal: Removal) {
-        self.push_removals(vec![removal]);
+    /// Whether there is room for the remove of `key`, with the memory that was `reserved` for it. If
+    /// so, [`Queue::push_removal`] or [`Queue::needs_no_removal`] is to be called. Also true after
+    /// the end, when the remove is dropped.
+    pub(crate) fn lets_in(
+        &self,
+        key: KeyHash,
+        caller: Caller,
+        reserved: Option<&Reservation>,
+    ) -> bool {
+        let mut waiting = self.lock();
+        let is_over = waiting.ended;
+        waiting.removals.let_in(key, caller, reserved.is_some()) || is_over
     }
 
-    /// Has `removals` made durable, together.
-    pub(crate) fn push_removals(&self, mut removals: Vec<Removal>) {
+    /// The name that was let in last need not be removed.
+    pub(crate) fn needs_no_removal(&self) {
+        self.lock().removals.stays_out();
+    }
+
+    /// Blocks until there may be room for a remove, at most for [`ROOM_PATIENCE`].
+    pub(crate) fn wait_for_room(&self) {
+        let waiting = self.lock();
+        if !waiting.ended {
+            let waited = self.room.wait_timeout(waiting, ROOM_PATIENCE);
+            drop(waited.expect("no holder of this lock panics"));
+        }
+    }
+
+    /// Notes a remove for which there is no room. After the end its caller is answered at once.
+    pub(crate) fn waits_for_room(&self, waiting: &Arc<WaitingRemove>) {
+        let mut state = self.lock();
+        if state.ended {
+            drop(state);
+            drop(waiting.take_done());
+            return;
+        }
+        state.removals.waits_for_room(waiting);
+        drop(state);
+        self.come.notify_one();
+    }
+
+    /// The caller of a remove that waits for room has gone.
+    pub(crate) fn gives_up(&self) {
+        self.lock().removals.gives_up();
+    }
+
+    /// The next remove that waits for room and now has it, with memory that `reserve` sets aside.
+    /// It counts as let in.
+    pub(crate) fn next_without_room(
+        &self,
+        reserve: impl FnOnce() -> Option<Reservation>,
+    ) -> Option<(Arc<WaitingRemove>, Option<Reservation>)> {
+        let waiting = self.lock().removals.next_without_room()?;
+        let reserved = reserve();
+        let mut state = self.lock();
+        if reserved.is_none() && state.removals.count() > ALWAYS {
+            state.removals.waits_on(&waiting);
+            return None;
+        }
+        drop(state);
+        Some((waiting, reserved))
+    }
+
+    /// Has the remove of a name that was let in made durable.
+    pub(crate) fn push_removal(&self, removal: Removal, caller: Caller) {
         let mut waiting = self.lock();
+        waiting.removals.stays_out();
+        self.push_removals_to(waiting, vec![removal], caller);
+    }
+
+    /// Has `removals`, which are not counted, made durable, together.
+    pub(crate) fn push_removals(&self, removals: Vec<Removal>) {
+        self.push_removals_to(self.lock(), removals, Caller::Waits);
+    }
+
+    fn push_removals_to(
+        &self,
+        mut waiting: MutexGuard<'_, QueueState>,
+        removals: Vec<Removal>,
+        caller: Caller,
+    ) {
         if waiting.ended {
             // Dropped promises wake callers, which must not happen under the lock.
             drop(waiting);
             return;
         }
-        waiting.removals.append(&mut removals);
+        for mut removal in removals {
+            let reservation = removal.reservation.take();
+            waiting.removals.push(removal, caller, reservation);
+        }
         drop(waiting);
         self.come.notify_one();
+    }
+
+    /// Takes out at most `most` removes, those that callers wait for first.
+    pub(crate) fn take_removals(&self, most: usize) -> Vec<Removal> {
+        let mut waiting = self.lock();
+        let taken = waiting.removals.take(most);
+        drop(waiting);
+        if !taken.is_empty() {
+            self.room.notify_all();
+        }
+        taken
     }
 
     pub(crate) fn push_flush(&self, done: OutcomePart) {
@@ -266,22 +395,22 @@ impl Queue {
     }
 
     /// Puts `removals` back in front of those that wait: there is no room for them before `due`.
-    pub(super) fn put_back(&self, mut removals: Vec<Removal>, due: Duration) {
+    pub(super) fn put_back(&self, removals: Vec<Removal>, due: Duration) {
         let mut waiting = self.lock();
-        removals.append(&mut waiting.removals);
-        waiting.removals = removals;
-        waiting.removals_due = due;
+        waiting.removals.put_back(removals);
+        waiting.removals.due = due;
     }
 
     /// The next removes are to wait until `due`.
     pub(crate) fn rest_from_removals(&self, due: Duration) {
-        self.lock().removals_due = due;
+        self.lock().removals.due = due;
     }
 
     /// How many records were queued so far, and below which number all were taken.
     pub(crate) fn come_and_taken(&self) -> (u64, u64) {
         let waiting = self.lock();
-        let oldest = waiting.records.iter().map(|record| record.number).min();
+        // They stay in the order in which they came.
+        let oldest = waiting.records.front().map(|record| record.number);
         (waiting.come, oldest.unwrap_or(waiting.come))
     }
 
@@ -311,7 +440,8 @@ impl Queue {
             let mut waiting = self.lock();
             std::mem::replace(&mut *waiting, ended)
         };
-        std::mem::take(&mut left.removals)
+        self.room.notify_all();
+        left.removals.take_all()
     }
 
     /// Bytes on disk of the records that wait.
@@ -344,10 +474,11 @@ impl Queue {
                 .map(|due| due.saturating_sub(now()));
             let batch_due = due_in.is_some_and(|due| due.is_zero());
             let removals_in =
-                (!waiting.removals.is_empty()).then(|| waiting.removals_due.saturating_sub(now()));
+                (!waiting.removals.is_empty()).then(|| waiting.removals.due.saturating_sub(now()));
+            // A flush does not wait for removes that nobody waits for.
             let removals_due = removals_in.is_some_and(|due| due.is_zero())
-                || waiting.closing_since.is_some()
-                || !waiting.flushes.is_empty();
+                || (waiting.closing_since.is_some() && !waiting.removals.is_empty())
+                || (!waiting.flushes.is_empty() && waiting.removals.any_waited_for());
             let any = batch_due
                 || removals_due
                 || !waiting.flushes.is_empty()
@@ -357,10 +488,7 @@ impl Queue {
                 || std::mem::take(&mut waiting.woken);
             if any || waited {
                 return Work {
-                    removals: match removals_due {
-                        true => std::mem::take(&mut waiting.removals),
-                        false => Vec::new(),
-                    },
+                    removals_due,
                     flushes: std::mem::take(&mut waiting.flushes),
                     cuts: std::mem::take(&mut waiting.cuts),
                     superblocks: std::mem::take(&mut waiting.superblocks),
@@ -395,7 +523,9 @@ impl Queue {
         }
         let mut waiting = self.lock();
         let mut dead = Vec::new();
-        self.bury(&mut waiting, &mut dead);
+        // However much waits while the disk is behind, callers wait for this lock no longer than it
+        // takes to plan a few batches.
+        let mut oldest = self.take_planned(&mut waiting, &mut dead);
         let room = match take {
             Take::Due => HoldLimit {
                 bytes: self.batch_bytes,
@@ -403,7 +533,7 @@ impl Queue {
             },
             Take::All => HoldLimit::NONE,
         };
-        let waits: Vec<WaitingRecord> = waiting.records.iter().map(|it| self.waits(it)).collect();
+        let waits: Vec<WaitingRecord> = oldest.iter().map(|it| self.waits(it)).collect();
         let plan = grouping::plan(&waits, now, room);
         let due: usize = plan.due.iter().map(Vec::len).sum();
         let mut taken = self.cut(&waits, &plan.due, welcome);
@@ -411,19 +541,21 @@ impl Queue {
         let bytes: usize = taken.iter().map(|n| waits[*n].bytes).sum();
         let batch: Vec<Arc<Pending>> = taken
             .iter()
-            .map(|n| Arc::clone(&waiting.records[*n].pending))
+            .map(|n| Arc::clone(&oldest[*n].pending))
             .collect();
         let mut is_taken = vec![false; waits.len()];
         taken.iter().for_each(|n| is_taken[*n] = true);
-        let mut is_taken = is_taken.into_iter();
-        waiting
-            .records
-            .retain(|_| !is_taken.next().unwrap_or(false));
+        let any_unplanned = !waiting.records.is_empty();
+        while let Some(record) = oldest.pop() {
+            if !is_taken[oldest.len()] {
+                waiting.records.push_front(record);
+            }
+        }
         waiting.bytes -= bytes;
         waiting.held_bytes = plan.held_bytes;
         waiting.held_records = plan.held_records;
         waiting.held_until = plan.held_until;
-        if taken.len() == due {
+        if taken.len() == due && !any_unplanned {
             waiting.since = None;
         }
         let oldest = waiting.records.front().map(|record| record.number);
@@ -474,18 +606,28 @@ impl Queue {
         self.alignment.batch(records, bytes) <= self.batch_bytes && records <= self.batch_records
     }
 
+    /// Takes out the oldest records, enough for [`PLANNED_BATCHES`] batches: one may be held back.
     /// Moves what need not be written any more to `dead`.
-    fn bury(&self, waiting: &mut QueueState, dead: &mut Vec<Arc<Pending>>) {
-        let mut bytes = 0;
-        waiting.records.retain(|record| {
-            let is_dead = record.pending.is_dead();
-            if is_dead {
-                bytes += self.alignment.record(record.pending.record_bytes);
-                dead.push(Arc::clone(&record.pending));
+    fn take_planned(
+        &self,
+        waiting: &mut QueueState,
+        dead: &mut Vec<Arc<Pending>>,
+    ) -> Vec<QueuedRecord> {
+        let (mut planned, mut bytes) = (Vec::new(), 0);
+        while bytes < PLANNED_BATCHES * self.batch_bytes
+            && planned.len() < PLANNED_BATCHES * self.batch_records
+            && let Some(record) = waiting.records.pop_front()
+        {
+            let size = self.alignment.record(record.pending.record_bytes);
+            if record.pending.is_dead() {
+                waiting.bytes -= size;
+                dead.push(record.pending);
+            } else {
+                bytes += size;
+                planned.push(record);
             }
-            !is_dead
-        });
-        waiting.bytes -= bytes;
+        }
+        planned
     }
 
     fn waits(&self, record: &QueuedRecord) -> WaitingRecord {
@@ -537,6 +679,9 @@ impl Queue {
     }
 }
 
+/// How many batches are planned at a time, where records wait for others of their group. A group of
+/// which a member came later than that is written in two runs.
+const PLANNED_BATCHES: usize = 3;
 /// A group larger than this share of a batch may be cut.
 const GROUP_SHARE: usize = 4;
 
@@ -559,6 +704,7 @@ mod tests {
         Queue::new(
             batch_bytes,
             1_000,
+            usize::MAX,
             Some(DELAY),
             LogAlignment::new(&geometry),
             grouped,
@@ -667,6 +813,26 @@ mod tests {
         let (batch, below) = take(&queue, Take::All, ms(2));
         assert_eq!((batch, below), (vec![0, 3, 4], 1));
         assert_eq!(take(&queue, Take::All, ms(2)), (vec![1, 2], 5));
+    }
+
+    #[test]
+    fn a_batch_is_planned_among_the_oldest_records_however_many_wait() {
+        let queue = queue(4_096, true);
+        push(&queue, &[7], ms(0));
+        push(&queue, &[0; 2_000], ms(0));
+        push(&queue, &[7], ms(0));
+        let mut records = Vec::new();
+        for _ in 0..1_000 {
+            let (mut batch, below) = take(&queue, Take::All, ms(1));
+            records.append(&mut batch);
+            if below == 2_002 {
+                break;
+            }
+            assert_eq!(queue.lock().since, Some(ms(0)), "what is left stays due");
+        }
+        // The last member of the group came too late to go beside the first.
+        assert!(records.is_sorted() && records.len() == 2_002);
+        assert_eq!(queue.bytes(), 0);
     }
 
     #[test]

@@ -537,7 +537,7 @@ impl DeviceWriter {
         let copied = self.copy_hot(pending, None);
         let mut shard = stripe.shard(key);
         shard.policy.table_mut().expect(TABLE_ONLY).written(key);
-        if shard.written(pending) {
+        if stripe.slot_was_written(&mut shard, pending) {
             copied.and_then(|it| stripe.shared.hot.insert(it, Arrival::Wanted));
         }
         Ok(())

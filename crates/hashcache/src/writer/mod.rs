@@ -26,7 +26,7 @@ use crate::disk::circular_log::LogWriter;
 use crate::disk::journal::Journal;
 use crate::disk::table;
 use crate::disk::write_superblock;
-use crate::format::{Family, PART_BYTES, Superblock};
+use crate::format::{COUNT_MAX, Family, PART_BYTES, Superblock};
 use crate::members::VERSIONS_RESERVED;
 use crate::memory::AlignedBuf;
 use crate::shard::Pending;
@@ -79,9 +79,7 @@ fn leave(stripe: &Stripe, mut removals: Vec<Removal>) {
     let in_force = stripe.shared.members.go_on();
     removals.append(&mut stripe.queue.end());
     if in_force {
-        for removal in removals {
-            removal.done.tell();
-        }
+        removals.into_iter().for_each(Removal::tell);
     }
 }
 
@@ -111,6 +109,8 @@ pub(crate) struct DeviceWriter {
     segments_since_checkpoint: u64,
     /// Until then others have the device, as behind each part of a checkpoint.
     next_checkpoint_at: Duration,
+    /// Removes that were taken from the queue and are not durable yet.
+    removals: Vec<Removal>,
     /// Removes wait for a checkpoint, because the journal has no room for them before.
     removals_are_held: bool,
     /// How far the Disk Table was read for bans, if it is being read.
@@ -142,6 +142,7 @@ impl DeviceWriter {
             synced_at: stripe.medium.clock.monotone(),
             segments_since_checkpoint: 0,
             next_checkpoint_at: Duration::ZERO,
+            removals: Vec::new(),
             removals_are_held: false,
             bans_pass: None,
             stripe,
@@ -215,7 +216,7 @@ impl DeviceWriter {
             if stripe.health() == Health::OutOfService {
                 self.give_up();
                 // Dropping `work` tells the callers of flush and cut that wait for this device.
-                return Ended::Failed(std::mem::take(&mut work.removals));
+                return Ended::Failed(std::mem::take(&mut self.removals));
             }
             if work.closing {
                 return Ended::Closed;
@@ -230,7 +231,10 @@ impl DeviceWriter {
         if next < self.superblock.next_version {
             return Ok(());
         }
-        self.superblock.next_version = next.saturating_add(VERSIONS_RESERVED);
+        self.superblock.next_version = next
+            .checked_add(VERSIONS_RESERVED)
+            .filter(|it| *it < COUNT_MAX)
+            .ok_or_else(|| io::Error::other("all versions of the store were given out"))?;
         self.write_superblock(false)
     }
 
@@ -257,7 +261,7 @@ impl DeviceWriter {
         patience
     }
 
-    /// One round: all removes, one batch (for a flush: all queued records), one part of a
+    /// One round: some removes, one batch (for a flush: all queued records), one part of a
     /// checkpoint if it is due. Rounds are short, so that under any load no caller waits for more
     /// than a batch.
     fn serve(&mut self, work: &mut Work) -> io::Result<()> {
@@ -267,7 +271,9 @@ impl DeviceWriter {
         let all = work.closing || !work.flushes.is_empty();
         // By a manual clock nothing that waits for a checkpoint may be due: write all at once.
         let is_manual = self.stripe.medium.clock.is_manual();
-        self.write_removals(&mut work.removals, all || is_manual)?;
+        if work.removals_due {
+            self.write_removals(work.closing || is_manual)?;
+        }
         self.tell_members(&mut work.superblocks)?;
         let mut wrote = false;
         if all {

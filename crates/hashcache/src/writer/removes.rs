@@ -5,9 +5,11 @@
 //! Invariant: a caller that waits for a remove gets its answer when the remove is durable, and not
 //! before. A ban is forgotten when no record older than it can be read any more: in the log when
 //! the head has wrapped, in the Disk Table when a pass over all sets has cleared what bans hide.
-//! Cost: one write and one sync for all queued removes of names, one write more for all bans. Then
-//! the writer leaves the device to other work for nine times as long as that took. So any number of
-//! removes a second takes a tenth of the device, and a remove waits for a second at most. It waits
+//! Cost: in the log, one write and one sync for all queued removes of names; in the Disk Table a read
+//! and a write each, in rounds of [`ROUND`], and a sync a round. One write more for all bans. Then
+//! the writer leaves the device to other work for nine times as long as that took (three times in
+//! the Disk Table). So any number of removes a second takes a tenth of the device (a quarter), and a
+//! remove in the log waits for a second at most. It waits
 //! longer only if removes of names are so fast that the journal is full before a checkpoint is
 //! complete, which takes a tenth of the device too.
 
@@ -19,12 +21,17 @@ use crate::address::SetId;
 use crate::bans::Effect;
 use crate::disk::table;
 use crate::format::{BanLine, Family, Removed};
-use crate::key::KeyMap;
 use crate::object::Version;
-use crate::write_queue::{Removal, RemovalDone, Removing};
+use crate::write_queue::{Caller, NAME_BYTES, Removal, Removing};
 
 /// After removes were written, others have the device for this many times as long as it took.
 const REST: u32 = 9;
+/// The same in the Disk Table, where a name costs a read, and a round has few names.
+const TABLE_REST: u32 = 3;
+/// A put or a flush waits no longer for a round in the Disk Table than for this and one name.
+const ROUND: Duration = Duration::from_millis(10);
+/// Names in a round in the log: 25 blocks of the journal.
+const NAMES_AT_ONCE: usize = 4_096;
 /// Work that takes less is not followed by a rest: it delays no other work noticeably.
 const SHORT: Duration = Duration::from_millis(2);
 /// Most rest: a second is the longest that an invalidation may take to become durable.
@@ -45,116 +52,161 @@ pub(super) struct BansPass {
     due: Duration,
 }
 
+fn is_bans(removal: &Removal) -> bool {
+    matches!(removal.what, Removing::Bans { .. })
+}
+
 impl BansPass {
     pub(super) fn due_in(&self, now: Duration) -> Duration {
         self.due.saturating_sub(now)
     }
 }
 
-/// The names among some removes, each once: of several removes of a name the last says what all
-/// say.
-struct Names {
-    removed: Vec<Removed>,
-    /// Of each, the index of the first remove of it.
-    first_at: Vec<usize>,
-}
-
-impl Names {
-    fn of(removals: &[Removal]) -> Self {
-        let mut names = Self {
-            removed: Vec::new(),
-            first_at: Vec::new(),
-        };
-        let mut place_of: KeyMap<usize> = KeyMap::default();
-        for (at, removal) in removals.iter().enumerate() {
-            let Removing::Name(removed) = removal.what else {
-                continue;
-            };
-            let place = *place_of.entry(removed.key).or_insert(names.removed.len());
-            match names.removed.get_mut(place) {
-                Some(known) => known.version = known.version.max(removed.version),
-                None => {
-                    names.removed.push(removed);
-                    names.first_at.push(at);
-                }
+impl DeviceWriter {
+    /// Makes queued removes durable: a round of them, or `all`.
+    pub(super) fn write_removals(&mut self, all: bool) -> io::Result<()> {
+        loop {
+            self.write_some_removals(all)?;
+            if !all || self.removals_are_held || !self.take_removals(1) {
+                return Ok(());
             }
         }
-        names
     }
-}
 
-impl DeviceWriter {
-    /// Makes `removals` durable: `all` of them, or as many as the journal has room for before the
-    /// next checkpoint is complete; the others go back to the queue.
-    pub(super) fn write_removals(
-        &mut self,
-        removals: &mut Vec<Removal>,
-        all: bool,
-    ) -> io::Result<()> {
-        if removals.is_empty() {
-            return Ok(());
+    /// Queues removes that waited for room, as many as there is room for.
+    fn let_in(&self) {
+        let stripe = &self.stripe;
+        let reserve = || stripe.medium.budget.reserve(NAME_BYTES);
+        while let Some((waiting, reservation)) = stripe.queue.next_without_room(reserve) {
+            let Some(done) = waiting.take_done() else {
+                stripe.queue.needs_no_removal();
+                continue;
+            };
+            let key = waiting.key;
+            let (version, known) = match waiting.version {
+                Some(version) => (version, true),
+                None => stripe.remove(key),
+            };
+            let removed = Removed { key, version };
+            let is_log = stripe.medium.geometry.family == Family::Log;
+            let removal = Removal {
+                what: match known || is_log {
+                    true => Removing::Name(removed),
+                    false => Removing::Absent(removed),
+                },
+                done: vec![done],
+                reservation,
+            };
+            stripe.queue.push_removal(removal, Caller::Waits);
         }
+    }
+
+    /// Takes at most `most` removes out of the queue. Returns whether any is to be written.
+    fn take_removals(&mut self, most: usize) -> bool {
+        self.let_in();
+        let mut taken = self.stripe.queue.take_removals(most);
+        self.removals.append(&mut taken);
+        !self.removals.is_empty()
+    }
+
+    /// One round, which keeps other work waiting no longer than [`ROUND`] where each name costs a
+    /// read.
+    fn write_some_removals(&mut self, all: bool) -> io::Result<()> {
         let begun = self.stripe.medium.clock.monotone();
-        let is_bans = |removal: &Removal| matches!(removal.what, Removing::Bans { .. });
-        let behind_pending = |removal: &Removal| match removal.what {
-            Removing::Name(_) => false,
-            Removing::Bans { behind_pending } => behind_pending,
-        };
-        if removals.iter().any(behind_pending) {
-            let (come, _) = self.stripe.queue.come_and_taken();
-            self.write_pending_below(come)?;
-            self.wait_for_write()?;
-        }
-        let names = Names::of(removals);
         match self.stripe.medium.geometry.family {
             Family::Log => {
-                let written = self.journal_names(&names.removed, all)?;
-                if let Some(first) = names.first_at.get(written) {
-                    self.hold_back(removals.split_off(*first));
+                self.take_removals(NAMES_AT_ONCE);
+                self.write_behind_pending()?;
+                let names = self.names();
+                let written = self.journal_names(&names, all)?;
+                if written < names.len() {
+                    self.hold_back(written);
                 }
             }
             Family::Table => {
-                for removed in &names.removed {
-                    let set = SetId(removed.key.set(self.stripe.medium.geometry.sets));
-                    table::clear(
-                        &self.stripe.medium,
-                        &self.stripe.index,
-                        &mut self.set_buffer,
-                        removed,
-                        set,
-                    )?;
+                while self.stripe.medium.clock.monotone().saturating_sub(begun) < ROUND {
+                    let next = self.removals.len();
+                    self.take_removals(1);
+                    let Some(removal) = self.removals.get(next) else {
+                        break;
+                    };
+                    self.clear_name(removal.what)?;
                 }
+                self.write_behind_pending()?;
             }
         }
-        if removals.is_empty() {
+        if self.removals.is_empty() {
             return Ok(());
         }
-        if removals.iter().any(is_bans) {
+        if self.removals.iter().any(is_bans) {
             let lines = self.stripe.bans.lines();
             self.write_bans(&lines)?;
         }
-        self.sync()?;
+        // Where nothing was cleared, a slot that another record has taken may still have to be made
+        // durable.
+        if self.unsynced_bytes > 0 || self.stripe.medium.geometry.family == Family::Log {
+            self.sync()?;
+        }
         let now = self.stripe.medium.clock.monotone();
         let took = now.saturating_sub(begun);
         let is_manual = self.stripe.medium.clock.is_manual();
         if took > SHORT && !self.removals_are_held && !is_manual {
-            let rest = took.saturating_mul(REST).min(REST_MAX);
+            let times = match self.stripe.medium.geometry.family {
+                Family::Log => REST,
+                Family::Table => TABLE_REST,
+            };
+            let rest = took.saturating_mul(times).min(REST_MAX);
             self.stripe.queue.rest_from_removals(now + rest);
         }
-        for removal in removals.drain(..) {
+        for removal in std::mem::take(&mut self.removals) {
             self.tell(removal);
         }
         Ok(())
     }
 
+    /// Clears the slots of a name that is removed.
+    fn clear_name(&mut self, what: Removing) -> io::Result<()> {
+        let Removing::Name(removed) = what else {
+            return Ok(());
+        };
+        let stripe = &self.stripe;
+        let set = SetId(removed.key.set(stripe.medium.geometry.sets));
+        let (medium, index) = (&stripe.medium, &stripe.index);
+        self.unsynced_bytes += table::clear(medium, index, &mut self.set_buffer, &removed, set)?;
+        Ok(())
+    }
+
+    /// Writes the pending records before bans that must not be durable before them.
+    fn write_behind_pending(&mut self) -> io::Result<()> {
+        let behind_pending = |removal: &Removal| match removal.what {
+            Removing::Name(_) | Removing::Absent(_) => false,
+            Removing::Bans { behind_pending } => behind_pending,
+        };
+        if self.removals.iter().any(behind_pending) {
+            let (come, _) = self.stripe.queue.come_and_taken();
+            self.write_pending_below(come)?;
+            self.wait_for_write()?;
+        }
+        Ok(())
+    }
+
+    /// The names among the removes to be written.
+    fn names(&self) -> Vec<Removed> {
+        let name = |removal: &Removal| match removal.what {
+            Removing::Name(removed) | Removing::Absent(removed) => Some(removed),
+            Removing::Bans { .. } => None,
+        };
+        self.removals.iter().filter_map(name).collect()
+    }
+
     fn tell(&self, removal: Removal) {
-        if let Removing::Name(removed) = removal.what {
+        if let Removing::Name(removed) | Removing::Absent(removed) = removal.what {
             let mut shard = self.stripe.shard(removed.key);
             if shard.removing.get(&removed.key) == Some(&removed.version) {
                 shard.removing.remove(&removed.key);
             }
         }
-        RemovalDone::tell(removal.done);
+        removal.tell();
     }
 
     /// Writes `removed` to the journal: `all` of them, or as many as there is room for without
@@ -184,12 +236,21 @@ impl DeviceWriter {
         self.journal.wants_checkpoint(completed)
     }
 
-    /// Has `removals` wait for a checkpoint, which is written beside other work. Written at once it
-    /// would keep all others from the device: removes of made-up names, as fast as a client can ask
-    /// for them, would leave the device no time for anything else.
-    fn hold_back(&mut self, removals: Vec<Removal>) {
+    /// Has all removes but the first `written` names wait for a checkpoint, which is written beside
+    /// other work. Written at once it would keep all others from the device: removes of made-up
+    /// names, as fast as a client can ask for them, would leave the device no time for anything
+    /// else.
+    fn hold_back(&mut self, written: usize) {
         self.removals_are_held = true;
-        self.stripe.queue.put_back(removals, Duration::MAX);
+        let mut names = 0;
+        let (written, held) = std::mem::take(&mut self.removals)
+            .into_iter()
+            .partition(|removal| {
+                names += usize::from(!is_bans(removal));
+                !is_bans(removal) && names <= written
+            });
+        self.removals = written;
+        self.stripe.queue.put_back(held, Duration::MAX);
     }
 
     /// A checkpoint is complete: there may be room in the journal again.
@@ -301,37 +362,5 @@ impl DeviceWriter {
         stripe.let_go_of_barred();
         stripe.bans.forget(pass.gone_upto, pass.stale_upto);
         Ok(())
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::key::Secret;
-
-    #[test]
-    fn of_several_removes_of_a_name_the_last_is_written_in_the_place_of_the_first() {
-        let secret = Secret::from_bytes([1; 32]);
-        let name = |name: &str, version| Removal {
-            what: Removing::Name(Removed {
-                key: secret.name(name.as_bytes()),
-                version: Version(version),
-            }),
-            done: RemovalDone::Nobody,
-        };
-        let bans = Removal {
-            what: Removing::Bans {
-                behind_pending: false,
-            },
-            done: RemovalDone::Nobody,
-        };
-        let removals = [name("a", 1), bans, name("b", 2), name("a", 9), name("c", 4)];
-        let names = Names::of(&removals);
-        let removed = names.removed.iter().map(|it| (it.key, it.version.0));
-        let expected = [("a", 9), ("b", 2), ("c", 4)];
-        assert!(
-            removed.eq(expected.map(|(name, version)| (secret.name(name.as_bytes()), version)))
-        );
-        assert_eq!(names.first_at, [0, 2, 4]);
     }
 }

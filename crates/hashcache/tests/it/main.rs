@@ -42,6 +42,7 @@ mod purges;
 mod reader;
 mod readmission;
 mod recovery;
+mod removes;
 mod rings;
 mod scan;
 mod sectors;

@@ -1,0 +1,516 @@
+//! Removes that wait for the writer: names, each once, and bans.
+//!
+//! Called by the queue, under its lock. Removes for which a caller may wait go first, then bans,
+//! then the others: an unsafe request of one client must not keep a purge from the disk.
+//!
+//! Invariants: bans leave behind the names that were queued before them with a caller. A name is
+//! here once, with the highest of its versions. There are never more than [`Removals::most`] names,
+//! and those that bans take away, which were pending records before.
+//! Cost: [`NAME_BYTES`] of the memory budget a name.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use super::{Removal, RemovalDone, Removing};
+use crate::format::Removed;
+use crate::key::{KeyHash, KeyMap};
+use crate::memory::Reservation;
+use crate::object::Version;
+
+/// What a name takes, here and among the names that lookups skip: entries of three maps that may be
+/// half empty, and a promise.
+pub(crate) const NAME_BYTES: u64 = 512;
+/// Share of the memory budget that names may take.
+const SHARE: u64 = 16;
+/// Fewer names than this need no memory of the budget, so that a full budget stops no purge.
+pub(super) const ALWAYS: usize = 64;
+
+/// How many names may wait on one of `devices` devices.
+pub(crate) fn names_max(budget_bytes: u64, devices: u64) -> usize {
+    let most = budget_bytes / SHARE / NAME_BYTES / devices.max(1);
+    usize::try_from(most).unwrap_or(usize::MAX).max(2 * ALWAYS)
+}
+
+/// Whether a caller may wait for a remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// It does, or may do so.
+    Waits,
+    /// None does.
+    Nobody,
+}
+
+/// A remove that waits for room. It is let in by the writer, as long as its caller holds it.
+pub(crate) struct WaitingRemove {
+    pub(crate) key: KeyHash,
+    /// In the log, where the name is forgotten already: the version of the remove.
+    pub(crate) version: Option<Version>,
+    done: Mutex<Option<RemovalDone>>,
+}
+
+impl WaitingRemove {
+    pub(crate) fn new(key: KeyHash, version: Option<Version>, done: RemovalDone) -> Self {
+        Self {
+            key,
+            version,
+            done: Mutex::new(Some(done)),
+        }
+    }
+
+    /// What tells the caller; `None` if it was taken before.
+    pub(crate) fn take_done(&self) -> Option<RemovalDone> {
+        self.done
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+struct WaitingName {
+    version: Version,
+    caller: Caller,
+    /// Memory knows that the name is not stored: nothing has to be cleared.
+    is_absent: bool,
+    done: Vec<RemovalDone>,
+    reservation: Option<Reservation>,
+}
+
+struct WaitingBans {
+    behind_pending: bool,
+    /// They go when so many names with a caller have gone.
+    behind_names: u64,
+    done: Vec<RemovalDone>,
+}
+
+/// See the module's head.
+pub(crate) struct Removals {
+    names: KeyMap<WaitingName>,
+    /// Names in the order in which they came. A name that is not among `names`, or there with the
+    /// other kind of caller, is passed over.
+    waited_for: VecDeque<KeyHash>,
+    others: VecDeque<KeyHash>,
+    bans: Option<WaitingBans>,
+    /// Names with a caller that ever came, and of these, those that have gone.
+    come: u64,
+    gone: u64,
+    /// Names that were let in and are on their way here.
+    let_in: usize,
+    most: usize,
+    /// Removes for which there is no room yet, in the order in which they came. Each belongs to the
+    /// handle of its caller.
+    without_room: VecDeque<Weak<WaitingRemove>>,
+    /// How many of these have lost their callers.
+    given_up: usize,
+    /// Before that removes wait for more of them.
+    pub(super) due: Duration,
+}
+
+impl Default for Removals {
+    fn default() -> Self {
+        Self {
+            names: KeyMap::default(),
+            waited_for: VecDeque::new(),
+            others: VecDeque::new(),
+            bans: None,
+            come: 0,
+            gone: 0,
+            let_in: 0,
+            most: usize::MAX,
+            without_room: VecDeque::new(),
+            given_up: 0,
+            due: Duration::ZERO,
+        }
+    }
+}
+
+/// Adds `done` to those that are told, and drops those whose callers have gone, now and then.
+fn add_done(all: &mut Vec<RemovalDone>, mut done: Vec<RemovalDone>) {
+    all.append(&mut done);
+    if all.len() > 8 && all.len().is_power_of_two() {
+        all.retain(RemovalDone::is_awaited);
+    }
+}
+
+impl Removals {
+    pub(super) fn of_at_most(most: usize) -> Self {
+        Self {
+            most,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.bans.is_none() && self.without_room.is_empty()
+    }
+
+    /// Whether there is a remove for which a caller may wait.
+    pub(super) fn any_waited_for(&self) -> bool {
+        self.bans.is_some() || self.gone < self.come || !self.without_room.is_empty()
+    }
+
+    /// Whether there is room for one more name. The others keep a quarter free for callers that
+    /// cannot wait. `has_memory` is false if the budget refused a reservation.
+    pub(super) fn let_in(&mut self, key: KeyHash, caller: Caller, has_memory: bool) -> bool {
+        let taken = self.names.len() + self.let_in;
+        let most = match caller {
+            Caller::Waits => self.most / 4 * 3,
+            Caller::Nobody => self.most,
+        };
+        let most = if has_memory { most } else { ALWAYS.min(most) };
+        let has_room = self.names.contains_key(&key) || taken < most;
+        self.let_in += usize::from(has_room);
+        has_room
+    }
+
+    /// A name that was let in is not going to come.
+    pub(super) fn stays_out(&mut self) {
+        self.let_in = self.let_in.saturating_sub(1);
+    }
+
+    /// Notes a remove for which there is no room.
+    pub(super) fn waits_for_room(&mut self, waiting: &Arc<WaitingRemove>) {
+        self.without_room.push_back(Arc::downgrade(waiting));
+    }
+
+    /// A caller has let go of a remove that waits for room.
+    pub(super) fn gives_up(&mut self) {
+        self.given_up += 1;
+        if self.given_up > 64 && self.given_up > self.without_room.len() / 2 {
+            self.without_room.retain(|it| it.strong_count() > 0);
+            self.given_up = 0;
+        }
+    }
+
+    /// The next remove that waits for room, if there is room for it. The caller calls `push` or
+    /// `stays_out`, or puts it back.
+    pub(super) fn next_without_room(&mut self) -> Option<Arc<WaitingRemove>> {
+        while self.names.len() + self.let_in < self.most / 4 * 3 {
+            if let Some(waiting) = self.without_room.pop_front()?.upgrade() {
+                self.let_in += 1;
+                return Some(waiting);
+            }
+        }
+        None
+    }
+
+    /// There was no memory for `waiting`, the one that was next.
+    pub(super) fn waits_on(&mut self, waiting: &Arc<WaitingRemove>) {
+        self.without_room.push_front(Arc::downgrade(waiting));
+        self.stays_out();
+    }
+
+    /// Names that are here.
+    pub(super) fn count(&self) -> usize {
+        self.names.len()
+    }
+
+    pub(super) fn push(
+        &mut self,
+        removal: Removal,
+        caller: Caller,
+        reservation: Option<Reservation>,
+    ) {
+        match removal.what {
+            Removing::Bans { behind_pending } => {
+                let bans = self.bans.get_or_insert(WaitingBans {
+                    behind_pending: false,
+                    behind_names: 0,
+                    done: Vec::new(),
+                });
+                bans.behind_pending |= behind_pending;
+                bans.behind_names = self.come;
+                add_done(&mut bans.done, removal.done);
+            }
+            Removing::Name(removed) => {
+                self.push_name(removed, false, removal.done, caller, reservation);
+            }
+            Removing::Absent(removed) => {
+                self.push_name(removed, true, removal.done, caller, reservation);
+            }
+        }
+    }
+
+    fn push_name(
+        &mut self,
+        Removed { key, version }: Removed,
+        is_absent: bool,
+        done: Vec<RemovalDone>,
+        caller: Caller,
+        reservation: Option<Reservation>,
+    ) {
+        let is_new = !self.names.contains_key(&key);
+        let name = self.names.entry(key).or_insert(WaitingName {
+            version,
+            caller,
+            is_absent,
+            done: Vec::new(),
+            reservation,
+        });
+        name.version = name.version.max(version);
+        name.is_absent &= is_absent;
+        add_done(&mut name.done, done);
+        let moves = name.caller == Caller::Nobody && caller == Caller::Waits;
+        if is_new || moves {
+            name.caller = caller;
+            match caller {
+                Caller::Waits => {
+                    self.waited_for.push_back(key);
+                    self.come += 1;
+                }
+                Caller::Nobody => self.others.push_back(key),
+            }
+        }
+    }
+
+    /// At most `most` removes, those with a caller first.
+    pub(super) fn take(&mut self, most: usize) -> Vec<Removal> {
+        let mut taken = Vec::new();
+        while taken.len() < most {
+            let removal = self
+                .take_name(Caller::Waits)
+                .or_else(|| self.take_bans())
+                .or_else(|| self.take_name(Caller::Nobody));
+            let Some(removal) = removal else { break };
+            taken.push(removal);
+        }
+        taken
+    }
+
+    fn take_name(&mut self, caller: Caller) -> Option<Removal> {
+        loop {
+            let key = match caller {
+                Caller::Waits => {
+                    let key = self.waited_for.pop_front()?;
+                    self.gone += 1;
+                    key
+                }
+                Caller::Nobody => self.others.pop_front()?,
+            };
+            if self.names.get(&key).is_none_or(|it| it.caller != caller) {
+                continue;
+            }
+            let name = self.names.remove(&key)?;
+            let removed = Removed {
+                key,
+                version: name.version,
+            };
+            let what = match name.is_absent {
+                true => Removing::Absent(removed),
+                false => Removing::Name(removed),
+            };
+            return Some(Removal {
+                what,
+                done: name.done,
+                reservation: name.reservation,
+            });
+        }
+    }
+
+    fn take_bans(&mut self) -> Option<Removal> {
+        let bans = self.bans.take_if(|it| it.behind_names <= self.gone)?;
+        let behind_pending = bans.behind_pending;
+        Some(Removal {
+            what: Removing::Bans { behind_pending },
+            done: bans.done,
+            reservation: None,
+        })
+    }
+
+    /// Puts `removals`, which were taken, back in front of the others.
+    pub(super) fn put_back(&mut self, removals: Vec<Removal>) {
+        for removal in removals.into_iter().rev() {
+            let (removed, is_absent) = match removal.what {
+                Removing::Bans { behind_pending } => {
+                    let come = self.come;
+                    let bans = self.bans.get_or_insert(WaitingBans {
+                        behind_pending,
+                        behind_names: come,
+                        done: Vec::new(),
+                    });
+                    bans.behind_pending |= behind_pending;
+                    add_done(&mut bans.done, removal.done);
+                    continue;
+                }
+                Removing::Name(removed) => (removed, false),
+                Removing::Absent(removed) => (removed, true),
+            };
+            let key = removed.key;
+            let name = self.names.entry(key).or_insert(WaitingName {
+                version: removed.version,
+                caller: Caller::Waits,
+                is_absent,
+                done: Vec::new(),
+                reservation: removal.reservation,
+            });
+            name.version = name.version.max(removed.version);
+            name.is_absent &= is_absent;
+            // What waits for room in the journal has waited long enough to go first.
+            name.caller = Caller::Waits;
+            add_done(&mut name.done, removal.done);
+            self.waited_for.push_front(key);
+            self.gone = self.gone.saturating_sub(1);
+            self.come = self.come.max(self.gone + 1);
+        }
+    }
+
+    /// Everything, when no more is written.
+    pub(super) fn take_all(&mut self) -> Vec<Removal> {
+        let bans = self.bans.as_mut();
+        if let Some(bans) = bans {
+            bans.behind_names = 0;
+        }
+        let mut all = self.take(usize::MAX);
+        for waiting in self.without_room.drain(..).filter_map(|it| it.upgrade()) {
+            let removed = Removed {
+                key: waiting.key,
+                version: waiting.version.unwrap_or(Version(0)),
+            };
+            all.push(Removal::uncounted(
+                Removing::Absent(removed),
+                waiting.take_done(),
+            ));
+        }
+        all
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::completion::promise;
+    use crate::key::Secret;
+
+    fn key(name: &str) -> KeyHash {
+        Secret::from_bytes([1; 32]).name(name.as_bytes())
+    }
+
+    fn push(removals: &mut Removals, name: &str, version: u64, caller: Caller) {
+        let removed = Removed {
+            key: key(name),
+            version: Version(version),
+        };
+        let removal = Removal {
+            what: Removing::Name(removed),
+            done: Vec::new(),
+            reservation: None,
+        };
+        removals.push(removal, caller, None);
+    }
+
+    fn push_bans(removals: &mut Removals) {
+        let what = Removing::Bans {
+            behind_pending: false,
+        };
+        let removal = Removal {
+            what,
+            done: Vec::new(),
+            reservation: None,
+        };
+        removals.push(removal, Caller::Waits, None);
+    }
+
+    /// The names in the order in which they are taken, with their versions; `-` for bans.
+    fn taken(removals: &mut Removals, most: usize) -> Vec<(String, u64)> {
+        let name = |it: Removal| match it.what {
+            Removing::Bans { .. } => ("-".to_owned(), 0),
+            Removing::Name(removed) | Removing::Absent(removed) => {
+                let name = ["a", "b", "c", "d"]
+                    .into_iter()
+                    .find(|it| key(it) == removed.key);
+                (name.unwrap().to_owned(), removed.version.0)
+            }
+        };
+        removals.take(most).into_iter().map(name).collect()
+    }
+
+    fn named(names: &[(&str, u64)]) -> Vec<(String, u64)> {
+        names
+            .iter()
+            .map(|(name, version)| ((*name).to_owned(), *version))
+            .collect()
+    }
+
+    #[test]
+    fn a_name_waits_once_with_the_highest_version_however_often_it_is_removed() {
+        let mut removals = Removals::default();
+        for version in [3, 9, 4] {
+            push(&mut removals, "a", version, Caller::Nobody);
+        }
+        push(&mut removals, "b", 5, Caller::Nobody);
+        assert_eq!(taken(&mut removals, 9), named(&[("a", 9), ("b", 5)]));
+        assert!(removals.is_empty());
+    }
+
+    #[test]
+    fn a_remove_that_a_caller_waits_for_goes_before_the_others_and_bans_behind_their_names() {
+        let mut removals = Removals::default();
+        push(&mut removals, "a", 1, Caller::Nobody);
+        push(&mut removals, "b", 2, Caller::Nobody);
+        push(&mut removals, "c", 3, Caller::Waits);
+        push_bans(&mut removals);
+        push(&mut removals, "b", 4, Caller::Waits);
+        assert_eq!(taken(&mut removals, 1), named(&[("c", 3)]));
+        assert_eq!(taken(&mut removals, 1), named(&[("b", 4)]));
+        assert!(removals.any_waited_for());
+        assert_eq!(taken(&mut removals, 9), named(&[("-", 0), ("a", 1)]));
+        assert!(removals.is_empty() && !removals.any_waited_for());
+    }
+
+    #[test]
+    fn what_the_journal_has_no_room_for_goes_first_and_bans_behind_it() {
+        let mut removals = Removals::default();
+        push(&mut removals, "a", 1, Caller::Waits);
+        push(&mut removals, "b", 2, Caller::Waits);
+        push_bans(&mut removals);
+        let mut held = removals.take(9);
+        held.remove(0);
+        push(&mut removals, "c", 3, Caller::Waits);
+        push(&mut removals, "b", 7, Caller::Nobody);
+        removals.put_back(held);
+        let expected = named(&[("b", 7), ("c", 3), ("-", 0)]);
+        assert_eq!(taken(&mut removals, 9), expected);
+    }
+
+    #[test]
+    fn there_is_no_room_for_more_names_than_the_share_and_a_quarter_is_for_those_that_cannot_wait()
+    {
+        let mut removals = Removals::of_at_most(8);
+        let names: Vec<String> = (0..9).map(|n| n.to_string()).collect();
+        let mut let_in = 0;
+        for name in &names {
+            if removals.let_in(key(name), Caller::Waits, true) {
+                push(&mut removals, name, 1, Caller::Waits);
+                removals.stays_out();
+                let_in += 1;
+            }
+        }
+        assert_eq!(let_in, 6);
+        assert!(
+            removals.let_in(key("0"), Caller::Waits, true),
+            "it is there already"
+        );
+        assert!(removals.let_in(key("7"), Caller::Nobody, true));
+        assert!(!removals.let_in(key("8"), Caller::Nobody, true));
+        removals.take(3);
+        assert!(removals.let_in(key("8"), Caller::Nobody, true));
+    }
+
+    #[test]
+    fn promises_whose_callers_have_gone_do_not_gather() {
+        let mut removals = Removals::default();
+        for _ in 0..1_000 {
+            let what = Removing::Bans {
+                behind_pending: false,
+            };
+            let (done, _) = promise();
+            let removal = Removal {
+                what,
+                done: vec![RemovalDone::Promise(done)],
+                reservation: None,
+            };
+            removals.push(removal, Caller::Waits, None);
+        }
+        assert!(removals.take(9)[0].done.len() <= 16);
+    }
+}
