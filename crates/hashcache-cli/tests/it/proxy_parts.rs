@@ -277,7 +277,7 @@ async fn conditional(version: &Arc<AtomicUsize>) -> Origin {
             (None, None) => true,
         };
         match matches {
-            true => part(request, &vec![b'0' + version as u8; LENGTH], &fields),
+            true => part(request, &vec![b"0123456789"[version]; LENGTH], &fields),
             false => Script::response(412, &fields, ""),
         }
     });

@@ -200,7 +200,7 @@ pub(crate) enum Fetched {
     NotInParts,
     /// The response is not stored.
     Passed {
-        response: Response<ResponseBody>,
+        response: Box<Response<ResponseBody>>,
         reason: NotStored,
         next_hop: NextHop,
         /// Asks for what is missing if it breaks off.

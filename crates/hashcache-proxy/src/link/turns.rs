@@ -453,8 +453,8 @@ mod tests {
     #[test]
     fn an_end_that_acknowledges_nothing_or_anything_makes_us_keep_little() {
         let turns = turns();
-        for n in 0..3 * ENDED_MAX {
-            let turn = turns.next(n as u32);
+        for n in (0..).take(3 * ENDED_MAX) {
+            let turn = turns.next(n);
             turns.send(turn).sent(10);
             turns.acknowledged(turn.number + 7, Ack::Bytes(u32::MAX));
         }

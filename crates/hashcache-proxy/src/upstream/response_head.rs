@@ -89,7 +89,7 @@ impl HeadRepair {
             (at @ 0..7, other) => self.is_http_1 &= other == b"HTTP/1."[at],
             (7, b'2'..=b'9') if self.is_http_1 => *byte = b'1',
             (9..12, digit @ b'0'..=b'9') => {
-                self.status = self.status * 10 + u16::from(digit - b'0')
+                self.status = self.status * 10 + u16::from(digit - b'0');
             }
             (REASON.., b'\r' | b'\t') => {}
             (REASON.., other) if other.is_ascii_control() => *byte = b' ',
@@ -164,7 +164,8 @@ impl FieldName {
     fn push(&mut self, byte: u8) {
         let is_blank = matches!(byte, b' ' | b'\t');
         // hyper takes blanks behind a name, but not before or in it.
-        self.is_broken |= (self.has_blank && !is_blank) || !(is_blank || is_token(byte));
+        let fits = is_blank || (is_token(byte) && !self.has_blank);
+        self.is_broken |= !fits;
         self.has_blank |= is_blank;
         // Other bytes of a token make it another name: `content_length`.
         if byte.is_ascii_alphanumeric() || (is_token(byte) && byte != b'-') {

@@ -92,7 +92,7 @@ impl Segment {
             link: Link::default(),
         };
         let has_more = |it: &Self| {
-            it.used + (BATCH_HEADER as u32) < medium.geometry.segment_bytes
+            u64::from(it.used) + (BATCH_HEADER as u64) < u64::from(medium.geometry.segment_bytes)
                 && batches.is_none_or(|batches| it.ordinal < batches)
         };
         while has_more(&it) {

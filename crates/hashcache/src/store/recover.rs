@@ -347,8 +347,8 @@ impl Basis {
             ..Replay::new(&stripe, shards.clone())
         };
         match &self.restored {
-            Some(restored) => self.from_checkpoint(writer, &replay, restored),
-            None => self.from_scan(writer, &replay),
+            Some(restored) => self.index_from_checkpoint(writer, &replay, restored),
+            None => self.index_from_scan(writer, &replay),
         }
         if !self.is_clean {
             replay.unlearn_last_batches();
@@ -359,7 +359,12 @@ impl Basis {
         }
     }
 
-    fn from_checkpoint(&self, writer: &mut DeviceWriter, replay: &Replay<'_>, restored: &Restored) {
+    fn index_from_checkpoint(
+        &self,
+        writer: &mut DeviceWriter,
+        replay: &Replay<'_>,
+        restored: &Restored,
+    ) {
         let stripe = replay.stripe;
         let cursor = restored.cursor;
         stripe.log.restore(restored.stamps.clone(), cursor);
@@ -382,7 +387,7 @@ impl Basis {
                     log.clear();
                 }
             }
-            return self.from_scan(writer, replay);
+            return self.index_from_scan(writer, replay);
         }
         if self.is_clean {
             return go_on_at(writer, cursor);
@@ -398,7 +403,7 @@ impl Basis {
     }
 
     /// Without a checkpoint.
-    fn from_scan(&self, writer: &mut DeviceWriter, replay: &Replay<'_>) {
+    fn index_from_scan(&self, writer: &mut DeviceWriter, replay: &Replay<'_>) {
         let openings = self.openings.get_or_init(|| Openings::all(replay.stripe));
         if let Some(end) = replay.scan(openings.as_ref()) {
             writer.log.resume_behind(end.cursor, end.durable);

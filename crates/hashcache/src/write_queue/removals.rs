@@ -418,7 +418,7 @@ mod tests {
                 let name = ["a", "b", "c", "d"]
                     .into_iter()
                     .find(|it| key(it) == removed.key);
-                (name.unwrap().to_owned(), removed.version.0)
+                (name.unwrap_or("?").to_owned(), removed.version.0)
             }
         };
         removals.take(most).into_iter().map(name).collect()

@@ -66,7 +66,7 @@ pub(super) async fn play(play: &Play, expiry: Expiry) -> Verdict {
         }
     };
     let url = origin.url("/page");
-    let one = Crowd::new(play.proxy, url.clone(), 1, vec![page.clone()]);
+    let one = Crowd::new(play.proxy, url.clone(), 1, vec![page]);
     one.ask().await.expect_all_whole(&mut verdict);
     let crowd = Crowd::new(play.proxy, url, play.clients, vec![page]);
     let all = crowd.ask().await;
