@@ -124,13 +124,18 @@ impl DeviceWriter {
                 }
             }
             Family::Table => {
-                while self.stripe.medium.clock.monotone().saturating_sub(begun) < ROUND {
-                    let next = self.removals.len();
-                    self.take_removals(1);
-                    let Some(removal) = self.removals.get(next) else {
+                // From the first one on: what the caller has taken is told to be durable below, too.
+                let mut cleared = 0;
+                loop {
+                    let took = self.stripe.medium.clock.monotone().saturating_sub(begun);
+                    if cleared == self.removals.len() && took < ROUND {
+                        self.take_removals(1);
+                    }
+                    let Some(removal) = self.removals.get(cleared) else {
                         break;
                     };
                     self.clear_name(removal.what)?;
+                    cleared += 1;
                 }
                 self.write_behind_pending()?;
             }
