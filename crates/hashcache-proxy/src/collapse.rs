@@ -120,7 +120,8 @@ pub(crate) enum Role {
 #[derive(Default)]
 struct CollapseShard {
     fetches: HashMap<Box<[u8]>, RoundEntry>,
-    unshareable: HashMap<Box<[u8]>, Instant>,
+    /// Until when requests of this kind, or of a later one, do not wait.
+    unshareable: HashMap<Box<[u8]>, (Instant, Requester)>,
     failed: HashMap<Box<[u8]>, Instant>,
     origins: HashMap<Box<str>, OriginStats>,
 }
@@ -250,7 +251,8 @@ impl Collapse {
     /// Joins the fetch of `key`, or begins it.
     pub(crate) fn join(self: &Arc<Self>, key: &[u8], requester: Requester, now: Instant) -> Role {
         let mut shard = self.shard(key);
-        if shard.unshareable.get(key).is_some_and(|until| *until > now) {
+        let unshareable = shard.unshareable.get(key);
+        if unshareable.is_some_and(|(until, kind)| *until > now && requester >= *kind) {
             return Role::Alone;
         }
         if let Some(entry) = shard.fetches.get_mut(key) {
@@ -385,7 +387,7 @@ impl Collapse {
     }
 }
 
-fn remember(table: &mut HashMap<Box<[u8]>, Instant>, key: &[u8], until: Instant) {
+fn remember<T>(table: &mut HashMap<Box<[u8]>, T>, key: &[u8], until: T) {
     if table.len() >= REMEMBERED {
         table.clear();
     }
@@ -475,15 +477,27 @@ impl Leader {
         }
     }
 
-    /// The response of `origin` cannot be shared, and most likely neither can the next one.
-    pub(crate) fn not_shared(self, origin: &str, now: Instant) {
-        self.judged(origin, 0);
-        remember(
-            &mut self.collapse.shard(&self.key).unshareable,
-            &self.key,
-            now + UNSHAREABLE,
-        );
-        self.tell(CollapseMsg::NotShared);
+    /// The response of `origin` to such a request cannot be shared, and most likely neither can the
+    /// next one. For requests of an earlier kind it says nothing: a client could otherwise send a
+    /// field for which no response is stored, and everybody's requests would go to the origin.
+    pub(crate) fn not_shared(self, origin: &str, requester: Requester, now: Instant) {
+        if requester < Requester::Unknown {
+            self.judged(origin, 0);
+        }
+        let mut shard = self.collapse.shard(&self.key);
+        let known = shard.unshareable.get(&self.key);
+        let known = known.filter(|(until, _)| *until > now);
+        let kind = known.map_or(requester, |(_, kind)| requester.min(*kind));
+        let until = (now + UNSHAREABLE, kind);
+        remember(&mut shard.unshareable, &self.key, until);
+        let entry = shard.fetches.get(&self.key);
+        let has_plainer_leader = entry.is_some_and(|entry| {
+            Arc::ptr_eq(&entry.round, &self.round) && entry.requester < requester
+        });
+        drop(shard);
+        if !has_plainer_leader {
+            self.tell(CollapseMsg::NotShared);
+        }
     }
 
     /// The first outcome is the one that counts: later leaders began because it was late.

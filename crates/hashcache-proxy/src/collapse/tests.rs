@@ -158,12 +158,33 @@ async fn a_response_for_one_client_sends_all_followers_at_once() {
     let collapse = Collapse::new();
     let first = leader(&collapse, b"k");
     let mut waiting = followers(&collapse, b"k", 5);
-    first.not_shared("h", Instant::now());
+    first.not_shared("h", Requester::Anybody, Instant::now());
     let before = Instant::now();
     while let Some(end) = waiting.join_next().await {
         assert!(matches!(end.expect("it ends"), Followed::Alone));
     }
     assert_eq!(before.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_field_for_which_nothing_is_stored_makes_no_plain_request_go_alone() {
+    let collapse = Collapse::new();
+    let join = |requester| collapse.join(b"k", requester, Instant::now());
+    let Role::Leader(odd) = join(Requester::Unknown) else {
+        panic!("somebody else fetches");
+    };
+    let Role::Leader(plain) = join(Requester::Anybody) else {
+        panic!("a plain request waits for a special one");
+    };
+    let waiting = followers(&collapse, b"k", 3);
+    odd.not_shared("h", Requester::Unknown, Instant::now());
+    assert!(matches!(join(Requester::Unknown), Role::Alone));
+    assert!(matches!(join(Requester::Anybody), Role::Follower(_)));
+    plain.validated("h", Requester::Anybody);
+    for end in waiting.join_all().await {
+        assert!(matches!(end, Followed::Validated(_)));
+    }
+    assert_eq!(patience(&collapse, "h"), WAIT_UNKNOWN);
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,7 +245,7 @@ async fn a_key_that_could_not_be_shared_is_not_waited_for() {
     let Role::Leader(leader) = collapse.join(b"k", Requester::Anybody, Instant::now()) else {
         panic!()
     };
-    leader.not_shared("h", Instant::now());
+    leader.not_shared("h", Requester::Anybody, Instant::now());
     assert!(matches!(
         collapse.join(b"k", Requester::Anybody, Instant::now()),
         Role::Alone
@@ -285,7 +306,7 @@ fn answer(collapse: &Arc<Collapse>, origin: &str, key: &[u8], shared: Shared) {
     collapse.note_head_time(origin, Duration::from_secs(1));
     match shared {
         Shared::Yes => leader.validated(origin, Requester::Anybody),
-        Shared::No => leader.not_shared(origin, Instant::now()),
+        Shared::No => leader.not_shared(origin, Requester::Anybody, Instant::now()),
     }
 }
 

@@ -217,7 +217,7 @@ pub(crate) async fn fetch(
             byte_count.add(bytes);
             worker.metrics.fetched(bytes, 0);
             if let Some(leader) = leader {
-                leader.not_shared(&origin, Instant::now());
+                leader.not_shared(&origin, requester(&spec.fields), Instant::now());
             }
             let _ = reply.send(Ok(Fetched::NotInParts));
         }
@@ -235,7 +235,7 @@ pub(crate) async fn fetch(
                 Some(leader)
                     if spec.cause != Cause::Hint && status != StatusCode::PRECONDITION_FAILED =>
                 {
-                    leader.not_shared(&origin, Instant::now());
+                    leader.not_shared(&origin, requester(&spec.fields), Instant::now());
                 }
                 Some(_) | None => {}
             }
@@ -257,7 +257,7 @@ pub(crate) async fn fetch(
                 Rest::of(&worker, asked, &response)
             });
             let sent = reply.send(Ok(Fetched::Passed {
-                response,
+                response: Box::new(response),
                 reason,
                 next_hop: answered.next_hop,
                 rest,

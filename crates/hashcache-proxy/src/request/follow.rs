@@ -8,7 +8,7 @@
 
 use hashcache_http::{
     ByteRange, CacheStatus, ContentRange, FactFlags, Forward, Handling, RangeAnswer, Reuse,
-    StoredFacts, answer_range, remove_content_digests, reuse,
+    StoredFacts, UnixTime, answer_range, remove_content_digests, reuse,
 };
 use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderValue, Response, StatusCode};
@@ -27,9 +27,12 @@ use crate::store::matches;
 const PART_AHEAD: u64 = 4 << 20;
 
 /// Follows another request's fetch, if its response answers this request too.
+///
+/// `since` is the time from which on this request has waited.
 pub(super) fn follow(
     transaction: &mut Transaction<'_>,
     shared: &SharedResponse,
+    since: UnixTime,
 ) -> Option<Response<Body>> {
     let connection = transaction.connection;
     let stored = &shared.stored;
@@ -41,6 +44,8 @@ pub(super) fn follow(
     let now = common.now();
     let (age, ttl) = match reuse(facts, &stored.facts, now, &common.live().reuse) {
         Reuse::Fresh { age, ttl } => (age, ttl),
+        // A transfer may take hours, and requests join it until its end.
+        _ if stored.facts.response_time < since => return None,
         decision => may_follow_stale(transaction, decision, (&stored.facts, shared.requester))
             .then(|| (stored.facts.age(now), stored.facts.ttl(now)))?,
     };

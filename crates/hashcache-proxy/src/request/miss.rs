@@ -60,7 +60,7 @@ pub(super) async fn miss(
     let since = transaction.connection.worker.common.now();
     let times = transaction.wait_times();
     Ok(match follower.wait(times, Succession::Allowed).await {
-        Followed::Shared(shared) => match follow(transaction, &shared) {
+        Followed::Shared(shared) => match follow(transaction, &shared, since) {
             Some(answer) => Next::Answer(answer),
             None => Next::Fetch(Fetch::alone(place, reason)),
         },
@@ -296,7 +296,7 @@ pub(super) fn fetched(
             rest,
         } => {
             status.detail = Some(reason.as_str());
-            passed(transaction, (response, rest), next_hop, status)
+            passed(transaction, (*response, rest), next_hop, status)
         }
         Fetched::Confirmed { selected, next_hop } => {
             log_entry.set_next_hop(Some(next_hop));

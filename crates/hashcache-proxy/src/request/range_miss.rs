@@ -84,10 +84,11 @@ pub(super) async fn miss(
             }
         }
     };
+    let since = transaction.connection.worker.common.now();
     let followed = follower.wait(transaction.wait_times(), succession).await;
     Ok(match followed {
         Followed::Validated(_) => Next::LookUp(place.key),
-        Followed::Shared(shared) => match follow(transaction, &shared) {
+        Followed::Shared(shared) => match follow(transaction, &shared, since) {
             Some(answer) => Next::Answer(answer),
             None => transaction.fetch_alone(place, reason),
         },

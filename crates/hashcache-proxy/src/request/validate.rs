@@ -51,7 +51,7 @@ pub(super) async fn validate(
                 let times = transaction.wait_times();
                 match follower.wait(times, Succession::Allowed).await {
                     Followed::Shared(shared) if transaction.may_share() => {
-                        if let Some(answer) = follow(transaction, &shared) {
+                        if let Some(answer) = follow(transaction, &shared, since) {
                             return Ok(Next::Answer(answer));
                         }
                         None
