@@ -92,8 +92,8 @@ pub const FAULTS: &[Fault] = &[
         name: "checkpoint-that-the-log-has-passed-goes-by",
         file: engine!("store/recover.rs"),
         edits: &[(
-            "        && !next_headers(stripe, cursor).any(is_passed)\n",
-            "        && !next_headers(stripe, cursor).take(0).any(is_passed)\n",
+            "        && !next_openings(stripe, cursor, Look::Short).any(is_passed)\n",
+            "        && !next_openings(stripe, cursor, Look::Short).take(0).any(is_passed)\n",
         )],
         suite: Suite::Lib,
         test: "recover::replay_tests",

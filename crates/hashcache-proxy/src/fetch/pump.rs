@@ -256,11 +256,12 @@ impl Transfer {
 
     /// The content from offset `written` on.
     async fn rest(&self, written: u64, etag: &HeaderValue) -> Rest {
-        let Some(stored) = StoredResponse::decode(&self.metadata) else {
+        // Of text in pages, the table of pages is complete at the end only.
+        let Some(stored) = StoredResponse::decode_fields(&self.metadata) else {
             return Rest::Refused;
         };
         let first = first_again(written);
-        let Some(request) = self.rest_request(first, etag, &stored.fields) else {
+        let Some(request) = self.rest_request(first, etag, &stored) else {
             return Rest::Refused;
         };
         let Ok(Some(route)) = &self.spec.route else {
@@ -284,7 +285,7 @@ impl Transfer {
         self.byte_count.set_free(answered.is_stored_nearby());
         let response = answered.exchange.response;
         let status = response.status();
-        match self.length_of_rest(&response, first, &stored.fields) {
+        match self.length_of_rest(&response, first, &stored) {
             Some(length) => Rest::Content(Box::new(response.into_body()), length),
             None => {
                 self.count_in_vain(response.body().origin_bytes());

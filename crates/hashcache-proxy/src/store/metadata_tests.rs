@@ -95,6 +95,17 @@ fn the_digest_has_a_place_from_the_beginning_and_is_read_at_the_end() {
 }
 
 #[test]
+fn the_fields_of_a_put_whose_pages_have_just_begun_can_be_read() {
+    let begun = StoredResponse {
+        pages: Some(PageTable::announced(Some(70_000))),
+        ..in_pages()
+    };
+    let begun = begun.encode().unwrap();
+    assert!(StoredResponse::decode(&begun).is_none());
+    assert_eq!(StoredResponse::decode_fields(&begun), Some(sample().fields));
+}
+
+#[test]
 fn the_page_table_is_found_beside_the_digest_and_survives_a_change_of_fields() {
     let mut stored = StoredResponse::decode(&in_pages().encode().unwrap()).unwrap();
     stored.fields.insert("x", HeaderValue::from_static("new"));

@@ -190,6 +190,14 @@ impl StoredResponse {
         (out.len() <= hashcache::MAX_METADATA).then(|| out.into())
     }
 
+    /// The stored fields, also of a put whose table of pages is not complete.
+    pub(crate) fn decode_fields(metadata: &Bytes) -> Option<HeaderMap> {
+        let sections = Sections::of(metadata)?;
+        let mut rest = sections.rest..metadata.len();
+        let (_row, _table) = (take(metadata, &mut rest)?, take(metadata, &mut rest)?);
+        decode_fields(metadata, rest)
+    }
+
     /// Decodes metadata; `None` if it is not of this layout.
     pub(crate) fn decode(metadata: &Bytes) -> Option<Self> {
         let sections = Sections::of(metadata)?;
@@ -208,14 +216,7 @@ impl StoredResponse {
             [] => None,
             table => Some(VariantTable::from_bytes(table)?),
         };
-        // Our own fields and those of a site's rules fit as well: a map that grows is hashed anew.
-        let mut fields = HeaderMap::with_capacity(16);
-        while !rest.is_empty() {
-            let name = take(metadata, &mut rest)?;
-            let name = HeaderName::from_bytes(&metadata[name]).ok()?;
-            let value = metadata.slice(take(metadata, &mut rest)?);
-            fields.append(name, HeaderValue::from_maybe_shared(value).ok()?);
-        }
+        let fields = decode_fields(metadata, rest)?;
         Some(Self {
             facts,
             row,
@@ -285,6 +286,19 @@ fn push(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
     out.extend_from_slice(&u16::try_from(bytes.len()).ok()?.to_le_bytes());
     out.extend_from_slice(bytes);
     Some(())
+}
+
+/// The stored fields, which are what is left of the metadata.
+fn decode_fields(metadata: &Bytes, mut rest: Range<usize>) -> Option<HeaderMap> {
+    // Our own fields and those of a site's rules fit as well: a map that grows is hashed anew.
+    let mut fields = HeaderMap::with_capacity(16);
+    while !rest.is_empty() {
+        let name = take(metadata, &mut rest)?;
+        let name = HeaderName::from_bytes(&metadata[name]).ok()?;
+        let value = metadata.slice(take(metadata, &mut rest)?);
+        fields.append(name, HeaderValue::from_maybe_shared(value).ok()?);
+    }
+    Some(fields)
 }
 
 /// The place of a length-prefixed byte string at the start of `rest`, which then begins after it.
