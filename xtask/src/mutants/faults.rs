@@ -103,14 +103,14 @@ pub const FAULTS: &[Fault] = &[
         name: "rows-from-before-the-log-count",
         file: engine!("store/recover.rs"),
         edits: &[(
-            "            if let Some(log) = shard.policy.log_mut() {
-                log.clear();
+            "                if let Some(log) = shard.policy.log_mut() {
+                    log.clear();
+                }
             }
-        }
-        return from_scan",
-            "            let _ = shard.policy.log_mut();
-        }
-        return from_scan",
+            return self.index_from_scan",
+            "                let _ = shard.policy.log_mut();
+            }
+            return self.index_from_scan",
         )],
         suite: Suite::Lib,
         test: "recover::replay_tests",
@@ -164,16 +164,11 @@ pub const FAULTS: &[Fault] = &[
         name: "log-resumes-in-the-same-segment",
         file: engine!("store/recover.rs"),
         edits: &[(
-            "        last = replay.segment(next, 0, 0);
-    }
-    replay.sweep_all();
-    writer.log.resume_behind(last);
+            "            replay.sweep_all();
+            writer.log.resume_behind(end.cursor, end.durable);
 ",
-            "        last = replay.segment(next, 0, 0);
-    }
-    replay.sweep_all();
-    let listed = Segment::walk(&stripe.medium, last.segment, Some(last.stamp), 0, 0).listed;
-    writer.log.resume(last, listed);
+            "            replay.sweep_all();
+            go_on_at(writer, end.cursor);
 ",
         )],
         suite: Suite::It,
@@ -184,13 +179,11 @@ pub const FAULTS: &[Fault] = &[
         name: "log-resumes-in-the-same-segment-after-a-scan",
         file: engine!("store/recover.rs"),
         edits: &[(
-            "    if let Some(last) = replay.scan() {
-        writer.log.resume_behind(last);
+            "        if let Some(end) = replay.scan(openings.as_ref()) {
+            writer.log.resume_behind(end.cursor, end.durable);
 ",
-            "    if let Some(last) = replay.scan() {
-        let stripe = replay.stripe;
-        let listed = Segment::walk(&stripe.medium, last.segment, Some(last.stamp), 0, 0).listed;
-        writer.log.resume(last, listed);
+            "        if let Some(end) = replay.scan(openings.as_ref()) {
+            go_on_at(writer, end.cursor);
 ",
         )],
         suite: Suite::It,
