@@ -230,7 +230,10 @@ fn pause(failures: usize) -> Duration {
     pause.mul_f64(0.8 + 0.4 * fastrand::f64())
 }
 
-const PAUSES: [Duration; 5] = [
+/// The first is short, because a parent that starts again is there within a fraction of a second,
+/// and transfers that have broken wait for it (`RESUME_PAUSE` of `fetch/pump.rs`).
+const PAUSES: [Duration; 6] = [
+    Duration::from_millis(200),
     Duration::from_secs(1),
     Duration::from_secs(2),
     Duration::from_secs(5),

@@ -43,6 +43,7 @@ pub(super) enum StreamFault {
 pub(super) struct Attempts {
     refused: usize,
     has_reconnected: bool,
+    has_waited: bool,
 }
 
 impl StreamFault {
@@ -78,6 +79,16 @@ impl Attempts {
             }
         }
     }
+
+    /// Whether there may be one more attempt although there is no link: the connection broke under
+    /// this request, so the parent may be starting again. Waits for it, once.
+    async fn waits_for_parent(&mut self) -> bool {
+        if !self.has_reconnected || std::mem::replace(&mut self.has_waited, true) {
+            return false;
+        }
+        sleep(RESTART_WAIT).await;
+        true
+    }
 }
 
 impl Upstream {
@@ -108,7 +119,12 @@ impl Upstream {
             };
             let (stream, memory) = match begun {
                 Ok(begun) => begun,
-                Err(failure) => return Err(Unanswered::unsent(failure.into(), request)),
+                Err(failure) => {
+                    if !link.is_up() && attempts.waits_for_parent().await {
+                        continue;
+                    }
+                    return Err(Unanswered::unsent(failure.into(), request));
+                }
             };
             let line = stream.number;
             let copy = is_repeatable.then(|| copy_of(&request));
@@ -201,6 +217,8 @@ fn again(
     failed.unsent.take().map(|unsent| *unsent)
 }
 
+/// Longer than the first pause of a link that has broken (`PAUSES` of `server/links.rs`).
+const RESTART_WAIT: Duration = Duration::from_millis(400);
 /// Pauses before a refused request is sent again. The parent refuses streams while this child holds
 /// its share of memory there, which transfers give back as they end.
 const PAUSES: [Duration; 3] = [
