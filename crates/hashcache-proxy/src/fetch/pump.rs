@@ -40,7 +40,7 @@ use crate::worker::Worker;
 /// How often a broken transfer is resumed.
 pub(super) const RESUMES_MAX: u32 = 3;
 /// Pause before resuming, multiplied by the number of the attempt.
-const RESUME_PAUSE: Duration = Duration::from_millis(100);
+const RESUME_PAUSE: Duration = Duration::from_millis(300);
 /// The transfer of a response's content into the store.
 pub(super) struct Transfer {
     pub(super) worker: Rc<Worker>,

@@ -166,6 +166,18 @@ impl Upstream {
                             let failure = Failure::Link(LinkFault::Frames);
                             return Err(SendFailure::from(failure).into());
                         }
+                        // No content has come, so the client has seen nothing of this response.
+                        (Err(Unusable::Failed(failed)), Some(again))
+                            if failed.failure == Failure::ResponseIncomplete
+                                && attempts.next(StreamFault::Broken).await =>
+                        {
+                            link.retire(line);
+                            let permit_time = options.permit_time;
+                            let taken = self.permit(to, client, permit_time).await;
+                            permit = taken.map_err(SendFailure::from)?;
+                            request = again;
+                            continue;
+                        }
                         (Err(Unusable::Failed(failed)), _) => return Err(failed.into()),
                     }
                 }
@@ -217,8 +229,8 @@ fn again(
     failed.unsent.take().map(|unsent| *unsent)
 }
 
-/// Longer than the first pause of a link that has broken (`PAUSES` of `server/links.rs`).
-const RESTART_WAIT: Duration = Duration::from_millis(400);
+/// Longer than the first two pauses of a link that has broken (`PAUSES` of `server/links.rs`).
+const RESTART_WAIT: Duration = Duration::from_millis(1600);
 /// Pauses before a refused request is sent again. The parent refuses streams while this child holds
 /// its share of memory there, which transfers give back as they end.
 const PAUSES: [Duration; 3] = [
