@@ -72,7 +72,8 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// A length of time in seconds for people, in its two largest units: `55 s`, `1 h 30 min`, `7 days`.
+/// A length of time in seconds for people, in its two largest units: `55 s`, `1 h 30 min`, `7
+/// days`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanText(pub u64);
 

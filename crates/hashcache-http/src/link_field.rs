@@ -5,7 +5,7 @@
 //! | request | `v=1, dict=:B64:, dlen=N, max=N` | the child reads frames, see below |
 //! | request | `hints` | the child wants to know which other objects a page has |
 //! | request | `hinted` | the parent named this object before |
-//! | request | `c=N, n=N` | the number of the child's client, and of this request on its connection |
+//! | request | `c=N, n=N` | the number of the child's client, and of this request |
 //! | request | `login=N` | the request has or follows login N of a client of the child (NTLM) |
 //! | response | `v=1` | the content is frames |
 //!

@@ -15,12 +15,12 @@
 //!
 //! | kind | fields | why |
 //! |---|---|---|
-//! | inert | of caches, connections, tracing, sessions of tools | origins choose no content by them, and their values differ from request to request |
-//! | selecting | negotiation, client hints, Referer, headers of package tools | they may choose content, but recognise nobody |
-//! | special | Range, preconditions, Origin, Content-Type, Expect | harmless to content, but they can make this request fail |
-//! | address | X-Forwarded-For, Forwarded with `for` | proxies below write them; pages may differ by place, files do not |
+//! | inert | of caches, connections, tracing, sessions of tools | they choose no content |
+//! | selecting | negotiation, client hints, Referer, package tools | they recognise nobody |
+//! | special | Range, preconditions, Origin, Expect … | they can make this request fail |
+//! | address | X-Forwarded-For, Forwarded with `for` | pages may differ by place, files do not |
 //! | cookie, authorization | | they recognise a client |
-//! | override | X-Forwarded-Host, X-Original-URL, X-HTTP-Method-Override … | the origin may answer for another host, path, scheme or method than the key holds |
+//! | override | X-Forwarded-Host, X-Original-URL … | the origin may answer for another URL |
 //! | unknown | all others | |
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -130,10 +130,10 @@ pub fn overrides<'a>(
     request.iter().filter(is_override).map(|(name, _)| name)
 }
 
-/// Whether a field tells an origin, in place of the request itself, which URL, method or address the
-/// client used or who its user is. Front proxies write such fields, and origins behind them believe
-/// them, so those of clients must not reach an origin. `_` counts as `-`, because many application
-/// servers do not tell them apart.
+/// Whether a field tells an origin, in place of the request itself, which URL, method or address
+/// the client used or who its user is. Front proxies write such fields, and origins behind them
+/// believe them, so those of clients must not reach an origin. `_` counts as `-`, because many
+/// application servers do not tell them apart.
 pub fn speaks_for_client(name: &HeaderName) -> bool {
     let name = name.as_str();
     let dashed;

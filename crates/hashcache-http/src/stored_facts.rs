@@ -82,8 +82,8 @@ impl FactFlags {
     /// Has a content coding that its own request did not accept, so that the coding was not
     /// negotiated: every client gets it.
     pub const ANY_CODING: FactFlags = FactFlags(1 << 9);
-    /// May be made for one user, by a cookie, and has no stated lifetime: it never gets another one,
-    /// and is never used without validation (with `NO_CACHE`).
+    /// May be made for one user, by a cookie, and has no stated lifetime: it never gets another
+    /// one, and is never used without validation (with `NO_CACHE`).
     pub const PERSONAL: FactFlags = FactFlags(1 << 10);
 
     const ALL: u16 = (1 << 11) - 1;

@@ -17,9 +17,9 @@
 //! | others | lines joined, no blanks around commas outside quotes |
 //!
 //! Rows are matched against the request as the origin gets it. Of most fields that is the client's
-//! value. A field that proxies write, change or take out ([`is_rewritten`]) has another value at the
-//! origin than in the client's request, so a response that varies by it counts as `Vary: *`. Host is
-//! written from the target, which the cache key holds: it never tells two requests apart.
+//! value. A field that proxies write, change or take out ([`is_rewritten`]) has another value at
+//! the origin than in the client's request, so a response that varies by it counts as `Vary: *`.
+//! Host is written from the target, which the cache key holds: it never tells two requests apart.
 
 use http::header::{
     ACCEPT, ACCEPT_CHARSET, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CONNECTION,

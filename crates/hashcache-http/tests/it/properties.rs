@@ -153,7 +153,13 @@ proptest! {
         let status = StatusCode::from_u16(status).unwrap();
         let method = &Method::GET;
         let exchange = Exchange {
-            target: &target, method, request: &request, exempt: Exempt::default(), status, response: &response, request_time,
+            target: &target,
+            method,
+            request: &request,
+            exempt: Exempt::default(),
+            status,
+            response: &response,
+            request_time,
             response_time,
         };
         let options = StoreOptions {

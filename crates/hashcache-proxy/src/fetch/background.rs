@@ -3,8 +3,9 @@
 //! Called by `request` while it serves a stale response whose origin allows
 //! `stale-while-revalidate`.
 //!
-//! Invariant: one validation per key, [`BOUND`] in all, of one origin and of one client, none within ten seconds of a
-//! failure. The client for whom it begins pays for it, and none begins while its quota is used up.
+//! Invariant: one validation per key, [`BOUND`] in all, of one origin and of one client, none
+//! within ten seconds of a failure. The client for whom it begins pays for it, and none begins
+//! while its quota is used up.
 
 use std::rc::Rc;
 

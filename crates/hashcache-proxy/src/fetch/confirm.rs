@@ -90,8 +90,8 @@ pub(crate) type Times = (UnixTime, UnixTime);
 /// Updates the stored fields from a newer head of the same content. False if the response may no
 /// longer be stored, or if its Vary has changed.
 ///
-/// The fields of the request that caused it do not count: the content is that of an earlier request,
-/// and what that one had is in the facts of the stored response.
+/// The fields of the request that caused it do not count: the content is that of an earlier
+/// request, and what that one had is in the facts of the stored response.
 pub(super) fn freshened(
     worker: &Worker,
     target: &Target,

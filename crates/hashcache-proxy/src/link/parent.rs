@@ -186,8 +186,8 @@ impl ParentLink {
         self.state().is_open()
     }
 
-    /// A stream on the connection for `client`, or for the proxy itself. If there is no connection, or none of its places is free, it
-    /// waits up to `limit`.
+    /// A stream on the connection for `client`, or for the proxy itself. If there is no connection,
+    /// or none of its places is free, it waits up to `limit`.
     ///
     /// # Errors
     /// The attempt to connect has failed, or the time is over.

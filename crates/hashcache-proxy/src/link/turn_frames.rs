@@ -5,7 +5,7 @@
 //! | 9 | head of a frame: type 0xf8, stream 0 |
 //! | 1 | 0: this end acknowledges; 1: acknowledgements |
 //! | 4 | with 0: the window of the connection, bytes |
-//! | 12 each | with 1: the number of a request (8), and how much of it was read, bytes (4); all bits set: nothing more will be read of it |
+//! | 12 each | with 1: the number of a request (8), bytes that were read (4; all bits: the end) |
 //!
 //! Numbers have their most significant byte first. The type is not registered, and an end that does
 //! not know it ignores such frames (RFC 9113, sections 4.1 and 5.5).

@@ -62,9 +62,9 @@ pub(crate) fn ask_plainly(kind: MirrorKind, request: &mut HeaderMap) {
     request.insert(ACCEPT, HeaderValue::from_static(accept));
 }
 
-/// Adds Accept to the Vary of a registry's response that [`ask_plainly`] has asked for in one of two
-/// forms: some registries negotiate the form and do not say so. The Vary of a 304 replaces the stored
-/// one; a 304 without Vary leaves it.
+/// Adds Accept to the Vary of a registry's response that [`ask_plainly`] has asked for in one of
+/// two forms: some registries negotiate the form and do not say so. The Vary of a 304 replaces the
+/// stored one; a 304 without Vary leaves it.
 pub(crate) fn note_negotiation(request: &HeaderMap, status: StatusCode, response: &mut HeaderMap) {
     let is_negotiated = request
         .get(ACCEPT)

@@ -3,9 +3,9 @@
 //! Called by `purge` after unsafe requests. The engine has room for some thousands of removes that
 //! wait for the device, for all clients together.
 //!
-//! Invariant: a client with more than [`PER_CLIENT`] of them waits for its own oldest ones before it
-//! gets a response, so it cannot use up the room that others need.
-//! Cost: a lock for each unsafe request that may have changed a stored response.
+//! Invariant: a client with more than [`PER_CLIENT`] of them waits for its own oldest ones before
+//! it gets a response, so it cannot use up the room that others need. Cost: a lock for each unsafe
+//! request that may have changed a stored response.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;

@@ -2,8 +2,8 @@
 //!
 //! Called by the loop in `request`, and by `validate` for a HEAD.
 //!
-//! A request that has or follows a login of its connection (NTLM, Negotiate) is always forwarded, on
-//! the connection of its client.
+//! A request that has or follows a login of its connection (NTLM, Negotiate) is always forwarded,
+//! on the connection of its client.
 //!
 //! Invariants: after an unsafe request, the stored responses that it may have changed are no longer
 //! served. The response to a HEAD is compared with the stored response to GET.

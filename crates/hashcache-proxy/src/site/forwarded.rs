@@ -147,10 +147,10 @@ impl Forwarding {
 }
 
 /// Removes the fields by which a request says where it came from, for which URL or method an origin
-/// shall take it, and who its user is: those that this proxy writes anew, and from untrusted clients
-/// all of their kind ([`speaks_for_client`]) but those that the site passes (`passed`). Names with
-/// `_` in place of `-` are removed too: CGI, WSGI and Rack give both spellings to the application as
-/// one. `Proxy` would set its proxy (CVE-2016-5385).
+/// shall take it, and who its user is: those that this proxy writes anew, and from untrusted
+/// clients all of their kind ([`speaks_for_client`]) but those that the site passes (`passed`).
+/// Names with `_` in place of `-` are removed too: CGI, WSGI and Rack give both spellings to the
+/// application as one. `Proxy` would set its proxy (CVE-2016-5385).
 pub(crate) fn strip_forwarded(fields: &mut HeaderMap, speaker: Speaker, passed: &[HeaderName]) {
     let goes = |name: &&HeaderName| {
         let name = *name;

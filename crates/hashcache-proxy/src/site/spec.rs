@@ -35,8 +35,8 @@ pub struct Site {
     pub redirect_to_https: bool,
     /// Networks whose Forwarded and X-Forwarded fields are believed.
     pub trust_forwarded: Vec<Prefix>,
-    /// Request fields of untrusted clients that reach the origins although they speak for the client
-    /// (`X-HTTP-Method-Override`, for example).
+    /// Request fields of untrusted clients that reach the origins although they speak for the
+    /// client (`X-HTTP-Method-Override`, for example).
     pub pass_fields: Vec<HeaderName>,
     /// How long stale responses may be served.
     pub grace: Grace,

@@ -4,10 +4,10 @@
 //! stored response.
 //!
 //! Invariant: a variant is found only if its own vary row matches the request and the request
-//! accepts its content coding (an origin may negotiate it without saying so in Vary), or if the table
-//! under the cache key says that upstream named this very version for such requests.
-//! Cost: one lookup in the engine for a response without Vary and for the first variant; two for
-//! the other variants.
+//! accepts its content coding (an origin may negotiate it without saying so in Vary), or if the
+//! table under the cache key says that upstream named this very version for such requests. Cost:
+//! one lookup in the engine for a response without Vary and for the first variant; two for the
+//! other variants.
 
 use hashcache::{Cache, Hit, Lookup};
 use hashcache_http::{Variant, VariantPlace, VariantTable, coding_fits, if_range_value};

@@ -1,5 +1,6 @@
 //! Permits for busy connections: a limit per origin and one in all, shared by the cores. One client
-//! may use its share of either, and one client of a child half of the child's. Idle connections are counted here too, for the metrics.
+//! may use its share of either, and one client of a child half of the child's. Idle connections are
+//! counted here too, for the metrics.
 //!
 //! `Upstream` takes a permit before it sends a request and returns it with the last byte of the
 //! response; an idle connection has none. Permits are granted in order of arrival.

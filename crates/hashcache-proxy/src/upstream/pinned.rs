@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::endpoint::Endpoint;
 use super::permits::{Permits, PinnedPermit};
-use super::pool::UpstreamConn;
+use super::pool::{Pool, UpstreamConn};
 use crate::failure::Failure;
 use crate::share::Network;
 use crate::task::spawn_local;
@@ -518,6 +518,31 @@ const PINS_MAX: usize = 8;
 const LINKED_PINS_MAX: usize = 256;
 /// How long the exchange before may take to end after its response.
 const SETTLE: Duration = Duration::from_secs(1);
+
+/// Where a connection goes when its response is complete.
+#[derive(Debug)]
+pub(super) enum ConnHome {
+    Pool,
+    /// A client has logged in on it.
+    Turn(Rc<Turn>),
+    /// The response offers a login, and this client may want it.
+    Offer(Rc<PinOffer>),
+    /// It is closed.
+    Nowhere,
+}
+
+impl ConnHome {
+    /// Puts a connection where it belongs. Its last exchange is complete.
+    pub(super) fn put(&self, pool: &Rc<Pool>, to: Endpoint, conn: UpstreamConn) {
+        let limits = (&pool.permits, pool.idle_time);
+        match self {
+            Self::Pool => pool.put(to, conn),
+            Self::Turn(turn) => turn.keep(conn, to, limits),
+            Self::Offer(offer) => offer.keep(conn, to, limits),
+            Self::Nowhere => {}
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

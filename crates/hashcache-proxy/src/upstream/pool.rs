@@ -4,12 +4,11 @@
 //! `ResponseBody` puts it back when the response is complete. All on one core.
 //!
 //! Invariants: no client has logged in on a connection in the pool, nor was asked to (`pinned` has
-//! those that are for one client). The response on a connection in the pool is complete, and it was open when last
-//! checked. It is taken only when hyper is done with the exchange before. Dropping a connection
-//! closes it, whatever hyper is doing with it.
-//! Cost: an idle connection keeps its socket and the memory reserved by `meter`, 32 KiB or, after
-//! much content, up to 200 KiB; there are at most [`IDLE_MAX`] of them, and grown buffers of all
-//! take at most [`IDLE_EXTRA_BYTES`].
+//! those that are for one client). The response on a connection in the pool is complete, and it was
+//! open when last checked. It is taken only when hyper is done with the exchange before. Dropping a
+//! connection closes it, whatever hyper is doing with it. Cost: an idle connection keeps its socket
+//! and the memory reserved by `meter`, 32 KiB or, after much content, up to 200 KiB; there are at
+//! most [`IDLE_MAX`] of them, and grown buffers of all take at most [`IDLE_EXTRA_BYTES`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -29,7 +28,6 @@ use super::http2::{Http2Conn, Http2Stream};
 use super::linked::LinkedStream;
 use super::meter::{Meter, MeteredIo, READ_MAX, ReadMemory, buffered};
 use super::permits::{CountedIdle, Permits};
-use super::pinned::{PinOffer, Turn};
 use super::request_body::RequestBody;
 use super::transport::Transport;
 use crate::failure::Failure;
@@ -221,21 +219,9 @@ impl fmt::Debug for UpstreamConn {
 #[derive(Debug)]
 pub(super) struct Pool {
     idle: RefCell<HashMap<Endpoint, Vec<IdleConn>>>,
-    idle_time: Duration,
-    permits: Permits,
+    pub(super) idle_time: Duration,
+    pub(super) permits: Permits,
     sweeping: Cell<bool>,
-}
-
-/// Where a connection goes when its response is complete.
-#[derive(Debug)]
-pub(super) enum ConnHome {
-    Pool,
-    /// A client has logged in on it.
-    Turn(Rc<Turn>),
-    /// The response offers a login, and this client may want it.
-    Offer(Rc<PinOffer>),
-    /// It is closed.
-    Nowhere,
 }
 
 #[derive(Debug)]
@@ -271,19 +257,8 @@ impl Pool {
         last.map(|idle| idle.conn)
     }
 
-    /// Puts a connection where it belongs. Its last exchange is complete.
-    pub(super) fn put_home(self: &Rc<Self>, home: &ConnHome, to: Endpoint, conn: UpstreamConn) {
-        let limits = (&self.permits, self.idle_time);
-        match home {
-            ConnHome::Pool => self.put(to, conn),
-            ConnHome::Turn(turn) => turn.keep(conn, to, limits),
-            ConnHome::Offer(offer) => offer.keep(conn, to, limits),
-            ConnHome::Nowhere => {}
-        }
-    }
-
     /// Puts a connection back whose last exchange is complete.
-    fn put(self: &Rc<Self>, to: Endpoint, conn: UpstreamConn) {
+    pub(super) fn put(self: &Rc<Self>, to: Endpoint, conn: UpstreamConn) {
         let RequestSender::Http1(sender) = &conn.sender else {
             // Its connection is shared, and kept by `http2`.
             return;

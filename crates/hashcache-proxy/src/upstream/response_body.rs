@@ -21,7 +21,8 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::endpoint::Endpoint;
 use super::framing::{Framing, filter_trailers};
 use super::permits::Permit;
-use super::pool::{ConnHome, Pool, UpstreamConn};
+use super::pinned::ConnHome;
+use super::pool::{Pool, UpstreamConn};
 use super::request_body::BodyProgress;
 use super::unframe::Unframing;
 use crate::failure::Failure;
@@ -195,7 +196,7 @@ impl ResponseBody {
         // If the origin answered early, it does not want the rest of the request, and content that
         // was held for a 100 must not follow a final response: such a connection is closed.
         if busy.trusted && busy.progress.is_ended() {
-            busy.pool.put_home(&busy.home, busy.to, busy.conn);
+            busy.home.put(&busy.pool, busy.to, busy.conn);
         }
     }
 

@@ -196,8 +196,8 @@ fn row(line: &str) -> Option<(Authority, VerifiedHost)> {
     words.next().is_none().then_some((authority, row))
 }
 
-/// Removes the oldest row. Who owns a domain can make any number of hosts below it, so a domain that
-/// takes an eighth of the table loses one of its own.
+/// Removes the oldest row. Who owns a domain can make any number of hosts below it, so a domain
+/// that takes an eighth of the table loses one of its own.
 fn remove_one(rows: &mut HostRows) {
     let domain = |authority: &Authority| domain_of(&authority.host.to_string()).to_owned();
     let mut domains: HashMap<String, usize> = HashMap::new();

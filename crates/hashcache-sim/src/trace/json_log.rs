@@ -1,4 +1,5 @@
-//! The access log of this proxy as JSON: one object per line, with keys of the Elastic Common Schema.
+//! The access log of this proxy as JSON: one object per line, with keys of the Elastic Common
+//! Schema.
 //!
 //! Called by `trace` for each line. Keys that are not known here are not looked at, so lines of
 //! other programs with the same keys can be read too.

@@ -57,9 +57,20 @@ fn a_line_of_squids_log_is_a_request() {
 #[test]
 fn a_line_of_our_log_as_json_is_a_request() {
     let (format, said) = said(
-        br#"{"@timestamp":"1970-01-02T00:00:01.500Z","event.duration":1,"client.ip":"10.0.0.8","http.request.method":"GET","url.scheme":"http","url.authority":"a.test","url.original":"/x\"y","http.response.status_code":200,"hashcache.outcome":"hit","http.response.bytes":507,"http.request.referrer":"http://p/"}
-{"@timestamp":"1970-01-02T00:00:02.000Z","http.request.method":"POST","url.scheme":"http","url.authority":"a.test","url.original":"/y","http.response.status_code":304,"http.response.bytes":90}
-{"@timestamp":"1970-01-02T00:00:02.0"#,
+        concat!(
+            r#"{"@timestamp":"1970-01-02T00:00:01.500Z","event.duration":1,"#,
+            r#""client.ip":"10.0.0.8","http.request.method":"GET","url.scheme":"http","#,
+            r#""url.authority":"a.test","url.original":"/x\"y","#,
+            r#""http.response.status_code":200,"hashcache.outcome":"hit","#,
+            r#""http.response.bytes":507,"http.request.referrer":"http://p/"}"#,
+            "\n",
+            r#"{"@timestamp":"1970-01-02T00:00:02.000Z","http.request.method":"POST","#,
+            r#""url.scheme":"http","url.authority":"a.test","url.original":"/y","#,
+            r#""http.response.status_code":304,"http.response.bytes":90}"#,
+            "\n",
+            r#"{"@timestamp":"1970-01-02T00:00:02.0"#,
+        )
+        .as_bytes(),
     );
     assert_eq!(format, Format::Json);
     assert_eq!(

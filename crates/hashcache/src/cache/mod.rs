@@ -383,8 +383,8 @@ impl Cache {
     /// when that will hold even after a power cut.
     ///
     /// Removes that are not durable yet take memory, at most a sixteenth of the budget. If that is
-    /// used up, the future waits for its turn; policies of the Disk Table serve older versions until
-    /// then.
+    /// used up, the future waits for its turn; policies of the Disk Table serve older versions
+    /// until then.
     pub fn remove(&self, name: &[u8]) -> Remove {
         let key = self.secret().name(name);
         let stripe = self.stripe(key);
@@ -396,8 +396,8 @@ impl Cache {
     /// that the object is not stored. An object that the index has lost may then return after a
     /// crash.
     ///
-    /// When removes have used up their share of memory, policies of the Disk Table block the calling
-    /// thread until there is room; with the others the object may return after a crash.
+    /// When removes have used up their share of memory, policies of the Disk Table block the
+    /// calling thread until there is room; with the others the object may return after a crash.
     pub fn invalidate(&self, name: &[u8]) {
         let key = self.secret().name(name);
         let stripe = self.stripe(key);

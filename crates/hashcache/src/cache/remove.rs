@@ -4,9 +4,9 @@
 //!
 //! Invariants: names that wait to be removed have a share of memory (`write_queue/removals`), so
 //! that callers that remove faster than the device can write fill no memory. A caller that waits
-//! for a remove learns when it is durable, or that it never will be. If nobody waits and there is no
-//! room: in the log the name is forgotten in memory only, as when the index does not know it; in the
-//! Disk Table, where lookups have to skip the name until its slot is cleared, the thread waits.
+//! for a remove learns when it is durable, or that it never will be. If nobody waits and there is
+//! no room: in the log the name is forgotten in memory only, as when the index does not know it; in
+//! the Disk Table, where lookups have to skip the name until its slot is cleared, the thread waits.
 //! Cost: two locks, and a reservation.
 
 use std::future::Future;

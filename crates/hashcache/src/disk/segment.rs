@@ -5,8 +5,8 @@
 //!
 //! Invariant: a list counts only if it was written by the lap that the cursor names. Where a header
 //! cannot be read, [`Gap`]s say so: recovery must know what it does not know.
-//! Cost: one read of a segment that is sealed, usually; otherwise a read for each 256 KiB of it, and
-//! [`SEARCH_BYTES`] more where batches do not follow each other to the end.
+//! Cost: one read of a segment that is sealed, usually; otherwise a read for each 256 KiB of it,
+//! and [`SEARCH_BYTES`] more where batches do not follow each other to the end.
 
 use std::sync::atomic::Ordering;
 
@@ -373,8 +373,8 @@ impl<'a> Window<'a> {
         BatchHeader::decode(self.get(at, claimed)?, &secret)
     }
 
-    /// The header at `at`, if it is `wanted` and of a batch that lies in this segment. Read a second
-    /// time if not: one wrong read must not cost what was stored.
+    /// The header at `at`, if it is `wanted` and of a batch that lies in this segment. Read a
+    /// second time if not: one wrong read must not cost what was stored.
     fn header_of(&mut self, at: u32, wanted: impl Fn(&BatchHeader) -> bool) -> Option<BatchHeader> {
         let counts = |window: &Self, header: &BatchHeader| {
             let end = at as usize + header.batch_bytes as usize;

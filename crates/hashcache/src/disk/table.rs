@@ -263,8 +263,8 @@ pub(crate) fn clear_barred(
 }
 
 /// The content of a set's slots, for a writer of that set. What cannot be read, or does not verify,
-/// is overwritten: it could hold an older version of what is written or removed now, and be readable
-/// later.
+/// is overwritten: it could hold an older version of what is written or removed now, and be
+/// readable later.
 pub(crate) fn occupants(
     medium: &Medium,
     index: &Index,

@@ -380,8 +380,8 @@ impl Basis {
             stripe.forget(&mut stripe.shard(removed.key), removed.key);
         }
         if cursor.stamp == 0 {
-            // The log was empty when this checkpoint began. Its rows may have entries written later, of
-            // any lap; the scan records every entry that counts.
+            // The log was empty when this checkpoint began. Its rows may have entries written
+            // later, of any lap; the scan records every entry that counts.
             for mut shard in replay.shards.clone().map(|n| stripe.shard_at(n)) {
                 if let Some(log) = shard.policy.log_mut() {
                     log.clear();
@@ -537,8 +537,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Takes the records of all segments, in the order in which they were written. Returns where the
-    /// log ends, if there is any.
+    /// Takes the records of all segments, in the order in which they were written. Returns where
+    /// the log ends, if there is any.
     fn scan(&self, openings: Option<&Openings>) -> Option<LogEnd> {
         let stripe = self.stripe;
         // From the very beginning on, lists tell all there is.

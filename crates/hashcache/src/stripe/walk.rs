@@ -25,8 +25,8 @@ use crate::shard::Pending;
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
 
-/// How often a set is read again because a slot was written meanwhile. If that goes on, an object may
-/// be given out as it was when the step began.
+/// How often a set is read again because a slot was written meanwhile. If that goes on, an object
+/// may be given out as it was when the step began.
 const SET_TRIES_MAX: usize = 4;
 
 /// What one step found.

@@ -247,9 +247,9 @@ impl Queue {
         }
     }
 
-    /// Whether there is room for the remove of `key`, with the memory that was `reserved` for it. If
-    /// so, [`Queue::push_removal`] or [`Queue::needs_no_removal`] is to be called. Also true after
-    /// the end, when the remove is dropped.
+    /// Whether there is room for the remove of `key`, with the memory that was `reserved` for it.
+    /// If so, [`Queue::push_removal`] or [`Queue::needs_no_removal`] is to be called. Also true
+    /// after the end, when the remove is dropped.
     pub(crate) fn lets_in(
         &self,
         key: KeyHash,

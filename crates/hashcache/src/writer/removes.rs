@@ -5,13 +5,13 @@
 //! Invariant: a caller that waits for a remove gets its answer when the remove is durable, and not
 //! before. A ban is forgotten when no record older than it can be read any more: in the log when
 //! the head has wrapped, in the Disk Table when a pass over all sets has cleared what bans hide.
-//! Cost: in the log, one write and one sync for all queued removes of names; in the Disk Table a read
-//! and a write each, in rounds of [`ROUND`], and a sync a round. One write more for all bans. Then
-//! the writer leaves the device to other work for nine times as long as that took (three times in
-//! the Disk Table). So any number of removes a second takes a tenth of the device (a quarter), and a
-//! remove in the log waits for a second at most. It waits
-//! longer only if removes of names are so fast that the journal is full before a checkpoint is
-//! complete, which takes a tenth of the device too.
+//! Cost: in the log, one write and one sync for all queued removes of names; in the Disk Table a
+//! read and a write each, in rounds of [`ROUND`], and a sync a round. One write more for all bans.
+//! Then the writer leaves the device to other work for nine times as long as that took (three times
+//! in the Disk Table). So any number of removes a second takes a tenth of the device (a quarter),
+//! and a remove in the log waits for a second at most. It waits longer only if removes of names are
+//! so fast that the journal is full before a checkpoint is complete, which takes a tenth of the
+//! device too.
 
 use std::io;
 use std::time::Duration;
@@ -124,7 +124,8 @@ impl DeviceWriter {
                 }
             }
             Family::Table => {
-                // From the first one on: what the caller has taken is told to be durable below, too.
+                // From the first one on: what the caller has taken is told to be durable below,
+                // too.
                 let mut cleared = 0;
                 loop {
                     let took = self.stripe.medium.clock.monotone().saturating_sub(begun);
