@@ -295,13 +295,14 @@ impl Core {
             loop {
                 tokio::select! {
                     biased;
-                    ending = &mut serving => break ending,
-                    () = allowance.given_up() => return worker.metrics.limit(Limit::HeadTime),
+                    // First, so that a request which arrives after the stop is told to be the last.
                     _ = stage.changed() => match *stage.borrow_and_update() {
                         Stage::Serving => {}
                         Stage::Draining => drop(stop.send_replace(true)),
                         Stage::Over => return,
                     },
+                    ending = &mut serving => break ending,
+                    () = allowance.given_up() => return worker.metrics.limit(Limit::HeadTime),
                 }
             }
         };
