@@ -28,7 +28,7 @@ struct Cli {
 enum Command {
     /// Run every check that must pass before a commit, except tests
     Check(check::Args),
-    /// Check what rustc and clippy do not know: heads, arrows, code map, disk format, words
+    /// Check what rustc and clippy do not know: heads, arrows, folders, disk format, words
     Tidy(tidy::Args),
     /// Build what is shipped: static binaries, Debian packages, a container image
     Dist(dist::Args),

@@ -1,4 +1,4 @@
-//! Every dependency is used by the crate that names it and explained in ARCHITECTURE.md.
+//! Every dependency is used by the crate that names it and explained in `docs/decisions`.
 
 use std::collections::BTreeSet;
 
@@ -6,20 +6,20 @@ use super::manifest::{Manifest, manifests, of_workspace};
 use super::{Finding, Tree, backticked, words};
 
 /// The document that names each dependency and explains why it is needed.
-const ARCHITECTURE: &str = "ARCHITECTURE.md";
+const EXPLANATIONS: &str = "docs/decisions/dependencies.md";
 
 /// Finds dependencies that are unused, unexplained, or listed by the workspace but used by no
 /// crate.
 pub fn dependencies(tree: &Tree) -> Vec<Finding> {
     let (manifests, mut findings) = manifests(tree);
     let explained: BTreeSet<&str> = tree
-        .text(ARCHITECTURE)
+        .text(EXPLANATIONS)
         .into_iter()
         .flat_map(str::lines)
         .flat_map(backticked)
         .collect();
-    if tree.text(ARCHITECTURE).is_none() {
-        findings.push(Finding::new(ARCHITECTURE, 0, "is missing"));
+    if tree.text(EXPLANATIONS).is_none() {
+        findings.push(Finding::new(EXPLANATIONS, 0, "is missing"));
     }
     let is_ours = |name: &str| manifests.iter().any(|manifest| manifest.name == name);
     for manifest in &manifests {
@@ -31,7 +31,7 @@ pub fn dependencies(tree: &Tree) -> Vec<Finding> {
             }
             if !is_ours(name) && !explained.contains(name) {
                 find(format!(
-                    "`{name}` is not in {ARCHITECTURE} with what it saves"
+                    "`{name}` is not in {EXPLANATIONS} with what it saves"
                 ));
             }
         }
@@ -68,7 +68,7 @@ mod tests {
         "crates/a/Cargo.toml",
         "[package]\nname = \"a\"\n[dependencies]\nserde-json = \"1\"\n",
     );
-    const EXPLAINED: (&str, &str) = (ARCHITECTURE, "- `serde-json`: reads JSON\n");
+    const EXPLAINED: (&str, &str) = (EXPLANATIONS, "- `serde-json`: reads JSON\n");
 
     #[test]
     fn a_dependency_that_is_used_and_explained_is_fine() {
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_dependency_that_is_not_explained_is_found() {
         let used = ("crates/a/src/lib.rs", "use serde_json::Value;\n");
-        let prose = (ARCHITECTURE, "We use serde-json without backticks.\n");
+        let prose = (EXPLANATIONS, "We use serde-json without backticks.\n");
         assert_eq!(findings(dependencies, &[MANIFEST, prose, used]).len(), 1);
         assert_eq!(findings(dependencies, &[MANIFEST, used]).len(), 2);
     }
@@ -95,8 +95,8 @@ mod tests {
     #[test]
     fn what_the_workspace_lists_in_vain_is_found() {
         let root = ("Cargo.toml", "[workspace.dependencies]\nold = \"1\"\n");
-        let architecture = (ARCHITECTURE, "");
-        let found = findings(dependencies, &[root, architecture]);
+        let explained = (EXPLANATIONS, "");
+        let found = findings(dependencies, &[root, explained]);
         assert_eq!(found, ["Cargo.toml: no crate uses `old`"]);
     }
 }

@@ -7,8 +7,8 @@
 
 mod arrows;
 mod circles;
-mod code_map;
 mod dependencies;
+mod folder_table;
 mod manifest;
 mod places;
 mod source;
@@ -36,7 +36,7 @@ const RULES: [Rule; 9] = [
     arrows::arrows,
     circles::circles,
     dependencies::dependencies,
-    code_map::code_map,
+    folder_table::folder_table,
 ];
 
 /// Directories that hold no source of ours. In a linked worktree `.git` is a file.

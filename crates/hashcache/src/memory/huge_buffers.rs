@@ -19,7 +19,7 @@ use super::buffer::{AlignedBuf, FreeBuffers};
 use super::mapping::{HUGE_PAGE, Mapping};
 
 /// Buffers in use are at most this share of the budget. On a slow disk many threads read at once,
-/// and with 1/32 too few of them had one (ARCHITECTURE).
+/// and with 1/32 too few of them had one (docs/decisions/page-groups.md).
 const USED_SHARE: u64 = 8;
 /// Buffers that nothing uses are at most this share.
 const KEPT_SHARE: u64 = 32;
