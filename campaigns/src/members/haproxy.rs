@@ -132,9 +132,9 @@ impl Drop for Balancer {
     }
 }
 
-/// The configuration that docs/OPERATING.md recommends, at this address; responses also say which
-/// box HAProxy got them from. Only here a check may take 10 s: a stall of a busy machine is to put
-/// no box out of service, and a box that was killed refuses its check at once.
+/// The configuration that docs/operate/machines.md recommends, at this address; responses also say
+/// which box HAProxy got them from. Only here a check may take 10 s: a stall of a busy machine is
+/// to put no box out of service, and a box that was killed refuses its check at once.
 fn configuration(address: SocketAddr, balance: Balance, boxes: &[SocketAddr]) -> String {
     let balance = match balance {
         Balance::ByUrl => "balance uri\n    hash-type consistent",

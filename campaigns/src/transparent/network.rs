@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The servers have addresses for documentation (RFC 5737, RFC 3849), which the proxy takes for
-//! public ones. The rules are those of `docs/OPERATING.md`.
+//! public ones. The rules are those of `docs/operate/transparent.md`.
 
 use std::fmt;
 use std::fs;

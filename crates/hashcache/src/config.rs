@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::format::Family;
 use crate::placement::Placement;
 
-/// How objects are found. `docs/OPERATING.md` says which to take when.
+/// How objects are found. `docs/operate/disk-and-memory.md` says which to take when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyKind {

@@ -13,9 +13,10 @@ use super::{
     Arch, VERSION, commit_seconds, directory, empty_directory, execute, output, own_binary, place,
     source,
 };
+use crate::root;
 
 /// Files of the repository, their place in the package and their permission bits.
-const FILES: [(&str, &str, u32); 15] = [
+const FILES: [(&str, &str, u32); 16] = [
     (
         "packaging/logrotate/hashcache",
         "etc/logrotate.d/hashcache",
@@ -51,9 +52,10 @@ const FILES: [(&str, &str, u32); 15] = [
         "usr/share/doc/hashcache/copyright",
         0o644,
     ),
+    ("docs/BOUNDS.md", "usr/share/doc/hashcache/BOUNDS.md", 0o644),
     (
-        "docs/OPERATING.md",
-        "usr/share/doc/hashcache/OPERATING.md",
+        "docs/MESSAGES.md",
+        "usr/share/doc/hashcache/MESSAGES.md",
         0o644,
     ),
     (
@@ -92,6 +94,7 @@ pub(super) fn build(arch: Arch, revision: u32) -> anyhow::Result<PathBuf> {
     for (from, to, mode) in FILES {
         place(&tree.join(to), source(from)?, mode)?;
     }
+    place_manual(&tree)?;
     place(
         &tree.join("etc/hashcache/hashcache.toml"),
         settings()?,
@@ -133,6 +136,18 @@ pub(super) fn build(arch: Arch, revision: u32) -> anyhow::Result<PathBuf> {
         .env("SOURCE_DATE_EPOCH", commit_seconds()?);
     execute(&mut pack)?;
     Ok(package)
+}
+
+/// The pages of `docs/operate`.
+fn place_manual(tree: &Path) -> anyhow::Result<()> {
+    let pages = fs::read_dir(root().join("docs/operate")).context("no docs/operate")?;
+    for page in pages {
+        let name = page?.file_name();
+        let name = name.to_string_lossy();
+        let to = tree.join("usr/share/doc/hashcache/operate").join(&*name);
+        place(&to, source(&format!("docs/operate/{name}"))?, 0o644)?;
+    }
+    Ok(())
 }
 
 /// The sample configuration, which names the token that `postinst` makes.

@@ -41,7 +41,10 @@ pub fn folder_table(tree: &Tree) -> Vec<Finding> {
             }
         } else if is_inside && let Some(directory) = line.strip_prefix("    ") {
             let directory = directory.trim_end();
-            in_crate = directory.strip_suffix("/src").unwrap_or(directory).to_owned();
+            in_crate = directory
+                .strip_suffix("/src")
+                .unwrap_or(directory)
+                .to_owned();
             // The picture of the crates is in another section, so each such line names a crate.
             if !existing.keys().any(|(of_crate, _)| *of_crate == in_crate) {
                 let what = format!("`{in_crate}` is no crate with modules");
@@ -133,8 +136,8 @@ mod tests {
 
     #[test]
     fn a_table_that_names_all_folders_is_fine() {
-        let table = "## The folders\nProse.\n\n    crates/a/src\n        policy, key  where\n        \
-                     disk  what\n## Next\n    crates/b/src\n";
+        let table = "## The folders\nProse.\n\n    crates/a/src\n        policy, key  where\n\
+                     \x20       disk  what\n## Next\n    crates/b/src\n";
         assert_eq!(found(table), [""; 0]);
     }
 
@@ -147,8 +150,8 @@ mod tests {
 
     #[test]
     fn a_module_or_crate_that_is_gone_is_found() {
-        let table = "## The folders\n    crates/a/src\n        disk, policy, policy/gone, gone  x\n    \
-                     crates/b/src\n";
+        let table = "## The folders\n    crates/a/src\n        disk, policy, policy/gone, gone  x\n\
+                     \x20   crates/b/src\n";
         assert_eq!(
             found(table),
             [
@@ -171,6 +174,9 @@ mod tests {
             findings(folder_table, &files),
             ["ARCHITECTURE.md: `crates/b` has 13 folders and no table of them"]
         );
-        assert_eq!(findings(folder_table, &FILES), ["ARCHITECTURE.md: is missing"]);
+        assert_eq!(
+            findings(folder_table, &FILES),
+            ["ARCHITECTURE.md: is missing"]
+        );
     }
 }

@@ -584,11 +584,11 @@ fn a_site_does_not_go_together_with_a_forward_proxy() {
     }
 }
 
-/// The indented lines below `heading` of the operating manual.
-fn example_of_the_manual(heading: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/OPERATING.md");
-    let manual = fs::read_to_string(path).unwrap();
-    let (_, section) = manual.split_once(&format!("\n{heading}\n")).unwrap();
+/// The first indented lines of a page of the operating manual, below `heading`.
+fn example_of_the_manual(page: &str, heading: &str) -> String {
+    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate");
+    let text = fs::read_to_string(manual.join(page)).unwrap();
+    let (_, section) = text.split_once(&format!("{heading}\n")).unwrap();
     let lines = section.lines().skip_while(|line| line.is_empty());
     let lines = lines.take_while(|line| line.is_empty() || line.starts_with("    "));
     lines
@@ -598,7 +598,7 @@ fn example_of_the_manual(heading: &str) -> String {
 
 #[test]
 fn the_example_of_a_school_in_the_manual_can_be_read() {
-    let example = example_of_the_manual("### A school: staff and pupils");
+    let example = example_of_the_manual("access.md", "## A school: staff and pupils");
     let effective = assembled(&example, &[], vec![]).unwrap();
     assert!(!effective.values.access.is_empty());
     assert_eq!(row(&effective, "contact").0, text("Ms Abara, room 12"));
@@ -608,7 +608,7 @@ fn the_example_of_a_school_in_the_manual_can_be_read() {
 
 #[test]
 fn the_example_of_limits_in_the_manual_can_be_read() {
-    let example = example_of_the_manual("### Quotas and rates");
+    let example = example_of_the_manual("quotas.md", "# Quotas and rates");
     let file = format!("{example}[networks]\npupils = [\"10.1.0.0/16\"]\n");
     let effective = assembled(&file, &[], vec![]).unwrap();
     let names: Vec<&str> = effective

@@ -323,7 +323,7 @@ fn why_not(reason: Reason) -> &'static str {
         Reason::Never => "the host is on the never-list",
         Reason::Address => "the host is an address, and certificates are made for names",
         Reason::NotPermitted => "the CA is limited to other domains",
-        _ => "see docs/OPERATING.md, Interception",
+        _ => "see docs/operate/https.md, Interception",
     }
 }
 

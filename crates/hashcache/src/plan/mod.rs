@@ -17,7 +17,7 @@ pub use geometry::{ReadCost, SizeShare, Tolerance, block_bytes, set_bytes};
 pub use seeks::{Accounting, DiskRates, Prediction, Seeks, Workload, predict};
 
 /// Content, pending writes and buffers need this much memory whatever the index takes
-/// (`docs/OPERATING.md`, sizing).
+/// (`docs/operate/disk-and-memory.md`).
 pub const MEMORY_LEFT_MIN: u64 = 16 << 20;
 /// Of the memory, one part in so many stays free of the index: hot objects save whole seeks, and a
 /// batch is a sixteenth of the memory.
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_terabyte_takes_the_memory_that_the_documents_name() {
         let rows = plan(&wanted(TB, 4 << 30));
-        // OPERATING.md rounds them up, MB.
+        // docs/operate/disk-and-memory.md rounds them up, MB.
         let index = rows.iter().map(|row| row.index_bytes() / 1_000_000);
         let index: Vec<u64> = index.collect();
         assert_eq!(index, [0, 0, 86, 115, 500, 563, 597, 612, 738]);
