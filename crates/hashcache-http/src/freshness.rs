@@ -120,7 +120,7 @@ fn unlimited(
     let is_ruled = rule.is_some_and(|rule| rule.author == RuleAuthor::Operator);
     if !is_ruled
         && may_assume(Basis::SiteDefault)
-        && let Some(seconds) = options.sites.default_for(exchange)
+        && let Some(seconds) = options.sites.default_for(exchange, kinds)
     {
         return of(seconds, LifetimeSource::Rule);
     }
@@ -162,6 +162,17 @@ pub fn confirmed_lifetime(
     now: Lifetime,
     options: &StoreOptions,
 ) -> Lifetime {
+    let kinds = exchange.kinds(&options.harmless);
+    confirmed_lifetime_of((exchange, kinds), before, now, options)
+}
+
+/// The same, if the kinds of the fields of the request that the content answers are known.
+pub(crate) fn confirmed_lifetime_of(
+    (exchange, kinds): (&Exchange<'_>, FieldKinds),
+    before: Lifetime,
+    now: Lifetime,
+    options: &StoreOptions,
+) -> Lifetime {
     let guessed = |lifetime: Lifetime| {
         matches!(
             lifetime.source,
@@ -173,11 +184,7 @@ pub fn confirmed_lifetime(
         && guessed(before)
         && guessed(now)
         && is_content(exchange.status, &directives)
-        && may_assume(
-            Basis::LastModified,
-            exchange,
-            exchange.kinds(&options.harmless),
-        );
+        && may_assume(Basis::LastModified, exchange, kinds);
     if !may {
         return now;
     }

@@ -9,8 +9,8 @@
 
 use http::StatusCode;
 use http::header::{
-    ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_DISPOSITION, CONTENT_TYPE, HeaderMap, HeaderName, ORIGIN,
-    PRAGMA, SET_COOKIE,
+    ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_DISPOSITION, CONTENT_TYPE, HeaderMap, HeaderName, PRAGMA,
+    SET_COOKIE,
 };
 
 use crate::cache_control::ResponseDirectives;
@@ -34,7 +34,8 @@ pub(crate) enum Basis {
 }
 
 /// Whether a response may get a lifetime that the origin does not state, as far as the fields of
-/// request and response say. `kinds` are those of the request.
+/// request and response say. `kinds` are those of the request that the content answers: after a 304
+/// the fields of the request itself are gone.
 pub(crate) fn may_assume(basis: Basis, exchange: &Exchange<'_>, kinds: FieldKinds) -> bool {
     let foreign = FieldKinds::UNKNOWN.and(FieldKinds::OVERRIDE);
     if kinds.has(foreign) || forbids_keeping(exchange.response, basis) {
@@ -44,12 +45,12 @@ pub(crate) fn may_assume(basis: Basis, exchange: &Exchange<'_>, kinds: FieldKind
     match basis {
         // `storable` knows what Authorization takes (RFC 9111 3.5).
         Basis::OperatorRule | Basis::SiteDefault => true,
-        Basis::ShippedRule => !kinds.has(recognised) && is_for_any_origin(exchange),
+        Basis::ShippedRule => !kinds.has(recognised) && is_for_any_origin(exchange, kinds),
         Basis::LastModified => {
             let is_clean = exchange.target.query().is_none()
                 && !exchange.response.contains_key(SET_COOKIE)
                 && !kinds.has(FieldKinds::AUTHORIZATION)
-                && is_for_any_origin(exchange);
+                && is_for_any_origin(exchange, kinds);
             let may_be_personal = kinds.has(FieldKinds::COOKIE.and(FieldKinds::ADDRESS));
             is_clean && (!may_be_personal || is_asset(exchange.response))
         }
@@ -77,9 +78,9 @@ pub(crate) fn may_be_personal(exchange: &Exchange<'_>, kinds: FieldKinds) -> boo
 
 /// Whether the origin answers pages of any origin alike, as far as this request shows. With an
 /// answer for one origin by name, browsers refuse it to pages of all others.
-fn is_for_any_origin(exchange: &Exchange<'_>) -> bool {
+fn is_for_any_origin(exchange: &Exchange<'_>, kinds: FieldKinds) -> bool {
     let allowed = exchange.response.get(ACCESS_CONTROL_ALLOW_ORIGIN);
-    !exchange.request.contains_key(ORIGIN) || allowed.is_none_or(|allowed| allowed == "*")
+    !kinds.has(FieldKinds::ORIGIN) || allowed.is_none_or(|allowed| allowed == "*")
 }
 
 /// Whether a field of the response says `no-store`, `no-cache` or `private` in any spelling:

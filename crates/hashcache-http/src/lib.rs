@@ -72,6 +72,7 @@ mod vary;
 // Storing responses.
 mod age;
 mod cache_control;
+mod confirmed;
 mod digest;
 mod exchange;
 mod freshness;
@@ -135,6 +136,7 @@ pub use vary::{VARY_FIELDS_MAX, VARY_ROW_BYTES_MAX, Vary, VaryRow, is_rewritten}
 
 pub use age::{Arrival, age_field, current_age};
 pub use cache_control::{RequestDirectives, ResponseDirectives, Scope};
+pub use confirmed::{Confirmation, confirmed};
 pub use digest::{ContentDigest, remove_content_digests};
 pub use exchange::Exchange;
 pub use freshness::{

@@ -23,11 +23,11 @@
 //! | override | X-Forwarded-Host, X-Original-URL … | the origin may answer for another URL |
 //! | unknown | all others | |
 
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderMap, HeaderName, HeaderValue, ORIGIN};
 
-/// The kinds of fields that a request has, as flags.
+/// The kinds of fields that a request has, as flags. The stored facts of a response keep them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FieldKinds(u8);
+pub struct FieldKinds(u16);
 
 impl FieldKinds {
     /// Cookie.
@@ -42,6 +42,14 @@ impl FieldKinds {
     pub const OVERRIDE: FieldKinds = FieldKinds(1 << 4);
     /// A field that no list names.
     pub const UNKNOWN: FieldKinds = FieldKinds(1 << 5);
+    /// Origin, even if the key holds it or `Vary` names it. It counts as `SPECIAL` besides.
+    pub const ORIGIN: FieldKinds = FieldKinds(1 << 6);
+    /// Cookie, even if the key holds it or `Vary` names it.
+    pub const ANY_COOKIE: FieldKinds = FieldKinds(1 << 7);
+    /// Authorization, even if the key holds it or `Vary` names it.
+    pub const ANY_AUTHORIZATION: FieldKinds = FieldKinds(1 << 8);
+
+    const ALL: u16 = (1 << 9) - 1;
 
     /// The kinds of the fields of a request; those that `varied` (the names in `Vary`), the key or
     /// `harmless` (names that the operator adds to the list) hold do not count.
@@ -53,18 +61,23 @@ impl FieldKinds {
     ) -> FieldKinds {
         let mut kinds = FieldKinds::default();
         for (name, value) in request {
-            let flag = match kind_of(name.as_str(), value) {
+            let none = FieldKinds::default();
+            let (flag, always) = match kind_of(name.as_str(), value) {
                 FieldKind::Inert | FieldKind::Selecting => continue,
-                FieldKind::Special => FieldKinds::SPECIAL,
-                FieldKind::Cookie => FieldKinds::COOKIE,
-                FieldKind::Authorization => FieldKinds::AUTHORIZATION,
-                FieldKind::Address => FieldKinds::ADDRESS,
-                FieldKind::Override => FieldKinds::OVERRIDE,
+                FieldKind::Special if *name == ORIGIN => (FieldKinds::SPECIAL, FieldKinds::ORIGIN),
+                FieldKind::Special => (FieldKinds::SPECIAL, none),
+                FieldKind::Cookie => (FieldKinds::COOKIE, FieldKinds::ANY_COOKIE),
+                FieldKind::Authorization => {
+                    (FieldKinds::AUTHORIZATION, FieldKinds::ANY_AUTHORIZATION)
+                }
+                FieldKind::Address => (FieldKinds::ADDRESS, none),
+                FieldKind::Override => (FieldKinds::OVERRIDE, none),
                 FieldKind::Unknown if harmless.contains(name) => continue,
-                FieldKind::Unknown => FieldKinds::UNKNOWN,
+                FieldKind::Unknown => (FieldKinds::UNKNOWN, none),
             };
+            kinds = kinds.and(always);
             if !exempt.has(name) && !varied.contains(name) {
-                kinds.0 |= flag.0;
+                kinds = kinds.and(flag);
             }
         }
         kinds
@@ -79,6 +92,16 @@ impl FieldKinds {
     #[must_use]
     pub const fn and(self, other: FieldKinds) -> FieldKinds {
         FieldKinds(self.0 | other.0)
+    }
+
+    /// The flags, to be kept with a response.
+    pub(crate) fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// Reads flags back; `None` if no build has written them.
+    pub(crate) fn from_bits(bits: u16) -> Option<FieldKinds> {
+        (bits & !FieldKinds::ALL == 0).then_some(FieldKinds(bits))
     }
 }
 

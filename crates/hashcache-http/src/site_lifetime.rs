@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use http::header::{AUTHORIZATION, COOKIE, EXPIRES, HeaderMap, HeaderName, SET_COOKIE};
+use http::header::{COOKIE, EXPIRES, HeaderMap, HeaderName, SET_COOKIE};
 use http::{Method, StatusCode};
 use serde::Deserialize;
 
@@ -22,6 +22,7 @@ use crate::cache_control::ResponseDirectives;
 use crate::date::Seconds;
 use crate::exchange::Exchange;
 use crate::glob::{Crosses, Globs};
+use crate::request_fields::FieldKinds;
 use crate::rules::{DurationText, Patterns, RuleError, add};
 use crate::target::Target;
 use crate::vary::Vary;
@@ -151,15 +152,20 @@ impl SiteLifetimes {
     }
 
     /// The default lifetime of a response for which the origin states none.
-    pub(crate) fn default_for(&self, exchange: &Exchange<'_>) -> Option<Seconds> {
+    /// `kinds` are those of the request that the content answers.
+    pub(crate) fn default_for(
+        &self,
+        exchange: &Exchange<'_>,
+        kinds: FieldKinds,
+    ) -> Option<Seconds> {
         let spec = self.find(exchange.target)?;
         let DurationText(seconds) = spec.default?;
         let is_for_all = *exchange.method == Method::GET
             && has_default(exchange.status)
             && !exchange.response.contains_key(SET_COOKIE)
-            && !exchange.request.contains_key(AUTHORIZATION);
+            && !kinds.has(FieldKinds::ANY_AUTHORIZATION);
         let without_cookies =
-            || !exchange.request.contains_key(COOKIE) && names_cookie(exchange.response);
+            || !kinds.has(FieldKinds::ANY_COOKIE) && names_cookie(exchange.response);
         (is_for_all && (spec.ignore_cookies || without_cookies())).then_some(seconds)
     }
 

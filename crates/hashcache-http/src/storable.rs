@@ -1,15 +1,15 @@
 //! Whether a response may be stored (RFC 9111 3, 3.5, 5.2.2), and its facts.
 //!
-//! The proxy asks once when the head of a response has arrived, and again after a 304 has freshened
-//! the stored fields.
+//! The proxy asks once when the head of a response has arrived; `confirmed` asks again after a 304
+//! has freshened the stored fields.
 //!
 //! Invariant: a response is stored only if every rule of RFC 9111 section 3 for a shared cache
 //! allows it; each refusal has a name.
 //! Cost: one pass over Cache-Control, a few lookups by name.
 
 use http::header::{
-    AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderMap,
-    SET_COOKIE, TRANSFER_ENCODING,
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderMap, SET_COOKIE,
+    TRANSFER_ENCODING,
 };
 use http::{Method, StatusCode};
 
@@ -138,24 +138,36 @@ impl NotStored {
 
 /// Decides whether a response may be stored, and computes what to remember of it.
 pub fn storable(exchange: &Exchange<'_>, options: &StoreOptions) -> Storable {
-    match allowed(exchange, options) {
+    storable_for(exchange, exchange.kinds(&options.harmless), options)
+}
+
+/// The same, if the kinds of the request's fields are known, and perhaps nothing else of it.
+pub(crate) fn storable_for(
+    exchange: &Exchange<'_>,
+    kinds: FieldKinds,
+    options: &StoreOptions,
+) -> Storable {
+    match allowed(exchange, kinds, options) {
         Ok(storable) => storable,
         Err(reason) => Storable::No(reason),
     }
 }
 
-fn allowed(exchange: &Exchange<'_>, options: &StoreOptions) -> Result<Storable, NotStored> {
+fn allowed(
+    exchange: &Exchange<'_>,
+    kinds: FieldKinds,
+    options: &StoreOptions,
+) -> Result<Storable, NotStored> {
     let directives = ResponseDirectives::for_targets(exchange.response, &options.targets);
     request_allows(exchange)?;
     status_allows(exchange.status, &directives)?;
-    let kinds = exchange.kinds(&options.harmless);
     if kinds.has(FieldKinds::OVERRIDE) {
         return Err(NotStored::Override);
     }
     if speaks_of_request(exchange.status, exchange.request) {
         return Err(NotStored::Status);
     }
-    directives_allow(exchange, &directives)?;
+    directives_allow(kinds, &directives)?;
     // What a server sends on the connection of one user is for that user, whatever it says about
     // caching: the field that allows sharing is written for a login of each request.
     if logs_in_connection(exchange.request) || binds_connection(exchange.response) {
@@ -222,10 +234,7 @@ fn is_understood(status: StatusCode) -> bool {
     )
 }
 
-fn directives_allow(
-    exchange: &Exchange<'_>,
-    directives: &ResponseDirectives,
-) -> Result<(), NotStored> {
+fn directives_allow(kinds: FieldKinds, directives: &ResponseDirectives) -> Result<(), NotStored> {
     // RFC 9111 5.2.2.3: beside `must-understand`, `no-store` is for caches that do not know it.
     if directives.no_store && !directives.must_understand {
         return Err(NotStored::NoStore);
@@ -233,13 +242,15 @@ fn directives_allow(
     if directives.private.is_response() {
         return Err(NotStored::Private);
     }
-    // RFC 9111 3.5.
-    let for_others =
-        directives.public || directives.must_revalidate || directives.s_maxage.is_some();
-    if exchange.request.contains_key(AUTHORIZATION) && !for_others {
+    if kinds.has(FieldKinds::ANY_AUTHORIZATION) && !allows_sharing(directives) {
         return Err(NotStored::Authorization);
     }
     Ok(())
+}
+
+/// Whether a response may be stored although its request had Authorization (RFC 9111 3.5).
+pub(crate) fn allows_sharing(directives: &ResponseDirectives) -> bool {
+    directives.public || directives.must_revalidate || directives.s_maxage.is_some()
 }
 
 /// Whether a response that sets a cookie may be stored: then whole, for a cache must not leave out
@@ -354,6 +365,7 @@ fn facts(
         date,
         last_modified: last_modified(response, response_time),
         stale_while_revalidate: directives.stale_while_revalidate.unwrap_or(Seconds::ZERO),
+        asked_with: Some(kinds),
         stale_if_error: directives.stale_if_error.unwrap_or(Seconds::ZERO),
         flags,
     }

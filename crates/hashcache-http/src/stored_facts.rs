@@ -12,7 +12,7 @@
 //! | 1 | 1 | source of the lifetime |
 //! | 2 | 2 | status |
 //! | 4 | 2 | flags |
-//! | 6 | 2 | reserved, 0 |
+//! | 6 | 2 | kinds of the fields of the request that the content answers, and bit 15; or 0 |
 //! | 8 | 4 | age on arrival, seconds |
 //! | 12 | 4 | lifetime, seconds |
 //! | 16 | 4 | stale-while-revalidate, seconds |
@@ -21,13 +21,16 @@
 //! | 32 | 8 | Date |
 //! | 40 | 8 | Last-Modified; all ones when there is none |
 //!
-//! Integers are little-endian, times in seconds since 1970.
+//! Integers are little-endian, times in seconds since 1970. Builds without the kinds have written 0
+//! there, and refuse responses that have them: after a return to such a build those are fetched
+//! again.
 
 use http::{StatusCode, Version};
 
 use crate::age::current_age;
 use crate::date::{Seconds, UnixTime};
 use crate::freshness::{Lifetime, LifetimeSource};
+use crate::request_fields::FieldKinds;
 
 /// The bytes of [`StoredFacts`].
 pub const FACTS_BYTES: usize = 48;
@@ -53,6 +56,9 @@ pub struct StoredFacts {
     pub stale_if_error: Seconds,
     /// Yes or no.
     pub flags: FactFlags,
+    /// The kinds of the fields of the request that the content answers, so that a 304 gives back no
+    /// lifetime which they forbid. `None`: a build stored the response that did not keep them.
+    pub asked_with: Option<FieldKinds>,
 }
 
 /// The yes-or-no part of [`StoredFacts`].
@@ -146,6 +152,7 @@ impl StoredFacts {
     /// the request that the content is for stays.
     #[must_use]
     pub fn with_request_of(mut self, stored: &StoredFacts) -> StoredFacts {
+        self.asked_with = stored.asked_with;
         let before = |flag| stored.flags.has(flag);
         self.flags = self
             .flags
@@ -176,6 +183,8 @@ impl StoredFacts {
         put(0, &[LAYOUT, source_to_byte(self.lifetime.source)]);
         put(2, &self.status.as_u16().to_le_bytes());
         put(4, &self.flags.0.to_le_bytes());
+        let kinds = self.asked_with.map_or(0, |kinds| RECORDED | kinds.bits());
+        put(6, &kinds.to_le_bytes());
         put(8, &self.initial_age.get().to_le_bytes());
         put(12, &self.lifetime.seconds.get().to_le_bytes());
         put(16, &self.stale_while_revalidate.get().to_le_bytes());
@@ -196,9 +205,14 @@ impl StoredFacts {
     pub fn from_bytes(bytes: &[u8]) -> Option<StoredFacts> {
         let bytes: &[u8; FACTS_BYTES] = bytes.try_into().ok()?;
         let flags = u16_at(bytes, 4);
-        if bytes[0] != LAYOUT || flags & !FactFlags::ALL != 0 || u16_at(bytes, 6) != 0 {
+        if bytes[0] != LAYOUT || flags & !FactFlags::ALL != 0 {
             return None;
         }
+        let asked_with = match u16_at(bytes, 6) {
+            0 => None,
+            kinds if kinds & RECORDED == 0 => return None,
+            kinds => Some(FieldKinds::from_bits(kinds & !RECORDED)?),
+        };
         let last_modified = u64_at(bytes, 40);
         Some(StoredFacts {
             status: StatusCode::from_u16(u16_at(bytes, 2)).ok()?,
@@ -213,6 +227,7 @@ impl StoredFacts {
             stale_while_revalidate: seconds_at(bytes, 16)?,
             stale_if_error: seconds_at(bytes, 20)?,
             flags: FactFlags(flags),
+            asked_with,
         })
     }
 }
@@ -257,6 +272,9 @@ fn seconds_at(bytes: &[u8; FACTS_BYTES], at: usize) -> Option<Seconds> {
 
 const LAYOUT: u8 = 1;
 
+/// Tells a request without any field that counts from one of which nothing is known.
+const RECORDED: u16 = 1 << 15;
+
 const NO_TIME: u64 = u64::MAX;
 
 #[cfg(test)]
@@ -277,6 +295,7 @@ mod tests {
             stale_while_revalidate: Seconds::new(1),
             stale_if_error: Seconds::new(2),
             flags: FactFlags::default().with(FactFlags::ETAG, true),
+            asked_with: Some(FieldKinds::COOKIE.and(FieldKinds::ANY_AUTHORIZATION)),
         }
     }
 
@@ -298,17 +317,20 @@ mod tests {
             facts.lifetime.source = source;
             assert_eq!(StoredFacts::from_bytes(&facts.to_bytes()), Some(facts));
         }
-        let plain = StoredFacts {
-            last_modified: None,
-            ..facts()
-        };
-        assert_eq!(StoredFacts::from_bytes(&plain.to_bytes()), Some(plain));
+        for asked_with in [None, Some(FieldKinds::default())] {
+            let plain = StoredFacts {
+                last_modified: None,
+                asked_with,
+                ..facts()
+            };
+            assert_eq!(StoredFacts::from_bytes(&plain.to_bytes()), Some(plain));
+        }
     }
 
     #[test]
     fn the_layout_is_the_tables() {
         let bytes = facts().to_bytes();
-        assert_eq!(bytes[..8], [1, 2, 200, 0, 8, 0, 0, 0]);
+        assert_eq!(bytes[..8], [1, 2, 200, 0, 8, 0, 1, 0x81]);
         assert_eq!(
             bytes[8..24],
             [5, 0, 0, 0, 60, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]
@@ -327,7 +349,9 @@ mod tests {
             (1, 8),
             (3, 0xff),
             (5, 0x80),
+            // Kinds without the bit that says so, and one that is none.
             (7, 1),
+            (7, 0x82),
             (11, 0x81),
             (23, 0xff),
         ] {

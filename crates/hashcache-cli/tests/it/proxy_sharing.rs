@@ -312,6 +312,58 @@ async fn a_path_like_a_packages_keeps_nothing_that_was_made_for_one_client() {
     proxy.kill_well();
 }
 
+/// An origin of private files and pages, which confirms each of them to anybody.
+async fn confirming() -> Origin {
+    origin(|request| {
+        let mut fields = vec![("ETag", "\"a\"")];
+        match request.target().ends_with("html") {
+            true => fields.extend([
+                ("Last-Modified", "Fri, 01 Jan 2021 00:00:00 GMT"),
+                ("Content-Type", "text/html"),
+            ]),
+            false => fields.push(("Content-Type", "application/gzip")),
+        }
+        if request.target().contains("stated") {
+            fields.extend([("Cache-Control", "max-age=1"), ("Age", "2")]);
+        }
+        if request.field("if-none-match").is_some() {
+            return Script::response(304, &fields, "");
+        }
+        let origin = request.field("origin").unwrap_or("*");
+        fields.push(("Access-Control-Allow-Origin", origin));
+        Script::response(200, &fields, "private")
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_304_makes_nothing_fresh_that_was_made_for_one_client() {
+    let (home, origin) = (Home::new(), confirming().await);
+    let proxy = start(&home, &[]);
+    for (path, field) in [
+        ("/account/x-1.0.0.crate", ("Cookie", "u=ann")),
+        ("/shared/x-1.0.0.crate", ("Origin", "http://a.test")),
+        ("/list.html", ("X-Forwarded-For", "192.0.2.1")),
+        ("/stated/x-1.0.0.crate", ("X-Api-Key", "secret")),
+    ] {
+        let url = origin.url(path);
+        get(&proxy, &url, &[field]).await;
+        until_stored(&proxy, &url, &[]).await;
+        for asked in 0..3 {
+            // Each use is validated, however many validations were before.
+            let before = origin.request_count();
+            let other = get(&proxy, &url, &[]).await;
+            assert!(
+                !is_hit(&other),
+                "{path} {asked}: {:?}",
+                other.field("cache-status")
+            );
+            assert_eq!(origin.request_count(), before + 1, "{path} {asked}");
+        }
+    }
+    proxy.kill_well();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_was_made_to_fail_decides_nothing_for_others() {
     let long = "x".repeat(9 << 10);

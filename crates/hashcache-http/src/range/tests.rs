@@ -40,6 +40,7 @@ fn facts() -> StoredFacts {
         stale_while_revalidate: Seconds::ZERO,
         stale_if_error: Seconds::ZERO,
         flags: FactFlags::default(),
+        asked_with: None,
     }
 }
 

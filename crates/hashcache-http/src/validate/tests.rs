@@ -36,6 +36,7 @@ fn facts(status: u16, etag: bool, last_modified: Option<UnixTime>) -> StoredFact
         stale_while_revalidate: Seconds::ZERO,
         stale_if_error: Seconds::ZERO,
         flags: FactFlags::default().with(FactFlags::ETAG, etag),
+        asked_with: None,
     }
 }
 

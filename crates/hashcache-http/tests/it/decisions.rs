@@ -311,6 +311,139 @@ fn a_page_that_a_cookie_may_have_made_is_validated_at_each_use() {
     }
 }
 
+/// Whether a 304 without fields leaves the lifetime as it was, of facts that were read from the
+/// store.
+fn keeps_lifetime(case: &Case) -> bool {
+    let facts = case.facts();
+    let stored = StoredFacts::from_bytes(&facts.to_bytes()).unwrap();
+    let confirmed = case.confirmed(&stored, &[]).unwrap();
+    assert_eq!(confirmed.asked_with, facts.asked_with);
+    confirmed.lifetime == facts.lifetime
+}
+
+#[test]
+fn a_304_gives_back_no_lifetime_that_the_first_request_has_forbidden() {
+    let tagged = || response(&[("etag", "\"a\""), ("last-modified", &date(-1000))]);
+    let crate_file = |case: Case| {
+        let mut case = case.url("http://h/account/x-1.0.0.crate");
+        case.options.rules = Rules::shipped();
+        case
+    };
+    let cases = [
+        // A private file with a name that a shipped rule calls immutable.
+        (crate_file(tagged()), ("cookie", "u=alice")),
+        (
+            crate_file(tagged().and("cache-control", "public")),
+            ("authorization", "Basic x"),
+        ),
+        // An Origin that the origin has copied into its response.
+        (
+            crate_file(tagged().and("access-control-allow-origin", "http://a")),
+            ("origin", "http://a"),
+        ),
+        (
+            tagged().and("access-control-allow-origin", "http://a"),
+            ("origin", "http://a"),
+        ),
+        // Pages for an address or a session.
+        (
+            tagged().and("content-type", "text/html"),
+            ("x-forwarded-for", "192.0.2.1"),
+        ),
+        (
+            tagged().and("content-type", "text/html"),
+            ("forwarded", "for=192.0.2.1"),
+        ),
+        (
+            tagged().and("content-type", "text/html"),
+            ("cookie", "u=alice"),
+        ),
+        // What the origin states counts, and no rule lengthens it.
+        (
+            crate_file(tagged().and("cache-control", "max-age=60")),
+            ("x-api-key", "secret"),
+        ),
+        (
+            tagged().and("cache-control", "public"),
+            ("x-api-key", "secret"),
+        ),
+    ];
+    for (case, field) in cases {
+        let plain = case.clone().facts().lifetime;
+        let case = case.asked_with(&[field]);
+        assert_ne!(case.facts().lifetime, plain, "{field:?} forbids nothing");
+        assert!(keeps_lifetime(&case), "{field:?}");
+        // Not by doubling either.
+        let mut doubling = case.clone();
+        doubling.options.adaptive = true;
+        assert!(keeps_lifetime(&doubling), "{field:?}");
+    }
+}
+
+#[test]
+fn a_304_gives_an_error_no_lifetime_that_the_first_request_has_forbidden() {
+    for field in [
+        ("range", "bytes=9-"),
+        ("if-match", "\"x\""),
+        ("origin", "http://a"),
+        ("cookie", "u=alice"),
+        ("x-forwarded-for", "192.0.2.1"),
+    ] {
+        let gone = response(&[("etag", "\"a\"")]).status(404);
+        assert_eq!(gone.facts().lifetime.seconds, Seconds::new(60));
+        let gone = gone.asked_with(&[field]);
+        assert_eq!(gone.facts().lifetime.seconds, Seconds::ZERO);
+        assert!(keeps_lifetime(&gone), "{field:?}");
+    }
+}
+
+#[test]
+fn a_304_that_takes_back_the_leave_to_share_ends_what_credentials_were_sent_for() {
+    let shared = cache_control("public, max-age=60").and("etag", "\"a\"");
+    let newer = [("cache-control", "max-age=60")];
+    let of_one = shared.clone().asked_with(&[("authorization", "Basic x")]);
+    assert!(of_one.confirmed(&of_one.facts(), &newer).is_none());
+    assert!(shared.confirmed(&shared.facts(), &newer).is_some());
+}
+
+#[test]
+fn a_304_leaves_the_lifetime_of_a_response_that_harmless_fields_have_asked_for() {
+    let harmless = [("user-agent", "u"), ("accept", "*/*"), ("req-num", "1")];
+    let dated = response(&[("last-modified", &date(-1000))]).asked_with(&harmless);
+    assert_eq!(dated.lifetime(), (100, LifetimeSource::Heuristic));
+    assert!(keeps_lifetime(&dated));
+    let mut file = dated.url("http://h/x-1.0.0.crate");
+    file.options.rules = Rules::shipped();
+    assert_eq!(file.lifetime().1, LifetimeSource::Immutable);
+    assert!(keeps_lifetime(&file));
+}
+
+#[test]
+fn a_response_of_a_build_that_kept_no_request_keeps_only_what_the_origin_states() {
+    let of_old = |case: &Case| {
+        let mut facts = case.facts();
+        facts.asked_with = None;
+        StoredFacts::from_bytes(&facts.to_bytes()).unwrap()
+    };
+    let dated = response(&[("last-modified", &date(-1000)), ("etag", "\"a\"")]);
+    let mut file = dated.clone().url("http://h/x-1.0.0.crate");
+    file.options.rules = Rules::shipped();
+    for case in [&dated, &file] {
+        // It is fetched anew.
+        assert!(case.confirmed(&of_old(case), &[]).is_none());
+    }
+    for control in ["max-age=60", "public, max-age=60", "s-maxage=60"] {
+        let stated = file.clone().and("cache-control", control);
+        let lifetime = stated.confirmed(&of_old(&stated), &[]).unwrap().lifetime;
+        assert_eq!(lifetime.seconds, Seconds::new(60), "{control}");
+        assert_ne!(lifetime.source, LifetimeSource::Immutable);
+    }
+    // It may be for a request with credentials.
+    let shared = cache_control("public, max-age=60").and("etag", "\"a\"");
+    let newer = [("cache-control", "max-age=60")];
+    assert!(shared.confirmed(&of_old(&shared), &newer).is_none());
+}
+
 #[test]
 fn redirects_get_no_guess() {
     for status in [300, 301, 308] {

@@ -109,6 +109,18 @@ impl Case {
         (lifetime.seconds.get(), lifetime.source)
     }
 
+    /// The facts after a 304 with these fields, if the response stays stored.
+    pub fn confirmed(&self, facts: &StoredFacts, newer: &[(&str, &str)]) -> Option<StoredFacts> {
+        let confirmation = Confirmation {
+            target: &Target::parse_url(self.url).unwrap(),
+            newer: &fields(newer),
+            request_time: UnixTime(T),
+            response_time: UnixTime(T),
+        };
+        let mut stored = self.response.clone();
+        confirmed(&confirmation, (facts, &mut stored), &self.options)
+    }
+
     /// What becomes of a GET with these fields, this many seconds after the response came.
     pub fn then(&self, later: u64, request: &[(&str, &str)]) -> Reuse {
         decide(&self.facts(), later, request)

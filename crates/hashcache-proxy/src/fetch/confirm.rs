@@ -10,11 +10,12 @@ use std::rc::Rc;
 
 use hashcache::{Hit, Storage, Version};
 use hashcache_http::{
-    Exempt, FactFlags, LifetimeSource, RequestDirectives, Storable, Target, UnixTime, Vary,
-    VaryRow, confirmed_lifetime, for_its_client, freshen, is_keyed, storable,
+    Confirmation, FactFlags, LifetimeSource, RequestDirectives, Target, UnixTime, VaryRow,
+    confirmed, for_its_client, is_keyed,
 };
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, ETAG, LAST_MODIFIED};
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::time::Instant;
 
 use super::ask::Answered;
 use super::counters::ByteCount;
@@ -91,7 +92,7 @@ pub(crate) type Times = (UnixTime, UnixTime);
 /// longer be stored, or if its Vary has changed.
 ///
 /// The fields of the request that caused it do not count: the content is that of an earlier
-/// request, and what that one had is in the facts of the stored response.
+/// request, and the kinds of that request's fields are in the facts of the stored response.
 pub(super) fn freshened(
     worker: &Worker,
     target: &Target,
@@ -99,36 +100,21 @@ pub(super) fn freshened(
     newer: &HeaderMap,
     (request_time, response_time): Times,
 ) -> bool {
-    let varied = Vary::parse(&stored.fields);
-    freshen(&mut stored.fields, newer, response_time);
-    let exchange = hashcache_http::Exchange {
+    let confirmation = Confirmation {
         target,
-        method: &Method::GET,
-        request: &HeaderMap::new(),
-        exempt: Exempt::default(),
-        status: stored.facts.status,
-        response: &stored.fields,
+        newer,
         request_time,
         response_time,
     };
     let live = worker.common.live();
-    let options = &live.store;
-    // The vary row stays that of the request for which the response was stored.
-    match storable(&exchange, options) {
-        Storable::Whole { mut facts, .. } => {
-            let before = stored.facts.lifetime;
-            facts.lifetime = confirmed_lifetime(&exchange, before, facts.lifetime, options);
-            // The content is still that of the first response.
-            let facts = facts.received_in(stored.facts.received());
-            stored.facts = facts.with_request_of(&stored.facts);
-            // An error may have got its negative lifetime now. It then needs a row that it lacks.
-            let is_of_one = stored.facts.lifetime.source == LifetimeSource::Negative;
-            let row = stored.row.as_ref();
-            let is_kept_apart = !is_of_one || row.is_some_and(VaryRow::is_of_all_fields);
-            is_kept_apart && Vary::parse(&stored.fields) == varied
-        }
-        Storable::Partial { .. } | Storable::No(_) => false,
-    }
+    let facts = (&stored.facts, &mut stored.fields);
+    let Some(facts) = confirmed(&confirmation, facts, &live.store) else {
+        return false;
+    };
+    stored.facts = facts;
+    // An error may have got its negative lifetime now. It then needs a row that it lacks.
+    let is_of_one = facts.lifetime.source == LifetimeSource::Negative;
+    !is_of_one || stored.row.as_ref().is_some_and(VaryRow::is_of_all_fields)
 }
 
 /// Whether the request has credentials or `no-store`. Then a 304 counts for this request alone and
@@ -159,8 +145,9 @@ pub(super) async fn confirm(
     let rewrites = may_rewrite(worker, &selected.hit, &selected.stored, &spec.fields);
     let stays = fresh(&mut selected.stored);
     let name = &selected.place.name;
+    let is_private = is_private(&spec.fields);
     match stays {
-        _ if is_private(&spec.fields) => {}
+        _ if is_private => {}
         // The update must be stored before the followers are informed, because they look it up.
         true => {
             if rewrites {
@@ -173,8 +160,14 @@ pub(super) async fn confirm(
         }
         false => worker.cache.invalidate(name),
     }
-    if let Some(leader) = leader {
-        leader.validated(&spec.target.authority.to_string(), requester(&spec.fields));
+    // A leader that is dropped leaves its place to a follower.
+    if let Some(leader) = leader.filter(|_| !is_private) {
+        let (origin, requester) = (spec.target.authority.to_string(), requester(&spec.fields));
+        match stays {
+            true => leader.validated(&origin, requester),
+            // Nothing is left in the store for others to look up.
+            false => leader.not_shared(&origin, requester, Instant::now()),
+        }
     }
     for_its_client(&mut selected.stored.fields, &head.headers);
     let selected = Box::new(selected);
