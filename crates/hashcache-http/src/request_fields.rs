@@ -171,7 +171,7 @@ pub fn speaks_for_client(name: &HeaderName) -> bool {
     name == "forwarded"
         || name == "proxy"
         || name.starts_with("x-forwarded-")
-        || is_in(&OVERRIDES)
+        || names_other_url(name)
         || is_in(&ADDRESSES)
         || is_in(&USERS)
 }
@@ -240,12 +240,23 @@ fn is_override(name: &str, value: &HeaderValue) -> bool {
         "forwarded" => names_url(value),
         _ if name.contains('_') => {
             let name = name.replace('_', "-");
-            OVERRIDES.binary_search(&&*name).is_ok()
-                || is_of_forwarded_url(&name)
-                || name == "forwarded" && names_url(value)
+            names_other_url(&name) || name == "forwarded" && names_url(value)
         }
-        _ => OVERRIDES.binary_search(&name).is_ok() || is_of_forwarded_url(name),
+        _ => names_other_url(name),
     }
+}
+
+/// Whether a field is an override by its name, whatever its value.
+fn names_other_url(name: &str) -> bool {
+    let has_prefix = || {
+        OVERRIDE_PREFIXES
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+    };
+    OVERRIDES.binary_search(&name).is_ok()
+        || is_of_forwarded_url(name)
+        // X-Original-Forwarded-For has an address.
+        || has_prefix() && ADDRESSES.binary_search(&name).is_err()
 }
 
 /// Whether a `Forwarded` may say which host or scheme the client used: whether it has anything but
@@ -270,6 +281,7 @@ fn is_of_forwarded_url(name: &str) -> bool {
 /// field about the user is not among them: a response may be made for that user.
 fn is_of_front(name: &str) -> bool {
     is_of_forwarded_url(name)
+        || name == "x-forwarded"
         || name.starts_with("cf-ip")
         || name.starts_with("cloudfront-viewer-")
         || name.starts_with("cloudfront-is-")
@@ -400,9 +412,10 @@ const KNOWN: &[(&str, FieldKind)] = {
 };
 
 /// Fields by which some origins, frameworks and front proxies take another method, path, scheme or
-/// host than the request line and Host have, sorted. Besides, all X-Forwarded fields but addresses,
-/// and `Forwarded` with `host` or `proto`.
-const OVERRIDES: [&str; 38] = [
+/// host than the request line and Host have, sorted. Besides, all fields with a prefix of
+/// [`OVERRIDE_PREFIXES`], all X-Forwarded fields but addresses, and `Forwarded` with `host` or
+/// `proto`.
+const OVERRIDES: [&str; 36] = [
     "base-url",
     "destination-url",
     "front-end-https",
@@ -420,6 +433,8 @@ const OVERRIDES: [&str; 38] = [
     "x-custom-host",
     "x-envoy-original-host",
     "x-envoy-original-path",
+    // Written before `Forwarded` was a standard; origins read addresses, hosts and schemes in it.
+    "x-forwarded",
     "x-host",
     "x-host-override",
     "x-http-destinationurl",
@@ -427,20 +442,31 @@ const OVERRIDES: [&str; 38] = [
     "x-http-method",
     "x-http-method-override",
     "x-http-path-override",
+    // Next.js and its hosts take the route and its parameters from these.
+    "x-matched-path",
     "x-method",
     "x-method-override",
-    "x-original-host",
-    "x-original-method",
-    "x-original-uri",
-    "x-original-url",
-    "x-override-url",
+    "x-now-route-matches",
     "x-proxy-url",
     "x-real-host",
-    "x-rewrite-url",
+    // Traefik names the path before its rule replaced it.
+    "x-replaced-path",
     "x-scheme",
     "x-script-name",
     "x-tunnel-method",
     "x-url-scheme",
+];
+
+/// Prefixes of fields of which each framework and front proxy has some of its own:
+/// X-Original-URL, -URI, -Host, -Path, -Method; X-Rewrite-URL; X-Override-URL; X-Invoke-Path,
+/// -Query, -Status and X-Middleware-Subrequest, -Rewrite, -Prefetch of Next.js, by which it answers
+/// with another page, an error, or nothing.
+const OVERRIDE_PREFIXES: [&str; 5] = [
+    "x-invoke-",
+    "x-middleware-",
+    "x-original-",
+    "x-override-",
+    "x-rewrite-",
 ];
 
 /// The X-Forwarded fields that name the client and no URL, sorted.
@@ -601,6 +627,16 @@ mod tests {
             ("x-forwarded-anything", "x"),
             ("x-original-url", "/admin"),
             ("x-http-method-override", "POST"),
+            ("x-forwarded", "host=evil"),
+            ("x-matched-path", "/admin"),
+            ("x-now-route-matches", "1=admin"),
+            ("x-replaced-path", "/admin"),
+            ("x-original-path", "/admin"),
+            ("x_original_anything", "x"),
+            ("x-rewrite-path", "/admin"),
+            ("x-override-host", "evil"),
+            ("x-invoke-status", "500"),
+            ("x-middleware-subrequest", "middleware"),
             ("forwarded", "for=1.2.3.4;Host=evil"),
             ("forwarded", "PROTO=\"https\""),
             ("forwarded", "evil"),
@@ -608,6 +644,15 @@ mod tests {
         for (name, value) in all {
             assert_eq!(kinds(name, value), FieldKinds::OVERRIDE, "{name}: {value}");
             assert!(has_override(&fields(&[(name, value)]), Exempt::default()));
+            let name: HeaderName = name.parse().unwrap();
+            assert!(speaks_for_client(&name), "{name}");
+        }
+        for name in [
+            "x-original-forwarded-for",
+            "x-original-remote-addr",
+            "x-originator",
+        ] {
+            assert_eq!(kinds(name, "x"), FieldKinds::UNKNOWN, "{name}");
         }
         let addresses = "for=1.2.3.4, For=\"[::1]:80\";by=_x";
         assert_eq!(kinds("forwarded", addresses), FieldKinds::ADDRESS);
