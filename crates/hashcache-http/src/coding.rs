@@ -9,9 +9,11 @@
 //! decode, and an origin that negotiates sends them the content without a coding.
 //!
 //! Other origins put Content-Encoding on files that are stored compressed (`.gz`, `.svgz`), or a
-//! word that is no coding (`utf-8`, `aws-chunked`), whatever the request says. A response whose own
-//! request did not accept the coding was not negotiated: it is for every client. This is what
-//! package tools need, which send no Accept-Encoding and decode the file themselves.
+//! word that is no coding (`utf-8`, `aws-chunked`), whatever the request says. A response to a
+//! request without Accept-Encoding, or with `identity` only, was not negotiated: it is for every
+//! client. This is what package tools need, which send no Accept-Encoding and decode the file
+//! themselves. Any other Accept-Encoding may be the reason for the coding, even one that refuses
+//! it: some origins look for the letters `gzip` anywhere in the field.
 //!
 //! Invariant: a weight that cannot be read counts as no acceptance.
 //! Cost: a pass over Accept-Encoding, for stored responses that have a coding.
@@ -32,6 +34,56 @@ pub fn line_accepts_coding(accepted: Option<&[u8]>, codings: &[u8]) -> bool {
     let mut codings = split_list(codings, Backslash::Escapes);
     codings.all(|coding| accepts(accepted.into_iter(), coding))
 }
+
+/// Whether no Accept-Encoding of any client can be the reason for the content codings of a response
+/// to this request: it asks for no coding, or the codings are no registered ones and it has not
+/// named them.
+pub(crate) fn is_for_any_client(request: &HeaderMap, response: &HeaderMap) -> bool {
+    let lines = || request.get_all(ACCEPT_ENCODING).iter();
+    let accepted = || lines().flat_map(|line| split_list(line.as_bytes(), Backslash::Escapes));
+    let is_identity = |member: &[u8]| {
+        weighted(member).is_some_and(|it| it.item.eq_ignore_ascii_case(b"identity"))
+    };
+    if accepted().all(is_identity) {
+        return true;
+    }
+    let names = |coding: &[u8]| {
+        lines().any(|line| {
+            let mut parts = line.as_bytes().windows(coding.len());
+            line.as_bytes().contains(&b'*') || parts.any(|part| part.eq_ignore_ascii_case(coding))
+        })
+    };
+    members(response, &CONTENT_ENCODING)
+        .all(|coding| !coding.is_empty() && !is_registered(coding) && !names(coding))
+}
+
+/// Whether somebody decodes such content (IANA, HTTP Content Coding Registry, and codings that
+/// clients were seen to ask for before they were registered).
+fn is_registered(coding: &[u8]) -> bool {
+    let coding = canonical(coding);
+    REGISTERED
+        .iter()
+        .any(|known| known.as_bytes().eq_ignore_ascii_case(coding))
+}
+
+const REGISTERED: [&str; 16] = [
+    "aes128gcm",
+    "br",
+    "bzip2",
+    "compress",
+    "dcb",
+    "dcz",
+    "deflate",
+    "exi",
+    "gzip",
+    "identity",
+    "lzma",
+    "pack200-gzip",
+    "sdch",
+    "x-bzip2",
+    "xz",
+    "zstd",
+];
 
 /// Whether lines of Accept-Encoding accept a coding. Its own weight counts before that of `*`.
 fn accepts<'a>(lines: impl Iterator<Item = &'a [u8]>, coding: &[u8]) -> bool {
@@ -117,6 +169,8 @@ pub(crate) const CODINGS: [&str; 4] = ["br", "gzip", "identity", "zstd"];
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     #[test]
@@ -154,5 +208,46 @@ mod tests {
         assert!(accepts(None, "identity") && accepts(Some("br"), ""));
         assert!(accepts(Some("gzip, br"), "gzip, br"));
         assert!(!accepts(Some("gzip"), "gzip, br"));
+    }
+
+    #[test]
+    fn a_coding_is_for_any_client_only_if_no_request_can_be_the_reason() {
+        let is_for_any = |accepted: Option<&'static str>, codings: &'static str| {
+            let (mut request, mut response) = (HeaderMap::new(), HeaderMap::new());
+            if let Some(accepted) = accepted {
+                request.insert(ACCEPT_ENCODING, HeaderValue::from_static(accepted));
+            }
+            response.insert(CONTENT_ENCODING, HeaderValue::from_static(codings));
+            is_for_any_client(&request, &response)
+        };
+        for accepted in [
+            None,
+            Some(""),
+            Some("identity"),
+            Some("Identity;q=1, identity;q=0.5"),
+        ] {
+            for codings in ["gzip", "utf-8", "gzip, br"] {
+                assert!(is_for_any(accepted, codings), "{accepted:?} {codings}");
+            }
+        }
+        for accepted in [
+            "gzip;q=0",
+            "xgzip",
+            "gzipped",
+            "br",
+            "*;q=0",
+            "identity, *;q=0",
+            "identity;gzip",
+            "identity;q=gzip",
+        ] {
+            assert!(!is_for_any(Some(accepted), "gzip"), "{accepted}");
+            assert!(!is_for_any(Some(accepted), "utf-8, gzip"), "{accepted}");
+        }
+        // What no client decodes was not asked for.
+        assert!(is_for_any(Some("gzip, deflate, br"), "aws-chunked"));
+        assert!(is_for_any(Some("gzip"), "utf-8"));
+        assert!(!is_for_any(Some("gzip, frob"), "Frob"));
+        assert!(!is_for_any(Some("gzip, frobbed;q=0"), "frob"));
+        assert!(!is_for_any(Some("*"), "frob"));
     }
 }

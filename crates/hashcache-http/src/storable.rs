@@ -15,7 +15,7 @@ use http::{Method, StatusCode};
 
 use crate::age::{Arrival, age_field};
 use crate::cache_control::{RequestDirectives, ResponseDirectives};
-use crate::coding::accepts_coding;
+use crate::coding::is_for_any_client;
 use crate::connection_login::{binds_connection, logs_in_connection};
 use crate::date::{Seconds, UnixTime, parse_http_date};
 use crate::entity_tag::EntityTag;
@@ -333,8 +333,6 @@ fn facts(
     };
     let lifetime = lifetime_of((exchange, kinds), directives, date, options);
     let is_personal = lifetime.source == LifetimeSource::None && may_be_personal(exchange, kinds);
-    let is_negotiated =
-        response.contains_key(CONTENT_ENCODING) && accepts_coding(request, response);
     let immutable = directives.immutable || lifetime.source == LifetimeSource::Immutable;
     let etag = response
         .get(ETAG)
@@ -347,7 +345,7 @@ fn facts(
         .with(FactFlags::PERSONAL, is_personal)
         .with(
             FactFlags::ANY_CODING,
-            response.contains_key(CONTENT_ENCODING) && !is_negotiated,
+            response.contains_key(CONTENT_ENCODING) && is_for_any_client(request, response),
         )
         .with(FactFlags::NEVER_STALE, directives.forbids_stale())
         .with(FactFlags::IMMUTABLE, immutable)
@@ -365,9 +363,9 @@ fn facts(
         date,
         last_modified: last_modified(response, response_time),
         stale_while_revalidate: directives.stale_while_revalidate.unwrap_or(Seconds::ZERO),
-        asked_with: Some(kinds),
         stale_if_error: directives.stale_if_error.unwrap_or(Seconds::ZERO),
         flags,
+        asked_with: Some(kinds),
     }
 }
 

@@ -85,7 +85,7 @@ impl FactFlags {
     const HTTP_1_0: FactFlags = FactFlags(1 << 7);
     /// Was received in HTTP/2.
     const HTTP_2: FactFlags = FactFlags(1 << 8);
-    /// Has a content coding that its own request did not accept, so that the coding was not
+    /// Has a content coding that its own request cannot have asked for, so that the coding was not
     /// negotiated: every client gets it.
     pub const ANY_CODING: FactFlags = FactFlags(1 << 9);
     /// May be made for one user, by a cookie, and has no stated lifetime: it never gets another

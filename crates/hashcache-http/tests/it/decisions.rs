@@ -476,6 +476,15 @@ fn a_coding_that_was_negotiated_is_for_clients_that_accept_it() {
         let forced = coded(request);
         assert!(fits(&forced, &[]) && fits(&forced, &[("accept-encoding", "br")]));
     }
+    // Some origins look for the word anywhere in the field.
+    for accepted in ["gzip;q=0", "xgzip"] {
+        let careless = coded(&[("accept-encoding", accepted)]);
+        assert!(!fits(&careless, &[]), "{accepted}");
+        assert!(
+            fits(&careless, &[("accept-encoding", "gzip")]),
+            "{accepted}"
+        );
+    }
     let plain = cache_control("max-age=60").asked_with(&[("accept-encoding", "gzip")]);
     assert!(fits(&plain, &[]));
 }
