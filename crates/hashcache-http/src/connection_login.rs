@@ -35,6 +35,19 @@ pub fn binds_connection(response: &HeaderMap) -> bool {
         || is_persistent(response)
 }
 
+/// Whether a response is a part of a login of its connection, so that it is for one user. In a
+/// response that is no 407, Proxy-Authenticate is an origin's mistake (RFC 9110 11.7.1): there only
+/// the name of a scheme that is known to log in connections counts.
+pub(crate) fn is_of_login(status: StatusCode, response: &HeaderMap) -> bool {
+    let of_proxy: fn(Scheme<'_>) -> bool = match status {
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED => is_challenge,
+        _ => |scheme| scheme.is_any(OF_CONNECTION),
+    };
+    has_scheme(response, &WWW_AUTHENTICATE, is_challenge)
+        || has_scheme(response, &PROXY_AUTHENTICATE, of_proxy)
+        || is_persistent(response)
+}
+
 /// Whether a response to a request with such credentials asks for more of them.
 pub fn continues_login(status: StatusCode, response: &HeaderMap) -> bool {
     let asks = [
@@ -249,6 +262,21 @@ mod tests {
         assert!(binds_connection(&fields(PERSISTENT_AUTH, &["true"])));
         assert!(binds_connection(&fields(PERSISTENT_AUTH, &["false", "1"])));
         assert!(!binds_connection(&fields(PERSISTENT_AUTH, &["False"])));
+    }
+
+    #[test]
+    fn a_word_in_the_proxy_authenticate_of_an_origin_is_no_login() {
+        let ok = StatusCode::OK;
+        let offers = |lines: &[&'static str]| fields(PROXY_AUTHENTICATE, lines);
+        assert!(!is_of_login(ok, &offers(&["frob"])));
+        assert!(!is_of_login(ok, &offers(&["Basic realm=\"x\""])));
+        assert!(is_of_login(ok, &offers(&["frob, ntlm"])));
+        assert!(is_of_login(
+            StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+            &offers(&["frob"])
+        ));
+        assert!(is_of_login(ok, &fields(WWW_AUTHENTICATE, &["frob"])));
+        assert!(is_of_login(ok, &fields(PERSISTENT_AUTH, &["true"])));
     }
 
     #[test]

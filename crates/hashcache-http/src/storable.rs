@@ -16,7 +16,7 @@ use http::{Method, StatusCode};
 use crate::age::{Arrival, age_field};
 use crate::cache_control::{RequestDirectives, ResponseDirectives};
 use crate::coding::is_for_any_client;
-use crate::connection_login::{binds_connection, logs_in_connection};
+use crate::connection_login::{is_of_login, logs_in_connection};
 use crate::date::{Seconds, UnixTime, parse_http_date};
 use crate::entity_tag::EntityTag;
 use crate::exchange::Exchange;
@@ -170,7 +170,7 @@ fn allowed(
     directives_allow(kinds, &directives)?;
     // What a server sends on the connection of one user is for that user, whatever it says about
     // caching: the field that allows sharing is written for a login of each request.
-    if logs_in_connection(exchange.request) || binds_connection(exchange.response) {
+    if logs_in_connection(exchange.request) || is_of_login(exchange.status, exchange.response) {
         return Err(NotStored::ConnectionLogin);
     }
     cookie_allows(exchange, &directives, options)?;
