@@ -258,6 +258,49 @@ async fn a_short_part_of_the_length_that_was_requested_is_not_believed_to_be_the
     proxy.kill_well();
 }
 
+/// An origin that cuts the part out of its content, and then says that this is all there is.
+async fn cutting(content: Vec<u8>) -> Origin {
+    let origin = Origin::start(
+        move |request: &RawRequest| match asked(request, content.len()) {
+            Some((first, last)) => part_of(&TAGGED, &content[first..=last]),
+            None => Script::response(200, &TAGGED, &content),
+        },
+    );
+    origin.await.expect("a free port")
+}
+
+fn part_of(fields: &[(&str, &str)], part: &[u8]) -> Script {
+    let range = format!("bytes 0-{}/{}", part.len() - 1, part.len());
+    let fields = [fields, &[("Content-Range", &range)]].concat();
+    Script::response(206, &fields, part)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_part_of_the_length_that_was_requested_is_not_believed_to_be_the_whole() {
+    for range in [
+        "bytes=0-99999",
+        "bytes=0-131071",
+        "bytes=100000-200000",
+        "bytes=-70000",
+    ] {
+        let (home, content) = (Home::new(), random(700_000));
+        let origin = cutting(content.clone()).await;
+        let (proxy, url) = (start(&home, "log"), origin.url("/x"));
+        let first = get(&proxy, &url, &[("Range", range)]).await;
+        let length = first.field("content-range");
+        let is_whole = length.is_some_and(|length| length.ends_with("/700000"));
+        assert_eq!((first.status, is_whole), (206, true), "{range}");
+        until_stored(&proxy, &url, "bytes=0-99").await;
+        for _ in 0..2 {
+            let whole = get(&proxy, &url, &[]).await;
+            assert_eq!((whole.status, whole.body.len()), (200, 700_000), "{range}");
+            assert!(whole.body == content, "{range}");
+        }
+        assert_eq!(origin.request_count(), 2, "{range}");
+        proxy.kill_well();
+    }
+}
+
 /// An origin that evaluates preconditions; `version` is the number of its current version.
 async fn conditional(version: &Arc<AtomicUsize>) -> Origin {
     let version = Arc::clone(version);

@@ -2,9 +2,8 @@
 //! 9110 7.6.1, RFC 9111 3.1).
 
 use hashcache_http::{
-    RangeSpec, Space, Target, UnixTime, Upgrading, connection_spares_storing, covers_whole,
-    ensure_date, is_multipart, parse_content_range, parse_range, remove_broken_cache_status,
-    strip_request, strip_response,
+    Space, Target, UnixTime, Upgrading, connection_spares_storing, covers_whole, ensure_date,
+    is_multipart, parse_content_range, remove_broken_cache_status, strip_request, strip_response,
 };
 use http::header::{
     CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, EXPECT, HOST, IF_MATCH, IF_MODIFIED_SINCE,
@@ -94,12 +93,13 @@ pub(super) fn strip_for_storing(space: Space, response: &mut HeaderMap) {
 pub(super) struct WasPart;
 
 /// Makes a 206 whose range is all of the representation the 200 that it stands for (RFC 9110
-/// 15.3.7.3), so that it is stored as one; `request` are the fields of its client. Content that is
-/// longer than `length_max` stays a part, and so does content of another length than its range.
+/// 15.3.7.3), so that it is stored as one. Content that is longer than `length_max` stays a part,
+/// and so does content of another length than its range, and content of a length for which
+/// `may_be_cut` says that it may be a part of the whole.
 pub(super) fn whole_of_part<B: http_body::Body>(
-    request: &HeaderMap,
     response: &mut Response<B>,
     length_max: u64,
+    may_be_cut: impl Fn(u64) -> bool,
 ) {
     if response.status() != StatusCode::PARTIAL_CONTENT || is_multipart(response.headers()) {
         return;
@@ -109,7 +109,7 @@ pub(super) fn whole_of_part<B: http_body::Body>(
         return;
     };
     let is_long = length > length_max || response.body().size_hint().exact() != Some(length);
-    if is_long || (length <= SHORT && may_be_cut(request, length)) {
+    if is_long || may_be_cut(length) {
         return;
     }
     *response.status_mut() = StatusCode::OK;
@@ -118,21 +118,6 @@ pub(super) fn whole_of_part<B: http_body::Body>(
     fields.insert(CONTENT_LENGTH, HeaderValue::from(length));
     response.extensions_mut().insert(WasPart);
 }
-
-/// Whether the length is the end of the range that the client asked for. Some origins cut the part
-/// out and then take its length for that of the whole, so one client could shorten the response to
-/// all others.
-fn may_be_cut(request: &HeaderMap, length: u64) -> bool {
-    let ranges = parse_range(request).unwrap_or_default();
-    ranges.iter().any(|range| match range {
-        RangeSpec::Between(range) => range.last + 1 == length || length.is_multiple_of(SHORT),
-        RangeSpec::Last(count) => *count == length,
-        RangeSpec::From(_) => false,
-    })
-}
-
-/// Up to this length, one page of the store, content that may be cut costs little to fetch again.
-pub(crate) const SHORT: u64 = hashcache::PAGE as u64;
 
 /// A response without the hop-by-hop fields of its connection.
 pub(crate) fn passed_on<B>(

@@ -17,9 +17,9 @@ use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::time::Instant;
 
-use super::fields::{SHORT, WasPart};
+use super::fields::WasPart;
 use super::mark::{fresh_until, mark};
-use super::spec::{Extent, FetchSpec};
+use super::spec::{Extent, FetchSpec, SHORT};
 use super::variant::{NewRow, PutPlan};
 use crate::in_flight_ranges::{AwaitedRange, RangeClaim, WholeOnly};
 use crate::metrics::Limit;
@@ -39,7 +39,7 @@ const PAGE: u64 = hashcache::PAGE as u64;
 pub(super) enum StoreDecision {
     Store(Box<BegunPut>),
     Part(Box<BegunRangePut>),
-    /// Too small for ranges: fetch it whole.
+    /// Too small for ranges, or perhaps longer than the origin says: fetch it whole.
     Small,
     NotInParts,
     Pass(NotStored),
@@ -107,6 +107,14 @@ pub(super) fn judge(
                     if range.complete.is_some_and(|length| length <= SHORT)
                         && (covers_whole(&range).is_none()
                             || if_range_value(&facts, response.headers()).is_none()) =>
+                {
+                    return StoreDecision::Small;
+                }
+                // Parts longer than a page together answer for the whole, so the origin must say
+                // how long it is when no range is asked for.
+                Extent::Around(_)
+                    if covers_whole(&range)
+                        .is_some_and(|length| length > SHORT && spec.may_be_cut(length)) =>
                 {
                     return StoreDecision::Small;
                 }

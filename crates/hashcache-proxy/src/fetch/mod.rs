@@ -31,12 +31,12 @@ mod spec;
 pub(crate) mod variant;
 
 pub(crate) use self::ask::{Answered, AskFailure, Others, ask, is_final};
-pub(crate) use self::fields::{SHORT, passed_on, upstream_fields};
+pub(crate) use self::fields::{passed_on, upstream_fields};
 pub(crate) use self::hinted::{HINTED_BYTES_MAX, HINTED_FIELDS};
 pub(crate) use self::patience::Patience;
 pub(crate) use self::rest::Rest;
 pub(crate) use self::spec::{
-    Cause, Extent, FetchSpec, Fetched, Reply, SelectedResponse, is_error, requester,
+    Cause, Extent, FetchSpec, Fetched, Reply, SHORT, SelectedResponse, is_error, requester,
 };
 
 use std::rc::Rc;
@@ -124,7 +124,8 @@ pub(crate) async fn fetch(
         Extent::Around(_) => WHOLE_PART_MAX,
         Extent::Whole => 0,
     };
-    whole_of_part(&spec.fields, &mut answered.exchange.response, length_max);
+    let response = &mut answered.exchange.response;
+    whole_of_part(response, length_max, |length| spec.may_be_cut(length));
     if matches!(spec.space, Space::Mirror(_)) {
         let response = &mut answered.exchange.response;
         note_negotiation(&spec.fields, response.status(), response.headers_mut());

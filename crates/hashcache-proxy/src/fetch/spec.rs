@@ -7,8 +7,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use hashcache::Hit;
 use hashcache_http::{
-    ByteRange, Exempt, FieldKinds, HintUse, NotStored, OnError, Space, StoredFacts, Target,
-    Variant, VariantTable, origin_key,
+    ByteRange, Exempt, FieldKinds, HintUse, NotStored, OnError, RangeSpec, Space, StoredFacts,
+    Target, Variant, VariantTable, origin_key, parse_range,
 };
 use http::header::RANGE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
@@ -144,6 +144,32 @@ impl FetchSpec {
         }
     }
 
+    /// Whether a 206 of all of a representation of this length may be a part of a longer one. Some
+    /// origins cut the part out of the content and then take its length for that of the whole, so
+    /// one client could shorten the response to all others. It may be so if the length is that of
+    /// the range that was sent, or its end; a client's range is rounded out to pages before, so
+    /// that hardly any file ends there.
+    pub(super) fn may_be_cut(&self, length: u64) -> bool {
+        let client = || parse_range(&self.fields).unwrap_or_default();
+        let sent = match &self.extent {
+            Extent::AsAsked => client(),
+            Extent::Around(range) => {
+                let sent = HeaderMap::from_iter([(RANGE, range.clone())]);
+                parse_range(&sent).unwrap_or_default()
+            }
+            Extent::Whole => Vec::new(),
+        };
+        let ends_there = |range: &RangeSpec| match range {
+            RangeSpec::Between(range) => {
+                range.last.checked_add(1) == Some(length) || range.length() == length
+            }
+            RangeSpec::Last(count) => *count == length,
+            RangeSpec::From(_) => false,
+        };
+        // Doubt costs little up to a page, so there the client's own range counts too.
+        sent.iter().any(ends_there) || length <= SHORT && client().iter().any(ends_there)
+    }
+
     /// The stored response that the new one replaces, as a dictionary for the whole of it.
     pub(super) fn offered(&self) -> Option<StoredContent> {
         let hit = self.stored().filter(|_| self.is_whole())?;
@@ -215,6 +241,9 @@ pub(crate) enum Fetched {
 
 /// Returns the result to the request that began the fetch.
 pub(crate) type Reply = oneshot::Sender<Result<Fetched, AskFailure>>;
+
+/// Up to this length, one page of the store, content that may be cut costs little to fetch again.
+pub(crate) const SHORT: u64 = hashcache::PAGE as u64;
 
 /// Whether a stale response may be served instead of this status (RFC 5861 4).
 pub(crate) fn is_error(status: StatusCode) -> bool {
