@@ -106,7 +106,7 @@ pub use cache_key::{KEY_BYTES_MAX, Space, cache_key, host_part, origin_key, targ
 pub use coding::line_accepts_coding;
 pub use connection_login::{binds_connection, continues_login, logs_in_connection};
 pub use request_fields::{
-    Exempt, FieldKinds, has_override, overrides, speaks_for_client, unknown_field,
+    Exempt, FieldKinds, compared_fields, has_override, overrides, speaks_for_client, unknown_field,
 };
 
 pub use hop::{

@@ -178,7 +178,7 @@ pub fn speaks_for_client(name: &HeaderName) -> bool {
 
 /// The fields of a request that an origin may have chosen or refused its response by, as bytes:
 /// all but inert ones, in the order of their names. `None` if they are longer than `most`.
-pub(crate) fn compared_fields(request: &HeaderMap, most: usize) -> Option<Vec<u8>> {
+pub fn compared_fields(request: &HeaderMap, most: usize) -> Option<Vec<u8>> {
     let mut compared: Vec<(&HeaderName, &HeaderValue)> = request
         .iter()
         .filter(|(name, value)| kind_of(name.as_str(), value) != FieldKind::Inert)

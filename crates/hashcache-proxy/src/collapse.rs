@@ -6,7 +6,7 @@
 //! | outcome | followers |
 //! |---|---|
 //! | the response is being stored, or a 304 confirmed the stored one | answer from it |
-//! | the origin failed | fail too, unless a field of the leader's client may be the cause |
+//! | the origin failed | fail too, unless a field of the leader's request may be the cause |
 //! | the response is for its client only | fetch for themselves, all at once |
 //! | none (its client's limit, a field of its request) | one of them is the next leader |
 //!
@@ -25,7 +25,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hashcache_http::Authority;
+use hashcache_http::{Authority, VARY_ROW_BYTES_MAX, compared_fields};
+use http::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -41,6 +42,8 @@ mod follower;
 pub(crate) use self::follower::{AtEnd, Followed, Follower, Succession, WaitTimes};
 
 const SHARDS: usize = 32;
+/// Fields of a request that has failed, longer than these, are not compared with those of others.
+const COMPARED_BYTES_MAX: usize = VARY_ROW_BYTES_MAX;
 /// Keeps the hashes of nonces apart from those of keys.
 const NONCE: &str = "variants";
 const WAIT_MIN: Duration = Duration::from_millis(200);
@@ -94,6 +97,39 @@ pub(crate) struct SharedFailure {
     /// The kind of request that failed, and whose it was.
     pub(crate) requester: Requester,
     pub(crate) client: Network,
+    /// The fields of that request by which the origin may have chosen its response
+    /// (`compared_fields`), if the failure is a response. `None`: they are longer than is compared.
+    pub(crate) fields: Option<Arc<[u8]>>,
+}
+
+impl SharedFailure {
+    /// A failure of the request with `fields` that `client` has sent.
+    pub(crate) fn of(
+        failure: Failure,
+        requester: Requester,
+        (client, fields): (Network, &HeaderMap),
+    ) -> Self {
+        let compared = || compared_fields(fields, COMPARED_BYTES_MAX).map(Arc::from);
+        Self {
+            fields: failure.may_be_of_fields().then(compared).flatten(),
+            failure,
+            requester,
+            client,
+        }
+    }
+
+    /// Whether a request with `fields` would fail too, as far as the fields show. An origin may
+    /// stumble over any of them, User-Agent and Accept included; it does so over the same fields
+    /// again. What fails before the origin has read a request fails for all that anybody could
+    /// send.
+    fn holds_for(&self, fields: &HeaderMap) -> bool {
+        match self.failure.may_be_of_fields() {
+            false => self.requester == Requester::Anybody,
+            true => self.fields.as_deref().is_some_and(|failed| {
+                compared_fields(fields, COMPARED_BYTES_MAX).as_deref() == Some(failed)
+            }),
+        }
+    }
 }
 
 /// A response that is being stored.

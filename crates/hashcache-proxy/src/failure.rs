@@ -347,6 +347,18 @@ impl Failure {
         )
     }
 
+    /// Whether the fields of the request can be the cause of a failure of the next hop: whether the
+    /// next hop has read the request and answered it, or hung up.
+    pub(crate) fn may_be_of_fields(&self) -> bool {
+        matches!(
+            self,
+            Self::ConnectionTerminated
+                | Self::ResponseMalformed(_)
+                | Self::OriginStatus { .. }
+                | Self::PeerStatus { .. }
+        )
+    }
+
     /// Whether the next hop or the way to it has failed, so that another request for the same
     /// resource would fail too. Failures by limits and rules of this proxy are of one client.
     pub(crate) fn is_of_next_hop(&self) -> bool {

@@ -11,10 +11,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Collapse, CollapseMsg, Leader, Requester, Role, Round, SharedFailure, SharedResponse};
+use super::{Collapse, CollapseMsg, Leader, Requester, Role, Round, SharedResponse};
 use crate::failure::Failure;
 
 /// A request that waits.
@@ -94,8 +95,13 @@ impl Follower {
         }
     }
 
-    /// Waits for the outcome of a leader.
-    pub(crate) async fn wait(mut self, times: WaitTimes, succession: Succession) -> Followed {
+    /// Waits for the outcome of a leader; `fields` are those of the request that waits.
+    pub(crate) async fn wait(
+        mut self,
+        times: WaitTimes,
+        succession: Succession,
+        fields: &HeaderMap,
+    ) -> Followed {
         let begun = Instant::now();
         let end = begun + times.total;
         let mut until = self.next_leader_at(times.first, begun).min(end);
@@ -116,18 +122,13 @@ impl Follower {
                 CollapseMsg::Shared(shared) => return Followed::Shared(shared),
                 CollapseMsg::Validated(requester) => return Followed::Validated(requester),
                 CollapseMsg::Failed(shared) => {
-                    let SharedFailure {
-                        failure,
-                        requester,
-                        client,
-                    } = shared;
-                    // One client must not make others fail with a cookie that the origin stumbles
-                    // over. Two clients do not have the same one.
-                    let is_confirmed = doubted.is_some_and(|doubted| doubted != client);
-                    if requester == Requester::Anybody || is_confirmed || now >= end {
-                        return Followed::Failed(failure);
+                    // One client must not make others fail with a cookie or a User-Agent that the
+                    // origin stumbles over. Two clients do not both send such a field.
+                    let is_confirmed = doubted.is_some_and(|doubted| doubted != shared.client);
+                    if is_confirmed || now >= end || shared.holds_for(fields) {
+                        return Followed::Failed(shared.failure);
                     }
-                    doubted = Some(client);
+                    doubted = Some(shared.client);
                 }
                 CollapseMsg::NotShared => return Followed::Alone,
                 _ if succession == Succession::Never => return Followed::Alone,

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use http::HeaderValue;
 use tokio::task::JoinSet;
 
 use super::*;
@@ -33,13 +34,48 @@ fn failure(requester: Requester, number: u8) -> SharedFailure {
         failure: Failure::ConnectionRefused,
         requester,
         client: Network::of(IpAddr::from([192, 0, 2, number])),
+        fields: None,
     }
+}
+
+/// The error that the origin has sent to client `number`, whose request has this User-Agent.
+fn error(number: u8, user_agent: &'static str) -> SharedFailure {
+    let failure = Failure::OriginStatus { status: 503 };
+    let client = Network::of(IpAddr::from([192, 0, 2, number]));
+    SharedFailure::of(failure, Requester::Anybody, (client, &fields(user_agent)))
+}
+
+fn fields(user_agent: &'static str) -> HeaderMap {
+    HeaderMap::from_iter([(
+        http::header::USER_AGENT,
+        HeaderValue::from_static(user_agent),
+    )])
+}
+
+/// A follower of `key` with this User-Agent.
+fn follower_with(
+    collapse: &Arc<Collapse>,
+    key: &[u8],
+    user_agent: &'static str,
+) -> tokio::task::JoinHandle<Followed> {
+    let Role::Follower(follower) = collapse.join(key, Requester::Anybody, Instant::now()) else {
+        panic!("nobody else fetches");
+    };
+    tokio::spawn(async move {
+        let fields = fields(user_agent);
+        follower.wait(TIMES, Succession::Allowed, &fields).await
+    })
 }
 
 /// `count` followers of `key`, and the ends of their waits as they come.
 fn followers(collapse: &Arc<Collapse>, key: &[u8], count: usize) -> JoinSet<Followed> {
     let follow = |_| match collapse.join(key, Requester::Anybody, Instant::now()) {
-        Role::Follower(follower) => follower.wait(TIMES, Succession::Allowed),
+        Role::Follower(follower) => {
+            async move {
+                let fields = HeaderMap::new();
+                follower.wait(TIMES, Succession::Allowed, &fields).await
+            }
+        }
         Role::Leader(_) | Role::Alone => panic!("nobody else fetches"),
     };
     (0..count).map(follow).collect()
@@ -105,6 +141,41 @@ async fn followers_share_the_failure_of_a_request_that_anybody_could_have_sent()
         assert!(matches!(end, Followed::Failed(Failure::ConnectionRefused)));
     }
     drop(leader(&collapse, b"k"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_origin_is_for_requests_with_the_same_fields_until_another_client_has_it() {
+    let collapse = Collapse::new();
+    let first = leader(&collapse, b"k");
+    let same = follower_with(&collapse, b"k", "odd");
+    let other = follower_with(&collapse, b"k", "usual");
+    first.failed(error(1, "odd"));
+    assert!(matches!(
+        same.await.expect("it ends"),
+        Followed::Failed(Failure::OriginStatus { status: 503 })
+    ));
+    let Ok(Followed::Leader(next)) = other.await else {
+        panic!("the other request does not ask");
+    };
+    let waiting = [
+        follower_with(&collapse, b"k", "third"),
+        follower_with(&collapse, b"k", "fourth"),
+    ];
+    tokio::task::yield_now().await;
+    next.failed(error(2, "usual"));
+    let mut ends = JoinSet::new();
+    for end in waiting {
+        ends.spawn(async move { end.await.expect("it ends") });
+    }
+    let Some(Ok(Followed::Leader(next))) = ends.join_next().await else {
+        panic!("neither asks");
+    };
+    // A second client has the error with other fields, so the cause is the origin.
+    next.failed(error(3, "third or fourth"));
+    assert!(matches!(
+        ends.join_next().await,
+        Some(Ok(Followed::Failed(_)))
+    ));
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,7 +305,8 @@ async fn a_follower_of_something_else_goes_alone_when_its_wait_is_over() {
     let _slow = leader(&collapse, b"k");
     let follower = collapse.under_way(b"k").expect("it is fetched");
     let before = Instant::now();
-    let end = follower.wait(TIMES, Succession::Never).await;
+    let fields = HeaderMap::new();
+    let end = follower.wait(TIMES, Succession::Never, &fields).await;
     assert!(matches!(end, Followed::Alone));
     assert_eq!(before.elapsed(), TIMES.first);
 }

@@ -274,11 +274,8 @@ pub(crate) async fn fetch(
 }
 
 fn shared_failure(spec: &FetchSpec, failure: Failure) -> SharedFailure {
-    SharedFailure {
-        failure,
-        requester: requester(&spec.fields),
-        client: spec.share.network(),
-    }
+    let of = (spec.share.network(), &spec.fields);
+    SharedFailure::of(failure, requester(&spec.fields), of)
 }
 
 /// Whether a response of this status says that the stored one is over. A server error says nothing

@@ -59,18 +59,21 @@ pub(super) async fn miss(
     };
     let since = transaction.connection.worker.common.now();
     let times = transaction.wait_times();
-    Ok(match follower.wait(times, Succession::Allowed).await {
-        Followed::Shared(shared) => match follow(transaction, &shared, since) {
-            Some(answer) => Next::Answer(answer),
-            None => Next::Fetch(Fetch::alone(place, reason)),
+    let fields = &transaction.request.fields;
+    Ok(
+        match follower.wait(times, Succession::Allowed, fields).await {
+            Followed::Shared(shared) => match follow(transaction, &shared, since) {
+                Some(answer) => Next::Answer(answer),
+                None => Next::Fetch(Fetch::alone(place, reason)),
+            },
+            Followed::Validated(requester) => {
+                again(transaction, place, reason.forward, (since, requester)).await
+            }
+            Followed::Failed(failure) => return Err(failure),
+            Followed::Leader(leader) => lead(leader, place, reason),
+            Followed::Alone => Next::Fetch(Fetch::alone(place, reason)),
         },
-        Followed::Validated(requester) => {
-            again(transaction, place, reason.forward, (since, requester)).await
-        }
-        Followed::Failed(failure) => return Err(failure),
-        Followed::Leader(leader) => lead(leader, place, reason),
-        Followed::Alone => Next::Fetch(Fetch::alone(place, reason)),
-    })
+    )
 }
 
 /// Looks up again after another request's validation, for which this request has waited `since`

@@ -85,7 +85,8 @@ pub(super) async fn miss(
         }
     };
     let since = transaction.connection.worker.common.now();
-    let followed = follower.wait(transaction.wait_times(), succession).await;
+    let (times, fields) = (transaction.wait_times(), &transaction.request.fields);
+    let followed = follower.wait(times, succession, fields).await;
     Ok(match followed {
         Followed::Validated(_) => Next::LookUp(place.key),
         Followed::Shared(shared) => match follow(transaction, &shared, since) {

@@ -38,7 +38,10 @@ pub(super) async fn validate(
     }
     let place = selected.place.clone();
     let collapse = &transaction.connection.worker.common.collapse;
-    let shares = is_get && !transaction.request.fields.contains_key(AUTHORIZATION);
+    // The response to a request with `no-store` is not stored, so nobody else can use it.
+    let shares = is_get
+        && !transaction.facts.directives.no_store
+        && !transaction.request.fields.contains_key(AUTHORIZATION);
     // RFC 9111, section 5.2.2.4: each request needs a validation of its own, so to wait for that of
     // another request would be in vain.
     let is_no_cache = selected.stored.facts.flags.has(FactFlags::NO_CACHE);
@@ -49,7 +52,8 @@ pub(super) async fn validate(
             // A client that insists on the origin's answer (`no-cache`) sends its own request.
             Some(Role::Follower(follower)) if forward == Forward::Stale && !is_no_cache => {
                 let times = transaction.wait_times();
-                match follower.wait(times, Succession::Allowed).await {
+                let fields = &transaction.request.fields;
+                match follower.wait(times, Succession::Allowed, fields).await {
                     Followed::Shared(shared) if transaction.may_share() => {
                         if let Some(answer) = follow(transaction, &shared, since) {
                             return Ok(Next::Answer(answer));
