@@ -128,9 +128,16 @@ async fn answer(
     mut stream: tokio_rustls::server::TlsStream<TcpStream>,
     count: &AtomicUsize,
 ) -> io::Result<()> {
+    // The user who has logged in on this connection.
+    let mut user = None;
     loop {
         let head = head_of(&mut stream).await?;
         count.fetch_add(1, Ordering::Relaxed);
+        if head.contains("GET /login ") {
+            let answer = login_answer(&head, &mut user);
+            say(&mut stream, answer.as_bytes()).await?;
+            continue;
+        }
         if head.contains("GET /socket ") {
             let switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
                              Upgrade: websocket\r\n\r\n";
@@ -148,6 +155,61 @@ async fn answer(
         );
         say(&mut stream, answer.as_bytes()).await?;
     }
+}
+
+/// The answer of an origin that logs in connections: `T3 NAME` ends a login that `T1` has begun.
+fn login_answer(head: &str, user: &mut Option<String>) -> String {
+    let message = head
+        .lines()
+        .find_map(|line| {
+            let (name, value) = line.split_once(": ")?;
+            let value = value.strip_prefix("NTLM ")?;
+            name.eq_ignore_ascii_case("authorization").then_some(value)
+        })
+        .unwrap_or_default();
+    let (status, challenge, content) = match (message.strip_prefix("T3"), &*user) {
+        (Some(name), Some(begun)) if begun.is_empty() => {
+            *user = Some(name.to_owned());
+            ("200 OK", "", format!("hello {name}"))
+        }
+        (_, Some(name)) if !name.is_empty() => ("200 OK", "", format!("hello {name}")),
+        _ if message == "T1" => {
+            *user = Some(String::new());
+            let challenge = "WWW-Authenticate: NTLM CHALLENGE\r\n";
+            ("401 Unauthorized", challenge, "CHALLENGE".to_owned())
+        }
+        _ => {
+            let offer = "WWW-Authenticate: NTLM\r\n";
+            ("401 Unauthorized", offer, "who is there?".to_owned())
+        }
+    };
+    let length = content.len();
+    format!(
+        "HTTP/1.1 {status}\r\n{challenge}Cache-Control: public, max-age=600\r\n\
+         Content-Length: {length}\r\n\r\n{content}"
+    )
+}
+
+/// Requests `/login` with these credentials, if any; returns the content.
+pub async fn login(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    host: &str,
+    credentials: &str,
+) -> String {
+    let field = match credentials {
+        "" => String::new(),
+        credentials => format!("Authorization: {credentials}\r\n"),
+    };
+    let request = format!("GET /login HTTP/1.1\r\nHost: {host}\r\n{field}\r\n");
+    say(stream, request.as_bytes()).await.unwrap();
+    let head = head_of(stream).await.unwrap();
+    let length = head.lines().find_map(|line| {
+        let line = line.to_ascii_lowercase();
+        line.strip_prefix("content-length: ")?.parse().ok()
+    });
+    let mut content = vec![0; length.unwrap_or(0)];
+    stream.read_exact(&mut content).await.unwrap();
+    String::from_utf8(content).unwrap()
 }
 
 /// Writes and flushes: TLS may otherwise keep the bytes until the next write.

@@ -19,7 +19,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
 use crate::Home;
+use crate::proxy_intercept::{
+    Clients, HTTP_1, Program, Site, authority, login, pair, proxy as intercepting,
+};
 use crate::proxy_link::Pair;
+use crate::proxy_members::{Boxes, URLS};
 use crate::proxy_process::Proxy;
 use crate::proxy_sites::{WWW, front, site};
 
@@ -128,7 +132,12 @@ async fn logins_are_kept_apart(way: &Way<'_>, origin: &Origin, scheme: &str) {
             .collect::<Vec<_>>()
     });
     assert_eq!(alice.log_in(scheme, "alice").await, [401, 401, 200]);
-    for method in ["GET", "POST", "GET"] {
+    // A mirror takes no POST.
+    let method = match way.base.starts_with("/mirror/") {
+        true => "GET",
+        false => "POST",
+    };
+    for method in ["GET", method, "GET"] {
         let again = alice.ask(method, "/b", None).await;
         assert_eq!(text(&again), "hello alice", "{scheme} {method}");
     }
@@ -226,6 +235,99 @@ async fn logins_of_connections_are_kept_apart_behind_a_link() {
             .all(|it| it.field("hashcache-link").is_none()),
         "the number of a login leaves the link"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_keeps_logins_of_connections_apart() {
+    let (home, origin) = (Home::new(), origin().await);
+    let mirrors = ["apt", "apt:two"].map(|name| format!("--mirror={name}={}", origin.url("/")));
+    let proxy = start(&home, "cache", &[&mirrors[0], &mirrors[1]]);
+    let at = |base: &str| Way {
+        at: proxy.address(),
+        base: base.to_owned(),
+        fields: &[],
+    };
+    for scheme in ["NTLM", "Negotiate"] {
+        logins_are_kept_apart(&at("/mirror/apt"), &origin, scheme).await;
+    }
+    // Her login at one mirror is none at another one of the same registry, nor past the mirrors.
+    let mut alice = at("/mirror/apt").person().await;
+    assert_eq!(alice.log_in("NTLM", "alice").await, [401, 401, 200]);
+    for base in ["/mirror/two", &origin.url("")] {
+        assert_eq!(
+            at(base).person().await.ask("GET", "/b", None).await.status,
+            401
+        );
+        alice.base = base.to_owned();
+        assert_eq!(alice.ask("GET", "/b", None).await.status, 401, "{base}");
+    }
+    proxy.kill_well();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_keep_logins_of_connections_apart_whoever_owns_the_url() {
+    let (boxes, origin) = (Boxes::new("").await, origin().await);
+    let ways: Vec<_> = boxes
+        .addresses
+        .iter()
+        .map(|&at| Way {
+            at,
+            base: origin.url(""),
+            fields: &[],
+        })
+        .collect();
+    for way in &ways {
+        logins_are_kept_apart(way, &origin, "NTLM").await;
+    }
+    let mut alice = ways[0].person().await;
+    assert_eq!(alice.log_in("NTLM", "alice").await, [401, 401, 200]);
+    for path in (0..URLS).map(|n| format!("/{n}")) {
+        assert_eq!(text(&alice.ask("GET", &path, None).await), "hello alice");
+        for way in &ways {
+            let answered = way.person().await.ask("GET", &path, None).await;
+            assert_eq!(answered.status, 401, "{path}: {}", text(&answered));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn intercepted_connections_keep_logins_apart() {
+    let home = Home::new();
+    let root = authority(&home, &[]);
+    let site = Site::start(&pair("a.localhost"), Clients::Anybody).await;
+    let proxy = intercepting(&home, &site, "a.localhost", &[]);
+    let host = format!("a.localhost:{}", site.port());
+    let program = Program::new(&root, HTTP_1);
+    let person = async || {
+        let reached = program.reach(&proxy, "a.localhost", site.port()).await;
+        reached.unwrap()
+    };
+    let log_in = async |stream: &mut _, name: &str| {
+        let third = format!("NTLM T3{name}");
+        for (credentials, expected) in [
+            ("", "who is there?"),
+            ("NTLM T1", "CHALLENGE"),
+            (&third[..], &format!("hello {name}")[..]),
+        ] {
+            assert_eq!(login(stream, &host, credentials).await, expected);
+        }
+    };
+    let mut alice = person().await;
+    log_in(&mut alice, "alice").await;
+    assert_eq!(login(&mut alice, &host, "").await, "hello alice");
+    let mut bob = person().await;
+    for _ in 0..4 {
+        assert_eq!(login(&mut bob, &host, "").await, "who is there?");
+        assert_eq!(login(&mut person().await, &host, "").await, "who is there?");
+    }
+    log_in(&mut bob, "bob").await;
+    assert_eq!(login(&mut alice, &host, "").await, "hello alice");
+    assert_eq!(login(&mut bob, &host, "").await, "hello bob");
+    drop((alice, bob));
+    for _ in 0..4 {
+        assert_eq!(login(&mut person().await, &host, "").await, "who is there?");
+    }
+    proxy.end();
 }
 
 #[tokio::test(flavor = "multi_thread")]

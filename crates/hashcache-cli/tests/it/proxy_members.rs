@@ -24,13 +24,13 @@ use crate::proxy_process::Proxy;
 const NAMES: [&str; 3] = ["box-a", "box-b", "box-c"];
 const FRESH: (&str, &str) = ("Cache-Control", "max-age=600");
 /// URLs of a test: so many that each box owns some (a test shows which).
-const URLS: usize = 24;
+pub const URLS: usize = 24;
 
 /// Boxes of one site, each with a cache of its own.
-struct Boxes {
+pub struct Boxes {
     home: Home,
     running: Vec<Option<Proxy>>,
-    addresses: Vec<SocketAddr>,
+    pub addresses: Vec<SocketAddr>,
     configs: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl Boxes {
     }
 
     /// Three boxes that agree.
-    async fn new(more: &str) -> Self {
+    pub async fn new(more: &str) -> Self {
         Self::with_lists(more, |_| vec![0, 1, 2]).await
     }
 
