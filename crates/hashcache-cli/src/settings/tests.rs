@@ -620,6 +620,33 @@ fn the_example_of_limits_in_the_manual_can_be_read() {
     assert_eq!(names, ["pupil", "video"]);
 }
 
+/// The configurations (fences of `toml`) of a page of the operating manual.
+fn configurations_of(page: &str) -> Vec<String> {
+    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate");
+    let text = fs::read_to_string(manual.join(page)).unwrap();
+    let fences = text.split("\n```toml\n").skip(1);
+    fences
+        .map(|rest| rest.split_once("```").unwrap().0.to_owned())
+        .collect()
+}
+
+#[test]
+fn every_configuration_of_the_pages_for_readers_can_be_read() {
+    for (page, count) in [
+        ("school.md", 2),
+        ("ship.md", 3),
+        ("ci.md", 1),
+        ("site.md", 1),
+        ("machines.md", 2),
+    ] {
+        let configurations = configurations_of(page);
+        assert_eq!(configurations.len(), count, "{page}");
+        for file in configurations {
+            assert!(assembled(&file, &[], vec![]).is_ok(), "{page}: {file}");
+        }
+    }
+}
+
 #[test]
 fn limits_that_are_wrong_name_their_lines() {
     let file = "[[limit]]\nname = \"a\"\n[[limit]]\nname = \"b\"\nrequests = 1\n\
