@@ -112,7 +112,7 @@ enum Command {
     Stress(models::StressArgs),
     /// Measure every policy on a modelled disk; writes a table and a picture to docs/
     PaperFigure(paper_figure::Args),
-    /// Draw the three pictures of README, from measurements and reports
+    /// Draw the three pictures of docs/RIVALS.md, from measurements and reports
     Pictures(pictures::Args),
     /// Hold quotas, bandwidth and request rates against what they say, in real time
     Limits(limits::Args),

@@ -63,19 +63,11 @@ impl Page<'_> {
             lines.push(vec![
                 heading(*part).to_owned(),
                 format!("`cargo campaign {}`", kept.command()),
-                kept.text("measured").to_owned(),
                 kept.text("version").to_owned(),
             ]);
         }
-        let mut text = table(
-            &[
-                "part",
-                "command",
-                "measured",
-                "trees of `crates` and `campaigns/src`",
-            ],
-            &lines,
-        );
+        let version = "trees of `crates` and `campaigns/src`";
+        let mut text = table(&["part", "command", version], &lines);
         let machines = self.parts.iter().filter_map(|(_, kept)| kept.as_ref().ok());
         let mut machines: Vec<&str> = machines.map(|kept| kept.text("machine")).collect();
         machines.dedup();
@@ -314,12 +306,12 @@ const HEAD: &str = "\
 # HashCache beside other caches
 
 Written by `cargo campaign rivals`, which measures HashCache and Debian's Squid, nginx, Varnish
-and Traffic Server on one machine, on the days named below. Every cache has a file system of its own
-on a loop device and is in a memory group of equal size. The rivals have the configurations of
+and Traffic Server on one machine. Every cache has a file system of its own on a loop device and is
+in a memory group of equal size. The rivals have the configurations of
 `campaigns/src/rivals/configuration.rs`, where a comment says why. Figures are medians of the
 rounds; a range beside one is the least and the largest. \"×\" says how many times the figure of
 HashCache (of its first line) that is. Each sentence below a table is computed from its figures; a
-program that was not measured is named with the reason. The last section is written by hand.
+program that was not measured is named with the reason. The sections at the end are written by hand.
 
 ";
 
@@ -341,8 +333,8 @@ page cache.
 
 const POLYMIX: &str = "\
 Browsers visit the pages and single objects of Polymix-4 and check every byte. The working set is
-larger than the memory; the disk is as fast as that of this machine. Browsers and servers share
-the processors, so requests/s say less than processor time.
+larger than the memory; the disk has no limit. Browsers and servers share the processors, so
+requests/s say less than processor time.
 ";
 
 const SLOW_DISK: &str = "\

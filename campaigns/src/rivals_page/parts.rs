@@ -127,7 +127,7 @@ const THREE_ROUNDS: &[&str] = &["--rounds", "3", "--seconds", "1"];
 const ONE_ROUND: &[&str] = &["--rounds", "1", "--seconds", "1"];
 const POLYMIX: &[&str] = &["slow-disk", "--only", "Polymix", "--operations", "0"];
 const SLOW_DISK: &[&str] = &["slow-disk", "--only", "private", "--only", "Polymix"];
-/// As in the README.
+/// A working set three times the memory.
 const FULL_DISK: &[&str] = &["--working-set", "3", "--seconds", "10"];
 const SMALL_DISK: &[&str] = &[
     "--memory",
