@@ -454,12 +454,12 @@ mod tests {
     fn another_version_is_told_as_the_documents_have_it() {
         let (what, hint) = told(&OpenError::Version {
             path: "/c.img".into(),
-            found: 3,
-            supported: 2,
+            found: 4,
+            supported: 3,
         });
         assert_eq!(
             what,
-            "cannot open /c.img: format version 3, this build reads 2"
+            "cannot open /c.img: format version 4, this build reads 2 to 3"
         );
         assert!(hint.unwrap().contains("a cache holds only copies"));
     }

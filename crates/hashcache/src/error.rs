@@ -39,13 +39,13 @@ pub enum OpenError {
         device_bytes: u64,
     },
     /// Written by another version of this program.
-    #[error("format version {found}, this build reads {supported}")]
+    #[error("format version {found}, this build reads 2 to {supported}")]
     Version {
         /// The file or device.
         path: PathBuf,
         /// Version in the superblock.
         found: u32,
-        /// The one this build reads and writes.
+        /// The latest that this build reads, and the one that it writes.
         supported: u32,
     },
     /// Another process has it open.

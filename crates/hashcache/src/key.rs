@@ -1,4 +1,5 @@
-//! Hashes of names, and the places that follow from them; the only module that hashes.
+//! Hashes of names, the places that follow from them, and checksums of pages; the only module that
+//! hashes with a key.
 //!
 //! Everything is keyed with the store's secret. Without a key, a client could choose names that
 //! fall into one row (and push others out), and a body could contain a forged record of another
@@ -8,12 +9,16 @@
 //! Invariant: shard, first row, tag, second row and device choice use disjoint bits of the 128. The
 //! bits of the device choice may be those of many names ([`Placement`]); nothing else uses them.
 
+mod page_key;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::Arc;
 
 use siphasher::sip::SipHasher24;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
+use self::page_key::PageKey;
 use crate::object::Version;
 use crate::placement::Placement;
 
@@ -108,6 +113,8 @@ pub(crate) type PrefixHasher = siphasher::sip::SipHasher13;
 pub(crate) struct Secret {
     names: [u8; 16],
     records: [u8; 16],
+    /// Drawn from `records`. Behind a pointer, because it has 2 KiB.
+    pages: Arc<PageKey>,
     placement: Placement,
 }
 
@@ -119,6 +126,10 @@ impl Secret {
         Self {
             names,
             records,
+            // No MAC is of so few bytes, so the words are independent of all of them.
+            pages: Arc::new(PageKey::new(|n| {
+                mac(&records, &[b"page", &n.to_le_bytes()])
+            })),
             placement: Placement::NAME,
         }
     }
@@ -183,12 +194,22 @@ impl Secret {
 
     /// MAC over the concatenation of `parts`.
     pub(crate) fn mac(&self, parts: &[&[u8]]) -> u64 {
-        let mut hasher = SipHasher24::new_with_key(&self.records);
-        for part in parts {
-            hasher.write(part);
-        }
-        hasher.finish()
+        mac(&self.records, parts)
     }
+
+    /// A checksum of each page of `bytes`. Whoever chooses content cannot choose it so that other
+    /// content has the same one.
+    pub(crate) fn page_checksums(&self, bytes: &[u8]) -> impl Iterator<Item = u32> {
+        self.pages.checksums(bytes)
+    }
+}
+
+fn mac(key: &[u8; 16], parts: &[&[u8]]) -> u64 {
+    let mut hasher = SipHasher24::new_with_key(key);
+    for part in parts {
+        hasher.write(part);
+    }
+    hasher.finish()
 }
 
 impl std::fmt::Debug for Secret {

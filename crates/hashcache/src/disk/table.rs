@@ -125,7 +125,7 @@ pub(crate) fn read_record(medium: &Medium, log: &LogMap, filled: &Filled) -> Rea
             Err(read) => return read,
         },
     };
-    let Some((metadata, content)) = prelude.body(&whole) else {
+    let Some((metadata, content)) = prelude.body(&medium.secret, &whole) else {
         return Read::Damaged;
     };
     if at.is_some_and(|at| !log.is_live(at)) {

@@ -35,8 +35,11 @@ pub(crate) use superblock::{Family, SUPERBLOCK_BYTES, Superblock, SuperblockErro
 pub(crate) const MIN_UNIT: usize = 512;
 /// What batches, superblocks and journal blocks are aligned to.
 pub(crate) const IO_BLOCK: usize = 4096;
-/// The format this build reads and writes.
-pub(crate) const VERSION: u32 = 2;
+/// The format this build writes.
+pub(crate) const VERSION: u32 = 3;
+/// The oldest format this build reads: in version 2, page checksums had no key (see `record`). The
+/// first opening makes it the present version, and old records keep their form.
+pub(crate) const OLDEST_VERSION: u32 = 2;
 
 /// Numbers that count up by one (versions, serials, stamps, ordinals) never get near this: a larger
 /// one was forged, to make a sum overflow.

@@ -63,6 +63,9 @@ pub(crate) fn kind_number(kind: Kind) -> u8 {
 const FLAG_INCOMPLETE: u8 = 1;
 /// The first of the labels is none, but the version as of which the metadata was confirmed.
 const FLAG_CONFIRMED: u8 = 2;
+/// The checksums of pages have the store's key. Without this flag, which format version 2 did not
+/// have, they are CRC32C.
+const FLAG_KEYED: u8 = 4;
 /// Most labels of an object: as many as a cache must know of cache groups (RFC 9875, section 2).
 pub(crate) const MAX_LABELS: usize = 32;
 const UNKNOWN: u64 = u64::MAX;
@@ -132,6 +135,8 @@ pub(crate) struct Prelude {
     /// Bytes of the prelude.
     bytes: usize,
     checksums: Vec<u32>,
+    /// Whether the checksums have a key.
+    is_keyed: bool,
 }
 
 /// Pages that `bytes` bytes take.
@@ -170,29 +175,6 @@ impl Fields {
     }
 }
 
-/// CRC32C of each page of the bytes in `chunks`, taken together.
-pub(crate) fn page_checksums(chunks: &[Bytes]) -> Vec<u32> {
-    let mut sums = Vec::new();
-    let (mut sum, mut filled) = (0, 0);
-    for chunk in chunks {
-        let mut rest: &[u8] = chunk;
-        while !rest.is_empty() {
-            let (now, later) = rest.split_at(rest.len().min(PAGE - filled));
-            sum = crc32c::crc32c_append(sum, now);
-            filled += now.len();
-            rest = later;
-            if filled == PAGE {
-                sums.push(sum);
-                (sum, filled) = (0, 0);
-            }
-        }
-    }
-    if filled > 0 {
-        sums.push(sum);
-    }
-    sums
-}
-
 /// Writes a whole record to the start of `out`, which must have at least `record_bytes` bytes.
 ///
 /// Returns the bytes written. `metadata` and `content` are within the bounds of `object`.
@@ -222,11 +204,19 @@ pub(crate) fn encode_record(
         content_bytes,
     );
     let (head, rest) = out.split_at_mut(prelude);
+    let body = &mut rest[..metadata.len() + content_bytes];
+    let mut behind = &mut *body;
+    for chunk in std::iter::once(metadata).chain(content) {
+        append(&mut behind, chunk);
+    }
+    // Copied first: what is checksummed lies in one piece, whatever the chunks.
+    let (metadata_copy, content_copy) = body.split_at(metadata.len());
     let flag = |flag, is_set| if is_set { flag } else { 0 };
     let header = RecordHeader {
         mac: 0,
         kind: kind_number(fields.kind),
-        flags: flag(FLAG_INCOMPLETE, fields.incomplete)
+        flags: FLAG_KEYED
+            | flag(FLAG_INCOMPLETE, fields.incomplete)
             | flag(FLAG_CONFIRMED, fields.is_confirmed()),
         name_length: narrow_u16(name.len()),
         metadata_length: narrow(metadata.len()),
@@ -250,8 +240,8 @@ pub(crate) fn encode_record(
     };
     header.encode(head);
     let mut behind = &mut head[HEADER..];
-    let metadata_sums = page_checksums(std::slice::from_ref(metadata));
-    for sum in metadata_sums.into_iter().chain(page_checksums(content)) {
+    let metadata_sums = secret.page_checksums(metadata_copy);
+    for sum in metadata_sums.chain(secret.page_checksums(content_copy)) {
         append(&mut behind, &sum.to_le_bytes());
     }
     let confirmed = fields.is_confirmed().then_some(fields.confirmed.0);
@@ -261,10 +251,6 @@ pub(crate) fn encode_record(
     append(&mut behind, name);
     let mac = secret.mac(&[covered(head)]);
     seal(head, mac);
-    let mut behind = rest;
-    for chunk in std::iter::once(metadata).chain(content) {
-        append(&mut behind, chunk);
-    }
     prelude + metadata.len() + content_bytes
 }
 
@@ -368,6 +354,7 @@ impl Prelude {
                 .iter()
                 .map(|sum| u32::from_le_bytes(*sum))
                 .collect(),
+            is_keyed: header.flags & FLAG_KEYED != 0,
         })
     }
 
@@ -377,19 +364,21 @@ impl Prelude {
     }
 
     /// Metadata and content out of the whole record, if every page has the checksum it should.
-    pub(crate) fn body(&self, record: &Bytes) -> Option<(Bytes, Bytes)> {
+    pub(crate) fn body(&self, secret: &Secret, record: &Bytes) -> Option<(Bytes, Bytes)> {
         if record.len() < self.record_bytes() {
             return None;
         }
         let metadata = record.slice(self.bytes..self.bytes + self.metadata_bytes);
         let content = record.slice(self.bytes + self.metadata_bytes..self.record_bytes());
-        let found = metadata
-            .chunks(PAGE)
-            .chain(content.chunks(PAGE))
-            .map(crc32c::crc32c);
-        found
-            .eq(self.checksums.iter().copied())
-            .then_some((metadata, content))
+        let wanted = self.checksums.iter().copied();
+        let is_whole = if self.is_keyed {
+            let found = secret.page_checksums(&metadata);
+            found.chain(secret.page_checksums(&content)).eq(wanted)
+        } else {
+            let pages = metadata.chunks(PAGE).chain(content.chunks(PAGE));
+            pages.map(crc32c::crc32c).eq(wanted)
+        };
+        is_whole.then_some((metadata, content))
     }
 }
 
@@ -521,9 +510,46 @@ mod tests {
         let prelude = Prelude::decode(&bytes, &secret, place).unwrap();
         assert_eq!(prelude.fields, fields);
         assert_eq!(prelude.name, &b"name"[..]);
-        let (metadata, body) = prelude.body(&bytes).unwrap();
+        let (metadata, body) = prelude.body(&secret, &bytes).unwrap();
         assert_eq!(metadata, &b"some metadata"[..]);
         assert_eq!(body, content.concat());
+    }
+
+    #[test]
+    fn the_example_in_the_document_is_a_record_of_its_store() {
+        let hex = |digits: &str| u64::from_str_radix(digits, 16).ok();
+        let mut image = std::collections::BTreeMap::new();
+        for line in include_str!("../../../../docs/FORMAT.md").lines() {
+            let words: Vec<&str> = line.trim_start().split(' ').collect();
+            let Some(at) = words
+                .first()
+                .filter(|it| it.len() == 8)
+                .and_then(|it| hex(it))
+            else {
+                continue;
+            };
+            let bytes = words[1..].iter().filter(|it| !it.is_empty()).take(16);
+            for (n, byte) in bytes.filter_map(|it| hex(it)).enumerate() {
+                image.insert(at + n as u64, u8::try_from(byte).unwrap());
+            }
+        }
+        let bytes =
+            |at: u64, length: u64| -> Vec<u8> { (at..at + length).map(|at| image[&at]).collect() };
+        let secret = Secret::from_bytes(bytes(0x1028, 32).try_into().unwrap());
+        let place = RecordAddress {
+            device: 0,
+            stamp: 2,
+            place: 1,
+        };
+        let record = Bytes::from(bytes(0x12_0200, 0xc0));
+        let prelude = Prelude::decode(&record, &secret, place).unwrap();
+        assert!(prelude.is_keyed);
+        assert_eq!(prelude.name, &b"http://example.org/"[..]);
+        let (metadata, content) = prelude.body(&secret, &record).unwrap();
+        assert_eq!(
+            (&metadata[..], &content[..]),
+            (&b"text/plain"[..], &b"Hello, world\n"[..])
+        );
     }
 
     #[test]
@@ -534,9 +560,81 @@ mod tests {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             let bad = Bytes::from(bad);
-            let body = Prelude::decode(&bad, &secret, place).and_then(|p| p.body(&bad));
+            let body = Prelude::decode(&bad, &secret, place).and_then(|p| p.body(&secret, &bad));
             assert_eq!(body, None, "bit {bit}");
         }
+    }
+
+    /// As format version 2 had it.
+    fn with_crc32c(keyed: &[u8]) -> Vec<u8> {
+        let (secret, _, place) = sample();
+        let prelude = Prelude::decode(keyed, &secret, place).unwrap();
+        let (metadata, content) = keyed[prelude.bytes..].split_at(prelude.metadata_bytes);
+        let pages = metadata.chunks(PAGE).chain(content.chunks(PAGE));
+        let mut old = keyed.to_vec();
+        old[9] &= !FLAG_KEYED;
+        for (n, sum) in pages.map(crc32c::crc32c).enumerate() {
+            old[HEADER + 4 * n..][..4].copy_from_slice(&sum.to_le_bytes());
+        }
+        let head = &mut old[..prelude.bytes];
+        let mac = secret.mac(&[covered(head)]);
+        seal(head, mac);
+        old
+    }
+
+    #[test]
+    fn a_record_of_format_version_2_is_read_and_its_damage_found() {
+        let (secret, fields, place) = sample();
+        let content = vec![1; 70_000];
+        let old = with_crc32c(&encoded(&[Bytes::from(content.clone())]));
+        let prelude = Prelude::decode(&old, &secret, place).unwrap();
+        assert_eq!(prelude.fields, fields);
+        let (metadata, body) = prelude.body(&secret, &Bytes::from(old.clone())).unwrap();
+        assert_eq!(metadata, &b"some metadata"[..]);
+        assert_eq!(body, content);
+        for at in [prelude.bytes, old.len() - 1] {
+            let mut bad = old.clone();
+            bad[at] ^= 1;
+            assert_eq!(prelude.body(&secret, &Bytes::from(bad)), None);
+        }
+    }
+
+    #[test]
+    fn content_that_was_forged_to_the_crc32c_of_a_page_does_not_verify() {
+        let (secret, _, place) = sample();
+        let content: Vec<u8> = (0..8192_u32)
+            .map(|n| (n * n / 7).to_le_bytes()[0])
+            .collect();
+        let good = encoded(&[Bytes::from(content)]);
+        let body_of = |bytes: &[u8]| {
+            let prelude = Prelude::decode(bytes, &secret, place)?;
+            prelude.body(&secret, &Bytes::copy_from_slice(bytes))
+        };
+        // CRC32C is linear, so its polynomial can be added anywhere.
+        let polynomial = ((0x82f6_3b78_u64 << 1) | 1).to_le_bytes();
+        let forge = |bytes: &mut [u8]| {
+            let at = bytes.len() - 4_000;
+            for (byte, add) in bytes[at..].iter_mut().zip(&polynomial[..5]) {
+                *byte ^= add;
+            }
+        };
+        let mut old = with_crc32c(&good);
+        let before = body_of(&old).unwrap();
+        forge(&mut old);
+        let after = body_of(&old).expect("CRC32C does not notice");
+        assert_ne!(after.1, before.1);
+        let mut forged = good.clone();
+        assert!(body_of(&forged).is_some());
+        forge(&mut forged);
+        assert_eq!(body_of(&forged), None);
+    }
+
+    #[test]
+    fn no_byte_makes_keyed_checksums_count_as_crc32c() {
+        let (secret, _, place) = sample();
+        let mut bytes = encoded(&[Bytes::from_static(b"content")]);
+        bytes[9] &= !FLAG_KEYED;
+        assert!(Prelude::decode(&bytes, &secret, place).is_none());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::layout::record;
-use super::{COUNT_MAX, VERSION};
+use super::{COUNT_MAX, OLDEST_VERSION, VERSION};
 use crate::key::Secret;
 use crate::membership::{DEVICES_KNOWN_MAX, History, MEMBERSHIPS_MAX, Member, Membership};
 
@@ -88,6 +88,8 @@ pub(crate) enum Family {
 /// What a superblock says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
+    /// Of the format that it was read in; it is always written in the present one.
+    pub(crate) format_version: u32,
     pub(crate) serial: u64,
     pub(crate) store_id: u128,
     pub(crate) secret: [u8; 32],
@@ -209,7 +211,7 @@ impl Superblock {
             return Err(SuperblockError::Foreign);
         }
         // The version is checked before the checksum: a later format may end in another one.
-        if fields.format_version != VERSION {
+        if !(OLDEST_VERSION..=VERSION).contains(&fields.format_version) {
             return Err(SuperblockError::Version(fields.format_version));
         }
         let secret = fields.secret;
@@ -227,6 +229,7 @@ impl Superblock {
             return Err(damaged);
         }
         Ok(Self {
+            format_version: fields.format_version,
             serial: fields.serial,
             store_id: fields.store_id,
             secret,
@@ -347,6 +350,7 @@ mod tests {
 
     fn sample() -> Superblock {
         Superblock {
+            format_version: VERSION,
             serial: 3,
             store_id: 0x1234,
             secret: [9; 32],

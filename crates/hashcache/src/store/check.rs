@@ -177,7 +177,7 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
         .filter(|n| first_header(&stripe.medium, *n).is_some())
         .count();
     Ok(Inspection {
-        format_version: crate::format::VERSION,
+        format_version: superblock.format_version,
         store_id: superblock.store_id,
         device: superblock.device,
         members: devices(superblock.history.members()),

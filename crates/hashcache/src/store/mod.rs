@@ -28,7 +28,7 @@ use crate::completion::{Outcome, promise};
 use crate::config::Config;
 use crate::disk::write_superblock;
 use crate::error::OpenError;
-use crate::format::{COUNT_MAX, Family, Superblock};
+use crate::format::{COUNT_MAX, Family, Superblock, VERSION};
 use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
 use crate::members::{Members, VERSIONS_RESERVED};
 use crate::membership::{Chosen, DEVICES_MAX, History, Member};
@@ -288,6 +288,7 @@ fn make(
     };
     let geometry = Geometry::plan(&raised, size)?;
     let superblock = Superblock {
+        format_version: VERSION,
         serial: 0,
         store_id: identity.0,
         secret: identity.1,

@@ -215,11 +215,11 @@ impl Stripe {
     /// The record whose `prelude` and `bytes` were read at a position of the log, if its pages
     /// verify and the head has not passed it since.
     pub(super) fn record(&self, at: LogPos, prelude: Prelude, bytes: &Bytes) -> Read {
-        let Some((metadata, content)) = prelude.body(bytes) else {
+        let Some((metadata, content)) = prelude.body(&self.medium.secret, bytes) else {
             return self.bad(at);
         };
-        // Page checksums have no key: a rest that was read after the head came round could have
-        // been made to fit an old header.
+        // In a record of format version 2 page checksums have no key: a rest that was read after
+        // the head came round could have been made to fit an old header.
         if !self.log.is_live(at) {
             return Read::Passed;
         }

@@ -24,6 +24,7 @@ mod face;
 mod fetch_once;
 mod fill;
 mod follow;
+mod forged;
 mod golden;
 mod groups;
 mod grow;

@@ -226,6 +226,17 @@ pub fn content(name: &[u8], put: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
+/// Other content with the same CRC32C, which is linear: its polynomial may be added
+/// anywhere.
+pub fn forged(bytes: &[u8], at: usize) -> Vec<u8> {
+    let polynomial = ((0x82f6_3b78_u64 << 1) | 1).to_le_bytes();
+    let mut forged = bytes.to_vec();
+    for (byte, add) in forged[at..].iter_mut().zip(&polynomial[..5]) {
+        *byte ^= add;
+    }
+    forged
+}
+
 /// The value of a hit, every byte compared; `None` when content has gone.
 ///
 /// # Panics

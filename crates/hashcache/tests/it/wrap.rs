@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use hashcache::device::{Device, MemoryDevice};
 use hashcache::{Cache, Hit, PolicyKind, Put};
 
-use super::support::{Call, KIB, MIB, Recorder, content, open, quiet};
+use super::support::{Call, KIB, MIB, Recorder, content, forged, open, quiet};
 
 /// On which side of the medium a read is held up.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -151,17 +151,6 @@ fn what_was_read_before_the_head_passed_it_is_a_miss_when_it_is_complete_after()
     assert!(hit.is_none());
     // It had wrapped, and was not damaged.
     assert_eq!(cache.stats().damaged, 0);
-}
-
-/// Other content with the same checksum: CRC32C is linear, so its polynomial may be added
-/// anywhere.
-fn forged(bytes: &[u8], at: usize) -> Vec<u8> {
-    let polynomial = ((0x82f6_3b78_u64 << 1) | 1).to_le_bytes();
-    let mut forged = bytes.to_vec();
-    for (byte, add) in forged[at..].iter_mut().zip(&polynomial[..5]) {
-        *byte ^= add;
-    }
-    forged
 }
 
 #[test]
