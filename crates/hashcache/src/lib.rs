@@ -44,6 +44,7 @@ mod measure;
 // Names to places.
 mod address;
 mod bans;
+mod hidden;
 mod key;
 mod members;
 mod membership;

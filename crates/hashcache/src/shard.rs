@@ -15,6 +15,7 @@ use bytes::Bytes;
 use crate::address::LogPos;
 use crate::completion::{Outcome, Promise, promise};
 use crate::format::Kind;
+use crate::hidden::HiddenRanges;
 use crate::key::{KeyHash, KeyMap};
 use crate::memory::RecordHandle;
 use crate::memory::{Budget, PinnedRecord, Reservation};
@@ -258,6 +259,8 @@ pub(crate) struct Shard {
     pub(crate) puts: Arc<PutsInProgress>,
     /// Removes that the Disk Table does not show yet: no older version is to be found.
     pub(crate) removing: KeyMap<Version>,
+    /// Removes for which there was no memory there.
+    pub(crate) hidden: HiddenRanges,
 }
 
 impl Shard {
@@ -268,7 +271,13 @@ impl Shard {
             in_flight: KeyMap::default(),
             puts: Arc::default(),
             removing: KeyMap::default(),
+            hidden: HiddenRanges::default(),
         }
+    }
+
+    /// Whether no record of `key` on disk counts, because the disk does not show a remove yet.
+    pub(crate) fn is_removing(&self, key: KeyHash) -> bool {
+        self.removing.contains_key(&key) || self.hidden.hides(key)
     }
 
     /// Whether the update of `token` may go on: no other update of this version came since it

@@ -51,7 +51,7 @@ use crate::shared::Shared;
 use crate::stats::{BusyCounter, Counter, Counters, Health, Stats};
 use crate::store;
 use crate::stripe::{Deferred, Recalled, Stripe, StripeLookup};
-use crate::write_queue::{Caller, Queue, Removal, RemovalDone, Removing};
+use crate::write_queue::{Queue, Removal, RemovalDone, Removing};
 
 /// An open cache. Clones share it; the last one dropped closes it.
 #[derive(Clone)]
@@ -384,20 +384,22 @@ impl Cache {
     ///
     /// Removes that are not durable yet take memory, at most a sixteenth of the budget. If that is
     /// used up, the future waits for its turn; policies of the Disk Table serve older versions
-    /// until then.
+    /// until then. A future that is dropped before its turn removes as [`Cache::invalidate`] does.
     pub fn remove(&self, name: &[u8]) -> Remove {
         let key = self.secret().name(name);
         let stripe = self.stripe(key);
         stripe.medium.counters.removes.add(1);
-        Remove::new(stripe, key, Caller::Waits)
+        Remove::new(stripe, key)
     }
 
     /// Like [`Cache::remove`], for a caller that does not wait: costs no write when memory says
     /// that the object is not stored. An object that the index has lost may then return after a
     /// crash.
     ///
-    /// When removes have used up their share of memory, policies of the Disk Table block the
-    /// calling thread until there is room; with the others the object may return after a crash.
+    /// Never blocks. When removes have used up their share of memory, the object may return after
+    /// a crash, and policies of the Disk Table also forget the objects of a range of keys: one of
+    /// 262,144 ranges, or one set if a store has fewer. So a caller that has many names to remove
+    /// and can wait uses [`Cache::remove`].
     pub fn invalidate(&self, name: &[u8]) {
         let key = self.secret().name(name);
         let stripe = self.stripe(key);
@@ -405,8 +407,9 @@ impl Cache {
         remove::invalidate(stripe, key);
     }
 
-    /// Like [`Cache::invalidate`], but never blocks: the future waits where that would. `None` if
-    /// there is nothing to wait for, because memory says that the object is not stored.
+    /// Like [`Cache::invalidate`], for a caller that may want to know when it is durable. `None` if
+    /// there is nothing to wait for: memory says that the object is not stored, or removes have used
+    /// up three quarters of their share of memory.
     pub fn invalidation(&self, name: &[u8]) -> Option<Remove> {
         let key = self.secret().name(name);
         let stripe = self.stripe(key);

@@ -3,10 +3,12 @@
 //! Called by `cache`; calls `stripe` and `write_queue`.
 //!
 //! Invariants: names that wait to be removed have a share of memory (`write_queue/removals`), so
-//! that callers that remove faster than the device can write fill no memory. A caller that waits
-//! for a remove learns when it is durable, or that it never will be. If nobody waits and there is
-//! no room: in the log the name is forgotten in memory only, as when the index does not know it; in
-//! the Disk Table, where lookups have to skip the name until its slot is cleared, the thread waits.
+//! that callers that remove faster than the device can write fill no memory. No call blocks: the
+//! callers may be threads that serve requests. A caller that waits for a remove learns when it is
+//! durable, or that it never will be. If nobody waits and there is no room, the name is removed
+//! without an entry of its own. In the log it is forgotten in memory, as when the index does not
+//! know it. In the Disk Table, and before recovery is over, lookups skip a range of keys
+//! (`hidden`).
 //! Cost: two locks, and a reservation.
 
 use std::future::Future;
@@ -20,7 +22,7 @@ use crate::format::{Family, Removed};
 use crate::key::KeyHash;
 use crate::memory::Reservation;
 use crate::stats::Health;
-use crate::stripe::{Hint, Stripe};
+use crate::stripe::Stripe;
 use crate::write_queue::{Caller, NAME_BYTES, Removal, RemovalDone, Removing, WaitingRemove};
 
 /// A remove that becomes durable.
@@ -62,8 +64,12 @@ fn let_in(
         (true, _) => Removing::Name(removed),
         // In the log any name may have records that the index does not know.
         (false, Caller::Waits) if !is_table(stripe) => Removing::Name(removed),
-        (false, Caller::Waits) => Removing::Absent(removed),
-        (false, Caller::Nobody) => return stripe.queue.needs_no_removal(),
+        (false, Caller::Nobody) if !is_table(stripe) || done.is_none() => {
+            stripe.queue.needs_no_removal();
+            done.into_iter().for_each(RemovalDone::tell);
+            return;
+        }
+        (false, _) => Removing::Absent(removed),
     };
     let removal = Removal {
         what,
@@ -73,42 +79,20 @@ fn let_in(
     stripe.queue.push_removal(removal, caller);
 }
 
-/// Removes `key` as soon as there is room, for which this thread waits.
-fn let_in_blocking(stripe: &Stripe, key: KeyHash) {
-    loop {
-        if let Some(reserved) = room(stripe, key, Caller::Nobody) {
-            return let_in(stripe, key, Caller::Nobody, reserved, None);
-        }
-        stripe.queue.wait_for_room();
+/// Removes `key` for a caller that does not wait.
+pub(super) fn invalidate(stripe: &Stripe, key: KeyHash) {
+    if stripe.remove_absent(key) {
+        return;
+    }
+    match room(stripe, key, Caller::Nobody) {
+        Some(reserved) => let_in(stripe, key, Caller::Nobody, reserved, None),
+        None => remove_without_room(stripe, key),
     }
 }
 
-/// Removes `key` for a caller that does not wait.
-pub(super) fn invalidate(stripe: &Arc<Stripe>, key: KeyHash) {
-    // Memory cannot say before recovery is over.
-    let may_be_stored = stripe.hint(key) != Hint::Missing || stripe.health() == Health::Recovering;
-    if !may_be_stored {
-        // Puts in progress give way all the same.
-        let (version, known) = stripe.remove(key);
-        if known {
-            // It was put meanwhile. One name beyond the share, for each thread at most.
-            let removed = Removed { key, version };
-            let removal = Removal::uncounted(Removing::Name(removed), None);
-            stripe.queue.push_removals(vec![removal]);
-        }
-        return;
-    }
-    if forgets_at_once(stripe) {
-        match room(stripe, key, Caller::Nobody) {
-            Some(reserved) => let_in(stripe, key, Caller::Nobody, reserved, None),
-            None => {
-                stripe.medium.counters.no_memory.add(1);
-                stripe.remove(key);
-            }
-        }
-    } else {
-        let_in_blocking(stripe, key);
-    }
+fn remove_without_room(stripe: &Stripe, key: KeyHash) {
+    stripe.medium.counters.no_memory.add(1);
+    stripe.remove_with_range(key);
 }
 
 /// Whether a name is forgotten without an entry for lookups to skip it.
@@ -116,28 +100,40 @@ fn forgets_at_once(stripe: &Stripe) -> bool {
     !is_table(stripe) && stripe.health() != Health::Recovering
 }
 
-/// Removes `key` for a caller that may wait; `None` if it is not stored.
-pub(super) fn invalidation(stripe: &Arc<Stripe>, key: KeyHash) -> Option<Remove> {
-    if stripe.hint(key) == Hint::Missing && stripe.health() != Health::Recovering {
-        invalidate(stripe, key);
+/// Removes `key` for a caller that may wait; `None` if there is nothing to wait for.
+pub(super) fn invalidation(stripe: &Stripe, key: KeyHash) -> Option<Remove> {
+    if stripe.remove_absent(key) {
         return None;
     }
+    // A quarter of the room stays free for callers that cannot wait.
+    let Some(reserved) = room(stripe, key, Caller::Waits) else {
+        // Its caller answers a client before this is durable, so it has to be in force now.
+        remove_without_room(stripe, key);
+        return None;
+    };
+    let (done, outcome) = promise();
+    let done = Some(RemovalDone::Promise(done));
     // Whoever asks for a removal goes first: this is a consequence of other requests.
-    Some(Remove::new(stripe, key, Caller::Nobody))
+    let_in(stripe, key, Caller::Nobody, reserved, done);
+    Some(Remove::queued(outcome))
 }
 
 impl Remove {
-    /// A remove of `key`, queued if there is room for it, in the order of removes of `caller`.
-    pub(super) fn new(stripe: &Arc<Stripe>, key: KeyHash, caller: Caller) -> Self {
+    /// A remove of `key`, queued if there is room for it.
+    pub(super) fn new(stripe: &Arc<Stripe>, key: KeyHash) -> Self {
         let (done, outcome) = promise();
         let done = RemovalDone::Promise(done);
         if let Some(reserved) = room(stripe, key, Caller::Waits) {
-            let_in(stripe, key, caller, reserved, Some(done));
+            let_in(stripe, key, Caller::Waits, reserved, Some(done));
             return Self::queued(outcome);
         }
         let version = forgets_at_once(stripe).then(|| stripe.remove(key).0);
         let waiting = Arc::new(WaitingRemove::new(key, version, done));
-        stripe.queue.waits_for_room(&waiting);
+        if !stripe.queue.waits_for_room(&waiting) {
+            // The device has failed: what is in memory of it must go all the same.
+            stripe.remove(key);
+            drop(waiting.take_done());
+        }
         Self {
             outcome,
             _without_room: Some(WithoutRoom {
@@ -177,8 +173,9 @@ impl Drop for WithoutRoom {
         drop(done);
         self.stripe.queue.gives_up();
         match self.waiting.version {
+            // It is forgotten in memory already.
             Some(_) => self.stripe.medium.counters.no_memory.add(1),
-            None => let_in_blocking(&self.stripe, self.waiting.key),
+            None => remove_without_room(&self.stripe, self.waiting.key),
         }
     }
 }
@@ -189,5 +186,31 @@ impl Future for Remove {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let done = Pin::new(&mut self.outcome).poll(context);
         done.map(|done| if done { Ok(()) } else { Err(RemoveError) })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::device::MemoryDevice;
+    use crate::{Cache, Config, PolicyKind};
+
+    #[test]
+    fn an_invalidation_of_a_name_that_went_meanwhile_is_no_failure() {
+        for policy in PolicyKind::ALL {
+            let cache = Cache::open(Config {
+                policy,
+                memory_bytes: 16 << 20,
+                ..Config::on_device(Arc::new(MemoryDevice::new(64 << 20)))
+            })
+            .unwrap();
+            let key = cache.secret().name(b"never stored");
+            let stripe = cache.first_stripe();
+            let (done, outcome) = promise();
+            let reserved = room(stripe, key, Caller::Waits).unwrap();
+            let done = Some(RemovalDone::Promise(done));
+            let_in(stripe, key, Caller::Nobody, reserved, done);
+            assert!(outcome.wait(), "{policy:?}");
+        }
     }
 }

@@ -22,6 +22,7 @@ use crate::disk::circular_log::LogMap;
 use crate::disk::{Index, Medium, Read};
 use crate::format::{Family, Prelude, RecordAddress, Removed, Tail, TailAddress};
 use crate::geometry::Geometry;
+use crate::hidden::KeyRange;
 use crate::key::KeyHash;
 use crate::memory::{AlignedBuf, Reservation};
 use crate::object::Version;
@@ -210,6 +211,26 @@ pub(crate) fn clear(
         let old = |it: Occupant| it.key == removed.key && it.version < removed.version;
         if occupant.is_some_and(old) {
             clear_slot(medium, index, removed.key, set, Slot(slot))?;
+            written += u64::from(medium.geometry.block_bytes);
+        }
+    }
+    Ok(written)
+}
+
+/// Clears the slots of `set` that hold names of `range` from before `below`. Returns how many bytes
+/// were written. Durable after the caller's sync.
+pub(crate) fn clear_range(
+    medium: &Medium,
+    index: &Index,
+    buffer: &mut AlignedBuf,
+    (range, below): (KeyRange, Version),
+    set: SetId,
+) -> io::Result<u64> {
+    let (preludes, mut written) = preludes(medium, index, buffer, set)?;
+    for (slot, prelude) in preludes.iter().enumerate() {
+        let old = |it: &Occupant| range.has(it.key) && it.version < below;
+        if let Some(occupant) = prelude.as_ref().map(occupant).filter(old) {
+            clear_slot(medium, index, occupant.key, set, Slot(slot))?;
             written += u64::from(medium.geometry.block_bytes);
         }
     }

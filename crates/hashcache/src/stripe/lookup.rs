@@ -282,7 +282,7 @@ impl Stripe {
 
     /// Where `key` may be found on disk.
     pub(super) fn locate(&self, shard: &Shard, key: KeyHash) -> Located {
-        if self.health() != Health::InService || shard.removing.contains_key(&key) {
+        if self.health() != Health::InService || shard.is_removing(key) {
             return Located::Nowhere;
         }
         shard.policy.locate(key, self.log.head())

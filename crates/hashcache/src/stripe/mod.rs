@@ -34,6 +34,7 @@ use crate::disk::circular_log::LogMap;
 use crate::disk::{Index, Medium};
 use crate::format::{Family, Removed};
 use crate::geometry::bans_max;
+use crate::hidden::{HiddenRanges, KeyRange};
 use crate::io::Pool;
 use crate::key::{KeyHash, SHARDS};
 use crate::members::Peer;
@@ -79,6 +80,15 @@ pub(crate) enum Accepted {
     OutOfService,
     /// There is no memory for an object that is kept in memory alone.
     NoRoom,
+}
+
+/// How lookups skip a name that is removed and may still be on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mask {
+    /// By an entry of its own.
+    Name,
+    /// By the bit of its range of keys.
+    Range,
 }
 
 /// The parts a stripe is made of.
@@ -177,12 +187,22 @@ impl Stripe {
     pub(crate) fn recovered(&self) {
         self.forget_removing(0..SHARDS);
         self.medium.health.recovered();
+        if self.medium.geometry.family == Family::Log {
+            // The index knows all names now, so what was hidden since has been forgotten in it, too.
+            for mut shard in self.shards() {
+                shard.hidden = HiddenRanges::default();
+            }
+        }
     }
 
     /// Forgets the keys that are being removed: recovery may have loaded them after the remove
     /// began.
     pub(crate) fn forget_removing(&self, shards: Range<usize>) {
         for mut shard in shards.map(|n| self.shard_at(n)) {
+            if shard.hidden.any() && shard.policy.log_mut().is_some() {
+                // The index of the log does not tell the names of a range from others.
+                shard.policy.clear();
+            }
             let removing: Vec<KeyHash> = shard.removing.keys().copied().collect();
             for key in removing {
                 self.forget(&mut shard, key);
@@ -233,10 +253,55 @@ impl Stripe {
     /// returns whether there may have been one.
     pub(crate) fn remove(&self, key: KeyHash) -> (Version, bool) {
         let mut shard = self.shard(key);
-        let (version, known, dropped) = self.remove_from(&mut shard, key);
+        let (version, known, dropped) = self.remove_from(&mut shard, key, Mask::Name);
         drop(shard);
         drop(dropped);
         (version, known)
+    }
+
+    /// The same where there is no memory for the name: hides it with a range of others if the disk
+    /// may hold it, until the writer has cleared that range. No caller learns when that is.
+    pub(crate) fn remove_with_range(&self, key: KeyHash) {
+        let mut shard = self.shard(key);
+        let (_, known, dropped) = self.remove_from(&mut shard, key, Mask::Range);
+        drop(shard);
+        drop(dropped);
+        if known && self.medium.geometry.family == Family::Table {
+            self.queue.clear_hidden();
+        }
+    }
+
+    /// Has puts of `key` in progress give way, if memory knows that no version of it is stored.
+    /// Returns whether it does.
+    pub(crate) fn remove_absent(&self, key: KeyHash) -> bool {
+        // First without the lock that keeps lookups waiting.
+        if !self.is_absent(&self.view(key), key) {
+            return false;
+        }
+        let mut shard = self.shard(key);
+        if !self.is_absent(&shard, key) {
+            return false;
+        }
+        let _ = shard.supersede(key, self.draw_version());
+        // A copy that was never written.
+        self.shared.hot.remove(key);
+        true
+    }
+
+    /// Whether memory knows that neither the queue nor the disk has a version of `key`. Not before
+    /// recovery is over, and not while the disk does not show a remove yet.
+    fn is_absent(&self, shard: &Shard, key: KeyHash) -> bool {
+        if shard.pending.contains_key(&key) {
+            return false;
+        }
+        match self.health() {
+            Health::OutOfService => true,
+            Health::Recovering => false,
+            Health::InService => {
+                let head = self.log.head();
+                !shard.is_removing(key) && shard.policy.locate(key, head) == Located::Nowhere
+            }
+        }
     }
 
     /// The same under the lock of the key's shard. Returns the pending record, to be dropped
@@ -245,6 +310,7 @@ impl Stripe {
         &self,
         shard: &mut Shard,
         key: KeyHash,
+        mask: Mask,
     ) -> (Version, bool, Option<Arc<Pending>>) {
         // The version is drawn and the key forgotten under one lock. Recovery does not apply this
         // remove to a checkpoint that begins later, so the key must be gone before such a
@@ -254,17 +320,22 @@ impl Stripe {
         self.shared.hot.remove(key);
         // Both: a pending record may have an older version on disk.
         let known = self.forget(shard, key) | dropped.is_some();
-        // A table's policy cannot forget a filled slot: lookups skip the key (`removing`) until the
-        // slot is cleared on disk. Where memory knows that there is none, nothing is to be skipped.
+        // A table's policy cannot forget a filled slot: lookups skip the key (`is_removing`) until
+        // the slot is cleared on disk. Where memory knows that there is none, nothing is to be
+        // skipped.
         // During recovery the index of a log is not complete: `recovered` forgets the key again.
         let is_table = self.medium.geometry.family == Family::Table;
         let masked = match self.health() {
-            Health::InService => is_table && (known || shard.removing.contains_key(&key)),
+            Health::InService => is_table && (known || shard.is_removing(key)),
             Health::Recovering => true,
             Health::OutOfService => false,
         };
-        if masked {
-            shard.removing.insert(key, version);
+        match mask {
+            _ if !masked => {}
+            Mask::Name => {
+                shard.removing.insert(key, version);
+            }
+            Mask::Range => shard.hidden.hide(KeyRange::of(key), version),
         }
         (version, known || masked, dropped)
     }
@@ -299,7 +370,7 @@ impl Stripe {
             for key in gone {
                 // Between the two locks another remove may have taken the record away.
                 if self.has_barred_pending(&shard, key) {
-                    let (version, _, pending) = self.remove_from(&mut shard, key);
+                    let (version, _, pending) = self.remove_from(&mut shard, key, Mask::Name);
                     removed.push(Removed { key, version });
                     dropped.extend(pending);
                 }
@@ -423,10 +494,10 @@ impl Stripe {
         }
         let older = shard.supersede(fields.key, fields.version);
         // Before recovery is over, and where a remove is not done yet, the index cannot tell.
-        let tells = self.health() == Health::InService && !shard.removing.contains_key(&fields.key);
+        let tells = self.health() == Health::InService && !shard.is_removing(fields.key);
         let is_alone =
             older.is_none() && tells && self.locate(&shard, fields.key) == Located::Nowhere;
-        let removed = (!is_alone).then(|| self.remove_from(&mut shard, fields.key));
+        let removed = (!is_alone).then(|| self.remove_from(&mut shard, fields.key, Mask::Name));
         let accepted = match self.shared.hot.insert(copied, Arrival::Wanted) {
             Some(_) => Accepted::Yes,
             None => Accepted::NoRoom,

@@ -250,7 +250,7 @@ impl Stripe {
         let unit = u64::from(listed.offset);
         let at = self.log.position(cursor.lap, cursor.segment, unit);
         let is_stored = self.health() == Health::InService
-            && !shard.removing.contains_key(&listed.key)
+            && !shard.is_removing(listed.key)
             && self.log.is_live(at)
             && shard
                 .policy

@@ -132,18 +132,12 @@ struct QueueState {
 pub(crate) struct Queue {
     waiting: Mutex<QueueState>,
     come: Condvar,
-    /// Removes were taken out: there is room for others.
-    room: Condvar,
     batch_bytes: usize,
     batch_records: usize,
     delay: Option<Duration>,
     alignment: LogAlignment,
     grouped: bool,
 }
-
-/// Longest time until a blocked caller looks again whether there is room for its remove: the device
-/// may have failed meanwhile.
-const ROOM_PATIENCE: Duration = Duration::from_millis(100);
 
 /// What to take out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,7 +200,6 @@ impl Queue {
         Self {
             waiting,
             come: Condvar::new(),
-            room: Condvar::new(),
             batch_bytes,
             batch_records,
             delay,
@@ -266,26 +259,33 @@ impl Queue {
         self.lock().removals.stays_out();
     }
 
-    /// Blocks until there may be room for a remove, at most for [`ROOM_PATIENCE`].
-    pub(crate) fn wait_for_room(&self) {
-        let waiting = self.lock();
-        if !waiting.ended {
-            let waited = self.room.wait_timeout(waiting, ROOM_PATIENCE);
-            drop(waited.expect("no holder of this lock panics"));
-        }
-    }
-
-    /// Notes a remove for which there is no room. After the end its caller is answered at once.
-    pub(crate) fn waits_for_room(&self, waiting: &Arc<WaitingRemove>) {
+    /// Notes a remove for which there is no room. False after the end: it never will be let in.
+    pub(crate) fn waits_for_room(&self, waiting: &Arc<WaitingRemove>) -> bool {
         let mut state = self.lock();
         if state.ended {
-            drop(state);
-            drop(waiting.take_done());
-            return;
+            return false;
         }
         state.removals.waits_for_room(waiting);
         drop(state);
         self.come.notify_one();
+        true
+    }
+
+    /// Has the writer clear ranges of keys that are hidden ([`crate::hidden`]).
+    pub(crate) fn clear_hidden(&self) {
+        let mut waiting = self.lock();
+        let is_over = waiting.ended;
+        let is_new = !std::mem::replace(&mut waiting.removals.any_hidden, !is_over);
+        drop(waiting);
+        if is_new {
+            self.come.notify_one();
+        }
+    }
+
+    /// Whether ranges of keys are to be cleared. The caller looks for them, and calls
+    /// [`Queue::clear_hidden`] if there are more than it clears.
+    pub(crate) fn takes_hidden(&self) -> bool {
+        std::mem::take(&mut self.lock().removals.any_hidden)
     }
 
     /// The caller of a remove that waits for room has gone.
@@ -344,12 +344,7 @@ impl Queue {
     /// Takes out at most `most` removes, those that callers wait for first.
     pub(crate) fn take_removals(&self, most: usize) -> Vec<Removal> {
         let mut waiting = self.lock();
-        let taken = waiting.removals.take(most);
-        drop(waiting);
-        if !taken.is_empty() {
-            self.room.notify_all();
-        }
-        taken
+        waiting.removals.take(most)
     }
 
     pub(crate) fn push_flush(&self, done: OutcomePart) {
@@ -430,8 +425,9 @@ impl Queue {
         drop(left);
     }
 
-    /// Drops what is queued now or later. Returns the removes that were queued.
-    pub(crate) fn end(&self) -> Vec<Removal> {
+    /// Drops what is queued now or later. Returns the removes that were queued, and those that
+    /// waited for room: these may not be in force yet.
+    pub(crate) fn end(&self) -> (Vec<Removal>, Vec<Arc<WaitingRemove>>) {
         let ended = QueueState {
             ended: true,
             ..QueueState::default()
@@ -440,7 +436,6 @@ impl Queue {
             let mut waiting = self.lock();
             std::mem::replace(&mut *waiting, ended)
         };
-        self.room.notify_all();
         left.removals.take_all()
     }
 

@@ -74,6 +74,15 @@ struct WaitingName {
     is_absent: bool,
     done: Vec<RemovalDone>,
     reservation: Option<Reservation>,
+    /// Number of its line among `others`, if that is where it waits.
+    line: u64,
+}
+
+impl WaitingName {
+    /// Whether it waits at this line of those that no caller waits for.
+    fn is_at(&self, line: u64) -> bool {
+        self.caller == Caller::Nobody && self.line == line
+    }
 }
 
 struct WaitingBans {
@@ -89,7 +98,10 @@ pub(crate) struct Removals {
     /// Names in the order in which they came. A name that is not among `names`, or there with the
     /// other kind of caller, is passed over.
     waited_for: VecDeque<KeyHash>,
-    others: VecDeque<KeyHash>,
+    /// The same with numbers: a line also counts only if its name has its number.
+    others: VecDeque<(u64, KeyHash)>,
+    /// Lines that others ever had.
+    lines: u64,
     bans: Option<WaitingBans>,
     /// Names with a caller that ever came, and of these, those that have gone.
     come: u64,
@@ -104,6 +116,8 @@ pub(crate) struct Removals {
     given_up: usize,
     /// Before that removes wait for more of them.
     pub(super) due: Duration,
+    /// Ranges of keys are hidden that the writer has to clear.
+    pub(super) any_hidden: bool,
 }
 
 impl Default for Removals {
@@ -112,6 +126,7 @@ impl Default for Removals {
             names: KeyMap::default(),
             waited_for: VecDeque::new(),
             others: VecDeque::new(),
+            lines: 0,
             bans: None,
             come: 0,
             gone: 0,
@@ -120,6 +135,7 @@ impl Default for Removals {
             without_room: VecDeque::new(),
             given_up: 0,
             due: Duration::ZERO,
+            any_hidden: false,
         }
     }
 }
@@ -141,7 +157,10 @@ impl Removals {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.names.is_empty() && self.bans.is_none() && self.without_room.is_empty()
+        self.names.is_empty()
+            && self.bans.is_none()
+            && self.without_room.is_empty()
+            && !self.any_hidden
     }
 
     /// Whether there is a remove for which a caller may wait.
@@ -246,6 +265,7 @@ impl Removals {
             is_absent,
             done: Vec::new(),
             reservation,
+            line: 0,
         });
         name.version = name.version.max(version);
         name.is_absent &= is_absent;
@@ -258,8 +278,19 @@ impl Removals {
                     self.waited_for.push_back(key);
                     self.come += 1;
                 }
-                Caller::Nobody => self.others.push_back(key),
+                Caller::Nobody => {
+                    self.lines += 1;
+                    name.line = self.lines;
+                    self.others.push_back((self.lines, key));
+                }
             }
+        }
+        // Names that a caller waits for since have left lines behind, which are passed over only
+        // when no such name is left.
+        if self.others.len() > 2 * self.names.len().max(ALWAYS) {
+            let names = &self.names;
+            self.others
+                .retain(|(line, key)| names.get(key).is_some_and(|it| it.is_at(*line)));
         }
     }
 
@@ -279,15 +310,22 @@ impl Removals {
 
     fn take_name(&mut self, caller: Caller) -> Option<Removal> {
         loop {
-            let key = match caller {
+            let (key, line) = match caller {
                 Caller::Waits => {
                     let key = self.waited_for.pop_front()?;
                     self.gone += 1;
-                    key
+                    (key, None)
                 }
-                Caller::Nobody => self.others.pop_front()?,
+                Caller::Nobody => {
+                    let (line, key) = self.others.pop_front()?;
+                    (key, Some(line))
+                }
             };
-            if self.names.get(&key).is_none_or(|it| it.caller != caller) {
+            let counts = |it: &WaitingName| match line {
+                None => it.caller == Caller::Waits,
+                Some(line) => it.is_at(line),
+            };
+            if !self.names.get(&key).is_some_and(counts) {
                 continue;
             }
             let name = self.names.remove(&key)?;
@@ -342,6 +380,7 @@ impl Removals {
                 is_absent,
                 done: Vec::new(),
                 reservation: removal.reservation,
+                line: 0,
             });
             name.version = name.version.max(removed.version);
             name.is_absent &= is_absent;
@@ -354,24 +393,15 @@ impl Removals {
         }
     }
 
-    /// Everything, when no more is written.
-    pub(super) fn take_all(&mut self) -> Vec<Removal> {
+    /// Everything, when no more is written, and what waits for room.
+    pub(super) fn take_all(&mut self) -> (Vec<Removal>, Vec<Arc<WaitingRemove>>) {
         let bans = self.bans.as_mut();
         if let Some(bans) = bans {
             bans.behind_names = 0;
         }
-        let mut all = self.take(usize::MAX);
-        for waiting in self.without_room.drain(..).filter_map(|it| it.upgrade()) {
-            let removed = Removed {
-                key: waiting.key,
-                version: waiting.version.unwrap_or(Version(0)),
-            };
-            all.push(Removal::uncounted(
-                Removing::Absent(removed),
-                waiting.take_done(),
-            ));
-        }
-        all
+        let without_room = self.without_room.drain(..);
+        let waiting = without_room.filter_map(|it| it.upgrade()).collect();
+        (self.take(usize::MAX), waiting)
     }
 }
 
@@ -494,6 +524,20 @@ mod tests {
         assert!(!removals.let_in(key("8"), Caller::Nobody, true));
         removals.take(3);
         assert!(removals.let_in(key("8"), Caller::Nobody, true));
+    }
+
+    #[test]
+    fn a_name_that_a_caller_waits_for_later_leaves_no_line_behind() {
+        let mut removals = Removals::default();
+        for n in 0..10_000 {
+            push(&mut removals, "a", n, Caller::Nobody);
+            push(&mut removals, "a", n, Caller::Waits);
+            removals.take(1);
+        }
+        assert!(removals.others.len() <= 2 * ALWAYS && removals.is_empty());
+        push(&mut removals, "b", 1, Caller::Nobody);
+        push(&mut removals, "a", 2, Caller::Nobody);
+        assert_eq!(taken(&mut removals, 9), named(&[("b", 1), ("a", 2)]));
     }
 
     #[test]

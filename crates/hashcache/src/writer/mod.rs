@@ -27,14 +27,15 @@ use crate::disk::journal::Journal;
 use crate::disk::table;
 use crate::disk::write_superblock;
 use crate::format::{COUNT_MAX, Family, PART_BYTES, Superblock};
+use crate::hidden::KeyRange;
 use crate::members::VERSIONS_RESERVED;
 use crate::memory::AlignedBuf;
 use crate::shard::Pending;
 use crate::stats::Health;
 use crate::stripe::Stripe;
-use crate::write_queue::{Removal, Take, Work};
+use crate::write_queue::{Removal, RemovalDone, Take, Work};
 use batch::Written;
-use removes::BansPass;
+use removes::{BansPass, RangePass};
 
 /// Most bytes in a batch.
 pub(crate) const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -77,10 +78,27 @@ impl From<io::Error> for RecoverError {
 fn leave(stripe: &Stripe, mut removals: Vec<Removal>) {
     stripe.queue.leave();
     let in_force = stripe.shared.members.go_on();
-    removals.append(&mut stripe.queue.end());
+    let (mut queued, done) = end_queue(stripe);
+    removals.append(&mut queued);
     if in_force {
         removals.into_iter().for_each(Removal::tell);
+        done.into_iter().for_each(RemovalDone::tell);
     }
+}
+
+/// Ends the queue of `stripe`. Returns the removes that were in it, and the callers of those that
+/// waited for room: they are in force in memory then.
+fn end_queue(stripe: &Stripe) -> (Vec<Removal>, Vec<RemovalDone>) {
+    let (removals, waiting) = stripe.queue.end();
+    let mut done = Vec::new();
+    for waiting in waiting {
+        if let Some(its) = waiting.take_done() {
+            // Hot objects outlive the device.
+            stripe.remove(waiting.key);
+            done.push(its);
+        }
+    }
+    (removals, done)
 }
 
 /// The writing thread's own state.
@@ -113,6 +131,9 @@ pub(crate) struct DeviceWriter {
     removals: Vec<Removal>,
     /// Removes wait for a checkpoint, because the journal has no room for them before.
     removals_are_held: bool,
+    /// How far a range of keys that was hidden is cleared, and those that are, but not durably yet.
+    range_pass: Option<RangePass>,
+    cleared_ranges: Vec<KeyRange>,
     /// How far the Disk Table was read for bans, if it is being read.
     bans_pass: Option<BansPass>,
 }
@@ -144,6 +165,8 @@ impl DeviceWriter {
             next_checkpoint_at: Duration::ZERO,
             removals: Vec::new(),
             removals_are_held: false,
+            range_pass: None,
+            cleared_ranges: Vec::new(),
             bans_pass: None,
             stripe,
         }
@@ -168,7 +191,7 @@ impl DeviceWriter {
         stripe.end();
         match ended {
             Ok((Ended::Closed, superblock)) => {
-                drop(stripe.queue.end());
+                drop(end_queue(&stripe));
                 return Some(superblock).filter(|it| it.clean);
             }
             Ok((Ended::Failed(removals), _)) => leave(&stripe, removals),
@@ -271,6 +294,9 @@ impl DeviceWriter {
         let all = work.closing || !work.flushes.is_empty();
         // By a manual clock nothing that waits for a checkpoint may be due: write all at once.
         let is_manual = self.stripe.medium.clock.is_manual();
+        if work.closing {
+            self.clear_or_bar_hidden()?;
+        }
         if work.removals_due {
             self.write_removals(work.closing || is_manual)?;
         }
@@ -297,6 +323,11 @@ impl DeviceWriter {
         }
         self.outlive_bans()?;
         self.pace_checkpoint(wrote)?;
+        if self.unsynced_bytes == 0 {
+            // A checkpoint that is complete has made the last batch durable, and there may be no
+            // other work for a minute.
+            self.mark_end()?;
+        }
         work.answer();
         Ok(())
     }

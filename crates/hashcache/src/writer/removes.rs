@@ -18,9 +18,11 @@ use std::time::Duration;
 
 use super::DeviceWriter;
 use crate::address::SetId;
-use crate::bans::Effect;
+use crate::bans::{Ban, Effect};
 use crate::disk::table;
 use crate::format::{BanLine, Family, Removed};
+use crate::hidden::{HiddenRanges, KeyRange};
+use crate::key::{KeyHash, SHARDS};
 use crate::object::Version;
 use crate::write_queue::{Caller, NAME_BYTES, Removal, Removing};
 
@@ -28,8 +30,11 @@ use crate::write_queue::{Caller, NAME_BYTES, Removal, Removing};
 const REST: u32 = 9;
 /// The same in the Disk Table, where a name costs a read, and a round has few names.
 const TABLE_REST: u32 = 3;
-/// A put or a flush waits no longer for a round in the Disk Table than for this and one name.
+/// A put or a flush waits no longer for a round in the Disk Table than for this, one name, and one
+/// set of a hidden range if there is any.
 const ROUND: Duration = Duration::from_millis(10);
+/// Sets of hidden ranges that closing a store waits for: a few seconds on a slow disk.
+const CLOSING_SETS: u64 = 256;
 /// Names in a round in the log: 25 blocks of the journal.
 const NAMES_AT_ONCE: usize = 4_096;
 /// Work that takes less is not followed by a rest: it delays no other work noticeably.
@@ -52,6 +57,16 @@ pub(super) struct BansPass {
     due: Duration,
 }
 
+/// A range of keys being cleared, because removes without memory have hidden it.
+pub(super) struct RangePass {
+    range: KeyRange,
+    /// Versions below this one go.
+    below: Version,
+    /// The next set, and the last.
+    next: SetId,
+    last: SetId,
+}
+
 fn is_bans(removal: &Removal) -> bool {
     matches!(removal.what, Removing::Bans { .. })
 }
@@ -67,7 +82,8 @@ impl DeviceWriter {
     pub(super) fn write_removals(&mut self, all: bool) -> io::Result<()> {
         loop {
             self.write_some_removals(all)?;
-            if !all || self.removals_are_held || !self.take_removals(1) {
+            let any_left = || self.range_pass.is_some() || self.any_hidden();
+            if !all || self.removals_are_held || !(any_left() || self.take_removals(1)) {
                 return Ok(());
             }
         }
@@ -138,10 +154,11 @@ impl DeviceWriter {
                     self.clear_name(removal.what)?;
                     cleared += 1;
                 }
+                self.clear_hidden(begun)?;
                 self.write_behind_pending()?;
             }
         }
-        if self.removals.is_empty() {
+        if self.removals.is_empty() && self.cleared_ranges.is_empty() && self.range_pass.is_none() {
             return Ok(());
         }
         if self.removals.iter().any(is_bans) {
@@ -152,6 +169,9 @@ impl DeviceWriter {
         // durable.
         if self.unsynced_bytes > 0 || self.stripe.medium.geometry.family == Family::Log {
             self.sync()?;
+        }
+        for range in self.cleared_ranges.drain(..) {
+            self.stripe.shard_at(range.shard()).hidden.end(range);
         }
         let now = self.stripe.medium.clock.monotone();
         let took = now.saturating_sub(begun);
@@ -179,6 +199,94 @@ impl DeviceWriter {
         let set = SetId(removed.key.set(stripe.medium.geometry.sets));
         let (medium, index) = (&stripe.medium, &stripe.index);
         self.unsynced_bytes += table::clear(medium, index, &mut self.set_buffer, &removed, set)?;
+        Ok(())
+    }
+
+    /// Clears ranges of keys that removes without memory have hidden, set by set, until the round is
+    /// over: one set at least, because names may come without end.
+    fn clear_hidden(&mut self, begun: Duration) -> io::Result<()> {
+        loop {
+            let Some(mut pass) = self.range_pass.take().or_else(|| self.next_range()) else {
+                return Ok(());
+            };
+            let stripe = &self.stripe;
+            let (medium, index) = (&stripe.medium, &stripe.index);
+            let range = (pass.range, pass.below);
+            self.unsynced_bytes +=
+                table::clear_range(medium, index, &mut self.set_buffer, range, pass.next)?;
+            if pass.next < pass.last {
+                pass.next.0 += 1;
+                self.range_pass = Some(pass);
+            } else {
+                self.cleared_ranges.push(pass.range);
+            }
+            if self.stripe.medium.clock.monotone().saturating_sub(begun) >= ROUND {
+                break;
+            }
+        }
+        if self.range_pass.is_some() {
+            self.stripe.queue.clear_hidden();
+        }
+        Ok(())
+    }
+
+    /// The next range to be cleared, if any is hidden.
+    fn next_range(&self) -> Option<RangePass> {
+        let stripe = &self.stripe;
+        // Before the look: what is hidden behind it says so again.
+        if !stripe.queue.takes_hidden() {
+            return None;
+        }
+        let begin = |n| stripe.shard_at(n).hidden.begin(n);
+        let waiting = |n: &usize| stripe.view_at(*n).hidden.any_waiting();
+        let (range, below) = (0..SHARDS).filter(waiting).find_map(begin)?;
+        stripe.queue.clear_hidden();
+        let sets = range.sets(stripe.medium.geometry.sets);
+        Some(RangePass {
+            range,
+            below,
+            next: SetId(*sets.start()),
+            last: SetId(*sets.end()),
+        })
+    }
+
+    fn any_hidden(&self) -> bool {
+        let is_table = self.stripe.medium.geometry.family == Family::Table;
+        is_table && self.stripe.views().any(|shard| shard.hidden.any_waiting())
+    }
+
+    /// Before the store is closed: no opening knows which ranges were hidden. If they cannot be
+    /// cleared quickly, a ban takes everything away that is older.
+    pub(super) fn clear_or_bar_hidden(&mut self) -> io::Result<()> {
+        if self.stripe.medium.geometry.family == Family::Log {
+            return Ok(());
+        }
+        let ranges: u64 = self.stripe.views().map(|it| it.hidden.count()).sum();
+        let first = KeyRange::of(KeyHash { high: 0, low: 0 });
+        let sets = first.sets(self.stripe.medium.geometry.sets);
+        let sets_of_each = sets.end() - sets.start() + 1;
+        if ranges.saturating_mul(sets_of_each) <= CLOSING_SETS {
+            return Ok(());
+        }
+        let below = self.stripe.views().filter_map(|it| it.hidden.below()).max();
+        let Some(below) = below else { return Ok(()) };
+        tracing::warn!(
+            ranges,
+            "too many removes to be written: all older objects are forgotten"
+        );
+        self.stripe.medium.counters.forgotten.add(1);
+        self.stripe
+            .bans
+            .add(&[Ban::everything(below.0)], &self.stripe.medium.budget);
+        let lines = self.stripe.bans.lines();
+        self.write_bans(&lines)?;
+        self.sync()?;
+        // The ban hides them now.
+        self.range_pass = None;
+        self.stripe.queue.takes_hidden();
+        for mut shard in self.stripe.shards() {
+            shard.hidden = HiddenRanges::default();
+        }
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hashcache::device::{Device, FaultDevice, MemoryDevice};
 use hashcache::{Cache, Config, Health, OpenError, PolicyKind};
 
-use crate::support::{EVERY, MIB, Value, copy, get, memory, quiet};
+use crate::support::{EVERY, Gate, MIB, Value, copy, get, memory, quiet};
 
 const DEVICE_BYTES: usize = 16 * MIB;
 
@@ -278,6 +278,35 @@ fn a_device_that_fails_is_taken_out_and_the_others_go_on() {
         for (n, put) in found(&cache, NAMES) {
             assert!(n % 2 == 1 && put == 200 + n, "{policy:?}: {n} is {put}");
         }
+    }
+}
+
+#[test]
+fn a_remove_that_waited_for_room_when_its_device_failed_is_told_to_hold_only_if_it_does() {
+    const NAMES: u64 = 60;
+    for policy in [PolicyKind::Basic, PolicyKind::Set] {
+        let a = memory(DEVICE_BYTES);
+        let fault = FaultDevice::new(MemoryDevice::new(DEVICE_BYTES), None);
+        let b = Arc::new(Gate::new(fault));
+        let both: Vec<Arc<dyn Device>> = vec![a.clone(), b.clone()];
+        let cache = Cache::open(on(both, policy)).unwrap();
+        (0..NAMES).for_each(|n| put(&cache, n, n));
+        assert!(cache.flush().wait());
+        // All are in memory from here on.
+        assert!(found(&cache, NAMES).len() as u64 > NAMES - 10);
+        b.shut();
+        let mut removes: Vec<_> = (0..20).map(|n| cache.remove(&name(n))).collect();
+        b.wait_for_write();
+        removes.extend((100..9_000).map(|n| cache.remove(&name(n))));
+        let last: Vec<_> = (20..NAMES).map(|n| cache.remove(&name(n))).collect();
+        assert!(!found(&cache, NAMES).is_empty(), "there was room for all");
+        b.inner.fail();
+        b.open();
+        for (n, remove) in (20..NAMES).zip(last) {
+            remove.wait().expect("the other device goes on");
+            assert_eq!(get(&cache, &name(n)), None, "{policy:?}: {n}");
+        }
+        cache.close();
     }
 }
 
