@@ -407,10 +407,7 @@ impl<'a> Window<'a> {
                 .get(at, BATCH_HEADER)
                 .is_some_and(BatchHeader::is_likely);
             let Some(place) = u32::try_from(at).ok().filter(|_| is_likely) else {
-                if self.at == at && !self.was_refused && self.bytes.iter().all(|it| *it == 0) {
-                    // So much of a segment is blank only where nothing was ever written.
-                    return None;
-                }
+                // Also behind zeros, however many: they may be the content of a record.
                 continue;
             };
             if let Some(header) = self.header(place)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use hashcache::device::{Device, MemoryDevice};
 use hashcache::{Cache, Clock, Config, PolicyKind};
 
-use super::support::{KIB, MIB, Value, forms, get, memory, open, quiet};
+use super::support::{KIB, MIB, Recorder, Value, forms, get, memory, open, quiet};
 
 /// A part of a checkpoint, bytes.
 const PART: usize = 256 * KIB;
@@ -187,5 +187,31 @@ fn removes_of_names_never_stored_cost_a_checkpoint_for_many_hundreds_of_them() {
             // The Disk Table clears slots; there is nothing to be cleared.
             assert!(one_by_one + at_once <= 1, "{form:?}");
         }
+    }
+}
+
+#[test]
+fn a_batch_that_a_checkpoint_has_made_durable_gets_its_end_mark_at_once() {
+    for policy in [PolicyKind::Log, PolicyKind::LogLru] {
+        let device = Arc::new(Recorder::keeping(MemoryDevice::new(32 * MIB)));
+        // By a clock that stands still nothing is due but the checkpoint.
+        let clock = Clock::manual(|| Duration::ZERO, || Duration::from_secs(1_800_000_000));
+        let cache = open(Config {
+            clock,
+            ..quiet(Arc::clone(&device) as _, policy)
+        });
+        let before = cache.stats().checkpoints;
+        let mut n = 0u64;
+        while cache.stats().checkpoints == before {
+            Value::new(n, 60 * KIB)
+                .store(&cache, &n.to_le_bytes())
+                .unwrap();
+            assert!(cache.cut_batch().wait());
+            n += 1;
+        }
+        let (_, last) = device.written().pop().unwrap();
+        // A header of a batch with no line in its list.
+        assert!(last.len() >= 64 && &last[8..12] == b"HCba", "{policy:?}");
+        assert_eq!(last[40..44], [0; 4], "{policy:?}");
     }
 }

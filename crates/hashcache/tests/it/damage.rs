@@ -130,6 +130,29 @@ fn whichever_header_of_the_log_is_damaged_nothing_that_was_replaced_or_removed_a
     }
 }
 
+#[test]
+fn a_large_batch_that_became_zeros_hides_no_batch_behind_it() {
+    for form in logs() {
+        let disk = memory(16 * MIB);
+        let disks = [Arc::clone(&disk)];
+        let cache = open(config(&disks, form));
+        put_all(&cache, "a", 1, 1_000);
+        // Large enough that more than a window of the search is blank.
+        let large = Value::new(2, 450 << 10);
+        large.store(&cache, b"large").unwrap();
+        put_all(&cache, "a", 3, 1_000);
+        put_all(&cache, "c", 5, 1_000);
+        let mut bytes = disk.to_bytes();
+        let at = headers(&bytes);
+        let batch = (at.windows(2))
+            .find(|it| it[1] - it[0] > 300 << 10)
+            .unwrap();
+        bytes[batch[0]..batch[1]].fill(0);
+        let [_, c] = found(&open(config(&[copy(bytes)], form)), "zeros");
+        assert!(c >= 22, "{form:?}: {c}");
+    }
+}
+
 /// A device of which some reads are wrong.
 struct Wrong {
     inner: Arc<MemoryDevice>,

@@ -106,7 +106,7 @@ impl Openings {
         let mut fitting = found.into_iter().filter(|(cursor, _)| fits(cursor));
         let (first, link) = fitting.next()?;
         let mut all = Self::from(stripe, first);
-        all.begins_with_first = link.previous == 0 && first.lap == 0;
+        all.begins_with_first = begins_log(first, link);
         for (cursor, link) in fitting {
             // What lies between the two was given up by an earlier recovery.
             while link.previous > 0 && all.list.len() > 1 && all.last().cursor.stamp > link.previous
@@ -215,6 +215,15 @@ impl Openings {
     }
 }
 
+/// Whether `first`, the first opening that was found, is the first that was ever made. Links of
+/// older builds, and footers, name no opening before theirs: then only the log's first segment is
+/// known to begin it. If the first segment were lost, the Disk Table's index would otherwise take
+/// slots for empty that the lost lists name.
+fn begins_log(first: Cursor, link: Link) -> bool {
+    let names_none = link.previous == 0 && (link.durable.is_some() || first.segment == 0);
+    names_none && first.lap == 0
+}
+
 /// The last opening of each segment, with its link; `None` if the store was closed meanwhile.
 fn found(stripe: &Stripe) -> Option<Vec<(Cursor, Link)>> {
     let mut found: Vec<(Cursor, Link)> = Vec::new();
@@ -256,4 +265,33 @@ fn following(stripe: &Stripe, last: Cursor) -> Option<(Cursor, Link)> {
     next_openings(stripe, last, Look::Thorough)
         .find(|(next, opening)| opening.stamp > last.stamp && opening.lap == next.lap)
         .map(|(next, opening)| (next, opening.link))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_of_an_older_build_without_its_first_segment_does_not_begin_with_the_first_opening() {
+        let at = |segment, lap| Cursor {
+            segment,
+            lap,
+            ..Cursor::default()
+        };
+        let durable = Some(DurablePoint {
+            openings_back: 0,
+            batches: 0,
+        });
+        let link = |previous, durable| Link {
+            previous,
+            durable,
+            ..Link::default()
+        };
+        assert!(begins_log(at(0, 0), link(0, durable)) && begins_log(at(0, 0), link(0, None)));
+        // A segment may have been left out because it could not be read.
+        assert!(begins_log(at(1, 0), link(0, durable)));
+        assert!(!begins_log(at(1, 0), link(0, None)));
+        assert!(!begins_log(at(0, 1), link(0, durable)));
+        assert!(!begins_log(at(1, 0), link(7, durable)));
+    }
 }
