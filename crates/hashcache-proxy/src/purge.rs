@@ -40,7 +40,8 @@ use serde_json::{Value, json};
 
 use crate::collapse::Collapse;
 use crate::share::Network;
-use unsettled::Unsettled;
+use crate::task::spawn_local;
+use unsettled::{PER_CLIENT, PER_PEER, Unsettled};
 
 /// The target of a purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -441,14 +442,53 @@ impl Purger {
     }
 
     /// Invalidates the responses that an unsafe request of `client` to the first of `targets` may
-    /// have changed: at once, and durably within a second.
-    /// Returns the removes that are not durable yet, for [`Purger::settle`].
-    pub(crate) fn invalidate(
-        &self,
+    /// have changed, when the client does not have too many invalidations under way. They are in
+    /// force then, and durable soon.
+    ///
+    /// Waits in a task of its own: a client that does not stay for its response must not keep its
+    /// request from having an effect.
+    pub(crate) async fn invalidate_in_turn(
+        self,
         client: Network,
-        targets: &[Target],
-        groups: &[Vec<u8>],
-    ) -> Vec<Remove> {
+        targets: Vec<Target>,
+        groups: Vec<Vec<u8>>,
+    ) {
+        if self.unsettled.has_turn(client, PER_CLIENT) {
+            return self.invalidate(client, &targets, &groups);
+        }
+        let due = Due {
+            purger: self,
+            client,
+            targets,
+            groups,
+        };
+        // An error: the runtime ends, and has dropped `due`.
+        let _ = spawn_local(async move {
+            due.purger.unsettled.turn(client).await;
+            drop(due);
+        })
+        .await;
+    }
+
+    /// The same for a peer, which cannot wait. False, and nothing is done, if it has too many
+    /// invalidations under way.
+    pub(crate) fn invalidate_for_peer(&self, peer: Network, target: Target) -> bool {
+        let has_turn = self.unsettled.has_turn(peer, PER_PEER);
+        if has_turn {
+            self.invalidate(peer, &[target], &[]);
+        }
+        has_turn
+    }
+
+    /// Invalidates at once.
+    fn invalidate(&self, client: Network, targets: &[Target], groups: &[Vec<u8>]) {
+        let removes = self.removes(targets);
+        self.unsettled.add(client, removes);
+        self.invalidate_groups(client, targets, groups);
+    }
+
+    /// Removes the responses to `targets`. Returns the removes that are not durable yet.
+    fn removes(&self, targets: &[Target]) -> Vec<Remove> {
         let mut removes = Vec::new();
         for target in targets {
             if let Some(key) = cache_key(self.space, target) {
@@ -462,8 +502,12 @@ impl Purger {
                 self.collapse.forget(&key);
             }
         }
+        removes
+    }
+
+    fn invalidate_groups(&self, client: Network, targets: &[Target], groups: &[Vec<u8>]) {
         let Some(target) = targets.first().filter(|_| !groups.is_empty()) else {
-            return removes;
+            return;
         };
         // A cache may ignore group invalidation (RFC 9875, section 3).
         let group = |group: &Vec<u8>| PurgeTarget::Group(target.clone(), group.clone());
@@ -471,7 +515,7 @@ impl Purger {
         let mut rules = Vec::new();
         for what in &what {
             if self.rules(what, &mut rules).is_err() {
-                return removes;
+                return;
             }
         }
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -482,7 +526,7 @@ impl Purger {
             BanShare::Origin => rules = vec![Ban::prefix(&origin).within(&origin)],
             BanShare::Nothing => {
                 self.counts.count(PurgeKind::Ignored, PurgeEffect::Hard);
-                return removes;
+                return;
             }
         }
         let put = self.put_in_force_now(&rules, &what, BanQuota::Origin);
@@ -497,14 +541,22 @@ impl Purger {
             }
             Err(_) => self.counts.count(PurgeKind::Ignored, PurgeEffect::Hard),
         }
-        removes
     }
+}
 
-    /// Waits for the oldest of the invalidations of `client`, if it has too many under way.
-    pub(crate) async fn settle(&self, client: Network, removes: Vec<Remove>) {
-        if !removes.is_empty() {
-            self.unsettled.add(client, removes).await;
-        }
+/// What an unsafe request has to invalidate. Done when this is dropped: after its turn has come, or
+/// when the proxy ends before.
+struct Due {
+    purger: Purger,
+    client: Network,
+    targets: Vec<Target>,
+    groups: Vec<Vec<u8>>,
+}
+
+impl Drop for Due {
+    fn drop(&mut self) {
+        self.purger
+            .invalidate(self.client, &self.targets, &self.groups);
     }
 }
 

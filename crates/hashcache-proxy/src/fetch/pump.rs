@@ -180,7 +180,7 @@ impl Transfer {
         tracing::debug!(host, "content is not what its digest says");
         if !writer.is_stored() {
             // The bytes before the bypass are stored already, so remove them.
-            drop(self.worker.cache.remove(&self.spec.place.name));
+            self.worker.cache.invalidate(&self.spec.place.name);
         }
     }
 

@@ -212,7 +212,9 @@ impl Receiver {
         let was_stored = key.is_some_and(|key| self.cache.contains_hint(&key));
         // Also if it was not: a fetch that runs now must not be joined any more.
         let client = Network::of(from);
-        self.common.purger.invalidate(client, &[target], &[]);
+        if !self.common.purger.invalidate_for_peer(client, target) {
+            return ClearResult::Rate;
+        }
         match was_stored {
             true => ClearResult::Gone,
             false => ClearResult::Absent,

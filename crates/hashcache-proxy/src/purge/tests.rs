@@ -334,3 +334,37 @@ async fn one_client_that_posts_to_many_origins_leaves_room_to_others() {
     posted(&purger, 2, "http://h/", "g");
     assert!(stored(&purger, &["http://h/1"]).is_empty());
 }
+
+#[tokio::test]
+async fn an_unsafe_request_whose_client_leaves_while_it_waits_invalidates_all_the_same() {
+    let device = unsettled::tests::Stopped::new();
+    let cache = Cache::open(Config {
+        memory_bytes: 16 << 20,
+        ..Config::on_device(Arc::clone(&device) as _)
+    })
+    .unwrap();
+    let purger = Purger::new(&cache, &Collapse::new(), Space::Own, &Arc::default());
+    let url = |n: usize| format!("http://h/{n}");
+    (0..=PER_CLIENT).for_each(|n| store(&purger, &url(n), &[]));
+    assert!(cache.flush().wait());
+    device.stop(true);
+    let client = Network::of([192, 0, 2, 1].into());
+    let last = url(PER_CLIENT);
+    let run = async {
+        for n in 0..PER_CLIENT {
+            purger.invalidate(client, &[target(&url(n))], &[]);
+        }
+        let request = (purger.clone()).invalidate_in_turn(client, vec![target(&last)], vec![]);
+        tokio::select! {
+            biased;
+            () = request => panic!("it went before its turn"),
+            () = tokio::task::yield_now() => {}
+        }
+        assert_eq!(stored(&purger, &[&last]).len(), 1);
+        device.stop(false);
+        while !stored(&purger, &[&last]).is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::task::LocalSet::new().run_until(run).await;
+}

@@ -148,11 +148,10 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         let groups = invalidated_groups(&method, status, fields);
         let purger = worker.common.purger.within(space);
         let client = connection.allowance.share().network();
-        let removes = purger.invalidate(client, &targets, &groups);
         if is_login {
             purge_at_owner(connection, &target);
         }
-        purger.settle(client, removes).await;
+        purger.invalidate_in_turn(client, targets, groups).await;
     }
     let (mut head, body) = response.into_parts();
     if let Some(fields) = wanted.filter(|_| head.status == StatusCode::OK) {
