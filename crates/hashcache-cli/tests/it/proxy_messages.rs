@@ -170,7 +170,8 @@ async fn trailers_reach_a_client_that_asks_for_them_and_no_other() {
             ("Transfer-Encoding", "chunked"),
             ("Cache-Control", "no-store"),
         ];
-        let script = Script::new().head(200, &chunked).chunk("content");
+        let script = Script::new().head(200, &chunked);
+        let script = script.chunk("content").chunk("more ".repeat(1000));
         script.bytes("0\r\nX-Sum: 7\r\nContent-Length: 3\r\nConnection: close\r\n\r\n")
     };
     let setup = Setup::start(script, &[]).await;
@@ -186,7 +187,7 @@ async fn trailers_reach_a_client_that_asks_for_them_and_no_other() {
     ] {
         let response = setup.get(b"/", fields).await;
         assert_eq!(response.trailers, trailers, "{fields}");
-        assert_eq!(response.body, b"content");
+        assert!(response.body == ["content", &"more ".repeat(1000)].concat().into_bytes());
         assert_eq!(response.end, BodyEnd::Complete);
         assert!(response.complaints.is_empty(), "{:?}", response.complaints);
     }

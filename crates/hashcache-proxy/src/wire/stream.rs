@@ -608,15 +608,27 @@ impl ClientStream {
     /// Writes what hyper gives, except the last two bytes so far: those of the last chunk are the
     /// empty line that trailers stand before.
     fn poll_write_ending(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(self.poll_ending(cx, EMPTY_LINE.len()))?;
-        if !self.ending.is_empty() || bytes.len() <= EMPTY_LINE.len() {
-            let taken = bytes.len().min(ENDING_STEP);
-            self.ending.extend_from_slice(&bytes[..taken]);
-            return Poll::Ready(Ok(taken));
+        let Some(length) = bytes
+            .len()
+            .checked_sub(EMPTY_LINE.len())
+            .filter(|it| *it > 0)
+        else {
+            ready!(self.poll_ending(cx, EMPTY_LINE.len()))?;
+            self.ending.extend_from_slice(bytes);
+            return Poll::Ready(Ok(bytes.len()));
+        };
+        loop {
+            let kept = self.ending.len();
+            let parts = [IoSlice::new(&self.ending), IoSlice::new(&bytes[..length])];
+            let result = Pin::new(&mut self.socket).poll_write_vectored(cx, &parts);
+            let written = ready!(self.wrote(result))?;
+            self.ending.advance(written.min(kept));
+            match written.checked_sub(kept) {
+                // hyper would take 0 for the end of the connection.
+                Some(0) | None if written > 0 => {}
+                written => return Poll::Ready(Ok(written.unwrap_or(0))),
+            }
         }
-        let but_last = &bytes[..bytes.len() - EMPTY_LINE.len()];
-        let result = Pin::new(&mut self.socket).poll_write(cx, but_last);
-        self.wrote(result)
     }
 
     /// Writes what was kept back, except the last `kept` bytes.
@@ -907,8 +919,6 @@ const NO_MEMORY: Refusal = Refusal {
 
 /// The end of a chunked body, behind its trailers.
 const EMPTY_LINE: &[u8; 2] = b"\r\n";
-/// What of a write is copied at once while its end is kept back.
-const ENDING_STEP: usize = 256;
 
 /// Length of ` HTTP/1.1` and the line's end, behind a request target.
 const VERSION_BYTES: usize = 11;

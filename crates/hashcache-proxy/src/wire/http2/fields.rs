@@ -8,26 +8,46 @@
 //! Invariant: a field that passes is the same field in HTTP/1.1.
 //! Cost: two bytes of each value, and the names that are not registered.
 
-use http::HeaderMap;
 use http::header::{CONNECTION, HeaderName, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderValue};
 
 /// Why a head or trailers with these fields are malformed (RFC 9113, 8.2.1 and 8.2.2); `None` if
 /// they are not. A malformed message must not be forwarded (8.1.1).
 pub(crate) fn malformed_field(fields: &HeaderMap) -> Option<&'static str> {
-    fields.iter().find_map(|(name, value)| {
-        let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-        let value = value.as_bytes();
-        if is_blank(value.first()) || is_blank(value.last()) {
-            return Some("a field value begins or ends with a blank");
+    fields.iter().find_map(malformation)
+}
+
+/// The uncompressed size of the fields as RFC 9113 counts it (section 6.5.2); `None` if one of them
+/// is malformed. One pass for both, because each hit in memory needs both.
+pub(super) fn well_formed_size(fields: &HeaderMap) -> Option<u64> {
+    let mut size = 0;
+    for field in fields {
+        if malformation(field).is_some() {
+            return None;
         }
-        // `http` knows no other byte in a name that is not allowed there.
-        if name.as_str().contains('"') {
-            return Some("a field name is no token");
-        }
-        let is_of_connection = [CONNECTION, TRANSFER_ENCODING, UPGRADE].contains(name)
-            || [KEEP_ALIVE, PROXY_CONNECTION].contains(name);
-        is_of_connection.then_some("a field of the connection in HTTP/2")
-    })
+        size += field_size(field);
+    }
+    Some(size as u64)
+}
+
+/// The uncompressed size of a field.
+pub(super) fn field_size((name, value): (&HeaderName, &HeaderValue)) -> usize {
+    name.as_str().len() + value.len() + 32
+}
+
+fn malformation((name, value): (&HeaderName, &HeaderValue)) -> Option<&'static str> {
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let value = value.as_bytes();
+    if is_blank(value.first()) || is_blank(value.last()) {
+        return Some("a field value begins or ends with a blank");
+    }
+    // `http` knows no other byte in a name that is not allowed there.
+    if name.as_str().contains('"') {
+        return Some("a field name is no token");
+    }
+    let is_of_connection = [CONNECTION, TRANSFER_ENCODING, UPGRADE].contains(name)
+        || [KEEP_ALIVE, PROXY_CONNECTION].contains(name);
+    is_of_connection.then_some("a field of the connection in HTTP/2")
 }
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -35,14 +55,18 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn judged(name: &str, value: &'static str) -> bool {
         let name = HeaderName::from_lowercase(name.as_bytes()).unwrap();
         let field = (name, HeaderValue::from_static(value));
-        malformed_field(&HeaderMap::from_iter([field])).is_some()
+        let fields = HeaderMap::from_iter([field]);
+        let size = well_formed_size(&fields);
+        assert!(
+            size.is_none_or(|size| size == fields.iter().map(field_size).sum::<usize>() as u64)
+        );
+        assert_eq!(size.is_none(), malformed_field(&fields).is_some());
+        size.is_none()
     }
 
     #[test]

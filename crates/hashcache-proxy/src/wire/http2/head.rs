@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::super::cell::{HeadInfo, RequestHead, RequestTraits, StreamHead};
 use super::super::head::{ContentFraming, Refusal, RequestForm, TARGET_TOO_LONG, refuse};
-use super::fields::malformed_field;
+use super::fields::{field_size, malformed_field};
 use crate::limits::Limits;
 
 /// Who has sent a head.
@@ -84,10 +84,7 @@ fn check_tunnel(parts: &mut Parts, limits: &Limits) -> Result<HeadInfo, Refusal>
 
 /// The uncompressed size of the fields as RFC 9113 counts it (section 6.5.2).
 pub(super) fn fields_size(fields: &HeaderMap) -> u64 {
-    let sizes = fields
-        .iter()
-        .map(|(name, value)| name.as_str().len() + value.len() + 32);
-    sizes.sum::<usize>() as u64
+    fields.iter().map(field_size).sum::<usize>() as u64
 }
 
 fn check(

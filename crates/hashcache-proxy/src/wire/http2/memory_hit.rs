@@ -28,8 +28,7 @@ use tokio::time::Instant;
 use super::super::cell::Cell;
 use super::super::head::RequestForm;
 use super::super::memory_hit::{MemoryHits, PlainRequest, RequestFields, ResponseHead};
-use super::fields::malformed_field;
-use super::head::fields_size;
+use super::fields::well_formed_size;
 use crate::limits::Limits;
 use crate::share::{PIECE_BYTES, ShareGuard};
 
@@ -45,13 +44,12 @@ pub(super) fn answer(
         && fields.len() <= limits.head_fields;
     let authority = uri.authority().filter(|_| is_plain)?.as_str();
     let path = plain_text(uri.path_and_query()?.as_str().as_bytes())?;
-    if malformed_field(fields).is_some() {
-        return None;
-    }
     if path.len() > limits.target_bytes || !path.starts_with('/') {
         return None;
     }
     let scheme = uri.scheme_str()?;
+    // The refusal of a malformed request is made elsewhere.
+    let fields_size = well_formed_size(fields)?;
     let plain = PlainRequest {
         target: &format!("{scheme}://{authority}{path}"),
         form: RequestForm::Absolute,
@@ -61,7 +59,7 @@ pub(super) fn answer(
     };
     let mut head = HeaderMap::new();
     let answered = memory_hits.answer(&plain, &mut ResponseHead::Fields(&mut head, 0))?;
-    let size = fields_size(fields) + path.len() as u64;
+    let size = fields_size + path.len() as u64;
     let cell = Cell::of_memory_hit(size, answered.on_sent);
     let mut response = Response::new(MemoryContent::new(answered.content, answered.charge));
     *response.headers_mut() = head;
