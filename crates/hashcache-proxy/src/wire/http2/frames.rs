@@ -5,6 +5,8 @@
 //!
 //! Cost: nine bytes examined per frame.
 
+use std::ops::Range;
+
 use tokio::time::Instant;
 
 /// The position in the frames of one side.
@@ -107,7 +109,7 @@ impl Frames {
 
     /// The same up to the first head of a frame for which `goes_on` returns false. Returns the
     /// number of bytes up to there.
-    pub(super) fn advance_while(
+    pub(crate) fn advance_while(
         &mut self,
         mut bytes: &[u8],
         mut goes_on: impl FnMut(FrameHead) -> bool,
@@ -181,6 +183,21 @@ impl Frames {
     }
 }
 
+/// Where the field block lies in the payload of a HEADERS frame with these flags; `None` if padding
+/// and priority do not fit in.
+pub(crate) fn unpadded(flags: u8, payload: &[u8]) -> Option<Range<usize>> {
+    let (padding, length) = match flags & PADDED {
+        0 => (0, 0),
+        _ => (usize::from(*payload.first()?), 1),
+    };
+    let priority = match flags & PRIORITY {
+        0 => 0,
+        _ => PRIORITY_BYTES,
+    };
+    let range = length + priority..payload.len().checked_sub(padding)?;
+    (range.start <= range.end).then_some(range)
+}
+
 /// The number of frames that the other side may still send for free.
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -229,9 +246,12 @@ pub(crate) const HEADERS: u8 = 1;
 pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const CONTINUATION: u8 = 9;
 
-const END_STREAM: u8 = 1;
-pub(super) const END_HEADERS: u8 = 4;
-pub(super) const FRAME_HEAD: usize = 9;
+pub(crate) const END_STREAM: u8 = 1;
+pub(super) const PADDED: u8 = 8;
+pub(super) const PRIORITY: u8 = 0x20;
+const PRIORITY_BYTES: usize = 5;
+pub(crate) const END_HEADERS: u8 = 4;
+pub(crate) const FRAME_HEAD: usize = 9;
 
 /// Seconds in which the budget fills.
 const CHEAP_SECONDS: u64 = 16;

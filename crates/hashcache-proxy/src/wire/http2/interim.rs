@@ -3,7 +3,8 @@
 //! h2 frames all other messages. For an interim response the number of its stream is needed, which
 //! hyper tells nobody: so [`Marker`] adds it to each head on the way to h2, as a field that no
 //! request has otherwise, and [`take_stream`] takes it out again. [`InterimQueue`] has the frames
-//! that wait; `flow` writes them between two frames of h2.
+//! that wait; `flow` writes them between two frames of h2. [`Marker`] also lets trailers begin with
+//! a field of ours, so that h2 resets a stream with pseudo-fields there (RFC 9113, section 8.1).
 //!
 //! Invariants: the mark is the last field of its block, and the last one of its name counts. A
 //! client whose last string claims more bytes than it has takes the mark into it; the number that
@@ -19,7 +20,9 @@ use std::collections::VecDeque;
 use http::StatusCode;
 use http::header::{HeaderMap, RETRY_AFTER};
 
-use super::frames::{CONTINUATION, END_HEADERS, FRAME_HEAD, HEADERS, PREFACE};
+use super::frames::{
+    CONTINUATION, END_HEADERS, END_STREAM, FRAME_HEAD, HEADERS, PADDED, PREFACE, PRIORITY, unpadded,
+};
 
 /// Adds the number of its stream to each head of a client.
 #[derive(Debug)]
@@ -34,6 +37,12 @@ pub(super) struct Marker {
     setting: [u8; SETTING],
     of_setting: usize,
     has_small_table: bool,
+    /// The last stream whose head has begun; a block of it or of an earlier one is trailers.
+    last_stream: u32,
+    /// The block of the current HEADERS or CONTINUATION frames is trailers.
+    in_trailers: bool,
+    /// A frame that has padding before or behind the begin of trailers.
+    padded: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +50,8 @@ enum FrameKind {
     /// The end of the head of this stream.
     EndOfHead(u32),
     Settings,
+    /// The first frame of trailers, with padding or priority: it is gathered in `padded`.
+    PaddedTrailers,
     Other,
 }
 
@@ -55,6 +66,9 @@ impl Marker {
             setting: [0; SETTING],
             of_setting: 0,
             has_small_table: false,
+            last_stream: 0,
+            in_trailers: false,
+            padded: Vec::new(),
         }
     }
 
@@ -75,10 +89,14 @@ impl Marker {
                 let part;
                 (part, bytes) = bytes.split_at(payload);
                 self.payload -= payload;
-                if self.kind == FrameKind::Settings {
-                    self.read_settings(part);
+                match self.kind {
+                    FrameKind::Settings => self.read_settings(part),
+                    FrameKind::PaddedTrailers => self.padded.extend_from_slice(part),
+                    FrameKind::EndOfHead(_) | FrameKind::Other => {}
                 }
-                pass(part);
+                if self.kind != FrameKind::PaddedTrailers {
+                    pass(part);
+                }
             } else {
                 // A head of a frame is passed when it is complete, because its flags may change.
                 let taken = (FRAME_HEAD - self.have).min(bytes.len());
@@ -90,13 +108,21 @@ impl Marker {
                 }
                 self.have = 0;
                 self.begin_frame();
-                pass(&self.head);
+                let is_trailers = self.head[KIND] == HEADERS && self.in_trailers;
+                if is_trailers && self.kind != FrameKind::PaddedTrailers {
+                    self.lead_trailers(&mut pass);
+                }
+                if self.kind != FrameKind::PaddedTrailers {
+                    pass(&self.head);
+                }
             }
-            if self.payload == 0
-                && let FrameKind::EndOfHead(stream) = self.kind
-            {
-                self.kind = FrameKind::Other;
-                pass(&mark_of(stream));
+            if self.payload > 0 {
+                continue;
+            }
+            match std::mem::replace(&mut self.kind, FrameKind::Other) {
+                FrameKind::EndOfHead(stream) => pass(&mark_of(stream)),
+                FrameKind::PaddedTrailers => self.pass_padded(&mut pass),
+                FrameKind::Settings | FrameKind::Other => {}
             }
         }
     }
@@ -104,15 +130,55 @@ impl Marker {
     fn begin_frame(&mut self) {
         let [a, b, c, kind, flags, stream @ ..] = self.head;
         self.payload = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+        let stream = u32::from_be_bytes(stream) & u32::MAX >> 1;
+        if kind == HEADERS {
+            self.in_trailers = stream <= self.last_stream;
+            self.last_stream = self.last_stream.max(stream);
+        }
         self.kind = match kind {
+            HEADERS if self.in_trailers && flags & (PADDED | PRIORITY) != 0 => {
+                FrameKind::PaddedTrailers
+            }
+            HEADERS | CONTINUATION if self.in_trailers => FrameKind::Other,
             HEADERS | CONTINUATION if flags & END_HEADERS != 0 => {
                 self.head[FLAGS] = flags & !END_HEADERS;
-                FrameKind::EndOfHead(u32::from_be_bytes(stream) & u32::MAX >> 1)
+                FrameKind::EndOfHead(stream)
             }
             SETTINGS => FrameKind::Settings,
             _ => FrameKind::Other,
         };
         self.of_setting = 0;
+    }
+
+    /// Lets the trailers whose frame has begun begin with a field of ours, in a frame of its own:
+    /// h2 ignores pseudo-fields in trailers, but a block with one behind a field is malformed, and
+    /// h2 resets its stream.
+    fn lead_trailers(&mut self, mut pass: impl FnMut(&[u8])) {
+        let [.., flags, a, b, c, d] = self.head;
+        let length = u8::try_from(TRAILERS_LEAD.len()).unwrap_or_default();
+        pass(&[0, 0, length, HEADERS, flags & END_STREAM, a, b, c, d]);
+        pass(TRAILERS_LEAD);
+        self.head[KIND] = CONTINUATION;
+        self.head[FLAGS] = flags & END_HEADERS;
+    }
+
+    /// Passes a frame of trailers that was gathered, without its padding.
+    fn pass_padded(&mut self, mut pass: impl FnMut(&[u8])) {
+        let frame = std::mem::take(&mut self.padded);
+        match unpadded(self.head[FLAGS], &frame) {
+            Some(block) => {
+                self.lead_trailers(&mut pass);
+                let length = u32::try_from(block.len()).unwrap_or_default();
+                self.head[..KIND].copy_from_slice(&length.to_be_bytes()[1..]);
+                pass(&self.head);
+                pass(&frame[block]);
+            }
+            // h2 ends the connection for it.
+            None => {
+                pass(&self.head);
+                pass(&frame);
+            }
+        }
     }
 
     fn read_settings(&mut self, payload: &[u8]) {
@@ -232,8 +298,8 @@ fn field_block(status: StatusCode, fields: &HeaderMap) -> Vec<u8> {
     block
 }
 
-/// A string without Huffman coding.
-fn push_string(block: &mut Vec<u8>, text: &[u8]) {
+/// Appends a string without Huffman coding.
+pub(crate) fn push_string(block: &mut Vec<u8>, text: &[u8]) {
     const PREFIX: usize = 0x7f;
     if text.len() < PREFIX {
         block.push(u8::try_from(text.len()).unwrap_or_default());
@@ -249,8 +315,12 @@ fn push_string(block: &mut Vec<u8>, text: &[u8]) {
     block.extend_from_slice(text);
 }
 
+/// A first field for trailers, as a literal that enters no table: `retry-after: 0`, which may not
+/// stand there, so that it is removed with others.
+pub(crate) const TRAILERS_LEAD: &[u8] = &[0x0f, RETRY_AFTER_INDEX - 0x0f, 1, b'0'];
 const SETTINGS: u8 = 4;
-/// The place of the flags in the head of a frame.
+/// The places of the kind and of the flags in the head of a frame.
+const KIND: usize = 3;
 const FLAGS: usize = 4;
 /// Bytes of a setting.
 const SETTING: usize = 6;
@@ -289,6 +359,11 @@ mod tests {
             frame(0, 0, 1, b"data"),
             frame(HEADERS, 0, 3, b"de"),
             frame(CONTINUATION, 4, 3, b""),
+            frame(HEADERS, 1, 3, b"tr"),
+            frame(CONTINUATION, 4, 3, b"ailers"),
+            // Padding, then priority, and padding that is longer than its frame.
+            frame(HEADERS, 0x2d, 1, b"\x02.....abc\0\0"),
+            frame(HEADERS, 0x0d, 1, b"\x02a"),
         ]
         .concat();
         let expected = [
@@ -300,6 +375,12 @@ mod tests {
             frame(HEADERS, 0, 3, b"de"),
             frame(CONTINUATION, 0, 3, b""),
             frame(CONTINUATION, 4, 3, b"\x0f\x26\x013"),
+            frame(HEADERS, 1, 3, TRAILERS_LEAD),
+            frame(CONTINUATION, 0, 3, b"tr"),
+            frame(CONTINUATION, 4, 3, b"ailers"),
+            frame(HEADERS, 1, 1, TRAILERS_LEAD),
+            frame(CONTINUATION, 4, 1, b"abc"),
+            frame(HEADERS, 0x0d, 1, b"\x02a"),
         ]
         .concat();
         for step in [1, 2, 7, 100, bytes.len()] {

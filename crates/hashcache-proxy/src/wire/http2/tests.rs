@@ -324,6 +324,52 @@ async fn malformed_trailers_are_the_clients_fault() {
     .await;
 }
 
+#[tokio::test]
+async fn a_pseudo_field_in_trailers_resets_its_stream_and_no_other() {
+    locally(async {
+        let field = b"\0\x01t\x01v";
+        // `:path: /` by its place in the static table, and as a literal.
+        for pseudo in [&[0x84][..], b"\0\x05:path\x01/"] {
+            for trailers in [
+                frame(1, 5, 1, pseudo),
+                frame(1, 5, 1, &[field, pseudo].concat()),
+                frame(1, 5, 1, &[pseudo, field].concat()),
+                // Behind a change of the table's size, padded, and in two frames.
+                frame(1, 5, 1, &[&[0x20], pseudo].concat()),
+                frame(1, 0x0d, 1, &[&[2], pseudo, &[0, 0]].concat()),
+                [frame(1, 1, 1, b""), frame(9, 4, 1, pseudo)].concat(),
+            ] {
+                let (mut pipe, _served) = serve(Limits::default());
+                let bytes = [
+                    opening(),
+                    frame(1, 4, 1, &fields("POST", "/echo")),
+                    frame(0, 0, 1, b"content"),
+                    trailers.clone(),
+                    frame(1, 5, 3, &fields("GET", "/hello")),
+                ];
+                pipe.write_all(&bytes.concat()).await.unwrap();
+                let reset = next_of(&mut pipe, 3).await.expect("a reset");
+                assert_eq!((reset.stream, &reset.payload[..]), (1, &[0, 0, 0, 1][..]));
+                let head = next_of(&mut pipe, 1).await.expect("a head");
+                assert_eq!((head.stream, head.payload[0]), (3, 0x88), "{trailers:?}");
+            }
+        }
+        // Without one they pass, after a change of the table's size too.
+        for trailers in [&field[..], b"\x20\0\x01t\x01v"] {
+            let (mut pipe, _served) = serve(Limits::default());
+            let bytes = [
+                opening(),
+                frame(1, 4, 1, &fields("POST", "/echo")),
+                frame(0, 0, 1, b"content"),
+                frame(1, 5, 1, trailers),
+            ];
+            pipe.write_all(&bytes.concat()).await.unwrap();
+            assert_eq!(first_status(&mut pipe).await, Some(StatusCode::OK));
+        }
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_breaks_is_never_ended_cleanly() {
     locally(async {
