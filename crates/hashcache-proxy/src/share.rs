@@ -285,6 +285,30 @@ pub(crate) fn reserve_for(
     cache.reserve_bulk(bytes).or_else(free)
 }
 
+/// Memory that speeds up a request which can do without it. It counts in the share of its client:
+/// a client that begins many requests must not use up the memory for those of everybody.
+#[derive(Debug)]
+pub(crate) struct SpareMemory {
+    _held: Reservation,
+    _taken: Option<ShareGuard>,
+}
+
+impl SpareMemory {
+    /// `None` unless half of the budget is free, and the client's share has room for content to be
+    /// sent besides.
+    pub(crate) fn reserve(cache: &Cache, client: Option<&Share>, bytes: u64) -> Option<Self> {
+        let taken = match client {
+            Some(client) if !client.has_room_beside_content(bytes) => return None,
+            Some(client) => Some(client.take(bytes)?),
+            None => None,
+        };
+        Some(Self {
+            _held: cache.reserve_spare(bytes)?,
+            _taken: taken,
+        })
+    }
+}
+
 /// A part of a share; returned when dropped.
 #[derive(Debug)]
 pub(crate) struct ShareGuard {

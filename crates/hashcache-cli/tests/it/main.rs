@@ -37,6 +37,7 @@ mod proxy_hostile;
 mod proxy_htcp;
 mod proxy_http2_origins;
 mod proxy_intercept;
+mod proxy_interim;
 mod proxy_limits;
 mod proxy_link;
 mod proxy_link_fairness;

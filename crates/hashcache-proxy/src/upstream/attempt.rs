@@ -18,8 +18,8 @@ use tokio::time::{sleep, timeout};
 
 use super::address::Purpose;
 use super::exchange::FailedExchange;
-use super::http2::{Found, Http2Conn, Refused, Sharing, StreamMemory, Wanted, content_bytes};
-use super::kept_content::{KeptContent, KeptMemory, Recall, kept_bytes};
+use super::http2::{Found, Http2Conn, Refused, Sharing, Wanted, content_bytes, reserve_stream};
+use super::kept_content::{KeptContent, Recall, kept_bytes};
 use super::odd_target::OddTarget;
 use super::pool::UpstreamConn;
 use super::tls::AlpnOffer;
@@ -27,14 +27,14 @@ use super::{
     Announces, Endpoint, RequestBody, SendFailure, SendOptions, Upstream, copy_of, is_repeatable,
 };
 use crate::failure::Failure;
-use crate::share::Share;
+use crate::share::{Share, SpareMemory};
 
 /// The kind of connection for an attempt.
 pub(super) enum Way {
     Http1,
     /// There is no memory for a stream of HTTP/2, which the origin may offer.
     Http1ForMemory,
-    Http2(Sharing, Option<StreamMemory>),
+    Http2(Sharing, Option<SpareMemory>),
 }
 
 /// A request as it may be sent once more.
@@ -80,7 +80,7 @@ impl Upstream {
     fn way_of(&self, sharing: Sharing, client: Option<&Share>) -> Way {
         match &self.memory {
             None => Way::Http2(sharing, None),
-            Some(cache) => match StreamMemory::reserve(cache, client) {
+            Some(cache) => match reserve_stream(cache, client) {
                 Some(memory) => Way::Http2(sharing, Some(memory)),
                 None => Way::Http1ForMemory,
             },
@@ -177,7 +177,7 @@ impl Upstream {
     async fn open_http2(
         &self,
         to: &Endpoint,
-        (sharing, mut memory): (Sharing, Option<StreamMemory>),
+        (sharing, mut memory): (Sharing, Option<SpareMemory>),
         request: &Request<RequestBody>,
         options: &SendOptions,
     ) -> Result<UpstreamConn, SendFailure> {
@@ -196,7 +196,7 @@ impl Upstream {
     async fn try_open_http2(
         &self,
         to: &Endpoint,
-        (sharing, stream_memory): (Sharing, &mut Option<StreamMemory>),
+        (sharing, stream_memory): (Sharing, &mut Option<SpareMemory>),
         request: &Request<RequestBody>,
         options: &SendOptions,
     ) -> Result<UpstreamConn, SendFailure> {
@@ -259,7 +259,7 @@ impl Upstream {
         let room = kept_bytes(&http_body::Body::size_hint(request.body()));
         let recall = request.body_mut().keep(|stream| match &self.memory {
             None => Ok(KeptContent::new(stream, room, None)),
-            Some(cache) => match KeptMemory::reserve(cache, client, room) {
+            Some(cache) => match SpareMemory::reserve(cache, client, room as u64) {
                 Some(memory) => Ok(KeptContent::new(stream, room, Some(memory))),
                 None => Err(stream),
             },

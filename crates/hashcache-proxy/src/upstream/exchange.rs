@@ -24,9 +24,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::endpoint::Endpoint;
 use super::flood::INTERIM_MAX;
-use super::framing::{self, Framing};
-use super::http2::{self, Refused};
-use super::linked::NotSent;
+use super::framing::{self, Framing, content_length};
+use super::http2::{self, NotSent, Refused, SendError};
+use super::incoming::WireContent;
 use super::odd_target::OddTarget;
 use super::permits::Permit;
 use super::pinned::{ConnHome, Pinning};
@@ -71,7 +71,7 @@ impl Upstream {
         {
             progress.announce(length);
         }
-        let interim = Interim::listen(&mut request);
+        let interim = Interim::default();
         let (received_before, begun) = (conn.meter.received(), Instant::now());
         conn.meter.head_begins();
         let sent_before = conn.meter.sent();
@@ -94,28 +94,39 @@ impl Upstream {
                     None => None,
                 };
                 conn.meter.set_target(target);
+                interim.listen(&mut request);
                 let sending = unsent(sender.try_send_request(request));
                 let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
                 head(sending, &interim, timeout, options).await
             }
             RequestSender::Linked(linked) => {
                 progress.let_go();
-                let sending = linked.send(request);
+                let sent = linked.send(request);
+                let sending = async move { Ok(sent.await?.map(WireContent::from)) };
                 let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
                 head(sending, &interim, timeout, options).await
             }
             RequestSender::Http2(stream) => {
-                // hyper cannot report a 100 in HTTP/2.
-                progress.let_go();
+                if progress.is_held() && self.http2_conns.sends_no_continue(to) {
+                    request.headers_mut().remove(header::EXPECT);
+                    progress.let_go();
+                }
                 if !request.body().is_empty() {
                     stream.begin_upload(&progress);
                 }
                 http2::convert(&mut request, to);
-                let sending = unsent(stream.sender.try_send_request(request));
+                let sent = stream.send(request, |response| {
+                    let (head, ()) = response.into_parts();
+                    interim.push(head.status, head.headers);
+                });
+                let sending = async move { Ok(sent.await?.map(WireContent::from)) };
                 let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
                 head(sending, &interim, timeout, options).await
             }
         };
+        if conn.is_http_2() && progress.was_held_in_vain() {
+            self.http2_conns.note_no_continue(to);
+        }
         conn.meter.head_ends();
         let judged = response.and_then(|response| {
             let (mut head, incoming) = response.into_parts();
@@ -232,25 +243,19 @@ impl Upstream {
     }
 }
 
-type SendResult = Result<Response<Incoming>, NotSent>;
+type SendResult = Result<Response<WireContent>, NotSent>;
 
-/// The result of hyper, in the form that links have too.
+/// The result of hyper, in the form that HTTP/2 and links have too.
 async fn unsent(
     sending: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>>,
 ) -> SendResult {
-    sending.await.map_err(|mut error| NotSent {
-        unsent: error.take_message(),
-        error: error.into_error(),
-    })
-}
-
-fn content_length(fields: &HeaderMap) -> Option<u64> {
-    fields
-        .get(header::CONTENT_LENGTH)?
-        .to_str()
-        .ok()?
-        .parse()
-        .ok()
+    match sending.await {
+        Ok(response) => Ok(response.map(WireContent::from)),
+        Err(mut error) => Err(NotSent {
+            unsent: error.take_message(),
+            error: error.into_error().into(),
+        }),
+    }
 }
 
 /// Where the connection goes after a response; `binds`: the response shows that it belongs to one
@@ -278,14 +283,15 @@ impl NoHead {
     fn new(NotSent { error, unsent }: NotSent, timeout: &HeadTimeout<'_>) -> Self {
         let unsent = unsent.map(Box::new);
         if let RequestSender::Http2(stream) = &timeout.conn.sender
-            && http2::is_protocol_error(&error)
+            && error.is_protocol_error()
         {
             stream.note_error();
         }
         // hyper drops a request that waited for the origin to allow one more stream when the
         // connection ends: none of its frames was sent. hyper calls that an error of its user, as
         // it does if the content breaks off.
-        let waits = error.is_user() && !timeout.progress.has_failed();
+        let is_user = matches!(&error, SendError::Hyper(error) if error.is_user());
+        let waits = is_user && !timeout.progress.has_failed();
         if waits && !timeout.conn.is_http_1() {
             return Self {
                 failure: Failure::ConnectionTerminated,
@@ -295,9 +301,9 @@ impl NoHead {
             };
         }
         Self {
-            failure: failure_of(&error),
+            failure: failure_of(&error, timeout.progress),
             refused: Refused::of(&error),
-            is_of_connection: http2::is_of_connection(&error),
+            is_of_connection: error.is_of_connection(),
             unsent,
         }
     }
@@ -327,7 +333,7 @@ async fn head(
     interim: &Interim,
     mut timeout: HeadTimeout<'_>,
     options: &SendOptions,
-) -> Result<Response<Incoming>, NoHead> {
+) -> Result<Response<WireContent>, NoHead> {
     let mut sending = pin!(sending);
     let let_go_at = timeout.since + CONTINUE_WAIT;
     loop {
@@ -342,7 +348,9 @@ async fn head(
             () = interim.arrived.notified() => {
                 interim.pass_on(&mut timeout, options)?;
             }
-            () = sleep_until(let_go_at), if timeout.progress.is_held() => timeout.progress.let_go(),
+            () = sleep_until(let_go_at), if timeout.progress.is_held() => {
+                timeout.progress.hold_ends_in_vain();
+            }
             () = sleep_until(timeout.ends_at()) => {
                 if timeout.is_over() {
                     let failure = Failure::FirstByteTimeout(timeout.first_byte_time());
@@ -414,7 +422,9 @@ impl<'a> HeadTimeout<'a> {
     }
 }
 
-/// Interim responses on their way from hyper's callback, which must be `Send`, to this task.
+/// Interim responses on their way to this task: from hyper's callback, which must be `Send`, or
+/// from a stream of HTTP/2.
+#[derive(Default)]
 struct Interim {
     queue: Arc<Mutex<InterimQueue>>,
     arrived: Arc<Notify>,
@@ -427,23 +437,24 @@ struct InterimQueue {
 }
 
 impl Interim {
-    fn listen(request: &mut Request<RequestBody>) -> Self {
+    /// Lets hyper report those of `request`.
+    fn listen(&self, request: &mut Request<RequestBody>) {
         let interim = Self {
-            queue: Arc::default(),
-            arrived: Arc::default(),
+            queue: Arc::clone(&self.queue),
+            arrived: Arc::clone(&self.arrived),
         };
-        let (queue, arrived) = (Arc::clone(&interim.queue), Arc::clone(&interim.arrived));
         hyper::ext::on_informational(request, move |response| {
-            let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-            queue.seen += 1;
-            if queue.seen <= INTERIM_MAX {
-                queue
-                    .waiting
-                    .push_back((response.status(), response.headers().clone()));
-            }
-            arrived.notify_one();
+            interim.push(response.status(), response.headers().clone());
         });
-        interim
+    }
+
+    fn push(&self, status: StatusCode, headers: HeaderMap) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.seen += 1;
+        if queue.seen <= INTERIM_MAX {
+            queue.waiting.push_back((status, headers));
+        }
+        self.arrived.notify_one();
     }
 
     fn pass_on(&self, timeout: &mut HeadTimeout<'_>, options: &SendOptions) -> Result<(), Failure> {
@@ -458,6 +469,17 @@ impl Interim {
             let Some((status, mut headers)) = next else {
                 return Ok(());
             };
+            if timeout.conn.is_http_2() {
+                if status == StatusCode::SWITCHING_PROTOCOLS {
+                    // A client in HTTP/1.1 would take what follows for another protocol
+                    // (RFC 9113, section 8.6).
+                    let reason = "protocol switch in HTTP/2";
+                    return Err(Failure::ResponseMalformed(reason));
+                }
+                if let Some(reason) = malformed_field(&headers) {
+                    return Err(Failure::ResponseMalformed(reason));
+                }
+            }
             timeout.since = Instant::now();
             timeout.received = timeout.conn.meter.received();
             timeout.extended = false;
@@ -471,18 +493,25 @@ impl Interim {
     }
 }
 
-fn failure_of(error: &hyper::Error) -> Failure {
-    if error.is_parse_too_large() {
-        Failure::ResponseMalformed("head is too large")
-    } else if error.is_parse() {
-        Failure::ResponseMalformed("head is not HTTP/1")
-    } else if error.is_user() {
+fn failure_of(error: &SendError, progress: &BodyProgress) -> Failure {
+    let is_content = match error {
+        SendError::Hyper(error) if error.is_parse_too_large() => {
+            return Failure::ResponseMalformed("head is too large");
+        }
+        SendError::Hyper(error) if error.is_parse() => {
+            return Failure::ResponseMalformed("head is not HTTP/1");
+        }
+        SendError::Hyper(error) => error.is_user(),
+        SendError::Http2(_) => progress.has_failed(),
+        SendError::Unopened => false,
+    };
+    if is_content {
         // The client's content ended early; the origin is not at fault.
         Failure::Refused {
             status: StatusCode::BAD_REQUEST,
             reason: "the request content ended early",
         }
-    } else if http2::is_invalid(error) {
+    } else if error.is_invalid() {
         Failure::ResponseMalformed("head is too large, or not HTTP/2")
     } else {
         Failure::ConnectionTerminated

@@ -104,6 +104,12 @@ fn one_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     Ok(found)
 }
 
+/// The value of Content-Length, if it is a number.
+pub(super) fn content_length(fields: &HeaderMap) -> Option<u64> {
+    let value = fields.get(header::CONTENT_LENGTH)?;
+    value.to_str().ok()?.parse().ok()
+}
+
 /// Removes fields from `trailers` that are only allowed in a head (RFC 9110, section 6.5.1):
 /// framing, routing, authentication, request modifiers, caching, and connection fields.
 pub(crate) fn filter_trailers(trailers: &mut HeaderMap) {

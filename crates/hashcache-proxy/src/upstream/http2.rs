@@ -11,6 +11,7 @@
 
 mod conns;
 mod refused;
+mod sending;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -19,15 +20,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use h2::client::{Builder, SendRequest};
 use hashcache::{Cache, Reservation};
 use http::header::{
-    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::{Scheme, Uri};
 use http::{Request, Version};
-use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::rt::Executor;
-use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
 use self::conns::{CONTENT_MAX, STREAMS_MAX};
@@ -39,15 +40,16 @@ use super::signals::{OriginSignals, SignalReader};
 use super::transport::Transport;
 use crate::failure::Failure;
 use crate::limits::Limits;
-use crate::share::{self, Share, ShareGuard};
+use crate::share::{self, Share, SpareMemory};
 use crate::task::spawn_local;
 
 pub(super) use self::conns::{Found, Http2Conns, Sharing, Wanted, content_bytes};
-pub(super) use self::refused::{Refused, is_invalid, is_of_connection, is_protocol_error};
+pub(super) use self::refused::{NotSent, Refused, SendError};
+pub(super) use self::sending::Http2Content;
 
 /// One connection.
 pub(super) struct Http2Conn {
-    sender: SendRequest<RequestBody>,
+    sender: SendRequest<Bytes>,
     meter: Meter,
     peer: SocketAddr,
     sharing: Cell<Sharing>,
@@ -65,40 +67,21 @@ pub(super) struct Http2Conn {
 
 /// One request's stream on a connection.
 pub(super) struct Http2Stream {
-    pub(super) sender: SendRequest<RequestBody>,
     conn: Rc<Http2Conn>,
     upload: RefCell<Option<Rc<BodyProgress>>>,
-    memory: Option<StreamMemory>,
+    memory: Option<SpareMemory>,
 }
 
-/// Memory for what a stream's window lets the origin send before it is read. It counts in the share
-/// of the client that makes the request: others may read along, but a client that begins many
-/// downloads and reads none must not use up the memory for everybody's streams.
-pub(super) struct StreamMemory {
-    _held: Reservation,
-    _taken: Option<ShareGuard>,
-}
-
-impl StreamMemory {
-    /// Memory for a stream; `None` unless half of the budget is free, and the client's share has
-    /// room for content to be sent besides.
-    pub(super) fn reserve(cache: &Cache, client: Option<&Share>) -> Option<Self> {
-        let bytes = u64::from(STREAM_WINDOW);
-        let taken = match client {
-            Some(client) if !client.has_room_beside_content(bytes) => return None,
-            Some(client) => Some(client.take(bytes)?),
-            None => None,
-        };
-        Some(Self {
-            _held: cache.reserve_spare(bytes)?,
-            _taken: taken,
-        })
-    }
+/// Memory for what a stream's window lets the origin send before it is read, in the share of the
+/// client that makes the request, although others may read along. `None`: see
+/// [`SpareMemory::reserve`].
+pub(super) fn reserve_stream(cache: &Cache, client: Option<&Share>) -> Option<SpareMemory> {
+    SpareMemory::reserve(cache, client, u64::from(STREAM_WINDOW))
 }
 
 impl Http2Conn {
-    /// Makes a connection from a transport that has negotiated HTTP/2. hyper ends it when all
-    /// senders are dropped and its streams have ended.
+    /// Makes a connection from a transport that has negotiated HTTP/2. h2 ends it when all senders
+    /// are dropped and its streams have ended.
     pub(super) async fn new(
         channel: Transport<Channel>,
         peer: SocketAddr,
@@ -109,14 +92,15 @@ impl Http2Conn {
         let meter = Meter::new();
         let signals = OriginSignals::new();
         let io = MeteredIo::new(channel, meter.clone(), None);
-        let io = TokioIo::new(io.watched(&frame_limits(limits), SignalReader::new(&signals)));
-        let mut builder = Builder::new(LocalTasks);
+        let io = io.watched(&frame_limits(limits), SignalReader::new(&signals));
+        let mut builder = Builder::new();
         builder
-            .initial_stream_window_size(STREAM_WINDOW)
+            .enable_push(false)
+            .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             // Until the SETTINGS arrive, the origin may refuse a second stream.
             .initial_max_send_streams(1)
-            .max_send_buf_size(SEND_BUFFER)
+            .max_send_buffer_size(SEND_BUFFER)
             // h2 ends the connection of all for a head that is much larger than this, so the limit
             // on one response is checked above it.
             .max_header_list_size(
@@ -177,7 +161,7 @@ impl Http2Conn {
 
     /// Whether a new request may be sent on it.
     pub(super) fn takes_requests(&self) -> bool {
-        !self.sender.is_closed() && !self.signals.takes_no_more()
+        !self.signals.takes_no_more()
     }
 
     fn was_idle_for(&self, time: Duration) -> bool {
@@ -206,9 +190,7 @@ impl Http2Stream {
         if before > 0 || conn.proven.get() {
             conn.was_shared.set(true);
         }
-        let sender = conn.sender.clone();
         Self {
-            sender,
             conn,
             upload: RefCell::new(None),
             memory: None,
@@ -216,7 +198,7 @@ impl Http2Stream {
     }
 
     /// The same; `memory` is given back with the stream.
-    pub(super) fn holding(mut self, memory: Option<StreamMemory>) -> Self {
+    pub(super) fn holding(mut self, memory: Option<SpareMemory>) -> Self {
         self.memory = memory;
         self
     }
@@ -320,7 +302,7 @@ pub(super) fn convert(request: &mut Request<RequestBody>, to: &Endpoint) {
 pub(super) fn strip_for_http2(fields: &mut HeaderMap) {
     let trailers = HeaderValue::from_static("trailers");
     let te_trailers = fields.get_all(TE).iter().all(|value| value == trailers);
-    for name in [CONNECTION, TRANSFER_ENCODING, UPGRADE, EXPECT] {
+    for name in [CONNECTION, TRANSFER_ENCODING, UPGRADE] {
         fields.remove(name);
     }
     for name in ["keep-alive", "proxy-connection"] {
@@ -347,7 +329,7 @@ const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 8 << 20;
 const _: () = assert!(CONNECTION_WINDOW as usize == STREAMS_MAX * STREAM_WINDOW as usize);
 const SEND_BUFFER: usize = 64 << 10;
-/// Memory for hyper's buffers and tables, and for TLS.
+/// Memory for the buffers and tables of h2, and for TLS.
 const HTTP2_CONN_BYTES: u64 = 128 << 10;
 /// What each field counts besides its name and value.
 const FIELD_BYTES: usize = 32;

@@ -17,11 +17,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hashcache::{Cache, Reservation};
 use http::header::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::share::{Share, ShareGuard};
+use crate::share::SpareMemory;
 
 /// The error of a client's content.
 pub(crate) type ContentError = Box<dyn StdError + Send + Sync>;
@@ -49,35 +48,13 @@ struct Kept {
     attempt: u32,
     /// The stream has ended.
     has_end: bool,
-    memory: Option<KeptMemory>,
+    memory: Option<SpareMemory>,
 }
 
 #[derive(Clone)]
 enum Part {
     Data(Bytes),
     Trailers(HeaderMap),
-}
-
-/// Memory for kept content, in the share of the client.
-pub(super) struct KeptMemory {
-    _held: Reservation,
-    _taken: Option<ShareGuard>,
-}
-
-impl KeptMemory {
-    /// Memory for content of `bytes`; `None` if memory is short: then the request is sent once.
-    pub(super) fn reserve(cache: &Cache, client: Option<&Share>, bytes: usize) -> Option<Self> {
-        let bytes = u64::try_from(bytes).ok()?;
-        let taken = match client {
-            Some(client) if !client.has_room_beside_content(bytes) => return None,
-            Some(client) => Some(client.take(bytes)?),
-            None => None,
-        };
-        Some(Self {
-            _held: cache.reserve_spare(bytes)?,
-            _taken: taken,
-        })
-    }
 }
 
 /// How many bytes are to be kept of content with this size.
@@ -88,7 +65,7 @@ pub(super) fn kept_bytes(size: &SizeHint) -> usize {
 
 impl KeptContent {
     /// Keeps up to `room` bytes of `stream`.
-    pub(super) fn new(stream: ContentStream, room: usize, memory: Option<KeptMemory>) -> Self {
+    pub(super) fn new(stream: ContentStream, room: usize, memory: Option<SpareMemory>) -> Self {
         let kept = Kept {
             stream,
             parts: Vec::new(),
@@ -244,14 +221,25 @@ const PARTS_MAX: usize = 1024;
 const COPIED_MAX: usize = 1 << 10;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::VecDeque;
     use std::task::Waker;
 
     use super::*;
 
-    /// Content that has arrived as a whole, in these parts.
-    struct Parts(VecDeque<&'static [u8]>);
+    /// Content in these parts.
+    pub(in super::super) struct Parts {
+        parts: VecDeque<&'static [u8]>,
+        /// Whether the end has arrived with them; otherwise it never does.
+        has_end: bool,
+    }
+
+    impl Parts {
+        pub(in super::super) fn new(parts: &[&'static [u8]], has_end: bool) -> Self {
+            let parts = parts.iter().copied().collect();
+            Self { parts, has_end }
+        }
+    }
 
     impl Body for Parts {
         type Data = Bytes;
@@ -261,22 +249,28 @@ mod tests {
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
         ) -> Poll<Option<Result<Frame<Bytes>, ContentError>>> {
-            let part = self.0.pop_front();
-            Poll::Ready(part.map(|part| Ok(Frame::data(Bytes::from_static(part)))))
+            match self.parts.pop_front() {
+                Some(part) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(part))))),
+                None if self.has_end => Poll::Ready(None),
+                None => Poll::Pending,
+            }
         }
 
         fn is_end_stream(&self) -> bool {
-            self.0.is_empty()
+            self.has_end && self.parts.is_empty()
         }
 
         fn size_hint(&self) -> SizeHint {
-            SizeHint::with_exact(self.0.iter().map(|part| part.len() as u64).sum())
+            let bytes = self.parts.iter().map(|part| part.len() as u64).sum();
+            match self.has_end {
+                true => SizeHint::with_exact(bytes),
+                false => SizeHint::default(),
+            }
         }
     }
 
     fn content(parts: &[&'static [u8]], room: usize) -> KeptContent {
-        let parts = Parts(parts.iter().copied().collect());
-        KeptContent::new(Box::pin(parts), room, None)
+        KeptContent::new(Box::pin(Parts::new(parts, true)), room, None)
     }
 
     fn next(content: &mut KeptContent) -> Vec<u8> {

@@ -43,7 +43,7 @@ use self::retry::{Attempts, StreamFault};
 use super::channel::{Channel, LinkTunnel};
 use super::endpoint::Endpoint;
 use super::flood::FloodGuard;
-use super::http2::{LocalTasks, strip_for_http2};
+use super::http2::{LocalTasks, NotSent, strip_for_http2};
 use super::odd_target::OddTarget;
 use super::permits::Permit;
 use super::request_body::RequestBody;
@@ -263,7 +263,7 @@ impl Upstream {
                 Ok(response) => break (response, stream),
                 Err(error) => error,
             };
-            let fault = StreamFault::of(&error, sender.is_closed());
+            let fault = StreamFault::of(&error.into(), sender.is_closed());
             if fault == StreamFault::Broken {
                 link.retire(stream.number);
             }
@@ -437,12 +437,14 @@ impl LinkedStream {
     pub(super) fn send(
         &mut self,
         request: Request<RequestBody>,
-    ) -> impl Future<Output = Result<http::Response<Incoming>, NotSent>> + 'static {
+    ) -> impl Future<Output = Result<http::Response<Incoming>, NotSent>> + 'static + use<> {
         self.last_sent.set(Instant::now());
         let (mut head, body) = request.into_parts();
         head.version = Version::HTTP_2;
         let host = head.headers.remove(HOST);
         strip_for_http2(&mut head.headers);
+        // hyper drops interim responses in HTTP/2, so content cannot wait for a 100.
+        head.headers.remove(EXPECT);
         // A client's own field of this name must not choose the resource.
         head.headers.remove(HASHCACHE_TARGET);
         if let Some(odd) = head.extensions.get::<OddTarget>()
@@ -487,17 +489,12 @@ impl LinkedStream {
                 }
                 None => None,
             };
-            let error = error.into_error();
-            Err(NotSent { error, unsent })
+            Err(NotSent {
+                error: error.into_error().into(),
+                unsent,
+            })
         }
     }
-}
-
-/// A request without a response.
-pub(super) struct NotSent {
-    pub(super) error: hyper::Error,
-    /// The request, if no byte of it was sent.
-    pub(super) unsent: Option<Request<RequestBody>>,
 }
 
 /// Sends the content of a request to the thread of the link, frame by frame as it is wanted. If

@@ -27,6 +27,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::channel::Channel;
+use super::field_blocks::FieldBlocks;
 use super::flood::FloodGuard;
 use super::response_head::HeadRepair;
 use super::signals::SignalReader;
@@ -254,6 +255,8 @@ pub(super) struct MeteredIo {
     flood: Option<FloodGuard>,
     /// HTTP/2 only.
     signals: Option<SignalReader>,
+    /// HTTP/2 only.
+    blocks: Option<FieldBlocks>,
     /// A write has failed; further writes are discarded.
     broken: bool,
     /// The beginning of a request line that hyper believes to be written.
@@ -276,6 +279,7 @@ impl MeteredIo {
             memory,
             flood: None,
             signals: None,
+            blocks: None,
             broken: false,
             lead: Bytes::new(),
             repair: HeadRepair::default(),
@@ -288,6 +292,7 @@ impl MeteredIo {
     pub(super) fn watched(mut self, limits: &Limits, signals: SignalReader) -> Self {
         self.flood = Some(FloodGuard::new(limits));
         self.signals = Some(signals);
+        self.blocks = Some(FieldBlocks::default());
         self
     }
 
@@ -420,21 +425,35 @@ impl AsyncRead for MeteredIo {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let room = buffer.remaining().min(self.read_max) as u64;
-        let before = buffer.filled().len();
-        // Unlike a buffer that is cut to this room, `Take` does not fill it with zeros first.
-        let mut stream = (&mut self.stream).take(room);
-        std::task::ready!(Pin::new(&mut stream).poll_read(cx, buffer))?;
-        self.repair(&mut buffer.filled_mut()[before..]);
-        let read = &buffer.filled()[before..];
-        if let Err(error) = self.judge(read) {
-            buffer.set_filled(before);
-            return Poll::Ready(Err(error));
+        loop {
+            if let Some(blocks) = &mut self.blocks
+                && blocks.read(buffer)
+            {
+                return Poll::Ready(Ok(()));
+            }
+            let room = buffer.remaining().min(self.read_max) as u64;
+            let before = buffer.filled().len();
+            // Unlike a buffer that is cut to this room, `Take` does not fill it with zeros first.
+            let mut stream = (&mut self.stream).take(room);
+            std::task::ready!(Pin::new(&mut stream).poll_read(cx, buffer))?;
+            self.repair(&mut buffer.filled_mut()[before..]);
+            let read = &buffer.filled()[before..];
+            if let Err(error) = self.judge(read) {
+                buffer.set_filled(before);
+                return Poll::Ready(Err(error));
+            }
+            let read = read.len();
+            self.meter.note_received(read);
+            self.grow(read);
+            // A part of a field block is read again when the rest has arrived.
+            if let Some(blocks) = &mut self.blocks
+                && read > 0
+                && !blocks.pass(buffer, before)
+            {
+                continue;
+            }
+            return Poll::Ready(Ok(()));
         }
-        let read = read.len();
-        self.meter.note_received(read);
-        self.grow(read);
-        Poll::Ready(Ok(()))
     }
 }
 

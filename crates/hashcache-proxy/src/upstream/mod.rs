@@ -7,9 +7,10 @@
 //! own; for https `tls` does the handshake; `proxied` asks a peer for a tunnel, `gateway` speaks
 //! other protocols than HTTP, and `channel` is a socket, such a tunnel or a gateway). hyper writes
 //! the request (`request_body`) and reads the head (`meter` counts below it), `framing` checks it,
-//! and `response_body` is the content (`unframe` reads that of links). `http2` keeps HTTP/2
-//! connections. `attempt` chooses the connection for each attempt and decides whether there is
-//! another one, for which `kept_content` has the request's content.
+//! and `response_body` is the content (`incoming` as it arrives; `unframe` reads that of links).
+//! `http2` keeps HTTP/2 connections, on which h2 does what hyper does in HTTP/1.1 (`field_blocks`
+//! repairs what h2 cannot read). `attempt` chooses the connection for each attempt and decides
+//! whether there is another one, for which `kept_content` has the request's content.
 //!
 //! There is one `Upstream` per core; connections stay on the core that opened them. DNS cache,
 //! permits and access rules are shared through [`UpstreamShared`].
@@ -26,9 +27,11 @@ pub(crate) mod connect;
 pub(crate) mod dns;
 pub(crate) mod endpoint;
 mod exchange;
+mod field_blocks;
 mod flood;
 pub(crate) mod framing;
 mod http2;
+mod incoming;
 pub(crate) mod interfaces;
 mod kept_content;
 pub(crate) mod linked;

@@ -46,7 +46,7 @@ pub(super) struct UpstreamConn {
     task: Option<AbortHandle>,
 }
 
-/// hyper's handle for sending requests.
+/// The handle for sending requests.
 pub(super) enum RequestSender {
     Http1(SendRequest<RequestBody>),
     Http2(Http2Stream),
@@ -171,7 +171,7 @@ impl UpstreamConn {
     pub(super) fn is_closed(&self) -> bool {
         match &self.sender {
             RequestSender::Http1(sender) => sender.is_closed(),
-            RequestSender::Http2(stream) => stream.sender.is_closed(),
+            RequestSender::Http2(stream) => !stream.conn().takes_requests(),
             RequestSender::Linked(linked) => linked.stream.sender.is_closed(),
         }
     }

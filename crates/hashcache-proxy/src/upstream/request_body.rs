@@ -36,6 +36,8 @@ enum RequestContent {
 #[derive(Debug, Default)]
 pub(super) struct BodyProgress {
     held: Cell<bool>,
+    /// The hold has ended without a 100.
+    held_in_vain: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     /// hyper polled for more and the client has sent nothing yet.
     starved: Cell<bool>,
@@ -150,8 +152,18 @@ impl BodyProgress {
         }
     }
 
+    /// Releases held content, because the origin sends no 100.
+    pub(super) fn hold_ends_in_vain(&self) {
+        self.held_in_vain.set(true);
+        self.let_go();
+    }
+
     pub(super) fn is_held(&self) -> bool {
         self.held.get()
+    }
+
+    pub(super) fn was_held_in_vain(&self) -> bool {
+        self.held_in_vain.get()
     }
 
     /// Whether hyper has taken all of the content.
@@ -276,31 +288,14 @@ impl fmt::Debug for RequestBody {
 
 #[cfg(test)]
 mod tests {
+    use super::super::kept_content::tests::Parts;
     use super::*;
-
-    /// Content whose end has not come.
-    struct Endless(Vec<&'static [u8]>);
-
-    impl Body for Endless {
-        type Data = Bytes;
-        type Error = ContentError;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, ContentError>>> {
-            match self.0.pop() {
-                Some(piece) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(piece))))),
-                None => Poll::Pending,
-            }
-        }
-    }
 
     #[test]
     fn content_of_an_announced_length_has_ended_with_its_last_byte() {
         let mut context = Context::from_waker(Waker::noop());
         for (announced, ended) in [(None, false), (Some(4), false), (Some(3), true)] {
-            let mut body = RequestBody::streamed(Endless(vec![b"c", b"ab"]));
+            let mut body = RequestBody::streamed(Parts::new(&[b"ab", b"c"], false));
             let progress = body.progress();
             if let Some(length) = announced {
                 progress.announce(length);

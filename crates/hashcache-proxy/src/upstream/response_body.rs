@@ -15,11 +15,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashcache_wan::digest::Digest;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::endpoint::Endpoint;
 use super::framing::{Framing, filter_trailers};
+use super::incoming::WireContent;
 use super::permits::Permit;
 use super::pinned::ConnHome;
 use super::pool::{Pool, UpstreamConn};
@@ -32,7 +32,7 @@ use crate::wire::malformed_field;
 /// The content of a response.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
-    incoming: Incoming,
+    incoming: WireContent,
     framing: Framing,
     busy: Option<BusyConn>,
     between_bytes_time: Duration,
@@ -76,24 +76,14 @@ impl BusyConn {
 
 impl ResponseBody {
     pub(super) fn new(
-        incoming: Incoming,
+        incoming: WireContent,
         framing: Framing,
         busy: BusyConn,
         between_bytes_time: Duration,
     ) -> Self {
         let mut body = Self {
-            incoming,
-            framing,
             busy: Some(busy),
-            between_bytes_time,
-            timer: None,
-            waiting: false,
-            content: 0,
-            received: 0,
-            failure: None,
-            is_framed: false,
-            frames: None,
-            held: None,
+            ..Self::without_conn(incoming, framing, between_bytes_time)
         };
         if body.incoming.is_end_stream() {
             body.complete();
@@ -102,12 +92,16 @@ impl ResponseBody {
     }
 
     /// The body of a head after which the connection is no longer HTTP.
-    pub(super) fn none(incoming: Incoming) -> Self {
+    pub(super) fn none(incoming: WireContent) -> Self {
+        Self::without_conn(incoming, Framing::Empty, Duration::ZERO)
+    }
+
+    fn without_conn(incoming: WireContent, framing: Framing, between_bytes_time: Duration) -> Self {
         Self {
             incoming,
-            framing: Framing::Empty,
+            framing,
             busy: None,
-            between_bytes_time: Duration::ZERO,
+            between_bytes_time,
             timer: None,
             waiting: false,
             content: 0,
@@ -190,7 +184,7 @@ impl ResponseBody {
         self.received = busy.received();
         drop(busy.permit);
         if !busy.progress.is_ended() && busy.conn.is_http_2() {
-            // hyper would hold the stream, and the client's content, until the origin resets it.
+            // It would hold the stream, and the client's content, until the origin resets it.
             busy.progress.abandon();
         }
         // If the origin answered early, it does not want the rest of the request, and content that
@@ -200,10 +194,10 @@ impl ResponseBody {
         }
     }
 
-    /// Whether hyper tells of an end that the server has not sent. In HTTP/2 hyper takes a reset
-    /// with NO_ERROR for one: such a reset ends the content of a request after a complete response
-    /// (RFC 9113, section 8.1), so END_STREAM precedes it. Without that, only content of an
-    /// announced length is known to be whole.
+    /// Whether the server has not sent this end. In HTTP/2 a reset with NO_ERROR is taken for one:
+    /// such a reset ends the content of a request after a complete response (RFC 9113, section
+    /// 8.1), so END_STREAM precedes it. Without that, only content of an announced length is known
+    /// to be whole.
     fn lacks_its_end(&self) -> bool {
         let is_http_1 = self.busy.as_ref().is_some_and(|busy| busy.conn.is_http_1());
         match self.framing {
@@ -245,7 +239,7 @@ impl ResponseBody {
             // Polled again after its end; a failure is returned again.
             return Poll::Ready(this.failure.clone().map(Err));
         }
-        match Pin::new(&mut this.incoming).poll_frame(cx) {
+        match this.incoming.poll_frame(cx) {
             Poll::Pending => {
                 ready!(this.poll_timer(cx));
                 let limit = this.between_bytes_time;
@@ -270,7 +264,7 @@ impl ResponseBody {
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => this.fail(broken(&error)),
+            Poll::Ready(Some(Err(failure))) => this.fail(failure),
             Poll::Ready(None) if this.lacks_its_end() => this.fail(Failure::ResponseIncomplete),
             Poll::Ready(None) => {
                 this.complete();
@@ -315,21 +309,4 @@ impl Body for ResponseBody {
             None => self.incoming.size_hint(),
         }
     }
-}
-
-/// Distinguishes invalid chunks from missing bytes.
-fn broken(error: &hyper::Error) -> Failure {
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<std::io::Error>() {
-            return match io.kind() {
-                std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput => {
-                    Failure::ResponseMalformed("chunks are damaged")
-                }
-                _ => Failure::ResponseIncomplete,
-            };
-        }
-        cause = error.source();
-    }
-    Failure::ResponseIncomplete
 }

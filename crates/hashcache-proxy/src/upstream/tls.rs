@@ -341,6 +341,8 @@ const NOT_YET: &str = "not valid yet";
 const ORIGINS_REMEMBERED: usize = 256;
 
 #[cfg(test)]
+mod http2_message_tests;
+#[cfg(test)]
 mod http2_refusal_tests;
 #[cfg(test)]
 mod http2_sharing_tests;

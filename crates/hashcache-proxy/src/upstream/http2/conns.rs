@@ -64,6 +64,8 @@ pub(in super::super) struct Http2Conns {
     opening: RefCell<HashMap<Endpoint, Vec<Rc<Mutex<()>>>>>,
     /// Endpoints that support HTTP/1.1 only.
     plain: RefCell<HashSet<Endpoint>>,
+    /// Endpoints that were sent `Expect: 100-continue`, and sent no 100 in time.
+    no_continue: RefCell<HashSet<Endpoint>>,
     /// Clients whose requests do not share connections to an endpoint until then.
     wary: RefCell<HashMap<(Endpoint, Option<Network>), Instant>>,
 }
@@ -118,11 +120,17 @@ impl Http2Conns {
     }
 
     pub(in super::super) fn note_plain(&self, to: &Endpoint) {
-        let mut plain = self.plain.borrow_mut();
-        if plain.len() >= PLAIN_MAX {
-            plain.clear();
-        }
-        plain.insert(to.clone());
+        remember(&self.plain, to);
+    }
+
+    /// Whether `to` is known to ignore `Expect: 100-continue`. nginx does so in HTTP/2; each upload
+    /// would wait for the 100 in vain.
+    pub(in super::super) fn sends_no_continue(&self, to: &Endpoint) -> bool {
+        self.no_continue.borrow().contains(to)
+    }
+
+    pub(in super::super) fn note_no_continue(&self, to: &Endpoint) {
+        remember(&self.no_continue, to);
     }
 
     /// How `request` of `client` may use connections to `to`.
@@ -215,6 +223,14 @@ impl Http2Conns {
     }
 }
 
+fn remember(endpoints: &RefCell<HashSet<Endpoint>>, to: &Endpoint) {
+    let mut endpoints = endpoints.borrow_mut();
+    if endpoints.len() >= ENDPOINTS_MAX {
+        endpoints.clear();
+    }
+    endpoints.insert(to.clone());
+}
+
 /// Closes a connection that had no stream for `idle_time`.
 async fn sweep(
     http2_conns: Weak<Http2Conns>,
@@ -266,8 +282,8 @@ const SHARED_HEAD_MAX: usize = 4 << 10;
 /// The names of `:method`, `:scheme`, `:authority` and `:path`, and `https`. The authority is
 /// counted as Host.
 const PSEUDO_FIELDS_BYTES: usize = 7 + 7 + 10 + 5 + 5 + 4 * FIELD_BYTES;
-/// Maximum number of HTTP/1.1-only endpoints remembered; when full, the list is cleared.
-const PLAIN_MAX: usize = 4096;
+/// Maximum number of endpoints remembered for one property; when full, the list is cleared.
+const ENDPOINTS_MAX: usize = 4096;
 /// How long a client gets connections of its own after one that it shared has broken.
 const WARY_TIME: Duration = Duration::from_secs(60);
 /// Maximum number of clients remembered as wary, by endpoint; when full, the list is cleared.

@@ -1,10 +1,80 @@
-//! The meaning of hyper's errors for a request in HTTP/2.
+//! The meaning of the errors of hyper and h2 for a request in HTTP/2.
 //!
 //! Used by `exchange`, and by `linked` for links.
 //!
 //! Invariant: a request counts as unseen only if RFC 9113 says that the origin did nothing for it.
 
 use std::io;
+
+use http::Request;
+
+use super::super::request_body::RequestBody;
+
+/// A request without a response.
+pub(in super::super) struct NotSent {
+    pub(in super::super) error: SendError,
+    /// The request, if no byte of it was sent.
+    pub(in super::super) unsent: Option<Request<RequestBody>>,
+}
+
+/// Why a request has no response.
+#[derive(Debug)]
+pub(in super::super) enum SendError {
+    Hyper(hyper::Error),
+    Http2(h2::Error),
+    /// The connection has ended before the request's stream was opened.
+    Unopened,
+}
+
+impl SendError {
+    fn of_http_2(&self) -> Option<&h2::Error> {
+        match self {
+            Self::Hyper(error) => {
+                std::error::Error::source(error).and_then(|cause| cause.downcast_ref())
+            }
+            Self::Http2(error) => Some(error),
+            Self::Unopened => None,
+        }
+    }
+
+    /// Whether the error is that of the connection, and not of one stream alone.
+    pub(in super::super) fn is_of_connection(&self) -> bool {
+        match (self.of_http_2(), self) {
+            (Some(error), _) => error.is_go_away() || error.is_io(),
+            // hyper unwraps errors of the socket.
+            (None, Self::Hyper(error)) => {
+                std::error::Error::source(error).is_some_and(|cause| cause.is::<io::Error>())
+            }
+            (None, Self::Http2(_)) => false,
+            (None, Self::Unopened) => true,
+        }
+    }
+
+    /// Whether h2 has ended the connection because of what the origin sent.
+    pub(in super::super) fn is_protocol_error(&self) -> bool {
+        let is_error = |error: &h2::Error| error.reason() != Some(h2::Reason::NO_ERROR);
+        self.of_http_2()
+            .is_some_and(|error| error.is_go_away() && error.is_library() && is_error(error))
+    }
+
+    /// Whether h2 has found the response invalid, or its head larger than the limit.
+    pub(in super::super) fn is_invalid(&self) -> bool {
+        self.of_http_2()
+            .is_some_and(|error| error.is_reset() && error.is_library())
+    }
+}
+
+impl From<hyper::Error> for SendError {
+    fn from(error: hyper::Error) -> Self {
+        Self::Hyper(error)
+    }
+}
+
+impl From<h2::Error> for SendError {
+    fn from(error: h2::Error) -> Self {
+        Self::Http2(error)
+    }
+}
 
 /// What an origin did with a request that it did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +90,11 @@ pub(in super::super) enum Refused {
 
 impl Refused {
     /// The meaning of `error` (RFC 9113, sections 6.8 and 8.7).
-    pub(in super::super) fn of(error: &hyper::Error) -> Self {
-        let Some(error) = h2_error(error) else {
-            return Self::No;
+    pub(in super::super) fn of(error: &SendError) -> Self {
+        let error = match (error, error.of_http_2()) {
+            (SendError::Unopened, _) => return Self::Unseen,
+            (_, None) => return Self::No,
+            (_, Some(error)) => error,
         };
         match error.reason() {
             Some(h2::Reason::HTTP_1_1_REQUIRED) if error.is_remote() => Self::NeedsHttp1,
@@ -33,28 +105,4 @@ impl Refused {
             _ => Self::No,
         }
     }
-}
-
-/// Whether `error` is that of the connection, and not of one stream alone.
-pub(in super::super) fn is_of_connection(error: &hyper::Error) -> bool {
-    match h2_error(error) {
-        Some(error) => error.is_go_away() || error.is_io(),
-        // hyper unwraps errors of the socket.
-        None => std::error::Error::source(error).is_some_and(|cause| cause.is::<io::Error>()),
-    }
-}
-
-/// Whether h2 has ended the connection because of what the origin sent.
-pub(in super::super) fn is_protocol_error(error: &hyper::Error) -> bool {
-    let is_error = |error: &h2::Error| error.reason() != Some(h2::Reason::NO_ERROR);
-    h2_error(error).is_some_and(|error| error.is_go_away() && error.is_library() && is_error(error))
-}
-
-/// Whether h2 has found the response invalid, or its head larger than the limit.
-pub(in super::super) fn is_invalid(error: &hyper::Error) -> bool {
-    h2_error(error).is_some_and(|error| error.is_reset() && error.is_library())
-}
-
-fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
-    std::error::Error::source(error).and_then(|cause| cause.downcast_ref())
 }

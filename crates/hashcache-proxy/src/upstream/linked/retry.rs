@@ -13,7 +13,7 @@ use http::Request;
 use tokio::time::sleep;
 
 use super::super::exchange::FailedExchange;
-use super::super::http2::{Refused, is_of_connection};
+use super::super::http2::{Refused, SendError};
 use super::super::permits::Permit;
 use super::super::pool::UpstreamConn;
 use super::super::{
@@ -48,8 +48,8 @@ pub(super) struct Attempts {
 
 impl StreamFault {
     /// The fault of the stream whose answer is `error`.
-    pub(super) fn of(error: &hyper::Error, is_closed: bool) -> Self {
-        Self::new(Refused::of(error), is_of_connection(error) || is_closed)
+    pub(super) fn of(error: &SendError, is_closed: bool) -> Self {
+        Self::new(Refused::of(error), error.is_of_connection() || is_closed)
     }
 
     fn new(refused: Refused, connection_broke: bool) -> Self {

@@ -9,14 +9,11 @@ use h2::Reason;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 
-use super::tests::{Authorities, locally, server_config, upstream};
+use super::tests::{ServerStream, locally, trusted_origin};
 use super::*;
-use crate::upstream::address::Purpose;
 use crate::upstream::{Endpoint, RequestBody, SendFailure, SendOptions, Upstream};
 
 /// What an origin does on one connection.
@@ -61,44 +58,22 @@ struct Arrived {
     has_settings: bool,
 }
 
-type ServerStream = tokio_rustls::server::TlsStream<TcpStream>;
-
 /// An origin whose connections follow `scripts`; further ones answer all requests.
 async fn origin(scripts: &[&[Step]]) -> Origin {
-    let authorities = Authorities::new();
-    let mut config = server_config(authorities.leaf("127.0.0.1", |_| ()));
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    let acceptor = TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
     let heard = Heard::default();
     let all = Rc::clone(&heard);
     let scripts: Vec<Vec<Step>> = scripts.iter().map(|it| it.to_vec()).collect();
-    spawn_local(async move {
-        loop {
-            let (socket, _) = listener.accept().await.unwrap();
-            let Ok(stream) = acceptor.accept(socket).await else {
-                continue; // the client offers HTTP/1.1 only
-            };
-            let number = all.borrow().len();
-            all.borrow_mut().push(Vec::new());
-            let script = scripts.get(number).cloned();
-            let script = script.unwrap_or_else(|| vec![Settings(None), Serve]);
-            spawn_local(play(stream, script, Rc::clone(&all), number));
-        }
-    });
-    let host = Host::V4([127, 0, 0, 1].into());
-    let to = Endpoint {
-        authority: hashcache_http::Authority { host, port },
-        purpose: Purpose::Configured,
-        scheme: hashcache_http::Scheme::Https,
-        through: None,
-    };
-    let trust = Trust::of_test(std::slice::from_ref(&authorities.certificate));
-    let upstream = Rc::new(upstream(trust));
+    let (to, upstream) = trusted_origin(&[b"h2"], move |stream| {
+        let number = all.borrow().len();
+        all.borrow_mut().push(Vec::new());
+        let script = scripts.get(number).cloned();
+        let script = script.unwrap_or_else(|| vec![Settings(None), Serve]);
+        spawn_local(play(stream, script, Rc::clone(&all), number));
+    })
+    .await;
     Origin {
         to,
-        upstream,
+        upstream: Rc::new(upstream),
         heard,
     }
 }

@@ -11,16 +11,13 @@ use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 
-use super::tests::{Authorities, locally, server_config, upstream};
+use super::tests::{locally, trusted_origin};
 use super::*;
 use crate::share::{Share, Shares};
-use crate::upstream::address::Purpose;
 use crate::upstream::{
     Endpoint, RequestBody, SendFailure, SendOptions, Upstream, UpstreamExchange,
 };
@@ -44,50 +41,30 @@ struct State {
 
 impl Origin {
     async fn start(builder: Builder) -> Self {
-        let authorities = Authorities::new();
-        let mut config = server_config(authorities.leaf("127.0.0.1", |_| ()));
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
         let state = Rc::<State>::default();
         let all = Rc::clone(&state);
-        spawn_local(async move {
-            loop {
-                let (socket, _) = listener.accept().await.unwrap();
-                let Ok(stream) = acceptor.accept(socket).await else {
-                    continue; // the client offers HTTP/1.1 only
-                };
+        let (to, upstream) = trusted_origin(&[b"h2"], move |stream| {
+            let (builder, state) = (builder.clone(), Rc::clone(&all));
+            spawn_local(async move {
                 let mut connection = builder.handshake(stream).await.unwrap();
-                let number = all.heard.borrow().len();
-                all.heard.borrow_mut().push(Vec::new());
-                let state = Rc::clone(&all);
-                spawn_local(async move {
-                    while let Some(Ok((request, reply))) = connection.accept().await {
-                        let path = request.uri().path().to_owned();
-                        state.heard.borrow_mut()[number].push(path.clone());
-                        if path == "/kill" {
-                            connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                        } else {
-                            let state = Rc::clone(&state);
-                            spawn_local(answer(path, request.into_body(), reply, state));
-                        }
+                let number = state.heard.borrow().len();
+                state.heard.borrow_mut().push(Vec::new());
+                while let Some(Ok((request, reply))) = connection.accept().await {
+                    let path = request.uri().path().to_owned();
+                    state.heard.borrow_mut()[number].push(path.clone());
+                    if path == "/kill" {
+                        connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                    } else {
+                        let state = Rc::clone(&state);
+                        spawn_local(answer(path, request.into_body(), reply, state));
                     }
-                });
-            }
-        });
-        let host = Host::V4([127, 0, 0, 1].into());
-        let to = Endpoint {
-            authority: hashcache_http::Authority { host, port },
-            purpose: Purpose::Configured,
-            scheme: hashcache_http::Scheme::Https,
-            through: None,
-        };
-        let trust = Trust::of_test(std::slice::from_ref(&authorities.certificate));
-        let upstream = Rc::new(upstream(trust));
+                }
+            });
+        })
+        .await;
         Self {
             to,
-            upstream,
+            upstream: Rc::new(upstream),
             state,
         }
     }

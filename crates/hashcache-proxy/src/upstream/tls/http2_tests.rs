@@ -8,13 +8,10 @@ use h2::Reason;
 use h2::server::SendResponse;
 use http::{Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
-use tokio_rustls::TlsAcceptor;
 
-use super::tests::{Authorities, locally, send, server_config, upstream};
+use super::tests::{ServerStream, locally, send, trusted_origin};
 use super::*;
-use crate::upstream::address::Purpose;
 use crate::upstream::{Endpoint, RequestBody, SendOptions, Upstream};
 
 /// How an origin treats a request.
@@ -39,47 +36,26 @@ struct Origin {
 /// An origin whose connections treat their requests as `plan` says, then answer; it offers these
 /// versions.
 async fn origin(plan: &[&[Treat]], versions: &[&[u8]]) -> Origin {
-    let authorities = Authorities::new();
-    let leaf = authorities.leaf("127.0.0.1", |_| ());
-    let mut config = server_config(leaf);
-    config.alpn_protocols = versions.iter().map(|it| it.to_vec()).collect();
-    let acceptor = TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
     let heard = Rc::new(RefCell::new(Vec::new()));
     let all = Rc::clone(&heard);
     let plan: Vec<Vec<Treat>> = plan.iter().map(|it| it.to_vec()).collect();
-    spawn_local(async move {
-        loop {
-            let (socket, _) = listener.accept().await.unwrap();
-            let stream = acceptor.accept(socket).await.unwrap();
-            let number = all.borrow().len();
-            all.borrow_mut().push(Vec::new());
-            let plan = plan.get(number).cloned().unwrap_or_default();
-            if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-                spawn_local(play(stream, plan, Rc::clone(&all), number));
-            } else {
-                spawn_local(plain(stream, Rc::clone(&all), number));
-            }
+    let (to, upstream) = trusted_origin(versions, move |stream| {
+        let number = all.borrow().len();
+        all.borrow_mut().push(Vec::new());
+        let plan = plan.get(number).cloned().unwrap_or_default();
+        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            spawn_local(play(stream, plan, Rc::clone(&all), number));
+        } else {
+            spawn_local(plain(stream, Rc::clone(&all), number));
         }
-    });
-    let host = Host::V4([127, 0, 0, 1].into());
-    let to = Endpoint {
-        authority: hashcache_http::Authority { host, port },
-        purpose: Purpose::Configured,
-        scheme: hashcache_http::Scheme::Https,
-        through: None,
-    };
-    let trust = Trust::of_test(std::slice::from_ref(&authorities.certificate));
-    let upstream = upstream(trust);
+    })
+    .await;
     Origin {
         to,
         heard,
         upstream,
     }
 }
-
-type ServerStream = tokio_rustls::server::TlsStream<TcpStream>;
 
 async fn play(
     stream: ServerStream,

@@ -9,7 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, Issuer, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{LocalSet, spawn_local};
 use tokio_rustls::TlsAcceptor;
 
@@ -91,6 +91,44 @@ pub(super) fn server_config(leaf: Leaf) -> ServerConfig {
         .unwrap()
 }
 
+/// A connection of a client.
+pub(super) type ServerStream = tokio_rustls::server::TlsStream<TcpStream>;
+
+/// An origin that offers these versions and lets `serve` have each connection, and an upstream that
+/// trusts it.
+pub(super) async fn trusted_origin(
+    versions: &[&[u8]],
+    serve: impl Fn(ServerStream) + 'static,
+) -> (Endpoint, Upstream) {
+    let authorities = Authorities::new();
+    let mut config = server_config(authorities.leaf("127.0.0.1", |_| ()));
+    config.alpn_protocols = versions.iter().map(|it| it.to_vec()).collect();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let to = endpoint(listener.local_addr().unwrap().port());
+    spawn_local(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            // The client may offer none of these versions.
+            if let Ok(stream) = acceptor.accept(socket).await {
+                serve(stream);
+            }
+        }
+    });
+    let trust = Trust::of_test(std::slice::from_ref(&authorities.certificate));
+    (to, upstream(trust))
+}
+
+fn endpoint(port: u16) -> Endpoint {
+    let host = Host::V4([127, 0, 0, 1].into());
+    Endpoint {
+        authority: Authority { host, port },
+        purpose: Purpose::Configured,
+        scheme: Scheme::Https,
+        through: None,
+    }
+}
+
 /// What an origin does at the end of its answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Close {
@@ -112,7 +150,7 @@ async fn origin(leaf: Leaf, answer: &'static str, close: Close) -> Origin {
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let to = endpoint(listener.local_addr().unwrap().port());
     let (heard, resumed) = (Rc::new(RefCell::new(String::new())), Rc::new(Cell::new(0)));
     let (all, count) = (Rc::clone(&heard), Rc::clone(&resumed));
     spawn_local(async move {
@@ -140,13 +178,6 @@ async fn origin(leaf: Leaf, answer: &'static str, close: Close) -> Origin {
             all.borrow_mut().push('|');
         }
     });
-    let host = Host::V4([127, 0, 0, 1].into());
-    let to = Endpoint {
-        authority: Authority { host, port },
-        purpose: Purpose::Configured,
-        scheme: Scheme::Https,
-        through: None,
-    };
     Origin { to, heard, resumed }
 }
 

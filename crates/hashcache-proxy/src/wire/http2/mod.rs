@@ -16,7 +16,7 @@ pub(crate) mod fields;
 mod flow;
 pub(crate) mod frames;
 mod head;
-mod interim;
+pub(crate) mod interim;
 mod memory_hit;
 mod pings;
 mod tunnel;

@@ -1,0 +1,302 @@
+//! One request on a connection in HTTP/2 to an origin, and its response.
+//!
+//! Called by `exchange`. It calls h2 itself, because hyper drops the interim responses of HTTP/2.
+//!
+//! Invariants: content of a request is polled only when its stream is open. A request that is
+//! dropped before its response resets its stream, so that the origin stops working on it. An end of
+//! content that the origin has not sent is an error.
+//! Cost: a task for content that does not fit in the buffer of h2 at once.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::{Reason, RecvStream, SendStream};
+use http::header::{CONTENT_LENGTH, HeaderMap};
+use http::{Method, Request, Response};
+use http_body::{Body as _, Frame, SizeHint};
+use tokio::sync::oneshot;
+
+use super::super::field_blocks::take_repairs;
+use super::super::framing::content_length;
+use super::super::request_body::RequestBody;
+use super::{Http2Conn, Http2Stream, NotSent, SendError};
+use crate::task::spawn_local;
+
+impl Http2Stream {
+    /// Sends `request` and waits for the head of its response; calls `informed` with each interim
+    /// response.
+    pub(in super::super) fn send<F: Fn(Response<()>)>(
+        &self,
+        request: Request<RequestBody>,
+        informed: F,
+    ) -> impl Future<Output = Result<Response<Http2Content>, NotSent>> + use<F> {
+        send(Rc::clone(&self.conn), request, informed)
+    }
+}
+
+async fn send(
+    conn: Rc<Http2Conn>,
+    request: Request<RequestBody>,
+    informed: impl Fn(Response<()>),
+) -> Result<Response<Http2Content>, NotSent> {
+    let mut sender = conn.sender.clone();
+    if poll_fn(|cx| sender.poll_ready(cx)).await.is_err() {
+        return Err(NotSent {
+            error: SendError::Unopened,
+            unsent: Some(request),
+        });
+    }
+    let failed = |error: h2::Error| NotSent {
+        error: error.into(),
+        unsent: None,
+    };
+    let (mut head, body) = request.into_parts();
+    announce_length(&head.method, &mut head.headers, &body);
+    let is_end = body.is_end_stream();
+    let sent = sender.send_request(Request::from_parts(head, ()), is_end);
+    let (mut response, stream) = sent.map_err(failed)?;
+    // The origin may have lowered its limit on streams meanwhile: h2 opens this one later.
+    let mut sent_before = None;
+    let opening = poll_fn(|cx| {
+        let polled = sender.poll_ready(cx);
+        if polled.is_pending() {
+            sent_before = Some(conn.meter.sent());
+        }
+        polled
+    });
+    let is_open = opening.await.is_ok();
+    if !is_open && sent_before == Some(conn.meter.sent()) {
+        return Err(NotSent {
+            error: SendError::Unopened,
+            unsent: None,
+        });
+    }
+    drop(sender);
+    let uploading = match is_end {
+        true => None,
+        false => Upload::begin(body, stream).await,
+    };
+    let answered = poll_fn(|cx| poll_response(&mut response, &informed, cx)).await;
+    if let Some(uploading) = uploading {
+        // From now on the content ends with the origin's wish, or with the client's end.
+        uploading.goes_on();
+    }
+    let (mut head, incoming) = answered.map_err(failed)?.into_parts();
+    take_repairs(&mut head.headers);
+    let content = Http2Content::new(incoming, &head.headers);
+    Ok(Response::from_parts(head, content))
+}
+
+/// Adds the length of content, if it is known and not announced yet. Some origins refuse content
+/// without a length, and a method that usually has content needs to say that there is none
+/// (RFC 9110, section 8.6).
+fn announce_length(method: &Method, fields: &mut HeaderMap, body: &RequestBody) {
+    let Some(length) = body.size_hint().exact() else {
+        return;
+    };
+    let has_meaning = [Method::POST, Method::PUT, Method::PATCH].contains(method);
+    if (length > 0 || has_meaning) && !fields.contains_key(CONTENT_LENGTH) {
+        fields.insert(CONTENT_LENGTH, length.into());
+    }
+}
+
+fn poll_response(
+    response: &mut ResponseFuture,
+    informed: &impl Fn(Response<()>),
+    cx: &mut Context<'_>,
+) -> Poll<Result<Response<RecvStream>, h2::Error>> {
+    // Interim responses first: the other call drops those that it finds.
+    while let Poll::Ready(Some(Ok(mut interim))) = response.poll_informational(cx) {
+        take_repairs(interim.headers_mut());
+        informed(interim);
+    }
+    Pin::new(response).poll(cx)
+}
+
+/// Content of a request on its way into a stream.
+struct Upload {
+    body: RequestBody,
+    stream: SendStream<Bytes>,
+    /// Content that waits for the origin's window, and whether it is the last.
+    waiting: Option<(Bytes, bool)>,
+    /// `None`: the response has begun.
+    cancelled: Option<oneshot::Receiver<()>>,
+}
+
+/// The request of an upload; dropped before the response, it ends the upload.
+struct Uploading(Option<oneshot::Sender<()>>);
+
+impl Uploading {
+    fn goes_on(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Uploading {
+    fn drop(&mut self) {
+        if let Some(cancel) = self.0.take() {
+            // The upload may have ended.
+            let _ = cancel.send(());
+        }
+    }
+}
+
+impl Upload {
+    /// Begins to send `body`; `None` if all of it was sent at once.
+    async fn begin(body: RequestBody, stream: SendStream<Bytes>) -> Option<Uploading> {
+        let (cancel, cancelled) = oneshot::channel();
+        let mut upload = Self {
+            body,
+            stream,
+            waiting: None,
+            cancelled: Some(cancelled),
+        };
+        // Most content is short: no task is needed for it.
+        if poll_fn(|cx| Poll::Ready(Pin::new(&mut upload).poll(cx)))
+            .await
+            .is_ready()
+        {
+            return None;
+        }
+        spawn_local(upload);
+        Some(Uploading(Some(cancel)))
+    }
+
+    /// Ready when all content was sent, or none will be any more. An error is also that of the
+    /// response, which reports it.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        loop {
+            // Also registers for a reset while this waits for content or for the window.
+            if self.stream.poll_reset(cx)?.is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            if self.waiting.is_some() {
+                while self.stream.capacity() == 0 {
+                    if ready!(self.stream.poll_capacity(cx)).transpose()?.is_none() {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                if let Some((data, is_end)) = self.waiting.take() {
+                    self.stream.send_data(data, is_end)?;
+                    if is_end {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                continue;
+            }
+            // Content first, window afterwards: a window that is reserved for a client that sends
+            // nothing would be missing in other streams of the connection.
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
+                return Poll::Ready(self.stream.send_data(Bytes::new(), true));
+            };
+            let Ok(frame) = frame else {
+                self.stream.send_reset(Reason::CANCEL);
+                return Poll::Ready(Ok(()));
+            };
+            let frame = match frame.into_data() {
+                Ok(data) => {
+                    let is_end = self.body.is_end_stream();
+                    if !data.is_empty() {
+                        // h2 asks for the rest itself.
+                        self.stream.reserve_capacity(1);
+                        self.waiting = Some((data, is_end));
+                    } else if is_end {
+                        return Poll::Ready(self.stream.send_data(data, true));
+                    }
+                    continue;
+                }
+                Err(frame) => frame,
+            };
+            if let Ok(trailers) = frame.into_trailers() {
+                self.stream.reserve_capacity(0);
+                return Poll::Ready(self.stream.send_trailers(trailers));
+            }
+        }
+    }
+}
+
+impl Future for Upload {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        if let Some(cancelled) = &mut this.cancelled {
+            match Pin::new(cancelled).poll(cx) {
+                Poll::Ready(Ok(())) => {
+                    this.stream.send_reset(Reason::CANCEL);
+                    return Poll::Ready(());
+                }
+                Poll::Ready(Err(_)) => this.cancelled = None,
+                Poll::Pending => {}
+            }
+        }
+        this.poll_send(cx).map(drop)
+    }
+}
+
+/// The content of a response in HTTP/2.
+#[derive(Debug)]
+pub(in super::super) struct Http2Content {
+    incoming: RecvStream,
+    /// Bytes that are missing of an announced length.
+    left: Option<u64>,
+    /// Only trailers may follow.
+    has_data_end: bool,
+}
+
+impl Http2Content {
+    fn new(incoming: RecvStream, fields: &HeaderMap) -> Self {
+        let left = match content_length(fields) {
+            None if incoming.is_end_stream() => Some(0),
+            announced => announced,
+        };
+        Self {
+            incoming,
+            left,
+            has_data_end: false,
+        }
+    }
+
+    /// The next frame. `None` without `is_end_stream` is a reset by which the origin may have ended
+    /// the content of the request (RFC 9113, section 8.1).
+    pub(in super::super) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        if !self.has_data_end {
+            match ready!(self.incoming.poll_data(cx)) {
+                Some(Ok(data)) => {
+                    // It fails only for more than was received.
+                    let _ = self.incoming.flow_control().release_capacity(data.len());
+                    self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Some(Err(error)) => {
+                    return Poll::Ready(match error.reason() {
+                        Some(Reason::NO_ERROR | Reason::CANCEL) => None,
+                        _ => Some(Err(error)),
+                    });
+                }
+                None => self.has_data_end = true,
+            }
+        }
+        let mut trailers = ready!(self.incoming.poll_trailers(cx));
+        if let Ok(Some(trailers)) = &mut trailers {
+            take_repairs(trailers);
+        }
+        Poll::Ready(trailers.map(|it| it.map(Frame::trailers)).transpose())
+    }
+
+    pub(in super::super) fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    pub(in super::super) fn size_hint(&self) -> SizeHint {
+        self.left
+            .map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}

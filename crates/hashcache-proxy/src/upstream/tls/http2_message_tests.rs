@@ -1,0 +1,386 @@
+//! Messages of origins in HTTP/2 that h2 or hyper lose, or end a connection for. The origin is a
+//! script of frames.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode, header};
+use http_body_util::BodyExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+use tokio::time::{Instant, timeout};
+
+use super::tests::{ServerStream, locally, trusted_origin};
+use super::*;
+use crate::upstream::{Endpoint, RequestBody, SendOptions, Upstream, UpstreamExchange};
+use crate::wire::frames::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS};
+
+/// The frames that answer one request, on stream 1, 3, and so on. They are sent when its head has
+/// arrived, from [`AFTER_CONTENT`] on when its content has.
+type Answer = Vec<(u8, u8, Vec<u8>)>;
+
+struct Origin {
+    to: Endpoint,
+    upstream: Rc<Upstream>,
+    heard: Rc<Heard>,
+}
+
+/// Kind and payload.
+type HeardFrame = (u8, Vec<u8>);
+
+#[derive(Default)]
+struct Heard {
+    /// The frames of requests on each connection.
+    frames: RefCell<Vec<Vec<HeardFrame>>>,
+    changed: Notify,
+}
+
+/// An origin that sends these answers on each connection, each when the head of its request has
+/// arrived.
+async fn origin(answers: Vec<Answer>) -> Origin {
+    let heard = Rc::<Heard>::default();
+    let all = Rc::clone(&heard);
+    let answers = Rc::new(answers);
+    let (to, upstream) = trusted_origin(&[b"h2"], move |stream| {
+        all.frames.borrow_mut().push(Vec::new());
+        spawn_local(play(stream, Rc::clone(&answers), Rc::clone(&all)));
+    })
+    .await;
+    Origin {
+        to,
+        upstream: Rc::new(upstream),
+        heard,
+    }
+}
+
+async fn play(mut stream: ServerStream, answers: Rc<Vec<Answer>>, heard: Rc<Heard>) {
+    let number = heard.frames.borrow().len() - 1;
+    stream.write_all(&frame(4, 0, 0, &[])).await.unwrap();
+    let (mut frames, mut page) = (Frames::of_client(), [0; 4096]);
+    loop {
+        let read = stream.read(&mut page).await.unwrap_or(0);
+        if read == 0 {
+            return;
+        }
+        // The requests of these tests are short: their frames arrive whole.
+        let mut bytes = &page[..read];
+        while !bytes.is_empty() {
+            let mut begun = None;
+            let end = frames.advance_while(bytes, |head| {
+                begun = Some(head);
+                false
+            });
+            bytes = &bytes[end..];
+            if let Some(head) = begun.filter(|head| matches!(head.kind, DATA | HEADERS)) {
+                let payload = bytes[..head.length].to_vec();
+                heard.frames.borrow_mut()[number].push((head.kind, payload));
+                heard.changed.notify_one();
+                let answer = answers.get((head.stream as usize - 1) / 2);
+                let mut parts = answer
+                    .map_or(&[][..], |it| it)
+                    .split(|it| it.0 == AFTER_CONTENT);
+                let at_once = parts.next().filter(|_| head.kind == HEADERS);
+                let later = parts.next().filter(|_| head.ends_stream());
+                for (kind, flags, payload) in at_once.into_iter().chain(later).flatten() {
+                    let frame = frame(*kind, *flags, head.stream, payload);
+                    stream.write_all(&frame).await.unwrap();
+                }
+            }
+        }
+    }
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0, 0, u8::try_from(payload.len()).unwrap(), kind, flags];
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// A head or an interim response, whose fields enter the table.
+fn head(status: &str, fields: &[(&str, &str)]) -> (u8, u8, Vec<u8>) {
+    let mut block = vec![0x08, 3];
+    block.extend(status.as_bytes());
+    block.extend(literals(fields));
+    (HEADERS, END_HEADERS, block)
+}
+
+fn trailers(fields: &[(&str, &str)]) -> (u8, u8, Vec<u8>) {
+    (HEADERS, END_HEADERS | END_STREAM, literals(fields))
+}
+
+fn literals(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        block.push(0x40);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).unwrap());
+            block.extend(text.as_bytes());
+        }
+    }
+    block
+}
+
+fn content(text: &str) -> (u8, u8, Vec<u8>) {
+    (DATA, 0, text.as_bytes().to_vec())
+}
+
+fn end() -> (u8, u8, Vec<u8>) {
+    (DATA, END_STREAM, Vec::new())
+}
+
+/// What a client gets of a response.
+struct Got {
+    interim: Vec<(u16, HeaderMap)>,
+    exchange: Result<UpstreamExchange, Failure>,
+}
+
+impl Got {
+    async fn whole(self) -> (HeaderMap, Bytes, Option<HeaderMap>) {
+        let (head, body) = self.exchange.unwrap().response.into_parts();
+        let body = timeout(WAIT, body.collect()).await.unwrap().unwrap();
+        let trailers = body.trailers().cloned();
+        (head.headers, body.to_bytes(), trailers)
+    }
+}
+
+impl Origin {
+    async fn get(&self) -> Got {
+        self.send(Request::get("/").body(RequestBody::empty()).unwrap())
+            .await
+    }
+
+    async fn send(&self, request: Request<RequestBody>) -> Got {
+        let interim = Rc::<RefCell<Vec<_>>>::default();
+        let seen = Rc::clone(&interim);
+        let options = SendOptions {
+            informational: Some(Rc::new(move |status: StatusCode, fields| {
+                seen.borrow_mut().push((status.as_u16(), fields));
+            })),
+            ..SendOptions::default()
+        };
+        let sending = self.upstream.send(&self.to, request, options);
+        let sent = timeout(WAIT, sending).await.expect("an answer");
+        Got {
+            interim: interim.take(),
+            exchange: sent.map_err(|failed| failed.failure),
+        }
+    }
+
+    fn connections(&self) -> usize {
+        self.heard.frames.borrow().len()
+    }
+}
+
+const AFTER_CONTENT: u8 = 0xff;
+const WAIT: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn interim_responses_are_passed_on_in_their_order_before_the_response() {
+    locally(async {
+        let origin = origin(vec![vec![
+            head("103", &[("link", "</a>"), ("keep-alive-not", "x")]),
+            head("102", &[]),
+            head("103", &[("link", "</b>")]),
+            head("200", &[]),
+            content("hello"),
+            trailers(&[("sum", "7")]),
+        ]])
+        .await;
+        let got = origin.get().await;
+        let seen: Vec<_> = got
+            .interim
+            .iter()
+            .map(|(status, fields)| (*status, fields.get("link").cloned()))
+            .collect();
+        let link = |text| Some(http::HeaderValue::from_static(text));
+        let expected = [(103, link("</a>")), (102, None), (103, link("</b>"))];
+        assert_eq!(seen, expected);
+        let (_, content, trailers) = got.whole().await;
+        assert_eq!(content, "hello");
+        assert_eq!(trailers.unwrap()["sum"], "7");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_interim_response_that_no_client_may_get_fails_its_request_only() {
+    locally(async {
+        let many = vec![head("103", &[]); 33];
+        for (interim, reason) in [
+            (vec![head("101", &[])], "protocol switch in HTTP/2"),
+            (
+                vec![head("103", &[("link", " </a>")])],
+                "a field value begins or ends with a blank",
+            ),
+            (many, "too many interim responses"),
+        ] {
+            let answer = [interim, vec![head("200", &[]), end()]].concat();
+            let origin = origin(vec![answer, vec![head("200", &[]), end()]]).await;
+            let failed = origin.get().await.exchange.unwrap_err();
+            assert_eq!(failed, Failure::ResponseMalformed(reason));
+            assert!(origin.get().await.exchange.is_ok());
+            assert_eq!(origin.connections(), 1, "{reason}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn control_characters_in_a_field_become_spaces_and_cost_no_response() {
+    locally(async {
+        let odd = [
+            ("x", "\u{1}a\u{7f}b\u{1f}"),
+            ("y", "c\u{b}"),
+            ("z", "\u{8}"),
+        ];
+        let origin = origin(vec![
+            vec![head("200", &[]), content("first")],
+            vec![
+                head("103", &odd),
+                head("200", &odd),
+                content("hello"),
+                trailers(&[("t", "\u{2}d")]),
+            ],
+            // By their places in the table of the connection.
+            vec![
+                (HEADERS, END_HEADERS, vec![0x88, 0xbf, 0xc0, 0xc1]),
+                content("again"),
+                end(),
+            ],
+        ])
+        .await;
+        let mut first = origin.get().await.exchange.unwrap().response.into_body();
+        let got = origin.get().await;
+        assert_eq!(got.interim[0].1["x"], "a b");
+        let (head, content, trailers) = got.whole().await;
+        let values = ["x", "y", "z"].map(|name| head[name].to_str().unwrap());
+        assert_eq!((values, head.len()), (["a b", "c", ""], 3), "{head:?}");
+        assert_eq!(content, "hello");
+        assert_eq!(trailers.unwrap()["t"], "d");
+        let (head, content, _) = origin.get().await.whole().await;
+        assert_eq!(content, "again");
+        let values = ["x", "y"].map(|name| head[name].to_str().unwrap());
+        assert_eq!(values, ["a b", "c"]);
+        let frame = first.frame().await.unwrap().unwrap();
+        assert_eq!(frame.into_data().unwrap(), "first");
+        assert_eq!(origin.connections(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_field_that_makes_a_message_malformed_does_not_end_the_connection_of_others() {
+    locally(async {
+        for (name, value) in [
+            ("x", "a\0b"),
+            ("x", "a\r\nSet-Cookie: b"),
+            ("Upper", "a"),
+            ("a b", "a"),
+            (":unknown", "a"),
+            ("connection", "close"),
+        ] {
+            let malformed = vec![head("200", &[(name, value)]), end()];
+            let whole = vec![head("200", &[]), end()];
+            let origin = origin(vec![vec![head("200", &[])], malformed, whole]).await;
+            let first = origin.get().await.exchange.unwrap();
+            let failed = origin.get().await.exchange.unwrap_err();
+            let expected = "head is too large, or not HTTP/2";
+            assert_eq!(failed, Failure::ResponseMalformed(expected), "{name}");
+            assert!(origin.get().await.exchange.is_ok());
+            assert_eq!(origin.connections(), 1, "{name}");
+            drop(first);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn content_with_a_pseudo_field_in_its_trailers_is_broken() {
+    locally(async {
+        for fields in [
+            &[(":status", "200")][..],
+            &[(":path", "/")],
+            &[(":status", "200"), ("t", "v")],
+            &[("t", "v"), (":status", "200")],
+            &[("t", " v")],
+            &[("T", "v")],
+            &[("t\"", "v")],
+            &[("t", "v\0")],
+        ] {
+            let answer = vec![head("200", &[]), content("hello"), trailers(fields)];
+            let whole = vec![head("200", &[]), content("hello"), trailers(&[("t", "v")])];
+            let origin = origin(vec![answer, whole]).await;
+            let body = origin.get().await.exchange.unwrap().response.into_body();
+            let collected = timeout(WAIT, body.collect()).await.unwrap();
+            assert!(collected.is_err(), "{fields:?}");
+            let (_, _, trailers) = origin.get().await.whole().await;
+            let trailers = trailers.unwrap();
+            assert_eq!((trailers["t"].as_bytes(), trailers.len()), (&b"v"[..], 1));
+            assert_eq!(origin.connections(), 1, "{fields:?}");
+        }
+    })
+    .await;
+}
+
+fn upload() -> Request<RequestBody> {
+    let content = http_body_util::Full::new(Bytes::from_static(b"content"));
+    Request::put("/")
+        .header(header::EXPECT, "100-continue")
+        .body(RequestBody::streamed(content))
+        .unwrap()
+}
+
+#[tokio::test]
+async fn content_waits_for_the_100_of_the_origin() {
+    locally(async {
+        let origin = origin(vec![vec![head("100", &[]), head("200", &[]), end()]]).await;
+        let got = origin.send(upload()).await;
+        assert!(
+            got.interim.is_empty(),
+            "the content's reader sends its own 100"
+        );
+        got.whole().await;
+        // A final response instead of it: the content is not sent.
+        let origin = self::origin(vec![vec![head("413", &[]), end()]]).await;
+        let got = origin.send(upload()).await;
+        got.whole().await;
+        let heard = origin.heard.frames.borrow();
+        assert!(
+            heard[0].iter().all(|(kind, _)| *kind == HEADERS),
+            "{heard:?}"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_origin_that_sends_no_100_is_waited_for_once() {
+    locally(async {
+        let after_content = (AFTER_CONTENT, 0, Vec::new());
+        let answer = vec![after_content, head("200", &[]), end()];
+        let origin = Rc::new(origin(vec![answer.clone(), answer]).await);
+        let first = spawn_local({
+            let origin = Rc::clone(&origin);
+            async move { origin.send(upload()).await.whole().await }
+        });
+        let content = || {
+            let heard = origin.heard.frames.borrow();
+            let frames = heard.iter().flatten();
+            frames.filter(|(kind, _)| *kind == DATA).count()
+        };
+        origin.heard.changed.notified().await;
+        assert_eq!(content(), 0);
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        tokio::time::resume();
+        first.await.unwrap();
+        let sent = content();
+        let begun = Instant::now();
+        origin.send(upload()).await.whole().await;
+        assert!(content() > sent && begun.elapsed() < Duration::from_millis(900));
+    })
+    .await;
+}
