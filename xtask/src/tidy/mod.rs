@@ -9,6 +9,7 @@ mod arrows;
 mod circles;
 mod dependencies;
 mod folder_table;
+mod links;
 mod manifest;
 mod places;
 mod source;
@@ -27,7 +28,7 @@ pub struct Args {}
 /// A rule: returns all findings in a tree.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     source::heads,
     source::columns,
     source::notes_to_self,
@@ -37,6 +38,7 @@ const RULES: [Rule; 9] = [
     circles::circles,
     dependencies::dependencies,
     folder_table::folder_table,
+    links::links,
 ];
 
 /// Directories that hold no source of ours. In a linked worktree `.git` is a file.
