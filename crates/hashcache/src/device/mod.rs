@@ -11,6 +11,8 @@ mod direct;
 mod disk_model;
 mod fault;
 mod file;
+#[cfg(test)]
+pub(crate) mod hooked;
 mod memory;
 mod space;
 mod throttle;

@@ -371,28 +371,27 @@ impl Stripe {
         objects
     }
 
-    /// Whether `record`, which lies `at`, may be the newest of its name, as far as memory knows, or
-    /// its row does if that may be read.
+    /// Whether what lies `at` may be the newest record of `key`, as far as memory knows, or its row
+    /// does if that may be read.
     ///
     /// That the newest entry names the window of `at` is enough: if the record were dead, there
     /// would be an entry of a newer window (`policy/log`). This also holds if the entry was made
     /// for another name.
-    fn may_be_newest(&self, record: &Record, at: LogPos, may_read: bool) -> bool {
-        let key = record.fields.key;
+    fn may_be_newest(&self, key: KeyHash, at: LogPos, may_read: bool) -> bool {
         let shard = self.view(key);
         let located = self.locate(&shard, key);
         let lies_there = match located {
             Located::Displaced(_) => may_read,
             _ => located.newest_in_log() == Some(self.window(at)),
         };
-        lies_there && !shard.pending.contains_key(&key) && self.is_in_force(record)
+        lies_there && !shard.pending.contains_key(&key)
     }
 
     /// Makes `record`, which lies `at`, hot if it is the newest that could be its name; `rows`: as
     /// many may still be read to know that. Returns whether it is, as far as memory knows.
     fn keep_sibling(&self, record: &Record, at: LogPos, rows: &mut usize) -> bool {
         let key = record.fields.key;
-        if !self.may_be_newest(record, at, *rows > 0) {
+        if !self.may_be_newest(key, at, *rows > 0) {
             return false;
         }
         let is_head = u64::from(record.fields.kind == Kind::Head);

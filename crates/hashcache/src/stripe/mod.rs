@@ -565,4 +565,6 @@ impl Stripe {
 }
 
 #[cfg(test)]
+mod race_tests;
+#[cfg(test)]
 mod window_tests;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hashcache::device::{Device, DiskModel, MemoryDevice, Pace, ThrottleDevice};
-use hashcache::{Cache, Clock, Config, PolicyKind, Put};
+use hashcache::{Ban, Cache, Clock, Config, PolicyKind, Put};
 
 use super::support::{KIB, MIB, Recorder, Value, copy, get, memory, open, quiet, read};
 
@@ -574,6 +574,23 @@ fn a_sibling_that_was_replaced_or_removed_does_not_come_back() {
     assert_eq!(get(&cache, &name(1, 5)), None);
     assert_eq!(get(&cache, &name(1, 6)), Some(newer));
     assert_eq!(get(&cache, &name(1, 7)), Some(value(1, 7)));
+}
+
+#[test]
+fn a_sibling_that_a_rule_has_taken_is_not_kept() {
+    for config in [grouped, lru] {
+        let (cache, _) = filled_with(config, 1, |_, _| 1);
+        cache
+            .remove_matching(&[Ban::name(&name(0, 3)), Ban::name(&name(0, 7))])
+            .wait()
+            .unwrap();
+        assert_eq!(get(&cache, &name(0, 0)), Some(value(0, 0)));
+        assert_eq!(cache.stats().prefetched, OBJECTS - 3);
+        for object in [3, 7] {
+            assert!(cache.get_hot(&name(0, object)).is_none());
+            assert_eq!(get(&cache, &name(0, object)), None);
+        }
+    }
 }
 
 #[test]
