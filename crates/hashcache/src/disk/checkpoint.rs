@@ -328,13 +328,15 @@ pub(crate) fn load(
     restored
 }
 
-/// Takes the rows of `shards` from checkpoint `serial`, which was found whole before.
-pub(crate) fn load_shards(
-    medium: &Medium,
-    index: &Index,
-    serial: u64,
-    shards: Range<usize>,
-) -> Option<()> {
+/// Takes the rows of `shards` from checkpoint `serial`, which was found whole before. If they
+/// cannot be read again, these shards know nothing: the rows of [`load`] lack displaced positions.
+pub(crate) fn load_shards(medium: &Medium, index: &Index, serial: u64, shards: Range<usize>) {
+    if read_shards(medium, index, serial, &shards).is_none() {
+        shards.for_each(|n| index.shard_at(n).policy.clear());
+    }
+}
+
+fn read_shards(medium: &Medium, index: &Index, serial: u64, shards: &Range<usize>) -> Option<()> {
     let metas = meta_parts(medium.geometry.segments);
     let mut buffer = AlignedBuf::zeroed(PART_BYTES);
     let parts = checkpoint_parts(medium.geometry.segments, &index.shape);

@@ -442,3 +442,6 @@ impl Journal {
         self.forgotten_below = below;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -97,19 +97,9 @@ fn with_rows_on_disk(writer: &mut DeviceWriter) -> Result<(), RecoverError> {
     let all_are_loaded = most.is_some();
     made_anew(writer, most, |writer, shards| {
         if let Some(restored) = basis.restored.as_ref().filter(|_| !all_are_loaded) {
+            let (medium, index) = (&writer.stripe.medium, &writer.stripe.index);
             let serial = restored.checkpoint_id.serial;
-            if checkpoint::load_shards(
-                &writer.stripe.medium,
-                &writer.stripe.index,
-                serial,
-                shards.clone(),
-            )
-            .is_none()
-            {
-                shards
-                    .clone()
-                    .for_each(|n| writer.stripe.shard_at(n).policy.clear());
-            }
+            checkpoint::load_shards(medium, index, serial, shards.clone());
         }
         basis.replay(writer, shards);
         writer.log.was_written()
@@ -663,17 +653,17 @@ impl<'a> Replay<'a> {
     /// Takes the records of a window into the index as their batch was recorded: those that count,
     /// and then the others, so that no entry leads to one of these.
     fn window(&self, cursor: Cursor, in_window: &[Listed]) {
-        for (n, listed) in in_window.iter().enumerate() {
+        for listed in in_window {
             self.stripe.version_was_drawn(listed.version.0);
             if listed.kind == KIND_SLOT && self.shards.contains(&listed.key.shard()) {
                 self.slot(listed);
             }
-            if self.counts(cursor, listed, &in_window[n + 1..]) {
+            if self.counts(cursor, listed) {
                 self.record(cursor, listed);
             }
         }
-        for (n, listed) in in_window.iter().enumerate() {
-            if is_record(listed) && !self.counts(cursor, listed, &in_window[n + 1..]) {
+        for listed in in_window {
+            if is_record(listed) && !self.counts(cursor, listed) {
                 self.leave_out(cursor, listed);
             }
         }
@@ -710,22 +700,17 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Whether the record that `listed` names counts; `behind`: the lines behind it of its window.
-    fn counts(&self, cursor: Cursor, listed: &Listed, behind: &[Listed]) -> bool {
+    /// Whether the record that `listed` names counts. It need not be compared with the others of
+    /// its window: no batch has two records of one key (`write_queue`).
+    fn counts(&self, cursor: Cursor, listed: &Listed) -> bool {
         let removed = self.removed.and_then(|removed| removed.get(&listed.key));
         let is_removed = removed.is_some_and(|below| listed.version < *below);
-        let is_replaced = || {
-            behind
-                .iter()
-                .any(|it| is_record(it) && it.key == listed.key)
-        };
         let is_known = |pre_growth: &Stripe| {
             pre_growth.indexes(listed.key, position(pre_growth, cursor, listed))
         };
         is_record(listed)
             && !is_removed
             && listed.version >= self.floor
-            && !is_replaced()
             && self.pre_growth.is_none_or(is_known)
     }
 

@@ -4,6 +4,8 @@
 //!
 //! Invariant: every caller that waits for an answer gets one: a promise that is taken out and not
 //! kept, or queued after the end, is dropped, which answers it. Nothing is dropped under the lock.
+//! No batch has two records of one key: the older one is dead before the newer one is queued, and a
+//! batch is taken under one lock.
 //! Cost: one lock a record; the thread is woken once a batch, and once more for each time that a
 //! group is held back for the next.
 

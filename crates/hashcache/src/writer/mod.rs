@@ -605,3 +605,6 @@ impl DeviceWriter {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,9 @@ use std::time::Duration;
 use hashcache::device::{Device, MemoryDevice};
 use hashcache::{Cache, Clock, Config, PolicyKind};
 
-use super::support::{KIB, MIB, Recorder, Value, forms, get, memory, open, quiet};
+use super::support::{
+    BadBlocks, KIB, MIB, Recorder, Value, copy, forms, get, memory, open, quiet,
+};
 
 /// A part of a checkpoint, bytes.
 const PART: usize = 256 * KIB;
@@ -214,4 +216,51 @@ fn a_batch_that_a_checkpoint_has_made_durable_gets_its_end_mark_at_once() {
         assert!(last.len() >= 64 && &last[8..12] == b"HCba", "{policy:?}");
         assert_eq!(last[40..44], [0; 4], "{policy:?}");
     }
+}
+
+/// The rows that a checkpoint saved before a remove came have the name: if the remove cannot be
+/// read any more, the checkpoint does not make up for it.
+#[test]
+fn removes_that_came_while_a_checkpoint_was_written_are_not_held_by_it() {
+    // Five blocks of the journal.
+    const VICTIMS: u64 = 5 * 169;
+    let (cache, device) = slow();
+    let name = |n: u64| format!("victim {n}").into_bytes();
+    for n in 0..VICTIMS {
+        Value::new(n, 100).store(&cache, &name(n)).unwrap();
+    }
+    assert!(cache.flush().wait());
+    let parts = || {
+        let writes = device.writes.lock().unwrap();
+        writes.iter().filter(|write| write.length == PART).count()
+    };
+    let mut puts = VICTIMS..20_000;
+    // The first part has no rows.
+    while parts() < 2 {
+        put(&cache, puts.next().expect("a checkpoint that never begins"));
+    }
+    assert_eq!(cache.stats().checkpoints, 0);
+    let removes: Vec<_> = (0..VICTIMS).map(|n| cache.remove(&name(n))).collect();
+    assert!(cache.flush().wait());
+    removes.into_iter().for_each(|it| it.wait().unwrap());
+    assert_eq!(cache.stats().checkpoints, 0, "they came too late");
+    while cache.stats().checkpoints < 1 {
+        put(&cache, puts.next().expect("a checkpoint that never ends"));
+    }
+    let image = device.inner.to_bytes();
+    let found = |cache: &Cache| {
+        let there = |n: &u64| get(cache, &name(*n)).is_some();
+        (0..VICTIMS).filter(there).count()
+    };
+    let config = |device| Config {
+        object_bytes: 512,
+        ..quiet(device, PolicyKind::Log)
+    };
+    let whole = open(config(copy(image.clone())));
+    assert_eq!((found(&whole), whole.stats().forgotten), (0, 0));
+    let journal = u64::from_le_bytes(image[104..112].try_into().unwrap());
+    let second = journal + 4096;
+    let device = BadBlocks::new(MemoryDevice::from_bytes(image), &[second]);
+    let damaged = open(config(Arc::new(device)));
+    assert_eq!((found(&damaged), damaged.stats().forgotten), (0, 1));
 }

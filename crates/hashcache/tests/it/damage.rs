@@ -1,6 +1,7 @@
 //! Wrong bits in lists and slots, at rest or in one read: what was replaced or removed never
 //! answers, and no more is forgotten than must be.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -150,6 +151,57 @@ fn a_large_batch_that_became_zeros_hides_no_batch_behind_it() {
         bytes[batch[0]..batch[1]].fill(0);
         let [_, c] = found(&open(config(&[copy(bytes)], form)), "zeros");
         assert!(c >= 22, "{form:?}: {c}");
+    }
+}
+
+/// A disk can write a block to a wrong place, or read another block than it was asked for.
+#[test]
+fn a_genuine_header_in_the_place_of_another_one_is_not_taken_for_it() {
+    for form in logs() {
+        let disk = memory(16 * MIB);
+        let cache = open(config(std::slice::from_ref(&disk), form));
+        // All of it lies in the first segment.
+        put_all(&cache, "a", 1, 100);
+        put_all(&cache, "b", 2, 100);
+        put_all(&cache, "a", 3, 100);
+        for n in 0..NAMES {
+            cache.remove(&name("b", n)).wait().unwrap();
+        }
+        for put in 4..7 {
+            put_all(&cache, "filler", put, 100);
+        }
+        put_all(&cache, "c", 7, 100);
+        let bytes = disk.to_bytes();
+        let headers = headers(&bytes);
+        assert!(headers.len() >= 7 && headers[headers.len() - 1] - headers[0] < MIB);
+        // The lists of the first batches name what was replaced and removed later, those of the
+        // last ones what counts.
+        let (first, last) = (&headers[..3], &headers[headers.len() - 2..]);
+        for from in first.iter().chain(last) {
+            for to in 3..headers.len() - 2 {
+                for with_one_damaged in [false, true] {
+                    let mut wrong = bytes.clone();
+                    wrong.copy_within(*from..from + 4096, headers[to]);
+                    if with_one_damaged {
+                        wrong[headers[to - 1] + 60] ^= 1;
+                    }
+                    let at = headers[to];
+                    let what = format!("{form:?}: {from} at {at}, damaged: {with_one_damaged}");
+                    let again = copy(wrong.clone());
+                    found(&open(config(std::slice::from_ref(&again), form)), &what);
+                    // In a store that is in use.
+                    disk.alter(|altered| altered.copy_from_slice(&wrong));
+                    let mut walked = BTreeSet::new();
+                    for object in cache.walk().flat_map(|step| step.objects) {
+                        assert!(
+                            walked.insert(object.name.clone()),
+                            "{what}: {object:?} twice"
+                        );
+                    }
+                    disk.alter(|altered| altered.copy_from_slice(&bytes));
+                }
+            }
+        }
     }
 }
 

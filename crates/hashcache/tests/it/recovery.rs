@@ -194,6 +194,81 @@ fn opening_returns_before_all_is_known_and_what_happens_meanwhile_holds() {
     }
 }
 
+/// A device of which nothing behind the superblocks is read before the test allows it.
+struct Shut {
+    inner: Arc<MemoryDevice>,
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Device for Shut {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        if offset >= 64 << 10 {
+            let is_open = self.is_open.lock().unwrap();
+            drop(self.opened.wait_while(is_open, |it| !*it).unwrap());
+        }
+        self.inner.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        self.inner.write_at(offset, buffer)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()
+    }
+}
+
+/// Where recovery ends with a checkpoint, it is written before the removes that came meanwhile, and
+/// they are older than it.
+#[test]
+fn what_was_removed_during_recovery_stays_removed_after_a_kill_behind_its_checkpoint() {
+    for (policy, grown) in [
+        (PolicyKind::LogLru, None),
+        (PolicyKind::Log, Some(48)),
+        (PolicyKind::LogLru, Some(48)),
+    ] {
+        let config = |device: Arc<dyn Device>, mib: Option<usize>| Config {
+            object_bytes: 4 << 10,
+            size_bytes: mib.map(|it| (it * MIB) as u64),
+            ..quiet(device, policy)
+        };
+        let name = |n: u64| format!("{n}").into_bytes();
+        let disk = memory(64 * MIB);
+        let cache = open(config(disk.clone(), Some(32)));
+        for n in 0..200 {
+            Value::new(n, 3_000).store(&cache, &name(n)).unwrap();
+        }
+        assert!(cache.flush().wait());
+        let killed = disk.to_bytes();
+        drop(cache);
+        let device = Arc::new(Shut {
+            inner: copy(killed),
+            is_open: Mutex::new(false),
+            opened: Condvar::new(),
+        });
+        let cache = open(Config {
+            open_patience: Duration::ZERO,
+            ..config(device.clone(), grown)
+        });
+        assert_eq!(cache.health(), Health::Recovering);
+        let removes: Vec<_> = (0..100).map(|n| cache.remove(&name(n))).collect();
+        *device.is_open.lock().unwrap() = true;
+        device.opened.notify_all();
+        removes.into_iter().for_each(|it| it.wait().unwrap());
+        assert_eq!(cache.stats().checkpoints, 1, "{policy:?} {grown:?}");
+        let again = open(config(copy(device.inner.to_bytes()), grown));
+        let is_found = |n: &u64| get(&again, &name(*n)).is_some();
+        assert_eq!((0..100).filter(is_found).count(), 0, "{policy:?} {grown:?}");
+        let kept = (100..200).filter(is_found).count();
+        assert!(kept >= 95, "{policy:?} {grown:?}: {kept}");
+    }
+}
+
 /// A store of 4 million slots, whose positions take 10 MB.
 fn of_many(device: Arc<dyn Device>, memory_bytes: u64) -> Config {
     Config {

@@ -257,68 +257,121 @@ fn run_of(at: u64) -> u8 {
     (at % 255) as u8 + 1
 }
 
+/// 40 numbers of names; if they are `alike`, their keys have four tags in all.
+fn forty(alike: bool) -> Vec<u64> {
+    let is_one = |n: &u64| !alike || key(*n).tag(TAG_BITS) < 5;
+    (0..).filter(is_one).take(40).collect()
+}
+
 /// Puts, uses and checkpoints at random; some of these are given up, and much happens while they
 /// are written.
-#[test]
-fn an_older_version_never_outlives_a_newer_one() {
-    for (held, unsaved_max) in [(4, 1000), (1, 1000), (7, 1000), (4, 3), (2, 0)] {
-        let mut random = fastrand::Rng::with_seed(held as u64 * 100 + unsaved_max as u64);
-        let mut disk = Disk::grouped(3, 1 << 20, held, unsaved_max);
-        let (mut newest, mut put_at) = ([0u64; 40], std::collections::HashMap::new());
-        let mut at = 0u64;
-        let mut hits = 0;
-        let mut step = |disk: &mut Disk, random: &mut fastrand::Rng| {
-            at += 1;
-            let n = random.usize(..40);
-            disk.put_with_run(n as u64, at, run_of(at));
-            newest[n] = at;
-            put_at.insert(at, n);
-            let asked = random.usize(..40);
-            let located = disk.candidates(key(asked as u64), at + 1);
-            let candidates: Vec<u64> = located.as_slice().iter().map(|at| at.0).collect();
-            for at in located.as_slice() {
-                let run = located.run(*at);
-                let exact = run_of(at.0);
-                // None where a use came late; from a checkpoint it may be rounded.
-                assert!(
-                    run == 0 || run == exact || run == saved_run(saved_code(exact)),
-                    "{run} for {exact}"
-                );
-            }
-            let own = candidates.iter().find(|at| put_at[*at] == asked);
-            if let Some(own) = own.copied() {
-                assert_eq!(
-                    own, newest[asked],
-                    "name {asked} at {at}, {held} {unsaved_max}"
-                );
-                hits += 1;
-                let head = LogPos(at + 1);
-                let run = located.run(LogPos(own));
-                disk.log.touch(key(asked as u64), LogPos(own), head);
-                disk.log.set_run(key(asked as u64), LogPos(own), run, head);
-                // A use that was under way for long: it may be gone, but there is no newer one.
-                let late = random.usize(..40);
-                if newest[late] > 0 {
-                    disk.log.touch(key(late as u64), LogPos(newest[late]), head);
-                }
-            }
-            if random.u8(..50) == 0 {
-                let gone = random.usize(..40);
-                disk.log.forget_all(key(gone as u64), LogPos(at + 1));
-                // A reader that read it before is not believed after it was removed.
-                newest[gone] = 0;
-                assert_eq!(disk.found(key(gone as u64), at + 1), [0; 0]);
-            }
-        };
-        for _ in 0..4_000 {
-            (0..random.usize(..20)).for_each(|_| step(&mut disk, &mut random));
-            let saved = disk.pass(|disk| (0..3).for_each(|_| step(disk, &mut random)));
-            if random.bool() {
-                disk.saved = saved;
-                disk.log.save_counts();
+fn no_older_version_outlives_a_newer_one(held: usize, unsaved_max: usize, alike: bool) {
+    let mut random = fastrand::Rng::with_seed(held as u64 * 100 + unsaved_max as u64);
+    let names = forty(alike);
+    let key_of = |n: usize| key(names[n]);
+    let mut disk = Disk::grouped(3, 1 << 20, held, unsaved_max);
+    let (mut newest, mut put_at) = ([0u64; 40], std::collections::HashMap::new());
+    let mut at = 0u64;
+    let mut hits = 0;
+    let mut step = |disk: &mut Disk, random: &mut fastrand::Rng| {
+        at += 1;
+        let n = random.usize(..40);
+        disk.put_with_run(names[n], at, run_of(at));
+        newest[n] = at;
+        put_at.insert(at, n);
+        let asked = random.usize(..40);
+        let located = disk.candidates(key_of(asked), at + 1);
+        let candidates: Vec<u64> = located.as_slice().iter().map(|at| at.0).collect();
+        for at in located.as_slice() {
+            let run = located.run(*at);
+            let exact = run_of(at.0);
+            // None where a use came late; from a checkpoint it may be rounded.
+            assert!(
+                run == 0 || run == exact || run == saved_run(saved_code(exact)),
+                "{run} for {exact}"
+            );
+        }
+        let own = candidates.iter().find(|at| put_at[*at] == asked);
+        if let Some(own) = own.copied() {
+            assert_eq!(
+                own, newest[asked],
+                "name {asked} at {at}, {held} {unsaved_max}"
+            );
+            hits += 1;
+            let head = LogPos(at + 1);
+            let run = located.run(LogPos(own));
+            disk.log.touch(key_of(asked), LogPos(own), head);
+            disk.log.set_run(key_of(asked), LogPos(own), run, head);
+            // A use that was under way for long: it may be gone, but there is no newer one.
+            let late = random.usize(..40);
+            if newest[late] > 0 {
+                disk.log.touch(key_of(late), LogPos(newest[late]), head);
             }
         }
-        assert!(hits > 1_000, "{hits}");
+        if random.u8(..50) == 0 {
+            let gone = random.usize(..40);
+            disk.log.forget_all(key_of(gone), LogPos(at + 1));
+            // A reader that read it before is not believed after it was removed.
+            newest[gone] = 0;
+            assert_eq!(disk.found(key_of(gone), at + 1), [0; 0]);
+        }
+    };
+    for _ in 0..4_000 {
+        (0..random.usize(..20)).for_each(|_| step(&mut disk, &mut random));
+        let saved = disk.pass(|disk| (0..3).for_each(|_| step(disk, &mut random)));
+        if random.bool() {
+            disk.saved = saved;
+            disk.log.save_counts();
+        }
+    }
+    assert!(hits > 1_000, "{hits}");
+}
+
+const SHARES: [(usize, usize); 5] = [(4, 1000), (1, 1000), (7, 1000), (4, 3), (2, 0)];
+
+#[test]
+fn an_older_version_never_outlives_a_newer_one() {
+    for (held, unsaved_max) in SHARES {
+        no_older_version_outlives_a_newer_one(held, unsaved_max, false);
+    }
+}
+
+#[test]
+fn an_older_version_never_outlives_a_newer_one_whichever_names_have_equal_tags() {
+    for (held, unsaved_max) in SHARES {
+        no_older_version_outlives_a_newer_one(held, unsaved_max, true);
+    }
+}
+
+/// One row of eight names, of which one position is held and seven are saved; the names are those
+/// of the numbers from `first` on, put from `at` on.
+fn row_of_eight(first: u64, at: u64) -> Disk {
+    let mut disk = Disk::new(1, 1_000, 1, 100);
+    (0..8).for_each(|n| disk.put(first + n, at + n * 10));
+    disk.save();
+    disk
+}
+
+#[test]
+fn a_saved_position_is_that_of_the_entry_it_was_saved_for_and_of_no_other() {
+    // The same names a lap before, and other names in the same lap.
+    for (first, at) in [(0, 105), (100, 1_105)] {
+        let mut disk = row_of_eight(0, 1_100);
+        let head = 1_200;
+        assert_eq!(disk.found(key(0), head), [1_100]);
+        disk.saved = row_of_eight(first, at).saved;
+        for n in 0..8 {
+            let own = 1_100 + n * 10;
+            let found = disk.found(key(n), head);
+            assert!(
+                found.iter().all(|it| *it == own),
+                "{first} {at}: {n} at {found:?}"
+            );
+        }
+        // What the row does not have is forgotten when the next checkpoint is made of it.
+        disk.save();
+        assert_eq!(disk.log.entries(), 1, "{first} {at}");
+        assert_eq!(disk.found(key(7), head), [1_170]);
     }
 }
 

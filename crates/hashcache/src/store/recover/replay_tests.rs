@@ -1,22 +1,24 @@
-//! What a replay does where the log left a segment out, and where a checkpoint began before the
-//! log.
+//! What a replay does where the log left a segment out, where a checkpoint began before the log, or
+//! where the log came round since; and which checkpoint one is written over.
 
 #![cfg(not(loom))]
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, PolicyKind};
+use crate::device::hooked::Hooked;
 use crate::device::{Device, FaultDevice, MemoryDevice};
 use crate::disk::checkpoint::Checkpoint;
 use crate::disk::circular_log::LogMap;
-use crate::disk::write_superblock;
+use crate::disk::{index_rows, write_superblock};
 use crate::format::PART_BYTES;
 use crate::memory::AlignedBuf;
 use crate::store::device::{FoundSuperblock, front};
-use crate::{Cache, Put};
+use crate::{Ban, Cache, Put};
 
 const MIB: u64 = 1 << 20;
 const CONTENT: usize = 3_000;
@@ -28,9 +30,13 @@ fn device(bytes: Vec<u8>) -> Arc<FaultDevice> {
 /// A store for objects of 4 KiB in 32 segments at most, which keeps no object in memory and writes
 /// when it is told to.
 fn open(device: &Arc<FaultDevice>) -> Cache {
-    let device: Arc<dyn Device> = Arc::clone(device) as _;
+    open_as(Arc::clone(device) as _, PolicyKind::Log)
+}
+
+fn open_as(device: Arc<dyn Device>, policy: PolicyKind) -> Cache {
     let hour = Duration::from_secs(3600);
     Cache::open(Config {
+        policy,
         object_bytes: 4 << 10,
         segment_bytes: Some(1 << 20),
         hot_bytes_max: 0,
@@ -170,4 +176,132 @@ fn rows_of_a_checkpoint_that_began_before_the_log_do_not_count() {
     // No checkpoint has the other serial.
     let (with, without) = (recovered(SERIAL), recovered(SERIAL + 2));
     assert_eq!(with, without);
+}
+
+/// A power cut has taken the headers of the last lap, but for that of one segment further on. Were
+/// that segment taken for the next one of the lap before, the log would go on there, and all that
+/// was written since the lap before would be forgotten or, where it was replaced, come back.
+#[test]
+fn a_segment_that_a_later_lap_has_written_does_not_follow_one_of_the_lap_before() {
+    const CURSOR: u64 = 2;
+    // Further behind the cursor than the log can leave segments out.
+    const LATE: u64 = CURSOR + 2 * LEFT_OUT_IN_A_ROW_MAX;
+    let disk = device(vec![0; 32 << 20]);
+    let (cache, next) = filled_up_to(&disk, CURSOR);
+    cache.close();
+    let cache = open(&disk);
+    let stripe = Arc::clone(cache.first_stripe());
+    let geometry = &stripe.medium.geometry;
+    assert!(LATE + 8 < geometry.segments);
+    let front = usize::try_from(geometry.log_offset).unwrap();
+    let early = disk.media();
+    let end = fill(&cache, next, || stripe.log.open_segment() == (1, 1));
+    let mut cut = disk.media();
+    fill(&cache, end, || stripe.log.open_segment() == (LATE + 1, 1));
+    let late = disk.media();
+    cut[..front].copy_from_slice(&early[..front]);
+    let segment_bytes = geometry.segment_bytes as usize;
+    let at = front + usize::try_from(LATE).unwrap() * segment_bytes;
+    cut[at..at + segment_bytes].copy_from_slice(&late[at..at + segment_bytes]);
+    let killed = open(&device(cut));
+    assert_eq!(killed.first_stripe().log.open_segment(), (1, 1));
+    let newest = found(&killed, end - 1_000..end);
+    assert!(newest > 900, "{newest}");
+}
+
+/// Where a policy leaves rows on disk, readers look for them in the checkpoint that counts.
+#[test]
+fn no_checkpoint_is_written_over_the_one_that_has_the_rows() {
+    const NAMES: u64 = 600;
+    let device = Hooked::new(vec![0; 32 << 20]);
+    let mut next = 0;
+    for damaged in [false, false, true, false] {
+        if damaged {
+            let Ok(FoundSuperblock::Superblock(superblock)) = front(&*device) else {
+                panic!("no superblock");
+            };
+            let serial = superblock.checkpoint_serial;
+            let at = superblock.checkpoint_offset + serial % 2 * superblock.checkpoint_bytes;
+            let at = usize::try_from(at).unwrap();
+            assert!(serial >= 2);
+            device.inner.alter(|bytes| bytes[at + 100] ^= 1);
+        }
+        let cache = open_as(Arc::clone(&device) as _, PolicyKind::LogLru);
+        let there = found(&cache, 0..next) as u64;
+        assert!(there >= next * 98 / 100, "{there} of {next}");
+        let stripe = Arc::clone(cache.first_stripe());
+        let written_over = Arc::new(AtomicUsize::new(0));
+        let watched = (Arc::clone(&stripe), Arc::clone(&written_over));
+        device.watch(move |call| {
+            let (stripe, written_over) = &watched;
+            let geometry = &stripe.medium.geometry;
+            let published = stripe.index.file.checkpoint_id();
+            let is_written_over = published.is_some_and(|published| {
+                let at = index_rows::area(geometry, published.serial);
+                call.writes_to(&(at..at + geometry.checkpoint_bytes))
+            });
+            written_over.fetch_add(usize::from(is_written_over), Ordering::Relaxed);
+        });
+        let puts = || stripe.medium.counters.puts.value();
+        next = fill(&cache, next, || puts() >= NAMES);
+        cache.close();
+        device.watch_no_more();
+        assert_eq!(
+            written_over.load(Ordering::Relaxed),
+            0,
+            "damaged: {damaged}"
+        );
+    }
+}
+
+/// A segment that the log leaves out holds nothing, however long it is left out.
+#[test]
+fn a_ban_is_outlived_although_the_log_leaves_a_segment_out_for_good() {
+    const BAD: u64 = 12;
+    let spoiled = device(vec![0; 32 << 20]);
+    let (cache, next) = filled_up_to(&spoiled, BAD + 1);
+    spoil(&spoiled, &cache, BAD, next);
+    cache
+        .remove_matching(&[Ban::prefix(b"none")])
+        .wait()
+        .unwrap();
+    assert_eq!(cache.bans(), 1);
+    let stripe = Arc::clone(cache.first_stripe());
+    let next = fill(&cache, next, || stripe.log.open_segment() == (BAD + 1, 1));
+    assert_eq!(stripe.log.stamps()[usize::try_from(BAD).unwrap()], 0);
+    assert_eq!(
+        cache.bans(),
+        1,
+        "what is older lies in the rest of this segment"
+    );
+    fill(&cache, next, || stripe.log.open_segment() == (BAD + 3, 1));
+    assert_eq!(cache.bans(), 0);
+}
+
+/// The first load leaves displaced positions on disk, so its rows must not stay where they cannot
+/// be read once more.
+#[test]
+fn shards_whose_rows_cannot_be_read_again_know_nothing() {
+    let disk = device(vec![0; 32 << 20]);
+    let cache = open_as(Arc::clone(&disk) as _, PolicyKind::LogLru);
+    let stripe = Arc::clone(cache.first_stripe());
+    fill(&cache, 0, || stripe.log.open_segment().0 >= 6);
+    cache.close();
+    let cache = open_as(Arc::clone(&disk) as _, PolicyKind::LogLru);
+    let stripe = cache.first_stripe();
+    let (medium, index) = (&stripe.medium, &stripe.index);
+    let serial = index.file.checkpoint_id().unwrap().serial;
+    let entries = |shards: Range<usize>| {
+        let entries = shards.map(|n| stripe.view_at(n).policy.entries());
+        entries.sum::<u64>()
+    };
+    let all = entries(0..SHARDS);
+    let half = SHARDS / 2;
+    checkpoint::load_shards(medium, index, serial, 0..half);
+    assert_eq!(entries(0..SHARDS), all);
+    let area = index_rows::area(&medium.geometry, serial);
+    disk.refuse_reads(area..area + medium.geometry.checkpoint_bytes);
+    let of_others = entries(half..SHARDS);
+    checkpoint::load_shards(medium, index, serial, 0..half);
+    assert_eq!((entries(0..half), entries(half..SHARDS)), (0, of_others));
 }
