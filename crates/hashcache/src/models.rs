@@ -361,6 +361,25 @@ fn a_miss_beside_a_put_is_no_answer_once_that_has_returned() {
     }
 }
 
+/// Where lookups skip a name that is being removed, what was put since is found all the same, also
+/// while it leaves the pending records and becomes hot.
+#[test]
+fn what_was_put_since_a_remove_that_is_not_done_is_found_while_it_is_written() {
+    try_all(|| {
+        let Store {
+            stripe,
+            mut device_writer,
+        } = store(PolicyKind::Set, HOT);
+        stripe.remove(key(&stripe, "a"));
+        assert!(!stripe.shard(key(&stripe, "a")).removing.is_empty());
+        let version = put(&stripe, "a");
+        let writer = beside(move || device_writer.write_pending());
+        assert_eq!(get(&stripe, "a"), Some(version));
+        writer.join().unwrap();
+        assert_eq!(get(&stripe, "a"), Some(version));
+    });
+}
+
 #[test]
 fn what_was_read_late_does_not_hide_what_was_put_since() {
     try_all(|| {

@@ -281,6 +281,42 @@ fn a_device_that_fails_is_taken_out_and_the_others_go_on() {
     }
 }
 
+/// Were it otherwise, a crash could leave a superblock that says that the device takes part, and
+/// what lies on it would count beside what was put elsewhere.
+#[test]
+fn names_of_a_device_that_failed_do_not_move_before_the_others_have_that_on_disk() {
+    const NAMES: u64 = 60;
+    for policy in [PolicyKind::Log, PolicyKind::Set] {
+        let a = Arc::new(Gate::new(MemoryDevice::new(DEVICE_BYTES)));
+        let b = Arc::new(FaultDevice::new(MemoryDevice::new(DEVICE_BYTES), None));
+        let both: Vec<Arc<dyn Device>> = vec![a.clone(), b.clone()];
+        let cache = Cache::open(on(both, policy)).unwrap();
+        (0..NAMES).for_each(|n| put(&cache, n, n));
+        assert!(cache.flush().wait());
+        let owners = || Vec::from_iter((0..NAMES).map(|n| cache.device_of(&name(n))));
+        let before = owners();
+        let moved = || owners() != before;
+        a.shut();
+        b.fail();
+        (0..NAMES).for_each(|n| put(&cache, n, 100 + n));
+        let flush = cache.flush();
+        while cache.stats().devices_out == 0 {
+            std::thread::yield_now();
+        }
+        // Long enough for the thread of the device that has failed to ask the other one.
+        let moved_early = (0..500).any(|_| {
+            std::thread::yield_now();
+            moved()
+        });
+        a.open();
+        assert!(!moved_early, "{policy:?}");
+        while !moved() {
+            std::thread::yield_now();
+        }
+        assert!(!flush.wait());
+    }
+}
+
 #[test]
 fn a_remove_that_waited_for_room_when_its_device_failed_is_told_to_hold_only_if_it_does() {
     const NAMES: u64 = 60;

@@ -230,6 +230,53 @@ mod tests {
         }
     }
 
+    /// Both have read the object as it was before: the one that is applied later would undo the
+    /// first one's change.
+    #[test]
+    fn of_two_updates_that_began_with_the_same_metadata_one_counts() {
+        use crate::Storage;
+        for policy in PolicyKind::ALL {
+            for (storage, written) in [
+                (Storage::Disk, false),
+                (Storage::Disk, true),
+                (Storage::Memory, false),
+            ] {
+                let what = format!("{policy:?} {storage:?}, written: {written}");
+                let cache = Cache::open(Config {
+                    policy,
+                    memory_bytes: 16 << 20,
+                    batch_delay: std::time::Duration::from_secs(3600),
+                    ..Config::on_device(Arc::new(MemoryDevice::new(64 << 20)))
+                })
+                .unwrap();
+                let put = Put {
+                    storage,
+                    ..Put::metadata("old")
+                };
+                let version = cache.put(b"name", put, b"content").unwrap();
+                assert!(!written || cache.flush().wait());
+                let intents = [(); 3].map(|()| Intent::update(&cache, b"name", version));
+                let hit = cache.get(b"name").wait().unwrap();
+                let applied = ["first", "second", "third"].map(Update::metadata);
+                let mut applied = intents
+                    .iter()
+                    .zip(applied)
+                    .map(|(intent, update)| apply(intent, &hit, update));
+                assert_eq!(applied.next(), Some(Updated::Done), "{what}");
+                assert!(applied.all(|it| it != Updated::Done), "{what}");
+                drop(intents);
+                let metadata = || cache.get(b"name").wait().unwrap().metadata().clone();
+                assert_eq!(metadata(), &b"first"[..], "{what}");
+                // One that begins now has read the first one's.
+                let intent = Intent::update(&cache, b"name", version);
+                let hit = cache.get(b"name").wait().unwrap();
+                let applied = apply(&intent, &hit, Update::metadata("fourth"));
+                assert_eq!(applied, Updated::Done, "{what}");
+                assert_eq!(metadata(), &b"fourth"[..], "{what}");
+            }
+        }
+    }
+
     #[test]
     fn what_was_made_stale_before_it_became_hot_is_stale_when_the_ban_ends() {
         let cache = Cache::open(Config {
