@@ -488,4 +488,353 @@ pub const FAULTS: &[Fault] = &[
         test: "recovery::a_store_that_is_closed_stops_recovering_and_growing_and_loses_nothing",
         short: false,
     },
+    // -- the index: entries, rows on disk, checkpoints --------------------------------------------
+    Fault {
+        name: "displaced-entry-touched-beside-others-of-its-tag",
+        file: engine!("policy/log_lru.rs"),
+        edits: &[(
+            "count == 1 && entries[way].generation == generation(at, self.capacity)",
+            "count > 0 && entries[way].generation == generation(at, self.capacity)",
+        )],
+        suite: Suite::Lib,
+        test: "an_older_version_never_outlives_a_newer_one_whichever_names_have_equal_tags",
+        short: false,
+    },
+    Fault {
+        name: "saved-position-of-another-lap-taken",
+        file: engine!("policy/log_lru.rs"),
+        edits: &[(
+            "(saved.tag == entry.tag && saved.generation == entry.generation)",
+            "(saved.tag == entry.tag)",
+        )],
+        suite: Suite::Lib,
+        test: "a_saved_position_is_that_of_the_entry_it_was_saved_for_and_of_no_other",
+        short: false,
+    },
+    Fault {
+        name: "positions-dropped-before-their-checkpoint-counts",
+        file: engine!("writer/mod.rs"),
+        edits: &[(
+            "        self.write_superblock(clean)?;
+        self.let_removals_go_on();
+",
+            "        for mut shard in self.stripe.shards() {
+            if let Some(log) = shard.policy.log_mut() {
+                log.save_counts();
+            }
+        }
+        self.write_superblock(clean)?;
+        self.let_removals_go_on();
+",
+        )],
+        suite: Suite::Lib,
+        test: "while_a_checkpoint_is_made_the_one_that_counts_each_displaced_object_is_found",
+        short: false,
+    },
+    Fault {
+        name: "row-of-a-replaced-checkpoint-used",
+        file: engine!("stripe/lookup.rs"),
+        edits: &[(
+            "if self.index.file.checkpoint_id() == Some(checkpoint_id) {",
+            "if self.index.file.checkpoint_id().is_some() {",
+        )],
+        suite: Suite::Lib,
+        test: "a_row_of_a_checkpoint_that_was_replaced_while_it_was_read_is_read_anew",
+        short: false,
+    },
+    Fault {
+        name: "row-of-any-checkpoint-genuine",
+        file: engine!("disk/index_rows.rs"),
+        edits: &[(
+            "    is_genuine.then(|| bytes.to_vec())\n",
+            "    Some(bytes.to_vec())\n",
+        )],
+        suite: Suite::Lib,
+        test: "a_row_of_an_older_checkpoint_in_the_same_place_is_not_taken_for_that_of_the_newest",
+        short: false,
+    },
+    Fault {
+        name: "shards-keep-what-was-loaded-of-them",
+        file: engine!("disk/checkpoint.rs"),
+        edits: &[(
+            "        shards.for_each(|n| index.shard_at(n).policy.clear());\n",
+            "        drop(shards);\n",
+        )],
+        suite: Suite::Lib,
+        test: "shards_whose_rows_cannot_be_read_again_know_nothing",
+        short: false,
+    },
+    Fault {
+        name: "rows-from-before-all-was-forgotten-kept",
+        file: engine!("store/recover.rs"),
+        edits: &[(
+            "if restored.next_version <= replay.floor.0 {",
+            "if restored.next_version == u64::MAX {",
+        )],
+        suite: Suite::It,
+        test: "purges::with_both_sets_of_rules_damaged_everything_older_is_forgotten",
+        short: false,
+    },
+    Fault {
+        name: "index-file-of-the-older-checkpoint",
+        file: engine!("store/recover.rs"),
+        edits: &[(
+            "let older = if stripe.index.shape.stays_on_disk() {",
+            "let older = if serial == 0 {",
+        )],
+        suite: Suite::Lib,
+        test: "no_checkpoint_is_written_over_the_one_that_has_the_rows",
+        short: false,
+    },
+    // -- lists and laps of the log ----------------------------------------------------------------
+    Fault {
+        name: "segment-of-another-lap-follows",
+        file: engine!("store/recover/openings.rs"),
+        edits: &[(
+            "opening.stamp > last.stamp && opening.lap == next.lap",
+            "opening.stamp > last.stamp && opening.lap <= next.lap + 1",
+        )],
+        suite: Suite::Lib,
+        test: "a_segment_that_a_later_lap_has_written_does_not_follow_one_of_the_lap_before",
+        short: false,
+    },
+    Fault {
+        name: "ordinals-of-batches-not-compared",
+        file: engine!("disk/segment.rs"),
+        edits: &[(
+            "|header: &BatchHeader| header.stamp == cursor.stamp && header.ordinal == ordinal;",
+            "|header: &BatchHeader| header.stamp == cursor.stamp && header.ordinal != u32::MAX;",
+        )],
+        suite: Suite::It,
+        test: "damage::a_genuine_header_in_the_place_of_another_one_is_not_taken_for_it",
+        short: false,
+    },
+    Fault {
+        name: "ordinals-not-compared-behind-a-gap",
+        file: engine!("disk/segment.rs"),
+        edits: &[(
+            "|header: &BatchHeader| header.stamp == cursor.stamp && header.ordinal > ordinal;",
+            "|header: &BatchHeader| header.stamp == cursor.stamp && ordinal != u32::MAX;",
+        )],
+        suite: Suite::It,
+        test: "damage::a_genuine_header_in_the_place_of_another_one_is_not_taken_for_it",
+        short: false,
+    },
+    Fault {
+        name: "ordinals-not-compared-by-walks",
+        file: engine!("disk/segment_lists.rs"),
+        edits: &[("                && header.ordinal == cursor.ordinal\n", "")],
+        suite: Suite::It,
+        test: "damage::a_genuine_header_in_the_place_of_another_one_is_not_taken_for_it",
+        short: false,
+    },
+    Fault {
+        name: "segment-left-out-keeps-its-stamp",
+        file: engine!("writer/batch.rs"),
+        edits: &[("            stripe.log.left_out(segment);\n", "")],
+        suite: Suite::Lib,
+        test: "a_ban_is_outlived_although_the_log_leaves_a_segment_out_for_good",
+        short: false,
+    },
+    Fault {
+        name: "head-does-not-pass-what-a-footer-overwrites",
+        file: engine!("writer/batch.rs"),
+        edits: &[(
+            "            stripe.log.opened(end);\n",
+            "            let _ = end;\n",
+        )],
+        suite: Suite::Lib,
+        test: "nothing_of_the_log_is_written_over_before_the_head_has_passed_it",
+        short: false,
+    },
+    Fault {
+        name: "passed-tail-counts",
+        file: engine!("disk/table.rs"),
+        edits: &[(
+            "if at.is_some_and(|at| !log.is_live(at)) {",
+            "if false && at.is_some() {",
+        )],
+        suite: Suite::Lib,
+        test: "a_tail_that_the_log_has_passed_while_it_was_read_does_not_count",
+        short: false,
+    },
+    Fault {
+        name: "sync-does-not-wait-for-the-write-in-flight",
+        file: engine!("writer/mod.rs"),
+        edits: &[(
+            "        self.wait_for_write()?;
+        self.stripe.medium.sync()?;
+",
+            "        self.stripe.medium.sync()?;
+",
+        )],
+        suite: Suite::Lib,
+        test: "a_sync_makes_the_batch_durable_that_the_other_thread_is_writing",
+        short: false,
+    },
+    // -- removes and their journal ----------------------------------------------------------------
+    Fault {
+        name: "removes-during-recovery-not-in-its-checkpoint",
+        file: engine!("store/recover.rs"),
+        edits: &[("            stripe.forget_removing(shards.clone());\n", "")],
+        suite: Suite::It,
+        test: "what_was_removed_during_recovery_stays_removed_after_a_kill_behind_its_checkpoint",
+        short: true,
+    },
+    Fault {
+        name: "second-place-of-the-growing-block-not-counted",
+        file: engine!("disk/journal.rs"),
+        edits: &[(
+            "let lost = self.lost(removes.div_ceil(REMOVES_PER_BLOCK) + 1);",
+            "let lost = self.lost(removes.div_ceil(REMOVES_PER_BLOCK));",
+        )],
+        suite: Suite::Lib,
+        test: "no_remove_that_was_durable_is_lost_by_a_write_that_a_power_cut_tears",
+        short: false,
+    },
+    Fault {
+        name: "next-block-goes-over-the-second-place",
+        file: engine!("disk/journal.rs"),
+        edits: &[(
+            "self.base = (self.base + 1 + usize::from(self.doubled)) % self.ring.len();",
+            "self.base = (self.base + 1) % self.ring.len();",
+        )],
+        suite: Suite::Lib,
+        test: "no_remove_that_was_durable_is_lost_by_a_write_that_a_power_cut_tears",
+        short: false,
+    },
+    Fault {
+        name: "growing-block-written-over-itself",
+        file: engine!("disk/journal.rs"),
+        edits: &[(
+            "            self.last = if self.last == self.base {
+                behind
+            } else {
+                self.base
+            };
+",
+            "            let _ = behind;
+",
+        )],
+        suite: Suite::Lib,
+        test: "no_remove_that_was_durable_is_lost_by_a_write_that_a_power_cut_tears",
+        short: false,
+    },
+    Fault {
+        name: "removes-during-a-checkpoint-count-as-held",
+        file: engine!("writer/mod.rs"),
+        edits: &[(
+            "self.superblock.removes_held_below = self.removes_before_checkpoint;",
+            "self.superblock.removes_held_below = self.journal.next_ordinal();",
+        )],
+        suite: Suite::It,
+        test: "checkpoint::removes_that_came_while_a_checkpoint_was_written_are_not_held_by_it",
+        short: false,
+    },
+    Fault {
+        name: "remove-that-is-done-unmasks-a-later-one",
+        file: engine!("writer/removes.rs"),
+        edits: &[(
+            "if shard.removing.get(&removed.key) == Some(&removed.version) {",
+            "if shard.removing.contains_key(&removed.key) {",
+        )],
+        suite: Suite::Lib,
+        test: "a_remove_that_is_done_leaves_a_later_one_of_the_name_in_force",
+        short: false,
+    },
+    Fault {
+        name: "miss-without-the-lock-while-removes-are-masked",
+        file: engine!("stripe/lookup.rs"),
+        edits: &[("            && shard.removing.is_empty()\n", "")],
+        suite: Suite::Loom,
+        test: "what_was_put_since_a_remove_that_is_not_done_is_found_while_it_is_written",
+        short: false,
+    },
+    // -- bans and versions ------------------------------------------------------------------------
+    Fault {
+        name: "lookup-that-waited-for-a-run-asks-no-bans",
+        file: engine!("stripe/group_read.rs"),
+        edits: &[(
+            "|it: &Record| request.wanted.is(it) && !self.bans.judge(it).gone;",
+            "|it: &Record| request.wanted.is(it);",
+        )],
+        suite: Suite::Lib,
+        test: "a_lookup_that_joins_one_which_waited_for_a_run_does_not_find_what_a_ban_took",
+        short: false,
+    },
+    Fault {
+        name: "what-a-ban-took-gives-way-to-an-older-one",
+        file: engine!("stripe/lookup.rs"),
+        edits: &[(
+            "                    if self.bans.judge(&record).gone {
+                        self.forget_candidates(wanted.key, candidates);
+                        return Ok(None);
+                    }
+",
+            "",
+        )],
+        suite: Suite::It,
+        test: "bans::an_older_version_without_the_label_does_not_come_back",
+        short: true,
+    },
+    Fault {
+        name: "sibling-counts-though-a-ban-has-taken-it",
+        file: engine!("stripe/group_read.rs"),
+        edits: &[(
+            "            && located.newest_in_log() == Some(self.window(at))
+            && self.is_in_force(record);
+",
+            "            && located.newest_in_log() == Some(self.window(at));
+",
+        )],
+        suite: Suite::It,
+        test: "groups::a_sibling_that_a_rule_has_taken_is_not_kept",
+        short: false,
+    },
+    Fault {
+        name: "older-of-two-versions-in-a-set-found",
+        file: engine!("stripe/lookup.rs"),
+        edits: &[(
+            "own.max_by_key(|slot| slot.occupant.version)?",
+            "own.min_by_key(|slot| slot.occupant.version)?",
+        )],
+        suite: Suite::Lib,
+        test: "of_two_versions_of_a_name_in_a_set_the_newer_is_found_whichever_slot_it_has",
+        short: false,
+    },
+    Fault {
+        name: "two-updates-of-one-version-both-count",
+        file: engine!("shard.rs"),
+        edits: &[(
+            "            other.outrun.store(true, Ordering::Release);\n",
+            "",
+        )],
+        suite: Suite::Lib,
+        test: "of_two_updates_that_began_with_the_same_metadata_one_counts",
+        short: false,
+    },
+    Fault {
+        name: "update-of-whatever-version-is-stored",
+        file: engine!("cache/write/update.rs"),
+        edits: &[(
+            "if old.fields.version != intent.version() || intent.token",
+            "if intent.token",
+        )],
+        suite: Suite::It,
+        test: "face::an_update_of_metadata_keeps_version_and_content",
+        short: false,
+    },
+    Fault {
+        name: "names-move-before-that-is-on-disk",
+        file: engine!("members.rs"),
+        edits: &[(
+            "            // One that fails meanwhile drops its promise",
+            "            let live = staying.iter().fold(0, |live, (n, _)| live | 1 << n);
+            self.live.store(live, Ordering::Release);
+            // One that fails meanwhile drops its promise",
+        )],
+        suite: Suite::It,
+        test: "names_of_a_device_that_failed_do_not_move_before_the_others_have_that_on_disk",
+        short: false,
+    },
 ];
