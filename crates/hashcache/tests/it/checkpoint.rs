@@ -9,9 +9,7 @@ use std::time::Duration;
 use hashcache::device::{Device, MemoryDevice};
 use hashcache::{Cache, Clock, Config, PolicyKind};
 
-use super::support::{
-    BadBlocks, KIB, MIB, Recorder, Value, copy, forms, get, memory, open, quiet,
-};
+use super::support::{BadBlocks, KIB, MIB, Recorder, Value, copy, forms, get, memory, open, quiet};
 
 /// A part of a checkpoint, bytes.
 const PART: usize = 256 * KIB;
