@@ -195,10 +195,24 @@ pub(crate) struct Purger {
 
 /// The origins with bans because of unsafe requests, by the client whose request was the first.
 ///
-/// Invariant: a client fills a quarter of the room for such bans, whatever the number of its
-/// origins, and an origin a 32nd.
-#[derive(Debug, Default)]
-struct Invalidators(HashMap<Network, Vec<Box<[u8]>>>);
+/// Invariants: a client fills a quarter of the room for such bans, whatever the number of its
+/// origins, and an origin a 32nd. An origin is here once, and only after a ban of it is in force,
+/// so there are at most twice as many as such bans.
+#[derive(Debug)]
+struct Invalidators {
+    clients: HashMap<Network, Vec<Box<[u8]>>>,
+    /// Number of clients at which those without bans are forgotten.
+    prune_at: usize,
+}
+
+impl Default for Invalidators {
+    fn default() -> Self {
+        Self {
+            clients: HashMap::new(),
+            prune_at: CLIENTS_KEPT,
+        }
+    }
+}
 
 /// The bans that an unsafe request may cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,37 +226,65 @@ enum BanShare {
 }
 
 impl Invalidators {
-    /// The share of `origin`, for which `client` has sent a request that takes `bans`.
-    fn share(&mut self, cache: &Cache, client: Network, origin: &[u8], bans: usize) -> BanShare {
+    /// The share of `origin`, for which `client` has sent a request that takes `bans`, and whether
+    /// the origin has no bans yet.
+    fn share(
+        &mut self,
+        cache: &Cache,
+        client: Network,
+        origin: &[u8],
+        bans: usize,
+    ) -> (BanShare, bool) {
         let most = BanQuota::Origin.of(cache.bans_max());
-        let origins = self.0.entry(client).or_default();
-        let known: Vec<&[u8]> = origins.iter().map(|it| &**it).collect();
-        let counts = cache.bans_within(&known);
-        let mut all = counts.iter().sum::<usize>();
-        let mut counts = counts.into_iter();
-        // Bans are forgotten as the store is written; their origins then count no more.
-        origins.retain(|_| counts.next() != Some(0));
+        let origins = self.clients.entry(client).or_default();
+        let mut all = forget_without_bans(cache, origins);
         let of_origin = cache.bans_within(&[origin])[0];
-        if !origins.iter().any(|it| **it == *origin) && of_origin == 0 {
-            if origins.len() >= most / ORIGINS_PART {
-                return BanShare::Nothing;
-            }
-            origins.push(origin.into());
-        } else if !origins.iter().any(|it| **it == *origin) {
+        let is_own = origins.iter().any(|it| **it == *origin);
+        let count = origins.len();
+        if origins.is_empty() {
+            self.clients.remove(&client);
+        }
+        if of_origin == 0 && count >= most / ORIGINS_PART {
+            return (BanShare::Nothing, true);
+        }
+        if of_origin > 0 && !is_own {
             // Another client has begun with it: its bans count there.
             all = 0;
         }
-        if origins.is_empty() {
-            self.0.remove(&client);
-        }
         let is_over =
             of_origin + bans > (most / ORIGIN_PART).max(2) || all + bans > most / CLIENT_PART;
-        match is_over {
+        let share = match is_over {
             true => BanShare::Origin,
             false => BanShare::Groups,
+        };
+        (share, of_origin == 0)
+    }
+
+    /// Notes that the first ban of `origin` is in force, because of a request of `client`.
+    fn enter(&mut self, cache: &Cache, client: Network, origin: &[u8]) {
+        if self.clients.len() >= self.prune_at {
+            self.clients
+                .retain(|_, origins| forget_without_bans(cache, origins) > 0);
+            // The cost is spread over as many new clients as there are old ones.
+            self.prune_at = CLIENTS_KEPT.max(2 * self.clients.len());
         }
+        self.clients.entry(client).or_default().push(origin.into());
     }
 }
+
+/// Keeps the origins that have bans; returns the number of these bans. Bans are forgotten as the
+/// store is written, and their origins then count no more.
+fn forget_without_bans(cache: &Cache, origins: &mut Vec<Box<[u8]>>) -> usize {
+    let known: Vec<&[u8]> = origins.iter().map(|it| &**it).collect();
+    let counts = cache.bans_within(&known);
+    let all = counts.iter().sum();
+    let mut counts = counts.into_iter();
+    origins.retain(|_| counts.next() != Some(0));
+    all
+}
+
+/// Clients whose origins are remembered before any are looked at again.
+const CLIENTS_KEPT: usize = 256;
 
 /// An origin may have 1/`ORIGIN_PART` of the bans that origins may have: 64 of 2048.
 const ORIGIN_PART: usize = 32;
@@ -520,7 +562,8 @@ impl Purger {
         }
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let origin = self.origin(target);
-        match turn.share(&self.cache, client, &origin, rules.len()) {
+        let (share, is_first) = turn.share(&self.cache, client, &origin, rules.len());
+        match share {
             BanShare::Groups => {}
             // More than what the request has changed; a cache may always forget.
             BanShare::Origin => rules = vec![Ban::prefix(&origin).within(&origin)],
@@ -530,6 +573,9 @@ impl Purger {
             }
         }
         let put = self.put_in_force_now(&rules, &what, BanQuota::Origin);
+        if is_first && put.is_ok() {
+            turn.enter(&self.cache, client, &origin);
+        }
         drop(turn);
         match put {
             Ok(remove) => {

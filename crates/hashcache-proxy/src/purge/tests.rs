@@ -318,6 +318,28 @@ async fn one_origin_that_invalidates_groups_leaves_room_to_others() {
 }
 
 #[tokio::test]
+async fn clients_are_forgotten_with_the_bans_that_their_requests_have_caused() {
+    let purger = purger();
+    let known = |purger: &Purger| purger.turn.lock().unwrap().clients.len();
+    // Many clients, in rounds after each of which no ban is left; and far more than there is room
+    // for.
+    for round in 0..4u8 {
+        for n in 0..3_000u32 {
+            let [.., high, low] = n.to_be_bytes();
+            let client = Network::of([10, round, high, low].into());
+            let target = target(&format!("http://h{round}-{n}/"));
+            purger.invalidate(client, &[target], &[b"g".to_vec()]);
+        }
+        let bans = purger.cache.bans();
+        assert!(known(&purger) <= bans.max(CLIENTS_KEPT), "{bans} bans");
+        let everything = [PurgeTarget::Everything];
+        let purge = purger.purge(&everything, PurgeEffect::Hard, BanQuota::Operator);
+        purge.await.unwrap();
+    }
+    assert!(known(&purger) <= 2 * purger.cache.bans_max());
+}
+
+#[tokio::test]
 async fn one_client_that_posts_to_many_origins_leaves_room_to_others() {
     let purger = purger();
     for n in 0..4200 {
