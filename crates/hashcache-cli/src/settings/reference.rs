@@ -1116,9 +1116,10 @@ pub const SITE_FIELDS: [(&str, &str); 17] = [
         "How requests are spread: \"round-robin\" (the default), \"least-busy\", \"hash\" \
          (always the same origin for a URL) or \"first\" (the first one that works). An origin \
          that fails 3 times in a row (no connection, no response in time, status 502 to 504) gets \
-         no requests for 10s, then 20s, up to 1m. Never more than half of the origins are left \
-         out in this way. A GET, HEAD or OPTIONS without content that fails before its response \
-         begins is sent to another origin, for at most a fifth of the requests.",
+         no requests for 10s, then 20s, up to 1m, unless it takes connections and has answered \
+         others within 2s. Never more than half of the origins are left out in this way. A GET, \
+         HEAD or OPTIONS without content that fails before its response begins is sent to another \
+         origin, for at most a fifth of the requests.",
     ),
     (
         "health",

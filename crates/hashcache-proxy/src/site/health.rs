@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Invariant: results of requests never put more than half of the origins out of service: if all
-//! fail, the fault is probably elsewhere. Checks may put out all of them.
+//! fail, the fault is probably elsewhere. Checks may put out all of them. A page that always fails
+//! does not put out an origin that answers others: one client could take it from all.
 //! Cost: a few comparisons per result.
 
 use std::time::Duration;
@@ -25,7 +26,9 @@ pub(crate) enum Outcome {
     /// Another error of the server. It does not show that the next request fails too, so the origin
     /// stays in service; operators see that it is failing.
     Error,
-    /// No connection, no response in time, or 502, 503 or 504.
+    /// No response in time, a broken one, or 502, 503 or 504. One page may be the cause.
+    Unable,
+    /// No connection.
     Failed,
 }
 
@@ -33,7 +36,7 @@ impl Outcome {
     /// By the status of a response.
     pub(crate) fn of(status: http::StatusCode) -> Self {
         match status.as_u16() {
-            502..=504 => Self::Failed,
+            502..=504 => Self::Unable,
             500.. => Self::Error,
             _ => Self::Good,
         }
@@ -51,6 +54,8 @@ pub(crate) struct Health {
 struct OriginHealth {
     /// Failed requests in a row.
     failures: u32,
+    /// The last request that was answered without a failure.
+    good_at: Option<Instant>,
     /// The last request failed, or was answered by an error of the server.
     is_failing: bool,
     /// Out of service until then, by the results of requests.
@@ -105,12 +110,17 @@ impl Health {
             return None;
         }
         origin.is_failing = outcome != Outcome::Good;
-        if outcome != Outcome::Failed {
+        if matches!(outcome, Outcome::Good | Outcome::Error) {
             (origin.failures, origin.out_time) = (0, Duration::ZERO);
+            origin.good_at = Some(now);
             return None;
         }
         origin.failures = origin.failures.saturating_add(1);
         if origin.failures < FAILURES_MAX || (out + 1) * 2 > origins {
+            return None;
+        }
+        let answers_others = |good: Instant| now.duration_since(good) < ANSWERS_TIME;
+        if outcome == Outcome::Unable && origin.good_at.is_some_and(answers_others) {
             return None;
         }
         let time = (origin.out_time * 2).clamp(OUT_TIME_MIN, OUT_TIME_MAX);
@@ -166,6 +176,9 @@ impl Health {
 
 /// Failures in a row after which an origin is out of service.
 const FAILURES_MAX: u32 = 3;
+/// How long one good response shows that the failures are those of single pages. A client can send
+/// many requests for such a page, but it cannot keep the origin from answering others meanwhile.
+const ANSWERS_TIME: Duration = Duration::from_secs(2);
 /// Checks in a row that put an origin out of service.
 const FAILED_CHECKS: u32 = 3;
 /// Checks in a row that put it back.
@@ -199,6 +212,26 @@ mod tests {
         assert_eq!(fail(&mut health, 0, 1, now), Some(Change::Out(10 * SECOND)));
         assert_eq!(health.tenths(0, now + 9 * SECOND), 0);
         assert_eq!(health.tenths(1, now), 10);
+    }
+
+    #[test]
+    fn a_page_that_always_fails_does_not_put_out_an_origin_that_answers_others() {
+        let (mut health, mut now) = (Health::new(2), Instant::now());
+        for _ in 0..20 {
+            health.note(0, Outcome::Good, now);
+            now += SECOND;
+            for _ in 0..50 {
+                assert_eq!(health.note(0, Outcome::Unable, now), None);
+            }
+        }
+        // It answers nobody any more.
+        now += SECOND;
+        let change = health.note(0, Outcome::Unable, now);
+        assert_eq!(change, Some(Change::Out(10 * SECOND)));
+        // That there is no connection is no page's fault.
+        health.note(1, Outcome::Good, now + 10 * SECOND);
+        let change = fail(&mut health, 1, 3, now + 10 * SECOND);
+        assert_eq!(change, Some(Change::Out(10 * SECOND)));
     }
 
     #[test]
@@ -299,9 +332,9 @@ mod tests {
             (404, Outcome::Good),
             (500, Outcome::Error),
             (501, Outcome::Error),
-            (502, Outcome::Failed),
-            (503, Outcome::Failed),
-            (504, Outcome::Failed),
+            (502, Outcome::Unable),
+            (503, Outcome::Unable),
+            (504, Outcome::Unable),
         ] {
             let status = http::StatusCode::from_u16(status).unwrap();
             assert_eq!(Outcome::of(status), outcome);

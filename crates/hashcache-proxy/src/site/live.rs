@@ -220,7 +220,7 @@ impl LiveSite {
     /// Notes the result of a request.
     pub(crate) fn note(&self, to: &Endpoint, outcome: Outcome) {
         if let Some(n) = self.number(to) {
-            if outcome == Outcome::Failed {
+            if matches!(outcome, Outcome::Unable | Outcome::Failed) {
                 self.counters[n].failure();
             }
             let change = self.state().health.note(n, outcome, Instant::now());
@@ -312,10 +312,10 @@ impl LiveSite {
             | Failure::ConnectTimeout(_)
             | Failure::TlsCertificate(_)
             | Failure::TlsAlert(_)
-            | Failure::TlsProtocol(_)
-            | Failure::ConnectionTerminated
+            | Failure::TlsProtocol(_) => Some(Outcome::Failed),
+            Failure::ConnectionTerminated
             | Failure::FirstByteTimeout(_)
-            | Failure::ResponseMalformed(_) => Some(Outcome::Failed),
+            | Failure::ResponseMalformed(_) => Some(Outcome::Unable),
             _ => None,
         }
     }
