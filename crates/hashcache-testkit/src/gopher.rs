@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -14,6 +15,7 @@ use tokio::task::JoinHandle;
 pub struct GopherServer {
     address: SocketAddr,
     lines: Arc<Mutex<Vec<String>>>,
+    connections: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
@@ -29,8 +31,11 @@ impl GopherServer {
         let answers: BTreeMap<_, _> = answers.iter().map(owned).collect();
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
         let kept = Arc::clone(&lines);
+        let connections: Arc<AtomicUsize> = Arc::default();
+        let accepted = Arc::clone(&connections);
         let task = tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
+                accepted.fetch_add(1, Ordering::Relaxed);
                 let mut socket = BufReader::new(socket);
                 let mut line = String::new();
                 // A client that closes before the end of its line has sent none.
@@ -51,6 +56,7 @@ impl GopherServer {
         Ok(Self {
             address,
             lines,
+            connections,
             task,
         })
     }
@@ -59,6 +65,12 @@ impl GopherServer {
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("gopher://{}{path}", self.address)
+    }
+
+    /// The connections so far, with and without a line.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// All lines that clients have sent.

@@ -429,10 +429,18 @@ async fn gopher_menus_and_files_are_served() {
     let found = gateway.get(&server.url("/7/find?q=a+b")).await;
     assert!(text(&found).contains("gopher://gopher.test:7070/0%2Fa.txt"));
     assert_eq!(gateway.get(&server.url("/0/none")).await.status, 404);
+    let before = server.connections();
     for path in ["/0a%0d%0ab", "/0%09%09", &format!("/0{}", "a".repeat(256))] {
         assert_eq!(gateway.get(&server.url(path)).await.status, 400, "{path}");
     }
-    let lines = ["", "/a.txt", "/a.bin", "/find\ta b", "/none"];
+    // Connections are accepted in their order, so this one is the last.
+    assert_eq!(gateway.get(&server.url("/0/last")).await.status, 404);
+    assert_eq!(
+        server.connections(),
+        before + 1,
+        "a connection without a line"
+    );
+    let lines = ["", "/a.txt", "/a.bin", "/find\ta b", "/none", "/last"];
     assert_eq!(server.lines(), lines);
     assert_eq!(gateway.get("gopher://127.0.0.1:25/").await.status, 403);
 }

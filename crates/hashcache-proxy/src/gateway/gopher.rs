@@ -25,10 +25,7 @@ pub(super) async fn serve(
     request: &GatewayRequest,
     out: &mut ResponseWriter,
 ) -> Result<(), Failure> {
-    let wanted = Request::parse(&request.target).map_err(|error| match error {
-        PathError::Control => refused("the path contains a control character"),
-        PathError::TooLong => refused("the selector has more than 255 bytes"),
-    })?;
+    let wanted = wanted(&request.target)?;
     let is_page = matches!(wanted.kind, b'1' | b'7');
     let head = ResponseHead::new(StatusCode::OK);
     let head = match wanted.search {
@@ -52,6 +49,17 @@ pub(super) async fn serve(
     }
     let head = head.field("Content-Type", media_type(&wanted));
     send_file(session, socket, (head, wanted.kind), out).await
+}
+
+/// What a path and a query name.
+///
+/// # Errors
+/// They name nothing that can be asked for in one line.
+pub(super) fn wanted(path_and_query: &str) -> Result<Request, Failure> {
+    Request::parse(path_and_query).map_err(|error| match error {
+        PathError::Control => refused("the path contains a control character"),
+        PathError::TooLong => refused("the selector has more than 255 bytes"),
+    })
 }
 
 async fn send_menu(

@@ -30,7 +30,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
-use hashcache_http::{Scheme, UnixTime};
+use hashcache_http::{Scheme, Target, UnixTime, octets};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, DuplexStream, ReadBuf, duplex};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
@@ -82,6 +82,25 @@ impl GatewayFailure {
     pub(crate) fn get(&self) -> Option<Failure> {
         self.0.get().cloned()
     }
+}
+
+/// Refuses a resource that no session could ask for, before there is a connection for it: some
+/// servers take a connection that closes without a line for a request of their root.
+///
+/// # Errors
+/// Why it is refused.
+pub(crate) fn check(target: &Target) -> Result<(), Failure> {
+    if target.scheme != Scheme::Gopher {
+        return Ok(());
+    }
+    let mut path = String::new();
+    for octet in octets(&target.path_and_query).iter() {
+        match octet {
+            0x80.. => path.push_str(&format!("%{octet:02X}")),
+            _ => path.push(char::from(*octet)),
+        }
+    }
+    gopher::wanted(&path).map(drop)
 }
 
 /// Begins a session, in a task of its own on this core.

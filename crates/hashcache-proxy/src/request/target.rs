@@ -22,7 +22,7 @@ use super::transaction::Answer;
 use crate::connect::intercepted::refusal;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::gateway::decode;
+use crate::gateway::{self, decode};
 use crate::log_entry::LogEntryBuilder;
 use crate::wire::{ClientBody, ContentFraming, HeadInfo};
 
@@ -117,6 +117,7 @@ pub(super) fn may_use_gateway(
         });
     }
     // There is no other protocol to change to.
+    gateway::check(target)?;
     let fields = request.headers_mut();
     fields.remove(UPGRADE);
     fields.remove(CONNECTION);
