@@ -18,7 +18,9 @@ use tokio::time::{sleep, timeout};
 
 use super::address::Purpose;
 use super::exchange::FailedExchange;
-use super::http2::{Found, Http2Conn, Refused, Sharing, Wanted, content_bytes, reserve_stream};
+use super::http2::{
+    self, Found, Http2Conn, Refused, Sharing, Wanted, content_bytes, reserve_stream,
+};
 use super::kept_content::{KeptContent, Recall, kept_bytes};
 use super::odd_target::OddTarget;
 use super::pool::UpstreamConn;
@@ -131,7 +133,7 @@ impl Upstream {
             Way::Http1ForMemory => {
                 let opened = self.open_own(to, options).await;
                 return match opened {
-                    Err(failed) if failed.failure == NEEDS_HTTP_2 => {
+                    Err(failed) if failed.failure == http2::NEEDED => {
                         self.open_http2(to, (Sharing::Alone, None), request, options)
                             .await
                     }
@@ -341,5 +343,3 @@ const SURELY_OPEN: Duration = Duration::from_millis(500);
 const ATTEMPTS_MAX: usize = 3;
 /// Pause before the last of them.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// The failure of a handshake in which only HTTP/1.1 was offered, if the origin takes HTTP/2 only.
-pub(super) const NEEDS_HTTP_2: Failure = Failure::TlsAlert("NoApplicationProtocol");

@@ -106,6 +106,10 @@ impl Upstream {
                 let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
                 head(sending, &interim, timeout, options).await
             }
+            // h2 would write the `/` that stands in its place.
+            RequestSender::Http2(_) if OddTarget::of(&request).is_some() => {
+                Err(http2::NEEDED.into())
+            }
             RequestSender::Http2(stream) => {
                 if progress.is_held() && self.http2_conns.sends_no_continue(to) {
                     request.headers_mut().remove(header::EXPECT);

@@ -335,3 +335,5 @@ const HTTP2_CONN_BYTES: u64 = 128 << 10;
 const FIELD_BYTES: usize = 32;
 /// How much larger than the limit a response head may be before the connection ends for it.
 const HEADS_FACTOR: usize = 4;
+/// The failure of a handshake in which only HTTP/1.1 was offered, if the origin takes HTTP/2 only.
+pub(super) const NEEDED: Failure = Failure::TlsAlert("NoApplicationProtocol");

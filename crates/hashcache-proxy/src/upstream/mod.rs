@@ -563,7 +563,7 @@ impl Upstream {
             let conn = match (opening, before.take()) {
                 (Ok(conn), _) => conn,
                 // The last attempt was to be in HTTP/1.1; the one before says more.
-                (Err(failed), Some(before)) if failed.failure == attempt::NEEDS_HTTP_2 => {
+                (Err(failed), Some(before)) if failed.failure == http2::NEEDED => {
                     return Err(Unanswered::unsent(before, request));
                 }
                 (Err(failed), _) => return Err(Unanswered::unsent(failed, request)),
@@ -675,7 +675,12 @@ impl Upstream {
         request: &Request<RequestBody>,
         options: &SendOptions,
     ) -> Result<UpstreamConn, SendFailure> {
-        let opened = self.open(to, Way::Http1ForMemory, request, options).await?;
+        let way = match OddTarget::of(request) {
+            None => Way::Http1ForMemory,
+            // HTTP/2 would send it to `/`.
+            Some(_) => Way::Http1,
+        };
+        let opened = self.open(to, way, request, options).await?;
         if let Some(conn) = opened.http2_conn() {
             self.http2_conns.retire(to, &conn);
         }

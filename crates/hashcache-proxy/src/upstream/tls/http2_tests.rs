@@ -12,6 +12,9 @@ use tokio::task::spawn_local;
 
 use super::tests::{ServerStream, locally, send, trusted_origin};
 use super::*;
+use crate::upstream::http2;
+use crate::upstream::odd_target::set_target;
+use crate::upstream::pinned::Pinning;
 use crate::upstream::{Endpoint, RequestBody, SendOptions, Upstream};
 
 /// How an origin treats a request.
@@ -226,6 +229,32 @@ async fn an_origin_that_wants_http_1_for_a_request_gets_it() {
         let (status, version, _) = fetched(&origin).await;
         assert_eq!((status, version), (StatusCode::OK, Version::HTTP_11));
         assert_eq!(origin.heard.borrow()[1], ["GET /page HTTP/1.1"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_target_that_http_2_cannot_carry_goes_to_no_other_page_with_a_login() {
+    locally(async {
+        let origin = origin(&[], &[b"h2"]).await;
+        let sent = async |target: &[u8]| {
+            let mut request = http::Request::new(RequestBody::empty());
+            set_target(&mut request, &hashcache_http::octet_text(target));
+            let login = http::HeaderValue::from_static("NTLM TlRM");
+            request.headers_mut().insert("authorization", login);
+            let options = SendOptions {
+                pinning: Pinning::Alone,
+                ..SendOptions::default()
+            };
+            let exchange = origin.upstream.send(&origin.to, request, options).await;
+            exchange.map(|exchange| exchange.response.status())
+        };
+        assert_eq!(sent(b"/page").await.unwrap(), StatusCode::OK);
+        let failed = sent(b"/<page>?\xff").await.unwrap_err();
+        assert_eq!(failed.failure, http2::NEEDED);
+        let heard = origin.heard.borrow().concat();
+        assert_eq!(heard.len(), 1, "{heard:?}");
+        assert!(heard[0].ends_with("/page"), "{heard:?}");
     })
     .await;
 }
