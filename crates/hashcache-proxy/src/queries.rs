@@ -497,7 +497,9 @@ mod tests {
     use std::net::UdpSocket;
 
     use super::*;
-    use crate::peer::{Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary};
+    use crate::peer::{
+        Credentials, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary,
+    };
     use crate::route::{RouteRequest, RouteSettings, Routes, Siblings};
     use crate::upstream::address::Purpose;
 
@@ -560,6 +562,35 @@ mod tests {
         assert_eq!(peer.round_trip.query_limit(), Duration::from_millis(170));
         queries.heard(&reply(asked, url), from);
         assert!(replies.try_recv().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_so_many_urls_are_being_forgotten_at_peers() {
+        let queries = Arc::new(queries());
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (peer, _) = peer();
+        let mut settings = peer.settings.clone();
+        settings.htcp = Some(HtcpPeer {
+            port: socket.local_addr().unwrap().port(),
+            key_file: None,
+            obeys_clear: false,
+            sends_clear: true,
+        });
+        let peers = [Arc::new(settings.load(None).unwrap())];
+        for n in 0..2 * CLEARS_MAX {
+            queries.clear(&peers, &target(&format!("http://h/{n}")));
+        }
+        assert_eq!(queries.clears.available_permits(), 0);
+        let unsent = queries.htcp_counts.clears_sent();
+        let unsent = unsent.filter(|(result, _)| *result == "unsent");
+        assert_eq!(
+            unsent.map(|(_, count)| count).sum::<u64>(),
+            CLEARS_MAX as u64
+        );
+    }
+
+    fn target(url: &str) -> Target {
+        Target::parse_url(url).unwrap()
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,12 +10,14 @@
 //! Called by `udp` and `htcp`. Calls `store`.
 //!
 //! Invariants: memory alone decides about most misses; the disk is read for at most [`READS_MAX`]
-//! queries at once, each for at most [`READ_TIME`], else the reply is MISS. Nothing is fetched.
+//! queries at once, [`READS_OF_PEER_MAX`] of one peer, each for at most [`READ_TIME`], else the
+//! reply is MISS. Nothing is fetched.
 //! Cost: one lookup. The read of a hit is not lost: the object is in memory when it is requested.
 
+use std::collections::HashMap;
 use std::future::{Future as _, poll_fn};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -27,7 +29,6 @@ use hashcache_http::{
 use hashcache_peers::icp::Answer;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
 use http::{HeaderMap, Method};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::access::AccessAction;
@@ -40,7 +41,7 @@ use crate::worker::Common;
 pub(super) struct Answerer {
     common: Arc<Common>,
     cache: Cache,
-    reads: Arc<Semaphore>,
+    reads: Reads,
 }
 
 /// A reply, or the disk must be read for it.
@@ -54,7 +55,7 @@ impl Answerer {
         Self {
             common,
             cache,
-            reads: Arc::new(Semaphore::new(READS_MAX)),
+            reads: Reads::default(),
         }
     }
 
@@ -92,7 +93,7 @@ impl Answerer {
         if let Poll::Ready(answer) = known {
             return Begun::Answer(answer);
         }
-        let Ok(permit) = Arc::clone(&self.reads).try_acquire_owned() else {
+        let Some(permit) = self.reads.take(from) else {
             return Begun::Answer(Answer::Miss);
         };
         Begun::Reading(async move {
@@ -146,9 +147,70 @@ fn is_by_encoding(stored: &StoredResponse) -> bool {
     }
 }
 
+/// Queries that wait for the disk, by the address of the peer.
+#[derive(Clone, Default)]
+struct Reads(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// Permission to wait for the disk; returned when dropped.
+struct ReadPermit {
+    reads: Reads,
+    from: IpAddr,
+}
+
+impl Reads {
+    fn counts(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Permission for one more query of the peer at `from`.
+    fn take(&self, from: IpAddr) -> Option<ReadPermit> {
+        let mut counts = self.counts();
+        let of_peer = counts.get(&from).copied().unwrap_or(0);
+        if of_peer >= READS_OF_PEER_MAX || counts.values().sum::<usize>() >= READS_MAX {
+            return None;
+        }
+        counts.insert(from, of_peer + 1);
+        let reads = self.clone();
+        Some(ReadPermit { reads, from })
+    }
+}
+
+impl Drop for ReadPermit {
+    fn drop(&mut self) {
+        let mut counts = self.reads.counts();
+        if let Some(of_peer) = counts.get_mut(&self.from) {
+            *of_peer -= 1;
+            if *of_peer == 0 {
+                counts.remove(&self.from);
+            }
+        }
+    }
+}
+
 /// How long the response must stay fresh: until the peer has fetched it and used it.
 const FRESH_FOR: Seconds = Seconds::new(30);
 /// Maximum number of queries that wait for the disk.
 const READS_MAX: usize = 16;
+/// Those of one peer among them.
+const READS_OF_PEER_MAX: usize = 8;
 /// How long a query waits for the disk: a peer does not wait much longer for its reply.
 const READ_TIME: Duration = Duration::from_millis(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queries_of_one_peer_leave_reads_to_those_of_others() {
+        let reads = Reads::default();
+        let all = |last: u8| {
+            let from = [192, 0, 2, last].into();
+            std::iter::from_fn(|| reads.take(from)).collect::<Vec<_>>()
+        };
+        let (greedy, other) = (all(1), all(2));
+        assert_eq!((greedy.len(), other.len()), (8, 8));
+        assert!(all(3).is_empty());
+        drop((greedy, other));
+        assert!(reads.counts().is_empty());
+    }
+}

@@ -12,6 +12,7 @@
 mod conns;
 mod refused;
 mod sending;
+mod wary;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;

@@ -26,6 +26,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::super::endpoint::Endpoint;
 use super::super::request_body::RequestBody;
+use super::wary::WaryClients;
 use super::{FIELD_BYTES, Http2Conn, Http2Stream, head_bytes};
 use crate::share::Network;
 use crate::task::spawn_local;
@@ -66,8 +67,8 @@ pub(in super::super) struct Http2Conns {
     plain: RefCell<HashSet<Endpoint>>,
     /// Endpoints that were sent `Expect: 100-continue`, and sent no 100 in time.
     no_continue: RefCell<HashSet<Endpoint>>,
-    /// Clients whose requests do not share connections to an endpoint until then.
-    wary: RefCell<HashMap<(Endpoint, Option<Network>), Instant>>,
+    /// Clients whose requests share no connections.
+    wary: RefCell<WaryClients>,
 }
 
 impl Http2Conns {
@@ -153,26 +154,13 @@ impl Http2Conns {
     }
 
     fn is_wary(&self, to: &Endpoint, client: Option<Network>) -> bool {
-        let wary = self.wary.borrow();
-        if wary.is_empty() {
-            return false;
-        }
-        let until = wary.get(&(to.clone(), client));
-        until.is_some_and(|until| *until > Instant::now())
+        self.wary.borrow().has(client, to, Instant::now())
     }
 
     /// Notes that a shared connection to `to` ended for an error while `client` waited for an
     /// answer on it.
     pub(in super::super) fn note_broken(&self, to: &Endpoint, client: Option<Network>) {
-        let mut wary = self.wary.borrow_mut();
-        let now = Instant::now();
-        if wary.len() >= WARY_MAX {
-            wary.retain(|_, until| *until > now);
-            if wary.len() >= WARY_MAX {
-                wary.clear();
-            }
-        }
-        wary.insert((to.clone(), client), now + WARY_TIME);
+        self.wary.borrow_mut().note(client, to, Instant::now());
     }
 
     /// The lock to hold while connecting to `to`. A connection has room for `STREAMS_MAX` requests,
@@ -284,9 +272,29 @@ const SHARED_HEAD_MAX: usize = 4 << 10;
 const PSEUDO_FIELDS_BYTES: usize = 7 + 7 + 10 + 5 + 5 + 4 * FIELD_BYTES;
 /// Maximum number of endpoints remembered for one property; when full, the list is cleared.
 const ENDPOINTS_MAX: usize = 4096;
-/// How long a client gets connections of its own after one that it shared has broken.
-const WARY_TIME: Duration = Duration::from_secs(60);
-/// Maximum number of clients remembered as wary, by endpoint; when full, the list is cleared.
-const WARY_MAX: usize = 1024;
 /// Minimum time between two checks of a connection that may be idle.
 const SWEEP_STEP: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use hashcache_http::{Authority, Scheme};
+
+    use super::*;
+    use crate::upstream::address::Purpose;
+
+    #[test]
+    fn no_more_origins_without_http_2_are_remembered_than_there_is_room_for() {
+        let conns = Http2Conns::default();
+        for n in 0..3 * ENDPOINTS_MAX {
+            let to = Endpoint {
+                authority: Authority::parse(&format!("{n}.test:443"), Scheme::Https).unwrap(),
+                purpose: Purpose::Forward,
+                scheme: Scheme::Https,
+                through: None,
+            };
+            conns.note_plain(&to);
+            assert!(conns.is_plain(&to));
+            assert!(conns.plain.borrow().len() <= ENDPOINTS_MAX);
+        }
+    }
+}
