@@ -103,6 +103,7 @@ const SITES: &str = "\
 #health = { path = \"/healthz\", interval = \"5s\", timeout = \"2s\", status = 200 }
 #redirect_to_https = true
 #trust_forwarded = [\"10.0.0.0/8\"]
+#front_keeps_logins = true
 #pass_fields = [\"X-HTTP-Method-Override\"]
 #lifetime = [
 #    { path = \"/static/**\", default = \"1d\", ignore_cookies = true },

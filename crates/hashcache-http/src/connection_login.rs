@@ -12,10 +12,16 @@
 
 use http::StatusCode;
 use http::header::{
-    AUTHORIZATION, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
+    AUTHORIZATION, CONNECTION, FORWARDED, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, VIA, WWW_AUTHENTICATE,
 };
 
-use crate::fields::{Backslash, split_list};
+use crate::fields::{Backslash, members, split_list};
+
+/// `Proxy-Support`: a proxy keeps the connection of a login for the client (RFC 4559, section 6).
+pub const PROXY_SUPPORT: HeaderName = HeaderName::from_static("proxy-support");
+/// The value of [`PROXY_SUPPORT`].
+pub const SESSION_BASED: HeaderValue = HeaderValue::from_static("Session-Based-Authentication");
 
 /// `Persistent-Auth`: the server says that the login lasts as long as the connection (Microsoft's
 /// HTTP server sends it after Negotiate).
@@ -55,6 +61,36 @@ pub fn continues_login(status: StatusCode, response: &HeaderMap) -> bool {
         StatusCode::PROXY_AUTHENTICATION_REQUIRED,
     ];
     asks.contains(&status) && binds_connection(response)
+}
+
+/// Whether a request has come through another proxy, which may send the requests of many clients on
+/// one connection: it has a field that only proxies write. Most reverse proxies write no Via, but
+/// X-Forwarded-For.
+pub fn is_forwarded(request: &HeaderMap) -> bool {
+    OF_PROXIES.iter().any(|name| request.contains_key(name))
+}
+
+/// Whether the proxy that has sent a request says that it sends the requests of one client only on
+/// this connection. Connection must name the field: a proxy that does not know it removes both, so
+/// the statement is that of the last proxy (RFC 9110, section 7.6.1).
+pub fn keeps_login(request: &HeaderMap) -> bool {
+    let names_it = || {
+        let mut options = members(request, &CONNECTION);
+        options.any(|name| name.eq_ignore_ascii_case(PROXY_SUPPORT.as_str().as_bytes()))
+    };
+    let is_session = |value: &HeaderValue| {
+        let value = value.as_bytes().trim_ascii();
+        value.eq_ignore_ascii_case(SESSION_BASED.as_bytes())
+    };
+    request.get(PROXY_SUPPORT).is_some_and(is_session) && names_it()
+}
+
+/// Says in a request to another proxy that its connection has the requests of one client only.
+pub fn say_keeps_login(request: &mut HeaderMap) {
+    if !keeps_login(request) {
+        request.insert(PROXY_SUPPORT, SESSION_BASED);
+        request.append(CONNECTION, HeaderValue::from(PROXY_SUPPORT));
+    }
 }
 
 fn is_persistent(response: &HeaderMap) -> bool {
@@ -122,6 +158,15 @@ fn contains(name: &[u8], part: &[u8]) -> bool {
     let mut windows = name.windows(part.len());
     windows.any(|window| window.eq_ignore_ascii_case(part))
 }
+
+/// Fields that proxies and content delivery networks write.
+static OF_PROXIES: [HeaderName; 5] = [
+    VIA,
+    FORWARDED,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("cdn-loop"),
+];
 
 /// Schemes that log in a connection, without regard to letter case.
 const OF_CONNECTION: &[&str] = &["NTLM", "Negotiate", "Kerberos", "Nego2"];
@@ -289,5 +334,32 @@ mod tests {
             StatusCode::UNAUTHORIZED,
             &HeaderMap::new()
         ));
+    }
+    #[test]
+    fn a_request_with_a_field_of_a_proxy_may_share_its_connection_with_others() {
+        assert!(!is_forwarded(&fields(AUTHORIZATION, &["NTLM TlRM"])));
+        for name in ["via", "forwarded", "x-forwarded-for", "x-real-ip"] {
+            let name = HeaderName::from_static(name);
+            assert!(
+                is_forwarded(&fields(name.clone(), &["1.1 front"])),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_the_last_proxy_can_say_that_it_keeps_a_login() {
+        let mut request = HeaderMap::new();
+        say_keeps_login(&mut request);
+        assert!(keeps_login(&request));
+        say_keeps_login(&mut request);
+        assert_eq!(request.len(), 2);
+        // A proxy that passes on an unknown field has a Connection of its own.
+        request.insert(CONNECTION, HeaderValue::from_static("keep-alive, TE"));
+        assert!(!keeps_login(&request));
+        request.append(CONNECTION, HeaderValue::from_static("Proxy-Support"));
+        assert!(keeps_login(&request));
+        request.insert(PROXY_SUPPORT, HeaderValue::from_static("Other"));
+        assert!(!keeps_login(&request));
     }
 }

@@ -104,7 +104,10 @@ pub use entity_tag::EntityTag;
 pub use authority::{Authority, Host, Origin, Scheme, TargetError};
 pub use cache_key::{KEY_BYTES_MAX, Space, cache_key, host_part, origin_key, target_of_key};
 pub use coding::line_accepts_coding;
-pub use connection_login::{binds_connection, continues_login, logs_in_connection};
+pub use connection_login::{
+    PROXY_SUPPORT, SESSION_BASED, binds_connection, continues_login, is_forwarded, keeps_login,
+    logs_in_connection, say_keeps_login,
+};
 pub use request_fields::{
     Exempt, FieldKinds, compared_fields, has_override, overrides, speaks_for_client, unknown_field,
 };

@@ -1096,7 +1096,7 @@ are stored by the URL that the client used. Origins get X-Forwarded-For, X-Forwa
 X-Forwarded-Host and Forwarded. A reload takes changes of sites over.";
 
 /// The fields of a `[[site]]`.
-pub const SITE_FIELDS: [(&str, &str); 17] = [
+pub const SITE_FIELDS: [(&str, &str); 18] = [
     (
         "hosts",
         "Names of the site, without ports. The first one is its name in logs.",
@@ -1137,6 +1137,12 @@ pub const SITE_FIELDS: [(&str, &str); 17] = [
         "Networks of proxies in front of this one, whose Forwarded and X-Forwarded fields are \
          believed. From other clients these fields are dropped. A proxy in these networks must \
          set or remove X-Forwarded-For.",
+    ),
+    (
+        "front_keeps_logins",
+        "true: the proxies of trust_forwarded send the requests of one client only on a \
+         connection on which that client has logged in (NTLM, Negotiate), as HAProxy and Squid \
+         do. Without this no such login succeeds through them.",
     ),
     (
         "pass_fields",

@@ -36,6 +36,8 @@ pub struct SiteTable {
     #[serde(default)]
     trust_forwarded: Vec<String>,
     #[serde(default)]
+    front_keeps_logins: bool,
+    #[serde(default)]
     pass_fields: Vec<String>,
     #[serde(default)]
     lifetime: Vec<LifetimeSpec>,
@@ -132,6 +134,10 @@ impl SiteTable {
             bypass_cookies: self.bypass_cookie,
         });
         let trust = self.trust_forwarded.iter().map(|text| network(text));
+        if self.front_keeps_logins && self.trust_forwarded.is_empty() {
+            let fault = Fault::new("no proxy is in front of this site").at("front_keeps_logins");
+            return Err(fault.hint("name the proxies in `trust_forwarded`"));
+        }
         let passed = self.pass_fields.iter().map(|name| passed_field(name));
         let compress = self.compress.iter().map(|word| {
             let coding = one_of(&Coding::ALL, word);
@@ -145,6 +151,7 @@ impl SiteTable {
             health: self.health.map(HealthTable::check).transpose()?,
             redirect_to_https: self.redirect_to_https,
             trust_forwarded: trust.collect::<Result<_, _>>()?,
+            front_keeps_logins: self.front_keeps_logins,
             pass_fields: passed.collect::<Result<_, _>>()?,
             lifetimes: Lifetimes::new(self.lifetime)
                 .map_err(|error| Fault::new(error.to_string()).at("lifetime"))?,
@@ -358,6 +365,7 @@ mod tests {
             health = { path = \"/healthz?x\", interval = \"7s\", timeout = \"1s\", status = 204 }
             redirect_to_https = true
             trust_forwarded = [\"10.0.0.0/8\"]
+            front_keeps_logins = true
             lifetime = [{ path = \"/a/**\", default = \"1d\" }, { max = \"1h\" }]
             stale_if_error = \"1h\"
             stale_while_revalidate = \"30s\"
@@ -386,6 +394,7 @@ mod tests {
         assert_eq!(health.status, 204);
         assert!(site.redirect_to_https);
         assert_eq!(site.trust_forwarded.len(), 1);
+        assert!(site.front_keeps_logins);
         assert_eq!(site.pass_fields, ["x-http-method-override"]);
         assert!(!site.lifetimes.is_empty());
         assert_eq!(site.grace.stale_if_error, Seconds::new(3600));

@@ -237,6 +237,108 @@ async fn logins_of_connections_are_kept_apart_behind_a_link() {
     );
 }
 
+/// Whether the login of a client fails, and none of the requests that come on its connection gets
+/// the pages of another one. `fields` are those of the proxy that multiplexes.
+async fn no_login_is_carried_across(
+    way: &Way<'_>,
+    origin: &Origin,
+    fields: &[(&'static str, &'static str)],
+) {
+    let mut many = way.person().await;
+    many.fields.extend(fields);
+    assert_eq!(many.log_in("NTLM", "alice").await[..2], [401, 401]);
+    for path in ["/a", "/b"] {
+        let next = many.ask("GET", path, None).await;
+        assert_eq!(next.status, 401, "{fields:?}: {}", text(&next));
+        assert_eq!(next.field("proxy-support"), None, "{fields:?}");
+    }
+    // The origin has seen a login whole, for one request: that is as far as it goes.
+    let first = origin.request_count();
+    let begun = many.ask("GET", "/a", Some("NTLM T1")).await;
+    assert_eq!(begun.status, 401);
+    let used = origin.requests()[first].connection;
+    for _ in 0..3 {
+        many.ask("GET", "/c", None).await;
+        many.ask("GET", "/c", Some("NTLM T3bob")).await;
+    }
+    let later = &origin.requests()[first + 1..];
+    assert_eq!(later.len(), 6);
+    assert!(
+        later.iter().all(|it| it.connection != used),
+        "{fields:?}: a connection with credentials is used again"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_may_pool_carries_no_login_to_another_client() {
+    let (home, origin) = (Home::new(), origin().await);
+    let proxy = start(&home, "cache", &["--workers=1"]);
+    let way = forward(&proxy, &origin);
+    for field in [
+        ("Via", "1.1 varnish"),
+        ("X-Forwarded-For", "192.0.2.1"),
+        ("Forwarded", "for=192.0.2.1"),
+    ] {
+        no_login_is_carried_across(&way, &origin, &[field]).await;
+    }
+    // A proxy that says that it keeps the login of a client.
+    let kept = [
+        ("Via", "1.1 child"),
+        ("Connection", "proxy-support"),
+        ("Proxy-Support", "Session-Based-Authentication"),
+    ];
+    let way = Way {
+        fields: &kept,
+        ..forward(&proxy, &origin)
+    };
+    logins_are_kept_apart(&way, &origin, "NTLM").await;
+    // The statement is about a request: one without it does not follow the login.
+    let mut alice = way.person().await;
+    assert_eq!(alice.log_in("NTLM", "alice").await, [401, 401, 200]);
+    alice.fields.truncate(1);
+    assert_eq!(alice.ask("GET", "/b", None).await.status, 401);
+    proxy.kill_well();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_of_a_site_carries_no_login_to_another_client_unless_it_keeps_them() {
+    let (home, origin) = (Home::new(), origin().await);
+    let trust = "trust_forwarded = [\"127.0.0.0/8\"]";
+    let proxy = front(&home, &site(&[&origin], trust));
+    let way = Way {
+        at: proxy.address(),
+        base: String::new(),
+        fields: &[WWW],
+    };
+    for fields in [
+        &[][..],
+        &[("X-Forwarded-For", "192.0.2.1")],
+        &[("Via", "1.1 varnish"), ("X-Forwarded-For", "192.0.2.1")],
+    ] {
+        no_login_is_carried_across(&way, &origin, fields).await;
+    }
+    proxy.kill_well();
+    // A front that is not trusted: its fields are dropped, and still show that it is there.
+    let (home, origin) = (Home::new(), self::origin().await);
+    let proxy = front(&home, &site(&[&origin], ""));
+    let way = Way {
+        at: proxy.address(),
+        ..way
+    };
+    no_login_is_carried_across(&way, &origin, &[("X-Forwarded-For", "192.0.2.1")]).await;
+    proxy.kill_well();
+    let (home, origin) = (Home::new(), self::origin().await);
+    let keeps = format!("{trust}\nfront_keeps_logins = true");
+    let proxy = front(&home, &site(&[&origin], &keeps));
+    let way = Way {
+        at: proxy.address(),
+        base: String::new(),
+        fields: &[WWW, ("X-Forwarded-For", "192.0.2.1")],
+    };
+    logins_are_kept_apart(&way, &origin, "NTLM").await;
+    proxy.kill_well();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mirror_keeps_logins_of_connections_apart() {
     let (home, origin) = (Home::new(), origin().await);

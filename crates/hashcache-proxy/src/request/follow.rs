@@ -14,7 +14,7 @@ use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderValue, Response, StatusCode};
 
 use super::body::Body;
-use super::own_fields::add_own;
+use super::own_fields::{add_own, offer_login};
 use super::stored_form::note_pages;
 use super::transaction::Transaction;
 use crate::access_log::Outcome;
@@ -85,6 +85,7 @@ pub(super) fn follow(
         note_pages(connection, request, fields);
     }
     add_own(connection, (fields, stored.facts.received()), status);
+    offer_login(connection, request.is_one_client(connection), fields);
     Some(following(response, part, shared.length))
 }
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::follow::{follow, following, may_follow_stale};
 use super::hit::{found, reuse_hit};
-use super::own_fields::{add_own, outcome_of, passed};
+use super::own_fields::{add_own, offer_login, outcome_of, passed};
 use super::page_object::note_object;
 use super::range_miss;
 use super::stored_form::note_pages;
@@ -262,6 +262,8 @@ pub(super) fn fetched(
                 note_pages(connection, &transaction.request, &mut head.headers);
             }
             add_own(connection, (&mut head.headers, head.version), status);
+            let is_one_client = transaction.request.is_one_client(connection);
+            offer_login(connection, is_one_client, &mut head.headers);
             let answer = following(Response::from_parts(head, follower), part, length);
             Next::Answer(answer.map(|body| match part {
                 Some(_) => body,

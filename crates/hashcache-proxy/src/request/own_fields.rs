@@ -3,9 +3,9 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hashcache_http::{CacheStatus, Forward, binds_connection};
+use hashcache_http::{CacheStatus, Forward, PROXY_SUPPORT, SESSION_BASED, binds_connection};
 use http::header::WWW_AUTHENTICATE;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, Version};
+use http::{HeaderMap, Response, Version};
 
 use super::body::Body;
 use super::transaction::{Next, Transaction};
@@ -26,13 +26,14 @@ pub(super) fn passed(
     log_entry.set_next_hop(Some(next_hop));
     let (mut head, body) = response.into_parts();
     add_own(connection, (&mut head.headers, head.version), status);
+    let is_one_client = transaction.request.is_one_client(connection);
+    offer_login(connection, is_one_client, &mut head.headers);
     let metrics = Arc::clone(&connection.worker.metrics);
     let body = Body::passed(body, log_entry.byte_count(), metrics).resumed_by(rest);
     Next::Answer(Response::from_parts(head, body))
 }
 
-/// Adds Via and Cache-Status to a response from upstream that was received in this version, and
-/// Proxy-Support if it asks for a login of the connection.
+/// Adds Via and Cache-Status to a response from upstream that was received in this version.
 pub(super) fn add_own(
     connection: &Connection,
     (fields, received): (&mut HeaderMap, Version),
@@ -41,18 +42,25 @@ pub(super) fn add_own(
     let common = &connection.worker.common;
     common.via.append_via(fields, received);
     status.append(&common.name, fields);
+}
+
+/// Adds Proxy-Support to a response that asks for a login of the connection, if the connection has
+/// the requests of one client only (`is_one_client`).
+pub(super) fn offer_login(connection: &Connection, is_one_client: bool, fields: &mut HeaderMap) {
+    let common = &connection.worker.common;
     // A client that knows the proxy may answer the challenge only if the proxy says that it keeps
     // the connection for it (RFC 4559, section 6).
     let knows_proxy = !common.is_reverse()
         && connection.intercepted.is_none()
         && connection.destination.is_none();
-    if knows_proxy && fields.contains_key(WWW_AUTHENTICATE) && binds_connection(fields) {
+    if is_one_client
+        && knows_proxy
+        && fields.contains_key(WWW_AUTHENTICATE)
+        && binds_connection(fields)
+    {
         fields.insert(PROXY_SUPPORT, SESSION_BASED);
     }
 }
-
-const PROXY_SUPPORT: HeaderName = HeaderName::from_static("proxy-support");
-const SESSION_BASED: HeaderValue = HeaderValue::from_static("Session-Based-Authentication");
 
 pub(super) fn outcome_of(forward: Forward) -> Outcome {
     match forward {

@@ -18,7 +18,7 @@ use hashcache_http::{
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::body::Body;
-use super::own_fields::{add_own, outcome_of};
+use super::own_fields::{add_own, offer_login, outcome_of};
 use super::purge_members::purge_at_members;
 use super::transaction::{Answer, ClientRequest, Login, Transaction};
 use crate::connect;
@@ -60,7 +60,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     let pinning = match &request.login {
         Login::None => request.pinning(connection),
         Login::Pinned(key) => {
-            let client = connection.allowance.share().network();
+            let client = connection.allowance.share();
             let limit = worker.limits.connect_time;
             let turn = Box::pin(connection.pins.turn(key, client, limit));
             Pinning::Turn(turn.await?)
@@ -68,6 +68,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         Login::Alone => Pinning::Alone,
     };
     let is_login = pinning.is_login();
+    let is_one_client = request.is_one_client(connection);
     let route = match &pinning {
         Pinning::Turn(turn) => route_of_login(connection, turn, route, &request.fields)?,
         _ => route,
@@ -167,6 +168,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         ..CacheStatus::of(Handling::Forwarded(forward))
     };
     add_own(connection, (&mut head.headers, head.version), status);
+    offer_login(connection, is_one_client, &mut head.headers);
     let body = Body::passed(body, log_entry.byte_count(), Arc::clone(&worker.metrics));
     Ok(Response::from_parts(head, body))
 }

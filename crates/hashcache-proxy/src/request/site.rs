@@ -13,7 +13,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hashcache_http::{Authority, RequestTarget, Scheme, Target, TargetError, octets, parse_target};
+use hashcache_http::{
+    Authority, RequestTarget, Scheme, Target, TargetError, is_forwarded, octets, parse_target,
+};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, VARY};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use tokio::time::Instant;
@@ -30,7 +32,7 @@ use crate::members::MemberList;
 use crate::page::PageReader;
 use crate::share::Allowance;
 use crate::site::encode::{self, AcceptEncoding, Encoder, Verdict};
-use crate::site::forwarded::{Forwarding, strip_forwarded};
+use crate::site::forwarded::{Forwarding, Speaker, strip_forwarded};
 use crate::site::live::{LiveSite, Sender, SiteRequest};
 use crate::wire::{ClientBody, HeadInfo};
 
@@ -130,6 +132,11 @@ fn enter(
     };
     drop(live);
     let forwarding = Forwarding::read(peer, connection.scheme, fields, is_trusted);
+    // Two clients behind one front may have one address: that of an office, or of a carrier.
+    let is_shared = match forwarding.speaker {
+        Speaker::Trusted => !spec.front_keeps_logins,
+        Speaker::Untrusted => is_forwarded(fields),
+    };
     strip_forwarded(fields, forwarding.speaker, &spec.pass_fields);
     site.mark_key(fields);
     let authority = match spec.any_host_authority() {
@@ -150,6 +157,7 @@ fn enter(
         host: (!spec.hosts.is_empty()).then(|| authority.clone()),
         forwarding,
         sender,
+        is_shared,
     };
     let target = Target {
         scheme: request.forwarding.scheme,

@@ -11,8 +11,8 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use hashcache_http::{
-    Authority, RequestTarget, Scheme, Target, TargetError, Upgrading, asks_for_upgrade, octet_text,
-    parse_target, settle_modified_since, strip_request,
+    Authority, RequestTarget, Scheme, Target, TargetError, Upgrading, asks_for_upgrade,
+    keeps_login, octet_text, parse_target, settle_modified_since, strip_request,
 };
 use http::header::{AUTHORIZATION, CONNECTION, HOST, MAX_FORWARDS, UPGRADE};
 use http::{HeaderValue, Method, Request, StatusCode, Version};
@@ -24,6 +24,7 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::gateway::{self, decode};
 use crate::log_entry::LogEntryBuilder;
+use crate::upstream::pinned::KeptLogin;
 use crate::wire::{ClientBody, ContentFraming, HeadInfo};
 
 /// Parses the target of a request. All errors are the client's.
@@ -116,8 +117,8 @@ pub(super) fn may_use_gateway(
             reason: "a request for this scheme has no content",
         });
     }
-    // There is no other protocol to change to.
     gateway::check(target)?;
+    // There is no other protocol to change to.
     let fields = request.headers_mut();
     fields.remove(UPGRADE);
     fields.remove(CONNECTION);
@@ -177,6 +178,9 @@ pub(super) fn strip(request: &mut Request<ClientBody>, info: &HeadInfo) -> Resul
         true if info.version != Version::HTTP_10 => Upgrading::Yes,
         _ => Upgrading::No,
     };
+    if keeps_login(request.headers()) {
+        request.extensions_mut().insert(KeptLogin);
+    }
     settle_modified_since(request.headers_mut());
     // `wire` has already refused such a request with the same status.
     strip_request(request.headers_mut(), upgrading).map_err(|_| Failure::Refused {

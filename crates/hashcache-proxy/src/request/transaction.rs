@@ -13,7 +13,8 @@ use std::sync::Arc;
 use hashcache::Hit;
 use hashcache_http::{
     Authority, CacheStatus, Exempt, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds,
-    Space, Target, VariantTable, asks_for_upgrade, logs_in_connection, origin_conditions_hold,
+    Space, Target, VariantTable, asks_for_upgrade, is_forwarded, logs_in_connection,
+    origin_conditions_hold,
 };
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -33,7 +34,7 @@ use crate::route::{Route, Siblings};
 use crate::site::live::{ORIGIN, Sender, SiteRequest};
 use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::Informational;
-use crate::upstream::pinned::{LinkedLogin, PinKey, Pinning};
+use crate::upstream::pinned::{KeptLogin, LinkedLogin, PinKey, Pinning};
 use crate::wire::{ClientBody, ContentFraming, HeadInfo};
 use crate::worker::Worker;
 
@@ -268,7 +269,7 @@ pub(super) enum Login {
     None,
     /// It has such a login, or follows one of its client.
     Pinned(PinKey),
-    /// It has one, but its client cannot be told from others on the connection.
+    /// It has one, but the requests of other clients may come on the same connection.
     Alone,
 }
 
@@ -295,6 +296,8 @@ pub(super) struct ClientRequest {
     pub(super) linked: Option<Arc<LinkedRequest>>,
     /// The number of a login of one of its clients.
     linked_login: Option<LinkedLogin>,
+    /// The proxy that has sent it keeps the connection for one client.
+    is_kept: bool,
     /// Whether it has or follows a login of its connection.
     pub(super) login: Login,
     /// The page group, if the request alone decides it.
@@ -315,6 +318,7 @@ impl ClientRequest {
         Self {
             linked,
             linked_login: head.extensions.remove(),
+            is_kept: head.extensions.remove::<KeptLogin>().is_some(),
             login: Login::None,
             space,
             target,
@@ -372,7 +376,7 @@ impl ClientRequest {
     pub(super) fn pinning(&self, connection: &Connection) -> Pinning {
         match self.is_one_client(connection) {
             true => {
-                let client = connection.allowance.share().network();
+                let client = connection.allowance.share().clone();
                 let key = self.pin_key(connection);
                 Pinning::Offer(connection.pins.offer(key, client))
             }
@@ -391,14 +395,22 @@ impl ClientRequest {
         }
     }
 
-    /// Whether other requests with the same key are those of one client. A child that does not
-    /// number its logins sends those of all its clients, and so does a member.
-    fn is_one_client(&self, connection: &Connection) -> bool {
-        let is_from_member = match &self.site {
-            Some(site) => site.sender == Sender::Member,
-            None => connection.is_from_member(&self.fields),
+    /// Whether other requests with the same key are those of one client. Another proxy may send the
+    /// requests of all its clients on one connection, and their addresses do not tell them apart. A
+    /// child numbers its logins, so one without a number may be of any client; a member never says
+    /// whose they are.
+    pub(super) fn is_one_client(&self, connection: &Connection) -> bool {
+        if connection.child.is_some() {
+            return self.linked_login.is_some();
+        }
+        let (is_from_member, is_shared) = match &self.site {
+            Some(site) => (site.sender == Sender::Member, site.is_shared),
+            None => (
+                connection.is_from_member(&self.fields),
+                is_forwarded(&self.fields),
+            ),
         };
-        !is_from_member && (connection.child.is_none() || self.linked_login.is_some())
+        !is_from_member && (self.is_kept || !is_shared)
     }
 
     fn facts(&self) -> RequestFacts {
@@ -428,6 +440,7 @@ impl ClientRequest {
             only_server: self.only_server.clone(),
             linked: self.linked.clone(),
             linked_login: self.linked_login,
+            is_kept: self.is_kept,
             login: self.login.clone(),
             noted_group: self.noted_group,
             has_content: self.has_content,

@@ -329,6 +329,8 @@ pub(crate) struct SiteRequest {
     /// The host that the client named, if the origins may know it.
     pub(crate) host: Option<Authority>,
     pub(crate) sender: Sender,
+    /// Whether its connection may have the requests of several clients.
+    pub(crate) is_shared: bool,
 }
 
 /// The sender of a request to a site.
@@ -516,6 +518,7 @@ mod tests {
             ),
             host: None,
             sender: Sender::Client,
+            is_shared: false,
         }
     }
 

@@ -35,6 +35,9 @@ pub struct Site {
     pub redirect_to_https: bool,
     /// Networks whose Forwarded and X-Forwarded fields are believed.
     pub trust_forwarded: Vec<Prefix>,
+    /// Whether the proxies of these networks send the requests of one client only on a connection
+    /// on which that client has logged in (NTLM, Negotiate).
+    pub front_keeps_logins: bool,
     /// Request fields of untrusted clients that reach the origins although they speak for the
     /// client (`X-HTTP-Method-Override`, for example).
     pub pass_fields: Vec<HeaderName>,
@@ -142,6 +145,7 @@ impl Site {
             health: None,
             redirect_to_https: false,
             trust_forwarded: Vec::new(),
+            front_keeps_logins: false,
             pass_fields: Vec::new(),
             grace: Grace::default(),
             lifetimes: Lifetimes::default(),

@@ -63,6 +63,7 @@ use std::time::Duration;
 use hashcache::{Cache, Reservation};
 use hashcache_http::{
     Authority, HintUse, Host, Origin, Scheme, UnixTime, connection_options, logs_in_connection,
+    say_keeps_login,
 };
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
@@ -622,10 +623,14 @@ impl Upstream {
     async fn send_pinned(
         &self,
         to: &Endpoint,
-        (request, permit): (Request<RequestBody>, Permit),
+        (mut request, permit): (Request<RequestBody>, Permit),
         options: &SendOptions,
     ) -> Result<UpstreamExchange, Unanswered> {
         let turn = options.pinning.turn();
+        if turn.is_some() && options.absolute.is_some() {
+            // A parent cannot know otherwise that this connection has one client.
+            say_keeps_login(request.headers_mut());
+        }
         let has_credentials = logs_in_connection(request.headers());
         let kept = match turn {
             Some(turn) => turn.take(to).await,

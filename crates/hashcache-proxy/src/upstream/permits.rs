@@ -1,6 +1,7 @@
 //! Permits for busy connections: a limit per origin and one in all, shared by the cores. One client
 //! may use its share of either, and one client of a child half of the child's. Idle connections are
-//! counted here too, for the metrics.
+//! counted here too, for the metrics; those on which clients have logged in have limits and shares
+//! of their own, also for the memory of buffers that have grown.
 //!
 //! `Upstream` takes a permit before it sends a request and returns it with the last byte of the
 //! response; an idle connection has none. Permits are granted in order of arrival.
@@ -44,7 +45,7 @@ pub(crate) struct Permit {
 /// Permission to keep one idle connection for the client that has logged in on it.
 #[derive(Debug)]
 pub(super) struct PinnedPermit {
-    _turns: [BoundPermit; 2],
+    _turns: Vec<BoundPermit>,
     _idle: CountedIdle,
 }
 
@@ -60,6 +61,9 @@ enum Bound {
     /// Idle connections that a client has logged in on.
     PinnedOf(Network),
     Pinned,
+    /// KiB of their buffers, beyond those of new connections.
+    PinnedKibOf(Network),
+    PinnedKib,
 }
 
 /// A permit within one limit.
@@ -132,19 +136,32 @@ impl Permits {
         })
     }
 
-    /// Permission to keep a connection for `client`, if the limits allow one more now. As many may
-    /// be kept as may be busy; a client gets the same share of either.
-    pub(super) fn pinned(&self, client: Network) -> Option<PinnedPermit> {
-        let take = |bound| {
+    /// Permission to keep a connection for `client`, whose buffers have grown by `extra` bytes, if
+    /// the limits allow one more now. As many may be kept as may be busy; a client gets the same
+    /// share of either.
+    pub(super) fn pinned(&self, client: Network, extra: u64) -> Option<PinnedPermit> {
+        let take = |(bound, permits)| {
             let interest = BoundRef::new(&self.0, bound);
-            let permit = Arc::clone(&interest.semaphore).try_acquire_owned();
+            let permit = Arc::clone(&interest.semaphore).try_acquire_many_owned(permits);
             Some(BoundPermit {
                 _permit: permit.ok()?,
                 _interest: interest,
             })
         };
+        let kib = u32::try_from(extra.div_ceil(1 << 10)).ok()?;
+        let mut bounds = Vec::with_capacity(6);
+        // A client of a child has a part of what the child has.
+        let child = client.without_client();
+        let networks = [Some(client), (child != client).then_some(child)];
+        for network in networks.into_iter().flatten() {
+            bounds.push((Bound::PinnedOf(network), 1));
+            bounds.push((Bound::PinnedKibOf(network), kib));
+        }
+        bounds.extend([(Bound::Pinned, 1), (Bound::PinnedKib, kib)]);
+        bounds.retain(|(_, permits)| *permits > 0);
+        let turns = bounds.into_iter().map(take);
         Some(PinnedPermit {
-            _turns: [take(Bound::PinnedOf(client))?, take(Bound::Pinned)?],
+            _turns: turns.collect::<Option<_>>()?,
             _idle: self.idle(),
         })
     }
@@ -227,20 +244,30 @@ impl PermitCounts {
             let share = permits.saturating_mul(self.client_percent.into()) / 100;
             usize::try_from(share).unwrap_or(usize::MAX).max(1)
         };
+        let of_client = |network: Network, permits| match network {
+            // All clients of a child share what one client gets, so none may use all of it.
+            Network::ChildClient(..) => share(permits).div_ceil(2),
+            Network::Address(_) | Network::Child(_) => share(permits),
+        };
         match bound {
             Bound::Origin(_) => self.per_origin,
-            Bound::Client(_) | Bound::PinnedOf(_) => share(self.in_all),
+            Bound::PinnedOf(network) => of_client(*network, self.in_all),
+            Bound::PinnedKibOf(network) => of_client(*network, PINNED_EXTRA_KIB),
+            Bound::PinnedKib => PINNED_EXTRA_KIB,
+            Bound::Client(_) => share(self.in_all),
             Bound::Pinned => self.in_all,
             Bound::ClientAtOrigin(..) => share(self.per_origin),
-            // All clients of a child share what one client gets, so none may use all of it.
             Bound::ChildClient(_) => share(self.in_all).div_ceil(2),
             Bound::ChildClientAtOrigin(..) => share(self.per_origin).div_ceil(2),
         }
     }
 }
 
-/// Memory of a busy connection in its client's share.
-const BUSY_BYTES: u64 = 32 << 10;
+/// Memory of a busy connection in its client's share, and of one that is kept for it.
+pub(super) const BUSY_BYTES: u64 = 32 << 10;
+/// Most memory of grown buffers of the connections on which clients have logged in: 64 connections
+/// with the largest reads (`meter::READ_MAX`), of which one client has 16 by default.
+const PINNED_EXTRA_KIB: usize = 64 * 192;
 
 /// Connections to origins, without tunnels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -260,6 +287,7 @@ mod tests {
 
     use super::*;
     use crate::share::Shares;
+    use crate::upstream::meter::{READ_MAX, buffered};
 
     fn authority(name: &str) -> Authority {
         Authority {
@@ -305,14 +333,54 @@ mod tests {
         let permits = Permits::new(4, 8, 50);
         let client = |address: &str| Network::of(address.parse().unwrap());
         let (greedy, other) = (client("192.0.2.1"), client("192.0.2.2"));
-        let held: Vec<_> = std::iter::from_fn(|| permits.pinned(greedy)).collect();
+        let held: Vec<_> = std::iter::from_fn(|| permits.pinned(greedy, 0)).collect();
         assert_eq!(held.len(), 4);
-        let others: Vec<_> = std::iter::from_fn(|| permits.pinned(other)).collect();
+        let others: Vec<_> = std::iter::from_fn(|| permits.pinned(other, 0)).collect();
         assert_eq!((others.len(), permits.figures().idle), (4, 8));
-        assert!(permits.pinned(client("192.0.2.3")).is_none(), "of all");
+        assert!(permits.pinned(client("192.0.2.3"), 0).is_none(), "of all");
         drop((held, others));
         assert!(permits.0.bounds().is_empty());
-        assert!(permits.pinned(greedy).is_some());
+        assert!(permits.pinned(greedy, 0).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_client_of_a_child_leaves_places_for_the_logins_of_the_others() {
+        let permits = Permits::new(4, 16, 50);
+        let client = |number| Network::ChildClient(7, number);
+        let all = |network| std::iter::from_fn(|| permits.pinned(network, 0)).collect::<Vec<_>>();
+        let (greedy, other) = (all(client(1)), all(client(2)));
+        assert_eq!((greedy.len(), other.len()), (4, 4));
+        assert!(
+            all(client(3)).is_empty(),
+            "the child has what one client gets"
+        );
+        assert_eq!(all(Network::of([192, 0, 2, 1].into())).len(), 8);
+        drop((greedy, other));
+        assert!(permits.0.bounds().is_empty());
+    }
+
+    #[tokio::test]
+    async fn grown_buffers_of_idle_logins_have_a_limit_of_which_one_client_has_its_share() {
+        let permits = Permits::new(1 << 10, 1 << 10, 25);
+        let extra = buffered(READ_MAX);
+        let greedy = Network::of([192, 0, 2, 1].into());
+        let held: Vec<_> = std::iter::from_fn(|| permits.pinned(greedy, extra)).collect();
+        assert!((15..=16).contains(&held.len()), "{}", held.len());
+        assert!(
+            permits.pinned(greedy, 0).is_some(),
+            "one that has not grown"
+        );
+        let mut all = held.len();
+        let mut others = Vec::new();
+        for n in 2..9 {
+            let client = Network::of([192, 0, 2, n].into());
+            let more = std::iter::from_fn(|| permits.pinned(client, extra));
+            others.extend(more);
+        }
+        all += others.len();
+        assert!((60..=64).contains(&all), "{all}");
+        drop((held, others));
+        assert!(permits.0.bounds().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,9 +9,11 @@
 //! Invariants: a connection that comes here never returns to the pool, and leaves the table only to
 //! be closed, at the latest with the client connection. It serves one request at a time. A message
 //! of a login that belongs to a challenge is sent on the connection of that challenge, or not at
-//! all. Cost: nothing for clients without such a login but an empty table and a look at it; with
-//! one, at most [`PINS_MAX`] connections for a client connection, idle for as long as pooled ones,
-//! and a share of all for each client (`permits`).
+//! all. In the table of a link, no client of the child takes the pins of another one: it has a
+//! quarter of the table at most, and a full table loses a pin of the client with the most.
+//! Cost: nothing for clients without such a login but an empty table and a look at it; with one, at
+//! most [`PINS_MAX`] connections for a client connection, idle for as long as pooled ones, a share
+//! of all for each client (`permits`), and their memory in the client's share.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -26,10 +28,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::endpoint::Endpoint;
-use super::permits::{Permits, PinnedPermit};
+use super::permits::{BUSY_BYTES, Permits, PinnedPermit};
 use super::pool::{Pool, UpstreamConn};
 use crate::failure::Failure;
-use crate::share::Network;
+use crate::share::{Network, Share, ShareGuard};
 use crate::task::spawn_local;
 
 /// The upstream connections of one client connection.
@@ -61,10 +63,15 @@ pub(crate) struct PinKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkedLogin(pub(crate) u64);
 
+/// In a request: the proxy that has sent it keeps its connection for one client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptLogin;
+
 /// One upstream connection, or the place of one.
 struct Pin {
     number: u64,
     key: PinKey,
+    client: Network,
     turn: Arc<Semaphore>,
     used: Instant,
     /// Where the login is.
@@ -85,6 +92,7 @@ struct IdlePin {
     since: Instant,
     idle_time: Duration,
     _permit: PinnedPermit,
+    _memory: ShareGuard,
 }
 
 /// How far the login on a connection is.
@@ -119,14 +127,14 @@ pub(crate) enum Pinning {
 pub(crate) struct PinOffer {
     pins: Weak<PinTable>,
     key: PinKey,
-    client: Network,
+    client: Share,
 }
 
 /// The exclusive use of a pin, until the response is complete or dropped.
 pub(crate) struct Turn {
     pins: Pins,
     number: u64,
-    client: Network,
+    client: Share,
     conn: RefCell<Option<(UpstreamConn, Endpoint)>>,
     /// The connection is in the table again.
     is_kept: Cell<bool>,
@@ -169,7 +177,7 @@ impl Pins {
     }
 
     /// For a request without a login.
-    pub(crate) fn offer(&self, key: PinKey, client: Network) -> Rc<PinOffer> {
+    pub(crate) fn offer(&self, key: PinKey, client: Share) -> Rc<PinOffer> {
         Rc::new(PinOffer {
             pins: Rc::downgrade(&self.0),
             key,
@@ -185,12 +193,12 @@ impl Pins {
     pub(crate) async fn turn(
         &self,
         key: &PinKey,
-        client: Network,
+        client: &Share,
         limit: Duration,
     ) -> Result<Rc<Turn>, Failure> {
         let waiting = async {
             loop {
-                let (number, semaphore) = self.find_or_make(key)?;
+                let (number, semaphore) = self.find_or_make(key, client.network())?;
                 let turn = semaphore.acquire_owned().await;
                 let turn = turn.map_err(|_| Failure::Internal("turns are closed"))?;
                 // The request before may have ended with the connection, and the pin with it.
@@ -204,21 +212,35 @@ impl Pins {
             .unwrap_or(Err(Failure::UpstreamLimit))
     }
 
-    fn find_or_make(&self, key: &PinKey) -> Result<(u64, Arc<Semaphore>), Failure> {
+    fn find_or_make(
+        &self,
+        key: &PinKey,
+        client: Network,
+    ) -> Result<(u64, Arc<Semaphore>), Failure> {
         let mut pins = self.0.pins.borrow_mut();
         if let Some(pin) = pins.iter().find(|pin| pin.key == *key) {
             return Ok((pin.number, Arc::clone(&pin.turn)));
         }
-        if pins.len() >= self.0.max {
-            drop_oldest(&mut pins)?;
+        let of = |client| pins.iter().filter(move |pin| pin.client == client).count();
+        let share = match client {
+            Network::ChildClient(..) => self.0.max / CLIENT_PART,
+            // All pins are of one client, or of clients that the child does not tell apart.
+            Network::Address(_) | Network::Child(_) => self.0.max,
+        };
+        if of(client) >= share {
+            drop_oldest(&mut pins, client)?;
+        } else if pins.len() >= self.0.max {
+            let idle = pins.iter().filter(|pin| !pin.is_in_use());
+            let most = idle.map(|pin| pin.client).max_by_key(|client| of(*client));
+            drop_oldest(&mut pins, most.ok_or(Failure::UpstreamLimit)?)?;
         }
-        let pin = Pin::new(key.clone());
+        let pin = Pin::new(key.clone(), client);
         let found = (pin.number, Arc::clone(&pin.turn));
         pins.push(pin);
         Ok(found)
     }
 
-    fn begin(&self, number: u64, client: Network, turn: OwnedSemaphorePermit) -> Option<Turn> {
+    fn begin(&self, number: u64, client: &Share, turn: OwnedSemaphorePermit) -> Option<Turn> {
         let mut pins = self.0.pins.borrow_mut();
         let pin = pins.iter_mut().find(|pin| pin.number == number)?;
         pin.used = Instant::now();
@@ -233,7 +255,7 @@ impl Pins {
         Some(Turn {
             pins: self.clone(),
             number,
-            client,
+            client: client.clone(),
             conn: RefCell::new(conn),
             is_kept: Cell::new(false),
             login: Cell::new(pin.login),
@@ -256,10 +278,11 @@ impl Pins {
 }
 
 impl Pin {
-    fn new(key: PinKey) -> Self {
+    fn new(key: PinKey, client: Network) -> Self {
         Self {
             number: NEXT_NUMBER.fetch_add(1, Relaxed),
             key,
+            client,
             turn: Arc::new(Semaphore::new(1)),
             used: Instant::now(),
             at: None,
@@ -285,7 +308,7 @@ impl PinOffer {
             return;
         };
         let pins = Pins(table);
-        let Ok((number, _)) = pins.find_or_make(&self.key) else {
+        let Ok((number, _)) = pins.find_or_make(&self.key, self.client.network()) else {
             return;
         };
         let is_free = |pin: &Pin| pin.login == Login::Offered && !pin.is_in_use();
@@ -298,7 +321,7 @@ impl PinOffer {
         if !is_wanted {
             return;
         }
-        match IdlePin::new(conn, to, self.client, pool) {
+        match IdlePin::new(conn, to, &self.client, pool) {
             Some(idle) => pins.keep(number, At::Conn(Box::new(idle)), Login::Offered),
             None => pins.forget_if_void(number),
         }
@@ -309,19 +332,21 @@ impl IdlePin {
     fn new(
         conn: UpstreamConn,
         to: Endpoint,
-        client: Network,
+        client: &Share,
         (permits, idle_time): (&Permits, Duration),
     ) -> Option<Self> {
         // A parent keeps the connection of a stream on a link, and HTTP/2 has no such logins.
         if conn.is_closed() || !conn.is_http_1() {
             return None;
         }
+        let extra = conn.meter.extra_bytes();
         Some(Self {
+            _permit: permits.pinned(client.network(), extra)?,
+            _memory: client.take(BUSY_BYTES + extra)?,
             conn,
             to,
             since: Instant::now(),
             idle_time,
-            _permit: permits.pinned(client)?,
         })
     }
 }
@@ -403,7 +428,7 @@ impl Turn {
 
     /// Keeps the connection of a complete response.
     pub(super) fn keep(&self, conn: UpstreamConn, to: Endpoint, pool: (&Permits, Duration)) {
-        if let Some(idle) = IdlePin::new(conn, to, self.client, pool) {
+        if let Some(idle) = IdlePin::new(conn, to, &self.client, pool) {
             self.is_kept.set(true);
             let at = At::Conn(Box::new(idle));
             self.pins.keep(self.number, at, self.login.get());
@@ -453,9 +478,13 @@ impl Pinning {
     }
 }
 
-fn drop_oldest(pins: &mut Vec<Pin>) -> Result<(), Failure> {
-    let idle = pins.iter().enumerate().filter(|(_, pin)| !pin.is_in_use());
-    let oldest = idle.min_by_key(|(_, pin)| pin.used).map(|(at, _)| at);
+/// Drops a pin of `client` that is not in use: the one that was used longest ago, but a handshake
+/// only if there is nothing else.
+fn drop_oldest(pins: &mut Vec<Pin>, client: Network) -> Result<(), Failure> {
+    let own = pins.iter().enumerate();
+    let idle = own.filter(|(_, pin)| pin.client == client && !pin.is_in_use());
+    let oldest = idle.min_by_key(|(_, pin)| (pin.login == Login::HalfDone, pin.used));
+    let oldest = oldest.map(|(at, _)| at);
     pins.remove(oldest.ok_or(Failure::UpstreamLimit)?);
     Ok(())
 }
@@ -516,6 +545,9 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 const PINS_MAX: usize = 8;
 /// Logins of the clients of a child.
 const LINKED_PINS_MAX: usize = 256;
+/// One client of a child may have 1/`CLIENT_PART` of them: eight browser connections with as many
+/// logins as a client connection has.
+const CLIENT_PART: usize = 4;
 /// How long the exchange before may take to end after its response.
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -547,8 +579,11 @@ impl ConnHome {
 #[cfg(test)]
 mod tests {
     use hashcache_http::Host;
+    use tokio::task::LocalSet;
 
     use super::*;
+    use crate::share::Shares;
+    use crate::upstream::address::Purpose;
 
     fn key(name: &str) -> PinKey {
         PinKey {
@@ -564,13 +599,72 @@ mod tests {
         }
     }
 
-    fn client() -> Network {
-        Network::of([192, 0, 2, 1].into())
+    fn client() -> Share {
+        Shares::new(1 << 30, 100).of([192, 0, 2, 1].into())
     }
 
     async fn turn(pins: &Pins, name: &str) -> Result<Rc<Turn>, Failure> {
-        pins.turn(&key(name), client(), Duration::from_secs(10))
-            .await
+        turn_of(pins, name, &client()).await
+    }
+
+    async fn turn_of(pins: &Pins, name: &str, client: &Share) -> Result<Rc<Turn>, Failure> {
+        let limit = Duration::from_secs(10);
+        pins.turn(&key(name), client, limit).await
+    }
+
+    /// Leaves a handshake whose challenge waits for the client.
+    async fn leave_half_done(pins: &Pins, name: &str, client: &Share) {
+        let turn = turn_of(pins, name, client).await.unwrap();
+        turn.begin(true);
+        turn.answered(true);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_of_a_child_evicts_no_login_of_another_one() {
+        let (pins, shares) = (Pins::of_link(), Shares::new(1 << 30, 100));
+        let child = shares.of_network(Network::Child(7));
+        let of = |number| child.of_client(number);
+        leave_half_done(&pins, "victim.test", &of(1)).await;
+        for n in 0..2 * LINKED_PINS_MAX {
+            leave_half_done(&pins, &format!("{n}.test"), &of(2)).await;
+        }
+        assert!(pins.has_login(&key("victim.test")));
+        assert_eq!(
+            pins.0.pins.borrow().len(),
+            1 + LINKED_PINS_MAX / CLIENT_PART
+        );
+        // Many clients: those with several give way to one with none.
+        for n in 0..2 * LINKED_PINS_MAX {
+            let client = of(3 + u32::try_from(n % 8).unwrap());
+            leave_half_done(&pins, &format!("more{n}.test"), &client).await;
+        }
+        assert_eq!(pins.0.pins.borrow().len(), LINKED_PINS_MAX);
+        assert!(pins.has_login(&key("victim.test")));
+        leave_half_done(&pins, "late.test", &of(99)).await;
+        assert!(pins.has_login(&key("late.test")) && pins.has_login(&key("victim.test")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handshake_is_the_last_of_its_client_to_be_dropped() {
+        let test = async {
+            let (pins, client) = (Pins::default(), client());
+            leave_half_done(&pins, "begun.test", &client).await;
+            for n in 0..2 * PINS_MAX {
+                let name = format!("{n}.test");
+                let turn = turn_of(&pins, &name, &client).await.unwrap();
+                turn.begin(true);
+                turn.answered(false);
+                turn.keep_linked(Endpoint {
+                    authority: key(&name).authority,
+                    purpose: Purpose::Peer,
+                    scheme: Scheme::Http,
+                    through: None,
+                });
+            }
+            assert!(pins.has_login(&key("begun.test")));
+            assert_eq!(pins.0.pins.borrow().len(), PINS_MAX);
+        };
+        LocalSet::new().run_until(test).await;
     }
 
     #[tokio::test(start_paused = true)]
