@@ -259,7 +259,10 @@ fn removes_beyond_their_share_during_recovery_hold_when_it_is_over() {
         Value::new(1, 500).store(&cache, &name(STORED - 1)).unwrap();
         assert!(cache.flush().wait());
         let is_log = matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
-        assert!(!is_log || get(&cache, &name(STORED - 1)).is_some(), "{policy:?}");
+        assert!(
+            !is_log || get(&cache, &name(STORED - 1)).is_some(),
+            "{policy:?}"
+        );
     }
 }
 
