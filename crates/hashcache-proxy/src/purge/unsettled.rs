@@ -1,8 +1,8 @@
 //! Invalidations of each client that are not durable yet.
 //!
-//! Called by `purge` for unsafe requests and HTCP. The engine has room for some thousands of removes
-//! that wait for the device, for all clients together; beyond that each one makes it forget other
-//! objects, too.
+//! Called by `purge` for unsafe requests and HTCP. The engine has room for some thousands of
+//! removes that wait for the device, for all clients together; beyond that each one makes it forget
+//! other objects, too.
 //!
 //! Invariant: a client with [`PER_CLIENT`] of them waits for its own oldest ones before its next
 //! invalidation is put in force, and so before that response, so it cannot use up the room that
@@ -212,6 +212,8 @@ pub(super) mod tests {
             );
             assert!(unsettled.has_turn(client(2), PER_CLIENT));
         }
+        assert!(unsettled.has_turn(client(1), PER_PEER));
+        assert!(!unsettled.has_turn(client(1), 2 * PER_CLIENT));
         let turn = std::pin::pin!(unsettled.turn(client(1)));
         let mut context = Context::from_waker(Waker::noop());
         assert!(turn.poll(&mut context).is_pending());

@@ -188,7 +188,7 @@ impl Stripe {
         self.forget_removing(0..SHARDS);
         self.medium.health.recovered();
         if self.medium.geometry.family == Family::Log {
-            // The index knows all names now, so what was hidden since has been forgotten in it, too.
+            // The index knows all names now: what was hidden since has been forgotten in it, too.
             for mut shard in self.shards() {
                 shard.hidden = HiddenRanges::default();
             }

@@ -202,8 +202,8 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// Clears ranges of keys that removes without memory have hidden, set by set, until the round is
-    /// over: one set at least, because names may come without end.
+    /// Clears ranges of keys that removes without memory have hidden, set by set, until the round
+    /// is over: one set at least, because names may come without end.
     fn clear_hidden(&mut self, begun: Duration) -> io::Result<()> {
         loop {
             let Some(mut pass) = self.range_pass.take().or_else(|| self.next_range()) else {

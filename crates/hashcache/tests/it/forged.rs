@@ -84,9 +84,12 @@ fn a_torn_write_of_content_forged_to_the_crc32c_of_the_older_content_is_a_miss()
         let at = find(&device.inner.to_bytes(), &older).expect("it was written");
         let place = at..at + LENGTH;
         // The table family writes over the slot of the name; a log comes round to its place.
-        let name = |n| match is_log {
-            true => format!("object/{n:04}"),
-            false => NAME.to_owned(),
+        let name = |n| {
+            if is_log {
+                format!("object/{n:04}")
+            } else {
+                NAME.to_owned()
+            }
         };
         let before = overwrite(&cache, &device, &place, &newer, name).expect("it is overwritten");
         let after = device.inner.to_bytes();
