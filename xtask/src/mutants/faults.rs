@@ -251,41 +251,17 @@ pub const FAULTS: &[Fault] = &[
     Fault {
         name: "version-of-a-remove-drawn-outside-the-lock",
         file: engine!("stripe/mod.rs"),
-        edits: &[
-            (
-                "        let mut shard = self.shard(key);
-        let (version, known, dropped) = self.remove_from(&mut shard, key);
+        edits: &[(
+            "        let mut shard = self.shard(key);
+        let (version, known, dropped) = self.remove_from(&mut shard, key, Mask::Name);
+        drop(shard);
 ",
-                "        let drawn = self.draw_version();
+            "        let version = self.draw_version();
         let mut shard = self.shard(key);
-        let (version, known, dropped) = self.remove_from(&mut shard, key, drawn);
+        let (_, known, dropped) = self.remove_from(&mut shard, key, Mask::Name);
+        drop(shard);
 ",
-            ),
-            (
-                "        shard: &mut Shard,
-        key: KeyHash,
-    ) -> (Version, bool, Option<Arc<Pending>>) {
-",
-                "        shard: &mut Shard,
-        key: KeyHash,
-        version: Version,
-    ) -> (Version, bool, Option<Arc<Pending>>) {
-",
-            ),
-            (
-                "        let version = self.draw_version();
-        let dropped = shard.supersede(key, version);
-",
-                "        let dropped = shard.supersede(key, version);
-",
-            ),
-            (
-                "self.remove_from(&mut shard, key);
-                    removed",
-                "self.remove_from(&mut shard, key, self.draw_version());
-                    removed",
-            ),
-        ],
+        )],
         suite: Suite::Loom,
         test: "a_remove_that_is_older_than_a_checkpoint_is_seen_by_it",
         short: false,
