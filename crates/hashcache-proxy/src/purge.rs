@@ -537,9 +537,10 @@ impl Purger {
                 self.counts.count(PurgeKind::Unsafe, PurgeEffect::Hard);
                 removes.extend(self.cache.invalidation(&key));
                 if matches!(self.space, Space::Site(_))
-                    && let Some(key) = cache_key(self.space, &twin(target))
+                    && let Some(twin) = cache_key(self.space, &twin(target))
                 {
-                    removes.extend(self.cache.invalidation(&key));
+                    removes.extend(self.cache.invalidation(&twin));
+                    self.collapse.forget(&twin);
                 }
                 self.collapse.forget(&key);
             }

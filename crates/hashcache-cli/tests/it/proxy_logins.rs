@@ -314,6 +314,12 @@ async fn a_front_of_a_site_carries_no_login_to_another_client_unless_it_keeps_th
         &[][..],
         &[("X-Forwarded-For", "192.0.2.1")],
         &[("Via", "1.1 varnish"), ("X-Forwarded-For", "192.0.2.1")],
+        // A front that passes on what its clients say of themselves.
+        &[
+            ("X-Forwarded-For", "192.0.2.1"),
+            ("Connection", "proxy-support"),
+            ("Proxy-Support", "Session-Based-Authentication"),
+        ],
     ] {
         no_login_is_carried_across(&way, &origin, fields).await;
     }

@@ -368,6 +368,8 @@ impl ClientRequest {
         }
         self.login = match self.is_one_client(connection) {
             true => Login::Pinned(key),
+            // It may be of any client of the proxy in front, so it follows no login of another.
+            false if !has_credentials => Login::None,
             false => Login::Alone,
         };
     }
@@ -398,7 +400,8 @@ impl ClientRequest {
     /// Whether other requests with the same key are those of one client. Another proxy may send the
     /// requests of all its clients on one connection, and their addresses do not tell them apart. A
     /// child numbers its logins, so one without a number may be of any client; a member never says
-    /// whose they are.
+    /// whose they are. In front of a site the setting of the site decides and no field: a front may
+    /// pass on the fields of its clients.
     pub(super) fn is_one_client(&self, connection: &Connection) -> bool {
         if connection.child.is_some() {
             return self.linked_login.is_some();
@@ -407,10 +410,10 @@ impl ClientRequest {
             Some(site) => (site.sender == Sender::Member, site.is_shared),
             None => (
                 connection.is_from_member(&self.fields),
-                is_forwarded(&self.fields),
+                is_forwarded(&self.fields) && !self.is_kept,
             ),
         };
-        !is_from_member && (self.is_kept || !is_shared)
+        !is_from_member && !is_shared
     }
 
     fn facts(&self) -> RequestFacts {
