@@ -13,7 +13,7 @@
 //! the encoder of h2 and the decoder of the client stay in step; a client with a smaller table than
 //! usual gets no interim responses, because the next block must begin with the change of its size
 //! (RFC 7541, section 4.2).
-//! Cost: 22 bytes and one field of each head.
+//! Cost: 22 bytes and one field of each head; up to 16 KiB while padded trailers are incomplete.
 
 use std::collections::VecDeque;
 
@@ -41,7 +41,7 @@ pub(super) struct Marker {
     last_stream: u32,
     /// The block of the current HEADERS or CONTINUATION frames is trailers.
     in_trailers: bool,
-    /// A frame that has padding before or behind the begin of trailers.
+    /// A frame that has padding before or behind the begin of trailers: at most `FRAME_MAX` bytes.
     padded: Vec<u8>,
 }
 
@@ -131,11 +131,15 @@ impl Marker {
         let [a, b, c, kind, flags, stream @ ..] = self.head;
         self.payload = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
         let stream = u32::from_be_bytes(stream) & u32::MAX >> 1;
+        let is_oversized = self.payload > usize::from(FRAME_MAX);
         if kind == HEADERS {
-            self.in_trailers = stream <= self.last_stream;
+            self.in_trailers = stream <= self.last_stream && !is_oversized;
             self.last_stream = self.last_stream.max(stream);
         }
         self.kind = match kind {
+            // h2 ends the connection as soon as it has the head of the frame. If the frame were
+            // gathered, a client could make us hold 16 MiB that nobody has reserved.
+            _ if is_oversized => FrameKind::Other,
             HEADERS if self.in_trailers && flags & (PADDED | PRIORITY) != 0 => {
                 FrameKind::PaddedTrailers
             }
@@ -330,7 +334,8 @@ const USUAL_TABLE: u32 = 4096;
 /// `:status` and `retry-after` in the static table.
 const STATUS_INDEX: u8 = 8;
 const RETRY_AFTER_INDEX: u8 = 53;
-/// The largest payload that every client takes.
+/// The largest payload that every client takes, and that we take of clients: the initial value of
+/// SETTINGS_MAX_FRAME_SIZE (RFC 9113, section 6.5.2), which hyper keeps.
 const FRAME_MAX: u16 = 1 << 14;
 /// Bytes of waiting responses on one connection.
 const QUEUE_MAX: usize = 64 << 10;
@@ -390,6 +395,24 @@ mod tests {
             }
             assert_eq!(marked, expected, "cut every {step} bytes");
             assert!(!marker.has_small_table());
+        }
+    }
+
+    #[test]
+    fn no_frame_beyond_the_size_limit_is_gathered() {
+        let mut marker = Marker::new();
+        marker.mark(PREFACE, |_| ());
+        marker.mark(&frame(HEADERS, 5, 1, b"abc"), |_| ());
+        for flags in [PADDED, PRIORITY, PADDED | PRIORITY | END_HEADERS, 0] {
+            let mut oversized = frame(HEADERS, flags, 1, &[1; 1 + FRAME_MAX as usize]);
+            oversized.pop();
+            for part in oversized.chunks(1000) {
+                let mut passed = Vec::new();
+                marker.mark(part, |bytes| passed.extend_from_slice(bytes));
+                assert_eq!(passed, part, "flags {flags}");
+            }
+            assert_eq!(marker.padded.capacity(), 0);
+            marker.mark(&[1], |_| ());
         }
     }
 

@@ -371,6 +371,23 @@ async fn a_pseudo_field_in_trailers_resets_its_stream_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_head_of_trailers_beyond_the_size_limit_ends_the_connection_at_once() {
+    locally(async {
+        let (mut pipe, _served) = serve(Limits::default());
+        let request = frame(1, 4, 1, &fields("POST", "/echo"));
+        // PADDED, and all that 24 bits can name: its content never arrives.
+        let trailers = [0xff, 0xff, 0xff, 1, 8, 0, 0, 0, 1];
+        let bytes = [opening(), request, trailers.to_vec()].concat();
+        let began = Instant::now();
+        pipe.write_all(&bytes).await.unwrap();
+        let farewell = next_of(&mut pipe, 7).await.expect("GOAWAY");
+        assert_eq!(farewell.payload[4..8], [0, 0, 0, 6], "FRAME_SIZE_ERROR");
+        assert_eq!(Instant::now(), began);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_breaks_is_never_ended_cleanly() {
     locally(async {
         let (pipe, served) = serve(Limits::default());
