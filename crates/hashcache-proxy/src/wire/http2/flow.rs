@@ -631,6 +631,31 @@ impl Framed {
         });
     }
 
+    /// Reads from the socket and gives hyper what it may have of that. Returns the number of bytes
+    /// that were read, of which hyper may get none; 0 is the end of the connection.
+    fn poll_socket(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut ReadBufCursor<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let mut page = PAGE.take();
+        page.resize(PAGE_BYTES, 0);
+        let room = out.remaining().min(PAGE_BYTES);
+        let mut buffer = ReadBuf::new(&mut page[..room]);
+        let result = Pin::new(&mut *self.socket.borrow_mut())
+            .poll_read(cx, &mut buffer)
+            .map_ok(|()| {
+                let read = buffer.filled();
+                self.flow.eof.set(read.is_empty());
+                let given = self.flow.note_read(read);
+                Self::give(&self.flow, &mut self.marked, &read[..given], out);
+                self.rest.extend_from_slice(&read[given..]);
+                read.len()
+            });
+        PAGE.set(page);
+        result
+    }
+
     /// How many of `length` bytes h2 may write now: up to the end of its frame if interim responses
     /// wait for that.
     fn poll_before_write(&self, cx: &mut Context<'_>, length: usize) -> Poll<io::Result<usize>> {
@@ -710,31 +735,27 @@ impl Read for Framed {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let result = if this.rest.is_empty() {
-            let mut page = PAGE.take();
-            page.resize(PAGE_BYTES, 0);
-            let room = out.remaining().min(PAGE_BYTES);
-            let mut buffer = ReadBuf::new(&mut page[..room]);
-            let result = Pin::new(&mut *this.socket.borrow_mut())
-                .poll_read(cx, &mut buffer)
-                .map_ok(|()| {
-                    let read = buffer.filled();
-                    this.flow.eof.set(read.is_empty());
-                    let given = this.flow.note_read(read);
-                    Self::give(&this.flow, &mut this.marked, &read[..given], &mut out);
-                    this.rest.extend_from_slice(&read[given..]);
-                });
-            PAGE.set(page);
-            result
-        } else {
-            this.give_rest(&mut out);
-            Poll::Ready(Ok(()))
-        };
-        if this.flow.failed.get().is_some() {
-            // Before h2 processes these bytes.
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        let room = out.remaining();
+        loop {
+            let result = if this.rest.is_empty() {
+                this.poll_socket(cx, &mut out)
+            } else {
+                this.give_rest(&mut out);
+                Poll::Ready(Ok(0))
+            };
+            if this.flow.failed.get().is_some() {
+                // Before h2 processes these bytes.
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+            }
+            // `Marker` keeps a part of a frame's head, and trailers with padding, until they are
+            // complete. If all of one read was kept, the next bytes are needed: hyper takes a read
+            // without bytes for the end of the connection. This ends, because a kept frame has at
+            // most 16 KiB; and the socket registers the waker when it has nothing more.
+            match ready!(result)? {
+                read if read > 0 && out.remaining() == room => {}
+                _ => return Poll::Ready(Ok(())),
+            }
         }
-        result
     }
 }
 

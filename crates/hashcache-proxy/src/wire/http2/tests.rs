@@ -19,6 +19,7 @@ use hashcache::{Cache, Config};
 
 use super::super::cell::ExchangeEnd;
 use super::flow::ENTRY_BYTES;
+use super::frames::FRAME_HEAD;
 use super::*;
 use crate::share::{PIECE_BYTES, Shares};
 
@@ -368,6 +369,51 @@ async fn a_pseudo_field_in_trailers_resets_its_stream_and_no_other() {
         }
     })
     .await;
+}
+
+/// The bytes that hyper reads of a client whose bytes arrive in these parts.
+async fn read_by_hyper(parts: impl IntoIterator<Item = &[u8]>) -> Vec<u8> {
+    let (mut pipe, server) = tokio::io::duplex(1 << 10);
+    let socket = Rc::new(RefCell::new(server.into()));
+    let flow = Flow::new(Rc::default(), None, &Http2Kind::Client);
+    let mut hyper = TokioIo::new(Framed::new(socket, flow));
+    let mut read = Vec::new();
+    let sending = async move {
+        for part in parts {
+            // A pipe may be closed by its reader, which then has not read everything.
+            let _ = pipe.write_all(part).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    let both = async { tokio::join!(sending, hyper.read_to_end(&mut read)).1 };
+    let waiting = tokio::time::timeout(Duration::from_secs(1), both);
+    waiting.await.expect("the reader is woken").unwrap();
+    read
+}
+
+#[tokio::test(start_paused = true)]
+async fn hyper_reads_on_when_all_bytes_of_one_read_were_kept() {
+    let bytes = [
+        opening(),
+        frame(1, 4, 1, &fields("POST", "/echo")),
+        frame(0, 0, 1, b"content"),
+        // Trailers with padding, which are kept until they are complete.
+        frame(1, 0x0d, 1, b"\x02\0\x01x\x01y\0\0"),
+        frame(6, 0, 0, &[1; 8]),
+    ]
+    .concat();
+    let expected = read_by_hyper([&bytes[..]]).await;
+    assert!(expected.len() > bytes.len());
+    assert_eq!(read_by_hyper(bytes.chunks(1)).await, expected);
+    // One read with a few bytes that begin anywhere, also with a frame.
+    for begin in 0..bytes.len() {
+        for length in 1..=FRAME_HEAD.min(bytes.len() - begin) {
+            let (before, after) = bytes.split_at(begin);
+            let (kept, after) = after.split_at(length);
+            let read = read_by_hyper([before, kept, after]).await;
+            assert_eq!(read, expected, "{length} bytes after {begin}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
