@@ -63,6 +63,10 @@ impl Upstream {
         let method = request.method().clone();
         let may_upgrade = request.headers().contains_key(header::UPGRADE);
         let progress = request.body().progress();
+        progress.begin();
+        if !conn.is_http_2() {
+            progress.note_opened();
+        }
         if request.headers().contains_key(header::EXPECT) {
             progress.hold();
         }
@@ -128,8 +132,13 @@ impl Upstream {
                 head(sending, &interim, timeout, options).await
             }
         };
-        if conn.is_http_2() && progress.was_held_in_vain() {
-            self.http2_conns.note_no_continue(to);
+        if conn.is_http_2() {
+            // A 100 after the second is only late: the next one may be in time.
+            if progress.has_continued() {
+                self.http2_conns.note_continue(to);
+            } else if progress.was_held_in_vain() {
+                self.http2_conns.note_no_continue(to);
+            }
         }
         conn.meter.head_ends();
         let judged = response.and_then(|response| {
@@ -339,8 +348,8 @@ async fn head(
     options: &SendOptions,
 ) -> Result<Response<WireContent>, NoHead> {
     let mut sending = pin!(sending);
-    let let_go_at = timeout.since + CONTINUE_WAIT;
     loop {
+        let let_go_at = let_go_at(timeout.progress);
         tokio::select! {
             biased;
             sent = &mut sending => {
@@ -353,7 +362,10 @@ async fn head(
                 interim.pass_on(&mut timeout, options)?;
             }
             () = sleep_until(let_go_at), if timeout.progress.is_held() => {
-                timeout.progress.hold_ends_in_vain();
+                // The stream may have been opened meanwhile.
+                if Instant::now() >= self::let_go_at(timeout.progress) {
+                    timeout.progress.hold_ends_in_vain();
+                }
             }
             () = sleep_until(timeout.ends_at()) => {
                 if timeout.is_over() {
@@ -363,6 +375,12 @@ async fn head(
             }
         }
     }
+}
+
+/// When held content is sent without a 100. An origin cannot send it before it has the head, which
+/// in HTTP/2 may wait for a stream.
+fn let_go_at(progress: &BodyProgress) -> Instant {
+    progress.opened().unwrap_or_else(Instant::now) + CONTINUE_WAIT
 }
 
 /// The timeout for the head of a response.
@@ -396,7 +414,9 @@ impl<'a> HeadTimeout<'a> {
     }
 
     fn ends_at(&self) -> Instant {
-        let mut ends_at = self.since.max(self.conn.last_sent()) + self.first_byte_time();
+        let last_sent = self.conn.last_sent().max(self.progress.last_sent());
+        let mut ends_at = last_sent.map_or(self.since, |sent| sent.max(self.since));
+        ends_at += self.first_byte_time();
         if self.progress.is_starved() {
             // The client is silent, not the origin. The client has a limit of its own, which ends
             // first.
@@ -488,7 +508,7 @@ impl Interim {
             timeout.received = timeout.conn.meter.received();
             timeout.extended = false;
             if status == StatusCode::CONTINUE {
-                timeout.progress.let_go();
+                timeout.progress.note_continue();
             } else if let Some(informational) = &options.informational {
                 strip_interim(&mut headers);
                 informational(status, headers);
@@ -524,3 +544,21 @@ fn failure_of(error: &SendError, progress: &BodyProgress) -> Failure {
 
 /// How long content is held for a `100 Continue` that may never arrive (RFC 9110, section 10.1.1).
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_for_a_100_begins_when_the_head_is_sent() {
+        let body = RequestBody::empty();
+        let progress = body.progress();
+        progress.begin();
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert!(let_go_at(&progress) > Instant::now(), "no stream is open");
+        progress.note_opened();
+        let opened = Instant::now();
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(let_go_at(&progress), opened + CONTINUE_WAIT);
+    }
+}

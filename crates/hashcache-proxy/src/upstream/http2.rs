@@ -217,11 +217,6 @@ impl Http2Stream {
         self.conn.signals.note_error();
     }
 
-    /// The last time at which bytes of any request on this connection were sent.
-    pub(super) fn last_sent(&self) -> Instant {
-        self.conn.meter.last_sent()
-    }
-
     /// Notes that the request has content, of which `progress` is.
     pub(super) fn begin_upload(&self, progress: &Rc<BodyProgress>) {
         self.conn.uploads.borrow_mut().push(Rc::clone(progress));

@@ -47,6 +47,14 @@ impl WireContent {
         }
     }
 
+    /// Sends no more content of the request in HTTP/2, because its exchange is over. In HTTP/1.1
+    /// the end of the connection does the same.
+    pub(super) fn end_upload(&mut self) {
+        if let Self::Http2(content) = self {
+            content.end_upload();
+        }
+    }
+
     pub(super) fn size_hint(&self) -> SizeHint {
         match self {
             Self::Hyper(incoming) => incoming.size_hint(),

@@ -113,13 +113,13 @@ impl UpstreamConn {
         self.gateway.as_ref().and_then(GatewayFailure::get)
     }
 
-    /// The last time at which bytes were sent.
-    pub(super) fn last_sent(&self) -> Instant {
-        let own = self.meter.last_sent();
+    /// The last time at which bytes of the request were sent, if the connection knows it: in HTTP/2
+    /// it carries those of other requests too.
+    pub(super) fn last_sent(&self) -> Option<Instant> {
         match &self.sender {
-            RequestSender::Http1(_) => own,
-            RequestSender::Http2(stream) => stream.last_sent().max(own),
-            RequestSender::Linked(linked) => linked.last_sent(),
+            RequestSender::Http1(_) => Some(self.meter.last_sent()),
+            RequestSender::Http2(_) => None,
+            RequestSender::Linked(linked) => Some(linked.last_sent()),
         }
     }
 

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use tokio::time::Instant;
 
 use super::framing::filter_trailers;
 use super::kept_content::{ContentStream, KeptContent, Recall};
@@ -38,6 +39,12 @@ pub(super) struct BodyProgress {
     held: Cell<bool>,
     /// The hold has ended without a 100.
     held_in_vain: Cell<bool>,
+    /// A 100 has arrived, in time or late.
+    continued: Cell<bool>,
+    /// When the head was handed to the connection. `None`: in HTTP/2 its stream is not open yet.
+    opened: Cell<Option<Instant>>,
+    /// When head or content was last handed to the connection.
+    last_sent: Cell<Option<Instant>>,
     waker: RefCell<Option<Waker>>,
     /// hyper polled for more and the client has sent nothing yet.
     starved: Cell<bool>,
@@ -45,8 +52,6 @@ pub(super) struct BodyProgress {
     ended: Cell<bool>,
     /// The content broke off, on the client's side.
     failed: Cell<bool>,
-    /// The origin has answered and does not want the rest.
-    abandoned: Cell<bool>,
     /// Length of the content, if it is known.
     length: Option<u64>,
     /// Bytes that hyper has taken.
@@ -126,12 +131,42 @@ impl RequestBody {
         matches!(self.content, RequestContent::Empty)
     }
 
+    /// Notes that content was handed to the connection.
+    pub(super) fn note_sent(&self) {
+        self.progress.last_sent.set(Some(Instant::now()));
+    }
+
     pub(super) fn progress(&self) -> Rc<BodyProgress> {
         Rc::clone(&self.progress)
     }
 }
 
 impl BodyProgress {
+    /// Forgets what an earlier connection did, which sent nothing of the request.
+    pub(super) fn begin(&self) {
+        self.opened.set(None);
+        self.last_sent.set(None);
+        self.held_in_vain.set(false);
+        self.continued.set(false);
+    }
+
+    /// The head is handed to the connection now.
+    pub(super) fn note_opened(&self) {
+        let now = Some(Instant::now());
+        self.opened.set(now);
+        self.last_sent.set(now);
+    }
+
+    /// When the head was handed to the connection.
+    pub(super) fn opened(&self) -> Option<Instant> {
+        self.opened.get()
+    }
+
+    /// When head or content was last handed to the connection.
+    pub(super) fn last_sent(&self) -> Option<Instant> {
+        self.last_sent.get()
+    }
+
     /// Holds the content back: before the request is sent until a 100 arrives, and for good after
     /// an error response.
     pub(super) fn hold(&self) {
@@ -152,6 +187,12 @@ impl BodyProgress {
         }
     }
 
+    /// Releases held content, because of a 100.
+    pub(super) fn note_continue(&self) {
+        self.continued.set(true);
+        self.let_go();
+    }
+
     /// Releases held content, because the origin sends no 100.
     pub(super) fn hold_ends_in_vain(&self) {
         self.held_in_vain.set(true);
@@ -166,6 +207,11 @@ impl BodyProgress {
         self.held_in_vain.get()
     }
 
+    /// Whether a 100 has arrived, even after the hold had ended.
+    pub(super) fn has_continued(&self) -> bool {
+        self.continued.get()
+    }
+
     /// Whether hyper has taken all of the content.
     pub(super) fn is_ended(&self) -> bool {
         self.ended.get()
@@ -174,14 +220,6 @@ impl BodyProgress {
     /// Whether the client's content broke off.
     pub(super) fn has_failed(&self) -> bool {
         self.failed.get()
-    }
-
-    /// Ends the content with an error: the response is complete.
-    pub(super) fn abandon(&self) {
-        self.abandoned.set(true);
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
     }
 
     /// Bytes that hyper has taken or will take, at most `most`.
@@ -232,10 +270,7 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, ContentError>>> {
         let this = self.get_mut();
         let progress = &this.progress;
-        if progress.abandoned.get() {
-            return Poll::Ready(Some(Err("the origin does not want the rest".into())));
-        }
-        // For `let_go` and `abandon`, which are not called by the content.
+        // For `let_go`, which is not called by the content.
         progress.wake_by(cx.waker());
         if progress.is_held() {
             return Poll::Pending;

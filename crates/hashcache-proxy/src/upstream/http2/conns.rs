@@ -65,8 +65,8 @@ pub(in super::super) struct Http2Conns {
     opening: RefCell<HashMap<Endpoint, Vec<Rc<Mutex<()>>>>>,
     /// Endpoints that support HTTP/1.1 only.
     plain: RefCell<HashSet<Endpoint>>,
-    /// Endpoints that were sent `Expect: 100-continue`, and sent no 100 in time.
-    no_continue: RefCell<HashSet<Endpoint>>,
+    /// Endpoints that were sent `Expect: 100-continue` and sent no 100, and when that was.
+    no_continue: RefCell<HashMap<Endpoint, Instant>>,
     /// Clients whose requests share no connections.
     wary: RefCell<WaryClients>,
 }
@@ -121,17 +121,32 @@ impl Http2Conns {
     }
 
     pub(in super::super) fn note_plain(&self, to: &Endpoint) {
-        remember(&self.plain, to);
+        let mut plain = self.plain.borrow_mut();
+        if plain.len() >= ENDPOINTS_MAX {
+            plain.clear();
+        }
+        plain.insert(to.clone());
     }
 
     /// Whether `to` is known to ignore `Expect: 100-continue`. nginx does so in HTTP/2; each upload
     /// would wait for the 100 in vain.
     pub(in super::super) fn sends_no_continue(&self, to: &Endpoint) -> bool {
-        self.no_continue.borrow().contains(to)
+        let no_continue = self.no_continue.borrow();
+        let noted = no_continue.get(to);
+        noted.is_some_and(|noted| noted.elapsed() < NO_CONTINUE_TIME)
     }
 
     pub(in super::super) fn note_no_continue(&self, to: &Endpoint) {
-        remember(&self.no_continue, to);
+        let mut no_continue = self.no_continue.borrow_mut();
+        if no_continue.len() >= ENDPOINTS_MAX {
+            no_continue.clear();
+        }
+        no_continue.insert(to.clone(), Instant::now());
+    }
+
+    /// Notes that `to` has sent a 100.
+    pub(in super::super) fn note_continue(&self, to: &Endpoint) {
+        self.no_continue.borrow_mut().remove(to);
     }
 
     /// How `request` of `client` may use connections to `to`.
@@ -211,14 +226,6 @@ impl Http2Conns {
     }
 }
 
-fn remember(endpoints: &RefCell<HashSet<Endpoint>>, to: &Endpoint) {
-    let mut endpoints = endpoints.borrow_mut();
-    if endpoints.len() >= ENDPOINTS_MAX {
-        endpoints.clear();
-    }
-    endpoints.insert(to.clone());
-}
-
 /// Closes a connection that had no stream for `idle_time`.
 async fn sweep(
     http2_conns: Weak<Http2Conns>,
@@ -272,6 +279,9 @@ const SHARED_HEAD_MAX: usize = 4 << 10;
 const PSEUDO_FIELDS_BYTES: usize = 7 + 7 + 10 + 5 + 5 + 4 * FIELD_BYTES;
 /// Maximum number of endpoints remembered for one property; when full, the list is cleared.
 const ENDPOINTS_MAX: usize = 4096;
+/// How long an origin is not asked for a 100 after it sent none. It may only have been slow, and a
+/// client whose content is refused unread saves all of it.
+const NO_CONTINUE_TIME: Duration = Duration::from_secs(600);
 /// Minimum time between two checks of a connection that may be idle.
 const SWEEP_STEP: Duration = Duration::from_secs(1);
 
@@ -282,19 +292,35 @@ mod tests {
     use super::*;
     use crate::upstream::address::Purpose;
 
+    fn endpoint(n: usize) -> Endpoint {
+        Endpoint {
+            authority: Authority::parse(&format!("{n}.test:443"), Scheme::Https).unwrap(),
+            purpose: Purpose::Forward,
+            scheme: Scheme::Https,
+            through: None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_origin_without_a_100_is_asked_for_one_after_ten_minutes() {
+        let (conns, to) = (Http2Conns::default(), endpoint(1));
+        conns.note_no_continue(&to);
+        tokio::time::advance(Duration::from_secs(599)).await;
+        assert!(conns.sends_no_continue(&to));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!conns.sends_no_continue(&to));
+    }
+
     #[test]
     fn no_more_origins_without_http_2_are_remembered_than_there_is_room_for() {
         let conns = Http2Conns::default();
         for n in 0..3 * ENDPOINTS_MAX {
-            let to = Endpoint {
-                authority: Authority::parse(&format!("{n}.test:443"), Scheme::Https).unwrap(),
-                purpose: Purpose::Forward,
-                scheme: Scheme::Https,
-                through: None,
-            };
+            let to = endpoint(n);
             conns.note_plain(&to);
-            assert!(conns.is_plain(&to));
+            conns.note_no_continue(&to);
+            assert!(conns.is_plain(&to) && conns.sends_no_continue(&to));
             assert!(conns.plain.borrow().len() <= ENDPOINTS_MAX);
+            assert!(conns.no_continue.borrow().len() <= ENDPOINTS_MAX);
         }
     }
 }

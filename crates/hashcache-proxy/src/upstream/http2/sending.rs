@@ -3,8 +3,9 @@
 //! Called by `exchange`. It calls h2 itself, because hyper drops the interim responses of HTTP/2.
 //!
 //! Invariants: content of a request is polled only when its stream is open. A request that is
-//! dropped before its response resets its stream, so that the origin stops working on it. An end of
-//! content that the origin has not sent is an error.
+//! dropped before its response resets its stream, so that the origin stops working on it. No upload
+//! outlives its exchange: the stream would stay open, and would count for the origin's limit. An
+//! end of content that the origin has not sent is an error.
 //! Cost: a task for content that does not fit in the buffer of h2 at once.
 
 use std::future::poll_fn;
@@ -55,6 +56,7 @@ async fn send(
         unsent: None,
     };
     let (mut head, body) = request.into_parts();
+    let progress = body.progress();
     announce_length(&head.method, &mut head.headers, &body);
     let is_end = body.is_end_stream();
     let sent = sender.send_request(Request::from_parts(head, ()), is_end);
@@ -76,18 +78,17 @@ async fn send(
         });
     }
     drop(sender);
+    if is_open {
+        progress.note_opened();
+    }
     let uploading = match is_end {
         true => None,
         false => Upload::begin(body, stream).await,
     };
     let answered = poll_fn(|cx| poll_response(&mut response, &informed, cx)).await;
-    if let Some(uploading) = uploading {
-        // From now on the content ends with the origin's wish, or with the client's end.
-        uploading.goes_on();
-    }
     let (mut head, incoming) = answered.map_err(failed)?.into_parts();
     take_repairs(&mut head.headers);
-    let content = Http2Content::new(incoming, &head.headers);
+    let content = Http2Content::new(incoming, &head.headers, uploading);
     Ok(Response::from_parts(head, content))
 }
 
@@ -123,26 +124,14 @@ struct Upload {
     stream: SendStream<Bytes>,
     /// Content that waits for the origin's window, and whether it is the last.
     waiting: Option<(Bytes, bool)>,
-    /// `None`: the response has begun.
-    cancelled: Option<oneshot::Receiver<()>>,
+    /// Ready when the exchange has dropped its `Uploading`.
+    cancelled: oneshot::Receiver<()>,
 }
 
-/// The request of an upload; dropped before the response, it ends the upload.
-struct Uploading(Option<oneshot::Sender<()>>);
-
-impl Uploading {
-    fn goes_on(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Uploading {
-    fn drop(&mut self) {
-        if let Some(cancel) = self.0.take() {
-            // The upload may have ended.
-            let _ = cancel.send(());
-        }
-    }
+/// The exchange of an upload. Dropping it resets the stream, unless all content was sent.
+#[derive(Debug)]
+struct Uploading {
+    _cancel: oneshot::Sender<()>,
 }
 
 impl Upload {
@@ -153,7 +142,7 @@ impl Upload {
             body,
             stream,
             waiting: None,
-            cancelled: Some(cancelled),
+            cancelled,
         };
         // Most content is short: no task is needed for it.
         if poll_fn(|cx| Poll::Ready(Pin::new(&mut upload).poll(cx)))
@@ -163,7 +152,7 @@ impl Upload {
             return None;
         }
         spawn_local(upload);
-        Some(Uploading(Some(cancel)))
+        Some(Uploading { _cancel: cancel })
     }
 
     /// Ready when all content was sent, or none will be any more. An error is also that of the
@@ -174,23 +163,32 @@ impl Upload {
             if self.stream.poll_reset(cx)?.is_ready() {
                 return Poll::Ready(Ok(()));
             }
-            if self.waiting.is_some() {
+            if let Some((data, is_end)) = &mut self.waiting {
+                self.stream.reserve_capacity(data.len());
                 while self.stream.capacity() == 0 {
                     if ready!(self.stream.poll_capacity(cx)).transpose()?.is_none() {
                         return Poll::Ready(Ok(()));
                     }
                 }
-                if let Some((data, is_end)) = self.waiting.take() {
-                    self.stream.send_data(data, is_end)?;
-                    if is_end {
-                        return Poll::Ready(Ok(()));
-                    }
+                // h2 would take the whole and keep the rest until the window opens. Then a reset of
+                // the stream by `cancelled` would come too late, because this upload has ended; and
+                // the timeout for the response could not see that the origin reads.
+                let part = data.split_to(self.stream.capacity().min(data.len()));
+                let is_last = data.is_empty() && *is_end;
+                if data.is_empty() {
+                    self.waiting = None;
+                }
+                self.stream.send_data(part, is_last)?;
+                self.body.note_sent();
+                if is_last {
+                    return Poll::Ready(Ok(()));
                 }
                 continue;
             }
             // Content first, window afterwards: a window that is reserved for a client that sends
             // nothing would be missing in other streams of the connection.
             let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
+                self.body.note_sent();
                 return Poll::Ready(self.stream.send_data(Bytes::new(), true));
             };
             let Ok(frame) = frame else {
@@ -201,10 +199,9 @@ impl Upload {
                 Ok(data) => {
                     let is_end = self.body.is_end_stream();
                     if !data.is_empty() {
-                        // h2 asks for the rest itself.
-                        self.stream.reserve_capacity(1);
                         self.waiting = Some((data, is_end));
                     } else if is_end {
+                        self.body.note_sent();
                         return Poll::Ready(self.stream.send_data(data, true));
                     }
                     continue;
@@ -212,7 +209,7 @@ impl Upload {
                 Err(frame) => frame,
             };
             if let Ok(trailers) = frame.into_trailers() {
-                self.stream.reserve_capacity(0);
+                self.body.note_sent();
                 return Poll::Ready(self.stream.send_trailers(trailers));
             }
         }
@@ -224,15 +221,11 @@ impl Future for Upload {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
-        if let Some(cancelled) = &mut this.cancelled {
-            match Pin::new(cancelled).poll(cx) {
-                Poll::Ready(Ok(())) => {
-                    this.stream.send_reset(Reason::CANCEL);
-                    return Poll::Ready(());
-                }
-                Poll::Ready(Err(_)) => this.cancelled = None,
-                Poll::Pending => {}
-            }
+        // Before the content and the window: content may be held for good, and an origin that has
+        // answered may never open its window.
+        if Pin::new(&mut this.cancelled).poll(cx).is_ready() {
+            this.stream.send_reset(Reason::CANCEL);
+            return Poll::Ready(());
         }
         this.poll_send(cx).map(drop)
     }
@@ -246,10 +239,12 @@ pub(in super::super) struct Http2Content {
     left: Option<u64>,
     /// Only trailers may follow.
     has_data_end: bool,
+    /// `None`: all content of the request was sent, or no more of it will be.
+    uploading: Option<Uploading>,
 }
 
 impl Http2Content {
-    fn new(incoming: RecvStream, fields: &HeaderMap) -> Self {
+    fn new(incoming: RecvStream, fields: &HeaderMap, uploading: Option<Uploading>) -> Self {
         let left = match content_length(fields) {
             None if incoming.is_end_stream() => Some(0),
             announced => announced,
@@ -258,7 +253,13 @@ impl Http2Content {
             incoming,
             left,
             has_data_end: false,
+            uploading,
         }
+    }
+
+    /// Sends no more content of the request, because its exchange is over.
+    pub(in super::super) fn end_upload(&mut self) {
+        self.uploading = None;
     }
 
     /// The next frame. `None` without `is_end_stream` is a reset by which the origin may have ended

@@ -384,3 +384,31 @@ async fn an_origin_that_sends_no_100_is_waited_for_once() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn content_waits_for_the_100_of_an_origin_whose_last_one_was_late() {
+    locally(async {
+        let late = vec![
+            (AFTER_CONTENT, 0, Vec::new()),
+            head("100", &[]),
+            head("200", &[]),
+            end(),
+        ];
+        let refusal = vec![head("413", &[]), end()];
+        let origin = Rc::new(origin(vec![late, refusal]).await);
+        let first = spawn_local({
+            let origin = Rc::clone(&origin);
+            async move { origin.send(upload()).await.whole().await }
+        });
+        origin.heard.changed.notified().await;
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        tokio::time::resume();
+        first.await.unwrap();
+        origin.send(upload()).await.whole().await;
+        let heard = origin.heard.frames.borrow();
+        let content = heard.iter().flatten().filter(|(kind, _)| *kind == DATA);
+        assert_eq!(content.count(), 1, "that of the first request");
+    })
+    .await;
+}

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::timeout;
 
+use super::super::kept_content::tests::Parts;
 use super::tests::{locally, trusted_origin};
 use super::*;
 use crate::share::{Share, Shares};
@@ -35,6 +36,12 @@ struct State {
     heard: RefCell<Vec<Vec<String>>>,
     /// Bytes of `/big` that were sent.
     sent: Cell<usize>,
+    /// Bytes of `/slow` that were received.
+    received: Cell<usize>,
+    /// How often `/slow` has accepted more.
+    accepted: watch::Sender<usize>,
+    /// The resets of requests to `/early/…`.
+    resets: RefCell<Vec<Option<Reason>>>,
     /// Requests to `/held` wait until it is true.
     released: watch::Sender<bool>,
 }
@@ -159,6 +166,36 @@ async fn answer(
             let text = Bytes::from(bytes.to_string());
             return stream.send_data(text, true).unwrap();
         }
+        // Accepts content beyond the windows in steps.
+        "/slow" => {
+            let (mut accepted, mut steps) = (state.accepted.subscribe(), 0);
+            while !content.is_end_stream() {
+                tokio::select! {
+                    Some(Ok(data)) = content.data() => {
+                        state.received.set(state.received.get() + data.len());
+                    }
+                    _ = accepted.wait_for(|accepted| *accepted > steps) => {
+                        content.flow_control().release_capacity(SLOW_STEP).unwrap();
+                        steps += 1;
+                    }
+                }
+            }
+        }
+        // Answer before the content, and accept none of it beyond the windows.
+        "/early/whole" | "/early/200" | "/early/413" => {
+            if path.ends_with("413") {
+                *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
+            }
+            let is_whole = path.ends_with("whole");
+            let stream = reply.send_response(response, is_whole).unwrap();
+            while let Some(data) = content.data().await {
+                if let Err(error) = data {
+                    state.resets.borrow_mut().push(error.reason());
+                    break;
+                }
+            }
+            return drop(stream);
+        }
         // Accepts no content beyond the windows, and does not answer.
         "/unread" => {
             std::future::pending::<()>().await;
@@ -181,6 +218,8 @@ fn post(path: &str, bytes: usize) -> Request<RequestBody> {
         .unwrap()
 }
 
+/// How much `/slow` accepts at once. h2 sends no updates for less than half of a window.
+const SLOW_STEP: usize = 40_000;
 /// For what arrives at once, or never.
 const WAIT: Duration = Duration::from_secs(20);
 
@@ -352,6 +391,100 @@ async fn an_upload_that_the_origin_does_not_read_does_not_stop_that_of_another_c
             (2, 8)
         );
         drop(unread);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_upload_ends_with_its_exchange() {
+    // More than the window: the second frame waits for the origin.
+    const FRAMES: &[&[u8]] = &[&[1; 65_535], b"rest"];
+    locally(async {
+        for (path, has_end, is_read) in [
+            // Held for good after the error.
+            ("/early/413", false, false),
+            ("/early/200", false, false),
+            // All content was taken from the client.
+            ("/early/200", true, false),
+            ("/early/whole", false, true),
+            ("/early/whole", true, true),
+        ] {
+            let mut builder = Builder::new();
+            builder.max_concurrent_streams(1);
+            let origin = Origin::start(builder).await;
+            origin.fetch(get("/first")).await;
+            let body = RequestBody::streamed(Parts::new(FRAMES, has_end));
+            let request = Request::post(path).body(body).unwrap();
+            let exchange = origin.send(request).await.unwrap().unwrap();
+            match is_read {
+                true => drop(whole(exchange).await),
+                false => drop(exchange),
+            }
+            origin
+                .until(|state| *state.resets.borrow() == [Some(Reason::CANCEL)])
+                .await;
+            // The origin allows one stream.
+            assert_eq!(origin.fetch(get("/small")).await.1, "hello");
+            let heard = origin.state.heard.borrow().clone();
+            assert_eq!(heard, [["/first", path, "/small"]], "{has_end}");
+        }
+    })
+    .await;
+}
+
+impl Origin {
+    /// As `send`, without a limit to the time.
+    fn wait_for(&self, request: Request<RequestBody>) -> JoinHandle<Sent> {
+        let (upstream, to) = (Rc::clone(&self.upstream), self.to.clone());
+        spawn_local(async move { upstream.send(&to, request, SendOptions::default()).await })
+    }
+}
+
+/// Lets 40 s pass, of the 60 s in which a response has to begin.
+async fn pass_time() {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(40)).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn requests_of_others_do_not_put_off_the_timeout_of_an_origin_that_does_not_answer() {
+    locally(async {
+        for request in [get("/held"), post("/unread", 1 << 20)] {
+            let origin = Origin::start(Builder::new()).await;
+            origin.fetch(get("/first")).await;
+            let waiting = origin.wait_for(request);
+            origin
+                .until(|state| state.heard.borrow()[0].len() == 2)
+                .await;
+            for _ in 0..2 {
+                pass_time().await;
+                assert_eq!(origin.fetch(get("/small")).await.1, "hello");
+            }
+            let failed = timeout(WAIT, waiting).await.expect("a timeout");
+            let failure = failed.unwrap().unwrap_err().failure;
+            let limit = Duration::from_secs(60);
+            assert_eq!(failure, Failure::FirstByteTimeout(limit));
+            assert_eq!(origin.state.heard.borrow().len(), 1, "one connection");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_origin_that_reads_an_upload_slowly_has_time_as_long_as_it_reads() {
+    locally(async {
+        let origin = Origin::start(Builder::new()).await;
+        let received = |steps| 65_535 + steps * SLOW_STEP;
+        let waiting = origin.wait_for(post("/slow", received(3)));
+        for steps in 0..3 {
+            let expected = received(steps);
+            origin.until(|state| state.received.get() == expected).await;
+            pass_time().await;
+            origin.state.accepted.send_replace(steps + 1);
+        }
+        let sent = timeout(WAIT, waiting).await.expect("an answer");
+        assert_eq!(whole(sent.unwrap().unwrap()).await.1, "hello");
     })
     .await;
 }
