@@ -64,10 +64,24 @@ impl KeyRange {
         first.set(sets)..=last.set(sets)
     }
 
-    fn word(self) -> (usize, u64) {
-        let number = usize::try_from(self.0).unwrap_or(0) % RANGES;
-        (number / 64, 1 << (number % 64))
+    /// Its number in its shard.
+    fn number(self) -> usize {
+        usize::try_from(self.0).unwrap_or(0) % RANGES
     }
+
+    fn word(self) -> (usize, u64) {
+        (self.number() / 64, 1 << (self.number() % 64))
+    }
+}
+
+/// The shards in the order in which the next range to be cleared is looked for, each with the
+/// lowest number that counts. The search goes on behind the last range: if it always began with the
+/// lowest one, ranges that are hidden again and again would keep the writer from all higher ones.
+pub(crate) fn places_behind(last: Option<KeyRange>) -> impl Iterator<Item = (usize, usize)> {
+    let (shard, number) = last.map_or((0, 0), |it| (it.shard(), it.number() + 1));
+    let first_number = move |n: usize| if n == 0 { number } else { 0 };
+    // The first shard a second time, for its lower numbers.
+    (0..=SHARDS).map(move |n| ((shard + n) % SHARDS, first_number(n)))
 }
 
 /// A bit for each range of a shard; takes memory only while there is any.
@@ -95,10 +109,18 @@ impl Bits {
         }
     }
 
-    fn first(&self) -> Option<usize> {
+    /// The lowest number, `from` or higher, of a range that is here and not in `others`.
+    fn first(&self, from: usize, others: &Self) -> Option<usize> {
         let words = self.0.as_ref()?;
-        let word = words.iter().position(|word| *word != 0)?;
-        Some(word * 64 + words[word].trailing_zeros() as usize)
+        (from / 64..WORDS).find_map(|n| {
+            let others = others.0.as_ref().map_or(0, |words| words[n]);
+            let numbers = match n == from / 64 {
+                true => u64::MAX << (from % 64),
+                false => u64::MAX,
+            };
+            let word = words[n] & !others & numbers;
+            (word != 0).then(|| n * 64 + word.trailing_zeros() as usize)
+        })
     }
 
     fn count(&self) -> u64 {
@@ -147,10 +169,12 @@ impl HiddenRanges {
         self.below.filter(|_| self.any())
     }
 
-    /// Begins to clear a range of this shard, if any is hidden: which, and up to which version. If
-    /// it is hidden again meanwhile, it stays so for another pass.
-    pub(crate) fn begin(&mut self, shard: usize) -> Option<(KeyRange, Version)> {
-        let range = KeyRange::in_shard(shard, self.waiting.first()?);
+    /// Begins to clear a range of this shard with the number `from` or a higher one, if any is
+    /// hidden: which, and up to which version. If it is hidden again meanwhile, it stays so for
+    /// another pass. That one begins after the `end` of the first: two passes share a bit, so the
+    /// first `end` would unhide what the second has still to clear.
+    pub(crate) fn begin(&mut self, shard: usize, from: usize) -> Option<(KeyRange, Version)> {
+        let range = KeyRange::in_shard(shard, self.waiting.first(from, &self.clearing)?);
         self.waiting.remove(range);
         self.clearing.add(range);
         Some((range, self.below?))
@@ -159,6 +183,19 @@ impl HiddenRanges {
     /// `range` is cleared, durably.
     pub(crate) fn end(&mut self, range: KeyRange) {
         self.clearing.remove(range);
+    }
+
+    /// No range is being cleared any more, and a durable ban hides all records below `version`.
+    /// Ranges stay hidden only if a remove has drawn a later version.
+    pub(crate) fn are_barred(&mut self, version: Version) {
+        if self.below <= Some(version) {
+            *self = Self::default();
+        } else if let Some(words) = self.clearing.0.take() {
+            let waiting = self.waiting.0.get_or_insert_with(|| Box::new([0; WORDS]));
+            for (word, clearing) in waiting.iter_mut().zip(words.iter()) {
+                *word |= clearing;
+            }
+        }
     }
 }
 
@@ -175,15 +212,55 @@ mod tests {
         let range = KeyRange::of(key);
         let mut hidden = HiddenRanges::default();
         hidden.hide(range, Version(3));
-        assert_eq!(hidden.begin(range.shard()), Some((range, Version(3))));
+        assert_eq!(hidden.begin(range.shard(), 0), Some((range, Version(3))));
         hidden.hide(range, Version(8));
+        assert_eq!(hidden.begin(range.shard(), 0), None, "its pass is not over");
         hidden.end(range);
         assert!(hidden.hides(key) && hidden.any_waiting());
-        assert_eq!(hidden.begin(range.shard()), Some((range, Version(8))));
+        assert_eq!(hidden.begin(range.shard(), 0), Some((range, Version(8))));
         assert!(hidden.hides(key) && !hidden.any_waiting());
         hidden.end(range);
         assert!(!hidden.hides(key) && !hidden.any());
         assert!(hidden.waiting.0.is_none() && hidden.clearing.0.is_none());
+    }
+
+    #[test]
+    fn every_range_is_cleared_in_its_turn_although_lower_ones_are_hidden_again() {
+        let all: Vec<_> = [(0, 0), (0, 63), (0, 64), (5, 7), (SHARDS - 1, RANGES - 1)]
+            .into_iter()
+            .map(|(shard, number)| KeyRange::in_shard(shard, number))
+            .collect();
+        let mut shards: Vec<_> = (0..SHARDS).map(|_| HiddenRanges::default()).collect();
+        let mut last = None;
+        for n in 0..3 * all.len() {
+            for range in &all {
+                shards[range.shard()].hide(*range, Version(1));
+            }
+            let begun =
+                places_behind(last).find_map(|(shard, from)| shards[shard].begin(shard, from));
+            last = begun.map(|(range, _)| range);
+            assert_eq!(last, Some(all[n % all.len()]));
+            shards[all[n % all.len()].shard()].end(all[n % all.len()]);
+        }
+    }
+
+    #[test]
+    fn a_ban_unhides_no_range_that_a_later_remove_has_hidden() {
+        let key = |n: u64| KeyHash {
+            high: n << 46,
+            low: 1,
+        };
+        let (first, second) = (KeyRange::of(key(1)), KeyRange::of(key(2)));
+        assert_eq!(first.shard(), second.shard());
+        let mut hidden = HiddenRanges::default();
+        hidden.hide(first, Version(3));
+        hidden.begin(first.shard(), 0).unwrap();
+        hidden.hide(second, Version(5));
+        hidden.are_barred(Version(4));
+        assert!(hidden.hides(key(1)) && hidden.hides(key(2)));
+        assert_eq!(hidden.begin(first.shard(), 0), Some((first, Version(5))));
+        hidden.are_barred(Version(5));
+        assert!(!hidden.any());
     }
 
     #[test]

@@ -365,19 +365,28 @@ fn a_miss_beside_a_put_is_no_answer_once_that_has_returned() {
 /// while it leaves the pending records and becomes hot.
 #[test]
 fn what_was_put_since_a_remove_that_is_not_done_is_found_while_it_is_written() {
-    try_all(|| {
-        let Store {
-            stripe,
-            mut device_writer,
-        } = store(PolicyKind::Set, HOT);
-        stripe.remove(key(&stripe, "a"));
-        assert!(!stripe.shard(key(&stripe, "a")).removing.is_empty());
-        let version = put(&stripe, "a");
-        let writer = beside(move || device_writer.write_pending());
-        assert_eq!(get(&stripe, "a"), Some(version));
-        writer.join().unwrap();
-        assert_eq!(get(&stripe, "a"), Some(version));
-    });
+    for has_room in [true, false] {
+        try_all(move || {
+            let Store {
+                stripe,
+                mut device_writer,
+            } = store(PolicyKind::Set, HOT);
+            let key = key(&stripe, "a");
+            match has_room {
+                true => {
+                    stripe.remove(key);
+                }
+                false => stripe.remove_with_range(key),
+            }
+            assert!(stripe.shard(key).is_removing(key));
+            assert_eq!(stripe.shard(key).removing.is_empty(), !has_room);
+            let version = put(&stripe, "a");
+            let writer = beside(move || device_writer.write_pending());
+            assert_eq!(get(&stripe, "a"), Some(version));
+            writer.join().unwrap();
+            assert_eq!(get(&stripe, "a"), Some(version));
+        });
+    }
 }
 
 #[test]

@@ -116,7 +116,7 @@ pub(crate) struct InFlightRead {
     pub(crate) outcome: Outcome<Found>,
     /// There was a newer put or a remove since it began.
     pub(crate) stale: AtomicBool,
-    /// The slot it may have read was cleared since, because of a ban.
+    /// The slot it may have read was cleared since, or a pass for bans has visited its set.
     pub(crate) gone: AtomicBool,
     /// The request while no thread reads for it yet: the first to wait for the outcome takes it.
     pub(crate) request: Mutex<Option<Box<ReadRequest>>>,
@@ -317,7 +317,7 @@ impl Shard {
         Some(dropped)
     }
 
-    /// The slot of `key` is cleared, for a ban that will be forgotten.
+    /// The slot of `key` is cleared, or a ban on it will be forgotten.
     pub(crate) fn cleared(&mut self, key: KeyHash) {
         if let Some(in_flight) = self.in_flight.remove(&key) {
             in_flight.gone.store(true, Ordering::Release);

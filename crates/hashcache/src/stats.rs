@@ -192,7 +192,8 @@ pub struct Stats {
     /// Checkpoints completed.
     pub checkpoints: u64,
     /// Devices of which all older content was forgotten at opening, because removes or purges on
-    /// them could not be read.
+    /// them could not be read; or much of it, because removes had used up their share of memory
+    /// during recovery or when the store was closed.
     pub forgotten: u64,
 }
 

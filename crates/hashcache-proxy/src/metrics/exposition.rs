@@ -569,7 +569,7 @@ impl Collector for Exposition {
         )?;
         page.counter(
             "hashcache_forgotten",
-            "Devices emptied at the start because the purges on them could not be read",
+            "Devices that forgot older objects because removes could not be read or had no room",
             engine.forgotten,
         )?;
         page.counter(

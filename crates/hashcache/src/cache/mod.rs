@@ -398,7 +398,8 @@ impl Cache {
     ///
     /// Never blocks. When removes have used up their share of memory, the object may return after
     /// a crash, and policies of the Disk Table also forget the objects of a range of keys: one of
-    /// 262,144 ranges, or one set if a store has fewer. So a caller that has many names to remove
+    /// 262,144 ranges, or one set if a store has fewer. Policies of the log forget 1/64 of all
+    /// objects instead, but only before recovery is over. So a caller that has many names to remove
     /// and can wait uses [`Cache::remove`].
     pub fn invalidate(&self, name: &[u8]) {
         let key = self.secret().name(name);

@@ -8,7 +8,7 @@
 //! durable, or that it never will be. If nobody waits and there is no room, the name is removed
 //! without an entry of its own. In the log it is forgotten in memory, as when the index does not
 //! know it. In the Disk Table, and before recovery is over, lookups skip a range of keys
-//! (`hidden`).
+//! (`hidden`); at the end of recovery a log then forgets all names of its shard of the index.
 //! Cost: two locks, and a reservation.
 
 use std::future::Future;

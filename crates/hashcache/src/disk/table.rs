@@ -231,6 +231,8 @@ pub(crate) fn clear_range(
         let old = |it: &Occupant| range.has(it.key) && it.version < below;
         if let Some(occupant) = prelude.as_ref().map(occupant).filter(old) {
             clear_slot(medium, index, occupant.key, set, Slot(slot))?;
+            // No later pass for a ban would find this slot to end the reads of it.
+            index.shard(occupant.key).cleared(occupant.key);
             written += u64::from(medium.geometry.block_bytes);
         }
     }
@@ -276,10 +278,12 @@ pub(crate) fn clear_barred(
     for (slot, prelude) in preludes.iter().enumerate() {
         if let Some(prelude) = prelude.as_ref().filter(|it| is_gone(it)) {
             clear_slot(medium, index, prelude.fields.key, set, Slot(slot))?;
-            index.shard(prelude.fields.key).cleared(prelude.fields.key);
             cleared += u64::from(medium.geometry.block_bytes);
         }
     }
+    // Behind the writes: a later read finds cleared slots. All reads of the set, because a put may
+    // have overwritten a slot that an earlier read has seen, and the bans are forgotten soon.
+    forget_reads(medium, index, set);
     Ok(cleared)
 }
 
@@ -350,7 +354,7 @@ fn any_key(medium: &Medium, set: SetId) -> KeyHash {
     }
 }
 
-/// A slot of `set` was overwritten that may have held any name: what reads under way have seen of
+/// Slots of `set` were overwritten that may have held any name: what reads under way have seen of
 /// the set does not count.
 fn forget_reads(medium: &Medium, index: &Index, set: SetId) {
     let sets = medium.geometry.sets;

@@ -198,6 +198,7 @@ impl Stripe {
         // while removes are masked, and not where the lookup must be noted.
         let tells = self.health() == Health::InService
             && shard.removing.is_empty()
+            && !shard.hidden.any()
             && !shard.policy.notes_look_ups();
         if tells
             && !shard.in_flight.contains_key(&key)
@@ -347,7 +348,7 @@ impl Stripe {
         // overwritten.
         let outlived = || record.at.is_some_and(|at| !self.log.is_live(at));
         // In the Disk Table a ban is forgotten after a pass that clears the slots it hides. The
-        // pass marks the reads in flight for these slots as gone. A read that a put or a remove has
+        // pass marks the reads in flight for each set as gone. A read that a put or a remove has
         // made stale is not in the shard's map any more, so the pass cannot mark it: it must not
         // count if there are bans.
         let missed_pass = || record.at.is_none() && in_flight.stale.load(Ordering::Acquire);

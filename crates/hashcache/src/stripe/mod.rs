@@ -185,7 +185,15 @@ impl Stripe {
 
     /// Recovery is over. Applies the removes that were made meanwhile to the recovered index.
     pub(crate) fn recovered(&self) {
-        self.forget_removing(0..SHARDS);
+        let forgotten = self.forget_removing(0..SHARDS);
+        if forgotten > 0 {
+            tracing::warn!(
+                shards = forgotten,
+                of = SHARDS,
+                "too many removes during recovery: their shards of the index are forgotten"
+            );
+            self.medium.counters.forgotten.add(1);
+        }
         self.medium.health.recovered();
         if self.medium.geometry.family == Family::Log {
             // The index knows all names now: what was hidden since has been forgotten in it, too.
@@ -196,18 +204,22 @@ impl Stripe {
     }
 
     /// Forgets the keys that are being removed: recovery may have loaded them after the remove
-    /// began.
-    pub(crate) fn forget_removing(&self, shards: Range<usize>) {
+    /// began. Returns how many shards were forgotten whole, because removes found no room for their
+    /// names.
+    pub(crate) fn forget_removing(&self, shards: Range<usize>) -> usize {
+        let mut forgotten = 0;
         for mut shard in shards.map(|n| self.shard_at(n)) {
             if shard.hidden.any() && shard.policy.log_mut().is_some() {
                 // The index of the log does not tell the names of a range from others.
                 shard.policy.clear();
+                forgotten += 1;
             }
             let removing: Vec<KeyHash> = shard.removing.keys().copied().collect();
             for key in removing {
                 self.forget(&mut shard, key);
             }
         }
+        forgotten
     }
 
     /// `pending` was written to its slot: see [`Shard::written`].

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Stripe;
-use super::lookup::{Begin, FirstAnswer};
+use super::lookup::{Begin, FirstAnswer, Recalled};
 use crate::address::{LogPos, SetId, Slot};
 use crate::config::{Config, PolicyKind};
 use crate::device::hooked::Hooked;
@@ -18,6 +18,7 @@ use crate::disk::checkpoint::Checkpoint;
 use crate::disk::circular_log::Cursor;
 use crate::disk::{index_rows, table};
 use crate::format::{Family, Fields, Kind, encode_record};
+use crate::hidden::KeyRange;
 use crate::key::KeyHash;
 use crate::object::Version;
 use crate::policy::Located;
@@ -324,6 +325,87 @@ fn a_tail_that_the_log_has_passed_while_it_was_read_does_not_count() {
         assert!(cache.get(b"name").wait().is_none(), "{policy:?}");
         assert_eq!(device.hooks_left(), 0, "{policy:?}: no tail was read");
         assert_eq!(cache.stats().damaged, 0, "{policy:?}");
+    }
+}
+
+/// Puts an object with a tail under `name`. Then looks it up, and between the read of its slot and
+/// that of its tail has `clear` empty the slot or overwrite it, and makes a ban on `name` and waits
+/// until it is forgotten.
+fn found_beside_a_ban(policy: PolicyKind, clear: fn(&Cache, &Stripe, KeyHash)) -> Option<Bytes> {
+    let device = Hooked::new(vec![0; 16 << 20]);
+    let cache = open(&device, |config| config.policy = policy);
+    let put = Put::metadata("m");
+    cache.put(b"name", put, &[7; 30_000]).unwrap();
+    assert!(cache.flush().wait());
+    let stripe = Arc::clone(cache.first_stripe());
+    let key = key(&stripe, b"name");
+    let geometry = &stripe.medium.geometry;
+    let log = geometry.log_offset..geometry.device_bytes;
+    let meanwhile = {
+        let (cache, stripe) = (cache.clone(), Arc::clone(&stripe));
+        move || {
+            clear(&cache, &stripe, key);
+            let set = SetId(key.set(stripe.medium.geometry.sets));
+            let filled = table::read_set(&stripe.medium, set).unwrap().filled;
+            assert!(filled.iter().all(|it| it.occupant.key != key));
+            let ban = cache.remove_matching(&[Ban::prefix(b"name")]);
+            ban.wait().unwrap();
+            while cache.bans() > 0 {
+                assert!(cache.flush().wait());
+            }
+        }
+    };
+    device.before(move |call| call.reads_from(&log), meanwhile);
+    let found = found(&cache, b"name");
+    assert_eq!(device.hooks_left(), 0, "{policy:?}: no tail was read");
+    found
+}
+
+#[test]
+fn what_a_ban_took_is_not_found_by_a_read_whose_slot_was_cleared_with_a_range_before() {
+    for policy in TABLES {
+        let found = found_beside_a_ban(policy, |cache, stripe, key| {
+            let version = stripe.draw_version();
+            stripe.shard(key).hidden.hide(KeyRange::of(key), version);
+            stripe.queue.clear_hidden();
+            while stripe.view(key).hidden.any() {
+                assert!(cache.flush().wait());
+            }
+        });
+        assert_eq!(found, None, "{policy:?}");
+    }
+}
+
+#[test]
+fn what_a_ban_took_is_not_found_by_a_read_whose_slot_a_put_has_taken_before() {
+    for policy in TABLES {
+        let found = found_beside_a_ban(policy, |cache, stripe, own| {
+            let sets = stripe.medium.geometry.sets;
+            let names = (0u64..).map(u64::to_le_bytes);
+            let of_set = |name: &[u8; 8]| key(stripe, name).set(sets) == own.set(sets);
+            for name in names.filter(of_set).take(64) {
+                put(cache, &name, "m");
+                assert!(cache.flush().wait());
+            }
+        });
+        assert_eq!(found, None, "{policy:?}");
+    }
+}
+
+/// What was put since may just have become hot.
+#[test]
+fn while_a_range_is_hidden_a_look_in_memory_does_not_say_that_a_name_is_missing() {
+    for policy in TABLES {
+        let device = Hooked::new(vec![0; 16 << 20]);
+        let cache = open(&device, |config| config.policy = policy);
+        let stripe = cache.first_stripe();
+        let key = key(stripe, b"name");
+        stripe
+            .shard(key)
+            .hidden
+            .hide(KeyRange::of(key), stripe.draw_version());
+        let recalled = stripe.recall_head(key, b"name");
+        assert!(matches!(recalled, Recalled::Unsure), "{policy:?}");
     }
 }
 

@@ -134,6 +134,8 @@ pub(crate) struct DeviceWriter {
     /// How far a range of keys that was hidden is cleared, and those that are, but not durably yet.
     range_pass: Option<RangePass>,
     cleared_ranges: Vec<KeyRange>,
+    /// The last range that was begun to be cleared: the next one lies behind it.
+    last_range: Option<KeyRange>,
     /// How far the Disk Table was read for bans, if it is being read.
     bans_pass: Option<BansPass>,
 }
@@ -167,6 +169,7 @@ impl DeviceWriter {
             removals_are_held: false,
             range_pass: None,
             cleared_ranges: Vec::new(),
+            last_range: None,
             bans_pass: None,
             stripe,
         }

@@ -21,8 +21,8 @@ use crate::address::SetId;
 use crate::bans::{Ban, Effect};
 use crate::disk::table;
 use crate::format::{BanLine, Family, Removed};
-use crate::hidden::{HiddenRanges, KeyRange};
-use crate::key::{KeyHash, SHARDS};
+use crate::hidden::{KeyRange, places_behind};
+use crate::key::KeyHash;
 use crate::object::Version;
 use crate::write_queue::{Caller, NAME_BYTES, Removal, Removing};
 
@@ -170,8 +170,16 @@ impl DeviceWriter {
         if self.unsynced_bytes > 0 || self.stripe.medium.geometry.family == Family::Log {
             self.sync()?;
         }
+        let mut any_waiting = false;
         for range in self.cleared_ranges.drain(..) {
-            self.stripe.shard_at(range.shard()).hidden.end(range);
+            let mut shard = self.stripe.shard_at(range.shard());
+            shard.hidden.end(range);
+            any_waiting |= shard.hidden.any_waiting();
+        }
+        if any_waiting {
+            // `next_range` passes over a range that is hidden again before the end of its pass, and
+            // has taken the flag for it.
+            self.stripe.queue.clear_hidden();
         }
         let now = self.stripe.medium.clock.monotone();
         let took = now.saturating_sub(begun);
@@ -231,17 +239,19 @@ impl DeviceWriter {
     }
 
     /// The next range to be cleared, if any is hidden.
-    fn next_range(&self) -> Option<RangePass> {
+    fn next_range(&mut self) -> Option<RangePass> {
         let stripe = &self.stripe;
         // Before the look: what is hidden behind it says so again.
         if !stripe.queue.takes_hidden() {
             return None;
         }
-        let begin = |n| stripe.shard_at(n).hidden.begin(n);
-        let waiting = |n: &usize| stripe.view_at(*n).hidden.any_waiting();
-        let (range, below) = (0..SHARDS).filter(waiting).find_map(begin)?;
+        let begin = |(n, from)| stripe.shard_at(n).hidden.begin(n, from);
+        let waiting = |(n, _): &(usize, usize)| stripe.view_at(*n).hidden.any_waiting();
+        let mut places = places_behind(self.last_range).filter(waiting);
+        let (range, below) = places.find_map(begin)?;
         stripe.queue.clear_hidden();
         let sets = range.sets(stripe.medium.geometry.sets);
+        self.last_range = Some(range);
         Some(RangePass {
             range,
             below,
@@ -281,11 +291,16 @@ impl DeviceWriter {
         let lines = self.stripe.bans.lines();
         self.write_bans(&lines)?;
         self.sync()?;
-        // The ban hides them now.
+        // The ban hides them now, but not what was removed since.
         self.range_pass = None;
         self.stripe.queue.takes_hidden();
+        let mut any_waiting = false;
         for mut shard in self.stripe.shards() {
-            shard.hidden = HiddenRanges::default();
+            shard.hidden.are_barred(below);
+            any_waiting |= shard.hidden.any_waiting();
+        }
+        if any_waiting {
+            self.stripe.queue.clear_hidden();
         }
         Ok(())
     }

@@ -26,6 +26,8 @@ struct Slow {
     pause: AtomicU64,
     reads: AtomicU64,
     calls: AtomicU64,
+    /// Calls that have come to the gate while it was shut.
+    held: AtomicU64,
 }
 
 impl Slow {
@@ -41,6 +43,7 @@ impl Slow {
             pause: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             calls: AtomicU64::new(0),
+            held: AtomicU64::new(0),
         })
     }
 
@@ -51,8 +54,10 @@ impl Slow {
 
     /// A store can be opened while it is shut.
     fn pass(&self, offset: u64) {
-        let shut = self.shut.lock().unwrap();
+        let mut shut = self.shut.lock().unwrap();
         let is_held = |shut: &mut bool| *shut && offset >= 64 * KIB as u64;
+        let held = u64::from(is_held(&mut shut));
+        self.held.fetch_add(held, Ordering::Relaxed);
         // A test that fails while it is shut would else never end.
         let minute = Duration::from_secs(60);
         let waited = self.opened.wait_timeout_while(shut, minute, is_held);
@@ -178,13 +183,18 @@ fn full_of_removes(policy: PolicyKind) -> (Arc<Slow>, Cache, Vec<Remove>) {
         hot_bytes_max: 0,
         ..quiet(Arc::clone(&device) as _, policy)
     });
-    for n in 0..STORED {
+    for n in (0..STORED).chain([9_999]) {
         Value::new(n, 500).store(&cache, &name(n)).unwrap();
     }
     assert!(cache.flush().wait());
     device.shut(true);
-    let others = 10_000..16_000;
-    let removes = others.map(|n| cache.remove(&name(n))).collect();
+    // The writer must stand at the gate before the room fills, or it takes thousands out at once.
+    let first = cache.remove(&name(9_999));
+    while device.held.load(Ordering::Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    let others = (10_000..16_000).map(|n| cache.remove(&name(n)));
+    let removes = [first].into_iter().chain(others).collect();
     (device, cache, removes)
 }
 
@@ -258,10 +268,11 @@ fn removes_beyond_their_share_during_recovery_hold_when_it_is_over() {
         for n in 0..STORED {
             assert_eq!(get(&cache, &name(n)), None, "{policy:?}: {n}");
         }
+        let is_log = matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
+        assert_eq!(cache.stats().forgotten, u64::from(is_log), "{policy:?}");
         // Nothing stays hidden in the log, whose index has forgotten them.
         Value::new(1, 500).store(&cache, &name(STORED - 1)).unwrap();
         assert!(cache.flush().wait());
-        let is_log = matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
         assert!(
             !is_log || get(&cache, &name(STORED - 1)).is_some(),
             "{policy:?}"
