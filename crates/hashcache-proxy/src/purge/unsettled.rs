@@ -4,15 +4,19 @@
 //! removes that wait for the device, for all clients together; beyond that each one makes it forget
 //! other objects, too.
 //!
-//! Invariant: a client with [`PER_CLIENT`] of them waits for its own oldest ones before its next
-//! invalidation is put in force, and so before that response, so it cannot use up the room that
-//! others need. Cost: a lock for each unsafe request that may have changed a stored response.
+//! Invariant: a client with [`PER_CLIENT`] of them waits until one of these is durable, for
+//! [`TURN_MAX`] at most, before its next invalidation is put in force, and so before that response.
+//! So it cannot use up the room that others need, and a device that hangs keeps no request for
+//! ever. If the engine has no room, an invalidation counts until there is room again.
+//! Cost: a lock for each unsafe request that may have changed a stored response, and a look at each
+//! of its client's invalidations.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use hashcache::Remove;
 
@@ -26,23 +30,56 @@ pub(super) const PER_PEER: usize = 1_024;
 /// Requests of a client that wait. Further ones go on at once: a client that does not stay for its
 /// responses must not fill memory with what waits.
 const WAITING_MAX: usize = 1_024;
+/// Longest wait of a request for its turn. The response to an unsafe request must not wait for a
+/// device that hangs: the invalidation is in force in memory all the same.
+const TURN_MAX: Duration = Duration::from_secs(1);
 /// Clients that are remembered before those whose invalidations are all durable are forgotten.
 const CLIENTS_KEPT: usize = 256;
 
 /// The invalidations of a client.
 #[derive(Default)]
 struct OfClient {
-    under_way: VecDeque<Remove>,
+    under_way: Vec<Remove>,
     /// Requests that wait for their turn.
     waiting: usize,
+    /// Held by the request that is next: only that one looks at what is under way, or each
+    /// invalidation that becomes durable would wake all of them.
+    line: Arc<tokio::sync::Mutex<()>>,
+}
+
+struct Clients {
+    of_each: HashMap<Network, OfClient>,
+    /// Number of clients at which those without invalidations are forgotten.
+    prune_at: usize,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self {
+            of_each: HashMap::new(),
+            prune_at: CLIENTS_KEPT,
+        }
+    }
+}
+
+impl Clients {
+    /// The cost is spread over as many new clients as there are old ones.
+    fn prune(&mut self) {
+        let mut context = Context::from_waker(Waker::noop());
+        self.of_each.retain(|_, of_client| {
+            forget_done(&mut of_client.under_way, &mut context);
+            of_client.waiting > 0 || !of_client.under_way.is_empty()
+        });
+        self.prune_at = CLIENTS_KEPT.max(2 * self.of_each.len());
+    }
 }
 
 /// See the module's head.
 #[derive(Clone, Default)]
-pub(super) struct Unsettled(Arc<Mutex<HashMap<Network, OfClient>>>);
+pub(super) struct Unsettled(Arc<Mutex<Clients>>);
 
 impl Unsettled {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Network, OfClient>> {
+    fn lock(&self) -> MutexGuard<'_, Clients> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -54,7 +91,7 @@ impl Unsettled {
 
     fn poll_turn(&self, client: Network, most: usize, context: &mut Context<'_>) -> Poll<()> {
         let mut clients = self.lock();
-        let Some(of_client) = clients.get_mut(&client) else {
+        let Some(of_client) = clients.of_each.get_mut(&client) else {
             return Poll::Ready(());
         };
         forget_done(&mut of_client.under_way, context);
@@ -64,11 +101,18 @@ impl Unsettled {
         }
     }
 
-    /// Waits until `client` has fewer than [`PER_CLIENT`] invalidations under way.
+    /// Waits until `client` has fewer than [`PER_CLIENT`] invalidations under way, for
+    /// [`TURN_MAX`] at most.
     pub(super) async fn turn(&self, client: Network) {
-        if let Some(_place) = Place::take(self, client) {
+        let Some(place) = Place::take(self, client) else {
+            return;
+        };
+        let turn = async {
+            let _first = place.line.lock().await;
             poll_fn(|context| self.poll_turn(client, PER_CLIENT, context)).await;
-        }
+        };
+        // An error: it goes on without its turn.
+        let _ = tokio::time::timeout(TURN_MAX, turn).await;
     }
 
     /// Adds `removes` of `client`, which are in force.
@@ -78,7 +122,10 @@ impl Unsettled {
         }
         let mut context = Context::from_waker(Waker::noop());
         let mut clients = self.lock();
-        let of_client = clients.entry(client).or_default();
+        if clients.of_each.len() >= clients.prune_at {
+            clients.prune();
+        }
+        let of_client = clients.of_each.entry(client).or_default();
         of_client.under_way.extend(removes);
         forget_done(&mut of_client.under_way, &mut context);
         // So that clients that do not wait, because too many of their requests do, take no memory
@@ -88,48 +135,44 @@ impl Unsettled {
             .len()
             .saturating_sub(PER_PEER + WAITING_MAX);
         of_client.under_way.drain(..too_many);
-        if clients.len() > CLIENTS_KEPT {
-            clients.retain(|_, of_client| {
-                forget_done(&mut of_client.under_way, &mut context);
-                of_client.waiting > 0 || !of_client.under_way.is_empty()
-            });
-        }
     }
 }
 
-/// Drops the removes at the front that are durable. `context` is woken when the next one is.
-fn forget_done(removes: &mut VecDeque<Remove>, context: &mut Context<'_>) {
-    while let Some(oldest) = removes.front_mut() {
-        // Not durable, because the device has failed, is no reason to wait: it is in force.
-        if Pin::new(oldest).poll(context).is_pending() {
-            return;
-        }
-        removes.pop_front();
-    }
+/// Drops the removes that are durable, in whatever order the devices are: one that hangs must not
+/// make those of others count. `context` is woken when one more is.
+fn forget_done(removes: &mut Vec<Remove>, context: &mut Context<'_>) {
+    // Not durable, because the device has failed, is no reason to wait: it is in force.
+    removes.retain_mut(|remove| Pin::new(remove).poll(context).is_pending());
 }
 
 /// The place of a request that waits for its turn.
 struct Place<'a> {
     unsettled: &'a Unsettled,
     client: Network,
+    line: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl<'a> Place<'a> {
     fn take(unsettled: &'a Unsettled, client: Network) -> Option<Self> {
         let mut clients = unsettled.lock();
-        let of_client = clients.get_mut(&client)?;
+        let of_client = clients.of_each.get_mut(&client)?;
         if of_client.waiting == WAITING_MAX {
             return None;
         }
         of_client.waiting += 1;
+        let line = Arc::clone(&of_client.line);
         drop(clients);
-        Some(Self { unsettled, client })
+        Some(Self {
+            unsettled,
+            client,
+            line,
+        })
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if let Some(of_client) = self.unsettled.lock().get_mut(&self.client) {
+        if let Some(of_client) = self.unsettled.lock().of_each.get_mut(&self.client) {
             of_client.waiting -= 1;
         }
     }
@@ -187,33 +230,151 @@ pub(super) mod tests {
         }
     }
 
-    #[test]
-    fn a_client_waits_for_its_own_oldest_invalidations_only() {
+    fn paused_runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap()
+    }
+
+    fn client(n: u8) -> Network {
+        Network::of(IpAddr::from([10, 0, 0, n]))
+    }
+
+    fn name(n: usize) -> Vec<u8> {
+        format!("name {n}").into_bytes()
+    }
+
+    /// A store of `stored` objects whose device has stopped.
+    fn stopped(stored: usize) -> (Arc<Stopped>, Cache) {
         let device = Stopped::new();
         let cache = Cache::open(Config {
-            policy: PolicyKind::Basic,
+            // Its sets have room for all, and no invalidation is known to have nothing to do.
+            policy: PolicyKind::Set,
             memory_bytes: 16 << 20,
             ..Config::on_device(Arc::clone(&device) as _)
         })
         .unwrap();
-        let name = |n: usize| format!("name {n}").into_bytes();
-        for n in 0..2 * PER_CLIENT {
+        for n in 0..stored {
             cache.put(&name(n), Put::metadata("m"), b"content").unwrap();
         }
         assert!(cache.flush().wait());
         device.stop(true);
+        (device, cache)
+    }
+
+    fn invalidation(cache: &Cache, n: usize) -> Vec<Remove> {
+        cache.invalidation(&name(n)).into_iter().collect()
+    }
+
+    #[test]
+    fn a_request_waits_a_second_at_most_for_its_turn() {
+        let (device, cache) = stopped(PER_CLIENT);
         let unsettled = Unsettled::default();
-        let client = |n: u8| Network::of(IpAddr::from([10, 0, 0, n]));
+        for n in 0..PER_CLIENT {
+            unsettled.add(client(1), invalidation(&cache, n));
+        }
+        paused_runtime().block_on(async {
+            let begun = tokio::time::Instant::now();
+            // The second waits in line behind the first.
+            tokio::join!(unsettled.turn(client(1)), unsettled.turn(client(1)));
+            assert_eq!(begun.elapsed().as_secs(), TURN_MAX.as_secs());
+        });
+        assert!(!unsettled.has_turn(client(1), PER_CLIENT));
+        device.stop(false);
+        paused_runtime().block_on(async {
+            assert!(cache.flush().wait());
+            cache.remove(&name(0)).wait().unwrap();
+        });
+    }
+
+    #[test]
+    fn invalidations_of_a_device_that_hangs_do_not_make_durable_ones_of_others_count() {
+        let (hanging, first) = stopped(1);
+        let (device, second) = stopped(PER_CLIENT);
+        let unsettled = Unsettled::default();
+        unsettled.add(client(1), invalidation(&first, 0));
+        for n in 1..PER_CLIENT {
+            unsettled.add(client(1), invalidation(&second, n));
+        }
+        assert!(!unsettled.has_turn(client(1), PER_CLIENT));
+        let mut turn = std::pin::pin!(unsettled.turn(client(1)));
+        let runtime = paused_runtime();
+        let _entered = runtime.enter();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(turn.as_mut().poll(&mut context).is_pending());
+        device.stop(false);
+        while !unsettled.has_turn(client(1), 2) {
+            std::thread::yield_now();
+        }
+        assert!(turn.as_mut().poll(&mut context).is_ready());
+        hanging.stop(false);
+    }
+
+    #[test]
+    fn a_client_waits_although_the_room_for_removes_is_used_up() {
+        let (device, cache) = stopped(PER_CLIENT);
+        let mut n = 0;
+        let mut others = Vec::new();
+        while cache.stats().no_memory == 0 {
+            others.push(cache.invalidation(&name(n)));
+            n += 1;
+        }
+        let unsettled = Unsettled::default();
+        for m in n..n + PER_CLIENT {
+            assert!(unsettled.has_turn(client(1), PER_CLIENT));
+            unsettled.add(client(1), invalidation(&cache, m));
+        }
+        assert!(!unsettled.has_turn(client(1), PER_CLIENT));
+        device.stop(false);
+        while !unsettled.has_turn(client(1), 1) {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn clients_are_looked_at_again_only_when_their_number_has_doubled() {
+        let (device, cache) = stopped(1);
+        let unsettled = Unsettled::default();
+        let add = |n: usize| {
+            let [.., high, low] = n.to_be_bytes();
+            let client = Network::of(IpAddr::from([10, 0, high, low]));
+            unsettled.add(client, invalidation(&cache, n));
+            let clients = unsettled.lock();
+            (clients.of_each.len(), clients.prune_at)
+        };
+        for n in 0..CLIENTS_KEPT {
+            assert_eq!(add(n), (n + 1, CLIENTS_KEPT));
+        }
+        for n in CLIENTS_KEPT..2 * CLIENTS_KEPT {
+            assert_eq!(add(n), (n + 1, 2 * CLIENTS_KEPT));
+        }
+        device.stop(false);
+        let is_done = |of_client: &mut OfClient| {
+            let mut context = Context::from_waker(Waker::noop());
+            forget_done(&mut of_client.under_way, &mut context);
+            of_client.under_way.is_empty()
+        };
+        while !unsettled.lock().of_each.values_mut().all(is_done) {
+            std::thread::yield_now();
+        }
+        assert_eq!(add(2 * CLIENTS_KEPT), (1, CLIENTS_KEPT));
+    }
+
+    #[test]
+    fn a_client_waits_for_its_own_oldest_invalidations_only() {
+        let (device, cache) = stopped(2 * PER_CLIENT);
+        let unsettled = Unsettled::default();
         for n in 0..2 * PER_CLIENT {
             assert_eq!(unsettled.has_turn(client(1), PER_CLIENT), n < PER_CLIENT);
-            unsettled.add(
-                client(1),
-                cache.invalidation(&name(n)).into_iter().collect(),
-            );
+            unsettled.add(client(1), invalidation(&cache, n));
             assert!(unsettled.has_turn(client(2), PER_CLIENT));
         }
         assert!(unsettled.has_turn(client(1), PER_PEER));
         assert!(!unsettled.has_turn(client(1), 2 * PER_CLIENT));
+        let runtime = paused_runtime();
+        let _entered = runtime.enter();
         let turn = std::pin::pin!(unsettled.turn(client(1)));
         let mut context = Context::from_waker(Waker::noop());
         assert!(turn.poll(&mut context).is_pending());

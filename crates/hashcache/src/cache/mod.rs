@@ -409,8 +409,10 @@ impl Cache {
     }
 
     /// Like [`Cache::invalidate`], for a caller that may want to know when it is durable. `None` if
-    /// there is nothing to wait for: memory says that the object is not stored, or removes have
-    /// used up three quarters of their share of memory.
+    /// there is nothing to wait for: memory says that the object is not stored. If removes have
+    /// used up three quarters of their share of memory, the future resolves when half of them are
+    /// durable, and the object may return after a crash: a caller that waits then leaves room to
+    /// others.
     pub fn invalidation(&self, name: &[u8]) -> Option<Remove> {
         let key = self.secret().name(name);
         let stripe = self.stripe(key);

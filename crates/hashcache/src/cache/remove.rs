@@ -8,7 +8,8 @@
 //! durable, or that it never will be. If nobody waits and there is no room, the name is removed
 //! without an entry of its own. In the log it is forgotten in memory, as when the index does not
 //! know it. In the Disk Table, and before recovery is over, lookups skip a range of keys
-//! (`hidden`); at the end of recovery a log then forgets all names of its shard of the index.
+//! (`hidden`); at the end of recovery a log then forgets all names of its shard of the index. A
+//! caller that may wait learns when half of the names that took the room are durable.
 //! Cost: two locks, and a reservation.
 
 use std::future::Future;
@@ -109,7 +110,9 @@ pub(super) fn invalidation(stripe: &Stripe, key: KeyHash) -> Option<Remove> {
     let Some(reserved) = room(stripe, key, Caller::Waits) else {
         // Its caller answers a client before this is durable, so it has to be in force now.
         remove_without_room(stripe, key);
-        return None;
+        // Not nothing: callers that limit their clients by what they wait for would let them go on
+        // just when the room is used up.
+        return Some(Remove::queued(stripe.queue.half_of_removals()));
     };
     let (done, outcome) = promise();
     let done = Some(RemovalDone::Promise(done));

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub(crate) use grouping::{BatchRecord, group_of, runs};
 pub(crate) use removals::{Caller, NAME_BYTES, WaitingRemove, names_max};
 
-use crate::completion::{OutcomePart, Promise};
+use crate::completion::{Outcome, OutcomePart, Promise};
 use crate::disk::circular_log::LogAlignment;
 use crate::format::Removed;
 use crate::key::KeyHash;
@@ -259,6 +259,8 @@ impl Queue {
     /// The name that was let in last need not be removed.
     pub(crate) fn needs_no_removal(&self) {
         self.lock().removals.stays_out();
+        // The writer may have nothing to do that would tell them.
+        self.tell_half_of_removals();
     }
 
     /// Notes a remove for which there is no room. False after the end: it never will be let in.
@@ -271,6 +273,24 @@ impl Queue {
         drop(state);
         self.come.notify_one();
         true
+    }
+
+    /// What a caller waits for whose remove is in force, but found no room: that half of the names
+    /// which wait now are durable.
+    pub(crate) fn half_of_removals(&self) -> Outcome<bool> {
+        let mut state = self.lock();
+        match state.ended {
+            true => Outcome::ready(false),
+            false => state.removals.half(),
+        }
+    }
+
+    /// Lets callers of [`Queue::half_of_removals`] go on, if it is time. Called by the writer after
+    /// each round.
+    pub(crate) fn tell_half_of_removals(&self) {
+        let promise = self.lock().removals.take_half();
+        // Not under the lock: it runs wakers.
+        promise.into_iter().for_each(|it| it.set(true));
     }
 
     /// Has the writer clear ranges of keys that are hidden ([`crate::hidden`]).

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::{Removal, RemovalDone, Removing};
+use crate::completion::{Outcome, Promise, promise};
 use crate::format::Removed;
 use crate::key::{KeyHash, KeyMap};
 use crate::memory::Reservation;
@@ -85,6 +86,16 @@ impl WaitingName {
     }
 }
 
+/// Callers of removes that are in force without room, and wait until there is some.
+struct AwaitedRoom {
+    /// There is room when no more names than this are left. It is half of those that waited at
+    /// first: if one place were enough, each round of the writer would let all callers go on, and
+    /// only one of them would find room.
+    names_max: usize,
+    promise: Promise<bool>,
+    outcome: Outcome<bool>,
+}
+
 struct WaitingBans {
     behind_pending: bool,
     /// They go when so many names with a caller have gone.
@@ -114,6 +125,8 @@ pub(crate) struct Removals {
     without_room: VecDeque<Weak<WaitingRemove>>,
     /// How many of these have lost their callers.
     given_up: usize,
+    /// Those that wait for room, but not with a place in the line.
+    awaited_room: Option<AwaitedRoom>,
     /// Before that removes wait for more of them.
     pub(super) due: Duration,
     /// Ranges of keys are hidden that the writer has to clear.
@@ -134,6 +147,7 @@ impl Default for Removals {
             most: usize::MAX,
             without_room: VecDeque::new(),
             given_up: 0,
+            awaited_room: None,
             due: Duration::ZERO,
             any_hidden: false,
         }
@@ -217,6 +231,28 @@ impl Removals {
     pub(super) fn waits_on(&mut self, waiting: &Arc<WaitingRemove>) {
         self.without_room.push_front(Arc::downgrade(waiting));
         self.stays_out();
+    }
+
+    /// An outcome that is there when half of the names that wait now are durable. All callers that
+    /// wait for room share it, so it takes no memory for each.
+    pub(super) fn half(&mut self) -> Outcome<bool> {
+        let taken = self.names.len() + self.let_in;
+        let awaited = self.awaited_room.get_or_insert_with(|| {
+            let (promise, outcome) = promise();
+            AwaitedRoom {
+                names_max: taken / 2,
+                promise,
+                outcome,
+            }
+        });
+        awaited.outcome.clone()
+    }
+
+    /// The promise of [`Removals::half`], if it is to be kept now.
+    pub(super) fn take_half(&mut self) -> Option<Promise<bool>> {
+        let taken = self.names.len() + self.let_in;
+        let awaited = self.awaited_room.take_if(|it| taken <= it.names_max)?;
+        Some(awaited.promise)
     }
 
     /// Names that are here.
@@ -524,6 +560,21 @@ mod tests {
         assert!(!removals.let_in(key("8"), Caller::Nobody, true));
         removals.take(3);
         assert!(removals.let_in(key("8"), Caller::Nobody, true));
+    }
+
+    #[test]
+    fn who_waits_for_room_goes_on_when_half_of_the_names_are_gone() {
+        let mut removals = Removals::of_at_most(8);
+        for name in ["a", "b", "c", "d"] {
+            push(&mut removals, name, 1, Caller::Nobody);
+        }
+        let outcomes = [removals.half(), removals.half()];
+        removals.take(1);
+        assert!(removals.take_half().is_none());
+        removals.take(1);
+        removals.take_half().unwrap().set(true);
+        assert!(outcomes.into_iter().all(|it| it.wait()));
+        assert!(removals.take_half().is_none());
     }
 
     #[test]

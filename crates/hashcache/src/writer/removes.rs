@@ -82,6 +82,7 @@ impl DeviceWriter {
     pub(super) fn write_removals(&mut self, all: bool) -> io::Result<()> {
         loop {
             self.write_some_removals(all)?;
+            self.stripe.queue.tell_half_of_removals();
             let any_left = || self.range_pass.is_some() || self.any_hidden();
             if !all || self.removals_are_held || !(any_left() || self.take_removals(1)) {
                 return Ok(());
