@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::admin_client::{AdminArgs, encoded, view};
 use crate::fault::Fault;
-use crate::output::{printable, say};
+use crate::output::{printable, printable_url, say};
 use crate::settings::Environment;
 use crate::units::{brief_size, parse_time};
 
@@ -121,7 +121,7 @@ fn date(text: &str) -> Option<u64> {
 /// The answer in words: a line for each part, and more below it.
 fn told(answer: &Value) -> String {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let url = printable(&word(&answer["url"]));
+    let url = printable_url(&word(&answer["url"]));
     let mut text = format!("{} {url}\n", word(&answer["method"]));
     let mut line = |name: &str, what: &str| {
         let what = printable(what);

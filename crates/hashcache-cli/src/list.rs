@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use crate::admin_client::{AdminArgs, encoded, view};
-use crate::output::printable;
+use crate::output::printable_url;
 use crate::settings::Environment;
 use crate::units::brief_size;
 
@@ -122,7 +122,7 @@ fn told(object: &Value) -> String {
     } else {
         ""
     };
-    let url = printable(object["url"].as_str().unwrap_or_default());
+    let url = printable_url(object["url"].as_str().unwrap_or_default());
     format!(
         "{fresh:<15} {:>3} {size:>10}  {url}{part}{variant}\n",
         number("status")

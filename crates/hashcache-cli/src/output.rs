@@ -24,6 +24,18 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
+/// The URL of a stored response as [`printable`] text; octets that are no UTF-8 are written as `%9B`.
+pub fn printable_url(url: &str) -> String {
+    let octets = hashcache_http::octets(url);
+    let mut text = String::with_capacity(octets.len());
+    for chunk in octets.utf8_chunks() {
+        text.push_str(&printable(chunk.valid()));
+        let encoded = chunk.invalid().iter().map(|octet| format!("%{octet:02X}"));
+        text.extend(encoded);
+    }
+    text
+}
+
 /// Characters of Unicode that have no width, or change the direction of others.
 const INVISIBLE: [RangeInclusive<char>; 4] = [
     '\u{61c}'..='\u{61c}',
@@ -44,5 +56,11 @@ mod tests {
     #[test]
     fn what_controls_a_terminal_is_not_printed() {
         assert_eq!(printable("\u{1b}[2J\u{9b}1mé\u{202e}\n"), "?[2J?1mé??");
+    }
+
+    #[test]
+    fn octets_of_a_url_that_are_no_text_are_encoded() {
+        let url = hashcache_http::octet_text(b"http://a/\x9b31m\xff?\xe2\x80\xae=\xc3\xa9");
+        assert_eq!(printable_url(&url), "http://a/%9B31m%FF??=é");
     }
 }
