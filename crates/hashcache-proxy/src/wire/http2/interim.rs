@@ -15,13 +15,14 @@
 //! (RFC 7541, section 4.2).
 //! Cost: 22 bytes and one field of each head; up to 16 KiB while padded trailers are incomplete.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use http::StatusCode;
 use http::header::{HeaderMap, RETRY_AFTER};
 
 use super::frames::{
-    CONTINUATION, END_HEADERS, END_STREAM, FRAME_HEAD, HEADERS, PADDED, PREFACE, PRIORITY, unpadded,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, FRAME_HEAD, HEADERS, PADDED, PREFACE, PRIORITY,
+    RST_STREAM, unpadded,
 };
 
 /// Adds the number of its stream to each head of a client.
@@ -37,8 +38,10 @@ pub(super) struct Marker {
     setting: [u8; SETTING],
     of_setting: usize,
     has_small_table: bool,
-    /// The last stream whose head has begun; a block of it or of an earlier one is trailers.
-    last_stream: u32,
+    /// Streams of which the client may still send content: a block on one of them is trailers. At
+    /// most [`OPEN_MAX`]. A block on any other stream is a head or an error, which h2 must see as
+    /// it is.
+    open: BTreeSet<u32>,
     /// The block of the current HEADERS or CONTINUATION frames is trailers.
     in_trailers: bool,
     /// A frame that has padding before or behind the begin of trailers: at most `FRAME_MAX` bytes.
@@ -66,7 +69,7 @@ impl Marker {
             setting: [0; SETTING],
             of_setting: 0,
             has_small_table: false,
-            last_stream: 0,
+            open: BTreeSet::new(),
             in_trailers: false,
             padded: Vec::new(),
         }
@@ -133,8 +136,15 @@ impl Marker {
         let stream = u32::from_be_bytes(stream) & u32::MAX >> 1;
         let is_oversized = self.payload > usize::from(FRAME_MAX);
         if kind == HEADERS {
-            self.in_trailers = stream <= self.last_stream && !is_oversized;
-            self.last_stream = self.last_stream.max(stream);
+            let is_open = self.open.contains(&stream);
+            self.in_trailers = is_open && !is_oversized;
+            if !is_open {
+                self.add_open(stream);
+            }
+        }
+        let is_end = matches!(kind, HEADERS | DATA) && flags & END_STREAM != 0;
+        if is_end || kind == RST_STREAM {
+            self.open.remove(&stream);
         }
         self.kind = match kind {
             // h2 ends the connection as soon as it has the head of the frame. If the frame were
@@ -152,6 +162,15 @@ impl Marker {
             _ => FrameKind::Other,
         };
         self.of_setting = 0;
+    }
+
+    fn add_open(&mut self, stream: u32) {
+        // The proxy refuses streams beyond its limit, which is not seen here. Of one that is
+        // forgotten, only pseudo-fields in trailers are not noticed.
+        if self.open.len() == OPEN_MAX {
+            self.open.pop_first();
+        }
+        self.open.insert(stream);
     }
 
     /// Lets the trailers whose frame has begun begin with a field of ours, in a frame of its own:
@@ -322,6 +341,8 @@ pub(crate) fn push_string(block: &mut Vec<u8>, text: &[u8]) {
 /// A first field for trailers, as a literal that enters no table: `retry-after: 0`, which may not
 /// stand there, so that it is removed with others.
 pub(crate) const TRAILERS_LEAD: &[u8] = &[0x0f, RETRY_AFTER_INDEX - 0x0f, 1, b'0'];
+/// More than the streams that a client may have at once by default (`limits.streams`).
+const OPEN_MAX: usize = 256;
 const SETTINGS: u8 = 4;
 /// The places of the kind and of the flags in the head of a frame.
 const KIND: usize = 3;
@@ -360,7 +381,7 @@ mod tests {
         let bytes = [
             PREFACE.to_vec(),
             frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]),
-            frame(HEADERS, 5, 1, b"abc"),
+            frame(HEADERS, 4, 1, b"abc"),
             frame(0, 0, 1, b"data"),
             frame(HEADERS, 0, 3, b"de"),
             frame(CONTINUATION, 4, 3, b""),
@@ -368,13 +389,16 @@ mod tests {
             frame(CONTINUATION, 4, 3, b"ailers"),
             // Padding, then priority, and padding that is longer than its frame.
             frame(HEADERS, 0x2d, 1, b"\x02.....abc\0\0"),
-            frame(HEADERS, 0x0d, 1, b"\x02a"),
+            frame(HEADERS, 4, 5, b"f"),
+            frame(HEADERS, 0x0d, 5, b"\x02a"),
+            // Its content is over, so this is an error.
+            frame(HEADERS, 5, 1, b"again"),
         ]
         .concat();
         let expected = [
             PREFACE.to_vec(),
             frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]),
-            frame(HEADERS, 1, 1, b"abc"),
+            frame(HEADERS, 0, 1, b"abc"),
             frame(CONTINUATION, 4, 1, b"\x0f\x26\x011"),
             frame(0, 0, 1, b"data"),
             frame(HEADERS, 0, 3, b"de"),
@@ -385,7 +409,11 @@ mod tests {
             frame(CONTINUATION, 4, 3, b"ailers"),
             frame(HEADERS, 1, 1, TRAILERS_LEAD),
             frame(CONTINUATION, 4, 1, b"abc"),
-            frame(HEADERS, 0x0d, 1, b"\x02a"),
+            frame(HEADERS, 0, 5, b"f"),
+            frame(CONTINUATION, 4, 5, b"\x0f\x26\x015"),
+            frame(HEADERS, 0x0d, 5, b"\x02a"),
+            frame(HEADERS, 1, 1, b"again"),
+            frame(CONTINUATION, 4, 1, b"\x0f\x26\x011"),
         ]
         .concat();
         for step in [1, 2, 7, 100, bytes.len()] {
@@ -399,10 +427,39 @@ mod tests {
     }
 
     #[test]
+    fn only_a_block_behind_a_head_whose_content_may_go_on_is_trailers() {
+        let is_trailers = |before: &[Vec<u8>]| {
+            let mut marker = Marker::new();
+            marker.mark(PREFACE, |_| {});
+            before.iter().for_each(|bytes| marker.mark(bytes, |_| {}));
+            let mut marked = Vec::new();
+            let block = frame(HEADERS, 5, 1, b"x");
+            marker.mark(&block, |bytes| marked.extend_from_slice(bytes));
+            marked.starts_with(&frame(HEADERS, 1, 1, TRAILERS_LEAD))
+        };
+        let head = frame(HEADERS, 4, 1, b"h");
+        assert!(is_trailers(std::slice::from_ref(&head)));
+        for ended in [
+            vec![],
+            vec![frame(HEADERS, 5, 1, b"h")],
+            vec![frame(HEADERS, 4, 3, b"h")],
+            vec![head.clone(), frame(DATA, END_STREAM, 1, b"d")],
+            vec![head.clone(), frame(RST_STREAM, 0, 1, &[0; 4])],
+            vec![head.clone(), frame(HEADERS, 5, 1, b"t")],
+        ] {
+            assert!(!is_trailers(&ended), "{ended:?}");
+        }
+        let others =
+            (1..=u32::try_from(OPEN_MAX).unwrap()).map(|n| frame(HEADERS, 4, 2 * n + 1, b"h"));
+        let many: Vec<_> = [head].into_iter().chain(others).collect();
+        assert!(!is_trailers(&many), "the oldest stream is forgotten");
+    }
+
+    #[test]
     fn no_frame_beyond_the_size_limit_is_gathered() {
         let mut marker = Marker::new();
         marker.mark(PREFACE, |_| ());
-        marker.mark(&frame(HEADERS, 5, 1, b"abc"), |_| ());
+        marker.mark(&frame(HEADERS, 4, 1, b"abc"), |_| ());
         for flags in [PADDED, PRIORITY, PADDED | PRIORITY | END_HEADERS, 0] {
             let mut oversized = frame(HEADERS, flags, 1, &[1; 1 + FRAME_MAX as usize]);
             oversized.pop();
