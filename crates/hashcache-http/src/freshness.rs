@@ -91,11 +91,14 @@ fn unlimited(
     options: &StoreOptions,
 ) -> Lifetime {
     let may_assume = |basis| may_assume(basis, exchange, kinds);
-    let rule = options.rules.find(exchange.target);
+    let explicit = explicit_lifetime(exchange.response, directives, date, exchange.response_time);
+    let rule = match explicit {
+        Some(_) => options.rules.find_immutable(exchange.target),
+        None => options.rules.find(exchange.target),
+    };
     // A rule for the guess gives no lifetime by itself.
     let gives_none = |rule: &Matched| matches!(rule.action, RuleAction::Heuristic(_));
     let rule = rule.filter(|rule| gives_none(rule) || may_assume(basis_of(rule.author)));
-    let explicit = explicit_lifetime(exchange.response, directives, date, exchange.response_time);
     let immutable = rule.filter(|rule| rule.action == RuleAction::Immutable);
     if immutable.is_some_and(|rule| immutable_applies(exchange, directives, explicit, rule.author))
     {

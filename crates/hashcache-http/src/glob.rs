@@ -17,8 +17,8 @@
 //! compare both.
 //!
 //! Invariant: a text is matched in time proportional to its length, whatever the pattern.
-//! Cost: most patterns are rejected by their first or last bytes, in a few nanoseconds each. A path
-//! of 100 bytes takes 0.1 us if no shipped rule can match, else 1 to 4 us.
+//! Cost: most patterns are rejected by their first or last bytes, or because the text lacks one of
+//! theirs, in a few nanoseconds each; else 0.1 to 1 us.
 
 use thiserror::Error;
 
@@ -90,10 +90,20 @@ impl Globs {
     /// The places of the patterns that match the whole text, ascending: the first pattern that was
     /// added has place 0. A place may come twice.
     pub fn matches(&self, text: &str) -> impl Iterator<Item = usize> {
-        let matching = self
+        self.matches_below(self.patterns, text)
+    }
+
+    /// The same, of the patterns whose place is below `end` only.
+    pub fn matches_below(&self, end: usize, text: &str) -> impl Iterator<Item = usize> {
+        let present = Class::of(text.as_bytes());
+        let counted = self
             .alternatives
             .iter()
-            .filter(move |alternative| alternative.is_match(text.as_bytes()));
+            .take_while(move |it| it.pattern < end);
+        // Without the look at the bytes, a pattern such as `**/*latest*` would walk through every
+        // text.
+        let possible = counted.filter(move |it| present.has_all(it.needed));
+        let matching = possible.filter(move |it| it.is_match(text.as_bytes()));
         matching.map(|alternative| alternative.pattern)
     }
 }
@@ -108,6 +118,8 @@ struct Alternative {
     tail: Vec<Class>,
     /// What may be between them.
     middle: Vec<Token>,
+    /// Bytes that every text that matches has.
+    needed: Class,
 }
 
 /// A part of a pattern.
@@ -133,6 +145,28 @@ impl Class {
         self.0[usize::from(byte / 128)] |= 1 << (byte % 128);
     }
 
+    /// The bytes of `text`.
+    fn of(text: &[u8]) -> Self {
+        let mut bytes = Self::EMPTY;
+        text.iter().for_each(|byte| bytes.insert(*byte));
+        bytes
+    }
+
+    fn has_all(self, others: Self) -> bool {
+        let [low, high] = self.0;
+        others.0[0] & !low == 0 && others.0[1] & !high == 0
+    }
+
+    /// This set if it has one byte, otherwise no byte.
+    fn if_single(self) -> Self {
+        let [low, high] = self.0;
+        if low.count_ones() + high.count_ones() == 1 {
+            self
+        } else {
+            Self::EMPTY
+        }
+    }
+
     fn negated(self) -> Self {
         Self(self.0.map(|bits| !bits))
     }
@@ -149,6 +183,11 @@ impl Alternative {
             Token::One(class) => Some(*class),
             Token::Segment | Token::Any | Token::Boundary => None,
         };
+        let mut needed = Class::EMPTY;
+        for Class([low, high]) in tokens.iter().filter_map(class).map(Class::if_single) {
+            needed.0[0] |= low;
+            needed.0[1] |= high;
+        }
         let head: Vec<Class> = tokens.iter().map_while(class).collect();
         let rest = &tokens[head.len()..];
         let mut tail: Vec<Class> = rest.iter().rev().map_while(class).collect();
@@ -159,6 +198,7 @@ impl Alternative {
             head,
             tail,
             middle,
+            needed,
         })
     }
 

@@ -128,6 +128,8 @@ pub struct Rules {
     /// The rule each path pattern belongs to; ascending, as the patterns were added.
     rule_of_path: Vec<usize>,
     rules: Vec<Rule>,
+    /// No path pattern from this place on belongs to a rule that says `immutable`.
+    immutable_end: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -152,6 +154,9 @@ impl Rules {
                 }
                 add(&mut out.paths, pattern, Crosses::DoubleStar)?;
                 out.rule_of_path.push(out.rules.len());
+            }
+            if action == RuleAction::Immutable {
+                out.immutable_end = out.rule_of_path.len();
             }
             let author = spec.author;
             let gives = Matched { action, author };
@@ -182,10 +187,21 @@ impl Rules {
 
     /// What the first rule that matches the target gives.
     pub fn find(&self, target: &Target) -> Option<Matched> {
-        if self.rules.is_empty() {
+        self.find_below(self.rule_of_path.len(), target)
+    }
+
+    /// The same where only a rule that says `immutable` counts: the origin states a lifetime, which
+    /// no other rule changes. Cheaper, because most of the shipped rules come behind.
+    pub fn find_immutable(&self, target: &Target) -> Option<Matched> {
+        let first = self.find_below(self.immutable_end, target);
+        first.filter(|rule| rule.action == RuleAction::Immutable)
+    }
+
+    fn find_below(&self, end: usize, target: &Target) -> Option<Matched> {
+        if end == 0 {
             return None;
         }
-        let matched = self.paths.matches(target.path());
+        let matched = self.paths.matches_below(end, target.path());
         let rules = matched.map(|path| &self.rules[self.rule_of_path[path]]);
         let mut applicable = rules.filter(|rule| rule.matches_host(&target.authority.host));
         applicable.next().map(|rule| rule.gives)

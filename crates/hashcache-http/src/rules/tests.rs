@@ -185,3 +185,29 @@ fn bad_rules_say_what_is_wrong() {
         assert!(error.contains(wanted), "{text:?}: {error}");
     }
 }
+
+#[test]
+fn where_only_immutable_counts_the_same_first_rule_is_found() {
+    let text = "[[rule]]\npath = \"/a/*\"\nlifetime = \"1h\"\n\
+                [[rule]]\npath = \"/**/*.deb\"\nimmutable = true\n\
+                [[rule]]\npath = \"/**/*latest*\"\nlifetime = \"1m\"\n";
+    let rules = Rules::new(&RuleSpec::from_toml(text).unwrap()).unwrap();
+    for (path, is_immutable) in [
+        ("/b/x.deb", true),
+        ("/a/x.deb", false),
+        ("/b/latest.txt", false),
+        ("/b/latest.deb", true),
+        ("/b/c", false),
+    ] {
+        let target = Target::parse_url(&format!("http://h{path}")).unwrap();
+        let is =
+            |found: Option<Matched>| found.is_some_and(|rule| rule.action == RuleAction::Immutable);
+        assert_eq!(is(rules.find_immutable(&target)), is_immutable, "{path}");
+        assert_eq!(is(rules.find(&target)), is_immutable, "{path}");
+    }
+    assert!(
+        Rules::none()
+            .find_immutable(&Target::parse_url("http://h/x").unwrap())
+            .is_none()
+    );
+}
