@@ -24,7 +24,7 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
-/// The URL of a stored response as [`printable`] text; octets that are no UTF-8 are written as `%9B`.
+/// The URL of a stored response as [`printable`] text; octets that are not UTF-8 become `%9B`.
 pub fn printable_url(url: &str) -> String {
     let octets = hashcache_http::octets(url);
     let mut text = String::with_capacity(octets.len());
