@@ -134,7 +134,7 @@ fn memory(plan: &Value) -> Option<Chart> {
     })
 }
 
-/// Bytes of memory for each object, as docs/RIVALS.md has them; of rock those of a slot, whether it
+/// Bytes of memory per object, as in docs/RIVALS.md; Squid's rock: per slot, whether or not it
 /// is used or not (docs/PAPER.md), because few of its objects stay while it is filled.
 const MEASURED_BYTES: [(&str, f64); 4] = [
     ("Traffic Server 9.2", 30.3),

@@ -243,7 +243,7 @@ mod tests {
             assert!(!is_for_any(Some(accepted), "gzip"), "{accepted}");
             assert!(!is_for_any(Some(accepted), "utf-8, gzip"), "{accepted}");
         }
-        // What no client decodes was not asked for.
+        // No client decodes these words, so no request has chosen them.
         assert!(is_for_any(Some("gzip, deflate, br"), "aws-chunked"));
         assert!(is_for_any(Some("gzip"), "utf-8"));
         assert!(!is_for_any(Some("gzip, frob"), "Frob"));

@@ -34,7 +34,7 @@ use crate::vary::Vary;
 pub struct Confirmation<'a> {
     /// The target of its request.
     pub target: &'a Target,
-    /// Its fields.
+    /// Fields of the 304.
     pub newer: &'a HeaderMap,
     /// When its request was sent upstream.
     pub request_time: UnixTime,
@@ -56,7 +56,7 @@ pub fn confirmed(
     let exchange = Exchange {
         target: confirmation.target,
         method: &Method::GET,
-        // Its kinds stand for it.
+        // The kinds stand for the fields of the first request.
         request: &HeaderMap::new(),
         exempt: Exempt::default(),
         status: stored.status,

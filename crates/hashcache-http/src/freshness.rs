@@ -169,7 +169,7 @@ pub fn confirmed_lifetime(
     confirmed_lifetime_of((exchange, kinds), before, now, options)
 }
 
-/// The same, if the kinds of the fields of the request that the content answers are known.
+/// [`confirmed_lifetime`], with the field kinds of the request that the content answers.
 pub(crate) fn confirmed_lifetime_of(
     (exchange, kinds): (&Exchange<'_>, FieldKinds),
     before: Lifetime,

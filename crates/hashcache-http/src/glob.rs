@@ -93,7 +93,7 @@ impl Globs {
         self.matches_below(self.patterns, text)
     }
 
-    /// The same, of the patterns whose place is below `end` only.
+    /// [`Self::matches`] of the patterns whose place is below `end`.
     pub fn matches_below(&self, end: usize, text: &str) -> impl Iterator<Item = usize> {
         let present = Class::of(text.as_bytes());
         let counted = self

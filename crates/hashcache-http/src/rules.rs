@@ -190,8 +190,9 @@ impl Rules {
         self.find_below(self.rule_of_path.len(), target)
     }
 
-    /// The same where only a rule that says `immutable` counts: the origin states a lifetime, which
-    /// no other rule changes. Cheaper, because most of the shipped rules come behind.
+    /// [`Self::find`], if it finds a rule that says `immutable`: no other rule counts where the
+    /// origin states a lifetime. Cheaper, because rules behind the last `immutable` one are not
+    /// tried.
     pub fn find_immutable(&self, target: &Target) -> Option<Matched> {
         let first = self.find_below(self.immutable_end, target);
         first.filter(|rule| rule.action == RuleAction::Immutable)

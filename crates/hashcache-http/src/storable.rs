@@ -141,7 +141,7 @@ pub fn storable(exchange: &Exchange<'_>, options: &StoreOptions) -> Storable {
     storable_for(exchange, exchange.kinds(&options.harmless), options)
 }
 
-/// The same, if the kinds of the request's fields are known, and perhaps nothing else of it.
+/// [`storable`], with the kinds of the request's fields in place of the fields.
 pub(crate) fn storable_for(
     exchange: &Exchange<'_>,
     kinds: FieldKinds,

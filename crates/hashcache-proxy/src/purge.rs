@@ -512,8 +512,8 @@ impl Purger {
         .await;
     }
 
-    /// The same for a peer, which cannot wait. False, and nothing is done, if it has too many
-    /// invalidations under way.
+    /// Invalidates `target` for a peer, whose message cannot wait. False, and nothing is done, if
+    /// the peer has too many invalidations under way.
     pub(crate) fn invalidate_for_peer(&self, peer: Network, target: Target) -> bool {
         let has_turn = self.unsettled.has_turn(peer, PER_PEER);
         if has_turn {
@@ -591,8 +591,8 @@ impl Purger {
     }
 }
 
-/// What an unsafe request has to invalidate. Done when this is dropped: after its turn has come, or
-/// when the proxy ends before.
+/// Invalidations of an unsafe request. Dropping this does them: after the turn of the client has
+/// come, or when the proxy ends before.
 struct Due {
     purger: Purger,
     client: Network,

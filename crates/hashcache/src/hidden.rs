@@ -64,7 +64,7 @@ impl KeyRange {
         first.set(sets)..=last.set(sets)
     }
 
-    /// Its number in its shard.
+    /// Number of the range in its shard.
     fn number(self) -> usize {
         usize::try_from(self.0).unwrap_or(0) % RANGES
     }
@@ -132,7 +132,7 @@ impl Bits {
 /// The hidden ranges of a shard.
 #[derive(Default)]
 pub(crate) struct HiddenRanges {
-    /// Those that the writer has still to clear, and those that it is clearing.
+    /// Ranges that the writer has still to clear, and ranges that it is clearing.
     waiting: Bits,
     clearing: Bits,
     /// Records below this version are to be cleared.

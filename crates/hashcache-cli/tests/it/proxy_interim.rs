@@ -108,8 +108,7 @@ async fn answer_2(stream: TlsStream<TcpStream>) {
     }
 }
 
-/// What a client in one version hears: the statuses in their order, the link of the 103, and the
-/// content.
+/// Responses that a client of one version receives: statuses in order, Link of the 103, content.
 type Heard = (Vec<u16>, Vec<String>, Vec<u8>);
 
 async fn ask(version: Version, stream: ClientStream<TcpStream>) -> Heard {

@@ -237,8 +237,8 @@ async fn logins_of_connections_are_kept_apart_behind_a_link() {
     );
 }
 
-/// Whether the login of a client fails, and none of the requests that come on its connection gets
-/// the pages of another one. `fields` are those of the proxy that multiplexes.
+/// Asserts that the login of a client fails, and that no request on the client's connection gets
+/// the pages of another client. `fields` are added by a proxy that multiplexes.
 async fn no_login_is_carried_across(
     way: &Way<'_>,
     origin: &Origin,
@@ -252,7 +252,7 @@ async fn no_login_is_carried_across(
         assert_eq!(next.status, 401, "{fields:?}: {}", text(&next));
         assert_eq!(next.field("proxy-support"), None, "{fields:?}");
     }
-    // The origin has seen a login whole, for one request: that is as far as it goes.
+    // The origin has seen a whole login, for one request. The connection carries no further one.
     let first = origin.request_count();
     let begun = many.ask("GET", "/a", Some("NTLM T1")).await;
     assert_eq!(begun.status, 401);

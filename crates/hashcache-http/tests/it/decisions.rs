@@ -358,7 +358,7 @@ fn a_304_gives_back_no_lifetime_that_the_first_request_has_forbidden() {
             tagged().and("content-type", "text/html"),
             ("cookie", "u=alice"),
         ),
-        // What the origin states counts, and no rule lengthens it.
+        // A lifetime that the origin states counts, and no rule lengthens it.
         (
             crate_file(tagged().and("cache-control", "max-age=60")),
             ("x-api-key", "secret"),
@@ -429,7 +429,7 @@ fn a_response_of_a_build_that_kept_no_request_keeps_only_what_the_origin_states(
     let mut file = dated.clone().url("http://h/x-1.0.0.crate");
     file.options.rules = Rules::shipped();
     for case in [&dated, &file] {
-        // It is fetched anew.
+        // The response is fetched again.
         assert!(case.confirmed(&of_old(case), &[]).is_none());
     }
     for control in ["max-age=60", "public, max-age=60", "s-maxage=60"] {
@@ -438,7 +438,7 @@ fn a_response_of_a_build_that_kept_no_request_keeps_only_what_the_origin_states(
         assert_eq!(lifetime.seconds, Seconds::new(60), "{control}");
         assert_ne!(lifetime.source, LifetimeSource::Immutable);
     }
-    // It may be for a request with credentials.
+    // A response that may answer a request with credentials.
     let shared = cache_control("public, max-age=60").and("etag", "\"a\"");
     let newer = [("cache-control", "max-age=60")];
     assert!(shared.confirmed(&of_old(&shared), &newer).is_none());

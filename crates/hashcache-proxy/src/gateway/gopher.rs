@@ -51,7 +51,7 @@ pub(super) async fn serve(
     send_file(session, socket, (head, wanted.kind), out).await
 }
 
-/// What a path and a query name.
+/// The request that a path and a query ask for.
 ///
 /// # Errors
 /// They name nothing that can be asked for in one line.

@@ -191,7 +191,7 @@ impl Drop for ReadPermit {
 const FRESH_FOR: Seconds = Seconds::new(30);
 /// Maximum number of queries that wait for the disk.
 const READS_MAX: usize = 16;
-/// Those of one peer among them.
+/// Maximum number of reads for the queries of one peer.
 const READS_OF_PEER_MAX: usize = 8;
 /// How long a query waits for the disk: a peer does not wait much longer for its reply.
 const READ_TIME: Duration = Duration::from_millis(30);

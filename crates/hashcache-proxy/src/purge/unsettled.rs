@@ -250,7 +250,7 @@ pub(super) mod tests {
     fn stopped(stored: usize) -> (Arc<Stopped>, Cache) {
         let device = Stopped::new();
         let cache = Cache::open(Config {
-            // Its sets have room for all, and no invalidation is known to have nothing to do.
+            // `set` has no index, so every name counts as stored; its sets have room for all.
             policy: PolicyKind::Set,
             memory_bytes: 16 << 20,
             ..Config::on_device(Arc::clone(&device) as _)

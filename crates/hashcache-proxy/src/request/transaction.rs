@@ -269,7 +269,7 @@ pub(super) enum Login {
     None,
     /// It has such a login, or follows one of its client.
     Pinned(PinKey),
-    /// It has one, but the requests of other clients may come on the same connection.
+    /// The request has a login, but requests of other clients may come on the same connection.
     Alone,
 }
 
@@ -368,7 +368,7 @@ impl ClientRequest {
         }
         self.login = match self.is_one_client(connection) {
             true => Login::Pinned(key),
-            // It may be of any client of the proxy in front, so it follows no login of another.
+            // The request may be of any client of the proxy in front, so it follows no login.
             false if !has_credentials => Login::None,
             false => Login::Alone,
         };

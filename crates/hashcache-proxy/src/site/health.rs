@@ -224,7 +224,7 @@ mod tests {
                 assert_eq!(health.note(0, Outcome::Unable, now), None);
             }
         }
-        // It answers nobody any more.
+        // The origin answers no request any more.
         now += SECOND;
         let change = health.note(0, Outcome::Unable, now);
         assert_eq!(change, Some(Change::Out(10 * SECOND)));

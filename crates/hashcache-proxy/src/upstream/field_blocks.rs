@@ -315,7 +315,7 @@ mod tests {
         bytes.to_vec()
     }
 
-    /// What h2 reads of `bytes` that arrive in parts of `step`.
+    /// Bytes that h2 reads if `bytes` arrive in parts of `step`.
     fn passed(bytes: &[u8], step: usize) -> Vec<u8> {
         let (mut blocks, mut passed) = (FieldBlocks::default(), Vec::new());
         for part in bytes.chunks(step) {

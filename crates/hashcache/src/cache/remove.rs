@@ -108,7 +108,7 @@ pub(super) fn invalidation(stripe: &Stripe, key: KeyHash) -> Option<Remove> {
     }
     // A quarter of the room stays free for callers that cannot wait.
     let Some(reserved) = room(stripe, key, Caller::Waits) else {
-        // Its caller answers a client before this is durable, so it has to be in force now.
+        // The caller answers a client before the remove is durable, so it is put in force now.
         remove_without_room(stripe, key);
         // Not nothing: callers that limit their clients by what they wait for would let them go on
         // just when the room is used up.
@@ -176,7 +176,7 @@ impl Drop for WithoutRoom {
         drop(done);
         self.stripe.queue.gives_up();
         match self.waiting.version {
-            // It is forgotten in memory already.
+            // The name is forgotten in memory already.
             Some(_) => self.stripe.medium.counters.no_memory.add(1),
             None => remove_without_room(&self.stripe, self.waiting.key),
         }

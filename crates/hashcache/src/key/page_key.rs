@@ -20,7 +20,7 @@ use crate::object::PAGE;
 
 /// Bytes that the first level takes at once: so both levels have as much key.
 const BLOCK: usize = 1 << 10;
-/// What one multiplication takes.
+/// Bytes that one multiplication takes.
 const PIECE: usize = 16;
 
 /// The key of page checksums, drawn from the store's secret.

@@ -271,7 +271,7 @@ impl Stripe {
         (version, known)
     }
 
-    /// The same where there is no memory for the name: hides it with a range of others if the disk
+    /// Removes `key` without memory for its name: hides it with a range of other keys if the disk
     /// may hold it, until the writer has cleared that range. No caller learns when that is.
     pub(crate) fn remove_with_range(&self, key: KeyHash) {
         let mut shard = self.shard(key);

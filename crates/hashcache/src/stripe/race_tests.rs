@@ -257,7 +257,7 @@ fn a_lookup_that_joins_one_which_waited_for_a_run_does_not_find_what_a_ban_took(
     let FirstAnswer::Disk(waits) = request(stripe, b"page/2") else {
         panic!("it is not on disk");
     };
-    // What the run brings becomes hot.
+    // Objects that the run brings become hot.
     let waits: ReadRequest = *waits;
     assert!(found(&cache, b"page/1").is_some());
     assert!(stripe.shared.hot.contains(key(stripe, b"page/2")));
@@ -281,7 +281,7 @@ const TABLES: [PolicyKind; 4] = [
     PolicyKind::SetMemLru,
 ];
 
-/// Its checksum has no key: what the log has written over it since may have been made to fit.
+/// The checksum of a tail has no key: content that the log has written over it may be made to fit.
 #[test]
 fn a_tail_that_the_log_has_passed_while_it_was_read_does_not_count() {
     for policy in TABLES {
@@ -392,7 +392,7 @@ fn what_a_ban_took_is_not_found_by_a_read_whose_slot_a_put_has_taken_before() {
     }
 }
 
-/// What was put since may just have become hot.
+/// A record that was put after the remove may just have become hot.
 #[test]
 fn while_a_range_is_hidden_a_look_in_memory_does_not_say_that_a_name_is_missing() {
     for policy in TABLES {

@@ -275,8 +275,8 @@ impl Queue {
         true
     }
 
-    /// What a caller waits for whose remove is in force, but found no room: that half of the names
-    /// which wait now are durable.
+    /// Resolves when half of the names that wait now are durable: the wait of callers whose removes
+    /// are in force, but found no room.
     pub(crate) fn half_of_removals(&self) -> Outcome<bool> {
         let mut state = self.lock();
         match state.ended {

@@ -109,9 +109,9 @@ pub(crate) struct Removals {
     /// Names in the order in which they came. A name that is not among `names`, or there with the
     /// other kind of caller, is passed over.
     waited_for: VecDeque<KeyHash>,
-    /// The same with numbers: a line also counts only if its name has its number.
+    /// The line of other names, with numbers: an entry counts only if its name has its number.
     others: VecDeque<(u64, KeyHash)>,
-    /// Lines that others ever had.
+    /// Entries that `others` ever had.
     lines: u64,
     bans: Option<WaitingBans>,
     /// Names with a caller that ever came, and of these, those that have gone.
@@ -125,7 +125,7 @@ pub(crate) struct Removals {
     without_room: VecDeque<Weak<WaitingRemove>>,
     /// How many of these have lost their callers.
     given_up: usize,
-    /// Those that wait for room, but not with a place in the line.
+    /// The wait of callers without a place in a line.
     awaited_room: Option<AwaitedRoom>,
     /// Before that removes wait for more of them.
     pub(super) due: Duration,

@@ -1,4 +1,4 @@
-//! What the writing thread does in which order, seen from the device.
+//! The order of the writer's calls, seen from the device.
 
 #![cfg(not(loom))]
 
@@ -295,7 +295,7 @@ fn a_remove_that_is_done_leaves_a_later_one_of_the_name_in_force() {
         put(&cache, b"another", "m", 100);
         device.before(move |call| call.writes_to(&table), queue);
         assert!(cache.flush().wait());
-        // The one that was queued last is done last.
+        // The remove that was queued last is done last.
         loop {
             let Some(remove) = removes.lock().unwrap().pop() else {
                 break;

@@ -233,7 +233,7 @@ impl Huffman {
                 }
             }
         }
-        // What is left is padding: the begin of a code of ones.
+        // The rest is padding: the begin of a code of ones (RFC 7541, section 5.2).
         (bits < 8 && code.count_ones() as usize == bits).then_some(octets)
     }
 }
@@ -378,7 +378,7 @@ mod tests {
         block.extend(b"\x10\x07:status\x03200\x40\x01y\x03\xe9\ta");
         block.extend([b"\x0f\x26", &coded_string("?~$@ \u{ff}".as_bytes())[..]].concat());
         assert_eq!(repaired(&block), None);
-        // What is no block is left to h2.
+        // h2 judges octets that are no block.
         for broken in [
             &b"\xff"[..],
             b"\xff\xff\xff\xff\xff\xff",

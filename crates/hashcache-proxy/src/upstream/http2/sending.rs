@@ -271,7 +271,7 @@ impl Http2Content {
         if !self.has_data_end {
             match ready!(self.incoming.poll_data(cx)) {
                 Some(Ok(data)) => {
-                    // It fails only for more than was received.
+                    // Releasing fails only for more bytes than were received.
                     let _ = self.incoming.flow_control().release_capacity(data.len());
                     self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
                     return Poll::Ready(Some(Ok(Frame::data(data))));

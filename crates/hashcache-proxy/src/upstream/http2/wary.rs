@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(wary.0.len(), WARY_MAX);
         assert!(wary.has(client(0), &origin(443), now));
         assert!(wary.has(client(1024), &origin(443), now));
-        // Those whose time is over go first.
+        // Clients whose time is over go first.
         wary.note(client(5000), &origin(443), now + WARY_TIME);
         assert_eq!(wary.0.len(), 2);
     }

@@ -131,7 +131,7 @@ fn end() -> (u8, u8, Vec<u8>) {
     (DATA, END_STREAM, Vec::new())
 }
 
-/// What a client gets of a response.
+/// A response with its interim responses, as a client receives them.
 struct Got {
     interim: Vec<(u16, HeaderMap)>,
     exchange: Result<UpstreamExchange, Failure>,

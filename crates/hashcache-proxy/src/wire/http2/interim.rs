@@ -391,7 +391,7 @@ mod tests {
             frame(HEADERS, 0x2d, 1, b"\x02.....abc\0\0"),
             frame(HEADERS, 4, 5, b"f"),
             frame(HEADERS, 0x0d, 5, b"\x02a"),
-            // Its content is over, so this is an error.
+            // The content of stream 1 is over, so this block is an error.
             frame(HEADERS, 5, 1, b"again"),
         ]
         .concat();

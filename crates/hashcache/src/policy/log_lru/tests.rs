@@ -354,7 +354,7 @@ fn row_of_eight(first: u64, at: u64) -> Disk {
 
 #[test]
 fn a_saved_position_is_that_of_the_entry_it_was_saved_for_and_of_no_other() {
-    // The same names a lap before, and other names in the same lap.
+    // The row again with names of the lap before, and with other names of the same lap.
     for (first, at) in [(0, 105), (100, 1_105)] {
         let mut disk = row_of_eight(0, 1_100);
         let head = 1_200;
@@ -368,7 +368,7 @@ fn a_saved_position_is_that_of_the_entry_it_was_saved_for_and_of_no_other() {
                 "{first} {at}: {n} at {found:?}"
             );
         }
-        // What the row does not have is forgotten when the next checkpoint is made of it.
+        // An object that the row lacks is forgotten when the next checkpoint is made of the row.
         disk.save();
         assert_eq!(disk.log.entries(), 1, "{first} {at}");
         assert_eq!(disk.found(key(7), head), [1_170]);
