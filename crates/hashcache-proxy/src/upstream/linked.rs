@@ -417,6 +417,8 @@ pub(super) struct LinkedStream {
     _memory: Option<Reservation>,
     /// When content of the request was sent, or the request itself.
     last_sent: Rc<Cell<Instant>>,
+    /// Dropping it ends the upload, and so resets the stream if content is missing.
+    upload: Option<oneshot::Sender<()>>,
 }
 
 impl LinkedStream {
@@ -425,6 +427,7 @@ impl LinkedStream {
             stream,
             _memory: memory,
             last_sent: Rc::new(Cell::new(Instant::now())),
+            upload: None,
         }
     }
 
@@ -459,9 +462,19 @@ impl LinkedStream {
             false => {
                 let (content, sender) = LinkContent::streamed();
                 let (give_back, returned) = oneshot::channel();
+                let (upload, exchange) = oneshot::channel();
+                self.upload = Some(upload);
                 let last_sent = Rc::clone(&self.last_sent);
                 let turn = self.stream.sending();
-                spawn_local(feed((body, turn), sender, give_back, last_sent));
+                let feeding = feed((body, turn), sender, give_back, last_sent);
+                spawn_local(async move {
+                    // Content may be held for good, or its client may send nothing more: the
+                    // stream would then stay open on a link that all clients share.
+                    tokio::select! {
+                        () = feeding => {}
+                        _ = exchange => {}
+                    }
+                });
                 (content, Some(returned))
             }
         };

@@ -9,6 +9,7 @@ use hashcache_http::{FRAMES, HASHCACHE_LINK};
 use hashcache_wan::encode::Encoder;
 use hashcache_wan::frame::{Dictionary, Head};
 use http::Response;
+use http_body::Frame;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::server::conn::http2;
@@ -143,9 +144,9 @@ impl http_body::Body for Unending {
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match std::mem::replace(&mut self.0, true) {
-            false => Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::from_static(b"x"))))),
+            false => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"x"))))),
             true => Poll::Pending,
         }
     }
@@ -362,6 +363,51 @@ async fn a_tunnel_and_content_are_on_the_books_while_they_last() {
         assert_eq!(used() - before, UPLOAD_BYTES);
         drop(sent);
         assert_eq!(used(), before);
+    })
+    .await;
+}
+
+/// Content of a client that has sent one piece and sends no more.
+struct Stalled {
+    piece: Option<Bytes>,
+    /// Closes with the content.
+    _alive: oneshot::Receiver<()>,
+}
+
+impl http_body::Body for Stalled {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.piece.take() {
+            Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
+            None => Poll::Pending,
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_upload_over_a_link_ends_with_its_exchange() {
+    locally(async {
+        let (peer, link) = linked(usize::MAX, 0).await;
+        let upstream = upstream();
+        let _line = open(&upstream, &peer, &link).await;
+        let (mut content, alive) = oneshot::channel();
+        let stalled = Stalled {
+            piece: Some(Bytes::from_static(b"content")),
+            _alive: alive,
+        };
+        let request = Request::put("/unending").body(RequestBody::streamed(stalled));
+        let to = Endpoint::of_peer(&peer);
+        let sent = upstream.send(&to, request.unwrap(), options(&peer));
+        let sent = sent.await.unwrap();
+        assert!(!content.is_closed());
+        drop(sent);
+        let ended = timeout(Duration::from_secs(10), content.closed()).await;
+        assert!(ended.is_ok(), "the upload goes on without its exchange");
     })
     .await;
 }
