@@ -51,12 +51,18 @@ enum Place {
 
 impl HeadRepair {
     /// Repairs the part of the heads that `bytes`, the next ones read, contains.
-    pub(super) fn repair(&mut self, bytes: &mut [u8]) {
-        for byte in bytes {
-            if self.place == Place::Content {
+    pub(super) fn repair(&mut self, mut bytes: &mut [u8]) {
+        while self.place != Place::Content {
+            // Most bytes of a head are in values, where only control characters count.
+            let skipped = match self.place {
+                Place::Value => bytes.iter().position(u8::is_ascii_control),
+                _ => Some(0),
+            };
+            let Some((byte, rest)) = skipped.and_then(|at| bytes[at..].split_first_mut()) else {
                 return;
-            }
+            };
             self.step(byte);
+            bytes = rest;
         }
     }
 
@@ -183,8 +189,24 @@ impl FieldName {
     }
 }
 
+/// A table, because each byte of a name is looked at.
 fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+    const TOKEN: [bool; 256] = {
+        let mut table = [false; 256];
+        let others = b"!#$%&'*+-.^_`|~";
+        let mut at = 0;
+        while at < others.len() {
+            table[others[at] as usize] = true;
+            at += 1;
+        }
+        let mut byte = 0_u8;
+        while byte < 128 {
+            table[byte as usize] |= byte.is_ascii_alphanumeric();
+            byte += 1;
+        }
+        table
+    };
+    TOKEN[usize::from(byte)]
 }
 
 /// Where the reason phrase begins in a status line, at the blank before it.
