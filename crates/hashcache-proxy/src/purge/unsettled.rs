@@ -221,7 +221,12 @@ pub(super) mod tests {
 
         fn write_at(&self, offset: u64, buffer: &[u8]) -> std::io::Result<()> {
             let is_stopped = self.is_stopped.lock().unwrap();
-            drop(self.changed.wait_while(is_stopped, |it| *it).unwrap());
+            // A test that fails drops the store, which waits for its writes.
+            let longest = Duration::from_secs(60);
+            let woken = self
+                .changed
+                .wait_timeout_while(is_stopped, longest, |it| *it);
+            drop(woken.unwrap());
             self.inner.write_at(offset, buffer)
         }
 

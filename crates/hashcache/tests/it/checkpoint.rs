@@ -26,6 +26,8 @@ struct Write {
 struct Slow {
     inner: MemoryDevice,
     now: Arc<AtomicU64>,
+    /// Writes take no time.
+    stopped: AtomicBool,
     writes: Mutex<Vec<Write>>,
 }
 
@@ -40,7 +42,11 @@ impl Device for Slow {
 
     fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
         let length = buffer.len();
-        let takes = 1_000_000 + 10 * length as u64;
+        let takes = if self.stopped.load(Ordering::Acquire) {
+            0
+        } else {
+            1_000_000 + 10 * length as u64
+        };
         let began = self.now.fetch_add(takes, Ordering::AcqRel);
         self.writes.lock().unwrap().push(Write {
             length,
@@ -61,6 +67,7 @@ fn slow() -> (Cache, Arc<Slow>) {
     let device = Arc::new(Slow {
         inner: MemoryDevice::new(96 * MIB),
         now: Arc::clone(&now),
+        stopped: AtomicBool::new(false),
         writes: Mutex::default(),
     });
     let clock = Clock::new(
@@ -238,10 +245,13 @@ fn removes_that_came_while_a_checkpoint_was_written_are_not_held_by_it() {
         put(&cache, puts.next().expect("a checkpoint that never begins"));
     }
     assert_eq!(cache.stats().checkpoints, 0);
+    // They may take hundreds of writes, in which time the checkpoint would end.
+    device.stopped.store(true, Ordering::Release);
     let removes: Vec<_> = (0..VICTIMS).map(|n| cache.remove(&name(n))).collect();
     assert!(cache.flush().wait());
     removes.into_iter().for_each(|it| it.wait().unwrap());
     assert_eq!(cache.stats().checkpoints, 0, "they came too late");
+    device.stopped.store(false, Ordering::Release);
     while cache.stats().checkpoints < 1 {
         put(&cache, puts.next().expect("a checkpoint that never ends"));
     }
