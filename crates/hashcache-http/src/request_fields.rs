@@ -215,8 +215,9 @@ enum FieldKind {
 }
 
 fn kind_of(name: &str, value: &HeaderValue) -> FieldKind {
-    if let Ok(at) = KNOWN.binary_search_by(|(known, _)| (*known).cmp(name)) {
-        return KNOWN[at].1;
+    let known = known_with_first_letter_of(name);
+    if let Ok(at) = known.binary_search_by(|(known, _)| (*known).cmp(name)) {
+        return known[at].1;
     }
     if name.starts_with("sec-ch-") || name.starts_with("sec-fetch-") {
         // Browsers write them, and pages cannot.
@@ -286,6 +287,26 @@ fn is_of_front(name: &str) -> bool {
         || name.starts_with("cloudfront-viewer-")
         || name.starts_with("cloudfront-is-")
         || ADDRESSES.binary_search(&name).is_ok()
+}
+
+/// The known fields among which a search of the whole list would end: every field of every request
+/// is looked up, and most letters have few.
+fn known_with_first_letter_of(name: &str) -> &'static [(&'static str, FieldKind)] {
+    const STARTS: [usize; 257] = {
+        let mut starts = [KNOWN.len(); 257];
+        let mut at = KNOWN.len();
+        let mut first = 256;
+        while first > 0 {
+            first -= 1;
+            while at > 0 && KNOWN[at - 1].0.as_bytes()[0] as usize >= first {
+                at -= 1;
+            }
+            starts[first] = at;
+        }
+        starts
+    };
+    let first = usize::from(name.as_bytes().first().copied().unwrap_or_default());
+    &KNOWN[STARTS[first]..STARTS[first + 1]]
 }
 
 /// Known fields, sorted by name. Session and request identifiers of tools are inert although they
@@ -559,6 +580,9 @@ mod tests {
     #[test]
     fn the_lists_are_sorted_so_that_a_search_finds_each_name() {
         assert!(KNOWN.is_sorted_by(|one, other| one.0 < other.0));
+        for known in KNOWN {
+            assert!(known_with_first_letter_of(known.0).contains(known));
+        }
         assert!(OVERRIDES.is_sorted_by(|one, other| one < other));
         for list in [&ADDRESSES[..], &USERS, &FORWARDED_CLIENT] {
             assert!(list.is_sorted_by(|one, other| one < other));

@@ -100,21 +100,20 @@ impl Permits {
             Some(None) => return Err(Failure::UpstreamLimit),
             taken => taken.flatten(),
         };
-        let mut bounds = Vec::with_capacity(5);
+        let network = client.map(Share::network);
+        let of_client = network.map(Network::without_client);
+        let of_child = network.filter(|_| network != of_client);
         // From the narrowest to the widest limit: a request that waits for a narrow one must not
         // hold a wide one.
-        if let Some(network) = client.map(Share::network) {
-            let client = network.without_client();
-            if network != client {
-                bounds.push(Bound::ChildClientAtOrigin(network, authority.clone()));
-                bounds.push(Bound::ChildClient(network));
-            }
-            let network = client;
-            bounds.push(Bound::ClientAtOrigin(network, authority.clone()));
-            bounds.push(Bound::Client(network));
-        }
-        bounds.push(Bound::Origin(authority.clone()));
-        let mut bound_permits = Vec::with_capacity(bounds.len());
+        let bounds = [
+            of_child.map(|child| Bound::ChildClientAtOrigin(child, authority.clone())),
+            of_child.map(Bound::ChildClient),
+            of_client.map(|client| Bound::ClientAtOrigin(client, authority.clone())),
+            of_client.map(Bound::Client),
+            Some(Bound::Origin(authority.clone())),
+        ];
+        let bounds = bounds.into_iter().flatten();
+        let mut bound_permits = Vec::with_capacity(3);
         let closed = |_| Failure::Internal("places are closed");
         for bound in bounds {
             let bound_ref = BoundRef::new(&self.0, bound);

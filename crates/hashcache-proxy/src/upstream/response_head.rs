@@ -53,9 +53,10 @@ impl HeadRepair {
     /// Repairs the part of the heads that `bytes`, the next ones read, contains.
     pub(super) fn repair(&mut self, mut bytes: &mut [u8]) {
         while self.place != Place::Content {
-            // Most bytes of a head are in values, where only control characters count.
             let skipped = match self.place {
-                Place::Value => bytes.iter().position(u8::is_ascii_control),
+                Place::LineStart => self.skip_plain_line(bytes),
+                // Most other bytes of a head are in values, where only control characters count.
+                Place::Value => first_control(bytes),
                 _ => Some(0),
             };
             let Some((byte, rest)) = skipped.and_then(|at| bytes[at..].split_first_mut()) else {
@@ -64,6 +65,20 @@ impl HeadRepair {
             self.step(byte);
             bytes = rest;
         }
+    }
+
+    /// The length of the field line at the start of `bytes`, up to its line feed, if nothing in it
+    /// can need a repair; otherwise 0.
+    fn skip_plain_line(&mut self, bytes: &[u8]) -> Option<usize> {
+        let end = first_control(bytes).filter(|&end| bytes[end..].starts_with(b"\r\n"));
+        let is_plain = |end: &usize| cannot_be_framing(&bytes[..*end]);
+        let Some(end) = end.filter(is_plain) else {
+            return Some(0);
+        };
+        self.place = Place::Value;
+        self.is_framing = false;
+        self.name.has_ended = true;
+        Some(end + 1)
     }
 
     fn step(&mut self, byte: &mut u8) {
@@ -189,7 +204,34 @@ impl FieldName {
     }
 }
 
-/// A table, because each byte of a name is looked at.
+/// Whether the name of a field line is certainly not that of a framing field, nor spelled like one.
+/// Two letters settle it for most names.
+fn cannot_be_framing(line: &[u8]) -> bool {
+    let differs = |at: usize, others: [u8; 2]| {
+        let byte = line.get(at).map_or(b'-', u8::to_ascii_lowercase);
+        byte.is_ascii_alphanumeric() && !others.contains(&byte)
+    };
+    let begins_plainly = line.first().is_some_and(u8::is_ascii_alphanumeric);
+    // Content-Length and Transfer-Encoding.
+    begins_plainly && (differs(0, [b'c', b't']) || differs(1, [b'o', b'r']))
+}
+
+/// The position of the first control character. In blocks, which compilers turn into vector
+/// instructions: most heads have none but the ends of lines.
+fn first_control(bytes: &[u8]) -> Option<usize> {
+    const BLOCK: usize = 16;
+    let has_control = |block: &[u8; BLOCK]| {
+        let found = |found: bool, byte: &u8| found | (*byte < b' ') | (*byte == 0x7f);
+        block.iter().fold(false, found)
+    };
+    let (blocks, _) = bytes.as_chunks::<BLOCK>();
+    let clean = blocks.iter().take_while(|block| !has_control(block));
+    let clean = clean.count() * BLOCK;
+    let at = bytes[clean..].iter().position(u8::is_ascii_control)?;
+    Some(clean + at)
+}
+
+/// A table, because each byte of such a name is looked at.
 fn is_token(byte: u8) -> bool {
     const TOKEN: [bool; 256] = {
         let mut table = [false; 256];
