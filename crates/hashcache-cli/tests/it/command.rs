@@ -1,16 +1,37 @@
 //! Help, version, completions, manual pages, and mistakes on the command line.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use crate::Home;
 
 #[test]
-fn the_version_begins_with_that_of_the_package() {
+fn the_version_names_the_commit_of_a_checkout() {
     let outcome = Home::new().hashcache(&["--version"], &[]);
     assert_eq!(outcome.status, Some(0));
-    let expected = format!("hashcache {}", env!("CARGO_PKG_VERSION"));
-    assert!(outcome.stdout.starts_with(&expected), "{outcome:?}");
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = match commit() {
+        Some(commit) => format!("hashcache {version} ({commit})\n"),
+        None => format!("hashcache {version}\n"),
+    };
+    assert_eq!(outcome.stdout, expected);
     assert_eq!(outcome.stderr, "");
+}
+
+/// The commit that this was built from: `GIT_HASH` of a packager, or HEAD of our own checkout.
+fn commit() -> Option<String> {
+    if let Ok(commit) = std::env::var("GIT_HASH") {
+        return Some(commit).filter(|it| !it.is_empty());
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut git = Command::new("git");
+    git.arg("-C")
+        .arg(&root)
+        .args(["rev-parse", "--short=12", "HEAD"]);
+    let output = git.output().ok().filter(|it| it.status.success())?;
+    let commit = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    root.join(".git").exists().then_some(commit)
 }
 
 #[test]
