@@ -525,6 +525,7 @@ fn failure_of(error: &SendError, progress: &BodyProgress) -> Failure {
         SendError::Hyper(error) if error.is_parse() => {
             return Failure::ResponseMalformed("head is not HTTP/1");
         }
+        SendError::Malformed(reason) => return Failure::ResponseMalformed(reason),
         SendError::Hyper(error) => error.is_user(),
         SendError::Http2(_) => progress.has_failed(),
         SendError::Unopened => false,

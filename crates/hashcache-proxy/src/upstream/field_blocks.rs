@@ -1,33 +1,45 @@
-//! The field blocks of an origin, before h2 reads them.
+//! The frames of an origin, before h2 reads them: field blocks, and short frames of content.
 //!
-//! `meter` passes what was read of a connection; `http2` takes out the marks. h2 ignores
-//! pseudo-fields in trailers. For octets in a field that concern one response it ends the
-//! connection, with the responses to all clients (`hpack`). So each block is gathered, repaired and
-//! written again, without padding. Trailers get a first field of ours: a pseudo-field behind a
-//! field is malformed for h2, which resets the stream. A response whose fields were repaired has
-//! the field [`REPAIRED`], which [`take_repairs`] takes out.
+//! `meter` passes what was read of a connection. h2 ends the connection, with the responses to all
+//! clients, for octets in a field that concern one response; and for a malformed field in a block
+//! of more than one frame. So each block is gathered and decoded (`hpack`), its message is checked
+//! (`message`), and it is written again in a form that needs no table. A message that must not be
+//! used becomes a block that says so, which `http2` takes for an error of its stream alone.
 //!
-//! Invariants: other frames pass unchanged and in order. `filter_trailers` removes our field from
-//! trailers. A block is trailers only if content came before it: another one may be the head behind
-//! interim responses.
-//! Cost: nine bytes examined per frame, a copy of each block, and of what follows it in one read.
+//! For too many empty frames of content, or too many short ones that nobody has read, h2 ends the
+//! connection too. So empty ones are left out, and short ones are merged while their reader is
+//! behind (`small_frames`).
+//!
+//! Invariants: other frames pass unchanged and in order. A block is trailers if a final head came
+//! before it on its stream. Content without a head gets a malformed one. A block has at most the
+//! bytes that `flood` allows to a stream, and is decoded to at most the size of a head. Of a stream
+//! less than `MERGED_MIN` bytes of content are kept back, until its reader has caught up.
+//! Cost: nine bytes examined per frame, two copies of each block, and one of what follows it in one
+//! read.
 
 mod hpack;
+mod huffman;
+mod message;
+mod small_frames;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap};
+use std::task::Waker;
 
 use bytes::{Buf as _, BytesMut};
-use http::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::io::ReadBuf;
 
-use self::hpack::repaired;
+use self::hpack::{Decoder, NoBlock};
+use self::message::{BlockKind, Message};
+use self::small_frames::{MERGED_MIN, is_small};
 use crate::wire::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, FRAME_HEAD, HEADERS, RST_STREAM, unpadded,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, FRAME_HEAD, HEADERS, PADDED, RST_STREAM, unpadded,
 };
-use crate::wire::{TRAILERS_LEAD, push_string};
+
+pub(super) use self::message::take_malformed;
+pub(super) use self::small_frames::{SmallFrames, SmallReader};
 
 /// The frames of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct FieldBlocks {
     head: [u8; FRAME_HEAD],
     have: usize,
@@ -36,13 +48,28 @@ pub(super) struct FieldBlocks {
     /// Whether the frame belongs to `block`.
     is_of_block: bool,
     block: Option<Block>,
-    /// Streams with content, whose next block is their trailers.
-    with_content: HashSet<u32>,
-    /// A block had control characters. Later blocks may name its fields by their places in the
-    /// table.
-    has_spaces: bool,
+    /// Whether the frame is content that does not pass as a frame of its own.
+    is_merged: bool,
+    /// Short frames of streams whose readers are behind: at most `MERGED_MAX` streams.
+    merged: HashMap<u32, Vec<u8>>,
+    /// Streams whose readers have caught up while another frame was under way.
+    due: Vec<u32>,
+    small: SmallFrames,
+    /// The fields of a head, bytes.
+    head_bytes: usize,
+    decoder: Decoder,
+    answered: AnsweredStreams,
     /// Bytes that h2 has not read.
     waiting: BytesMut,
+}
+
+/// Streams whose final head has arrived, and whose end has not.
+#[derive(Debug, Default)]
+struct AnsweredStreams {
+    /// At most `STREAMS_MAX`.
+    known: BTreeSet<u32>,
+    /// Streams up to this one may have been forgotten.
+    forgotten: u32,
 }
 
 /// A field block that is incomplete.
@@ -50,15 +77,43 @@ pub(super) struct FieldBlocks {
 struct Block {
     stream: u32,
     flags: u8,
-    is_trailers: bool,
+    kind: BlockKind,
     has_first_frame: bool,
     is_last_frame: bool,
     octets: Vec<u8>,
 }
 
 impl FieldBlocks {
-    /// Moves waiting bytes into `buffer`; false if there are none.
-    pub(super) fn read(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
+    /// For heads of at most `head_bytes`, as RFC 9113, section 6.5.2, counts them; `small` knows
+    /// which content is read.
+    pub(super) fn new(head_bytes: usize, small: SmallFrames) -> Self {
+        Self {
+            head: [0; FRAME_HEAD],
+            have: 0,
+            payload: 0,
+            is_of_block: false,
+            block: None,
+            is_merged: false,
+            merged: HashMap::new(),
+            due: Vec::new(),
+            small,
+            head_bytes,
+            decoder: Decoder::new(),
+            answered: AnsweredStreams::default(),
+            waiting: BytesMut::new(),
+        }
+    }
+
+    /// Moves waiting bytes into `buffer`; false if there are none. `connection` is woken when there
+    /// are some.
+    pub(super) fn read(&mut self, buffer: &mut ReadBuf<'_>, connection: &Waker) -> bool {
+        for stream in self.small.take_due(connection) {
+            // Nothing may stand within a frame of which h2 has a part.
+            match self.payload == 0 || self.is_of_block || self.is_merged {
+                true => self.pass_merged(stream),
+                false => self.due.push(stream),
+            }
+        }
         let bytes = self.waiting.len().min(buffer.remaining());
         buffer.put_slice(&self.waiting[..bytes]);
         self.waiting.advance(bytes);
@@ -82,7 +137,7 @@ impl FieldBlocks {
     fn unchanged(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         loop {
-            if self.have > 0 || self.block.is_some() {
+            if self.have > 0 || self.block.is_some() || self.is_merged {
                 return at;
             }
             let payload = self.payload.min(bytes.len() - at);
@@ -91,7 +146,7 @@ impl FieldBlocks {
             let Some(head) = bytes[at..].first_chunk() else {
                 return at;
             };
-            if self.payload > 0 || matches!(head[3], HEADERS | CONTINUATION) {
+            if self.payload > 0 || !self.passes(head) {
                 return at;
             }
             self.head = *head;
@@ -100,7 +155,55 @@ impl FieldBlocks {
         }
     }
 
-    /// Adds `bytes`, with their blocks repaired, to those that h2 reads next.
+    /// Whether a frame with this head passes as it is, and with nothing before it.
+    fn passes(&self, head: &[u8; FRAME_HEAD]) -> bool {
+        let [.., kind, _, a, b, c, d] = *head;
+        let stream = stream_of([a, b, c, d]);
+        let is_content = match kind {
+            DATA => self.merged_by(head).is_none() && !self.answered.lacks(stream),
+            _ => !matches!(kind, HEADERS | CONTINUATION),
+        };
+        is_content && self.due.is_empty() && !self.merged.contains_key(&stream)
+    }
+
+    /// The stream whose content a frame with this head adds to, if it is not to pass by itself.
+    fn merged_by(&self, head: &[u8; FRAME_HEAD]) -> Option<u32> {
+        let [a, b, c, kind, flags, stream @ ..] = *head;
+        let stream = stream_of(stream);
+        if kind != DATA || flags & (END_STREAM | PADDED) != 0 {
+            return None;
+        }
+        let is_merged = match payload_of([a, b, c]) {
+            0 => true,
+            bytes if is_small(bytes) => {
+                self.merged.contains_key(&stream) || self.small.is_behind(stream)
+            }
+            _ => false,
+        };
+        is_merged.then_some(stream)
+    }
+
+    /// Passes on what was kept back of the content of `stream`.
+    fn pass_merged(&mut self, stream: u32) {
+        let Some(content) = self.merged.remove(&stream) else {
+            return;
+        };
+        if is_small(content.len()) {
+            self.small.note_passed(stream);
+        }
+        write_frame(&mut self.waiting, (DATA, 0, stream), &content);
+    }
+
+    /// A frame of content that does not pass by itself is complete.
+    fn end_merged(&mut self, stream: u32) {
+        self.is_merged = false;
+        let bytes = self.merged.get(&stream).map_or(0, Vec::len);
+        if bytes >= MERGED_MIN || self.merged.len() > MERGED_MAX {
+            self.pass_merged(stream);
+        }
+    }
+
+    /// Adds `bytes`, with their blocks written again, to those that h2 reads next.
     fn rewrite(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.payload == 0 {
@@ -113,7 +216,7 @@ impl FieldBlocks {
                 }
                 self.have = 0;
                 self.begin();
-                if !self.is_of_block {
+                if !self.is_of_block && !self.is_merged {
                     self.waiting.extend_from_slice(&self.head);
                 }
             } else {
@@ -122,26 +225,45 @@ impl FieldBlocks {
                 self.payload -= part.len();
                 match &mut self.block {
                     Some(block) if self.is_of_block => block.octets.extend_from_slice(part),
+                    _ if self.is_merged => {
+                        let merged = self.merged.entry(self.stream()).or_default();
+                        merged.extend_from_slice(part);
+                    }
                     _ => self.waiting.extend_from_slice(part),
                 }
             }
             if self.payload == 0 && self.is_of_block {
                 self.end_frame();
+            } else if self.payload == 0 && self.is_merged {
+                self.end_merged(self.stream());
             }
         }
     }
 
+    /// The stream of the frame.
+    fn stream(&self) -> u32 {
+        let [.., a, b, c, d] = self.head;
+        stream_of([a, b, c, d])
+    }
+
     /// The head of a frame is complete.
     fn begin(&mut self) {
-        let [a, b, c, kind, flags, stream @ ..] = self.head;
-        let stream = u32::from_be_bytes(stream) & u32::MAX >> 1;
-        self.payload = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+        let [a, b, c, kind, flags, ..] = self.head;
+        let stream = self.stream();
+        self.payload = payload_of([a, b, c]);
+        for stream in std::mem::take(&mut self.due) {
+            self.pass_merged(stream);
+        }
+        self.is_merged = self.merged_by(&self.head).is_some();
+        if !self.is_merged && matches!(kind, DATA | HEADERS | RST_STREAM) {
+            self.pass_merged(stream);
+        }
         self.is_of_block = match kind {
             HEADERS if self.block.is_none() => {
                 self.block = Some(Block {
                     stream,
                     flags,
-                    is_trailers: self.with_content.contains(&stream),
+                    kind: self.answered.kind_of_next(stream),
                     has_first_frame: false,
                     is_last_frame: flags & END_HEADERS != 0,
                     octets: Vec::new(),
@@ -157,36 +279,22 @@ impl FieldBlocks {
             },
             _ => false,
         };
-        if !self.is_of_block {
-            // No other frame may stand within a block; h2 ends the connection for it.
-            self.abandon_block();
+        if !self.is_of_block && self.block.take().is_some() {
+            // No other frame may stand within a block.
+            self.end_connection(stream);
         }
-        match kind {
-            DATA | HEADERS if flags & END_STREAM != 0 => self.forget(stream),
-            RST_STREAM => self.forget(stream),
-            DATA => {
-                if self.with_content.len() >= STREAMS_MAX {
-                    // Origins never end streams that we have reset.
-                    self.with_content.clear();
-                }
-                self.with_content.insert(stream);
-            }
-            _ => {}
+        if kind == DATA && self.answered.lacks(stream) {
+            let head = (HEADERS, END_HEADERS, stream);
+            write_frame(&mut self.waiting, head, &Message::headless().block);
+            self.answered.add(stream);
         }
-    }
-
-    fn forget(&mut self, stream: u32) {
-        self.with_content.remove(&stream);
-    }
-
-    fn abandon_block(&mut self) {
-        if let Some(block) = self.block.take() {
-            let flags = block.flags & END_STREAM;
-            write_frame(
-                &mut self.waiting,
-                (HEADERS, flags, block.stream),
-                &block.octets,
-            );
+        if kind == DATA && !self.is_merged && is_small(self.payload) {
+            self.small.note_passed(stream);
+        }
+        let is_end = matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0;
+        if is_end || kind == RST_STREAM {
+            self.answered.known.remove(&stream);
+            self.small.forget(stream);
         }
     }
 
@@ -201,16 +309,56 @@ impl FieldBlocks {
         if is_framed && !block.is_last_frame {
             return;
         }
-        if let Some(block) = self.block.take() {
-            match is_framed {
-                true => self.has_spaces = block.write(self.has_spaces, &mut self.waiting),
-                // h2 ends the connection for it.
-                false => {
-                    let head = (HEADERS, block.flags, block.stream);
-                    write_frame(&mut self.waiting, head, &block.octets);
-                }
-            }
+        let Some(block) = self.block.take() else {
+            return;
+        };
+        let mut message = Message::new(block.kind, self.head_bytes);
+        let decoded = match is_framed {
+            true => self
+                .decoder
+                .decode(&block.octets, |field| message.add(field)),
+            false => Err(NoBlock),
+        };
+        if decoded.is_err() {
+            return self.end_connection(block.stream);
         }
+        let written = message.written();
+        let flags = block.flags & END_STREAM;
+        if written.is_final_head && flags == 0 {
+            self.answered.add(block.stream);
+        }
+        let head = (HEADERS, flags | END_HEADERS, block.stream);
+        write_frame(&mut self.waiting, head, &written.block);
+    }
+
+    /// Lets h2 end the connection: no later block can be decoded.
+    fn end_connection(&mut self, stream: u32) {
+        write_frame(&mut self.waiting, (HEADERS, END_HEADERS, stream), NO_BLOCK);
+    }
+}
+
+impl AnsweredStreams {
+    fn add(&mut self, stream: u32) {
+        // Origins never end streams that we have reset.
+        if self.known.len() >= STREAMS_MAX
+            && let Some(oldest) = self.known.pop_first()
+        {
+            self.forgotten = self.forgotten.max(oldest);
+        }
+        self.known.insert(stream);
+    }
+
+    fn kind_of_next(&self, stream: u32) -> BlockKind {
+        match self.known.contains(&stream) {
+            true => BlockKind::Trailers,
+            false if stream <= self.forgotten => BlockKind::Unknown,
+            false => BlockKind::Head,
+        }
+    }
+
+    /// Whether the stream has certainly no head.
+    fn lacks(&self, stream: u32) -> bool {
+        self.kind_of_next(stream) == BlockKind::Head
     }
 }
 
@@ -224,40 +372,14 @@ impl Block {
         self.octets.drain(..range.start);
         true
     }
-
-    /// Writes the block for h2; `had_spaces`: one before it had control characters. Returns whether
-    /// one has by now.
-    fn write(self, had_spaces: bool, waiting: &mut BytesMut) -> bool {
-        let repaired = repaired(&self.octets);
-        let has_spaces = had_spaces || repaired.as_ref().is_some_and(|it| it.has_spaces);
-        let is_malformed = repaired.as_ref().is_some_and(|it| it.is_malformed);
-        let mut octets = repaired.map_or(self.octets, |it| it.block);
-        if has_spaces {
-            push_field(&mut octets, REPAIRED.as_str());
-        }
-        if is_malformed {
-            // A field of the connection is malformed in HTTP/2: h2 resets the stream.
-            push_field(&mut octets, "connection");
-        }
-        let flags = self.flags & END_STREAM;
-        if self.is_trailers {
-            // In a frame of its own, because a change of the table's size must come first in a
-            // block, and for h2 each frame may begin with one.
-            write_frame(waiting, (HEADERS, flags, self.stream), TRAILERS_LEAD);
-            write_frame(waiting, (CONTINUATION, END_HEADERS, self.stream), &octets);
-        } else {
-            let head = (HEADERS, flags | END_HEADERS, self.stream);
-            write_frame(waiting, head, &octets);
-        }
-        has_spaces
-    }
 }
 
-/// Appends a field without a value, as a literal that enters no table.
-fn push_field(block: &mut Vec<u8>, name: &str) {
-    block.push(0);
-    push_string(block, name.as_bytes());
-    push_string(block, b"");
+fn payload_of([a, b, c]: [u8; 3]) -> usize {
+    usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)
+}
+
+fn stream_of(octets: [u8; 4]) -> u32 {
+    u32::from_be_bytes(octets) & u32::MAX >> 1
 }
 
 /// Writes a frame; its payload continues in CONTINUATION frames, of which the last one has the flag
@@ -282,28 +404,14 @@ fn write_frame(waiting: &mut BytesMut, (kind, flags, stream): (u8, u8, u32), pay
     }
 }
 
-/// Removes the mark of repaired fields. Spaces that stand for control characters at the ends of
-/// values are no part of them, as in HTTP/1.1.
-pub(super) fn take_repairs(fields: &mut HeaderMap) {
-    if fields.remove(REPAIRED).is_none() {
-        return;
-    }
-    for value in fields.values_mut() {
-        let trimmed = value.as_bytes().trim_ascii();
-        if trimmed.len() < value.len()
-            && let Ok(trimmed) = HeaderValue::from_bytes(trimmed)
-        {
-            *value = trimmed;
-        }
-    }
-}
-
-/// Marks a block in which control characters became spaces.
-const REPAIRED: HeaderName = HeaderName::from_static("hashcache-repaired");
+/// Octets that are no field block: an index of 0 (RFC 7541, section 6.1).
+const NO_BLOCK: &[u8] = &[0x80];
 /// The largest payload that h2 takes.
 const FRAME_MAX: usize = 1 << 14;
 /// Maximum number of streams remembered.
 const STREAMS_MAX: usize = 4096;
+/// Streams of which content is kept back: eight times as many as a connection has at once.
+const MERGED_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -317,7 +425,10 @@ mod tests {
 
     /// Bytes that h2 reads if `bytes` arrive in parts of `step`.
     fn passed(bytes: &[u8], step: usize) -> Vec<u8> {
-        let (mut blocks, mut passed) = (FieldBlocks::default(), Vec::new());
+        let (mut blocks, mut passed) = (
+            FieldBlocks::new(100_000, SmallFrames::default()),
+            Vec::new(),
+        );
         for part in bytes.chunks(step) {
             let mut page = vec![0; 3 + step];
             let mut buffer = ReadBuf::new(&mut page);
@@ -329,7 +440,7 @@ mod tests {
             loop {
                 let mut page = [0; 7];
                 let mut buffer = ReadBuf::new(&mut page);
-                if !blocks.read(&mut buffer) {
+                if !blocks.read(&mut buffer, Waker::noop()) {
                     break;
                 }
                 passed.extend(buffer.filled());
@@ -339,36 +450,37 @@ mod tests {
     }
 
     const STEPS: [usize; 5] = [1, 2, 8, 40, 100_000];
+    const HEAD: &[u8] = b"\x08\x03200";
 
     #[test]
     fn blocks_are_written_again_and_other_frames_stay_however_they_are_cut() {
         let large = [b"\x88\0\x01x\x7f\x81\x7f".to_vec(), vec![b'v'; 16_384]].concat();
-        let large = &large[..7 + 16_384];
+        let settings = frame(4, 0, 0, &[0, 3, 0, 0, 0, 100]);
+        let ping = frame(6, 1, 0, &[1; 8]);
         let bytes = [
-            frame(4, 0, 0, &[0, 3, 0, 0, 0, 100]),
+            settings.clone(),
             // Padding, then priority.
             frame(HEADERS, 0x2c, 1, b"\x02.....\x88\0\0"),
             frame(DATA, 0, 1, b"content"),
-            frame(HEADERS, 0, 3, b"\x88\0\x01"),
+            frame(HEADERS, 0, 3, b"\x88\x40\x01"),
             frame(CONTINUATION, 4, 3, b"x\x02a\x7f"),
             frame(DATA, 1, 3, b""),
-            frame(6, 1, 0, &[1; 8]),
-            frame(HEADERS, 5, 5, large), // in two frames
-            frame(HEADERS, 5, 1, b"\0\x01t\x01v"),
+            ping.clone(),
+            frame(HEADERS, 5, 5, &large), // in two frames
+            frame(HEADERS, 5, 1, b"\xbe"),
         ]
         .concat();
-        let mark = b"\0\x12hashcache-repaired\0";
+        let large = [HEAD, &large[1..]].concat();
         let expected = [
-            frame(4, 0, 0, &[0, 3, 0, 0, 0, 100]),
-            frame(HEADERS, 4, 1, b"\x88"),
+            settings,
+            frame(HEADERS, 4, 1, HEAD),
             frame(DATA, 0, 1, b"content"),
-            frame(HEADERS, 4, 3, &[b"\x88\0\x01x\x02a ", &mark[..]].concat()),
+            frame(HEADERS, 4, 3, &[HEAD, b"\0\x01x\x01a"].concat()),
             frame(DATA, 1, 3, b""),
-            frame(6, 1, 0, &[1; 8]),
+            ping,
             frame(HEADERS, 1, 5, &large[..FRAME_MAX]),
-            frame(CONTINUATION, 4, 5, &[&large[FRAME_MAX..], mark].concat()),
-            frame(HEADERS, 1, 1, TRAILERS_LEAD),
-            frame(CONTINUATION, 4, 1, &[b"\0\x01t\x01v", &mark[..]].concat()),
+            frame(CONTINUATION, 4, 5, &large[FRAME_MAX..]),
+            frame(HEADERS, 5, 1, b"\0\x01x\x01a"),
         ]
         .concat();
         for step in STEPS {
@@ -377,60 +489,215 @@ mod tests {
     }
 
     #[test]
-    fn only_a_block_after_content_is_taken_for_trailers() {
-        let hints = frame(HEADERS, 4, 1, b"\x08\x03103");
-        let head = frame(HEADERS, 5, 1, b"\x88");
-        let bytes = [hints.clone(), head.clone()].concat();
-        for step in STEPS {
-            assert_eq!(passed(&bytes, step), bytes);
-        }
-        // A stream that has ended or was reset is forgotten.
-        let mut blocks = FieldBlocks::default();
-        for end in [
-            frame(DATA, 1, 1, b""),
-            frame(RST_STREAM, 0, 1, &[0; 4]),
-            head,
-        ] {
-            blocks.rewrite(&frame(DATA, 0, 1, b"x"));
-            assert!(blocks.with_content.contains(&1));
-            blocks.rewrite(&end);
-            assert!(blocks.with_content.is_empty());
-        }
-    }
-
-    #[test]
-    fn frames_that_may_not_stand_there_reach_h2() {
-        for bytes in [
-            // Another frame within a block, and a block of another stream.
-            [frame(HEADERS, 0, 1, b"\x88"), frame(DATA, 0, 1, b"x")].concat(),
-            [
-                frame(HEADERS, 0, 1, b"\x88"),
-                frame(CONTINUATION, 4, 3, b""),
+    fn a_malformed_block_of_many_frames_becomes_one_that_says_so() {
+        let large = [b"\x88\0\x01x\x7f\x81\x7f".to_vec(), vec![b'v'; 16_384]].concat();
+        for late in [&b"\x88"[..], b"\0\x0aconnection\0", b"\0\0\x01v"] {
+            let bytes = [
+                frame(HEADERS, 0, 1, &large),
+                frame(CONTINUATION, 4, 1, late),
+                frame(DATA, 1, 1, b"x"),
             ]
-            .concat(),
-            frame(CONTINUATION, 4, 1, b"\x88"),
-            // More padding than there is.
-            frame(HEADERS, 0x0c, 1, b"\x05\x88"),
-            frame(HEADERS, 0x0c, 1, b""),
-            frame(HEADERS, 0x24, 1, b"...."),
-        ] {
+            .concat();
             for step in STEPS {
-                assert_eq!(passed(&bytes, step), bytes, "cut every {step} bytes");
+                let passed = passed(&bytes, step);
+                assert_eq!(passed[3..10], [HEADERS, END_HEADERS, 0, 0, 0, 1, 0x88]);
+                assert!(passed.len() < 100 && passed.ends_with(&frame(DATA, 1, 1, b"x")));
             }
         }
     }
 
     #[test]
-    fn spaces_for_control_characters_at_the_ends_are_no_part_of_a_value() {
-        let mut fields = HeaderMap::new();
-        fields.insert("x", HeaderValue::from_static(" a b "));
-        fields.insert("y", HeaderValue::from_static("c"));
-        let untouched = fields.clone();
-        take_repairs(&mut fields);
-        assert_eq!(fields, untouched);
-        fields.insert(REPAIRED, HeaderValue::from_static(""));
-        take_repairs(&mut fields);
-        let values = ["x", "y"].map(|name| fields[name].to_str().unwrap());
-        assert_eq!((values, fields.len()), (["a b", "c"], 2));
+    fn a_block_behind_a_final_head_is_trailers() {
+        let bytes = [
+            frame(HEADERS, 4, 1, b"\x08\x03103"),
+            frame(HEADERS, 4, 1, HEAD),
+            frame(HEADERS, 5, 1, b"\0\x01t\x01v"),
+        ]
+        .concat();
+        for step in STEPS {
+            assert_eq!(passed(&bytes, step), bytes);
+        }
+        // A stream that has ended or was reset is forgotten.
+        let mut blocks = FieldBlocks::new(1000, SmallFrames::default());
+        for end in [
+            frame(DATA, 1, 1, b""),
+            frame(RST_STREAM, 0, 1, &[0; 4]),
+            frame(HEADERS, 5, 1, b""),
+        ] {
+            blocks.rewrite(&frame(HEADERS, 4, 1, HEAD));
+            assert!(blocks.answered.known.contains(&1));
+            blocks.rewrite(&end);
+            assert!(blocks.answered.known.is_empty());
+        }
+    }
+
+    #[test]
+    fn streams_that_never_end_take_no_more_than_their_room() {
+        let mut blocks = FieldBlocks::new(1000, SmallFrames::default());
+        for stream in (0..).map(|n| 2 * n + 1).take(STREAMS_MAX + 10) {
+            blocks.rewrite(&frame(HEADERS, 4, stream, HEAD));
+        }
+        assert_eq!(blocks.answered.known.len(), STREAMS_MAX);
+        // Both blocks of a stream that may have been forgotten pass, and its content.
+        for bytes in [
+            frame(HEADERS, 4, 1, HEAD),
+            frame(DATA, 0, 3, b"x"),
+            frame(HEADERS, 5, 3, b"\0\x01t\x01v"),
+        ] {
+            blocks.waiting.clear();
+            blocks.rewrite(&bytes);
+            assert_eq!(blocks.waiting, bytes);
+        }
+    }
+
+    #[test]
+    fn content_without_a_head_gets_a_malformed_one() {
+        let hints = frame(HEADERS, 4, 1, b"\x08\x03103");
+        let content = frame(DATA, 0, 1, b"x");
+        let bytes = [hints.clone(), content.clone(), content.clone()].concat();
+        let head = frame(HEADERS, 4, 1, &Message::headless().block);
+        let expected = [hints, head, content.clone(), content].concat();
+        for step in STEPS {
+            assert_eq!(passed(&bytes, step), expected, "cut every {step} bytes");
+        }
+    }
+
+    /// Reads what waits.
+    fn waiting(blocks: &mut FieldBlocks) -> Vec<u8> {
+        let mut page = vec![0; 1 << 20];
+        let mut buffer = ReadBuf::new(&mut page);
+        blocks.read(&mut buffer, Waker::noop());
+        buffer.filled().to_vec()
+    }
+
+    #[test]
+    fn short_frames_are_merged_while_their_reader_is_behind() {
+        let small = SmallFrames::default();
+        let mut blocks = FieldBlocks::new(1000, small.clone());
+        blocks.rewrite(&frame(HEADERS, 4, 1, HEAD));
+        blocks.rewrite(&frame(HEADERS, 4, 3, HEAD));
+        waiting(&mut blocks);
+        let event = frame(DATA, 0, 1, b"an event\n");
+        let other = frame(DATA, 0, 3, b"of another stream");
+        let mut passed = Vec::new();
+        for _ in 0..10_000 {
+            blocks.rewrite(&event);
+            passed.extend(waiting(&mut blocks));
+        }
+        let short = passed.windows(event.len()).filter(|part| *part == event);
+        assert!(short.count() <= 64);
+        let content = payloads(&passed).concat().len();
+        assert!(10_000 * 9 - content < MERGED_MIN, "{content} bytes");
+        // Another stream is not kept back, nor is the end of this one.
+        blocks.rewrite(&other);
+        assert_eq!(waiting(&mut blocks), other);
+        blocks.rewrite(&event);
+        assert_eq!(waiting(&mut blocks), b"");
+        let reader = small.reader(1);
+        (0..32).for_each(|_| reader.note_read(9));
+        let kept = waiting(&mut blocks);
+        assert!(kept.ends_with(b"an event\n"), "the reader has caught up");
+        for _ in 0..100 {
+            blocks.rewrite(&event);
+        }
+        waiting(&mut blocks);
+        blocks.rewrite(&event);
+        blocks.rewrite(&frame(DATA, 1, 1, b""));
+        let end = waiting(&mut blocks);
+        assert!(end.ends_with(&[b"an event\n", &frame(DATA, 1, 1, b"")[..]].concat()));
+    }
+
+    #[test]
+    fn merged_frames_have_all_of_their_content_however_they_are_cut() {
+        let mut bytes = frame(HEADERS, 4, 1, HEAD);
+        for n in 0..2000_u32 {
+            bytes.extend(frame(DATA, 0, 1, &n.to_be_bytes()));
+        }
+        bytes.extend(frame(DATA, 1, 1, b"end"));
+        let numbers = (0..2000_u32).flat_map(u32::to_be_bytes);
+        let expected: Vec<u8> = numbers.chain(*b"end").collect();
+        for step in STEPS {
+            let passed = passed(&bytes, step);
+            let payloads = payloads(&passed);
+            assert!(payloads.len() < 200);
+            assert!(payloads[1..].concat() == expected, "cut every {step} bytes");
+        }
+    }
+
+    fn payloads(mut frames: &[u8]) -> Vec<&[u8]> {
+        let mut payloads = Vec::new();
+        while let Some((head, rest)) = frames.split_first_chunk::<FRAME_HEAD>() {
+            let [a, b, c, ..] = *head;
+            let payload;
+            (payload, frames) = rest.split_at(payload_of([a, b, c]));
+            payloads.push(payload);
+        }
+        payloads
+    }
+
+    #[test]
+    fn what_was_kept_back_never_stands_within_another_frame() {
+        let small = SmallFrames::default();
+        let mut blocks = FieldBlocks::new(1000, small.clone());
+        for stream in [1, 3] {
+            blocks.rewrite(&frame(HEADERS, 4, stream, HEAD));
+        }
+        for _ in 0..65 {
+            blocks.rewrite(&frame(DATA, 0, 1, b"x"));
+        }
+        waiting(&mut blocks);
+        let large = frame(DATA, 0, 3, &[b'l'; 1000]);
+        blocks.rewrite(&large[..500]);
+        let reader = small.reader(1);
+        (0..64).for_each(|_| reader.note_read(1));
+        assert_eq!(waiting(&mut blocks), large[..500]);
+        blocks.rewrite(&large[500..]);
+        blocks.rewrite(&frame(6, 1, 0, &[1; 8]));
+        let kept = frame(DATA, 0, 1, b"x");
+        let ping = frame(6, 1, 0, &[1; 8]);
+        let expected = [&large[500..], &kept, &ping].concat();
+        assert_eq!(waiting(&mut blocks), expected);
+    }
+
+    #[test]
+    fn empty_frames_of_content_are_left_out_unless_they_are_the_last() {
+        let head = frame(HEADERS, 4, 1, HEAD);
+        let (empty, end) = (frame(DATA, 0, 1, b""), frame(DATA, 1, 1, b""));
+        let content = frame(DATA, 0, 1, b"content");
+        let bytes = [&head[..], &empty, &content, &empty, &empty, &end].concat();
+        for step in STEPS {
+            assert_eq!(passed(&bytes, step), [&head[..], &content, &end].concat());
+        }
+    }
+
+    #[test]
+    fn what_is_no_block_ends_the_connection() {
+        let broken = frame(HEADERS, 4, 1, NO_BLOCK);
+        for bytes in [
+            // Another frame within a block.
+            [frame(HEADERS, 0, 1, b"\x88"), frame(6, 0, 1, &[0; 8])].concat(),
+            [frame(HEADERS, 0, 3, b"\x88"), frame(HEADERS, 4, 1, b"\x88")].concat(),
+            [
+                frame(HEADERS, 0, 3, b"\x88"),
+                frame(CONTINUATION, 4, 1, b""),
+            ]
+            .concat(),
+            // More padding than there is.
+            frame(HEADERS, 0x0c, 1, b"\x05\x88"),
+            frame(HEADERS, 0x0c, 1, b""),
+            frame(HEADERS, 0x24, 1, b"...."),
+            frame(HEADERS, 4, 1, b"\xff"),
+            frame(HEADERS, 4, 1, b"\0\x05x"),
+        ] {
+            for step in STEPS {
+                let passed = passed(&bytes, step);
+                assert!(
+                    passed.starts_with(&broken),
+                    "{bytes:?} by {step}: {passed:?}"
+                );
+            }
+        }
+        let stray = frame(CONTINUATION, 4, 1, b"\x88");
+        assert_eq!(passed(&stray, 100), stray, "h2 ends the connection for it");
     }
 }

@@ -35,6 +35,7 @@ use tokio::time::Instant;
 use self::conns::{CONTENT_MAX, STREAMS_MAX};
 use super::channel::Channel;
 use super::endpoint::Endpoint;
+use super::field_blocks::SmallFrames;
 use super::meter::{Meter, MeteredIo};
 use super::request_body::{BodyProgress, RequestBody};
 use super::signals::{OriginSignals, SignalReader};
@@ -52,6 +53,7 @@ pub(super) use self::sending::Http2Content;
 pub(super) struct Http2Conn {
     sender: SendRequest<Bytes>,
     meter: Meter,
+    small: SmallFrames,
     peer: SocketAddr,
     sharing: Cell<Sharing>,
     signals: Arc<OriginSignals>,
@@ -93,7 +95,9 @@ impl Http2Conn {
         let meter = Meter::new();
         let signals = OriginSignals::new();
         let io = MeteredIo::new(channel, meter.clone(), None);
-        let io = io.watched(&frame_limits(limits), SignalReader::new(&signals));
+        let small = SmallFrames::default();
+        let reader = SignalReader::new(&signals);
+        let io = io.watched(&frame_limits(limits), reader, small.clone());
         let mut builder = Builder::new();
         builder
             .enable_push(false)
@@ -118,6 +122,7 @@ impl Http2Conn {
         Ok(Self {
             sender,
             meter,
+            small,
             peer,
             sharing: Cell::new(sharing),
             signals,

@@ -32,10 +32,7 @@ impl WireContent {
                 let polled = Pin::new(incoming).poll_frame(cx);
                 polled.map_err(|error| broken(&error))
             }
-            Self::Http2(content) => {
-                let polled = content.poll_frame(cx);
-                polled.map_err(|_| Failure::ResponseIncomplete)
-            }
+            Self::Http2(content) => content.poll_frame(cx),
         }
     }
 

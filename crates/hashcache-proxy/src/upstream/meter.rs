@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::channel::Channel;
-use super::field_blocks::FieldBlocks;
+use super::field_blocks::{FieldBlocks, SmallFrames};
 use super::flood::FloodGuard;
 use super::response_head::HeadRepair;
 use super::signals::SignalReader;
@@ -287,12 +287,17 @@ impl MeteredIo {
         }
     }
 
-    /// The same for HTTP/2, with limits on frames that no request caused, and a reader of what the
-    /// origin says about the connection.
-    pub(super) fn watched(mut self, limits: &Limits, signals: SignalReader) -> Self {
+    /// The same for HTTP/2, with limits on frames that no request caused, a reader of what the
+    /// origin says about the connection, and the counts of content that is not read.
+    pub(super) fn watched(
+        mut self,
+        limits: &Limits,
+        signals: SignalReader,
+        small: SmallFrames,
+    ) -> Self {
         self.flood = Some(FloodGuard::new(limits));
         self.signals = Some(signals);
-        self.blocks = Some(FieldBlocks::default());
+        self.blocks = Some(FieldBlocks::new(limits.head_bytes, small));
         self
     }
 
@@ -427,7 +432,7 @@ impl AsyncRead for MeteredIo {
     ) -> Poll<io::Result<()>> {
         loop {
             if let Some(blocks) = &mut self.blocks
-                && blocks.read(buffer)
+                && blocks.read(buffer, cx.waker())
             {
                 return Poll::Ready(Ok(()));
             }

@@ -45,7 +45,7 @@ pub(crate) use cell::{Cell, ExchangeEnd, HeadInfo, OnSent, RequestHead, Upgraded
 pub(crate) use ending::Ending;
 pub(crate) use head::{ContentFraming, RequestForm};
 pub(crate) use http2::fields::malformed_field;
-pub(crate) use http2::interim::{TRAILERS_LEAD, push_string};
+pub(crate) use http2::interim::push_string;
 pub(crate) use http2::{ClientBody, Http2Kind, PREFACE, Pings, frames, link_bytes, serve_http2};
 pub(crate) use memory_hit::{
     FREE_BYTES, MemoryHits, MemoryResponse, PIECES_MAX, PlainRequest, ResponseHead,

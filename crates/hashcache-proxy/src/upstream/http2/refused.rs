@@ -22,6 +22,8 @@ pub(in super::super) struct NotSent {
 pub(in super::super) enum SendError {
     Hyper(hyper::Error),
     Http2(h2::Error),
+    /// The response is malformed, for this reason.
+    Malformed(&'static str),
     /// The connection has ended before the request's stream was opened.
     Unopened,
 }
@@ -33,7 +35,7 @@ impl SendError {
                 std::error::Error::source(error).and_then(|cause| cause.downcast_ref())
             }
             Self::Http2(error) => Some(error),
-            Self::Unopened => None,
+            Self::Malformed(_) | Self::Unopened => None,
         }
     }
 
@@ -45,7 +47,7 @@ impl SendError {
             (None, Self::Hyper(error)) => {
                 std::error::Error::source(error).is_some_and(|cause| cause.is::<io::Error>())
             }
-            (None, Self::Http2(_)) => false,
+            (None, Self::Http2(_) | Self::Malformed(_)) => false,
             (None, Self::Unopened) => true,
         }
     }

@@ -21,10 +21,11 @@ use http::{Method, Request, Response};
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::sync::oneshot;
 
-use super::super::field_blocks::take_repairs;
+use super::super::field_blocks::{SmallReader, take_malformed};
 use super::super::framing::content_length;
 use super::super::request_body::RequestBody;
 use super::{Http2Conn, Http2Stream, NotSent, SendError};
+use crate::failure::Failure;
 use crate::task::spawn_local;
 
 impl Http2Stream {
@@ -61,6 +62,7 @@ async fn send(
     let is_end = body.is_end_stream();
     let sent = sender.send_request(Request::from_parts(head, ()), is_end);
     let (mut response, stream) = sent.map_err(failed)?;
+    let small = conn.small.reader(response.stream_id().as_u32());
     // The origin may have lowered its limit on streams meanwhile: h2 opens this one later.
     let mut sent_before = None;
     let opening = poll_fn(|cx| {
@@ -87,8 +89,13 @@ async fn send(
     };
     let answered = poll_fn(|cx| poll_response(&mut response, &informed, cx)).await;
     let (mut head, incoming) = answered.map_err(failed)?.into_parts();
-    take_repairs(&mut head.headers);
-    let content = Http2Content::new(incoming, &head.headers, uploading);
+    if let Some(reason) = take_malformed(&mut head.headers) {
+        return Err(NotSent {
+            error: SendError::Malformed(reason),
+            unsent: None,
+        });
+    }
+    let content = Http2Content::new(incoming, &head.headers, uploading, small);
     Ok(Response::from_parts(head, content))
 }
 
@@ -111,8 +118,7 @@ fn poll_response(
     cx: &mut Context<'_>,
 ) -> Poll<Result<Response<RecvStream>, h2::Error>> {
     // Interim responses first: the other call drops those that it finds.
-    while let Poll::Ready(Some(Ok(mut interim))) = response.poll_informational(cx) {
-        take_repairs(interim.headers_mut());
+    while let Poll::Ready(Some(Ok(interim))) = response.poll_informational(cx) {
         informed(interim);
     }
     Pin::new(response).poll(cx)
@@ -241,10 +247,16 @@ pub(in super::super) struct Http2Content {
     has_data_end: bool,
     /// `None`: all content of the request was sent, or no more of it will be.
     uploading: Option<Uploading>,
+    small: SmallReader,
 }
 
 impl Http2Content {
-    fn new(incoming: RecvStream, fields: &HeaderMap, uploading: Option<Uploading>) -> Self {
+    fn new(
+        incoming: RecvStream,
+        fields: &HeaderMap,
+        uploading: Option<Uploading>,
+        small: SmallReader,
+    ) -> Self {
         let left = match content_length(fields) {
             None if incoming.is_end_stream() => Some(0),
             announced => announced,
@@ -254,6 +266,7 @@ impl Http2Content {
             left,
             has_data_end: false,
             uploading,
+            small,
         }
     }
 
@@ -267,29 +280,34 @@ impl Http2Content {
     pub(in super::super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         if !self.has_data_end {
             match ready!(self.incoming.poll_data(cx)) {
                 Some(Ok(data)) => {
                     // Releasing fails only for more bytes than were received.
                     let _ = self.incoming.flow_control().release_capacity(data.len());
+                    self.small.note_read(data.len());
                     self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 Some(Err(error)) => {
                     return Poll::Ready(match error.reason() {
                         Some(Reason::NO_ERROR | Reason::CANCEL) => None,
-                        _ => Some(Err(error)),
+                        _ => Some(Err(Failure::ResponseIncomplete)),
                     });
                 }
                 None => self.has_data_end = true,
             }
         }
-        let mut trailers = ready!(self.incoming.poll_trailers(cx));
-        if let Ok(Some(trailers)) = &mut trailers {
-            take_repairs(trailers);
-        }
-        Poll::Ready(trailers.map(|it| it.map(Frame::trailers)).transpose())
+        let Ok(trailers) = ready!(self.incoming.poll_trailers(cx)) else {
+            return Poll::Ready(Some(Err(Failure::ResponseIncomplete)));
+        };
+        Poll::Ready(
+            trailers.map(|mut trailers| match take_malformed(&mut trailers) {
+                Some(reason) => Err(Failure::ResponseMalformed(reason)),
+                None => Ok(Frame::trailers(trailers)),
+            }),
+        )
     }
 
     pub(in super::super) fn is_end_stream(&self) -> bool {
@@ -299,5 +317,13 @@ impl Http2Content {
     pub(in super::super) fn size_hint(&self) -> SizeHint {
         self.left
             .map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+impl Drop for Http2Content {
+    fn drop(&mut self) {
+        if self.incoming.is_end_stream() {
+            self.small.ends();
+        }
     }
 }

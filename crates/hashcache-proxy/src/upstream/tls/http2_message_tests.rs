@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::tests::{ServerStream, locally, trusted_origin};
 use super::*;
 use crate::upstream::{Endpoint, RequestBody, SendOptions, Upstream, UpstreamExchange};
-use crate::wire::frames::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS};
+use crate::wire::frames::{CONTINUATION, DATA, END_HEADERS, END_STREAM, Frames, HEADERS};
 
 /// The frames that answer one request, on stream 1, 3, and so on. They are sent when its head has
 /// arrived, from [`AFTER_CONTENT`] on when its content has.
@@ -83,17 +83,20 @@ async fn play(mut stream: ServerStream, answers: Rc<Vec<Answer>>, heard: Rc<Hear
                     .split(|it| it.0 == AFTER_CONTENT);
                 let at_once = parts.next().filter(|_| head.kind == HEADERS);
                 let later = parts.next().filter(|_| head.ends_stream());
-                for (kind, flags, payload) in at_once.into_iter().chain(later).flatten() {
-                    let frame = frame(*kind, *flags, head.stream, payload);
-                    stream.write_all(&frame).await.unwrap();
-                }
+                let frames = at_once.into_iter().chain(later).flatten();
+                let frames =
+                    frames.map(|(kind, flags, payload)| frame(*kind, *flags, head.stream, payload));
+                let frames = frames.collect::<Vec<_>>().concat();
+                stream.write_all(&frames).await.unwrap();
             }
         }
     }
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0, 0, u8::try_from(payload.len()).unwrap(), kind, flags];
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
     frame.extend(stream.to_be_bytes());
     frame.extend(payload);
     frame
@@ -272,27 +275,147 @@ async fn control_characters_in_a_field_become_spaces_and_cost_no_response() {
 }
 
 #[tokio::test]
-async fn a_field_that_makes_a_message_malformed_does_not_end_the_connection_of_others() {
+async fn a_malformed_response_does_not_end_the_connection_of_others() {
+    const NO_STATUS: &str = "no status, or none of three digits";
+    const MISPLACED: &str = "a pseudo-field in the wrong place";
+    const OF_CONNECTION: &str = "a field of the connection in HTTP/2";
     locally(async {
-        for (name, value) in [
-            ("x", "a\0b"),
-            ("x", "a\r\nSet-Cookie: b"),
-            ("Upper", "a"),
-            ("a b", "a"),
-            (":unknown", "a"),
-            ("connection", "close"),
+        let one = |fields: &[(&str, &str)]| vec![(HEADERS, END_HEADERS, literals(fields))];
+        // Behind a value that fills the first frame of the block.
+        let late = |field: (&str, &str)| {
+            let value = [&b"\x7f\x81\x7f"[..], &[b'v'; 16_384]].concat();
+            let first = [literals(&[(":status", "200")]), b"\0\x01x".to_vec(), value].concat();
+            vec![
+                (HEADERS, 0, first),
+                (CONTINUATION, END_HEADERS, literals(&[field])),
+            ]
+        };
+        let status = (":status", "200");
+        for (block, reason) in [
+            (
+                one(&[status, ("x", "a\0b")]),
+                "a field value has a line end or NUL",
+            ),
+            (
+                one(&[status, ("x", "a\r\nSet-Cookie: b")]),
+                "a field value has a line end or NUL",
+            ),
+            (one(&[status, ("Upper", "a")]), "a field name is no token"),
+            (one(&[status, ("a b", "a")]), "a field name is no token"),
+            (one(&[status, ("", "a")]), "a field name is empty"),
+            (one(&[status, (":unknown", "a")]), MISPLACED),
+            (one(&[status, (":path", "\u{e9}")]), MISPLACED),
+            (one(&[status, (":method", "a b")]), MISPLACED),
+            (one(&[("x", "y"), status]), MISPLACED),
+            (one(&[status, status]), "two statuses"),
+            (one(&[]), NO_STATUS),
+            (one(&[("x", "y")]), NO_STATUS),
+            (one(&[(":status", "20")]), NO_STATUS),
+            (one(&[(":status", "two")]), NO_STATUS),
+            (one(&[(":status", "")]), NO_STATUS),
+            (one(&[status, ("connection", "close")]), OF_CONNECTION),
+            (one(&[status, ("keep-alive", "a")]), OF_CONNECTION),
+            (
+                one(&[status, ("transfer-encoding", "chunked")]),
+                OF_CONNECTION,
+            ),
+            (one(&[status, ("upgrade", "h2c")]), OF_CONNECTION),
+            (late(status), MISPLACED),
+            (late((":path", "/")), MISPLACED),
+            (late(("connection", "close")), OF_CONNECTION),
+            (late(("", "a")), "a field name is empty"),
+            (late(("Upper", "a")), "a field name is no token"),
+            (vec![content("x")], "content without a head"),
         ] {
-            let malformed = vec![head("200", &[(name, value)]), end()];
+            let others = vec![head("200", &[]), content("first")];
             let whole = vec![head("200", &[]), end()];
-            let origin = origin(vec![vec![head("200", &[])], malformed, whole]).await;
+            let malformed = [block, vec![end()]].concat();
+            let hints = vec![head("103", &[("link", "</a>")])];
+            let after_hints = [hints, malformed.clone()].concat();
+            let origin = origin(vec![others, malformed, after_hints, whole]).await;
             let first = origin.get().await.exchange.unwrap();
-            let failed = origin.get().await.exchange.unwrap_err();
-            let expected = "head is too large, or not HTTP/2";
-            assert_eq!(failed, Failure::ResponseMalformed(expected), "{name}");
-            assert!(origin.get().await.exchange.is_ok());
-            assert_eq!(origin.connections(), 1, "{name}");
-            drop(first);
+            for _ in 0..2 {
+                let failed = origin.get().await.exchange.unwrap_err();
+                assert_eq!(failed, Failure::ResponseMalformed(reason), "{reason}");
+            }
+            origin.get().await.whole().await;
+            let mut body = first.response.into_body();
+            let frame = body.frame().await.unwrap().unwrap();
+            assert_eq!(frame.into_data().unwrap(), "first");
+            assert_eq!(origin.connections(), 1, "{reason}");
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fields_of_a_malformed_response_stay_in_the_table_of_the_connection() {
+    locally(async {
+        let fields = [(":status", "20"), ("X", "a"), ("y", "b"), ("", "c")];
+        let malformed = (HEADERS, END_HEADERS, literals(&fields));
+        // Their places begin with 62, the newest one's.
+        let upper_case_name = (HEADERS, END_HEADERS, vec![0x88, 0x7f, 1, 1, b'z']);
+        let short_status = (HEADERS, END_HEADERS, vec![0xc2]);
+        let good = (HEADERS, END_HEADERS, vec![0x88, 0xc0]);
+        let answers = [malformed, upper_case_name, short_status, good];
+        let origin = origin(answers.map(|block| vec![block, end()]).to_vec()).await;
+        for reason in [
+            "no status, or none of three digits",
+            "a field name is no token",
+            "no status, or none of three digits",
+        ] {
+            let failed = origin.get().await.exchange.unwrap_err();
+            assert_eq!(failed, Failure::ResponseMalformed(reason));
+        }
+        let (head, ..) = origin.get().await.whole().await;
+        assert_eq!((head["y"].as_bytes(), head.len()), (&b"b"[..], 1));
+        assert_eq!(origin.connections(), 1);
+    })
+    .await;
+}
+
+/// h2 ends the connection for 16,000 frames of a few bytes that nobody has read.
+#[tokio::test]
+async fn events_that_nobody_reads_do_not_end_the_connection_of_others() {
+    // Together less than the window that every receiver begins with.
+    const EVENTS: usize = 30_000;
+    locally(async {
+        let events = [
+            vec![head("200", &[])],
+            vec![content("e\n"); EVENTS],
+            vec![content("the last"), trailers(&[("t", "v")])],
+        ];
+        let others = vec![head("200", &[]), content("whole"), end()];
+        let origin = origin(vec![events.concat(), others.clone(), others]).await;
+        let unread = origin.get().await;
+        for _ in 0..2 {
+            let (_, content, _) = origin.get().await.whole().await;
+            assert_eq!(content, "whole");
+        }
+        let (_, content, trailers) = unread.whole().await;
+        assert_eq!(content.len(), EVENTS * 2 + 8);
+        assert!(content.ends_with(b"e\nthe last"));
+        assert_eq!(trailers.unwrap()["t"], "v");
+        assert_eq!(origin.connections(), 1);
+    })
+    .await;
+}
+
+/// For 100 of them in its life h2 ends a connection.
+#[tokio::test]
+async fn frames_without_content_do_not_end_the_connection() {
+    locally(async {
+        let flushed = [
+            vec![head("200", &[]), content("a")],
+            vec![content(""); 60],
+            vec![content("b"), end()],
+        ];
+        let origin = origin(vec![flushed.concat(); 3]).await;
+        for _ in 0..3 {
+            let (_, content, _) = origin.get().await.whole().await;
+            assert_eq!(content, "ab");
+        }
+        assert_eq!(origin.connections(), 1);
     })
     .await;
 }
@@ -309,6 +432,8 @@ async fn content_with_a_pseudo_field_in_its_trailers_is_broken() {
             &[("T", "v")],
             &[("t\"", "v")],
             &[("t", "v\0")],
+            &[("", "v")],
+            &[("connection", "close")],
         ] {
             let answer = vec![head("200", &[]), content("hello"), trailers(fields)];
             let whole = vec![head("200", &[]), content("hello"), trailers(&[("t", "v")])];

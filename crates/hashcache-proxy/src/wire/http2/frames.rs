@@ -247,7 +247,7 @@ pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const CONTINUATION: u8 = 9;
 
 pub(crate) const END_STREAM: u8 = 1;
-pub(super) const PADDED: u8 = 8;
+pub(crate) const PADDED: u8 = 8;
 pub(super) const PRIORITY: u8 = 0x20;
 const PRIORITY_BYTES: usize = 5;
 pub(crate) const END_HEADERS: u8 = 4;

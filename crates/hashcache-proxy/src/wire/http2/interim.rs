@@ -340,7 +340,7 @@ pub(crate) fn push_string(block: &mut Vec<u8>, text: &[u8]) {
 
 /// A first field for trailers, as a literal that enters no table: `retry-after: 0`, which may not
 /// stand there, so that it is removed with others.
-pub(crate) const TRAILERS_LEAD: &[u8] = &[0x0f, RETRY_AFTER_INDEX - 0x0f, 1, b'0'];
+const TRAILERS_LEAD: &[u8] = &[0x0f, RETRY_AFTER_INDEX - 0x0f, 1, b'0'];
 /// More than the streams that a client may have at once by default (`limits.streams`).
 const OPEN_MAX: usize = 256;
 const SETTINGS: u8 = 4;
