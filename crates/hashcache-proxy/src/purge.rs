@@ -495,31 +495,39 @@ impl Purger {
         targets: Vec<Target>,
         groups: Vec<Vec<u8>>,
     ) {
+        let cache = self.cache.clone();
         if self.unsettled.has_turn(client, PER_CLIENT) {
-            return self.invalidate(client, &targets, &groups);
+            self.invalidate(client, &targets, &groups);
+        } else {
+            let due = Due {
+                purger: self,
+                client,
+                targets,
+                groups,
+            };
+            // An error: the runtime ends, and has dropped `due`.
+            let _ = spawn_local(async move {
+                due.purger.unsettled.turn(client).await;
+                drop(due);
+            })
+            .await;
         }
-        let due = Due {
-            purger: self,
-            client,
-            targets,
-            groups,
-        };
-        // An error: the runtime ends, and has dropped `due`.
-        let _ = spawn_local(async move {
-            due.purger.unsettled.turn(client).await;
-            drop(due);
-        })
-        .await;
+        if cache.is_closed() {
+            // The next run may not know of the invalidation, so the client must not have its
+            // response. Only a core that has not stopped in time comes here: it ends with the
+            // process.
+            std::future::pending::<()>().await;
+        }
     }
 
-    /// Invalidates `target` for a peer, whose message cannot wait. False, and nothing is done, if
-    /// the peer has too many invalidations under way.
+    /// Invalidates `target` for a peer, whose message cannot wait. False, and nothing is certain,
+    /// if the peer has too many invalidations under way, or the store is being closed.
     pub(crate) fn invalidate_for_peer(&self, peer: Network, target: Target) -> bool {
         let has_turn = self.unsettled.has_turn(peer, PER_PEER);
         if has_turn {
             self.invalidate(peer, &[target], &[]);
         }
-        has_turn
+        has_turn && !self.cache.is_closed()
     }
 
     /// Invalidates at once.

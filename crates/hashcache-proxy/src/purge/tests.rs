@@ -390,3 +390,22 @@ async fn an_unsafe_request_whose_client_leaves_while_it_waits_invalidates_all_th
     };
     tokio::task::LocalSet::new().run_until(run).await;
 }
+
+#[tokio::test]
+async fn an_unsafe_request_is_not_answered_once_its_invalidation_may_be_lost() {
+    let purger = purger();
+    store(&purger, "http://h/1", &[]);
+    let client = Network::of([192, 0, 2, 1].into());
+    let invalidation = || {
+        let targets = vec![target("http://h/1")];
+        purger.clone().invalidate_in_turn(client, targets, vec![])
+    };
+    invalidation().await;
+    purger.cache.clone().close();
+    tokio::select! {
+        biased;
+        () = invalidation() => panic!("its client was answered"),
+        () = tokio::task::yield_now() => {}
+    }
+    assert!(!purger.invalidate_for_peer(client, target("http://h/1")));
+}

@@ -480,7 +480,9 @@ impl Cache {
         }
     }
 
-    fn is_closed(&self) -> bool {
+    /// Whether [`Cache::close`] has begun. A remove that returned before that holds after the next
+    /// opening, if the device works; a later one may not, so who makes it asks this behind it.
+    pub fn is_closed(&self) -> bool {
         self.inner.closed.load(std::sync::atomic::Ordering::Acquire)
     }
 

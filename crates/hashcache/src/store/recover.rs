@@ -13,8 +13,8 @@
 //! cannot be read, no record from before this opening is restored, and a ban says so for later
 //! openings.
 //! Cost: the checkpoint, plus the lists of at most a few hundred segments. If the store is closed
-//! meanwhile, recovery stops after [`AFTER_CLOSE_MAX`]. Nothing is written then, and the next
-//! opening recovers from the same state.
+//! meanwhile, recovery stops after [`AFTER_CLOSE_MAX`], unless removes wait for its end. Nothing is
+//! written then, and the next opening recovers from the same state.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -47,10 +47,8 @@ const AFTER_CLOSE_MAX: Duration = Duration::from_secs(2);
 /// this. What was recovered by then is a part of the truth, so nothing may be written that follows
 /// from it: see [`go_on`].
 fn is_over(stripe: &Stripe) -> bool {
-    let since = stripe.queue.closing_since();
-    since.is_some_and(|since| {
-        stripe.medium.clock.monotone().saturating_sub(since) >= AFTER_CLOSE_MAX
-    })
+    let now = stripe.medium.clock.monotone();
+    stripe.queue.stops_recovery(now, AFTER_CLOSE_MAX)
 }
 
 /// An error if a loop over segments or parts may have stopped early.

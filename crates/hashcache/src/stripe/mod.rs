@@ -281,6 +281,9 @@ impl Stripe {
         if known && self.medium.geometry.family == Family::Table {
             self.queue.clear_hidden();
         }
+        if self.health() == Health::Recovering {
+            self.queue.hid_in_recovery();
+        }
     }
 
     /// Has puts of `key` in progress give way, if memory knows that no version of it is stored.

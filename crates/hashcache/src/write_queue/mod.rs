@@ -120,6 +120,10 @@ struct QueueState {
     superblocks: Vec<Promise<bool>>,
     /// When the store was closed.
     closing_since: Option<Duration>,
+    /// Removes without room have hidden ranges of keys before recovery was over.
+    hid_in_recovery: bool,
+    /// Whether recovery stops because the store was closed, once that is decided.
+    stops_recovery: Option<bool>,
     /// Nothing is taken out any more but removes, which others will make good.
     leaving: bool,
     /// Nothing is taken out any more.
@@ -401,9 +405,24 @@ impl Queue {
         self.come.notify_one();
     }
 
-    /// When the store was closed, if it was.
-    pub(crate) fn closing_since(&self) -> Option<Duration> {
-        self.lock().closing_since
+    /// Ranges of keys were hidden before recovery is over, which only the end of recovery settles.
+    pub(crate) fn hid_in_recovery(&self) {
+        self.lock().hid_in_recovery = true;
+    }
+
+    /// Whether recovery is to stop, because the store was closed `patience` ago. It goes on to its
+    /// end if a remove waits for it: the client of an invalidation has its response, and after the
+    /// next opening nothing else would know of the remove.
+    ///
+    /// The first decision stays: a loop that has stopped has left something out.
+    pub(crate) fn stops_recovery(&self, now: Duration, patience: Duration) -> bool {
+        let mut waiting = self.lock();
+        let since = waiting.closing_since;
+        if since.is_none_or(|since| now.saturating_sub(since) < patience) {
+            return false;
+        }
+        let awaited = !waiting.removals.is_empty() || waiting.hid_in_recovery;
+        *waiting.stops_recovery.get_or_insert(!awaited)
     }
 
     pub(crate) fn wake(&self) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use hashcache::device::{Device, MemoryDevice};
-use hashcache::{Cache, Clock, Config, Health, OpenError, PolicyKind, inspect};
+use hashcache::{Ban, Cache, Clock, Config, Health, OpenError, PolicyKind, inspect};
 
 use super::support::{MIB, Overlay, Recorder, Value, copy, get, memory, open, quiet};
 
@@ -409,10 +409,11 @@ fn a_store_that_is_closed_stops_recovering_and_growing_and_loses_nothing() {
         bytes[area + 100] ^= 1;
     }
     for grown in [None, Some(48)] {
-        let reads = reads_after_close(&bytes, grown, |left| {
+        let check = |left| {
             let again = found(&open(of_small(copy(left))), &values);
             assert!(again.abs_diff(whole) * 50 < whole, "{again}, not {whole}");
-        });
+        };
+        let reads = reads_after_close(&bytes, grown, |_| (), check);
         // A whole recovery reads both checkpoints' first parts, the journal, and each of 30
         // segments at least twice. On a quiet machine it is one or two.
         assert!(
@@ -422,9 +423,53 @@ fn a_store_that_is_closed_stops_recovering_and_growing_and_loses_nothing() {
     }
 }
 
-/// Opens a store, which is to grow to `grown` MiB, on a slow device, closes it while it recovers,
-/// and shows what is left to `check`. Returns how often the device was read.
-fn reads_after_close(bytes: &[u8], grown: Option<usize>, check: impl FnOnce(Vec<u8>)) -> u64 {
+#[test]
+fn what_was_removed_in_a_recovery_that_the_close_cuts_short_stays_removed() {
+    let (bytes, values) = killed();
+    let name = |value: &Value| format!("{}", value.put).into_bytes();
+    let whole = found(&open(of_small(copy(bytes.clone()))), &values);
+    for (grown, what) in [
+        (None, "by name"),
+        (Some(48), "by name"),
+        (None, "by a ban"),
+        (None, "without room"),
+    ] {
+        let (kept, removed) = values.split_at(match what {
+            "by name" => values.len() - 1_000,
+            _ => 0,
+        });
+        let remove = |cache: &Cache| match what {
+            "by a ban" => drop(cache.remove_matching(&[Ban::prefix(b"")])),
+            _ => {
+                for value in removed {
+                    cache.invalidate(&name(value));
+                    drop(cache.invalidation(&name(value)));
+                }
+                assert_eq!(cache.stats().no_memory > 0, what == "without room");
+            }
+        };
+        let check = |left| {
+            let cache = open(of_small(copy(left)));
+            assert_eq!(found(&cache, removed), 0, "{what} {grown:?}");
+            let expected = whole.saturating_sub(removed.len());
+            let again = found(&cache, kept);
+            assert!(
+                again.abs_diff(expected) * 50 <= expected,
+                "{what}: {again}, not {expected}"
+            );
+        };
+        reads_after_close(&bytes, grown, remove, check);
+    }
+}
+
+/// Opens a store, which is to grow to `grown` MiB, on a slow device, calls `meanwhile` and closes
+/// it while it recovers, and shows what is left to `check`. Returns how often the device was read.
+fn reads_after_close(
+    bytes: &[u8],
+    grown: Option<usize>,
+    meanwhile: impl FnOnce(&Cache),
+    check: impl FnOnce(Vec<u8>),
+) -> u64 {
     const CLOSER: &str = "closer";
     let bytes = bytes.to_vec();
     let seconds = Arc::new(AtomicU64::new(0));
@@ -454,6 +499,7 @@ fn reads_after_close(bytes: &[u8], grown: Option<usize>, check: impl FnOnce(Vec<
         ..of_small(device.clone())
     });
     assert_eq!(cache.health(), Health::Recovering);
+    meanwhile(&cache);
     let closer = std::thread::Builder::new().name(CLOSER.to_owned());
     closer.spawn(move || cache.close()).unwrap().join().unwrap();
     check(device.inner.to_bytes());

@@ -281,6 +281,46 @@ fn removes_beyond_their_share_during_recovery_hold_when_it_is_over() {
 }
 
 #[test]
+fn what_is_removed_before_a_close_is_seen_to_have_begun_holds_after_the_next_opening() {
+    const THREADS: u64 = 2;
+    for policy in EVERY {
+        let device = memory(32 * MIB);
+        let cache = open(quiet(Arc::clone(&device) as _, policy));
+        for n in 0..STORED {
+            Value::new(n, 500).store(&cache, &name(n)).unwrap();
+        }
+        assert!(cache.flush().wait());
+        let removed = std::thread::scope(|scope| {
+            let removing: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let cache = cache.clone();
+                    scope.spawn(move || {
+                        let own = (0..STORED).filter(|n| n % THREADS == thread);
+                        let mut removed = Vec::new();
+                        for n in own {
+                            drop(cache.invalidation(&name(n)));
+                            if cache.is_closed() {
+                                break;
+                            }
+                            removed.push(n);
+                        }
+                        removed
+                    })
+                })
+                .collect();
+            cache.clone().close();
+            let removed = removing.into_iter().map(|it| it.join().unwrap());
+            removed.collect::<Vec<_>>().concat()
+        });
+        drop(cache);
+        let cache = open(quiet(copy(device.to_bytes()) as _, policy));
+        for n in removed {
+            assert_eq!(get(&cache, &name(n)), None, "{policy:?}: {n}");
+        }
+    }
+}
+
+#[test]
 fn names_removed_beyond_the_share_stay_gone_and_take_few_others_with_them() {
     for policy in [PolicyKind::Set, PolicyKind::SetMem, PolicyKind::SetMemLru] {
         let (device, cache, removes) = full_of_removes(policy);
