@@ -23,14 +23,39 @@ struct Step {
     variables: &'static [(&'static str, &'static str)],
 }
 
-const STEPS: [Step; 4] = [
+const STEPS: [Step; 7] = [
     Step {
         arguments: &["fmt", "--all", "--check"],
         variables: &[],
     },
     Step {
         arguments: &[
+            "fmt",
+            "--manifest-path",
+            "lab/Cargo.toml",
+            "--all",
+            "--check",
+        ],
+        variables: &[],
+    },
+    Step {
+        arguments: &[
             "clippy",
+            "--workspace",
+            "--all-targets",
+            "--all-features",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        variables: &[],
+    },
+    Step {
+        arguments: &[
+            "clippy",
+            "--manifest-path",
+            "lab/Cargo.toml",
             "--workspace",
             "--all-targets",
             "--all-features",
@@ -56,14 +81,41 @@ const STEPS: [Step; 4] = [
         ],
         variables: &[("RUSTDOCFLAGS", "-D warnings")],
     },
+    Step {
+        arguments: &[
+            "doc",
+            "--manifest-path",
+            "lab/Cargo.toml",
+            "--workspace",
+            "--no-deps",
+            "--all-features",
+            "--locked",
+        ],
+        variables: &[("RUSTDOCFLAGS", "-D warnings")],
+    },
 ];
 
 /// Without advisories: their database would have to be fetched, and the result for a commit would
 /// change from day to day.
-const DENY: Step = Step {
-    arguments: &["deny", "--locked", "check", "bans", "licenses", "sources"],
-    variables: &[],
-};
+const DENY: [Step; 2] = [
+    Step {
+        arguments: &["deny", "--locked", "check", "bans", "licenses", "sources"],
+        variables: &[],
+    },
+    Step {
+        arguments: &[
+            "deny",
+            "--manifest-path",
+            "lab/Cargo.toml",
+            "--locked",
+            "check",
+            "bans",
+            "licenses",
+            "sources",
+        ],
+        variables: &[],
+    },
+];
 
 /// Runs every step, also after a failure, so that one run reports all failures.
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -79,8 +131,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     if is_installed("deny")? {
-        if !DENY.run()? {
-            failed.push(DENY.name());
+        for step in &DENY {
+            if !step.run()? {
+                failed.push(step.name());
+            }
         }
     } else if args.all {
         failed.push("cargo deny (not installed)".to_owned());
@@ -98,7 +152,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 impl Step {
     fn name(&self) -> String {
-        format!("cargo {}", self.arguments[0])
+        let of_lab = self.arguments.contains(&"lab/Cargo.toml");
+        let place = if of_lab { " in lab" } else { "" };
+        format!("cargo {}{place}", self.arguments[0])
     }
 
     /// Whether the step passed; an error when it could not even be started.

@@ -1,8 +1,9 @@
-//! `cargo xtask`: chores of the workspace's developers. Long tests are in `campaigns`.
+//! `cargo xtask`: chores of the workspace's developers. Long tests are in `lab`.
 //!
 //! One module per command, each with its `Args` and a `run`. To add a command, add a `mod` line, a
 //! variant of `Command` with its help as doc comment, and an arm in `main`.
 
+mod campaign;
 mod check;
 mod dist;
 mod fuzz;
@@ -26,6 +27,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run a long test or a measurement of the laboratory: what `cargo campaign` does
+    #[command(disable_help_flag = true)]
+    Campaign(campaign::Args),
     /// Run every check that must pass before a commit, except tests
     Check(check::Args),
     /// Check what rustc and clippy do not know: heads, arrows, folders, disk format, words
@@ -42,6 +46,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Campaign(args) => campaign::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Tidy(args) => tidy::run(&args),
         Command::Dist(args) => dist::run(&args),
@@ -68,8 +73,12 @@ fn root() -> PathBuf {
 
 /// The cargo that started us, to be run in the root of the workspace.
 fn cargo() -> process::Command {
-    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = process::Command::new(program);
+    let mut command = cargo_here();
     command.current_dir(root());
     command
+}
+
+/// The cargo that started us, to be run in the current directory.
+fn cargo_here() -> process::Command {
+    process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }

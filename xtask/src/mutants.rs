@@ -41,7 +41,7 @@ const COPIED: [&str; 6] = [
     "Cargo.toml",
     "Cargo.lock",
     "crates",
-    "campaigns",
+    "lab",
     "xtask",
     "README.md",
 ];

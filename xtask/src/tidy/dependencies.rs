@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::manifest::{Manifest, manifests, of_workspace};
+use super::manifest::{LABORATORY, Manifest, ROOT, manifests, of_workspace};
 use super::{Finding, Tree, backticked, words};
 
 /// The document that names each dependency and explains why it is needed.
@@ -36,14 +36,19 @@ pub fn dependencies(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    let wanted: BTreeSet<&str> = manifests.iter().flat_map(Manifest::all).collect();
-    for name in of_workspace(tree) {
-        if !wanted.contains(name.as_str()) {
-            findings.push(Finding::new(
-                "Cargo.toml",
-                0,
-                format!("no crate uses `{name}`"),
-            ));
+    for (workspace, is_laboratory) in [(ROOT, false), (LABORATORY, true)] {
+        let members = manifests
+            .iter()
+            .filter(|manifest| manifest.path.starts_with("lab/") == is_laboratory);
+        let wanted: BTreeSet<&str> = members.flat_map(Manifest::all).collect();
+        for name in of_workspace(tree, workspace) {
+            if !wanted.contains(name.as_str()) {
+                findings.push(Finding::new(
+                    workspace,
+                    0,
+                    format!("no crate uses `{name}`"),
+                ));
+            }
         }
     }
     findings
@@ -98,5 +103,15 @@ mod tests {
         let explained = (EXPLANATIONS, "");
         let found = findings(dependencies, &[root, explained]);
         assert_eq!(found, ["Cargo.toml: no crate uses `old`"]);
+        // A crate of the product does not count in the laboratory.
+        let used = (
+            "crates/a/Cargo.toml",
+            "[package]\nname = \"a\"\n[dependencies]\nold.workspace = true\n",
+        );
+        let code = ("crates/a/src/lib.rs", "use old;\n");
+        let laboratory = ("lab/Cargo.toml", root.1);
+        let explained = (EXPLANATIONS, "`old`\n");
+        let found = findings(dependencies, &[root, laboratory, used, code, explained]);
+        assert_eq!(found, ["lab/Cargo.toml: no crate uses `old`"]);
     }
 }

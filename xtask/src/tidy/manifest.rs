@@ -4,6 +4,11 @@ use toml::{Table, Value};
 
 use super::{Finding, Tree};
 
+/// The manifest of the product's workspace.
+pub const ROOT: &str = "Cargo.toml";
+/// The manifest of the laboratory's workspace.
+pub const LABORATORY: &str = "lab/Cargo.toml";
+
 /// The manifest of one crate.
 #[derive(Debug)]
 pub struct Manifest {
@@ -42,6 +47,8 @@ pub fn manifests(tree: &Tree) -> (Vec<Manifest>, Vec<Finding>) {
             continue;
         }
         match text.parse::<Table>() {
+            // The laboratory's workspace has no package of its own.
+            Ok(table) if !table.contains_key("package") && table.contains_key("workspace") => {}
             Ok(table) => manifests.push(of_crate(path, &table)),
             Err(error) => findings.push(Finding::new(path, 0, error.message())),
         }
@@ -49,11 +56,9 @@ pub fn manifests(tree: &Tree) -> (Vec<Manifest>, Vec<Finding>) {
     (manifests, findings)
 }
 
-/// Names in `[workspace.dependencies]` of the root's manifest.
-pub fn of_workspace(tree: &Tree) -> Vec<String> {
-    let table = tree
-        .text("Cargo.toml")
-        .and_then(|text| text.parse::<Table>().ok());
+/// Names in `[workspace.dependencies]` of the manifest at `path`.
+pub fn of_workspace(tree: &Tree, path: &str) -> Vec<String> {
+    let table = tree.text(path).and_then(|text| text.parse::<Table>().ok());
     let workspace = table
         .as_ref()
         .and_then(|table| table.get("workspace")?.as_table());
@@ -126,6 +131,10 @@ mod tests {
     #[test]
     fn the_list_of_the_workspace_is_read() {
         let text = "[workspace.dependencies]\na = \"1\"\nb = { path = \"b\" }\n";
-        assert_eq!(of_workspace(&tree(&[("Cargo.toml", text)])), ["a", "b"]);
+        let tree = tree(&[("Cargo.toml", text), ("lab/Cargo.toml", text)]);
+        for path in ["Cargo.toml", "lab/Cargo.toml"] {
+            assert_eq!(of_workspace(&tree, path), ["a", "b"]);
+        }
+        assert_eq!(manifests(&tree).0.len(), 0, "a workspace is no crate");
     }
 }

@@ -9,6 +9,7 @@ mod arrows;
 mod circles;
 mod dependencies;
 mod folder_table;
+mod laboratory;
 mod links;
 mod manifest;
 mod places;
@@ -28,7 +29,7 @@ pub struct Args {}
 /// A rule: returns all findings in a tree.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 11] = [
     source::heads,
     source::columns,
     source::notes_to_self,
@@ -38,6 +39,7 @@ const RULES: [Rule; 10] = [
     circles::circles,
     dependencies::dependencies,
     folder_table::folder_table,
+    laboratory::laboratory,
     links::links,
 ];
 

@@ -26,14 +26,15 @@ pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
                 let what = format!("`{place}…` is a place on one machine");
                 findings.push(Finding::new(path, number, what));
             }
-            if path == "Cargo.lock" && line.starts_with("source = ") && !line.contains(REGISTRY) {
+            let is_lock_file = path.rsplit('/').next() == Some("Cargo.lock");
+            if is_lock_file && line.starts_with("source = ") && !line.contains(REGISTRY) {
                 findings.push(Finding::new(
                     path,
                     number,
                     "a package from elsewhere than the registry",
                 ));
             }
-            let is_cargo_config = path.starts_with(".cargo/");
+            let is_cargo_config = path.contains(".cargo/");
             if is_cargo_config && REPLACEMENTS.iter().any(|word| line.contains(word)) {
                 findings.push(Finding::new(
                     path,
@@ -91,9 +92,11 @@ mod tests {
     #[test]
     fn a_mirror_in_the_lock_file_is_found() {
         let good = format!("source = \"{REGISTRY}\"");
-        assert!(findings(machine_paths, &[("Cargo.lock", &good)]).is_empty());
         let bad = "source = \"registry+https://mirror.example/index\"";
-        assert_eq!(findings(machine_paths, &[("Cargo.lock", bad)]).len(), 1);
+        for path in ["Cargo.lock", "lab/Cargo.lock"] {
+            assert!(findings(machine_paths, &[(path, &good)]).is_empty());
+            assert_eq!(findings(machine_paths, &[(path, bad)]).len(), 1);
+        }
     }
 
     #[test]

@@ -234,15 +234,15 @@ impl Command {
     }
 }
 
-/// The root of the workspace, independent of the current directory.
+/// The root of the product's workspace, independent of the current directory.
 fn root() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent()
-        .expect("campaigns lies in the root of the workspace")
+    let root = own.ancestors().nth(2);
+    root.expect("campaigns lies in lab, which lies in the root")
         .to_owned()
 }
 
-/// The cargo that started us, to be run in the root of the workspace.
+/// The cargo that started us, to be run in the root of the product's workspace.
 fn cargo() -> process::Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = process::Command::new(program);

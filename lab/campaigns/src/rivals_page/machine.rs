@@ -97,22 +97,15 @@ pub struct Version {
 }
 
 impl Version {
-    /// The hashes of `crates` and of the campaigns: a commit that changes only documents leaves
-    /// them as they were.
+    /// The hashes of `crates` and of `lab`: a commit that changes only documents leaves them as
+    /// they were.
     pub fn of_sources() -> Self {
         let of = |path: &str| said("git", &["rev-parse", "--short=12", path]);
-        let both = of("HEAD:crates").zip(of("HEAD:campaigns/src"));
-        let tree = both.map(|(crates, campaigns)| format!("{crates} {campaigns}"));
+        let both = of("HEAD:crates").zip(of("HEAD:lab"));
+        let tree = both.map(|(crates, lab)| format!("{crates} {lab}"));
         let changed = said(
             "git",
-            &[
-                "status",
-                "--porcelain",
-                "--",
-                "crates",
-                "campaigns/src",
-                "Cargo.lock",
-            ],
+            &["status", "--porcelain", "--", "crates", "lab", "Cargo.lock"],
         );
         match tree {
             Some(tree) if changed.is_none() => Self {

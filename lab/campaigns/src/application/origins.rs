@@ -43,7 +43,7 @@ impl Python {
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let file = crate::root().join("campaigns/src/application/app.py");
+        let file = crate::root().join("lab/campaigns/src/application/app.py");
         let mut command = Command::new(&self.program);
         command.arg("-B").arg(file).args(words).stdin(Stdio::null());
         command

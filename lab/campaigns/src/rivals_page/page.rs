@@ -66,7 +66,7 @@ impl Page<'_> {
                 kept.text("version").to_owned(),
             ]);
         }
-        let version = "trees of `crates` and `campaigns/src`";
+        let version = "trees of `crates` and `lab`";
         let mut text = table(&["part", "command", version], &lines);
         let machines = self.parts.iter().filter_map(|(_, kept)| kept.as_ref().ok());
         let mut machines: Vec<&str> = machines.map(|kept| kept.text("machine")).collect();
@@ -308,7 +308,7 @@ const HEAD: &str = "\
 Written by `cargo campaign rivals`, which measures HashCache and Debian's Squid, nginx, Varnish
 and Traffic Server on one machine. Every cache has a file system of its own on a loop device and is
 in a memory group of equal size. The rivals have the configurations of
-`campaigns/src/rivals/configuration.rs`, where a comment says why. Figures are medians of the
+`lab/campaigns/src/rivals/configuration.rs`, where a comment says why. Figures are medians of the
 rounds; a range beside one is the least and the largest. \"×\" says how many times the figure of
 HashCache (of its first line) that is. Each sentence below a table is computed from its figures; a
 program that was not measured is named with the reason. The sections at the end are written by hand.

@@ -67,27 +67,48 @@ fn fails(campaign: &mut Command, advice: &str) {
     assert!(said.contains(advice), "{said}");
 }
 
-/// The proxy that cargo has built beside the campaigns, for the tests of its own crate.
+/// The proxy that cargo has built beside the campaigns, for the tests of the product.
 ///
-/// Cargo offers no way to name the binary of another crate, and to call cargo from here would build
-/// it once more, with other features.
+/// Cargo offers no way to name the binary of another workspace, and to call cargo from here would
+/// build it once more, with other features.
 fn proxy() -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_campaigns")).with_file_name("hashcache");
-    let fresh = "build it first: cargo test --workspace does, or cargo build";
+    let fresh = "build it first: `cargo build`, or the tests of the product";
     let modified = |path: &Path| fs::metadata(path).and_then(|file| file.modified());
     let built = modified(&path).unwrap_or_else(|error| panic!("{path:?}: {error}; {fresh}"));
-    // `cargo build` writes there from what it built the binary. `cargo test` does not, and builds
-    // the binary itself before this runs.
-    let sources = fs::read_to_string(path.with_extension("d")).unwrap_or_default();
-    for source in sources
-        .split_whitespace()
-        .filter(|word| word.ends_with(".rs"))
-    {
-        let is_newer = modified(Path::new(source)).is_ok_and(|changed| changed > built);
+    for source in sources(&path) {
+        let is_newer = modified(&source).is_ok_and(|changed| changed > built);
         assert!(
             !is_newer,
-            "{path:?} was built before {source} changed; {fresh}"
+            "{path:?} was built before {source:?} changed; {fresh}"
         );
     }
     path
+}
+
+/// The files that `binary` was built from: those that `cargo build` wrote beside it. `cargo test`
+/// writes no such list; then it is every source of the product.
+fn sources(binary: &Path) -> Vec<PathBuf> {
+    if let Ok(list) = fs::read_to_string(binary.with_extension("d")) {
+        let words = list.split_whitespace().filter(|word| word.ends_with(".rs"));
+        return words.map(PathBuf::from).collect();
+    }
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates");
+    let mut directories = vec![];
+    for each in fs::read_dir(crates).expect("the crates of the product") {
+        let source = each.expect("a crate").path().join("src");
+        directories.extend(source.is_dir().then_some(source));
+    }
+    let mut files = vec![];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).expect("a directory of sources") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    files
 }
