@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use hashcache::Clock;
 use hashcache::device::{DiskModel, Pace};
-use hashcache_sim::modelled_disk::ModelledDisk;
+use hashcache_layouts::modelled_disk::ModelledDisk;
 
 use crate::cgroup::{Cgroup, limit_kernel_writes};
 use crate::loop_mount::{LoopDevice, Mount};

@@ -14,8 +14,6 @@
 //!   section 3.1).
 //! - `timed_store`, `disks`, `disk_names`: a store of the engine on modelled disks, the time that
 //!   they take, and their names. The bench uses them too.
-//! - `layout`: how objects lie in files, by WebCoSM; `modelled_disk` (feature `fuse`): a disk that
-//!   is as slow as a model, for the file system under them.
 //! - `median`: of several runs.
 //! - `consistency`: how current what caches serve is, and what that costs (Harvest, section 4).
 //!
@@ -28,11 +26,8 @@ pub mod curves;
 pub mod disk_names;
 pub mod disks;
 pub mod intervals;
-pub mod layout;
 pub mod lru;
 pub mod median;
-#[cfg(feature = "fuse")]
-pub mod modelled_disk;
 pub mod pages;
 pub mod replay;
 pub mod report;

@@ -14,6 +14,7 @@ struct Row {
 
 const ENGINE: &str = "hashcache";
 const HTTP: &str = "hashcache-http";
+const LAYOUTS: &str = "hashcache-layouts";
 const PEERS: &str = "hashcache-peers";
 const PROXY: &str = "hashcache-proxy";
 const SIM: &str = "hashcache-sim";
@@ -21,7 +22,7 @@ const TESTKIT: &str = "hashcache-testkit";
 const WAN: &str = "hashcache-wan";
 const WORKLOAD: &str = "hashcache-workload";
 
-const ARROWS: [Row; 11] = [
+const ARROWS: [Row; 12] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -61,6 +62,12 @@ const ARROWS: [Row; 11] = [
         uses: &[ENGINE, HTTP, WORKLOAD],
         tests_use: &[],
     },
+    // Layouts of other caches lie in files; requests and cache sizes are those of replays.
+    Row {
+        name: LAYOUTS,
+        uses: &[ENGINE, SIM, WORKLOAD],
+        tests_use: &[],
+    },
     Row {
         name: PROXY,
         uses: &[ENGINE, HTTP, PEERS, WAN],
@@ -76,7 +83,9 @@ const ARROWS: [Row; 11] = [
     // Nothing depends on the campaigns and they are not published: they may measure anything.
     Row {
         name: "campaigns",
-        uses: &[ENGINE, HTTP, PEERS, PROXY, SIM, TESTKIT, WAN, WORKLOAD],
+        uses: &[
+            ENGINE, HTTP, LAYOUTS, PEERS, PROXY, SIM, TESTKIT, WAN, WORKLOAD,
+        ],
         tests_use: &[],
     },
     // The checks must be built in seconds.

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use hashcache::device::{DiskModel, Pace};
-use hashcache_sim::modelled_disk::ModelledDisk;
+use hashcache_layouts::modelled_disk::ModelledDisk;
 
 use crate::loop_mount::{LoopDevice, Mount};
 

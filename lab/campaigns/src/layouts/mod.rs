@@ -3,7 +3,7 @@
 //!
 //! Each measurement has an empty file system on a modelled disk of its own, and a process of its
 //! own in a memory group, whose page cache is limited by that. The disk takes no time; it adds up
-//! how long it would have been at work (module `modelled_disk` of `hashcache-sim`).
+//! how long it would have been at work (module `modelled_disk` of `hashcache-layouts`).
 //!
 //! Invariant: all layouts get the same operations, and every content that is read is compared with
 //! what was put.
@@ -21,9 +21,9 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use hashcache::Clock;
 use hashcache::device::{DiskModel, Pace};
+use hashcache_layouts::modelled_disk::ModelledDisk;
+use hashcache_layouts::{Kind, Object, Settings};
 use hashcache_sim::disk_names;
-use hashcache_sim::layout::{Kind, Object, Settings};
-use hashcache_sim::modelled_disk::ModelledDisk;
 use rustix::process::geteuid;
 use serde_json::json;
 use tokio::time::Instant;

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use hashcache::device::ThrottleFigures;
-use hashcache_sim::layout::{
+use hashcache_layouts::modelled_disk::FiguresFile;
+use hashcache_layouts::{
     Counts, Kind, Marks, Numbering, Replay, ReplaySettings, Request, Settings, Shape, Source,
     Surroundings,
 };
-use hashcache_sim::modelled_disk::FiguresFile;
 use hashcache_sim::trace::Trace;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};

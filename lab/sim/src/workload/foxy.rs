@@ -3,13 +3,14 @@
 //! sizes exp(5 KB), everything may be stored.
 //!
 //! The paper does not say which objects have which rank. Here the object that was requested first
-//! has the first rank. Used by `hashcache sim generate` and, as `table3`, by `layout`.
+//! has the first rank. Used by `hashcache sim generate` and, as `table3`, by
+//! `hashcache-layouts`.
 
 use hashcache_workload::draw::{exponential, whole, zipf};
 
 use super::{Draw, Drawn};
 
-/// See the module's head.
+/// Draws these requests, from a seed.
 pub struct Foxy {
     random: fastrand::Rng,
     seed: u64,

@@ -17,7 +17,7 @@ use hashcache_workload::Shape;
 use crate::source::{Source, SourceError};
 use crate::trace::Request;
 use bench::Bench;
-pub(crate) use foxy::{Foxy, HIT_RATIO as FOXY_HIT_RATIO};
+pub use foxy::{Foxy, FoxyObject, HIT_RATIO as FOXY_HIT_RATIO};
 use wisconsin::Wisconsin;
 pub use wisconsin::WisconsinSizes;
 

@@ -1,7 +1,7 @@
 //! Layouts by how much of the disk is in use.
 
 use anyhow::Context as _;
-use hashcache_sim::layout::Kind;
+use hashcache_layouts::Kind;
 
 use super::super::curves::{Axis, Scale};
 use super::super::figure::{Curve, Drawn, Spread};

@@ -1,7 +1,7 @@
 //! What a file for each object costs.
 
 use anyhow::Context as _;
-use hashcache_sim::layout::Kind;
+use hashcache_layouts::Kind;
 
 use super::super::curves::{Axis, Scale};
 use super::super::figure::{Bar, Drawing, Drawn, Panel, number};

@@ -1,7 +1,7 @@
 //! The layouts of Squid and Foxy when requests arrive at given rates.
 
 use anyhow::Context as _;
-use hashcache_sim::layout::Kind;
+use hashcache_layouts::Kind;
 
 use super::super::curves::{Axis, Scale};
 use super::super::figure::{Curve, Drawn, Panel};

@@ -6,7 +6,7 @@ mod foxy;
 mod stream;
 
 use anyhow::Context as _;
-use hashcache_sim::layout::Kind;
+use hashcache_layouts::Kind;
 use serde_json::Value;
 
 use super::curves::{Axis, Scale};

@@ -1,7 +1,7 @@
 //! What locality buffers do to the one file of a stream: free space, and distances of reads.
 
 use anyhow::Context as _;
-use hashcache_sim::layout::Kind;
+use hashcache_layouts::Kind;
 use serde_json::Value;
 
 use super::super::curves::{Axis, Scale};

@@ -10,6 +10,7 @@
 //! - `locality`: objects wait in a buffer for their server, so that they come to lie side by side.
 //! - `watermarks`: which objects the disk keeps, whatever the layout. `replay` has a layout serve
 //!   requests; `requests` makes them.
+//! - `modelled_disk`: a disk that is as slow as a model, for the file system under them.
 //!
 //! Used by `cargo campaign layouts`, on a file system whose disk is modelled, and by tests in a
 //! temporary directory. Invariant: a layout returns what was put. Like the programs of the paper, a
@@ -19,6 +20,7 @@ mod buddy;
 mod distances;
 mod lazy_reads;
 mod locality;
+pub mod modelled_disk;
 mod object_files;
 mod packetizer;
 mod replay;

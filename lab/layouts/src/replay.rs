@@ -14,8 +14,8 @@ use super::distances::Distances;
 use super::requests::Request;
 use super::watermarks::Watermarks;
 use super::{Kind, Layout, Object, Settings, length};
-use crate::lru::Lru;
-use crate::two_level::DiskOperation;
+use hashcache_sim::lru::Lru;
+use hashcache_sim::two_level::DiskOperation;
 
 pub use super::watermarks::Marks;
 

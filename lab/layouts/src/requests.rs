@@ -19,7 +19,7 @@ use hashcache_workload::draw::{normal, whole, zipf};
 use hashcache_workload::scheme_and_host;
 
 use super::Object;
-use crate::workload::{FOXY_HIT_RATIO, Foxy};
+use hashcache_sim::workload::{FOXY_HIT_RATIO, Foxy};
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 use lru::LruCache;
 
 use super::{SLOT_BYTES, slots};
-use crate::two_level::DiskOperation;
+use hashcache_sim::two_level::DiskOperation;
 
 /// How much the disk keeps, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
