@@ -1,5 +1,5 @@
 //! `cargo campaign papers`: draws figures of the papers again, from measurements of ours, and makes
-//! the page docs/papers/README.md (and index.html) of them.
+//! the page docs/papers/README.md of them; with `--html` also index.html, which git ignores.
 //!
 //! - `webcosm`, `hashcache`, `harvest`: the figures of each paper.
 //! - `figure`: what a figure is, and what was drawn; `curves` draws curves, `page` makes the pages.
@@ -55,6 +55,9 @@ pub struct Args {
     /// Measure nothing: make pictures and pages again from the results that were kept
     #[arg(long, conflicts_with_all = ["quick", "only"])]
     redraw: bool,
+    /// Write index.html as well: the page as one file with the pictures in it
+    #[arg(long)]
+    html: bool,
     /// Figures that are measured at once [default: as many as there are cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
@@ -101,7 +104,7 @@ pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     fs::create_dir_all(&directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;
     let entries = draw_all(args, campaign, &all, &directory)?;
-    write(campaign, &entries, &directory)
+    write(campaign, &entries, &directory, args.html)
 }
 
 /// All figures in the order of the page.
@@ -258,7 +261,12 @@ fn write_results(path: &Path, results: &Results) -> anyhow::Result<()> {
 }
 
 /// Writes pictures and pages, and reports each figure.
-fn write(campaign: &mut Campaign, entries: &[Entry<'_>], directory: &Path) -> anyhow::Result<()> {
+fn write(
+    campaign: &mut Campaign,
+    entries: &[Entry<'_>],
+    directory: &Path,
+    html: bool,
+) -> anyhow::Result<()> {
     let put = |name: &str, text: &str| {
         let path = directory.join(name);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
@@ -277,10 +285,13 @@ fn write(campaign: &mut Campaign, entries: &[Entry<'_>], directory: &Path) -> an
                 .check(entry.figure.id, !names.is_empty(), found);
         }
     }
-    let (markdown, html) = (page::markdown(entries), page::html(entries));
-    put("README.md", &markdown)?;
-    put("index.html", &html)?;
-    let pages = format!("README.md, index.html in {}", directory.display());
+    put("README.md", &page::markdown(entries))?;
+    let mut pages = "README.md".to_owned();
+    if html {
+        put("index.html", &page::html(entries))?;
+        pages += ", index.html";
+    }
+    let pages = format!("{pages} in {}", directory.display());
     campaign.report.tell("pages", pages);
     Ok(())
 }

@@ -300,7 +300,8 @@ Made by `cargo campaign papers`. Each number is one that a command below it prin
 calculated from such numbers; several runs have their median, the least and the largest. \
 A disk is a model of the papers' disks, unless it \
 says otherwise. The size of a measurement (`quick` or `full`) is in brackets. `cargo campaign \
-papers --redraw` makes the page again from `results.json`.";
+papers --redraw` makes the page again from `results.json`, and with `--html` also `index.html`, \
+one file with all pictures in it.";
 
 const TITLE: &str = "Figures of the papers, drawn again";
 const HEAD_HTML: &str = include_str!("head.html");
