@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hashcache::device::{DiskModel, MemoryDevice, Pace, ThrottleDevice};
 use hashcache::{Cache, Clock, Config};
 use hashcache_testkit::scenario::purges::{self, Options};
-use hashcache_testkit::{Client, Origin, RawRequest, Script};
+use hashcache_testkit::{Client, Gate, Origin, RawRequest, Script};
 
 use crate::Home;
 use crate::proxy_groups::start;
@@ -124,6 +124,59 @@ fn post(admin: SocketAddr, token: &str, body: &str) -> u16 {
         body.len()
     );
     ask(admin, &request).0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_unsafe_request_changed_while_the_proxy_stopped_is_asked_for_after_the_start() {
+    for policy in ["log", "set-mem"] {
+        let home = Home::new();
+        let (arrived, stops) = (Gate::new(), Gate::new());
+        let (came, goes_on) = (arrived.clone(), stops.clone());
+        let origin = Origin::start(move |request: &RawRequest| {
+            let fresh = [("Cache-Control", "max-age=3600")];
+            let response = Script::response(200, &fresh, request.target());
+            match request.method() {
+                "POST" => Script::new().open(&came).wait(&goes_on).then(response),
+                _ => response,
+            }
+        });
+        let origin = origin.await.expect("a free port");
+        let cache = home.path().join("cache");
+        let flags = [&*format!("--policy={policy}")];
+        let proxy = Proxy::start(&cache, &flags).expect("the proxy starts");
+        let mut client = Client::connect(proxy.address()).await.expect("it accepts");
+        let url = origin.url("/changed");
+        client.get(&url, &[]).await.expect("a response");
+        let changing = tokio::spawn(async move {
+            client
+                .request("POST", &url, &[("Content-Length", "0")])
+                .await?;
+            client.read_response("POST").await
+        });
+        arrived.opened().await;
+        let address = proxy.address();
+        let stopping = tokio::task::spawn_blocking(move || proxy.end_well());
+        // It drains when it accepts no client any more.
+        let drains = async {
+            while TcpStream::connect(address).is_ok() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let long = Duration::from_secs(30);
+        tokio::time::timeout(long, drains).await.expect("it stops");
+        stops.open();
+        let answer = changing.await.expect("no panic").expect("a response");
+        assert_eq!(answer.status, 200);
+        stopping.await.expect("it ends well");
+        let proxy = Proxy::start(&cache, &flags).expect("the proxy starts");
+        let mut client = Client::connect(proxy.address()).await.expect("it accepts");
+        let before = origin.request_count();
+        client
+            .get(&origin.url("/changed"), &[])
+            .await
+            .expect("a response");
+        assert_eq!(origin.request_count(), before + 1, "{policy}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
