@@ -424,8 +424,16 @@ async fn gopher_menus_and_files_are_served() {
     assert_eq!(gateway.get(&server.url("/0/a.txt")).await.body, b"line\r\n");
     let binary = gateway.get(&server.url("/9/a.bin")).await;
     assert_eq!(binary.body, b"\x01\x02\r\n.\r\n");
+    // What needs no answer of the server makes no connection to it.
+    let before = server.connections();
     let form = gateway.get(&server.url("/7/find")).await;
     assert!(text(&form).contains("<input name=q>"));
+    assert_eq!(
+        (form.status, form.field("content-type")),
+        (200, Some("text/html; charset=utf-8"))
+    );
+    assert_eq!(gateway.get(&server.url("/2/phone-book")).await.status, 501);
+    assert_eq!(server.connections(), before);
     let found = gateway.get(&server.url("/7/find?q=a+b")).await;
     assert!(text(&found).contains("gopher://gopher.test:7070/0%2Fa.txt"));
     assert_eq!(gateway.get(&server.url("/0/none")).await.status, 404);

@@ -32,14 +32,6 @@ pub(super) async fn serve(
         Some(_) => head.field("Cache-Control", "no-store"),
         None => head.field("Cache-Control", LIFETIME),
     };
-    if wanted.kind == b'7' && wanted.search.is_none() {
-        let path = [b"7", &wanted.selector[..]].concat();
-        let head = head.field("Content-Type", HTML);
-        return out.whole(head, &html::search(&session.host, &path)).await;
-    }
-    if matches!(wanted.kind, b'2' | b'3' | b'8' | b'T' | b'i') {
-        return Err(Failure::NotImplemented("Gopher items of this type"));
-    }
     let limit = session.reply_time;
     let sent = timeout(limit, socket.write_all(&wanted.line())).await;
     let sent = sent.map_err(|_| Failure::FirstByteTimeout(limit))?;
@@ -54,12 +46,25 @@ pub(super) async fn serve(
 /// The request that a path and a query ask for.
 ///
 /// # Errors
-/// They name nothing that can be asked for in one line.
+/// They name nothing that can be asked for in one line, or an item of no use.
 pub(super) fn wanted(path_and_query: &str) -> Result<Request, Failure> {
-    Request::parse(path_and_query).map_err(|error| match error {
+    let wanted = Request::parse(path_and_query).map_err(|error| match error {
         PathError::Control => refused("the path contains a control character"),
         PathError::TooLong => refused("the selector has more than 255 bytes"),
-    })
+    })?;
+    match wanted.kind {
+        b'2' | b'3' | b'8' | b'T' | b'i' => {
+            Err(Failure::NotImplemented("Gopher items of this type"))
+        }
+        _ => Ok(wanted),
+    }
+}
+
+/// The page that asks for the words of a search, if `wanted` is a search without words. No server
+/// need be asked for it.
+pub(super) fn search_form(host: &str, wanted: &Request) -> Option<String> {
+    let lacks_words = wanted.kind == b'7' && wanted.search.is_none();
+    lacks_words.then(|| html::search(host, &[b"7", &wanted.selector[..]].concat()))
 }
 
 async fn send_menu(
@@ -159,7 +164,7 @@ fn media_type(wanted: &Request) -> &'static str {
     }
 }
 
-const HTML: &str = "text/html; charset=utf-8";
+pub(super) const HTML: &str = "text/html; charset=utf-8";
 /// An answer of fewer bytes may be an error.
 const ERROR_MAX: usize = 512;
 /// How a text ends.

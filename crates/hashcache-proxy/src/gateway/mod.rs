@@ -29,8 +29,11 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hashcache::{Cache, Reservation};
 use hashcache_http::{Scheme, Target, UnixTime, octets};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Response};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, DuplexStream, ReadBuf, duplex};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
@@ -90,9 +93,29 @@ impl GatewayFailure {
 /// # Errors
 /// Why it is refused.
 pub(crate) fn check(target: &Target) -> Result<(), Failure> {
-    if target.scheme != Scheme::Gopher {
-        return Ok(());
+    match target.scheme {
+        Scheme::Gopher => gopher::wanted(&ascii_path(target)).map(drop),
+        _ => Ok(()),
     }
+}
+
+/// The page that the gateway itself has for a resource: a form for the words of a search.
+pub(crate) fn own_page(target: &Target) -> Option<Response<Bytes>> {
+    if target.scheme != Scheme::Gopher {
+        return None;
+    }
+    let wanted = gopher::wanted(&ascii_path(target)).ok()?;
+    let host = target.authority.display(target.scheme).to_string();
+    let mut page = Response::new(Bytes::from(gopher::search_form(&host, &wanted)?));
+    let fields = page.headers_mut();
+    for (name, value) in [(CONTENT_TYPE, gopher::HTML), (CACHE_CONTROL, LIFETIME)] {
+        fields.insert(name, HeaderValue::from_static(value));
+    }
+    Some(page)
+}
+
+/// Path and query in ASCII, as hyper writes them to a session.
+fn ascii_path(target: &Target) -> String {
     let mut path = String::new();
     for octet in octets(&target.path_and_query).iter() {
         match octet {
@@ -100,7 +123,7 @@ pub(crate) fn check(target: &Target) -> Result<(), Failure> {
             _ => path.push(char::from(*octet)),
         }
     }
-    gopher::wanted(&path).map(drop)
+    path
 }
 
 /// Begins a session, in a task of its own on this core.

@@ -61,6 +61,7 @@ use crate::failure::Failure;
 use crate::fetch::SelectedResponse;
 use crate::fetch::counters::ByteCount;
 use crate::fetch::variant::with_objects;
+use crate::gateway;
 use crate::log_entry::LogEntryBuilder;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, PageReader};
@@ -273,6 +274,10 @@ async fn serve(
         None if is_from_member => (Permission::OF_MEMBER, None),
         None => (permit(connection, named, login, log_entry).await?, None),
     };
+    if let Some(page) = gateway::own_page(&target) {
+        check_port(&common.live().ports, target.scheme, target.authority.port)?;
+        return Ok(own::of_gateway(page, log_entry));
+    }
     let mut request = ClientRequest::new(common.space(), target, request, info);
     request.only_server = only_server;
     // A name may be another file for each user, which a key does not tell.

@@ -158,6 +158,12 @@ fn local(connection: &Connection) -> Authority {
     Authority::from(connection.local)
 }
 
+/// A page that a gateway has without its server.
+pub(super) fn of_gateway(page: Response<Bytes>, log_entry: &mut LogEntryBuilder) -> Response<Body> {
+    log_entry.set_outcome(Outcome::Own);
+    page.map(Body::full)
+}
+
 /// The response to an `OPTIONS` request that is not forwarded.
 pub(super) fn options(log_entry: &mut LogEntryBuilder) -> Response<Body> {
     log_entry.set_outcome(Outcome::Own);
