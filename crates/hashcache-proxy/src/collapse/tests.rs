@@ -434,3 +434,34 @@ fn no_more_origins_are_remembered_than_there_is_room_for() {
         assert!(origins <= REMEMBERED, "{origins}");
     }
 }
+
+#[tokio::test]
+async fn a_head_that_is_being_changed_holds_up_a_32nd_of_the_others_and_those_in_their_order() {
+    let collapse = Collapse::new();
+    let held = collapse.head(b"changed").await;
+    let is_held_up = |n: &u32| {
+        let part = collapse.index(&n.to_be_bytes());
+        collapse.heads[part].try_lock().is_err()
+    };
+    let held_up = (0..3200).filter(is_held_up).count();
+    // 100 of them are to be expected, give or take 10.
+    assert!((40..200).contains(&held_up), "{held_up}");
+    // Many changes of one client, then one of another.
+    let order = Arc::<Mutex<Vec<u32>>>::default();
+    let mut changes = JoinSet::new();
+    for n in 0..100 {
+        let (collapse, order) = (Arc::clone(&collapse), Arc::clone(&order));
+        changes.spawn(async move {
+            let _alone = collapse.head(b"changed").await;
+            order.lock().unwrap().push(n);
+        });
+        // It takes its place in the line.
+        tokio::task::yield_now().await;
+    }
+    drop(held);
+    while let Some(changed) = changes.join_next().await {
+        changed.unwrap();
+    }
+    let order = order.lock().unwrap();
+    assert!(order.is_sorted() && order.len() == 100, "{order:?}");
+}
