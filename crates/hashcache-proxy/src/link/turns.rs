@@ -16,11 +16,12 @@
 //! stream may have three times what its client still may, so one transfer gets a fifth of the
 //! window (1.6 MiB of 8), and the second stream of a client is not stopped by the first. A stream
 //! of which nothing is unread may send a piece while its client has less than half of what is free:
-//! a new or small response does not wait for large ones. The next piece is counted before it is
-//! sent, so no share is exceeded by one (but by the first of a stream, if that is larger than
-//! usual). What is sent of a stream that the other end no longer reads fills no window, so it does
-//! not count. An end that never says that it acknowledges is sent everything at once, as by older
-//! versions.
+//! a new or small response does not wait for large ones. A piece is a sixteenth of the window at
+//! most: senders cut what is larger. The next piece is counted before it is sent, so no share is
+//! exceeded by one (but by the first of a stream, if that is larger than usual). A short piece
+//! counts as half a KiB, because the other end keeps each one for itself. What is sent of a stream
+//! that the other end no longer reads fills no window, so it does not count. An end that never says
+//! that it acknowledges is sent everything at once, as by older versions.
 //! Cost: one lock per piece of content, and per acknowledgement.
 
 use std::collections::{HashMap, VecDeque};
@@ -59,7 +60,10 @@ struct Sending {
 #[derive(Debug)]
 struct SentStream {
     client: u32,
+    /// Bytes, with what short pieces count beyond theirs.
     unread: u64,
+    /// The pieces of `unread`, the oldest first. There are no more than the window has room for.
+    pieces: VecDeque<SentPiece>,
     /// The largest piece so far.
     piece: u64,
     waker: Option<Waker>,
@@ -68,14 +72,23 @@ struct SentStream {
     is_read_out: bool,
 }
 
+/// A piece that is not read to its end.
+#[derive(Clone, Copy, Debug)]
+struct SentPiece {
+    /// What is unread of it, bytes.
+    bytes: u64,
+    /// What it counts.
+    charge: u64,
+}
+
 /// What was read, and is to be acknowledged.
 #[derive(Debug, Default)]
 struct Reading {
     /// The other side understands acknowledgements.
     is_wanted: bool,
     acks: HashMap<u64, Ack>,
-    /// Bytes in `acks`.
-    bytes: u64,
+    /// What `acks` are worth to the other end: bytes, and what short pieces count beyond theirs.
+    worth: u64,
     /// Wakes the task that writes to the socket.
     writer: Option<Waker>,
 }
@@ -122,6 +135,7 @@ impl Turns {
             let stream = SentStream {
                 client: turn.client,
                 unread: 0,
+                pieces: VecDeque::new(),
                 piece: 0,
                 waker: None,
                 is_ended: false,
@@ -179,7 +193,10 @@ impl Turns {
             Ack::Bytes(bytes) => u64::from(*bytes),
             Ack::All => 0,
         });
-        reading.bytes = reading.bytes.saturating_sub(bytes.sum());
+        reading.worth = match reading.acks.is_empty() {
+            true => 0,
+            false => reading.worth.saturating_sub(bytes.sum()),
+        };
         taken
     }
 
@@ -201,13 +218,15 @@ impl Turns {
             (_, Ack::All) => (ack, 0),
         };
         if let (Some(Ack::Bytes(before)), Ack::All) = (before, ack) {
-            reading.bytes = reading.bytes.saturating_sub(before.into());
+            reading.worth = reading.worth.saturating_sub(before.into());
         }
         reading.acks.insert(number, sum);
-        reading.bytes += u64::from(more);
+        if more > 0 {
+            reading.worth += u64::from(more).max(CHARGE_MIN);
+        }
         // Each acknowledgement takes a frame and a record of TLS, so the first few wait for
         // anything else that is sent.
-        let is_enough = reading.bytes >= u64::from(self.window / ACK_PART).min(ACK_BYTES)
+        let is_enough = reading.worth >= u64::from(self.window / ACK_PART).min(ACK_BYTES)
             || reading.acks.len() >= ACKS_WAITING;
         let writer = (is_urgent || is_enough).then(|| reading.writer.clone());
         drop(reading);
@@ -240,7 +259,7 @@ impl Sending {
         }
         // As it will be when the next piece was sent.
         let first = (window / FIRST_PART).min(FIRST_BYTES);
-        let piece = stream.piece.max(first).min(window / PIECE_PART);
+        let piece = stream.piece.max(first).max(CHARGE_MIN);
         let (free, of_client) = (free.saturating_sub(piece), of_client + piece);
         if stream.unread == 0 && of_client <= free / NEW_PART {
             return true;
@@ -261,10 +280,12 @@ impl Sending {
     fn add(&mut self, number: u64, bytes: u64) {
         let stream = self.streams.get_mut(&number);
         if let Some(stream) = stream.filter(|stream| !stream.is_read_out) {
-            stream.unread += bytes;
+            let charge = bytes.max(CHARGE_MIN);
+            stream.unread += charge;
+            stream.pieces.push_back(SentPiece { bytes, charge });
             stream.piece = stream.piece.max(bytes);
-            *self.clients.entry(stream.client).or_default() += bytes;
-            self.unread += bytes;
+            *self.clients.entry(stream.client).or_default() += charge;
+            self.unread += charge;
         }
     }
 
@@ -279,13 +300,16 @@ impl Sending {
             return;
         };
         stream.is_read_out |= ack == Ack::All;
-        let bytes = match ack {
-            Ack::Bytes(bytes) => stream.unread.min(bytes.into()),
-            Ack::All => stream.unread,
+        let charge = match ack {
+            Ack::Bytes(bytes) => stream.read(bytes.into()),
+            Ack::All => {
+                stream.pieces.clear();
+                stream.unread
+            }
         };
-        stream.unread -= bytes;
+        stream.unread -= charge;
         let (client, is_over) = (stream.client, stream.is_ended && stream.unread == 0);
-        self.subtract(client, bytes);
+        self.subtract(client, charge);
         if is_over {
             self.streams.remove(&number);
             self.ended.retain(|it| *it != number);
@@ -326,6 +350,26 @@ impl Sending {
     }
 }
 
+impl SentStream {
+    /// Takes `bytes` that were read out of the pieces; what they counted.
+    fn read(&mut self, mut bytes: u64) -> u64 {
+        let mut charge = 0;
+        while let Some(piece) = self.pieces.front_mut() {
+            if piece.bytes > bytes {
+                piece.bytes -= bytes;
+                let left = piece.bytes.max(CHARGE_MIN).min(piece.charge);
+                charge += piece.charge - left;
+                piece.charge = left;
+                break;
+            }
+            bytes -= piece.bytes;
+            charge += piece.charge;
+            self.pieces.pop_front();
+        }
+        charge
+    }
+}
+
 /// Content that this end sends, in one stream. Dropped at its end.
 #[derive(Debug)]
 pub(crate) struct SendTurn {
@@ -354,7 +398,17 @@ impl SendTurn {
         Poll::Pending
     }
 
-    /// Notes that `bytes` of content were sent.
+    /// The largest piece to be sent in one turn, bytes. A larger one would fill the share of its
+    /// client, or the window, at once.
+    pub(crate) fn piece_max(&self) -> usize {
+        let window = self.number.and_then(|_| self.turns.sending().window);
+        let most = window.map(|window| (window / PIECE_PART).max(PIECE_MIN));
+        most.map_or(usize::MAX, |most| {
+            usize::try_from(most).unwrap_or(usize::MAX)
+        })
+    }
+
+    /// Notes that `bytes` of content, at most [`SendTurn::piece_max`], were sent.
     pub(crate) fn sent(&self, bytes: usize) {
         if let Some(number) = self.number.filter(|_| bytes > 0) {
             self.turns.sending().add(number, bytes as u64);
@@ -406,9 +460,14 @@ const NEW_PART: u64 = 2;
 /// Size of a piece before one was sent: that of most readers, in a small window a part of it.
 const FIRST_BYTES: u64 = 64 << 10;
 const FIRST_PART: u64 = 32;
-/// A larger piece counts as 1/`PIECE_PART` of the window: more than that would stop its stream
-/// until everything is read.
+/// What a piece counts at least, bytes. h2 adds up by how much unread frames are shorter than 256
+/// bytes, and ends the connection if that is more than half of its window: one client that does not
+/// read a stream of short events would end the link.
+const CHARGE_MIN: u64 = 512;
+/// No piece is larger than 1/`PIECE_PART` of the window.
 const PIECE_PART: u64 = 16;
+/// Another end may have a window so small that its sixteenth is hardly a frame.
+const PIECE_MIN: u64 = 1 << 10;
 /// A stream may have this many times what its client still may.
 const STREAM_FACTOR: u64 = 3;
 /// Bytes that were read and are acknowledged at once: at 10 Mbit/s 20 times a second.
@@ -527,18 +586,65 @@ mod tests {
 
     #[test]
     fn no_share_is_exceeded_by_a_piece() {
-        for window in [256 << 10, 2 << 20, WINDOW] {
+        for (window, wanted) in [
+            (256 << 10, PIECE),
+            (256 << 10, usize::MAX),
+            (1 << 20, PIECE),
+            (2 << 20, PIECE),
+            (WINDOW, PIECE),
+        ] {
             let turns = Turns::new(window);
             turns.begin(window);
             let streams: Vec<_> = (0..9).map(|_| stream(&turns, 1)).collect();
             let cx = Context::from_waker(Waker::noop());
-            let piece = (window as usize / 40).min(PIECE);
+            let piece = streams[0].piece_max().min(wanted);
+            assert!(piece >= (window as usize / 16).min(PIECE));
             // Each has begun, so none is new.
             while let Some(it) = streams.iter().find(|it| it.poll(&cx).is_ready()) {
                 it.sent(piece);
             }
             let held = turns.sending().unread;
-            assert!(held <= u64::from(window / 3), "{held} of {window}");
+            let most = u64::from(window / 3) + piece as u64;
+            assert!(held <= most, "{held} of {window}");
+            // So each further client finds room.
+            let held: Vec<_> = (2..9).map(|client| stream(&turns, client)).collect();
+            for it in &held {
+                assert!(it.poll(&cx).is_ready());
+                it.sent(piece);
+            }
+            assert!(turns.sending().unread < u64::from(window));
+        }
+    }
+
+    #[test]
+    fn short_pieces_fill_no_more_than_a_share_of_what_the_other_end_keeps_of_them() {
+        for window in [256 << 10, WINDOW] {
+            let turns = Turns::new(window);
+            turns.begin(window);
+            let cx = Context::from_waker(Waker::noop());
+            let turn = turns.next(1);
+            let stream = turns.send(turn);
+            let (mut sent, mut all) = (0, 0_u64);
+            while stream.poll(&cx).is_ready() {
+                stream.sent(3);
+                sent += 1;
+                assert!(sent < 1_000_000);
+            }
+            // h2 keeps what each is shorter than 256 bytes, and takes half of the window for that.
+            assert!(sent * 253 < u64::from(window) / 2 / 3, "{sent} pieces");
+            all += sent;
+            // Half of a piece, and the rest of it with the next one.
+            for bytes in [1, 5] {
+                turns.acknowledged(turn.number, Ack::Bytes(bytes));
+            }
+            all -= 2;
+            let sending = turns.sending();
+            assert_eq!(sending.unread, all * CHARGE_MIN);
+            assert_eq!(sending.streams[&turn.number].pieces.len() as u64, all);
+            drop(sending);
+            turns.acknowledged(turn.number, Ack::Bytes(u32::MAX));
+            assert_eq!(turns.sending().unread, 0);
+            assert!(stream.poll(&cx).is_ready());
         }
     }
 
@@ -592,7 +698,7 @@ mod tests {
         }
         let sending = turns.sending();
         assert_eq!(sending.streams.len(), ENDED_MAX);
-        assert_eq!(sending.unread, 10 * ENDED_MAX as u64);
+        assert_eq!(sending.unread, CHARGE_MIN * ENDED_MAX as u64);
         drop(sending);
         // A number that is used twice.
         let turn = turns.next(1);
@@ -615,6 +721,33 @@ mod tests {
     }
 
     #[test]
+    fn short_pieces_that_were_read_are_acknowledged_before_the_other_end_waits_for_that() {
+        for window in [256 << 10, WINDOW] {
+            let turns = Turns::new(window);
+            turns.begin(window);
+            let woken = Arc::new(Woken::default());
+            turns.take_acks(1, &Waker::from(Arc::clone(&woken)));
+            let turn = turns.next(1);
+            let (sending, reading) = (turns.send(turn), turns.read(turn));
+            let cx = Context::from_waker(Waker::noop());
+            while sending.poll(&cx).is_ready() {
+                sending.sent(3);
+                reading.read(3);
+            }
+            assert!(woken.0.load(Ordering::Relaxed));
+        }
+    }
+
+    #[derive(Default)]
+    struct Woken(std::sync::atomic::AtomicBool);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
     fn what_was_read_is_acknowledged_once() {
         let turns = turns();
         let [one, two] = [turns.next(1), turns.next(1)];
@@ -627,6 +760,6 @@ mod tests {
         acks.sort_by_key(|(number, _)| *number);
         assert_eq!(acks, [(one.number, Ack::Bytes(11)), (two.number, Ack::All)]);
         assert_eq!(turns.take_acks(9, Waker::noop()), []);
-        assert_eq!(turns.reading().bytes, 0);
+        assert_eq!(turns.reading().worth, 0);
     }
 }

@@ -23,11 +23,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hashcache::Reservation;
 use hashcache_http::{Authority, HASHCACHE_LINK, HASHCACHE_TARGET, TARGET_EXPECTATION};
 use http::header::{EXPECT, HOST, HeaderValue, PROXY_AUTHORIZATION, VIA};
 use http::{Method, Request, StatusCode, Uri, Version};
-use http_body::Body as _;
+use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -524,20 +525,28 @@ async fn feed(
         let _ = give_back.send(body);
         return;
     }
+    // What a turn had no room for, of the last frame.
+    let mut rest = Bytes::new();
     // An error of `reserve` means that the exchange is over.
     while let Ok(permit) = pieces.reserve().await {
         let next = poll_fn(|cx| {
             ready!(turn.poll(cx));
-            Pin::new(&mut body).poll_frame(cx)
+            match rest.is_empty() {
+                true => Pin::new(&mut body).poll_frame(cx),
+                false => Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut rest))))),
+            }
         });
         let next = tokio::select! {
             next = next => next,
             () = pieces.closed() => return,
         };
         match next {
-            Some(Ok(frame)) => {
+            Some(Ok(mut frame)) => {
                 last_sent.set(Instant::now());
-                turn.sent(frame.data_ref().map_or(0, |data| data.len()));
+                if let Some(data) = frame.data_mut() {
+                    rest = data.split_off(data.len().min(turn.piece_max()));
+                    turn.sent(data.len());
+                }
                 permit.send(Piece::Frame(frame));
             }
             Some(Err(error)) => return permit.send(Piece::Failed(error)),

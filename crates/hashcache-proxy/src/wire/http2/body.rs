@@ -254,6 +254,8 @@ pub(super) struct OutgoingBody<B: Body> {
     pages: NextPiece,
     /// On a link.
     turn: Option<SendTurn>,
+    /// What a turn had no room for, of the last buffer of the service.
+    rest: Option<Pieces>,
 }
 
 impl<B: Body<Data = Pieces> + Unpin> OutgoingBody<B> {
@@ -288,6 +290,7 @@ impl<B: Body<Data = Pieces> + Unpin> OutgoingBody<B> {
             _memory: memory,
             pages: NextPiece::new(share, length),
             turn: None,
+            rest: None,
         })
     }
 
@@ -314,7 +317,8 @@ impl<B: Body<Data = Pieces> + Unpin> Body for OutgoingBody<B> {
             Some(turn) => turn.poll(cx).is_ready(),
             None => true,
         };
-        if !is_turn || this.pages.poll_take(cx).is_pending() {
+        // What is left of a buffer is charged already.
+        if !is_turn || (this.rest.is_none() && this.pages.poll_take(cx).is_pending()) {
             // The client holds frames of other streams that it does not take.
             let since = this.progress.waits_since.get();
             this.progress
@@ -322,7 +326,17 @@ impl<B: Body<Data = Pieces> + Unpin> Body for OutgoingBody<B> {
                 .set(since.or(Some(Instant::now())));
             return Poll::Pending;
         }
-        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        let mut polled = match this.rest.take() {
+            Some(rest) => Poll::Ready(Some(Ok(Frame::data(rest)))),
+            None => Pin::new(&mut this.body).poll_frame(cx),
+        };
+        if let (Poll::Ready(Some(Ok(frame))), Some(turn)) = (&mut polled, &this.turn)
+            && let Some(data) = frame.data_mut()
+            && data.remaining() > turn.piece_max()
+        {
+            let first = data.split_to(turn.piece_max());
+            this.rest = Some(std::mem::replace(data, first));
+        }
         if !matches!(&polled, Poll::Ready(Some(Ok(_)))) {
             this.pages.give_back();
         }
@@ -345,19 +359,30 @@ impl<B: Body<Data = Pieces> + Unpin> Body for OutgoingBody<B> {
         polled.map_ok(|frame| {
             frame.map_data(|pieces| QueuedData {
                 pieces,
-                _taken: this.pages.taken.take(),
+                // With the last part: h2 lets go of the parts in their order.
+                _taken: this.pages.taken.take_if(|_| this.rest.is_none()),
                 _entry: Arc::clone(&this.progress.entry),
             })
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.bodiless || self.body.is_end_stream()
+        self.bodiless || (self.rest.is_none() && self.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
+        let rest = self.rest.as_ref().map_or(0, Pieces::remaining) as u64;
         match self.bodiless {
             true => SizeHint::with_exact(0),
+            false if rest > 0 => {
+                let mut hint = SizeHint::new();
+                let of_body = self.body.size_hint();
+                hint.set_lower(of_body.lower() + rest);
+                if let Some(upper) = of_body.upper() {
+                    hint.set_upper(upper + rest);
+                }
+                hint
+            }
             false => self.body.size_hint(),
         }
     }
@@ -366,7 +391,8 @@ impl<B: Body<Data = Pieces> + Unpin> Body for OutgoingBody<B> {
 impl<B: Body> Drop for OutgoingBody<B> {
     fn drop(&mut self) {
         self.progress.waits_since.set(None);
-        if !self.broken && (self.complete || self.body.is_end_stream()) {
+        let has_given_all = self.rest.is_none() && self.body.is_end_stream();
+        if !self.broken && (self.complete || has_given_all) {
             self.cell.body_ended();
             self.cell.flushed();
         } else {

@@ -119,6 +119,28 @@ impl From<Bytes> for Pieces {
     }
 }
 
+impl Pieces {
+    /// Takes the first `count` bytes out.
+    pub(super) fn split_to(&mut self, count: usize) -> Self {
+        let mut taken = Self::from(self.first.split_to(count.min(self.first.len())));
+        while taken.left < count
+            && let Some(mut next) = self.rest.pop_front()
+        {
+            let part = next.split_to((count - taken.left).min(next.len()));
+            taken.left += part.len();
+            taken.rest.push_back(part);
+            if !next.is_empty() {
+                self.rest.push_front(next);
+            }
+        }
+        self.left -= taken.left;
+        // `chunk` may be empty only if nothing is left.
+        self.advance(0);
+        taken.advance(0);
+        taken
+    }
+}
+
 impl Buf for Pieces {
     fn remaining(&self) -> usize {
         self.left
@@ -213,6 +235,26 @@ mod tests {
                 pieces.advance(now);
             }
             assert_eq!(read, b"abcdefgh", "{step}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_pieces_and_the_rest_of_them_are_all_of_their_bytes() {
+        for count in 0..12 {
+            let mut rest = content(&["", "ab", "", "c", "defgh"]).next().unwrap();
+            let mut part = rest.split_to(count);
+            assert_eq!(
+                (part.remaining(), rest.remaining()),
+                (count.min(8), 8 - count.min(8))
+            );
+            let mut read: Vec<u8> = Vec::new();
+            for pieces in [&mut part, &mut rest] {
+                while pieces.has_remaining() {
+                    read.extend(pieces.chunk());
+                    pieces.advance(pieces.chunk().len());
+                }
+            }
+            assert_eq!(read, b"abcdefgh", "{count}");
         }
     }
 
