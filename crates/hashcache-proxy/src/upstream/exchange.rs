@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until};
 use super::endpoint::Endpoint;
 use super::flood::INTERIM_MAX;
 use super::framing::{self, Framing, content_length};
-use super::http2::{self, NotSent, Refused, SendError};
+use super::http2::{self, NotSent, Refused, SendError, Sharing};
 use super::incoming::WireContent;
 use super::odd_target::OddTarget;
 use super::permits::Permit;
@@ -123,7 +123,13 @@ impl Upstream {
                     stream.begin_upload(&progress);
                 }
                 http2::convert(&mut request, to);
-                let sent = stream.send(request, |response| {
+                let is_shared = stream.conn().sharing() == Sharing::Shared;
+                let client = options.client.as_ref().filter(|_| is_shared);
+                let given_up = client.map(|client| {
+                    let network = Some(client.network());
+                    self.http2_conns.given_up_guard(to, network)
+                });
+                let sent = stream.send(request, given_up, |response| {
                     let (head, ()) = response.into_parts();
                     interim.push(head.status, head.headers);
                 });

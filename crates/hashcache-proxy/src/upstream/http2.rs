@@ -45,7 +45,7 @@ use crate::limits::Limits;
 use crate::share::{self, Share, SpareMemory};
 use crate::task::spawn_local;
 
-pub(super) use self::conns::{Found, Http2Conns, Sharing, Wanted, content_bytes};
+pub(super) use self::conns::{Found, GivenUpGuard, Http2Conns, Sharing, Wanted, content_bytes};
 pub(super) use self::refused::{NotSent, Refused, SendError};
 pub(super) use self::sending::Http2Content;
 

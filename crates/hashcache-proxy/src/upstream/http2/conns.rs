@@ -6,7 +6,7 @@
 //! that carries nothing else meanwhile: those with a large head, which some origins answer by
 //! ending the connection; the second attempt of a request whose connection broke; and, for a
 //! minute, requests of clients that waited for an answer when an origin ended a connection for an
-//! error, because one of them may be the cause.
+//! error, because one of them may be the cause, or that have given up many requests at once.
 //!
 //! Invariants: no stream waits for another one's content to be read, because a connection has at
 //! most `STREAMS_MAX` streams, and its window is the sum of theirs. No content of a request waits
@@ -178,6 +178,19 @@ impl Http2Conns {
         self.wary.borrow_mut().note(client, to, Instant::now());
     }
 
+    /// For a request of `client` to `to` on a shared connection. Dropped before
+    /// [`GivenUpGuard::ends`], it notes that the client has given the request up.
+    pub(in super::super) fn given_up_guard(
+        self: &Rc<Self>,
+        to: &Endpoint,
+        client: Option<Network>,
+    ) -> GivenUpGuard {
+        GivenUpGuard {
+            conns: Rc::downgrade(self),
+            request: Some((to.clone(), client)),
+        }
+    }
+
     /// The lock to hold while connecting to `to`. A connection has room for `STREAMS_MAX` requests,
     /// so further ones wait for another lock, and connect at the same time.
     pub(in super::super) fn opening(&self, to: &Endpoint) -> Rc<Mutex<()>> {
@@ -223,6 +236,29 @@ impl Http2Conns {
     #[cfg(test)]
     pub(in super::super) fn len(&self) -> usize {
         self.open.borrow().values().map(Vec::len).sum()
+    }
+}
+
+/// See [`Http2Conns::given_up_guard`].
+#[derive(Debug)]
+pub(in super::super) struct GivenUpGuard {
+    conns: Weak<Http2Conns>,
+    request: Option<(Endpoint, Option<Network>)>,
+}
+
+impl GivenUpGuard {
+    /// The response is complete, or has failed.
+    pub(super) fn ends(&mut self) {
+        self.request = None;
+    }
+}
+
+impl Drop for GivenUpGuard {
+    fn drop(&mut self) {
+        if let (Some(conns), Some((to, client))) = (self.conns.upgrade(), self.request.take()) {
+            let now = Instant::now();
+            conns.wary.borrow_mut().note_given_up(client, &to, now);
+        }
     }
 }
 

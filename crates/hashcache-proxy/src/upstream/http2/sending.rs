@@ -24,25 +24,27 @@ use tokio::sync::oneshot;
 use super::super::field_blocks::{SmallReader, take_malformed};
 use super::super::framing::content_length;
 use super::super::request_body::RequestBody;
-use super::{Http2Conn, Http2Stream, NotSent, SendError};
+use super::{GivenUpGuard, Http2Conn, Http2Stream, NotSent, SendError};
 use crate::failure::Failure;
 use crate::task::spawn_local;
 
 impl Http2Stream {
     /// Sends `request` and waits for the head of its response; calls `informed` with each interim
-    /// response.
+    /// response. `given_up` is dropped when nobody wants the response any more.
     pub(in super::super) fn send<F: Fn(Response<()>)>(
         &self,
         request: Request<RequestBody>,
+        given_up: Option<GivenUpGuard>,
         informed: F,
     ) -> impl Future<Output = Result<Response<Http2Content>, NotSent>> + use<F> {
-        send(Rc::clone(&self.conn), request, informed)
+        send(Rc::clone(&self.conn), request, given_up, informed)
     }
 }
 
 async fn send(
     conn: Rc<Http2Conn>,
     request: Request<RequestBody>,
+    given_up: Option<GivenUpGuard>,
     informed: impl Fn(Response<()>),
 ) -> Result<Response<Http2Content>, NotSent> {
     let mut sender = conn.sender.clone();
@@ -62,7 +64,10 @@ async fn send(
     let is_end = body.is_end_stream();
     let sent = sender.send_request(Request::from_parts(head, ()), is_end);
     let (mut response, stream) = sent.map_err(failed)?;
-    let small = conn.small.reader(response.stream_id().as_u32());
+    let mut reader = Reader {
+        small: conn.small.reader(response.stream_id().as_u32()),
+        given_up,
+    };
     // The origin may have lowered its limit on streams meanwhile: h2 opens this one later.
     let mut sent_before = None;
     let opening = poll_fn(|cx| {
@@ -88,14 +93,18 @@ async fn send(
         false => Upload::begin(body, stream).await,
     };
     let answered = poll_fn(|cx| poll_response(&mut response, &informed, cx)).await;
+    if answered.is_err() {
+        reader.fails();
+    }
     let (mut head, incoming) = answered.map_err(failed)?.into_parts();
     if let Some(reason) = take_malformed(&mut head.headers) {
+        reader.fails();
         return Err(NotSent {
             error: SendError::Malformed(reason),
             unsent: None,
         });
     }
-    let content = Http2Content::new(incoming, &head.headers, uploading, small);
+    let content = Http2Content::new(incoming, &head.headers, uploading, reader);
     Ok(Response::from_parts(head, content))
 }
 
@@ -237,6 +246,28 @@ impl Future for Upload {
     }
 }
 
+/// What is noted of the reader of a stream, and of its end.
+#[derive(Debug)]
+struct Reader {
+    small: SmallReader,
+    given_up: Option<GivenUpGuard>,
+}
+
+impl Reader {
+    /// The response is no good, so that it is given up for a reason.
+    fn fails(&mut self) {
+        if let Some(given_up) = &mut self.given_up {
+            given_up.ends();
+        }
+    }
+
+    /// All of the response was read.
+    fn ends(&mut self) {
+        self.small.ends();
+        self.fails();
+    }
+}
+
 /// The content of a response in HTTP/2.
 #[derive(Debug)]
 pub(in super::super) struct Http2Content {
@@ -247,7 +278,7 @@ pub(in super::super) struct Http2Content {
     has_data_end: bool,
     /// `None`: all content of the request was sent, or no more of it will be.
     uploading: Option<Uploading>,
-    small: SmallReader,
+    reader: Reader,
 }
 
 impl Http2Content {
@@ -255,7 +286,7 @@ impl Http2Content {
         incoming: RecvStream,
         fields: &HeaderMap,
         uploading: Option<Uploading>,
-        small: SmallReader,
+        reader: Reader,
     ) -> Self {
         let left = match content_length(fields) {
             None if incoming.is_end_stream() => Some(0),
@@ -266,7 +297,7 @@ impl Http2Content {
             left,
             has_data_end: false,
             uploading,
-            small,
+            reader,
         }
     }
 
@@ -286,11 +317,12 @@ impl Http2Content {
                 Some(Ok(data)) => {
                     // Releasing fails only for more bytes than were received.
                     let _ = self.incoming.flow_control().release_capacity(data.len());
-                    self.small.note_read(data.len());
+                    self.reader.small.note_read(data.len());
                     self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 Some(Err(error)) => {
+                    self.reader.fails();
                     return Poll::Ready(match error.reason() {
                         Some(Reason::NO_ERROR | Reason::CANCEL) => None,
                         _ => Some(Err(Failure::ResponseIncomplete)),
@@ -323,7 +355,7 @@ impl Http2Content {
 impl Drop for Http2Content {
     fn drop(&mut self) {
         if self.incoming.is_end_stream() {
-            self.small.ends();
+            self.reader.ends();
         }
     }
 }

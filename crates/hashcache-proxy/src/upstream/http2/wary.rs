@@ -1,5 +1,6 @@
-//! Clients whose requests share no connection for a minute, because an origin has ended a shared
-//! connection for an error while they waited for an answer on it: one of them may be the cause.
+//! Clients whose requests share no connection for a minute: an origin has ended a shared connection
+//! for an error while they waited for an answer on it, so one of them may be the cause; or they
+//! have given up many requests at once, for which many origins end a connection ("rapid reset").
 //!
 //! Used by `conns`. There are two classes: a client is wary at an origin, or, after errors of many
 //! origins, at all of them. So a client that has origins of its own end connections is not
@@ -26,6 +27,15 @@ pub(super) struct WaryClients(HashMap<Option<Network>, WaryClient>);
 struct WaryClient {
     at: Vec<(Endpoint, Instant)>,
     everywhere: Option<Instant>,
+    /// Origins of which it has lately given up requests: at most [`ORIGINS_MAX`].
+    given_up: Vec<GivenUp>,
+}
+
+/// Requests to one origin that a client has given up.
+struct GivenUp {
+    to: Endpoint,
+    since: Instant,
+    requests: u32,
 }
 
 impl WaryClients {
@@ -41,8 +51,45 @@ impl WaryClients {
         wary.everywhere.is_some_and(|until| until > now) || ends.any(|(_, until)| *until > now)
     }
 
+    /// Notes that `client` has given up a request to `to` on a shared connection.
+    pub(super) fn note_given_up(&mut self, client: Option<Network>, to: &Endpoint, now: Instant) {
+        let wary = self.client(client, now);
+        wary.given_up.retain(|it| it.since + GIVEN_UP_TIME > now);
+        let requests = match wary.given_up.iter_mut().find(|it| it.to == *to) {
+            Some(given_up) => {
+                given_up.requests += 1;
+                given_up.requests
+            }
+            None => {
+                if wary.given_up.len() == ORIGINS_MAX {
+                    wary.given_up.remove(0);
+                }
+                wary.given_up.push(GivenUp {
+                    to: to.clone(),
+                    since: now,
+                    requests: 1,
+                });
+                1
+            }
+        };
+        if requests > GIVEN_UP_MAX {
+            self.note(client, to, now);
+        }
+    }
+
     /// Notes that `to` has ended a shared connection on which `client` waited for an answer.
     pub(super) fn note(&mut self, client: Option<Network>, to: &Endpoint, now: Instant) {
+        let wary = self.client(client, now);
+        wary.at.retain(|(at, until)| at != to && *until > now);
+        wary.at.push((to.clone(), now + WARY_TIME));
+        if wary.at.len() > ORIGINS_MAX {
+            wary.everywhere = Some(now + WARY_TIME);
+            wary.at.clear();
+        }
+    }
+
+    /// The entry of `client`, for which there is room.
+    fn client(&mut self, client: Option<Network>, now: Instant) -> &mut WaryClient {
         if self.0.len() >= WARY_MAX && !self.0.contains_key(&client) {
             self.0.retain(|_, wary| wary.end() > Some(now));
             if self.0.len() >= WARY_MAX {
@@ -51,25 +98,24 @@ impl WaryClients {
                 first.and_then(|client| self.0.remove(&client));
             }
         }
-        let wary = self.0.entry(client).or_default();
-        wary.at.retain(|(at, until)| at != to && *until > now);
-        wary.at.push((to.clone(), now + WARY_TIME));
-        if wary.at.len() > ORIGINS_MAX {
-            wary.everywhere = Some(now + WARY_TIME);
-            wary.at.clear();
-        }
+        self.0.entry(client).or_default()
     }
 }
 
 impl WaryClient {
     fn end(&self) -> Option<Instant> {
         let ends = self.at.iter().map(|(_, until)| *until);
-        ends.chain(self.everywhere).max()
+        let given_up = self.given_up.iter().map(|it| it.since + GIVEN_UP_TIME);
+        ends.chain(given_up).chain(self.everywhere).max()
     }
 }
 
 /// How long a client gets connections of its own after one that it shared has broken.
 const WARY_TIME: Duration = Duration::from_secs(60);
+/// Requests that a client may give up in [`GIVEN_UP_TIME`]: more than a page that is left has under
+/// way, and a part of what ends a connection of Envoy (500) or Go (400).
+const GIVEN_UP_MAX: u32 = 64;
+const GIVEN_UP_TIME: Duration = Duration::from_secs(10);
 /// Clients that are remembered.
 const WARY_MAX: usize = 1024;
 /// Origins of one client that are told apart.
@@ -127,5 +173,26 @@ mod tests {
         // Clients whose time is over go first.
         wary.note(client(5000), &origin(443), now + WARY_TIME);
         assert_eq!(wary.0.len(), 2);
+    }
+
+    #[test]
+    fn a_client_that_gives_up_many_requests_at_once_shares_no_connections() {
+        let (mut wary, now) = (WaryClients::default(), Instant::now());
+        for (n, port) in (0..=GIVEN_UP_MAX).zip(9000..) {
+            assert!(!wary.has(client(1), &origin(443), now), "{n}");
+            wary.note_given_up(client(1), &origin(443), now);
+            wary.note_given_up(client(2), &origin(port), now);
+        }
+        assert!(wary.has(client(1), &origin(443), now));
+        assert!(!wary.has(client(1), &origin(8000), now));
+        assert!(!wary.has(client(2), &origin(9000), now));
+        assert!(wary.0[&client(2)].given_up.len() <= ORIGINS_MAX);
+        // Not those of an hour.
+        let mut wary = WaryClients::default();
+        for n in 0..4 * GIVEN_UP_MAX {
+            let now = now + n * GIVEN_UP_TIME / (GIVEN_UP_MAX / 2);
+            wary.note_given_up(client(1), &origin(443), now);
+            assert!(!wary.has(client(1), &origin(443), now));
+        }
     }
 }

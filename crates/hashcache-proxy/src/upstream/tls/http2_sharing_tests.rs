@@ -345,6 +345,37 @@ async fn a_request_for_which_the_origin_ends_a_connection_ends_that_of_others_on
     .await;
 }
 
+/// Many origins end a connection for that, with the responses to others.
+#[tokio::test]
+async fn a_client_that_gives_up_many_requests_at_once_shares_no_connection() {
+    const GIVEN_UP: usize = 65;
+    locally(async {
+        let shares = Shares::new(1 << 30, 4);
+        let client = |last: u8| Some(shares.of([192, 0, 2, last].into()));
+        let origin = Origin::start(Builder::new()).await;
+        origin.fetch(get("/first")).await;
+        let held = origin.send_for(client(1), get("/held"));
+        for n in 0..GIVEN_UP {
+            let given_up = origin.send_for(client(2), get("/held"));
+            origin
+                .until(|state| state.heard.borrow()[0].len() == n + 3)
+                .await;
+            given_up.abort();
+            assert!(given_up.await.unwrap_err().is_cancelled());
+        }
+        for number in [1, 2] {
+            let sent = origin.send_for(client(number), get("/small")).await;
+            assert_eq!(whole(sent.unwrap().unwrap()).await.1, "hello");
+        }
+        let heard = origin.state.heard.borrow().clone();
+        assert_eq!(heard[0].len(), GIVEN_UP + 3, "that of the other client too");
+        assert_eq!(heard[1..], [["/small"]]);
+        origin.state.released.send_replace(true);
+        assert!(held.await.unwrap().is_ok());
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_response_with_a_huge_head_fails_without_the_others() {
     locally(async {
