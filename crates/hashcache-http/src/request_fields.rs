@@ -159,6 +159,9 @@ pub fn overrides<'a>(
 /// application servers do not tell them apart.
 pub fn speaks_for_client(name: &HeaderName) -> bool {
     let name = name.as_str();
+    if known_kind(name).is_some_and(|kind| kind != FieldKind::Address) {
+        return false;
+    }
     let dashed;
     let name = match name.contains('_') {
         true => {
@@ -215,9 +218,8 @@ enum FieldKind {
 }
 
 fn kind_of(name: &str, value: &HeaderValue) -> FieldKind {
-    let known = known_with_first_letter_of(name);
-    if let Ok(at) = known.binary_search_by(|(known, _)| (*known).cmp(name)) {
-        return known[at].1;
+    if let Some(known) = known_kind(name) {
+        return known;
     }
     if name.starts_with("sec-ch-") || name.starts_with("sec-fetch-") {
         // Browsers write them, and pages cannot.
@@ -238,6 +240,8 @@ fn is_override(name: &str, value: &HeaderValue) -> bool {
         return false;
     };
     match name {
+        // No known field is an override. They are most of those that remain.
+        _ if known_kind(name).is_some() => false,
         "forwarded" => names_url(value),
         _ if name.contains('_') => {
             let name = name.replace('_', "-");
@@ -287,6 +291,12 @@ fn is_of_front(name: &str) -> bool {
         || name.starts_with("cloudfront-viewer-")
         || name.starts_with("cloudfront-is-")
         || ADDRESSES.binary_search(&name).is_ok()
+}
+
+fn known_kind(name: &str) -> Option<FieldKind> {
+    let known = known_with_first_letter_of(name);
+    let at = known.binary_search_by(|(known, _)| (*known).cmp(name));
+    at.ok().map(|at| known[at].1)
 }
 
 /// The known fields among which a search of the whole list would end: every field of every request
@@ -586,6 +596,16 @@ mod tests {
         assert!(OVERRIDES.is_sorted_by(|one, other| one < other));
         for list in [&ADDRESSES[..], &USERS, &FORWARDED_CLIENT] {
             assert!(list.is_sorted_by(|one, other| one < other));
+        }
+    }
+
+    #[test]
+    fn no_known_field_but_an_address_speaks_for_a_client_and_none_is_an_override() {
+        for (name, kind) in KNOWN {
+            let is_listed = ADDRESSES.contains(name) || USERS.contains(name);
+            let is_of_proxies = is_listed || *name == "proxy" || name.starts_with("x-forwarded-");
+            assert!(*kind == FieldKind::Address || !is_of_proxies, "{name}");
+            assert!(!names_other_url(name), "{name}");
         }
     }
 

@@ -91,7 +91,7 @@ pub(crate) async fn ask(
     route: &Route,
     request: Request<RequestBody>,
     options: &SendOptions,
-) -> Result<Answered, AskFailure> {
+) -> Result<Box<Answered>, AskFailure> {
     let mut hops = route.hops().enumerate().peekable();
     // A login belongs to the hop that it was begun with.
     let is_repeatable =
@@ -204,7 +204,7 @@ pub(crate) async fn ask(
             }
         }
         match asking.judge(hop, (number, site.is_some()), sent, &withheld) {
-            Judged::Answer(answered) => return Ok(*answered),
+            Judged::Answer(answered) => return Ok(answered),
             Judged::Final => break,
             Judged::Failed(unsent) => next = copy.or(unsent.map(|request| *request)),
         }
@@ -241,7 +241,7 @@ fn note(
 #[derive(Default)]
 struct Asking {
     /// An error of a peer, or of an origin of a site: the response if no other hop gives one.
-    kept: Option<Answered>,
+    kept: Option<Box<Answered>>,
     failed: Option<AskFailure>,
     origin_bytes: u64,
 }
@@ -283,17 +283,17 @@ impl Asking {
             Some(member) => !is_refusal(member, status, exchange.response.headers()),
             None => !hop.wants_stored() || gives_response(&exchange, withheld),
         };
-        let mut answered = Answered {
+        let mut answered = Box::new(Answered {
             next_hop: hop.at(Some(exchange.peer)),
             exchange,
             hop: number,
-        };
+        });
         let Some(peer) = asked_peer else {
             if of_site && is_gateway_error(status) {
                 self.kept.get_or_insert(answered);
                 return Judged::Failed(None);
             }
-            return Judged::Answer(Box::new(answered));
+            return Judged::Answer(answered);
         };
         peer.note_success();
         if !is_usable {
@@ -332,7 +332,7 @@ impl Asking {
                 self.kept.get_or_insert(answered);
                 Judged::Failed(None)
             }
-            _ => Judged::Answer(Box::new(answered)),
+            _ => Judged::Answer(answered),
         }
     }
 
@@ -350,7 +350,7 @@ impl Asking {
         });
     }
 
-    fn end(self) -> Result<Answered, AskFailure> {
+    fn end(self) -> Result<Box<Answered>, AskFailure> {
         match (self.kept, self.failed) {
             (Some(kept), _) => Ok(kept),
             (None, Some(failed)) => Err(failed),

@@ -23,7 +23,7 @@ use crate::worker::Worker;
 /// `limits` is used up.
 pub(crate) fn revalidate_in_background(
     worker: &Rc<Worker>,
-    spec: FetchSpec,
+    spec: Box<FetchSpec>,
     limits: Option<&RequestLimits>,
 ) {
     if limits.is_some_and(RequestLimits::is_any_used_up) {

@@ -129,7 +129,7 @@ pub(super) async fn confirm(
     worker: &Rc<Worker>,
     spec: &FetchSpec,
     (selected, as_of): (SelectedResponse, Option<Version>),
-    answered: Answered,
+    answered: Box<Answered>,
     times: Times,
     (leader, reply, byte_count): (Option<Leader>, Reply, &ByteCount),
 ) {

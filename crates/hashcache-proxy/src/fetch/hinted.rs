@@ -76,7 +76,7 @@ pub(super) fn follow(worker: &Rc<Worker>, spec: &FetchSpec, hints: &Hints) {
         let (worker, counters) = (Rc::clone(worker), Arc::clone(&hints.counters));
         spawn_local(async move {
             if let Some(fetching) = lacking(&worker, &key, fetching).await {
-                run(worker, fetching, &counters).await;
+                run(worker, Box::new(fetching), &counters).await;
             }
             drop((counted, memory));
         });
@@ -145,7 +145,7 @@ async fn lacking(worker: &Worker, key: &[u8], spec: FetchSpec) -> Option<FetchSp
 }
 
 /// Runs the fetch, unless another request fetches the resource already.
-async fn run(worker: Rc<Worker>, spec: FetchSpec, counters: &LinkCounters) {
+async fn run(worker: Rc<Worker>, spec: Box<FetchSpec>, counters: &LinkCounters) {
     let (now, collapse) = (Instant::now(), &worker.common.collapse);
     if collapse.failed_lately(&spec.place.name, now) {
         return;

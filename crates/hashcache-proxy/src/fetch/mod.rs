@@ -74,7 +74,7 @@ use crate::worker::Worker;
 /// Runs a fetch. `byte_count` counts the bytes from upstream.
 pub(crate) async fn fetch(
     worker: Rc<Worker>,
-    mut spec: FetchSpec,
+    mut spec: Box<FetchSpec>,
     leader: Option<Leader>,
     reply: Reply,
     byte_count: ByteCount,
@@ -246,17 +246,20 @@ pub(crate) async fn fetch(
             let response = passed_on(answered.exchange.response, response_time, Upgrading::No);
             let is_of_client = matches!(spec.cause, Cause::Request | Cause::RequestByHint);
             let route = spec.route.ok().flatten().filter(|_| is_of_client);
-            let rest = route.and_then(|route| {
-                let asked = Asked {
-                    target: spec.target,
-                    fields: spec.fields,
-                    version: spec.version,
-                    share: spec.share,
-                    ends: spec.ends,
-                    route,
-                };
-                Rest::of(&worker, asked, &response)
-            });
+            let rest = match route {
+                Some(route) => {
+                    let asked = Asked {
+                        target: spec.target,
+                        fields: spec.fields,
+                        version: spec.version,
+                        share: spec.share,
+                        ends: spec.ends,
+                        route,
+                    };
+                    Rest::of(&worker, asked, &response)
+                }
+                None => None,
+            };
             let sent = reply.send(Ok(Fetched::Passed {
                 response: Box::new(response),
                 reason,
@@ -303,7 +306,10 @@ async fn spoken_of(
     chosen(worker, spec, &choices?, not_modified).await
 }
 
-async fn ask_origin(worker: &Rc<Worker>, spec: &mut FetchSpec) -> Result<Answered, AskFailure> {
+async fn ask_origin(
+    worker: &Rc<Worker>,
+    spec: &mut FetchSpec,
+) -> Result<Box<Answered>, AskFailure> {
     let route = match std::mem::replace(&mut spec.route, Ok(None))? {
         Some(route) => route,
         None => plan(worker, spec).await?,
@@ -405,7 +411,7 @@ fn hint_clock(worker: &Worker, spec: &FetchSpec, answered: &Answered, now: UnixT
 async fn store_part(
     worker: &Rc<Worker>,
     spec: &FetchSpec,
-    answered: Answered,
+    answered: Box<Answered>,
     part: BegunRangePut,
     leader: Option<Leader>,
     reply: Reply,
@@ -453,8 +459,8 @@ fn wanted_part(
 
 async fn store(
     worker: Rc<Worker>,
-    spec: FetchSpec,
-    answered: Answered,
+    spec: Box<FetchSpec>,
+    answered: Box<Answered>,
     begun: BegunPut,
     leader: Option<Leader>,
     reply: Reply,

@@ -44,7 +44,7 @@ const RESUME_PAUSE: Duration = Duration::from_millis(300);
 /// The transfer of a response's content into the store.
 pub(super) struct Transfer {
     pub(super) worker: Rc<Worker>,
-    pub(super) spec: FetchSpec,
+    pub(super) spec: Box<FetchSpec>,
     pub(super) byte_count: ByteCount,
     pub(super) length: Option<u64>,
     /// The strong entity tag, with which a broken transfer can be resumed.

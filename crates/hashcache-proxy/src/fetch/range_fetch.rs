@@ -154,7 +154,7 @@ pub(crate) async fn fetch_range(
         }
         PartCheck::Refused => {
             // Before the guard wakes the request that waits for the reply.
-            let unread = tell(reply, NoRange::Answered(Box::new(answered)));
+            let unread = tell(reply, NoRange::Answered(answered));
             if let Some(NoRange::Answered(answered)) = unread {
                 count_unused(&worker, &answered, &byte_count);
             }

@@ -147,10 +147,8 @@ pub(super) async fn fetch(
         choices,
     } = reason;
     transaction.log_entry.set_outcome(outcome_of(forward));
-    let spec = fetch::FetchSpec {
-        choices,
-        ..fetch_spec(transaction, place.clone(), (replaces, None), range)
-    };
+    let mut spec = fetch_spec(transaction, place.clone(), (replaces, None), range);
+    spec.choices = choices;
     let answer = begin(transaction, spec, leader).await?;
     Ok(fetched(transaction, place, answer, forward))
 }
@@ -162,9 +160,9 @@ pub(super) fn fetch_spec(
     place: ObjectPlace,
     (replaces, stored): (Option<Hit>, Option<&HeaderMap>),
     range: Option<HeaderValue>,
-) -> fetch::FetchSpec {
+) -> Box<fetch::FetchSpec> {
     let (connection, request) = (transaction.connection, &transaction.request);
-    fetch::FetchSpec {
+    Box::new(fetch::FetchSpec {
         ends: connection.ends(),
         share: connection.allowance.share().clone(),
         space: request.space,
@@ -186,14 +184,14 @@ pub(super) fn fetch_spec(
             Some(linked) if linked.follows_hint() => Cause::RequestByHint,
             _ => Cause::Request,
         },
-    }
+    })
 }
 
 /// Begins a fetch in a task of its own and waits for its result. A task, because followers may need
 /// the fetch after this request's client has left.
 pub(super) async fn begin(
     transaction: &mut Transaction<'_>,
-    spec: fetch::FetchSpec,
+    spec: Box<fetch::FetchSpec>,
     leader: Option<Leader>,
 ) -> Result<Fetched, Failure> {
     let (connection, log_entry) = (transaction.connection, &mut *transaction.log_entry);

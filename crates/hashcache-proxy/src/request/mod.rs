@@ -181,12 +181,15 @@ async fn serve(
             let permission = match permission.await {
                 Ok(permission) => permission,
                 Err(failure) => {
-                    connect::refuse(connection, &authority, head, failure, log_entry).await?;
+                    let refusing =
+                        connect::refuse(connection, &authority, head, failure, log_entry);
+                    Box::pin(refusing).await?;
                     return Ok(Response::new(Body::empty()));
                 }
             };
             let tunnel = connect::tunnel(connection, authority, head, permission, log_entry);
-            let fields = tunnel.await?;
+            // On the heap, so that the other requests keep no room for it.
+            let fields = Box::pin(tunnel).await?;
             let mut response = Response::new(Body::empty());
             *response.headers_mut() = fields;
             return Ok(response);

@@ -22,7 +22,7 @@ use crate::access_log::Outcome;
 use crate::collapse::{Followed, Role, Succession};
 use crate::failure::Failure;
 use crate::fetch::background::revalidate_in_background;
-use crate::fetch::{self, Cause, Fetched, SelectedResponse, is_error};
+use crate::fetch::{Cause, Fetched, SelectedResponse, is_error};
 use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::pinned::Pinning;
 
@@ -78,16 +78,10 @@ pub(super) async fn validate(
     let replaces = Some(selected.hit.clone());
     let stored_fields = selected.stored.fields.clone();
     let range = range_miss::around(&transaction.request, &transaction.facts);
-    let spec = fetch::FetchSpec {
-        selected: Some(selected.clone()),
-        on_error,
-        ..fetch_spec(
-            transaction,
-            place.clone(),
-            (replaces, Some(&stored_fields)),
-            range,
-        )
-    };
+    let stored_fields = (replaces, Some(&stored_fields));
+    let mut spec = fetch_spec(transaction, place.clone(), stored_fields, range);
+    spec.selected = Some(selected.clone());
+    spec.on_error = on_error;
     match begin(transaction, spec, leader).await {
         Ok(answer) if on_error == OnError::ServeIfError && is_failure(&answer) => {
             Ok(stale(transaction, forward, selected))
@@ -171,20 +165,14 @@ pub(super) fn revalidate(
         alias: None,
     };
     let replaces = Some(hit.clone());
-    let spec = fetch::FetchSpec {
-        informational: None,
-        pinning: Pinning::None,
-        cause: Cause::Revalidation,
-        selected: Some(selected),
-        // A response that may be served stale is worth more than an error.
-        on_error: OnError::ServeIfError,
-        ..fetch_spec(
-            transaction,
-            place.clone(),
-            (replaces, Some(&stored.fields)),
-            None,
-        )
-    };
+    let of_stored = (replaces, Some(&stored.fields));
+    let mut spec = fetch_spec(transaction, place.clone(), of_stored, None);
+    spec.informational = None;
+    spec.pinning = Pinning::None;
+    spec.cause = Cause::Revalidation;
+    spec.selected = Some(selected);
+    // A response that may be served stale is worth more than an error.
+    spec.on_error = OnError::ServeIfError;
     let limits = transaction.request.limits.as_ref();
     revalidate_in_background(&transaction.connection.worker, spec, limits);
 }

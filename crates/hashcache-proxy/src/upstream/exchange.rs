@@ -5,7 +5,7 @@
 //! anyway, and the timeout.
 //!
 //! Invariant: every wait ends; an origin that extends a request with interim responses may send
-//! `INTERIM_MAX` of them. Cost: two small allocations per request for interim responses.
+//! `INTERIM_MAX` of them. Cost: one small allocation per request for interim responses.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -75,7 +75,7 @@ impl Upstream {
         {
             progress.announce(length);
         }
-        let interim = Interim::default();
+        let interim = Arc::new(Interim::default());
         let (received_before, begun) = (conn.meter.received(), Instant::now());
         conn.meter.head_begins();
         let sent_before = conn.meter.sent();
@@ -107,8 +107,9 @@ impl Upstream {
                 progress.let_go();
                 let sent = linked.send(request);
                 let sending = async move { Ok(sent.await?.map(WireContent::from)) };
+                // On the heap: requests in HTTP/1.1 would keep room for it.
                 let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
-                head(sending, &interim, timeout, options).await
+                Box::pin(head(sending, &interim, timeout, options)).await
             }
             // h2 would write the `/` that stands in its place.
             RequestSender::Http2(_) if OddTarget::of(&request).is_some() => {
@@ -135,7 +136,7 @@ impl Upstream {
                 });
                 let sending = async move { Ok(sent.await?.map(WireContent::from)) };
                 let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
-                head(sending, &interim, timeout, options).await
+                Box::pin(head(sending, &interim, timeout, options)).await
             }
         };
         if conn.is_http_2() {
@@ -456,8 +457,8 @@ impl<'a> HeadTimeout<'a> {
 /// from a stream of HTTP/2.
 #[derive(Default)]
 struct Interim {
-    queue: Arc<Mutex<InterimQueue>>,
-    arrived: Arc<Notify>,
+    queue: Mutex<InterimQueue>,
+    arrived: Notify,
 }
 
 #[derive(Default)]
@@ -468,11 +469,8 @@ struct InterimQueue {
 
 impl Interim {
     /// Lets hyper report those of `request`.
-    fn listen(&self, request: &mut Request<RequestBody>) {
-        let interim = Self {
-            queue: Arc::clone(&self.queue),
-            arrived: Arc::clone(&self.arrived),
-        };
+    fn listen(self: &Arc<Self>, request: &mut Request<RequestBody>) {
+        let interim = Arc::clone(self);
         hyper::ext::on_informational(request, move |response| {
             interim.push(response.status(), response.headers().clone());
         });

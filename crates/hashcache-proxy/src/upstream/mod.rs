@@ -545,10 +545,11 @@ impl Upstream {
         };
         let link = options.absolute.as_ref();
         if let Some(link) = link.and_then(|form| form.peer.link.as_ref()) {
-            return self.send_linked(link, to, (request, permit), options).await;
+            // On the heap, like all that few requests need: each one would keep room for it.
+            let sending = self.send_linked(link, to, (request, permit), options);
+            return Box::pin(sending).await;
         }
         if options.pinning.is_login() {
-            // On the heap, because few requests are sent in this way.
             let sending = self.send_pinned(to, (request, permit), options);
             return Box::pin(sending).await;
         }
@@ -559,7 +560,7 @@ impl Upstream {
             let is_used = used.is_some();
             let opening = match used.take() {
                 Some(conn) => Ok(conn),
-                None => self.open(to, way, &request, options).await,
+                None => Box::pin(self.open(to, way, &request, options)).await,
             };
             let conn = match (opening, before.take()) {
                 (Ok(conn), _) => conn,

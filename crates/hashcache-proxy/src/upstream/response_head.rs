@@ -54,7 +54,7 @@ impl HeadRepair {
     pub(super) fn repair(&mut self, mut bytes: &mut [u8]) {
         while self.place != Place::Content {
             let skipped = match self.place {
-                Place::LineStart => self.skip_plain_line(bytes),
+                Place::Start | Place::LineStart => Some(self.skip_plain_line(bytes)),
                 // Most other bytes of a head are in values, where only control characters count.
                 Place::Value => first_control(bytes),
                 _ => Some(0),
@@ -67,18 +67,70 @@ impl HeadRepair {
         }
     }
 
-    /// The length of the field line at the start of `bytes`, up to its line feed, if nothing in it
-    /// can need a repair; otherwise 0.
-    fn skip_plain_line(&mut self, bytes: &[u8]) -> Option<usize> {
+    /// The length of the line at the start of `bytes`, up to its line feed, if nothing in it can need
+    /// a repair; otherwise 0.
+    fn skip_plain_line(&mut self, bytes: &[u8]) -> usize {
         let end = first_control(bytes).filter(|&end| bytes[end..].starts_with(b"\r\n"));
-        let is_plain = |end: &usize| cannot_be_framing(&bytes[..*end]);
-        let Some(end) = end.filter(is_plain) else {
-            return Some(0);
+        let Some(end) = end else {
+            return 0;
         };
+        let line = &bytes[..end];
+        let is_plain = match self.place {
+            Place::Start => self.is_plain_status_line(line),
+            _ => self.is_plain_field_line(line),
+        };
+        if !is_plain {
+            return 0;
+        }
+        // The line feed, which is next, ends a value and a status line alike.
         self.place = Place::Value;
+        end + 1
+    }
+
+    fn is_plain_status_line(&mut self, line: &[u8]) -> bool {
+        let code = match line {
+            [
+                b'H',
+                b'T',
+                b'T',
+                b'P',
+                b'/',
+                b'1',
+                b'.',
+                b'0' | b'1',
+                b' ',
+                code @ ..,
+            ] => code,
+            _ => return false,
+        };
+        let Some((&[a, b, c], b"" | [b' ', ..])) = code.split_first_chunk() else {
+            return false;
+        };
+        let digits = [a, b, c];
+        if !digits.iter().all(u8::is_ascii_digit) {
+            return false;
+        }
+        let value = |number, digit: &u8| number * 10 + u16::from(digit - b'0');
+        self.status = digits.iter().fold(0, value);
+        self.name = FieldName::default();
+        true
+    }
+
+    /// A line without control characters whose name is a token needs no repair, whatever it is.
+    fn is_plain_field_line(&mut self, line: &[u8]) -> bool {
         self.is_framing = false;
+        if !cannot_be_framing(line) {
+            let name = line
+                .iter()
+                .position(|&byte| byte == b':')
+                .map(|at| &line[..at]);
+            let Some(name) = name.filter(|name| name.iter().copied().all(is_token)) else {
+                return false;
+            };
+            self.is_framing = is_framing_name(name);
+        }
         self.name.has_ended = true;
-        Some(end + 1)
+        true
     }
 
     fn step(&mut self, byte: &mut u8) {
@@ -199,9 +251,17 @@ impl FieldName {
 
     /// Whether it is a name of a framing field, or looks like one.
     fn is_framing(&self) -> bool {
-        let letters = self.letters.get(..self.length).unwrap_or_default();
-        letters == b"contentlength" || letters == b"transferencoding"
+        FRAMING.contains(&self.letters.get(..self.length).unwrap_or_default())
     }
+}
+
+/// [`FieldName::is_framing`] of a token.
+fn is_framing_name(token: &[u8]) -> bool {
+    let letters = || token.iter().filter(|byte| **byte != b'-');
+    FRAMING.iter().any(|name| {
+        let lower = letters().map(u8::to_ascii_lowercase);
+        lower.eq(name.iter().copied())
+    })
 }
 
 /// Whether the name of a field line is certainly not that of a framing field, nor spelled like one.
@@ -231,7 +291,7 @@ fn first_control(bytes: &[u8]) -> Option<usize> {
     Some(clean + at)
 }
 
-/// A table, because each byte of such a name is looked at.
+/// A table, because each byte of many names is looked at.
 fn is_token(byte: u8) -> bool {
     const TOKEN: [bool; 256] = {
         let mut table = [false; 256];
@@ -254,7 +314,9 @@ fn is_token(byte: u8) -> bool {
 /// Where the reason phrase begins in a status line, at the blank before it.
 const REASON: usize = 12;
 
-/// Longer than the names of framing fields.
+/// The names of framing fields, without hyphens.
+const FRAMING: [&[u8]; 2] = [b"contentlength", b"transferencoding"];
+/// Longer than each of them.
 const NAME_MAX: usize = 20;
 
 #[cfg(test)]
