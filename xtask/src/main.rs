@@ -6,6 +6,7 @@
 mod campaign;
 mod check;
 mod dist;
+mod docs;
 mod fuzz;
 mod loom;
 mod mutants;
@@ -34,6 +35,8 @@ enum Command {
     Check(check::Args),
     /// Check what rustc and clippy do not know: heads, arrows, folders, disk format, words
     Tidy(tidy::Args),
+    /// Write the files that the program prints: the reference of settings, the sample configuration
+    Docs(docs::Args),
     /// Build what is shipped: static binaries, Debian packages, a container image
     Dist(dist::Args),
     /// Feed made-up bytes to whatever reads them
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Campaign(args) => campaign::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Tidy(args) => tidy::run(&args),
+        Command::Docs(args) => docs::run(&args),
         Command::Dist(args) => dist::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Loom(args) => loom::run(&args),

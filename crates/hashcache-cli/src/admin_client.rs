@@ -53,7 +53,7 @@ impl AdminArgs {
         let effective = settings::load(self.config.as_deref(), given, environment)?;
         Ok(AdminListener {
             address: address(&effective)?,
-            token_file: effective.values.admin_token_file,
+            token_file: effective.values.startup.admin_token_file,
             is_token_given: self.admin_token_file.is_some(),
         })
     }
@@ -116,7 +116,7 @@ impl AdminListener {
 
 /// The address of the admin listener.
 pub fn address(effective: &Effective) -> anyhow::Result<SocketAddr> {
-    effective.values.admin.ok_or_else(|| {
+    effective.values.startup.admin.ok_or_else(|| {
         let fault = Fault::new("the proxy has no admin listener");
         fault.hint("start the proxy with `--admin ADDRESS`").into()
     })

@@ -1,4 +1,5 @@
-//! `hashcache config check`, `show` and `example`: work on the settings without starting a proxy.
+//! `hashcache config check`, `show`, `example` and `reference`: work on the settings without
+//! starting a proxy.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -7,12 +8,13 @@ use std::process::ExitCode;
 use hashcache_proxy::Supervisor;
 use serde_json::{Map, Value, json};
 
-use crate::args::{ConfigCommand, SettingArgs};
+use crate::args::ConfigCommand;
 use crate::example;
 use crate::fault::{self, Faults};
 use crate::output::{NOT_WELL, tell};
 use crate::proxy;
-use crate::settings::{self, Effective, Environment, Shown, Source};
+use crate::reference;
+use crate::settings::{self, Effective, Environment, SettingArgs, Shown, Source};
 
 /// Runs one of the subcommands.
 pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<ExitCode> {
@@ -21,6 +23,10 @@ pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<
         ConfigCommand::Show { json, settings } => show(json, &settings, environment),
         ConfigCommand::Example => {
             std::io::stdout().write_all(example::text().as_bytes())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        ConfigCommand::Reference => {
+            std::io::stdout().write_all(reference::text().as_bytes())?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -69,7 +75,7 @@ fn show(
 }
 
 /// The settings as a configuration file; a comment on each line names the source.
-fn toml_of(effective: &Effective) -> String {
+pub fn toml_of(effective: &Effective) -> String {
     let mut text = String::new();
     let mut open_table = "";
     for (key, shown, source) in effective.shown() {

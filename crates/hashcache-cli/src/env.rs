@@ -14,9 +14,8 @@ use hashcache_proxy::{Listen, Mirror, Setup, Speaks};
 use serde_json::{Map, Value, json};
 
 use crate::address::reachable;
-use crate::args::SettingArgs;
 use crate::fault::Fault;
-use crate::settings::{self, Environment, Values};
+use crate::settings::{self, Environment, SettingArgs, Values};
 
 /// Runs `hashcache env`.
 pub fn run(
@@ -36,7 +35,7 @@ pub fn run(
     }
     let proxy = proxy_url(&values);
     let certificates = values.intercept_ca.as_deref().map(Certificates::of);
-    let told = Told::of(&proxy, &values.mirror, certificates);
+    let told = Told::of(&proxy, &values.reloadable.mirrors, certificates);
     let text = if as_json {
         told.json(&proxy)
     } else {
@@ -49,25 +48,29 @@ pub fn run(
 /// The URL of the proxy for programs of this machine, or `public_url` for all clients.
 fn proxy_url(values: &Values) -> Origin {
     let is_for_programs = |listen: &&Listen| !matches!(listen.speaks, Some(Speaks::Transparent(_)));
-    let mut listeners = values.listen.iter().filter(is_for_programs);
+    let mut listeners = values.startup.listen.iter().filter(is_for_programs);
     let listen = listeners.next().map(|listen| reachable(listen.address));
-    values.public_url.clone().unwrap_or_else(|| Origin {
-        scheme: Scheme::Http,
-        authority: match listen {
-            Some(address) => Authority {
-                host: match address.ip() {
-                    std::net::IpAddr::V4(address) => Host::V4(address),
-                    std::net::IpAddr::V6(address) => Host::V6(address),
+    values
+        .reloadable
+        .public_url
+        .clone()
+        .unwrap_or_else(|| Origin {
+            scheme: Scheme::Http,
+            authority: match listen {
+                Some(address) => Authority {
+                    host: match address.ip() {
+                        std::net::IpAddr::V4(address) => Host::V4(address),
+                        std::net::IpAddr::V6(address) => Host::V6(address),
+                    },
+                    port: address.port(),
                 },
-                port: address.port(),
+                // Every listener is for programs that know of no proxy.
+                None => Authority {
+                    host: Host::V4(std::net::Ipv4Addr::LOCALHOST),
+                    port: 3128,
+                },
             },
-            // Every listener is for programs that know of no proxy.
-            None => Authority {
-                host: Host::V4(std::net::Ipv4Addr::LOCALHOST),
-                port: 3128,
-            },
-        },
-    })
+        })
 }
 
 /// Files of the certificate authority with which the proxy intercepts TLS.
@@ -271,7 +274,7 @@ mod tests {
     fn programs_are_sent_to_a_listener_for_programs() {
         let mut values = Values::defaults(1, None);
         let listen = ["redirect://[::]:3129", "tproxy://[::]:3130", "0.0.0.0:3131"];
-        values.listen = listen.map(|text| text.parse().unwrap()).to_vec();
+        values.startup.listen = listen.map(|text| text.parse().unwrap()).to_vec();
         assert_eq!(proxy_url(&values).to_string(), "http://127.0.0.1:3131");
     }
 

@@ -34,6 +34,7 @@ mod offline;
 mod plan;
 mod proxy;
 mod purge;
+mod reference;
 mod report;
 #[cfg(feature = "sim")]
 mod sim;

@@ -124,6 +124,7 @@ fn directory(given: Option<&Path>, environment: &Environment) -> anyhow::Result<
     let effective = settings::load(None, vec![], environment)?;
     let directory = effective
         .values
+        .reloadable
         .link_dir
         .or_else(|| environment.link_directory());
     directory.ok_or_else(|| {

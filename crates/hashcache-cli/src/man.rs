@@ -1,4 +1,5 @@
-//! `hashcache man [DIR]`: manual pages, generated from the command line and the settings reference.
+//! `hashcache man [DIR]`: manual pages, generated from the command line and the rows of the
+//! settings.
 
 use std::fs;
 use std::io::Write as _;
@@ -10,12 +11,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::args;
 use crate::fault::Fault;
-use crate::settings::{
-    ACCESS_ABOUT, ACCESS_FIELDS, DefaultValue, ENTRIES, Entry, GROUP_ABOUT, GROUP_FIELDS,
-    LIMIT_ABOUT, LIMIT_FIELDS, LIST_ABOUT, LIST_FIELDS, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT,
-    PEER_FIELDS, ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS,
-    Shown, Topic,
-};
+use crate::settings::{DefaultValue, Key, SECTIONS, TABLES};
 
 /// The page of the configuration file.
 const CONFIGURATION: &str = "hashcache.toml.5";
@@ -57,7 +53,7 @@ const DESCRIPTION: [&str; 3] = [
 ];
 
 /// The page hashcache.toml(5).
-fn configuration() -> String {
+pub fn configuration() -> String {
     let mut page = Roff::new();
     page.control("TH", ["hashcache.toml", "5", "", "", "HashCache"]);
     page.control("SH", ["NAME"]);
@@ -69,27 +65,15 @@ fn configuration() -> String {
         page.control("PP", []);
         page.text([roman(paragraph)]);
     }
-    for topic in Topic::ALL {
-        page.control("SH", [topic.heading().to_uppercase().as_str()]);
-        for entry in ENTRIES.iter().filter(|entry| entry.topic == topic) {
-            describe(&mut page, entry);
-        }
+    for section in SECTIONS {
+        page.control("SH", [section.heading.to_uppercase().as_str()]);
+        section.keys.iter().for_each(|key| describe(&mut page, key));
     }
-    let tables = [
-        ("[[ACCESS]]", ACCESS_ABOUT, &ACCESS_FIELDS[..]),
-        ("[[GROUP]]", GROUP_ABOUT, &GROUP_FIELDS[..]),
-        ("[[LIMIT]]", LIMIT_ABOUT, &LIMIT_FIELDS[..]),
-        ("[[LIST]]", LIST_ABOUT, &LIST_FIELDS[..]),
-        ("[[RULE]]", RULE_ABOUT, &RULE_FIELDS[..]),
-        ("[[SITE]]", SITE_ABOUT, &SITE_FIELDS[..]),
-        ("[[MIRROR]]", MIRROR_ABOUT, &MIRROR_FIELDS[..]),
-        ("[[PEER]]", PEER_ABOUT, &PEER_FIELDS[..]),
-        ("[[ROUTE]]", ROUTE_ABOUT, &ROUTE_FIELDS[..]),
-    ];
-    for (heading, about, fields) in tables {
-        page.control("SH", [heading]);
-        page.text([roman(about)]);
-        for &(name, about) in fields {
+    for table in &TABLES {
+        let heading = format!("[[{}]]", table.name.to_uppercase());
+        page.control("SH", [heading.as_str()]);
+        page.text([roman(table.about)]);
+        for &(name, about) in table.fields {
             page.control("TP", []);
             page.text([bold(name)]);
             page.text([roman(about)]);
@@ -102,20 +86,13 @@ fn configuration() -> String {
     page.render()
 }
 
-fn describe(page: &mut Roff, entry: &Entry) {
-    let default = match (entry.default, entry.default_shown()) {
-        (DefaultValue::Words { words, .. }, _) => words.to_owned(),
-        (DefaultValue::Unset { .. }, _) => "not set".to_owned(),
-        (DefaultValue::Value, shown) => {
-            let value = shown.as_ref().and_then(Shown::toml);
-            value.map(|value| value.to_string()).unwrap_or_default()
-        }
+fn describe(page: &mut Roff, key: &Key) {
+    let default = match key.default {
+        DefaultValue::Words { words, .. } => words.to_owned(),
+        DefaultValue::Unset { .. } => "not set".to_owned(),
+        DefaultValue::Value => key.sample(),
     };
     page.control("TP", []);
-    page.text([bold(entry.key), roman(format!(" (default: {default})"))]);
-    let details = match entry.details {
-        "" => String::new(),
-        details => format!(" {details}"),
-    };
-    page.text([roman(format!("{}.{details}", entry.about))]);
+    page.text([bold(key.name), roman(format!(" (default: {default})"))]);
+    page.text([roman(key.sentences())]);
 }

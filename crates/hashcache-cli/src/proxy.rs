@@ -24,13 +24,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 use crate::address::reachable;
-use crate::args::SettingArgs;
 use crate::fault::{self, Fault, Faults};
 use crate::logging;
 use crate::open_fault::{Purpose, cannot_open, directory, no_directory};
 use crate::output::{say, tell};
 use crate::private::{Intent, Private};
-use crate::settings::{self, Effective, Environment, Source};
+use crate::settings::{self, Applies, Effective, Environment, SettingArgs, Source};
 use crate::units::{show_size, show_store_size};
 
 /// Of all files that may be open, clients may hold this part: each may need a tunnel's other end or
@@ -78,7 +77,7 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
     let reload = move || {
         let mut effective =
             load(&again.0, role, &again.1).map_err(|error| fault::one_line(&error))?;
-        let restart = engine_changes(&started, &effective);
+        let restart = start_changes(&started, &effective);
         if !restart.is_empty() {
             let settings = restart.join(", ");
             warn!(settings, "changed settings need a restart");
@@ -90,7 +89,7 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
     let listening = |listening: &Listening| {
         new_files.keep();
         let line = greeting(&announced, in_all, listening);
-        match announced.values.access_log {
+        match announced.values.startup.access_log {
             // On standard output a reader of the log would take it for a log entry.
             AccessLog::Stdout => tell(&line),
             AccessLog::None | AccessLog::File(_) => say(&line),
@@ -108,12 +107,12 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
 pub fn start_problems(effective: &Effective, supervisor: &Supervisor) -> Vec<Fault> {
     let values = &effective.values;
     let mut problems = Vec::new();
-    if values.link_listen.is_some() && values.link_children.is_empty() {
+    if values.startup.link_listen.is_some() && values.reloadable.link_children.is_empty() {
         let fault = Fault::new("`link_listen` without `link_children` serves nobody");
         let fault = fault.hint("run `hashcache link pin` on the child, and add what it prints");
         problems.push(fault.at(effective.source("link_listen")));
     }
-    for path in &values.cache {
+    for path in &values.engine.cache {
         let directory = directory(path);
         if *effective.source("cache") != Source::Default && !directory.exists() {
             problems.push(no_directory(path, &directory));
@@ -129,10 +128,9 @@ pub fn start_problems(effective: &Effective, supervisor: &Supervisor) -> Vec<Fau
         Err(error) => {
             problems.extend(fault::all(&error));
             // Faults of the token and the authority are reported already.
-            Settings {
-                admin_token_file: None,
-                ..values.for_proxy()
-            }
+            let mut settings = values.for_proxy();
+            settings.startup.admin_token_file = None;
+            settings
         }
     };
     let refusals = hashcache_proxy::preflight(&settings, supervisor).into_iter();
@@ -150,7 +148,7 @@ pub fn start_warnings(effective: &Effective) -> anyhow::Result<Vec<Warning>> {
 
 /// The files of the cache and its state that are not there yet.
 fn absent_files(effective: &Effective, state: &StateFiles) -> Vec<PathBuf> {
-    let files = effective.values.cache.iter();
+    let files = effective.values.engine.cache.iter();
     let files = files.chain(&state.clock).chain(&state.verified);
     let files = files.chain(&state.chunks).chain(&state.quotas);
     let files = files.chain(&state.history);
@@ -193,7 +191,7 @@ impl Drop for NewFiles {
 fn for_proxy(effective: &Effective, intent: Intent) -> anyhow::Result<Settings> {
     let values = &effective.values;
     let mut exposed = Vec::new();
-    if let Some(token) = &values.admin_token_file {
+    if let Some(token) = &values.startup.admin_token_file {
         exposed.extend(Private::Token.check(token, intent).err());
     }
     if let Some(directory) = &values.intercept_ca {
@@ -220,10 +218,9 @@ fn for_proxy(effective: &Effective, intent: Intent) -> anyhow::Result<Settings> 
             hosts: Hosts::new(&values.intercept),
         })
     });
-    Ok(Settings {
-        intercept: intercept.transpose()?,
-        ..values.for_proxy()
-    })
+    let mut settings = values.for_proxy();
+    settings.reloadable.intercept = intercept.transpose()?;
+    Ok(settings)
 }
 
 /// Bounds settings by what this process has, at its start and at every reload: an existing cache
@@ -231,32 +228,18 @@ fn for_proxy(effective: &Effective, intent: Intent) -> anyhow::Result<Settings> 
 /// clients need files.
 fn bound(effective: &mut Effective, open_files: Option<u64>, cache_size: u64) {
     cap_clients(effective, open_files);
-    effective.values.cache_size = cache_size;
+    effective.values.engine.cache_size = cache_size;
 }
 
-/// Names of the engine's settings that differ; the proxy looks after its own.
-fn engine_changes(old: &Effective, new: &Effective) -> Vec<&'static str> {
+/// Names of the settings that differ and apply at the next start.
+fn start_changes(old: &Effective, new: &Effective) -> Vec<&'static str> {
     let both = old.shown().zip(new.shown());
-    both.filter(|((key, was, _), (_, is, _))| ENGINES.contains(&key.name) && was != is)
-        .map(|((key, ..), _)| key.name)
+    let changed = both.filter(|((_, was, _), (_, is, _))| was != is);
+    let keys = changed.map(|((key, ..), _)| key);
+    keys.filter(|key| key.applies == Applies::AtStart)
+        .map(|key| key.name)
         .collect()
 }
-
-/// The settings that `engine_config` takes.
-const ENGINES: [&str; 12] = [
-    "cache",
-    "cache_size",
-    "memory",
-    "policy",
-    "held_share",
-    "rows",
-    "grouped",
-    "placement",
-    "readmission",
-    "io",
-    "object_size",
-    "block",
-];
 
 /// The fault of a proxy that did not start, with a hint.
 fn cannot_run(error: RunError) -> anyhow::Error {
@@ -315,17 +298,17 @@ fn cannot_run(error: RunError) -> anyhow::Error {
 fn load(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow::Result<Effective> {
     let mut effective = settings::load(args.config.as_deref(), args.given(), environment)?;
     if role == Role::Wan {
-        if effective.values.link_forward.is_empty() {
+        if effective.values.startup.link_forward.is_empty() {
             let fault = Fault::new("no port is to be forwarded");
             return Err(fault.hint("add `--forward PORT=HOST:PORT`").into());
         }
-        effective.values.listen.clear();
+        effective.values.startup.listen.clear();
     }
     Ok(effective)
 }
 
 fn open(effective: &Effective) -> anyhow::Result<Cache> {
-    let paths = &effective.values.cache;
+    let paths = &effective.values.engine.cache;
     // Only our own default place is made. A directory that the operator named and that is not there
     // may be a disk that is not mounted, and must not become a cache that fills the system's disk.
     for path in paths {
@@ -344,7 +327,7 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
         Private::Cache.check(path, Intent::Run)?;
     }
     for setting in without_effect(effective) {
-        let policy = effective.values.policy.name();
+        let policy = effective.values.engine.policy.name();
         warn!(setting, policy, "setting has no effect with this policy");
     }
     Ok(Cache::open(engine_config_now(effective))
@@ -354,14 +337,14 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
 /// The fault of not opening the cache of `effective`.
 fn engine_fault(effective: &Effective, error: &OpenError) -> Fault {
     // Of several devices, the one that the engine names.
-    let first = effective.values.cache.first().map(PathBuf::as_path);
+    let first = effective.values.engine.cache.first().map(PathBuf::as_path);
     let path = error.path().or(first).unwrap_or(Path::new(""));
     cannot_open(path, Purpose::Serve, error)
 }
 
 /// The engine's share of the settings, according to the files that exist at the paths now.
 fn engine_config_now(effective: &Effective) -> Config {
-    let paths = &effective.values.cache;
+    let paths = &effective.values.engine.cache;
     // A block device has its size before it holds a cache, but `len` of its metadata is 0.
     let sized = |file: fs::Metadata| file.len() > 0 || file.file_type().is_block_device();
     let exists = |path: &PathBuf| fs::metadata(path).is_ok_and(sized);
@@ -370,7 +353,7 @@ fn engine_config_now(effective: &Effective) -> Config {
 
 /// Settings that were given but have no effect with the policy.
 fn without_effect(effective: &Effective) -> Vec<&'static str> {
-    let policy = effective.values.policy;
+    let policy = effective.values.engine.policy;
     let is_log = effective.values.has_log();
     let works = [
         ("rows", policy == PolicyKind::Log),
@@ -397,17 +380,17 @@ fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Confi
     let values = &effective.values;
     let is_asked = *effective.source("cache_size") != Source::Default;
     Config {
-        size_bytes: (is_asked || !exist).then_some(values.cache_size),
-        memory_bytes: values.memory,
-        policy: values.policy,
-        held_share: values.held_share,
-        rows: values.rows,
-        grouped: values.grouped,
-        placement: values.placement.rule(host_part),
-        readmission: values.readmission,
-        io: values.io,
-        object_bytes: values.object_size,
-        block_bytes: (*effective.source("block") != Source::Default).then_some(values.block),
+        size_bytes: (is_asked || !exist).then_some(values.engine.cache_size),
+        memory_bytes: values.engine.memory,
+        policy: values.engine.policy,
+        held_share: values.engine.held_share,
+        rows: values.engine.rows,
+        grouped: values.engine.grouped,
+        placement: values.engine.placement.rule(host_part),
+        readmission: values.engine.readmission,
+        io: values.engine.io,
+        object_bytes: values.engine.object_size,
+        block_bytes: (*effective.source("block") != Source::Default).then_some(values.engine.block),
         paths: paths.to_vec(),
         ..Config::new("")
     }
@@ -429,7 +412,7 @@ fn raise_open_files() -> Option<u64> {
 /// Limits clients and upstream connections to the number of files that may be open; `None` means no
 /// limit.
 fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
-    let clients = &mut effective.values.limits.clients;
+    let clients = &mut effective.values.startup.limits.clients;
     let most = open_files.map_or(usize::MAX, |files| {
         usize::try_from(files / FILES_PER_CLIENT)
             .unwrap_or(usize::MAX)
@@ -444,7 +427,7 @@ fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
         *clients = most;
     }
     // The same number is left for files, tunnels and idle connections.
-    let upstream = &mut effective.values.limits.upstream;
+    let upstream = &mut effective.values.startup.limits.upstream;
     *upstream = most.min(*upstream);
 }
 
@@ -453,7 +436,12 @@ fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
 fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String {
     let values = &effective.values;
     let settings = values.for_proxy();
-    let scheme = |at: usize| match settings.listen.get(at).map(|it| settings.speaks(it)) {
+    let scheme = |at: usize| match settings
+        .startup
+        .listen
+        .get(at)
+        .map(|it| settings.speaks(it))
+    {
         Some(Speaks::Tls) => "https",
         Some(Speaks::Transparent(Diversion::Redirect)) => "redirect",
         Some(Speaks::Transparent(Diversion::Tproxy)) => "tproxy",
@@ -470,6 +458,7 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
         .map(|(scheme, address)| format!("{scheme}://{address}"))
         .collect();
     let caches: Vec<String> = values
+        .engine
         .cache
         .iter()
         .map(|path| path.display().to_string())
@@ -482,7 +471,7 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
     let forwards: Vec<String> = listening
         .forwards
         .iter()
-        .zip(&values.link_forward)
+        .zip(&values.startup.link_forward)
         .map(|(address, forward)| format!(", {address} leads to {}", forward.destination()))
         .collect();
     let is_for_programs = |(scheme, _): &&(&str, SocketAddr)| scheme.starts_with("http");
@@ -497,8 +486,9 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
             None => String::new(),
         },
     };
-    let is_proxy = !values.listen.is_empty();
-    let stores_https = values.intercept_ca.is_some() || !values.mirror.is_empty() || !is_proxy;
+    let is_proxy = !values.startup.listen.is_empty();
+    let stores_https =
+        values.intercept_ca.is_some() || !values.reloadable.mirrors.is_empty() || !is_proxy;
     let https = match !values.is_reverse() && !stores_https {
         true => HTTPS_IS_TUNNELLED,
         false => "",
@@ -520,8 +510,8 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
         forwards.concat(),
         caches.join(" "),
         show_store_size(bytes),
-        values.policy.name(),
-        show_size(values.memory),
+        values.engine.policy.name(),
+        show_size(values.engine.memory),
     )
 }
 
@@ -605,19 +595,23 @@ mod tests {
         let mut effective = effective(&[]);
         bound(&mut effective, Some(400), 200 << 30);
         let settings = effective.values.for_proxy();
-        assert_eq!(settings.limits.clients, 100);
-        assert_eq!(settings.max_object_size, 25 << 30);
+        assert_eq!(settings.startup.limits.clients, 100);
+        assert_eq!(settings.reloadable.max_object_size, 25 << 30);
     }
 
     #[test]
-    fn a_reload_names_the_settings_of_the_engine_that_only_a_restart_changes() {
+    fn a_reload_names_the_settings_that_only_a_restart_changes() {
         let old = effective(&["--memory=1GiB", "--cache=/a", "--workers=1"]);
         let new = effective(&["--memory=2GiB", "--cache=/b", "--workers=2"]);
-        assert_eq!(engine_changes(&old, &new), ["cache", "memory"]);
-        assert!(engine_changes(&old, &old).is_empty());
-        for name in ENGINES {
-            assert!(settings::find_flag(name).is_some(), "{name}");
-        }
+        assert_eq!(start_changes(&old, &new), ["cache", "memory", "workers"]);
+        assert!(start_changes(&old, &old).is_empty());
+        let new = effective(&[
+            "--memory=1GiB",
+            "--cache=/a",
+            "--workers=1",
+            "--fail=closed",
+        ]);
+        assert!(start_changes(&old, &new).is_empty());
     }
 
     #[test]
@@ -687,7 +681,7 @@ mod tests {
         let clients = |files| {
             let mut effective = effective(&[]);
             cap_clients(&mut effective, files);
-            effective.values.limits.clients
+            effective.values.startup.limits.clients
         };
         assert_eq!(clients(None), 4096);
         assert_eq!(clients(Some(1 << 20)), 4096);

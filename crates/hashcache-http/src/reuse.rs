@@ -209,9 +209,10 @@ impl Default for ReuseOptions {
 }
 
 /// The effect of a client's `no-cache`, `max-age=0` or `Pragma: no-cache` on a fresh response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientReload {
     /// It is validated.
+    #[default]
     Validate,
     /// It is still served if it arrived or was validated within this time: for metered lines.
     IgnoreWithin(Seconds),

@@ -46,25 +46,25 @@ impl AccessLogger {
     /// Opens the log and starts its thread.
     pub(crate) fn start(settings: &Settings, clock: &Arc<Clock>) -> io::Result<Self> {
         let style = LineStyle {
-            format: settings.log_format,
-            query: if settings.log_strip_query {
+            format: settings.startup.log_format,
+            query: if settings.startup.log_strip_query {
                 QueryForm::Stripped
             } else {
                 QueryForm::Kept
             },
-            target: match settings.mode {
+            target: match settings.startup.mode {
                 Mode::Forward => TargetForm::Absolute,
                 // With several sites the path alone does not say which one.
-                Mode::Reverse if settings.sites.all().len() > 1 => TargetForm::Absolute,
+                Mode::Reverse if settings.reloadable.sites.all().len() > 1 => TargetForm::Absolute,
                 Mode::Reverse => TargetForm::Path,
             },
-            client: if settings.log_anonymize {
+            client: if settings.startup.log_anonymize {
                 ClientForm::Network
             } else {
                 ClientForm::Address
             },
         };
-        let sink = match &settings.access_log {
+        let sink = match &settings.startup.access_log {
             settings::AccessLog::None => {
                 return Ok(Self::none());
             }
@@ -74,13 +74,13 @@ impl AccessLogger {
             }
             settings::AccessLog::File(path) => LogSink::file(path.clone())?,
         };
-        let queue_bytes = QUEUE_BYTES / settings.workers.max(1);
+        let queue_bytes = QUEUE_BYTES / settings.startup.workers.max(1);
         Self::start_with(sink, style, clock, queue_bytes)
     }
 
     /// Whether the log of `settings` could be opened; neither opens nor creates it.
     pub(crate) fn check(settings: &Settings) -> io::Result<()> {
-        match &settings.access_log {
+        match &settings.startup.access_log {
             settings::AccessLog::None | settings::AccessLog::Stdout => Ok(()),
             settings::AccessLog::File(path) => writer::can_open(path),
         }

@@ -71,24 +71,26 @@ impl ClientAccess {
         live: &LiveSettings,
         (user, authority): (impl FnOnce() -> RequestUser<'a>, &Authority),
     ) -> bool {
-        if live.access.is_empty() {
+        if live.settings.access.is_empty() {
             return self.known(live).refused.is_none();
         }
         let decision = self.decide(worker, live, (user(), "GET", authority));
         decision.is_ok_and(|Decision { action, rule }| {
             matches!(action, AccessAction::Allow | AccessAction::Tunnel)
-                && rule.is_none_or(|rule| live.access.limits(rule) == 0)
+                && rule.is_none_or(|rule| live.settings.access.limits(rule) == 0)
         })
     }
 
     /// The limits that rules may set for requests of this user, one bit each.
     pub(crate) fn limits_of(&self, live: &LiveSettings, user: RequestUser<'_>) -> u64 {
-        live.access.limits_of(&self.known(live).rules, user)
+        live.settings
+            .access
+            .limits_of(&self.known(live).rules, user)
     }
 
     /// Whether a rule that is about hosts can refuse the client a tunnel.
     pub(crate) fn judges_hosts(&self, live: &LiveSettings) -> bool {
-        live.access.judge_hosts(&self.known(live).rules)
+        live.settings.access.judge_hosts(&self.known(live).rules)
     }
 
     /// Whether a request of some method, now or later, may need the user.
@@ -96,7 +98,9 @@ impl ClientAccess {
         let in_list = |list, host: &HostHashes| live.lists.has(list, host);
         let there = (&authority.host, authority.port);
         let known = self.known(live);
-        live.access.may_need_user(&known.rules, there, in_list)
+        live.settings
+            .access
+            .may_need_user(&known.rules, there, in_list)
     }
 
     /// Whether a rule says, for some user at some time, that TLS to this host never ends here.
@@ -104,7 +108,9 @@ impl ClientAccess {
         let in_list = |list, host: &HostHashes| live.lists.has(list, host);
         let there = (&authority.host, authority.port);
         let known = self.known(live);
-        live.access.may_be_tunnel(&known.rules, there, in_list)
+        live.settings
+            .access
+            .may_be_tunnel(&known.rules, there, in_list)
     }
 
     /// What is decided about a GET that a peer asks about before it sends it. The rules of this
@@ -140,7 +146,9 @@ impl ClientAccess {
         };
         let in_list = |list, host: &HostHashes| live.lists.has(list, host);
         let known = self.known(live);
-        live.access.decide(&known.rules, timed, &request, in_list)
+        live.settings
+            .access
+            .decide(&known.rules, timed, &request, in_list)
     }
 
     fn failure(&self, live: &LiveSettings, decision: Decision) -> Failure {
@@ -158,8 +166,8 @@ impl ClientAccess {
 impl Known {
     fn new(address: IpAddr, live: &LiveSettings) -> Self {
         let by_default = live.clients.check(address).is_ok();
-        let rules = live.access.client(address, by_default);
-        let refusal = live.access.refusal(&rules);
+        let rules = live.settings.access.client(address, by_default);
+        let refusal = live.settings.access.refusal(&rules);
         Self {
             generation: live.generation,
             rules,
@@ -173,7 +181,7 @@ pub(crate) fn failure(live: &LiveSettings, client: IpAddr, decision: Decision) -
     let Some(rule) = decision.rule else {
         return Failure::ClientDenied { client };
     };
-    let access = &live.access;
+    let access = &live.settings.access;
     Failure::RuleDenied(Box::new(RuleDenial {
         rule: access.label(rule).into(),
         reason: access.reason(rule).map(Box::from),

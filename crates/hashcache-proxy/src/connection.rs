@@ -190,6 +190,7 @@ impl Connection {
             && live.users.is_some()
             && (self.scheme == Scheme::Https
                 || live
+                    .settings
                     .login_networks
                     .iter()
                     .any(|network| network.contains(client)))

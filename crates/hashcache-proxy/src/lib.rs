@@ -97,8 +97,8 @@ pub use quota::{LimitPer, LimitSettings, Quota, QuotaEnd, QuotaPeriod, Rate};
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{Listening, RunError, Supervisor, Warning, preflight, run, warnings};
 pub use settings::{
-    AccessLog, CollapseWait, Diversion, Fail, GroupBy, LinkSettings, Listen, LogFormat, Mode,
-    Settings, Speaks, StateFiles,
+    AccessLog, CollapseWait, Diversion, Fail, GroupBy, Listen, LogFormat, Mode, Reloadable,
+    Settings, Speaks, Startup, StateFiles,
 };
 pub use site::balance::Balance;
 pub use site::encode::Coding;

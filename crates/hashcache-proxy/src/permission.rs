@@ -213,7 +213,7 @@ fn decide(
             Err(Failure::LoginImpossible)
         }
         decided => Ok(decided?.map(|Decision { action, rule }| {
-            let numbers = rule.map_or(0, |rule| live.access.limits(rule));
+            let numbers = rule.map_or(0, |rule| live.settings.access.limits(rule));
             let limits = (numbers != 0).then(|| (Arc::clone(&live.limits), numbers));
             Decided { action, limits }
         })),
@@ -246,7 +246,7 @@ async fn checked(connection: &Connection, field: &HeaderValue) -> Result<Arc<str
 }
 
 fn login_needed(connection: &Connection) -> Failure {
-    let realm = Arc::clone(&connection.worker.common.live().realm);
+    let realm = connection.worker.common.live().realm();
     Failure::LoginNeeded { realm }
 }
 

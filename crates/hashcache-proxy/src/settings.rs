@@ -27,9 +27,10 @@ use crate::upstream::own_domain::AllowedDestination;
 use crate::upstream::prefix::Prefix;
 
 /// What the listeners of this process do with a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// A forward proxy: absolute-form targets and `CONNECT`.
+    #[default]
     Forward,
     /// A reverse proxy in front of sites.
     Reverse,
@@ -120,9 +121,10 @@ impl fmt::Display for Listen {
 }
 
 /// The destination of the access log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AccessLog {
     /// No access log.
+    #[default]
     None,
     /// Standard output.
     Stdout,
@@ -188,20 +190,54 @@ pub enum CollapseWait {
 }
 
 /// All settings of the proxy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
+    /// Settings that hold until the process ends.
+    pub startup: Startup,
+    /// Settings that a reload replaces, all together.
+    pub reloadable: Reloadable,
+}
+
+/// Settings that hold until the process ends: threads, sockets and files are made of them.
+#[derive(Clone, Debug, Default)]
+pub struct Startup {
     /// Forward or reverse; one mode for all of `listen`.
     pub mode: Mode,
-    /// The sites of a reverse proxy.
-    pub sites: Sites,
     /// Addresses to accept clients on.
     pub listen: Vec<Listen>,
-    /// Certificates for clients, with their keys; the first is for clients that name no other host.
-    pub tls: Vec<CertificateFiles>,
     /// The address of the admin listener, if any.
     pub admin: Option<SocketAddr>,
+    /// The token file of the admin listener. Without it the admin listener changes nothing.
+    pub admin_token_file: Option<PathBuf>,
     /// Name of this proxy in `Via`, `Cache-Status` and `Proxy-Status`.
     pub name: String,
+    /// The destination of the access log.
+    pub access_log: AccessLog,
+    /// The format of the access log.
+    pub log_format: LogFormat,
+    /// Whether query strings are left out of the access log.
+    pub log_strip_query: bool,
+    /// Whether clients' addresses are cut to their networks in the access log: /24 and /48.
+    pub log_anonymize: bool,
+    /// Which responses form a group in the engine; `None`: it does not group.
+    pub group_by: Option<GroupBy>,
+    /// Number of runtimes (one thread each) that serve clients.
+    pub workers: usize,
+    /// The address for the links of children, if there is one.
+    pub link_listen: Option<SocketAddr>,
+    /// Ports whose connections a parent makes, coded in chunks.
+    pub link_forward: Vec<LinkForward>,
+    /// Limits on the resources of clients and origins.
+    pub limits: Limits,
+}
+
+/// Settings that a reload replaces.
+#[derive(Clone, Debug, Default)]
+pub struct Reloadable {
+    /// The sites of a reverse proxy.
+    pub sites: Sites,
+    /// Certificates for clients, with their keys; the first is for clients that name no other host.
+    pub tls: Vec<CertificateFiles>,
     /// The URL under which clients reach this proxy, if their requests do not show it: the proxy is
     /// behind a forwarded port, or has a name of its own.
     pub public_url: Option<hashcache_http::Origin>,
@@ -234,8 +270,6 @@ pub struct Settings {
     /// Clients that may purge. None: this machine on forward listeners, no client in front of a
     /// site.
     pub allow_purge: Vec<Prefix>,
-    /// The token file of the admin listener. Without it the admin listener changes nothing.
-    pub admin_token_file: Option<PathBuf>,
     /// Destinations allowed although they would be refused by default.
     pub allow_destination: Vec<AllowedDestination>,
     /// Destinations refused in any case.
@@ -248,16 +282,6 @@ pub struct Settings {
     pub allow_connect_port: Vec<ConnectPort>,
     /// Ports of resources that clients may request from origins of their own choice.
     pub allow_port: Vec<ConnectPort>,
-    /// The destination of the access log.
-    pub access_log: AccessLog,
-    /// The format of the access log.
-    pub log_format: LogFormat,
-    /// Whether query strings are left out of the access log.
-    pub log_strip_query: bool,
-    /// Whether clients' addresses are cut to their networks in the access log: /24 and /48.
-    pub log_anonymize: bool,
-    /// Which responses form a group in the engine; `None`: it does not group.
-    pub group_by: Option<GroupBy>,
     /// Freshness rules, including the shipped ones unless turned off.
     pub rules: hashcache_http::Rules,
     /// The effect of a client's reload on a fresh response.
@@ -279,8 +303,6 @@ pub struct Settings {
     pub adaptive_lifetime: bool,
     /// Largest object to store, bytes.
     pub max_object_size: u64,
-    /// Number of runtimes (one thread each) that serve clients.
-    pub workers: usize,
     /// Address of the UDP socket for ICP; it is bound only if a peer has an ICP port.
     pub icp: Option<SocketAddr>,
     /// Address of the UDP socket for HTCP; it is bound only if a peer has an HTCP port. If a peer
@@ -295,25 +317,12 @@ pub struct Settings {
     /// Which resources are fetched through which peers: the first route that matches decides. The
     /// last one matches everything, if there are peers.
     pub routes: Vec<RouteSettings>,
-    /// Links to parents and from children.
-    pub link: LinkSettings,
-    /// Limits on the resources of clients and origins.
-    pub limits: Limits,
-}
-
-/// Links of this box: see `hashcache link`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LinkSettings {
-    /// The directory of the key for links; needed for any link.
-    pub directory: Option<PathBuf>,
-    /// The address for children.
-    pub listen: Option<SocketAddr>,
+    /// The directory of the key for links (see `hashcache link`); needed for any link.
+    pub link_dir: Option<PathBuf>,
     /// The pins of the keys of children.
-    pub children: Vec<Pin>,
-    /// Ports whose connections a parent makes, coded in chunks.
-    pub forward: Vec<LinkForward>,
+    pub link_children: Vec<Pin>,
     /// Whether objects are fetched that a parent names as parts of a page.
-    pub follows_hints: bool,
+    pub link_hints: bool,
 }
 
 /// The state files of the process, apart from its store.
@@ -334,14 +343,19 @@ pub struct StateFiles {
 impl Settings {
     /// Whether the local time matters: a rule has times, or a quota has days.
     pub(crate) fn needs_zone(&self) -> bool {
-        let has_days = || self.access_limits.iter().any(|limit| limit.quota.is_some());
-        self.access.has_times() || has_days()
+        let has_days = || {
+            self.reloadable
+                .access_limits
+                .iter()
+                .any(|limit| limit.quota.is_some())
+        };
+        self.reloadable.access.has_times() || has_days()
     }
 
     /// The protocol on `listen`.
     pub fn speaks(&self, listen: &Listen) -> Speaks {
         // In a forward proxy a certificate changes no address that does not say so.
-        let usual = match self.mode == Mode::Forward || self.tls.is_empty() {
+        let usual = match self.startup.mode == Mode::Forward || self.reloadable.tls.is_empty() {
             true => Speaks::Http,
             false => Speaks::Tls,
         };

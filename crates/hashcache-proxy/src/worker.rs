@@ -20,7 +20,7 @@ use hashcache_http::{
 use hashcache_wan::pages::Packer;
 use http::HeaderMap;
 
-use crate::access::{AccessRules, TimedRules, WeekMinute};
+use crate::access::{TimedRules, WeekMinute};
 use crate::access_log::WorkerLog;
 use crate::clock::Clock;
 use crate::clock::zone::Zone;
@@ -42,16 +42,15 @@ use crate::purge::Purger;
 use crate::queries::Queries;
 use crate::quota::{LimitPlan, Limiter};
 use crate::route::{Hop, Route, RouteRequest, Routes, Siblings, literal_address};
-use crate::settings::{CollapseWait, Fail, Mode, Settings};
+use crate::settings::{Mode, Reloadable, Settings};
 use crate::share::{Share, Shares};
 use crate::site::encode::EncodeBudget;
 use crate::site::live::LiveSites;
 use crate::summary::Summary;
 use crate::tls::identity::Identity;
-use crate::upstream::address::{Clients, ConnectPort, Purpose, check_port};
+use crate::upstream::address::{Clients, Purpose, check_port};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::own_domain::AllowedDestination;
-use crate::upstream::prefix::Prefix;
 use crate::upstream::{self, Destinations, Upstream};
 use crate::users::{UserChecks, UserHashes};
 use crate::wire::Ending;
@@ -91,48 +90,27 @@ pub(crate) struct Common {
     pub(crate) live: ArcSwap<LiveSettings>,
 }
 
-/// Settings that a reload changes.
+/// The settings that a reload changes, and what is made of them.
 pub(crate) struct LiveSettings {
     /// Number of reloads.
     pub(crate) generation: u64,
+    pub(crate) settings: Reloadable,
     pub(crate) store: StoreOptions,
     pub(crate) reuse: ReuseOptions,
-    pub(crate) max_object_size: u64,
-    pub(crate) connect_ports: Vec<ConnectPort>,
-    pub(crate) ports: Vec<ConnectPort>,
-    /// Schemes other than http and https whose resources are fetched.
-    pub(crate) gateways: Vec<Scheme>,
+    /// The clients that are served where no access rule matches.
     pub(crate) clients: Clients,
-    /// Load balancers, which say in the PROXY protocol who the client is.
-    pub(crate) balancers: Vec<Prefix>,
-    /// The access rules. They are asked before `clients`.
-    pub(crate) access: Arc<AccessRules>,
-    /// The limits that its rules name.
+    /// The limits that the access rules name.
     pub(crate) limits: Arc<LimitPlan>,
-    /// The lists that its rules name.
+    /// The lists that the access rules name.
     pub(crate) lists: Arc<Lists>,
     /// The users whose passwords are known, if there are any.
     pub(crate) users: Option<Arc<UserHashes>>,
-    /// What the challenge for a login names.
-    pub(crate) realm: Arc<str>,
-    /// Networks in which passwords may be sent without TLS.
-    pub(crate) login_networks: Vec<Prefix>,
     /// For rules with times of the week.
     pub(crate) zone: Zone,
-    pub(crate) public_url: Option<Origin>,
     pub(crate) mirrors: Mirrors,
-    pub(crate) fail: Fail,
-    /// The proxies among which `/proxy.pac` chooses; none: this one.
-    pub(crate) pac_proxies: Vec<Origin>,
-    /// How long a request waits for another request's fetch of the same key.
-    pub(crate) collapse_wait: CollapseWait,
-    /// Clients that may purge; for an empty list see [`Common::may_purge`].
-    pub(crate) allow_purge: Vec<Prefix>,
     pub(crate) upstream: upstream::UpstreamShared,
     /// Which next hops are asked for which resources.
     pub(crate) routes: Routes,
-    /// New objects that make an update of the summary worth sending, in thousandths of all.
-    pub(crate) summary_permille: u16,
     /// The sites of a reverse proxy.
     pub(crate) sites: Arc<LiveSites>,
     /// Certificates for clients that connect with TLS.
@@ -141,8 +119,6 @@ pub(crate) struct LiveSettings {
     pub(crate) intercept: Option<Arc<Interceptor>>,
     /// The keys of children, and ours.
     pub(crate) link: Option<Arc<LinkServer>>,
-    /// Whether objects are fetched that a parent names as parts of a page.
-    pub(crate) follows_hints: bool,
 }
 
 /// What shows who we are to clients, to those of intercepted hosts, and to children.
@@ -155,7 +131,12 @@ type Shown = (
 impl LiveSettings {
     /// The access rules whose times include this Unix time.
     pub(crate) fn rules_at(&self, unix: u64) -> TimedRules {
-        self.access.at(self.week_minute(unix))
+        self.settings.access.at(self.week_minute(unix))
+    }
+
+    /// What the challenge for a login names.
+    pub(crate) fn realm(&self) -> Arc<str> {
+        self.settings.login_realm.as_str().into()
     }
 
     /// The minute of the local week at this Unix time.
@@ -189,6 +170,7 @@ impl LiveSettings {
         (identity, intercept, link): Shown,
         (lists, users, zone): (Arc<Lists>, Option<Arc<UserHashes>>, Zone),
     ) -> Self {
+        let (mode, settings) = (settings.startup.mode, &settings.reloadable);
         let (mut networks, mut domains) = (Vec::new(), Vec::new());
         for allowed in &settings.allow_destination {
             match allowed {
@@ -202,6 +184,7 @@ impl LiveSettings {
             .behind(&settings.nat64_prefix);
         Self {
             generation,
+            settings: settings.clone(),
             store: StoreOptions {
                 rules: settings.rules.clone(),
                 sites: settings.sites.lifetimes(),
@@ -209,7 +192,7 @@ impl LiveSettings {
                 adaptive: settings.adaptive_lifetime,
                 set_cookie: settings.set_cookie,
                 harmless: settings.harmless_fields.clone(),
-                targets: match settings.mode {
+                targets: match mode {
                     Mode::Forward => Vec::new(),
                     // In front of a site the proxy acts for the origin, so CDN-Cache-Control
                     // applies to it.
@@ -221,13 +204,7 @@ impl LiveSettings {
                 client_reload: settings.client_reload,
                 ..ReuseOptions::default()
             },
-            max_object_size: settings.max_object_size,
-            connect_ports: settings.allow_connect_port.clone(),
-            ports: settings.allow_port.clone(),
-            gateways: settings.gateways.clone(),
             clients: Clients::new(&settings.allow_client, own.clone()),
-            balancers: settings.proxy_protocol_from.clone(),
-            access: Arc::clone(&settings.access),
             limits: Arc::new(LimitPlan {
                 limits: settings.access_limits.clone(),
                 zone: zone.clone(),
@@ -235,27 +212,18 @@ impl LiveSettings {
             }),
             lists,
             users,
-            realm: settings.login_realm.as_str().into(),
-            login_networks: settings.login_networks.clone(),
             zone,
-            public_url: settings.public_url.clone(),
             mirrors: Mirrors::new(&settings.mirrors),
-            fail: settings.fail,
-            pac_proxies: settings.pac_proxies.clone(),
-            collapse_wait: settings.collapse_wait,
-            allow_purge: settings.allow_purge.clone(),
             upstream: upstream::UpstreamShared {
                 destinations,
                 announced: settings.proxy_protocol_to.clone().into(),
                 ..upstream
             },
             routes,
-            summary_permille: settings.summary_permille,
             sites,
             identity,
             intercept,
             link,
-            follows_hints: settings.link.follows_hints,
         }
     }
 }
@@ -263,7 +231,10 @@ impl LiveSettings {
 impl Worker {
     /// How long a request to `origin` waits for another request's fetch of the same key.
     pub(crate) fn wait_times(&self, origin: &Authority) -> WaitTimes {
-        let (collapse, wait) = (&self.common.collapse, self.common.live().collapse_wait);
+        let (collapse, wait) = (
+            &self.common.collapse,
+            self.common.live().settings.collapse_wait,
+        );
         collapse.wait_times(&origin.to_string(), wait, self.limits.first_byte_time)
     }
 }
@@ -282,7 +253,7 @@ impl Common {
     pub(crate) fn may_purge(&self, client: IpAddr, space: Space) -> bool {
         let client = client.to_canonical();
         let live = self.live();
-        match &live.allow_purge[..] {
+        match &live.settings.allow_purge[..] {
             // A connection of this machine to its own name comes from the address of that name.
             [] => self.is_own_address(client) && !matches!(space, Space::Site(_)),
             allowed => allowed.iter().any(|it| it.contains(client)),
@@ -344,7 +315,7 @@ impl Common {
     /// Whether this is the public URL that the operator configured.
     fn is_public(&self, authority: &Authority) -> bool {
         let live = self.live();
-        live.public_url.as_ref().is_some_and(|url| {
+        live.settings.public_url.as_ref().is_some_and(|url| {
             let Authority { host, port } = &url.authority;
             // A TLS terminator in front of us sends Host without a port when it means port 443.
             let is_port = authority.port == *port
@@ -357,7 +328,7 @@ impl Common {
     /// The URL of this proxy for a client whose request names `authority`, one of ours, and that
     /// speaks `scheme` with us.
     pub(crate) fn base(&self, authority: &Authority, scheme: Scheme) -> Origin {
-        let public = self.live().public_url.clone();
+        let public = self.live().settings.public_url.clone();
         public.unwrap_or_else(|| Origin {
             scheme,
             authority: authority.clone(),
@@ -492,7 +463,7 @@ impl Worker {
     /// The access rules whose times include now.
     pub(crate) fn timed_rules(&self, live: &LiveSettings) -> Rc<TimedRules> {
         let generation = live.generation;
-        let unix = match live.access.has_times() {
+        let unix = match live.settings.access.has_times() {
             true => self.common.clock.now().seconds(),
             false => 0,
         };
@@ -595,7 +566,11 @@ impl Worker {
         server: &Authority,
         fields: &HeaderMap,
     ) -> Result<Route, Failure> {
-        check_port(&self.common.live().ports, target.scheme, server.port)?;
+        check_port(
+            &self.common.live().settings.allow_port,
+            target.scheme,
+            server.port,
+        )?;
         self.route(RouteRequest {
             authority: server,
             is_tunnel: true,

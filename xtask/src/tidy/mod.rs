@@ -13,6 +13,7 @@ mod laboratory;
 mod links;
 mod manifest;
 mod places;
+pub mod printed;
 mod source;
 
 use std::collections::BTreeMap;
@@ -29,7 +30,7 @@ pub struct Args {}
 /// A rule: returns all findings in a tree.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 12] = [
     source::heads,
     source::columns,
     source::notes_to_self,
@@ -41,6 +42,7 @@ const RULES: [Rule; 11] = [
     folder_table::folder_table,
     laboratory::laboratory,
     links::links,
+    printed::printed,
 ];
 
 /// Directories that hold no source of ours. In a linked worktree `.git` is a file.
@@ -54,7 +56,7 @@ pub struct Tree(pub BTreeMap<String, String>);
 
 impl Tree {
     /// Reads the tree at `root`; what is not UTF-8 is no text and left out.
-    fn read(root: &Path) -> anyhow::Result<Self> {
+    pub fn read(root: &Path) -> anyhow::Result<Self> {
         let mut tree = Self::default();
         tree.read_directory(root, "")?;
         Ok(tree)
@@ -96,8 +98,8 @@ impl Tree {
         self.files().filter(move |(path, _)| path.ends_with(ending))
     }
 
-    /// Every file below `directory`, which ends in a slash.
-    fn below<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    /// Every file whose path begins with `directory`.
+    pub fn below<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.files()
             .filter(move |(path, _)| path.starts_with(directory))
     }

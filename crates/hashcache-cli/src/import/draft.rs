@@ -11,7 +11,7 @@ use toml::Value;
 
 use super::lines::{Line, plain};
 use super::source::Failed;
-use crate::settings::{ENTRIES, Topic};
+use crate::settings::SECTIONS;
 
 /// What happened to a directive that is not a setting of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,12 +274,13 @@ impl Draft {
             plain(from)
         );
         self.write_remarks(&mut text);
-        for topic in Topic::ALL {
-            let of_topic = |setting: &&Setting| topic_of(setting.key) == Some(topic);
-            let settings = self.settings.iter().filter(of_topic);
+        for section in SECTIONS {
+            let is_of_section =
+                |setting: &&Setting| section.keys.iter().any(|key| key.name == setting.key);
+            let settings = self.settings.iter().filter(is_of_section);
             let mut settings = settings.filter(|it| !it.key.contains('.')).peekable();
             if settings.peek().is_some() {
-                text.push_str(&format!("\n# ---- {} ----\n", topic.heading()));
+                text.push_str(&format!("\n# ---- {} ----\n", section.heading));
             }
             settings.for_each(|setting| write_setting(&mut text, setting, setting.key));
         }
@@ -346,11 +347,6 @@ impl Draft {
 pub fn strings<T: AsRef<str>>(texts: &[T]) -> Value {
     let texts = texts.iter().map(|text| Value::from(text.as_ref()));
     Value::Array(texts.collect())
-}
-
-fn topic_of(key: &str) -> Option<Topic> {
-    let entry = ENTRIES.iter().find(|entry| entry.key == key)?;
-    Some(entry.topic)
 }
 
 fn write_setting(text: &mut String, setting: &Setting, name: &str) {

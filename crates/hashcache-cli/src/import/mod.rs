@@ -621,7 +621,7 @@ mod tests {
     #[test]
     fn a_port_of_sites_that_are_not_known_is_not_opened() {
         let (draft, text) = imported("http_port 80 accel vhost\n");
-        let listen = loaded(&text).unwrap().values.listen;
+        let listen = loaded(&text).unwrap().values.startup.listen;
         assert!(
             listen.iter().all(|it| it.address.ip().is_loopback()),
             "{text}"
@@ -788,7 +788,7 @@ mod tests {
             let (_, result) = imported(&text);
             match loaded(&result) {
                 Ok(effective) => {
-                    rules += usize::from(!effective.values.access.is_empty());
+                    rules += usize::from(!effective.values.reloadable.access.is_empty());
                     sites += usize::from(effective.values.is_reverse());
                     peers += usize::from(!effective.values.peers.peers.is_empty());
                 }

@@ -17,6 +17,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
+use super::file::{ArrayTable, WrittenTable};
 use super::suggest;
 use super::words::one_of;
 use crate::fault::{Fault, Faults};
@@ -37,6 +38,27 @@ pub struct AccessTable {
     times: Option<Vec<String>>,
     limits: Option<Vec<String>>,
     reason: Option<String>,
+}
+
+impl ArrayTable for AccessTable {
+    const ARRAY: &'static str = "access";
+    /// The rule and its place.
+    type Meaning = (String, AccessRule);
+
+    fn meaning(self, written: &WrittenTable<'_>) -> Result<Self::Meaning, Faults> {
+        let place = &written.place;
+        let text = Some(format!("{place}: {}", in_a_line(written.toml)));
+        let rule = self.rule()?;
+        let rule = AccessRule {
+            written: text,
+            ..rule
+        };
+        Ok((place.clone(), rule))
+    }
+
+    fn name(_: &Self::Meaning) -> Option<&str> {
+        None
+    }
 }
 
 impl AccessTable {
@@ -81,6 +103,20 @@ pub struct GroupTable {
     users: Vec<String>,
 }
 
+impl ArrayTable for GroupTable {
+    const ARRAY: &'static str = "group";
+    /// The name of the group and its users.
+    type Meaning = (String, Vec<String>);
+
+    fn meaning(self, _: &WrittenTable<'_>) -> Result<Self::Meaning, Faults> {
+        self.group()
+    }
+
+    fn name(meaning: &Self::Meaning) -> Option<&str> {
+        Some(&meaning.0)
+    }
+}
+
 impl GroupTable {
     /// The name of the group, and its users.
     pub fn group(self) -> Result<(String, Vec<String>), Faults> {
@@ -109,6 +145,19 @@ pub struct ListTable {
     name: String,
     files: Vec<PathBuf>,
     format: Option<String>,
+}
+
+impl ArrayTable for ListTable {
+    const ARRAY: &'static str = "list";
+    type Meaning = ListSettings;
+
+    fn meaning(self, _: &WrittenTable<'_>) -> Result<ListSettings, Faults> {
+        Ok(self.settings()?)
+    }
+
+    fn name(meaning: &ListSettings) -> Option<&str> {
+        Some(&meaning.name)
+    }
 }
 
 impl ListTable {
@@ -140,7 +189,7 @@ impl ListTable {
 }
 
 /// A rule as it is written, in one line; of long ones the begin.
-pub fn in_a_line(table: &Spanned<DeValue<'_>>) -> String {
+fn in_a_line(table: &Spanned<DeValue<'_>>) -> String {
     let written = toml::Table::deserialize(ValueDeserializer::from(table.clone()));
     let fields = written.unwrap_or_default().into_iter();
     let fields: Vec<String> = fields

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::thread;
 
 use super::given::{Given, Source};
-use super::keys::{self, Form, Written};
+use super::keys;
 use crate::fault::Fault;
 
 /// Prefix of our environment variables.
@@ -113,17 +113,12 @@ impl Environment {
             }
             // Only the exact spelling is accepted: `HASHCACHE_limits.x` would be a second spelling.
             let name = rest.replace("__", ".").to_lowercase();
-            match keys::find(&name).filter(|found| name_of(found.spelling) == *variable) {
+            match keys::find(&name).filter(|found| variable_of(found.spelling) == *variable) {
                 Some(found) => {
-                    let written = match found.key.form {
-                        Form::Many(_) => Written::Many(items(value)),
-                        Form::One(_) => Written::One(value.trim().to_owned()),
-                    };
-                    let source = Source::Variable(variable.clone());
                     given.push(Given {
                         found,
-                        written,
-                        source,
+                        written: found.key.written(value),
+                        source: Source::Variable(variable.clone()),
                     });
                 }
                 None => faults.push(unknown(variable)),
@@ -150,17 +145,8 @@ impl Environment {
 }
 
 /// The variable for key `name`: capitals, `__` where the key has a dot.
-pub fn name_of(name: &str) -> String {
+pub fn variable_of(name: &str) -> String {
     format!("{PREFIX}{}", name.replace('.', "__").to_uppercase())
-}
-
-fn items(value: &str) -> Vec<String> {
-    value
-        .split(',')
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
-        .map(str::to_owned)
-        .collect()
 }
 
 fn unknown(variable: &str) -> Fault {
@@ -169,7 +155,7 @@ fn unknown(variable: &str) -> Fault {
     let name = variable.strip_prefix(PREFIX).unwrap_or(variable);
     let name = name.replace("__", ".");
     match super::suggest::nearest(&name, keys::spellings().chain(["config"])) {
-        Some(meant) => fault.hint(format!("did you mean `{}`?", name_of(meant))),
+        Some(meant) => fault.hint(format!("did you mean `{}`?", variable_of(meant))),
         None => {
             fault.hint("variables that begin with `HASHCACHE_` must be settings: unset this one")
         }
@@ -179,6 +165,7 @@ fn unknown(variable: &str) -> Fault {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::settings::key::Written;
 
     /// An environment with these variables, for a user that none of them names.
     pub fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -195,7 +182,10 @@ pub mod tests {
 
     #[test]
     fn tables_are_written_with_two_underscores() {
-        assert_eq!(name_of("limits.head_time"), "HASHCACHE_LIMITS__HEAD_TIME");
+        assert_eq!(
+            variable_of("limits.head_time"),
+            "HASHCACHE_LIMITS__HEAD_TIME"
+        );
         let (given, faults) = environment(&[("HASHCACHE_LIMITS__HEAD_TIME", "3s")]).given();
         assert_eq!(faults, []);
         assert_eq!(given[0].found.key.name, "limits.head_time");

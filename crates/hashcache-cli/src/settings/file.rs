@@ -9,37 +9,63 @@ use std::path::{Path, PathBuf};
 use hashcache_http::{RuleSpec, Rules};
 use hashcache_proxy::{AccessRule, LimitSettings, ListSettings, PeerSettings, Prefix, Site};
 use serde::Deserialize as _;
+use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::{Spanned, Value};
 
 use super::access::{self, AccessTable, GroupTable, ListTable};
 use super::given::{Given, Source};
-use super::keys::{self, Written};
+use super::key::Written;
+use super::keys::{self, Found};
 use super::limit::LimitTable;
 use super::mirror::MirrorTable;
 use super::peers::{PeerTable, RouteTable, WrittenRoute};
 use super::site::SiteTable;
+use super::tables::TABLES;
 use crate::fault::{Fault, Faults};
 
-/// Name of the array of tables that holds freshness rules.
-const RULE: &str = "rule";
-/// Names of the arrays of tables for peers and for routes.
-const PEER: &str = "peer";
-const ROUTE: &str = "route";
-
-/// Names of the arrays of tables for access rules, lists, groups and limits, and of the table of
-/// networks.
-const ACCESS: &str = "access";
-const LIST: &str = "list";
-const GROUP: &str = "group";
-const LIMIT: &str = "limit";
+/// Name of the key that takes tables as well as strings.
+const MIRROR: &str = "mirror";
+/// Name of the table of networks, whose keys the operator chooses.
 const NETWORKS: &str = "networks";
 
-/// Name of the array of tables that holds sites.
-const SITE: &str = "site";
+/// A table of an array of tables, with the fields as they are written.
+pub(super) trait ArrayTable: DeserializeOwned {
+    /// Name of the array.
+    const ARRAY: &'static str;
+    /// What the table means.
+    type Meaning;
 
-/// Name of the key that takes tables as well as strings: mirrors.
-const MIRROR: &str = "mirror";
+    /// Its meaning. The source text and its place are for messages about it later.
+    fn meaning(self, written: &WrittenTable<'_>) -> Result<Self::Meaning, Faults>;
+
+    /// The name that no other table of the array may have, if it has one.
+    fn name(meaning: &Self::Meaning) -> Option<&str>;
+}
+
+/// A table as it stands in the file.
+pub(super) struct WrittenTable<'a> {
+    /// The file and the line.
+    pub(super) place: String,
+    pub(super) toml: &'a Spanned<DeValue<'a>>,
+}
+
+impl ArrayTable for RuleSpec {
+    const ARRAY: &'static str = "rule";
+    type Meaning = Self;
+
+    fn meaning(self, _: &WrittenTable<'_>) -> Result<Self, Faults> {
+        // Each rule is built by itself first, so that an error can name its rule.
+        match Rules::new([&self]) {
+            Ok(_) => Ok(self),
+            Err(error) => Err(Fault::new(error.to_string()).into()),
+        }
+    }
+
+    fn name(_: &Self) -> Option<&str> {
+        None
+    }
+}
 
 /// A file after parsing.
 #[derive(Debug, Default)]
@@ -56,8 +82,8 @@ pub struct Parsed {
     pub sites: Vec<Site>,
     /// Its access rules, each with the place where it stands: the first that matches decides.
     pub access: Vec<(String, AccessRule)>,
-    /// Its groups of users by name.
-    pub groups: BTreeMap<String, Vec<String>>,
+    /// Its groups of users: name and users.
+    pub groups: Vec<(String, Vec<String>)>,
     /// Its lists of hosts.
     pub lists: Vec<ListSettings>,
     /// Its limits.
@@ -76,17 +102,7 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
     let mut reader = Reader {
         path,
         text,
-        given: vec![],
-        rules: vec![],
-        peers: vec![],
-        routes: vec![],
-        sites: vec![],
-        access: vec![],
-        groups: BTreeMap::new(),
-        lists: vec![],
-        limits: vec![],
-        networks: BTreeMap::new(),
-        tables: vec![],
+        parsed: Parsed::default(),
         faults: vec![],
     };
     for error in errors {
@@ -101,35 +117,15 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
     // The parser's tables are sorted by key, but a person corrects a file from top to bottom.
     reader.faults.sort_by_key(|(line, _)| *line);
     Parsed {
-        given: reader.given,
-        rules: reader.rules,
-        peers: reader.peers,
-        routes: reader.routes,
-        sites: reader.sites,
-        access: reader.access,
-        groups: reader.groups,
-        lists: reader.lists,
-        limits: reader.limits,
-        networks: reader.networks,
-        tables: reader.tables,
         faults: reader.faults.into_iter().map(|(_, fault)| fault).collect(),
+        ..reader.parsed
     }
 }
 
 struct Reader<'a> {
     path: &'a Path,
     text: &'a str,
-    given: Vec<Given>,
-    rules: Vec<RuleSpec>,
-    peers: Vec<PeerSettings>,
-    routes: Vec<WrittenRoute>,
-    sites: Vec<Site>,
-    access: Vec<(String, AccessRule)>,
-    groups: BTreeMap<String, Vec<String>>,
-    lists: Vec<ListSettings>,
-    limits: Vec<LimitSettings>,
-    networks: BTreeMap<String, Vec<Prefix>>,
-    tables: Vec<(&'static str, Value)>,
+    parsed: Parsed,
     /// Faults with their line numbers.
     faults: Vec<(usize, Fault)>,
 }
@@ -140,66 +136,19 @@ impl Reader<'_> {
             let line = self.line(key.span().start);
             let name = format!("{prefix}{}", key.get_ref());
             let inner = format!("{}.", name.replace('-', "_"));
-            match value.get_ref() {
-                DeValue::Array(tables) if name == RULE && is_tables(value.get_ref()) => {
-                    for rule in tables {
-                        self.rule(rule);
+            let array = TABLES.iter().find(|table| table.name == name);
+            let has_tables = has_tables(value.get_ref());
+            match (array, value.get_ref()) {
+                (Some(array), DeValue::Array(tables)) if has_tables || array.name != MIRROR => {
+                    match is_tables(tables) || array.name == MIRROR {
+                        true => self.array(array.name, line, tables),
+                        false => self.no_array(&name, line),
                     }
-                    self.keep(RULE, tables);
                 }
-                DeValue::Array(tables) if name == PEER && is_tables(value.get_ref()) => {
-                    for table in tables {
-                        self.peer(table);
-                    }
-                    self.keep(PEER, tables);
-                }
-                DeValue::Array(tables) if name == ROUTE && is_tables(value.get_ref()) => {
-                    for table in tables {
-                        self.route(table);
-                    }
-                    self.keep(ROUTE, tables);
-                }
-                DeValue::Array(tables) if name == SITE && is_tables(value.get_ref()) => {
-                    for table in tables {
-                        self.site(table);
-                    }
-                    self.keep(SITE, tables);
-                }
-                DeValue::Array(tables) if name == ACCESS && is_tables(value.get_ref()) => {
-                    for table in tables {
-                        self.access(table);
-                    }
-                    self.keep(ACCESS, tables);
-                }
-                DeValue::Array(tables) if name == LIST && is_tables(value.get_ref()) => {
-                    for table in tables {
-                        self.list(table);
-                    }
-                    self.keep(LIST, tables);
-                }
-                DeValue::Array(tables) if name == GROUP && is_tables(value.get_ref()) => {
-                    for table in tables {
-                        self.group(table);
-                    }
-                    self.keep(GROUP, tables);
-                }
-                DeValue::Array(tables) if name == LIMIT && is_tables(value.get_ref()) => {
-                    for table in tables {
-                        self.limit(table);
-                    }
-                    self.keep(LIMIT, tables);
-                }
-                DeValue::Table(table) if name == NETWORKS => self.networks(table),
-                DeValue::Array(tables) if name == MIRROR && has_tables(value.get_ref()) => {
-                    self.mirrors(line, tables);
-                }
-                _ if [RULE, PEER, ROUTE, SITE, ACCESS, LIST, GROUP, LIMIT].contains(&&*name) => {
-                    let fault = Fault::new(format!("`{name}` must be an array of tables"))
-                        .hint(format!("start each {name} with `[[{name}]]`"));
-                    self.fault(line, fault);
-                }
-                DeValue::Table(table) if keys::is_table(&inner) => self.table(table, &inner),
-                DeValue::Array(_) if keys::is_table(&inner) && has_tables(value.get_ref()) => {
+                (Some(array), _) if array.name != MIRROR => self.no_array(&name, line),
+                (_, DeValue::Table(table)) if name == NETWORKS => self.networks(table),
+                (_, DeValue::Table(table)) if keys::is_table(&inner) => self.table(table, &inner),
+                (_, DeValue::Array(_)) if keys::is_table(&inner) && has_tables => {
                     let mut hint = format!("start it with `[{name}]`");
                     if name == "limits" {
                         hint += "; limits that access rules name are `[[limit]]`";
@@ -207,20 +156,10 @@ impl Reader<'_> {
                     let fault = Fault::new(format!("`{name}` must be one table")).hint(hint);
                     self.fault(line, fault);
                 }
-                _ => match (keys::find(&name), written(value.get_ref())) {
-                    (Some(found), Some(written)) => {
-                        let source = Source::File {
-                            path: PathBuf::from(self.path),
-                            line,
-                        };
-                        self.given.push(Given {
-                            found,
-                            written,
-                            source,
-                        });
-                    }
+                (_, value) => match (keys::find(&name), written(value)) {
+                    (Some(found), Some(written)) => self.give(found, written, line),
                     (Some(found), None) => {
-                        let kind = value.get_ref().type_str();
+                        let kind = value.type_str();
                         let fault = Fault::new(format!("`{}` cannot be a {kind}", found.key.name));
                         self.fault(line, fault);
                     }
@@ -230,133 +169,96 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads one `[[rule]]`; the error of a field names the field's own line.
-    fn rule(&mut self, rule: &Spanned<DeValue<'_>>) {
-        let start = rule.span().start;
-        let spec = match RuleSpec::deserialize(ValueDeserializer::from(rule.clone())) {
-            Ok(spec) => spec,
-            Err(error) => {
-                let line = self.line(error.span().map_or(start, |span| span.start));
-                self.fault(line, table_fault(error.message()).at(RULE));
-                return;
-            }
-        };
-        // Each rule is built alone first, so that an error can name its rule.
-        match Rules::new([&spec]) {
-            Ok(_) => self.rules.push(spec),
-            Err(error) => self.fault(self.line(start), Fault::new(error.to_string())),
-        }
+    fn give(&mut self, found: Found, written: Written, line: usize) {
+        let path = PathBuf::from(self.path);
+        self.parsed.given.push(Given {
+            found,
+            written,
+            source: Source::File { path, line },
+        });
     }
 
-    /// Reads one `[[peer]]`.
-    fn peer(&mut self, table: &Spanned<DeValue<'_>>) {
-        if let Some(read) = self.read::<PeerTable>(PEER, table) {
-            match read.settings() {
-                Ok(peer) if self.peers.iter().any(|it| it.name == peer.name) => {
-                    let fault = Fault::new(format!("two peers are called `{}`", peer.name));
-                    self.fault(self.line(table.span().start), fault.at(PEER));
+    fn no_array(&mut self, name: &str, line: usize) {
+        let fault = Fault::new(format!("`{name}` must be an array of tables"));
+        self.fault(
+            line,
+            fault.hint(format!("start each {name} with `[[{name}]]`")),
+        );
+    }
+
+    /// Reads all tables of the array `name`, which stands on `line`.
+    fn array(&mut self, name: &'static str, line: usize, tables: &[Spanned<DeValue<'_>>]) {
+        match name {
+            RuleSpec::ARRAY => self.parsed.rules = self.meanings::<RuleSpec>(tables),
+            PeerTable::ARRAY => self.parsed.peers = self.meanings::<PeerTable>(tables),
+            RouteTable::ARRAY => self.parsed.routes = self.meanings::<RouteTable>(tables),
+            SiteTable::ARRAY => self.parsed.sites = self.meanings::<SiteTable>(tables),
+            AccessTable::ARRAY => self.parsed.access = self.meanings::<AccessTable>(tables),
+            GroupTable::ARRAY => self.parsed.groups = self.meanings::<GroupTable>(tables),
+            ListTable::ARRAY => self.parsed.lists = self.meanings::<ListTable>(tables),
+            LimitTable::ARRAY => self.parsed.limits = self.meanings::<LimitTable>(tables),
+            // The one array that is a key as well: the tables become words, which the key reads.
+            _ => {
+                let words = self.meanings::<MirrorTable>(tables);
+                let found = keys::find(MIRROR).expect("a row of the table of keys");
+                return self.give(found, Written::Many(words), line);
+            }
+        }
+        self.keep(name, tables);
+    }
+
+    /// The meanings of `tables`, without those that are wrong. The fault of a field names the
+    /// field's own line, any other fault that of its table.
+    fn meanings<T: ArrayTable>(&mut self, tables: &[Spanned<DeValue<'_>>]) -> Vec<T::Meaning> {
+        let mut meanings: Vec<T::Meaning> = Vec::new();
+        for table in tables {
+            let start = table.span().start;
+            let read = match T::deserialize(ValueDeserializer::from(table.clone())) {
+                Ok(read) => read,
+                Err(error) => {
+                    let line = self.line(error.span().map_or(start, |span| span.start));
+                    self.fault(line, table_fault(error.message()).at(T::ARRAY));
+                    continue;
                 }
-                Ok(peer) => self.peers.push(peer),
-                Err(fault) => self.fault(self.line(table.span().start), fault.at(PEER)),
-            }
-        }
-    }
-
-    /// Reads one `[[route]]`.
-    fn route(&mut self, table: &Spanned<DeValue<'_>>) {
-        if let Some(read) = self.read::<RouteTable>(ROUTE, table) {
-            match read.settings() {
-                Ok(route) => self.routes.push(route),
+            };
+            let line = self.line(start);
+            let written = WrittenTable {
+                place: self.place(line),
+                toml: table,
+            };
+            let meaning = read.meaning(&written).and_then(|meaning| {
+                let name = T::name(&meaning);
+                match meanings
+                    .iter()
+                    .any(|it| name.is_some() && T::name(it) == name)
+                {
+                    false => Ok(meaning),
+                    true => {
+                        let name = name.unwrap_or_default();
+                        let array = T::ARRAY;
+                        Err(Fault::new(format!("two {array}s are called `{name}`")).into())
+                    }
+                }
+            });
+            match meaning {
+                Ok(meaning) => meanings.push(meaning),
                 Err(Faults(faults)) => {
                     for fault in faults {
-                        self.fault(self.line(table.span().start), fault.at(ROUTE));
+                        // The error of a freshness rule begins with that word itself.
+                        let names_itself = fault.what.starts_with(T::ARRAY);
+                        self.fault(
+                            line,
+                            if names_itself {
+                                fault
+                            } else {
+                                fault.at(T::ARRAY)
+                            },
+                        );
                     }
                 }
             }
         }
-    }
-
-    /// Reads one `[[site]]`.
-    fn site(&mut self, table: &Spanned<DeValue<'_>>) {
-        if let Some(read) = self.read::<SiteTable>(SITE, table) {
-            match read.site() {
-                Ok(site) => self.sites.push(site),
-                Err(fault) => self.fault(self.line(table.span().start), fault.at(SITE)),
-            }
-        }
-    }
-
-    /// Reads one `[[access]]`.
-    fn access(&mut self, table: &Spanned<DeValue<'_>>) {
-        if let Some(read) = self.read::<AccessTable>(ACCESS, table) {
-            let line = self.line(table.span().start);
-            match read.rule() {
-                Ok(rule) => {
-                    let place = self.place(line);
-                    let written = Some(format!("{place}: {}", access::in_a_line(table)));
-                    self.access.push((place, AccessRule { written, ..rule }));
-                }
-                Err(Faults(faults)) => {
-                    for fault in faults {
-                        self.fault(line, fault.at(ACCESS));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Reads one `[[group]]`.
-    fn group(&mut self, table: &Spanned<DeValue<'_>>) {
-        let Some(read) = self.read::<GroupTable>(GROUP, table) else {
-            return;
-        };
-        let line = self.line(table.span().start);
-        match read.group() {
-            Ok((name, _)) if self.groups.contains_key(&name) => {
-                let fault = Fault::new(format!("two groups are called `{name}`"));
-                self.fault(line, fault.at(GROUP));
-            }
-            Ok((name, users)) => drop(self.groups.insert(name, users)),
-            Err(Faults(faults)) => {
-                for fault in faults {
-                    self.fault(line, fault.at(GROUP));
-                }
-            }
-        }
-    }
-
-    /// Reads one `[[list]]`.
-    fn list(&mut self, table: &Spanned<DeValue<'_>>) {
-        if let Some(read) = self.read::<ListTable>(LIST, table) {
-            match read.settings() {
-                Ok(list) if self.lists.iter().any(|it| it.name == list.name) => {
-                    let fault = Fault::new(format!("two lists are called `{}`", list.name));
-                    self.fault(self.line(table.span().start), fault.at(LIST));
-                }
-                Ok(list) => self.lists.push(list),
-                Err(fault) => self.fault(self.line(table.span().start), fault.at(LIST)),
-            }
-        }
-    }
-
-    /// Reads one `[[limit]]`.
-    fn limit(&mut self, table: &Spanned<DeValue<'_>>) {
-        let Some(read) = self.read::<LimitTable>(LIMIT, table) else {
-            return;
-        };
-        let line = self.line(table.span().start);
-        match read.settings() {
-            Ok(limit) if self.limits.iter().any(|it| it.name == limit.name) => {
-                let fault = Fault::new(format!("two limits are called `{}`", limit.name));
-                self.fault(line, fault.at(LIMIT));
-            }
-            Ok(limit) => self.limits.push(limit),
-            Err(Faults(faults)) => {
-                for fault in faults {
-                    self.fault(line, fault.at(LIMIT));
-                }
-            }
-        }
+        meanings
     }
 
     /// Reads `[networks]`.
@@ -370,7 +272,7 @@ impl Reader<'_> {
                 None => vec![],
             };
             match access::network(name, &words) {
-                Ok(prefixes) => drop(self.networks.insert(name.to_string(), prefixes)),
+                Ok(prefixes) => drop(self.parsed.networks.insert(name.to_string(), prefixes)),
                 Err(Faults(faults)) => {
                     for fault in faults {
                         self.fault(line, fault.at(NETWORKS));
@@ -379,24 +281,7 @@ impl Reader<'_> {
             }
             shown.insert(name.to_string(), words.into());
         }
-        self.tables.push((NETWORKS, shown.into()));
-    }
-
-    /// Deserializes one table of the array `name`; a wrong field names its own line.
-    fn read<T: serde::de::DeserializeOwned>(
-        &mut self,
-        name: &str,
-        table: &Spanned<DeValue<'_>>,
-    ) -> Option<T> {
-        match T::deserialize(ValueDeserializer::from(table.clone())) {
-            Ok(read) => Some(read),
-            Err(error) => {
-                let start = table.span().start;
-                let line = self.line(error.span().map_or(start, |span| span.start));
-                self.fault(line, table_fault(error.message()).at(name));
-                None
-            }
-        }
+        self.parsed.tables.push((NETWORKS, shown.into()));
     }
 
     /// Keeps the tables of an array as they were written, for `config show`.
@@ -406,39 +291,8 @@ impl Reader<'_> {
             .filter_map(|table| Value::deserialize(ValueDeserializer::from(table.clone())).ok());
         let written: Vec<Value> = written.collect();
         if !written.is_empty() {
-            self.tables.push((name, written.into()));
+            self.parsed.tables.push((name, written.into()));
         }
-    }
-
-    /// Reads all `[[mirror]]` tables, as the strings that a flag would have.
-    fn mirrors(&mut self, line: usize, tables: &[Spanned<DeValue<'_>>]) {
-        let mut words = vec![];
-        for table in tables {
-            let start = table.span().start;
-            let read = MirrorTable::deserialize(ValueDeserializer::from(table.clone()));
-            match read {
-                // Parsed here and not only by the key, because the key knows only the line of the
-                // first table.
-                Ok(read) => match read.word() {
-                    Ok(word) => words.push(word),
-                    Err(fault) => self.fault(self.line(start), fault.at(MIRROR)),
-                },
-                Err(error) => {
-                    let line = self.line(error.span().map_or(start, |span| span.start));
-                    self.fault(line, table_fault(error.message()).at(MIRROR));
-                }
-            }
-        }
-        let found = keys::find(MIRROR).expect("a row of the table of keys");
-        let source = Source::File {
-            path: PathBuf::from(self.path),
-            line,
-        };
-        self.given.push(Given {
-            found,
-            written: Written::Many(words),
-            source,
-        });
     }
 
     fn fault(&mut self, line: usize, fault: Fault) {
@@ -483,10 +337,8 @@ fn has_tables(value: &DeValue<'_>) -> bool {
         .is_some_and(|items| items.iter().any(|item| item.get_ref().is_table()))
 }
 
-fn is_tables(value: &DeValue<'_>) -> bool {
-    value
-        .as_array()
-        .is_some_and(|items| items.iter().all(|item| item.get_ref().is_table()))
+fn is_tables(items: &[Spanned<DeValue<'_>>]) -> bool {
+    items.iter().all(|item| item.get_ref().is_table())
 }
 
 /// The value as text for its key; `None` for types that no key takes (tables, dates, nested
@@ -652,6 +504,23 @@ mod tests {
         let faults = faults(text);
         let lines: Vec<&str> = faults.iter().map(|fault| &fault[..8]).collect();
         assert_eq!(lines, ["a.toml:1", "a.toml:3", "a.toml:5", "a.toml:6"]);
+    }
+
+    #[test]
+    fn the_documents_have_the_fields_that_are_read() {
+        for table in &TABLES {
+            let text = format!("[[{}]]\n\"no such field\" = 1\n", table.name);
+            let fault = faults(&text).remove(0);
+            let (_, known) = fault.split_once("expected one of ").unwrap_or_else(|| {
+                let (_, known) = fault.split_once("expected ").unwrap();
+                ("", known)
+            });
+            let mut known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+            let mut documented: Vec<&str> = table.fields.iter().map(|(name, _)| *name).collect();
+            known.sort_unstable();
+            documented.sort_unstable();
+            assert_eq!(documented, known, "{fault}");
+        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::keys::{Found, Written, find};
+use super::key::Written;
+use super::keys::{Found, find};
 
 /// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]

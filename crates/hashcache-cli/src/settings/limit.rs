@@ -6,6 +6,7 @@ use hashcache_proxy::{LimitPer, LimitSettings, Quota, QuotaEnd, QuotaPeriod, Rat
 use serde::Deserialize;
 
 use super::access::is_name;
+use super::file::{ArrayTable, WrittenTable};
 use super::words::one_of;
 use crate::fault::{Fault, Faults};
 use crate::units::parse_size;
@@ -23,6 +24,19 @@ pub struct LimitTable {
     burst: Option<String>,
     requests: Option<u64>,
     requests_burst: Option<u64>,
+}
+
+impl ArrayTable for LimitTable {
+    const ARRAY: &'static str = "limit";
+    type Meaning = LimitSettings;
+
+    fn meaning(self, _: &WrittenTable<'_>) -> Result<LimitSettings, Faults> {
+        self.settings()
+    }
+
+    fn name(meaning: &LimitSettings) -> Option<&str> {
+        Some(&meaning.name)
+    }
 }
 
 impl LimitTable {

@@ -7,8 +7,9 @@ use hashcache_http::{Target, TargetError};
 use hashcache_proxy::{Mirror, MirrorError, MirrorKind};
 use serde::Deserialize;
 
+use super::file::{ArrayTable, WrittenTable};
 use super::words::one_of;
-use crate::fault::Fault;
+use crate::fault::{Fault, Faults};
 
 /// Parses a mirror. URLs contain no blanks, so blanks separate them.
 pub fn read_mirror(word: &str) -> Result<Mirror, Fault> {
@@ -73,6 +74,19 @@ pub struct MirrorTable {
     url: String,
     #[serde(default)]
     files: Vec<String>,
+}
+
+impl ArrayTable for MirrorTable {
+    const ARRAY: &'static str = "mirror";
+    type Meaning = String;
+
+    fn meaning(self, _: &WrittenTable<'_>) -> Result<String, Faults> {
+        Ok(self.word()?)
+    }
+
+    fn name(_: &String) -> Option<&str> {
+        None
+    }
 }
 
 impl MirrorTable {

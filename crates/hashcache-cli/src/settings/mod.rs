@@ -9,14 +9,16 @@
 mod access;
 mod environment;
 mod file;
+mod flags;
 mod given;
+mod key;
 mod keys;
 mod limit;
 mod mirror;
 mod peers;
-mod reference;
 mod site;
 mod suggest;
+mod tables;
 mod values;
 mod words;
 
@@ -27,20 +29,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use environment::Environment;
+pub use flags::SettingArgs;
 pub use given::{Given, Source, given_flags};
-pub use keys::{
-    COOKIES, FAILS, FORMATS, GROUPS, IOS, KEYS, Key, PLACEMENTS, POLICIES, ROWS, Shown, Written,
-    block, find, find_flag,
-};
+pub use key::{Accepts, Applies, DefaultValue, Key, Shown, Written};
+#[cfg(test)]
+pub use keys::find_flag;
+pub use keys::types::block;
+pub use keys::{SECTIONS, find, keys};
 #[cfg(test)]
 pub use mirror::read_mirror;
-pub use peers::{CHOICES, DIRECTS, GATEWAYS};
-pub use reference::{
-    ACCESS_ABOUT, ACCESS_FIELDS, DefaultValue, ENTRIES, Entry, GROUP_ABOUT, GROUP_FIELDS,
-    LIMIT_ABOUT, LIMIT_FIELDS, LIST_ABOUT, LIST_FIELDS, MIRROR_ABOUT, MIRROR_FIELDS, PEER_ABOUT,
-    PEER_FIELDS, ROUTE_ABOUT, ROUTE_FIELDS, RULE_ABOUT, RULE_FIELDS, SITE_ABOUT, SITE_FIELDS,
-    Topic, help,
-};
+pub use tables::TABLES;
+#[cfg(test)]
+pub use tables::Table;
 pub use values::{PlaceBy, Values};
 
 use hashcache_http::{RuleSpec, Rules};
@@ -61,21 +61,23 @@ pub struct Effective {
     pub tables: Vec<(&'static str, toml::Value)>,
     /// The networks of the file by name.
     pub networks: BTreeMap<String, Vec<Prefix>>,
-    /// The source of each value of [`KEYS`], in that order.
-    sources: Vec<Source>,
+    /// The source of each value that is not the default, by the name of its key.
+    sources: BTreeMap<&'static str, Source>,
 }
 
 impl Effective {
-    /// Every key with its value as shown and its source.
+    /// Every key with its value as shown and its source; the keys of tables come last, as TOML
+    /// needs it.
     pub fn shown(&self) -> impl Iterator<Item = (&'static Key, Shown, &Source)> {
-        KEYS.iter()
-            .zip(&self.sources)
-            .map(|(key, source)| (key, (key.show)(&self.values), source))
+        let is_top = |key: &&Key| key.table_and_name().0.is_empty();
+        let tables = keys().filter(move |key| !is_top(key));
+        let all = keys().filter(is_top).chain(tables);
+        all.map(|key| (key, (key.show)(&self.values), self.source(key.name)))
     }
 
     /// A file that keeps state for the next start: beside the cache, where we may write.
     pub fn state_file(&self, ending: &str) -> Option<PathBuf> {
-        let cache = self.values.cache.first()?;
+        let cache = self.values.engine.cache.first()?;
         let file = cache.with_extension(ending);
         if file == *cache {
             return Some(cache.with_extension(format!("{ending}.{ending}")));
@@ -85,9 +87,7 @@ impl Effective {
 
     /// The source of the value of the key called `name`.
     pub fn source(&self, name: &str) -> &Source {
-        let mut rows = KEYS.iter().zip(&self.sources);
-        rows.find(|(key, _)| key.name == name)
-            .map_or(&Source::Default, |(_, source)| source)
+        self.sources.get(name).unwrap_or(&Source::Default)
     }
 }
 
@@ -158,7 +158,7 @@ fn assemble(
         file: path.map(Path::to_owned),
         tables: parsed.tables,
         networks: parsed.networks.clone(),
-        sources: vec![Source::Default; KEYS.len()],
+        sources: BTreeMap::new(),
     };
     for layer in [parsed.given, variables, flags] {
         faults.extend(said_twice(&layer));
@@ -169,11 +169,7 @@ fn assemble(
         } in layer
         {
             match found.read(&mut effective.values, &written) {
-                Ok(()) => {
-                    let row = KEYS.iter().zip(&mut effective.sources);
-                    row.filter(|(key, _)| key.name == found.key.name)
-                        .for_each(|(_, slot)| *slot = source.clone());
-                }
+                Ok(()) => drop(effective.sources.insert(found.key.name, source)),
                 Err(Faults(wrong)) => faults.extend(wrong.into_iter().map(|fault| match &source {
                     Source::File { .. } => fault.at(found.spelling).at(&source),
                     _ => fault.at(&source),
@@ -188,10 +184,10 @@ fn assemble(
         routes: &parsed.routes,
         direct: effective.values.direct,
         choice: effective.values.peer_choice,
-        icp: effective.values.icp,
-        htcp: effective.values.htcp,
-        name: &effective.values.name,
-        policy: effective.values.policy,
+        icp: effective.values.reloadable.icp,
+        htcp: effective.values.reloadable.htcp,
+        name: &effective.values.startup.name,
+        policy: effective.values.engine.policy,
         in_front_of_a_site: effective.values.accelerate.is_some() || !parsed.sites.is_empty(),
     };
     match said.together(environment) {
@@ -199,29 +195,29 @@ fn assemble(
         Err(Faults(wrong)) => faults.extend(wrong),
     }
     match rules(&parsed.rules, effective.values.default_rules) {
-        Ok(rules) => effective.values.rules = rules,
+        Ok(rules) => effective.values.reloadable.rules = rules,
         Err(fault) => faults.push(fault),
     }
     let (places, access_rules) = parsed.access.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
     let access = AccessSettings {
         rules: access_rules,
-        groups: parsed.groups,
+        groups: parsed.groups.into_iter().collect(),
         lists: parsed.lists,
         limits: parsed.limits.iter().map(|it| it.name.clone()).collect(),
         networks: parsed.networks,
-        nat64: effective.values.nat64_prefix.clone(),
+        nat64: effective.values.reloadable.nat64_prefix.clone(),
         contact: effective.values.contact.clone(),
     };
     match access::compile(&access, &places) {
         Ok(rules) => {
-            effective.values.access = Arc::new(rules);
-            effective.values.lists = access.lists;
-            effective.values.access_limits = parsed.limits;
+            effective.values.reloadable.access = Arc::new(rules);
+            effective.values.reloadable.lists = access.lists;
+            effective.values.reloadable.access_limits = parsed.limits;
         }
         Err(Faults(wrong)) => faults.extend(wrong),
     }
     match Sites::new(parsed.sites) {
-        Ok(sites) => effective.values.sites = sites,
+        Ok(sites) => effective.values.reloadable.sites = sites,
         Err(error) => faults.push(site_fault(&error)),
     }
     // Contradictions between values that are themselves wrong would only confuse the operator.
@@ -283,7 +279,7 @@ fn protocol_contradictions(effective: &Effective) -> Vec<Fault> {
         faults.push(fault.at(effective.source("tls_cert")));
     }
     let is_transparent = |listen: &&Listen| matches!(listen.speaks, Some(Speaks::Transparent(_)));
-    if let Some(listen) = values.listen.iter().find(is_transparent)
+    if let Some(listen) = values.startup.listen.iter().find(is_transparent)
         && values.is_reverse()
     {
         let fault = Fault::new(format!(
@@ -292,6 +288,7 @@ fn protocol_contradictions(effective: &Effective) -> Vec<Fault> {
         faults.push(fault.at(effective.source("listen")));
     }
     let tls = values
+        .startup
         .listen
         .iter()
         .find(|listen| listen.speaks == Some(Speaks::Tls));
@@ -313,17 +310,17 @@ fn protocol_contradictions(effective: &Effective) -> Vec<Fault> {
 fn link_contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
     let mut faults = vec![];
-    if values.link_listen.is_some() && values.is_reverse() {
+    if values.startup.link_listen.is_some() && values.is_reverse() {
         let fault = Fault::new("`link_listen` works only in a forward proxy");
         faults.push(fault.at(effective.source("link_listen")));
     }
-    if values.link_listen.is_none() && !values.link_children.is_empty() {
+    if values.startup.link_listen.is_none() && !values.reloadable.link_children.is_empty() {
         let fault = Fault::new("`link_children` needs `link_listen`");
         let fault = fault.hint("say where children connect, for example `0.0.0.0:3129`");
         faults.push(fault.at(effective.source("link_children")));
     }
     let mut peers = values.peers.peers.iter();
-    if !values.link_forward.is_empty() && !peers.any(|peer| peer.pin.is_some()) {
+    if !values.startup.link_forward.is_empty() && !peers.any(|peer| peer.pin.is_some()) {
         let fault = Fault::new("`link_forward` needs a parent with a pin");
         let fault = fault.hint("add `parent` and `parent_pin`: see `hashcache link init`");
         faults.push(fault.at(effective.source("link_forward")));
@@ -356,20 +353,20 @@ fn intercept_contradictions(effective: &Effective) -> Vec<Fault> {
 fn contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
     let mut faults = vec![];
-    if values.listen.is_empty() {
+    if values.startup.listen.is_empty() {
         let fault = Fault::new("`listen` is empty: clients could not connect");
         faults.push(fault.at(effective.source("listen")));
     }
-    for (at, listen) in values.listen.iter().enumerate() {
+    for (at, listen) in values.startup.listen.iter().enumerate() {
         // Port 0 lets the system choose, a different port each time.
         let port = listen.address.port();
-        let earlier = &values.listen[..at];
+        let earlier = &values.startup.listen[..at];
         if port != 0 && earlier.iter().any(|it| it.address == listen.address) {
             faults.push(
                 Fault::new(format!("{listen} is in the list twice")).at(effective.source("listen")),
             );
         }
-        if port != 0 && values.admin == Some(listen.address) {
+        if port != 0 && values.startup.admin == Some(listen.address) {
             let fault = Fault::new(format!("`listen` and `admin` both use {listen}"));
             faults.push(fault.hint("use another port for `admin`: clients must not reach it"));
         }
@@ -377,11 +374,11 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
     faults.extend(protocol_contradictions(effective));
     faults.extend(intercept_contradictions(effective));
     faults.extend(link_contradictions(effective));
-    if values.access.needs_users() && values.htpasswd.is_empty() {
+    if values.reloadable.access.needs_users() && values.reloadable.htpasswd.is_empty() {
         let fault = Fault::new("an `[[access]]` rule names users, but `htpasswd` is not set");
         faults.push(fault.hint("make a file with `htpasswd -B -C 10 -c FILE USER`, and name it"));
     }
-    if values.is_reverse() && !values.access.is_empty() {
+    if values.is_reverse() && !values.reloadable.access.is_empty() {
         let fault =
             Fault::new("`[[access]]` works only in a forward proxy, not in front of a site");
         faults.push(fault.hint("`allow_client` says which clients a site has"));
@@ -390,7 +387,7 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
         let fault = Fault::new("`accelerate_host` needs `accelerate`");
         faults.push(fault.at(effective.source("accelerate_host")));
     }
-    if values.accelerate.is_some() && !values.sites.all().is_empty() {
+    if values.accelerate.is_some() && !values.reloadable.sites.all().is_empty() {
         let fault = Fault::new("`accelerate` and `[[site]]` contradict each other");
         let fault = fault.hint("make a `[[site]]` of the URL of `accelerate`");
         faults.push(fault.at(effective.source("accelerate")));
@@ -400,7 +397,7 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
         .peers
         .iter()
         .any(|peer| peer.kind == PeerKind::Member);
-    let mut sites = values.sites.all().iter();
+    let mut sites = values.reloadable.sites.all().iter();
     if has_members && let Some(site) = sites.find(|site| site.trust_forwarded.is_empty()) {
         let what = format!(
             "the site {} has members but no `trust_forwarded`",
@@ -412,14 +409,14 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
              members",
         ));
     }
-    if values.is_reverse() && !values.mirror.is_empty() {
+    if values.is_reverse() && !values.reloadable.mirrors.is_empty() {
         let fault = Fault::new("`mirror` works only in a forward proxy, not in front of a site");
         let fault = fault.hint("run two proxies, each with its own cache");
         faults.push(fault.at(effective.source("mirror")));
     }
-    for (n, mirror) in values.mirror.iter().enumerate() {
+    for (n, mirror) in values.reloadable.mirrors.iter().enumerate() {
         let name = mirror.name();
-        if values.mirror[..n]
+        if values.reloadable.mirrors[..n]
             .iter()
             .any(|earlier| earlier.name() == name)
         {
@@ -432,7 +429,7 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
             faults.push(fault.at(effective.source("mirror")));
         }
     }
-    if values.cache.is_empty() {
+    if values.engine.cache.is_empty() {
         let fault = Fault::new("no path for the cache: neither HOME nor XDG_CACHE_HOME is set");
         let fault = if *effective.source("cache") == Source::Default {
             fault
@@ -441,17 +438,17 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
         };
         faults.push(fault.hint("give a file or a block device with `--cache PATH`"));
     }
-    for (n, path) in values.cache.iter().enumerate() {
-        if values.cache[..n].contains(path) {
+    for (n, path) in values.engine.cache.iter().enumerate() {
+        if values.engine.cache[..n].contains(path) {
             let fault = Fault::new(format!("`cache` has {} twice", path.display()));
             faults.push(fault.at(effective.source("cache")));
         }
     }
-    if values.max_object_size() > values.cache_size {
+    if values.max_object_size() > values.engine.cache_size {
         let fault = Fault::new("`max_object_size` is larger than `cache_size`");
         let fault = fault.hint(format!(
             "use at most {}, or a larger cache",
-            show_size(values.cache_size)
+            show_size(values.engine.cache_size)
         ));
         faults.push(fault.at(effective.source("max_object_size")));
     }

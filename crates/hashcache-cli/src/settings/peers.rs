@@ -18,7 +18,9 @@ use hashcache_proxy::{
 use serde::Deserialize;
 
 use super::environment::Environment;
-use super::keys::pin;
+use super::file::{ArrayTable, WrittenTable};
+use super::keys::choices::{DIRECT, PEER_CHOICE};
+use super::keys::types::pin;
 use super::words::one_of;
 use crate::fault::{Fault, Faults};
 
@@ -66,20 +68,6 @@ fn peer_url(word: &str) -> Result<Origin, Fault> {
     })
 }
 
-/// The words for [`Direct`].
-pub const DIRECTS: [(&str, Direct); 3] = [
-    ("allow", Direct::Allow),
-    ("prefer", Direct::Prefer),
-    ("never", Direct::Never),
-];
-/// The words for [`PeerChoice`].
-pub const CHOICES: [(&str, PeerChoice); 5] = [
-    ("first", PeerChoice::First),
-    ("round-robin", PeerChoice::RoundRobin),
-    ("rendezvous", PeerChoice::Rendezvous),
-    ("carp", PeerChoice::Carp),
-    ("fastest", PeerChoice::Fastest),
-];
 const KINDS: [(&str, PeerKind); 3] = [
     ("parent", PeerKind::Parent),
     ("sibling", PeerKind::Sibling),
@@ -132,6 +120,19 @@ pub struct PeerTable {
     summary: bool,
     misses: Option<bool>,
     pin: Option<String>,
+}
+
+impl ArrayTable for PeerTable {
+    const ARRAY: &'static str = "peer";
+    type Meaning = PeerSettings;
+
+    fn meaning(self, _: &WrittenTable<'_>) -> Result<PeerSettings, Faults> {
+        Ok(self.settings()?)
+    }
+
+    fn name(meaning: &PeerSettings) -> Option<&str> {
+        Some(&meaning.name)
+    }
 }
 
 impl PeerTable {
@@ -318,6 +319,19 @@ pub struct RouteTable {
     choice: Option<String>,
 }
 
+impl ArrayTable for RouteTable {
+    const ARRAY: &'static str = "route";
+    type Meaning = WrittenRoute;
+
+    fn meaning(self, _: &WrittenTable<'_>) -> Result<WrittenRoute, Faults> {
+        self.settings()
+    }
+
+    fn name(_: &WrittenRoute) -> Option<&str> {
+        None
+    }
+}
+
 impl RouteTable {
     /// The settings of the route; what it does not say is taken from the keys later.
     pub fn settings(&self) -> Result<WrittenRoute, Faults> {
@@ -342,9 +356,9 @@ impl RouteTable {
         }
         let scheme = self.scheme.as_deref().map(|word| one_of(&SCHEMES, word));
         let scheme = scheme.transpose().map_err(|fault| faults.push(fault));
-        let direct = self.direct.as_deref().map(|word| one_of(&DIRECTS, word));
+        let direct = self.direct.as_deref().map(DIRECT.read);
         let direct = direct.transpose().map_err(|fault| faults.push(fault));
-        let choice = self.choice.as_deref().map(|word| one_of(&CHOICES, word));
+        let choice = self.choice.as_deref().map(PEER_CHOICE.read);
         let choice = choice.transpose().map_err(|fault| faults.push(fault));
         for (at, name) in self.peers.iter().flatten().enumerate() {
             if self.peers.iter().flatten().take(at).any(|it| it == name) {
@@ -398,9 +412,6 @@ const SCHEMES: [(&str, Scheme); 4] = [
     ("ftp", Scheme::Ftp),
     ("gopher", Scheme::Gopher),
 ];
-
-/// Schemes that gateways can be turned on for.
-pub const GATEWAYS: [(&str, Scheme); 2] = [("ftp", Scheme::Ftp), ("gopher", Scheme::Gopher)];
 
 /// A host name, `*.` with a domain, an address or a network.
 fn route_host(word: &str) -> Result<RouteHost, Fault> {

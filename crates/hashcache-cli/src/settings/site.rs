@@ -18,8 +18,9 @@ use hashcache_proxy::{
 };
 use serde::Deserialize;
 
+use super::file::{ArrayTable, WrittenTable};
 use super::words::one_of;
-use crate::fault::Fault;
+use crate::fault::{Fault, Faults};
 use crate::units::parse_time;
 
 /// One `[[site]]` as written.
@@ -107,6 +108,19 @@ const BALANCES: [(&str, Balance); 4] = [
     ("hash", Balance::Hash),
     ("first", Balance::First),
 ];
+
+impl ArrayTable for SiteTable {
+    const ARRAY: &'static str = "site";
+    type Meaning = Site;
+
+    fn meaning(self, _: &WrittenTable<'_>) -> Result<Site, Faults> {
+        Ok(self.site()?)
+    }
+
+    fn name(_: &Site) -> Option<&str> {
+        None
+    }
+}
 
 impl SiteTable {
     /// The site, or the first fault in the table.

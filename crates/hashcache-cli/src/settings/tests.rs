@@ -79,7 +79,10 @@ fn a_flag_wins_over_a_variable_and_that_over_the_file() {
 fn a_list_replaces_the_list_of_a_weaker_source() {
     let file = "listen = [\"127.0.0.1:1\", \"127.0.0.1:2\"]";
     let effective = assembled(file, &[], vec![flag("listen", "127.0.0.1:3")]).unwrap();
-    assert_eq!(effective.values.listen, ["127.0.0.1:3".parse().unwrap()]);
+    assert_eq!(
+        effective.values.startup.listen,
+        ["127.0.0.1:3".parse().unwrap()]
+    );
 }
 
 #[test]
@@ -138,14 +141,20 @@ fn order_in_a_file_never_matters() {
 #[test]
 fn the_largest_object_follows_the_size_of_the_cache_until_it_is_set() {
     let effective = assembled("cache_size = \"8GiB\"", &[], vec![]).unwrap();
-    assert_eq!(effective.values.for_proxy().max_object_size, 1 << 30);
+    assert_eq!(
+        effective.values.for_proxy().reloadable.max_object_size,
+        1 << 30
+    );
     let effective = assembled(
         "cache_size = \"8GiB\"\nmax_object_size = \"1MiB\"",
         &[],
         vec![],
     )
     .unwrap();
-    assert_eq!(effective.values.for_proxy().max_object_size, 1 << 20);
+    assert_eq!(
+        effective.values.for_proxy().reloadable.max_object_size,
+        1 << 20
+    );
 }
 
 #[test]
@@ -200,14 +209,14 @@ fn the_rules_that_ship_are_turned_off_under_either_name() {
 #[test]
 fn flags_and_keys_may_be_written_with_either_dash() {
     let effective = assembled("cache-size = \"2GiB\"", &[], vec![]).unwrap();
-    assert_eq!(effective.values.cache_size, 2 << 30);
+    assert_eq!(effective.values.engine.cache_size, 2 << 30);
 }
 
 #[test]
 fn a_whole_number_of_bytes_needs_no_quotes() {
     let effective = assembled("memory = 1_048_576\n[limits]\nclients = 7", &[], vec![]).unwrap();
-    assert_eq!(effective.values.memory, 1 << 20);
-    assert_eq!(effective.values.limits.clients, 7);
+    assert_eq!(effective.values.engine.memory, 1 << 20);
+    assert_eq!(effective.values.startup.limits.clients, 7);
 }
 
 #[test]
@@ -366,7 +375,7 @@ fn a_named_file_that_is_missing_is_an_error_and_a_usual_one_is_not() {
     fs::create_dir_all(usual.parent().unwrap()).unwrap();
     fs::write(&usual, "name = \"usual\"").unwrap();
     let effective = load(None, vec![], &environment).unwrap();
-    assert_eq!(effective.values.name, "usual");
+    assert_eq!(effective.values.startup.name, "usual");
     assert_eq!(effective.file, Some(usual));
 }
 
@@ -379,13 +388,18 @@ fn a_variable_names_the_file_unless_a_flag_does() {
     let variable = path("v.toml");
     let environment = environment(&[HOME, ("HASHCACHE_CONFIG", variable.to_str().unwrap())]);
     assert_eq!(
-        load(None, vec![], &environment).unwrap().values.name,
+        load(None, vec![], &environment)
+            .unwrap()
+            .values
+            .startup
+            .name,
         "variable"
     );
     assert_eq!(
         load(Some(&path("f.toml")), vec![], &environment)
             .unwrap()
             .values
+            .startup
             .name,
         "flag"
     );
@@ -484,10 +498,16 @@ fn mirrors_are_tables_or_words_and_shown_as_words() {
     assert_eq!(row(&by_tables, "mirror"), (shown, "a.toml:1".into()));
     // What is shown is itself a configuration.
     let by_words = assembled(&format!("mirror = {words:?}"), &[], vec![]).unwrap();
-    assert_eq!(by_words.values.mirror, by_tables.values.mirror);
+    assert_eq!(
+        by_words.values.reloadable.mirrors,
+        by_tables.values.reloadable.mirrors
+    );
     let variable = ("HASHCACHE_MIRROR", &words.join(",")[..]);
     let by_variable = assembled("", &[variable], vec![]).unwrap();
-    assert_eq!(by_variable.values.mirror, by_tables.values.mirror);
+    assert_eq!(
+        by_variable.values.reloadable.mirrors,
+        by_tables.values.reloadable.mirrors
+    );
 }
 
 #[test]
@@ -526,7 +546,13 @@ const SITE_TABLE: &str = "[[site]]\nhosts = [\"a.test\"]\norigins = [\"http://10
 fn sites_are_read_and_shown_as_they_were_written() {
     let file = format!("{SITE_TABLE}{}", SITE_TABLE.replace("a.test", "b.test"));
     let effective = assembled(&file, &[], vec![]).unwrap();
-    let names = effective.values.sites.all().iter().map(Site::name);
+    let names = effective
+        .values
+        .reloadable
+        .sites
+        .all()
+        .iter()
+        .map(Site::name);
     assert_eq!(names.collect::<Vec<_>>(), ["a.test", "b.test"]);
     assert_eq!(effective.tables[0].1.as_array().unwrap().len(), 2);
     assert!(effective.values.is_reverse());
@@ -600,7 +626,7 @@ fn example_of_the_manual(page: &str, heading: &str) -> String {
 fn the_example_of_a_school_in_the_manual_can_be_read() {
     let example = example_of_the_manual("access.md", "## A school: staff and pupils");
     let effective = assembled(&example, &[], vec![]).unwrap();
-    assert!(!effective.values.access.is_empty());
+    assert!(!effective.values.reloadable.access.is_empty());
     assert_eq!(row(&effective, "contact").0, text("Ms Abara, room 12"));
     let tables: Vec<&str> = effective.tables.iter().map(|(name, _)| *name).collect();
     assert_eq!(tables, ["access", "group", "list", "networks"]);
@@ -613,6 +639,7 @@ fn the_example_of_limits_in_the_manual_can_be_read() {
     let effective = assembled(&file, &[], vec![]).unwrap();
     let names: Vec<&str> = effective
         .values
+        .reloadable
         .access_limits
         .iter()
         .map(|it| &*it.name)

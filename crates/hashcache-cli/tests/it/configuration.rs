@@ -239,3 +239,21 @@ fn what_is_shown_is_itself_a_file_with_the_same_settings() {
     let json: Value = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!(json["rule"][0]["lifetime"], "1d");
 }
+
+#[test]
+fn the_files_that_the_program_prints_are_up_to_date() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for (path, argument) in [
+        ("docs/operate/reference.md", "reference"),
+        ("packaging/hashcache.toml", "example"),
+    ] {
+        let kept = std::fs::read_to_string(root.join(path)).expect("a file of this repository");
+        // The page ends with a mark for `cargo xtask tidy`.
+        let kept = kept
+            .split("\n<!-- made of sources")
+            .next()
+            .unwrap_or_default();
+        let printed = Home::new().hashcache(&["config", argument], &[]);
+        assert!(printed.stdout == kept, "run `cargo xtask docs`: {path}");
+    }
+}

@@ -8,11 +8,8 @@ use std::sync::{Arc, mpsc};
 
 use hashcache::device::{DiskModel, MemoryDevice, Pace, ThrottleDevice};
 use hashcache::{Cache, Config, Placement};
-use hashcache_http::{ClientReload, Rules, Seconds, SetCookie, host_part};
-use hashcache_proxy::{
-    AccessLog, CollapseWait, Fail, GroupBy, Limits, LinkSettings, Listening, LogFormat, Mode,
-    Offline, Settings, StateFiles, Supervisor,
-};
+use hashcache_http::{Seconds, host_part};
+use hashcache_proxy::{GroupBy, Listening, Reloadable, Settings, Startup, StateFiles, Supervisor};
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 
 const PAGES: u64 = 150;
@@ -49,58 +46,22 @@ async fn origin() -> Origin {
 /// Starts a proxy on a thread of its own, which runs until the tests end.
 pub fn start(cache: &Cache) -> SocketAddr {
     let settings = Settings {
-        mode: Mode::Forward,
-        sites: hashcache_proxy::Sites::default(),
-        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()],
-        tls: vec![],
-        admin: None,
-        name: "hashcache".into(),
-        public_url: None,
-        mirrors: vec![],
-        fail: Fail::Open,
-        allow_client: vec![],
-        offline: Offline::Off,
-        proxy_protocol_from: vec![],
-        proxy_protocol_to: vec![],
-        access: Arc::default(),
-        lists: vec![],
-        access_limits: vec![],
-        htpasswd: vec![],
-        login_realm: String::new(),
-        login_networks: vec![],
-        allow_purge: vec![],
-        admin_token_file: None,
-        allow_destination: vec!["127.0.0.0/8".parse().expect("a prefix")],
-        deny_destination: vec![],
-        upstream_ca: vec![],
-        intercept: None,
-        nat64_prefix: vec![],
-        allow_connect_port: vec![],
-        gateways: vec![],
-        allow_port: vec![hashcache_proxy::ConnectPort::new(1..=u16::MAX)],
-        access_log: AccessLog::None,
-        log_format: LogFormat::Squid,
-        log_strip_query: false,
-        log_anonymize: false,
-        group_by: Some(GroupBy::Page),
-        rules: Rules::none(),
-        client_reload: ClientReload::Validate,
-        set_cookie: SetCookie::Protect,
-        harmless_fields: vec![],
-        collapse_wait: CollapseWait::default(),
-        negative_lifetime: Seconds::new(60),
-        unreachable_lifetime: std::time::Duration::from_secs(10),
-        adaptive_lifetime: false,
-        max_object_size: 1 << 20,
-        workers: 2,
-        pac_proxies: vec![],
-        icp: None,
-        htcp: None,
-        summary_permille: 10,
-        peers: vec![],
-        routes: vec![],
-        link: LinkSettings::default(),
-        limits: Limits::default(),
+        startup: Startup {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()],
+            name: "hashcache".into(),
+            group_by: Some(GroupBy::Page),
+            workers: 2,
+            ..Startup::default()
+        },
+        reloadable: Reloadable {
+            allow_destination: vec!["127.0.0.0/8".parse().expect("a prefix")],
+            allow_port: vec![hashcache_proxy::ConnectPort::new(1..=u16::MAX)],
+            negative_lifetime: Seconds::new(60),
+            unreachable_lifetime: std::time::Duration::from_secs(10),
+            max_object_size: 1 << 20,
+            summary_permille: 10,
+            ..Reloadable::default()
+        },
     };
     let (said, says) = mpsc::channel();
     let (cache, again) = (cache.clone(), settings.clone());

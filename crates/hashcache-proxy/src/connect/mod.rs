@@ -184,11 +184,11 @@ fn carry_chunks(
 /// (WebSocket).
 fn check_ports(connection: &Connection, port: u16) -> Result<(), Failure> {
     let live = connection.worker.common.live();
-    let checked = check_connect_port(&live.connect_ports, port);
+    let checked = check_connect_port(&live.settings.allow_connect_port, port);
     match &connection.child {
-        Some(_) => {
-            checked.or_else(|refused| check_connect_port(&live.ports, port).map_err(|_| refused))
-        }
+        Some(_) => checked.or_else(|refused| {
+            check_connect_port(&live.settings.allow_port, port).map_err(|_| refused)
+        }),
         None => checked,
     }
 }

@@ -113,11 +113,11 @@ pub(super) enum Arrival {
 pub(super) fn of_forward(common: &Common, asked: &Asked<'_>, arrival: Arrival) -> Checks {
     let asking = Asking::new(common, asked);
     let mut checks = Checks::default();
-    if asking.live.access.has_times() {
+    if asking.live.settings.access.has_times() {
         let minute = asking.live.week_minute(asked.at(common).0);
         checks.local_time = Some(minute.to_string());
     }
-    if let Some(refusal) = asking.live.access.refusal(&asking.rules) {
+    if let Some(refusal) = asking.live.settings.access.refusal(&asking.rules) {
         asking.decided(&mut checks, Ok(refusal));
         return checks;
     }
@@ -126,11 +126,11 @@ pub(super) fn of_forward(common: &Common, asked: &Asked<'_>, arrival: Arrival) -
     let (scheme, port) = (asked.target.scheme, asked.target.authority.port);
     match (arrival, asked.space) {
         (Arrival::Connect, _) => {
-            let allowed = check_connect_port(&asking.live.connect_ports, port);
+            let allowed = check_connect_port(&asking.live.settings.allow_connect_port, port);
             checks.add("port", "`allow_connect_port`", allowed);
         }
         (_, Space::Own) => {
-            let allowed = check_port(&asking.live.ports, scheme, port);
+            let allowed = check_port(&asking.live.settings.allow_port, scheme, port);
             checks.add("port", "`allow_port`", allowed);
         }
         (_, Space::Site(_) | Space::Mirror(_)) => {}
@@ -157,7 +157,7 @@ pub(super) fn add_inside(common: &Common, asked: &Asked<'_>, checks: &mut Checks
 pub(super) fn of_site(common: &Common, asked: &Asked<'_>) -> Checks {
     let asking = Asking::new(common, asked);
     let mut checks = Checks::default();
-    let decision = asking.live.access.refusal(&asking.rules);
+    let decision = asking.live.settings.access.refusal(&asking.rules);
     let by_default = Decision {
         action: AccessAction::Allow,
         rule: None,
@@ -183,7 +183,7 @@ impl<'a> Asking<'a> {
         Self {
             common,
             asked,
-            rules: live.access.client(client, by_default),
+            rules: live.settings.access.client(client, by_default),
             timed: live.rules_at(asked.at(common).0),
             live,
         }
@@ -199,11 +199,12 @@ impl<'a> Asking<'a> {
             port: authority.port,
         };
         let live = &self.live;
-        let decided = live
-            .access
-            .decide(&self.rules, &self.timed, &request, |list, host| {
-                live.lists.has(list, host)
-            });
+        let decided =
+            live.settings
+                .access
+                .decide(&self.rules, &self.timed, &request, |list, host| {
+                    live.lists.has(list, host)
+                });
         decided.map_err(|needed| needed.rule)
     }
 
@@ -259,7 +260,7 @@ impl<'a> Asking<'a> {
     }
 
     fn needs_login(&self) -> Failure {
-        let realm = Arc::clone(&self.live.realm);
+        let realm = self.live.realm();
         Failure::LoginNeeded { realm }
     }
 
@@ -293,7 +294,9 @@ impl<'a> Asking<'a> {
                 Login::NotAsked("clients of mirrors cannot be asked for a login")
             }
             () if live.users.is_none() => Login::NotAsked("there is no `htpasswd`"),
-            () if live.identity.is_some() || live.login_networks.iter().any(is_in) => Login::Asked,
+            () if live.identity.is_some() || live.settings.login_networks.iter().any(is_in) => {
+                Login::Asked
+            }
             () => Login::NotAsked(
                 "its network is not in `login_networks`, and no listener has TLS, so the client \
                  is not asked for a password",
@@ -308,7 +311,10 @@ impl<'a> Asking<'a> {
         let there = (&authority.host, authority.port);
         let interceptor = live.intercept.as_ref();
         interceptor.is_some_and(|it| it.judge(authority).is_ok())
-            && live.access.may_need_user(&self.rules, there, in_list)
+            && live
+                .settings
+                .access
+                .may_need_user(&self.rules, there, in_list)
     }
 
     /// Notes a decision: by a rule, or where none matches, by the network of the client.
@@ -340,7 +346,7 @@ impl<'a> Asking<'a> {
     fn add_limits(&self, checks: &mut Checks, Decision { action, rule }: Decision) {
         // Inside an intercepted connection, the rule about the request counts.
         checks.used_up = None;
-        let numbers = rule.map_or(0, |rule| self.live.access.limits(rule));
+        let numbers = rule.map_or(0, |rule| self.live.settings.access.limits(rule));
         if action == AccessAction::Deny || numbers == 0 {
             return;
         }
@@ -366,7 +372,7 @@ impl<'a> Asking<'a> {
 
     /// `rule 3 ("no games")`.
     fn rule_name(&self, rule: usize) -> String {
-        let (number, label) = (rule + 1, self.live.access.label(rule));
+        let (number, label) = (rule + 1, self.live.settings.access.label(rule));
         match label == format!("rule {number}") {
             true => label.to_owned(),
             false => format!("rule {number} (\"{label}\")"),
@@ -376,7 +382,7 @@ impl<'a> Asking<'a> {
     /// What a rule does, and what its action means.
     fn ruled(&self, rule: usize) -> String {
         let name = self.rule_name(rule);
-        let action = self.live.access.action(rule);
+        let action = self.live.settings.access.action(rule);
         let meaning = match action {
             AccessAction::Allow => "allows it",
             AccessAction::Deny => "denies it",
@@ -393,13 +399,13 @@ impl<'a> Asking<'a> {
 
     /// The names of the limits of a rule.
     fn limits(&self, rule: usize) -> Vec<&str> {
-        let numbers = self.live.access.limits(rule);
+        let numbers = self.live.settings.access.limits(rule);
         let limits = self.live.limits.numbered(numbers);
         limits.map(|(_, limit)| &*limit.name).collect()
     }
 
     fn rule_json(&self, rule: usize) -> Value {
-        let access = &self.live.access;
+        let access = &self.live.settings.access;
         let action = access.action(rule);
         let mut words = AccessAction::ALL.iter();
         let word = words.find(|(_, it)| *it == action).map(|(word, _)| *word);
@@ -422,7 +428,7 @@ impl<'a> Asking<'a> {
             Some(ClientRule::Neighbour) => "the client is in the network of an interface",
             None => "the client's network is neither private nor in `allow_client`",
         };
-        match self.live.access.is_empty() {
+        match self.live.settings.access.is_empty() {
             true => why.to_owned(),
             false => format!("no access rule matches, and {why}"),
         }
@@ -433,7 +439,7 @@ impl<'a> Asking<'a> {
         if !scheme.needs_gateway() {
             return;
         }
-        let is_allowed = self.live.gateways.contains(&scheme);
+        let is_allowed = self.live.settings.gateways.contains(&scheme);
         let outcome = is_allowed
             .then_some(())
             .ok_or(Failure::NotImplemented("gateway"));

@@ -136,7 +136,14 @@ pub(super) fn judge(
                 labels: labels_of(&worker.cache, spec.space, &spec.target, response.headers()),
                 ..Put::metadata(Bytes::new())
             };
-            let part = begin_part(worker, plan, stored, range, live.max_object_size, put);
+            let part = begin_part(
+                worker,
+                plan,
+                stored,
+                range,
+                live.settings.max_object_size,
+                put,
+            );
             return match part {
                 Some(part) => StoreDecision::Part(Box::new(part)),
                 None => StoreDecision::NotInParts,
@@ -151,7 +158,7 @@ pub(super) fn judge(
         Storable::No(reason) => return StoreDecision::Pass(reason),
     };
     let length = http_body::Body::size_hint(response.body()).exact();
-    if length.is_some_and(|length| length > live.max_object_size) {
+    if length.is_some_and(|length| length > live.settings.max_object_size) {
         worker.metrics.limit(Limit::MaxObjectSize);
         return StoreDecision::Pass(NotStored::TooLarge);
     }

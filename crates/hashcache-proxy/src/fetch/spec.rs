@@ -97,7 +97,9 @@ impl FetchSpec {
     pub(super) fn hints(&self, worker: &Worker) -> HintUse {
         let is_page = self.space == Space::Own && self.is_whole();
         match self.cause {
-            Cause::Request if is_page && worker.common.live().follows_hints => HintUse::Wanted,
+            Cause::Request if is_page && worker.common.live().settings.link_hints => {
+                HintUse::Wanted
+            }
             Cause::Request | Cause::Revalidation => HintUse::None,
             Cause::RequestByHint | Cause::Hint => HintUse::Followed,
         }

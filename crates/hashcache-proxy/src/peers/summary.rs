@@ -125,7 +125,7 @@ impl Keeper {
         self.reports = summary.absorb(updates, now);
         self.build_if_due();
         let threshold = Threshold {
-            permille: common.live().summary_permille,
+            permille: common.live().settings.summary_permille,
         };
         summary.make_updates(threshold, (Instant::now(), now));
         self.send(&peers);

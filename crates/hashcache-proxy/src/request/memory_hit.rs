@@ -307,7 +307,12 @@ fn target(
         && !common.is_admin(&target.authority)
         && !common.is_us(&target.authority)
         && !connection.is_self_test(&target.authority)
-        && check_port(&live.ports, target.scheme, target.authority.port).is_ok()
+        && check_port(
+            &live.settings.allow_port,
+            target.scheme,
+            target.authority.port,
+        )
+        .is_ok()
         && permits(&target);
     is_usual.then_some((target, None))
 }

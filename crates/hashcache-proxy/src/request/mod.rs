@@ -278,7 +278,11 @@ async fn serve(
         None => (permit(connection, named, login, log_entry).await?, None),
     };
     if let Some(page) = gateway::own_page(&target) {
-        check_port(&common.live().ports, target.scheme, target.authority.port)?;
+        check_port(
+            &common.live().settings.allow_port,
+            target.scheme,
+            target.authority.port,
+        )?;
         return Ok(own::of_gateway(page, log_entry));
     }
     let mut request = ClientRequest::new(common.space(), target, request, info);
@@ -367,7 +371,7 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
     let (connection, request) = (transaction.connection, &transaction.request);
     // In an intercepted connection the port was checked at CONNECT, which has a list of its own.
     if request.space == Space::Own && connection.intercepted.is_none() {
-        let ports = &connection.worker.common.live().ports;
+        let ports = &connection.worker.common.live().settings.allow_port;
         check_port(ports, request.target.scheme, request.target.authority.port)?;
     }
     let forward = match transaction.facts.lookup() {

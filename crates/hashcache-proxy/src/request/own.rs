@@ -39,7 +39,7 @@ pub(super) fn page(
     let url = common.base(&authority, connection.scheme);
     let live = common.live();
     if is_pac(target) {
-        return Ok(page::pac(&url, &live.pac_proxies, live.fail).map(Body::full));
+        return Ok(page::pac(&url, &live.settings.pac_proxies, live.settings.fail).map(Body::full));
     }
     let reader = PageReader::of(request.headers());
     let interceptor = live.intercept.as_deref();

@@ -66,7 +66,11 @@ pub(super) async fn answer(
     }
     if space == Space::Own {
         // Squid's rules about ports hold for PURGE too: nothing of another port is stored.
-        check_port(&common.live().ports, target.scheme, target.authority.port)?;
+        check_port(
+            &common.live().settings.allow_port,
+            target.scheme,
+            target.authority.port,
+        )?;
     }
     let (what, effect) = asked(request.headers(), target)?;
     log_entry.set_outcome(Outcome::Purge);

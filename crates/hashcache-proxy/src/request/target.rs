@@ -98,6 +98,7 @@ pub(super) fn may_use_gateway(
         .worker
         .common
         .live()
+        .settings
         .gateways
         .contains(&target.scheme)
     {

@@ -33,7 +33,7 @@ use crate::link::identity::{LinkIdentity, LinkIdentityError};
 use crate::metrics::{Metrics, Reload};
 use crate::peer::{CredentialsError, PROBE_DUE, Peer};
 use crate::route::Routes;
-use crate::settings::{LinkSettings, Mode, Settings};
+use crate::settings::{Mode, Settings};
 use crate::site::live::LiveSites;
 use crate::tls::identity::{FOR_FORWARD, FOR_SITES, Identity, IdentityError};
 use crate::upstream;
@@ -92,7 +92,7 @@ impl Control {
         self.notifier.stopping(&status);
         self.admin.drain();
         self.stop.send_replace(Stage::Draining);
-        let deadline = tokio::time::sleep(self.settings.limits.drain_time);
+        let deadline = tokio::time::sleep(self.settings.startup.limits.drain_time);
         tokio::pin!(deadline);
         while threads.iter().any(|thread| !thread.is_finished()) {
             tokio::select! {
@@ -122,7 +122,7 @@ impl Control {
         let read = || {
             let identity = identity(&settings, clock).map_err(|error| one_line(&error))?;
             let interceptor = interceptor(&settings, clock).map_err(|error| one_line(&error))?;
-            let trust = Trust::load(&settings.upstream_ca, Arc::clone(clock));
+            let trust = Trust::load(&settings.reloadable.upstream_ca, Arc::clone(clock));
             let trust = trust.map_err(|error| one_line(&error))?;
             let known = self.common.live.load();
             let link = link_identity(&settings).map_err(|error| one_line(&error))?;
@@ -135,7 +135,8 @@ impl Control {
         };
         let read = match read() {
             Ok(read) => {
-                let lists = list_refresh::load(&settings.lists, &self.common, &self.cache).await;
+                let lists =
+                    list_refresh::load(&settings.reloadable.lists, &self.common, &self.cache).await;
                 match lists {
                     Some(Ok(lists)) => Ok((read, lists)),
                     Some(Err(error)) => Err(one_line(&error)),
@@ -164,16 +165,16 @@ impl Control {
         let upstream = upstream::UpstreamShared {
             trust,
             // An operator who reloads may just have repaired the network.
-            unreachable: UnreachableCache::new(settings.unreachable_lifetime),
+            unreachable: UnreachableCache::new(settings.reloadable.unreachable_lifetime),
             ..old.upstream.clone()
         };
-        if settings.offline != self.settings.offline {
-            upstream.line.regard(settings.offline);
+        if settings.reloadable.offline != self.settings.reloadable.offline {
+            upstream.line.regard(settings.reloadable.offline);
         }
         let own = &self.common.own;
         account(interceptor.as_deref(), &self.cache, &self.metrics);
         let shown = (identity, interceptor, link);
-        let sites = LiveSites::new(&settings.sites, Some(&old.sites));
+        let sites = LiveSites::new(&settings.reloadable.sites, Some(&old.sites));
         let hops = (routes, Arc::new(sites));
         let generation = old.generation + 1;
         let live = LiveSettings::new(&settings, generation, own, upstream, hops, shown, access);
@@ -197,58 +198,11 @@ impl Control {
                 "changed settings need a restart"
             );
         }
-        // Settings that need a restart keep their old values, so that the next reload names them
-        // again.
-        self.settings = Settings {
-            sites: settings.sites,
-            rules: settings.rules,
-            client_reload: settings.client_reload,
-            set_cookie: settings.set_cookie,
-            harmless_fields: settings.harmless_fields,
-            collapse_wait: settings.collapse_wait,
-            negative_lifetime: settings.negative_lifetime,
-            unreachable_lifetime: settings.unreachable_lifetime,
-            adaptive_lifetime: settings.adaptive_lifetime,
-            offline: settings.offline,
-            public_url: settings.public_url,
-            mirrors: settings.mirrors,
-            intercept: settings.intercept,
-            fail: settings.fail,
-            pac_proxies: settings.pac_proxies,
-            allow_client: settings.allow_client,
-            proxy_protocol_from: settings.proxy_protocol_from,
-            proxy_protocol_to: settings.proxy_protocol_to,
-            access: settings.access,
-            access_limits: settings.access_limits,
-            lists: settings.lists,
-            htpasswd: settings.htpasswd,
-            login_realm: settings.login_realm,
-            login_networks: settings.login_networks,
-            allow_destination: settings.allow_destination,
-            deny_destination: settings.deny_destination,
-            upstream_ca: settings.upstream_ca,
-            tls: if settled {
-                settings.tls
-            } else {
-                self.settings.tls.clone()
-            },
-            nat64_prefix: settings.nat64_prefix,
-            allow_connect_port: settings.allow_connect_port,
-            allow_port: settings.allow_port,
-            gateways: settings.gateways,
-            max_object_size: settings.max_object_size,
-            icp: settings.icp,
-            htcp: settings.htcp,
-            peers: settings.peers,
-            summary_permille: settings.summary_permille,
-            routes: settings.routes,
-            link: LinkSettings {
-                listen: self.settings.link.listen,
-                forward: self.settings.link.forward.clone(),
-                ..settings.link
-            },
-            ..self.settings.clone()
-        };
+        let old = std::mem::replace(&mut self.settings.reloadable, settings.reloadable);
+        if !settled {
+            // As it was at the start, so that the next reload names it again.
+            self.settings.reloadable.tls = old.tls;
+        }
         if let Err(error) = self.common.limiter.persist() {
             warn!(%error, "usage of quotas not saved");
         }
@@ -293,40 +247,16 @@ async fn join(threads: Vec<JoinHandle<()>>) {
     }
 }
 
-/// Names of the settings that differ and need a restart.
+/// Names of the reloadable settings that differ so much that they need a restart. The caller of
+/// [`run`](super::run) knows which settings of [`Startup`](crate::settings::Startup) differ.
 fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
+    let had_tls = !old.reloadable.tls.is_empty();
     let differs = [
-        ("accelerate", old.mode != new.mode),
-        ("listen", old.listen != new.listen),
-        ("admin", old.admin != new.admin),
-        (
-            "admin_token_file",
-            old.admin_token_file != new.admin_token_file,
-        ),
-        ("tls_cert", old.tls.is_empty() != new.tls.is_empty()),
-        ("link_listen", old.link.listen != new.link.listen),
-        ("link_forward", old.link.forward != new.link.forward),
-        ("name", old.name != new.name),
-        ("access_log", old.access_log != new.access_log),
-        ("log_format", old.log_format != new.log_format),
-        (
-            "log_strip_query",
-            old.log_strip_query != new.log_strip_query,
-        ),
-        // A change of `grouped` is one of the engine's settings.
-        (
-            "group_by",
-            old.group_by.is_some() && new.group_by.is_some() && old.group_by != new.group_by,
-        ),
-        ("log_anonymize", old.log_anonymize != new.log_anonymize),
-        ("workers", old.workers != new.workers),
-        ("limits", old.limits != new.limits),
+        ("accelerate", old.startup.mode != new.startup.mode),
+        ("tls_cert", had_tls == new.reloadable.tls.is_empty()),
     ];
-    differs
-        .into_iter()
-        .filter(|(_, differs)| *differs)
-        .map(|(name, _)| name)
-        .collect()
+    let differs = differs.into_iter().filter(|(_, differs)| *differs);
+    differs.map(|(name, _)| name).collect()
 }
 
 /// The signals that the process handles.
@@ -378,15 +308,15 @@ pub(super) fn load_routes(
     known: &[Arc<Peer>],
     link: Option<&LinkIdentity>,
 ) -> Result<Routes, CredentialsError> {
-    let peers = settings.peers.iter().map(|settings| {
+    let peers = settings.reloadable.peers.iter().map(|settings| {
         let peer = settings.load(link)?;
         let same = known.iter().find(|known| ***known == peer).cloned();
         Ok(same.unwrap_or_else(|| Arc::new(peer)))
     });
     Ok(Routes::new(
         peers.collect::<Result<_, _>>()?,
-        &settings.routes,
-        &settings.name,
+        &settings.reloadable.routes,
+        &settings.startup.name,
     ))
 }
 
@@ -394,11 +324,15 @@ pub(super) fn load_routes(
 pub(super) fn link_identity(
     settings: &Settings,
 ) -> Result<Option<LinkIdentity>, LinkIdentityError> {
-    let has_parent = settings.peers.iter().any(|peer| peer.pin.is_some());
-    if settings.link.listen.is_none() && !has_parent {
+    let has_parent = settings
+        .reloadable
+        .peers
+        .iter()
+        .any(|peer| peer.pin.is_some());
+    if settings.startup.link_listen.is_none() && !has_parent {
         return Ok(None);
     }
-    LinkIdentity::find(settings.link.directory.as_deref()).map(Some)
+    LinkIdentity::find(settings.reloadable.link_dir.as_deref()).map(Some)
 }
 
 /// The certificates for clients, with the protocols that they may speak.
@@ -406,11 +340,11 @@ pub(super) fn identity(
     settings: &Settings,
     clock: &Arc<Clock>,
 ) -> Result<Option<Identity>, IdentityError> {
-    let protocols = match settings.mode {
+    let protocols = match settings.startup.mode {
         Mode::Forward => &FOR_FORWARD[..],
         Mode::Reverse => &FOR_SITES[..],
     };
-    Identity::load(&settings.tls, protocols, clock)
+    Identity::load(&settings.reloadable.tls, protocols, clock)
 }
 
 /// The users of the files in `settings`, if there are files.
@@ -418,9 +352,9 @@ pub(super) fn users(
     settings: &Settings,
     cache: &Cache,
 ) -> Result<Option<Arc<UserHashes>>, UsersError> {
-    match settings.htpasswd.is_empty() {
+    match settings.reloadable.htpasswd.is_empty() {
         true => Ok(None),
-        false => UserHashes::load(&settings.htpasswd, cache)
+        false => UserHashes::load(&settings.reloadable.htpasswd, cache)
             .map(Arc::new)
             .map(Some),
     }
@@ -440,10 +374,10 @@ pub(super) fn link_server(
     identity: Option<&LinkIdentity>,
     clock: &Arc<Clock>,
 ) -> Option<Arc<LinkServer>> {
-    let identity = identity.filter(|_| settings.link.listen.is_some())?;
+    let identity = identity.filter(|_| settings.startup.link_listen.is_some())?;
     Some(Arc::new(LinkServer {
-        config: link::tls::of_parent(&identity.key, &settings.link.children, clock),
-        children: settings.link.children.clone(),
+        config: link::tls::of_parent(&identity.key, &settings.reloadable.link_children, clock),
+        children: settings.reloadable.link_children.clone(),
         names: identity.names.clone(),
     }))
 }
@@ -453,7 +387,7 @@ pub(super) fn interceptor(
     settings: &Settings,
     clock: &Arc<Clock>,
 ) -> Result<Option<Arc<Interceptor>>, IdentityError> {
-    let intercept = settings.intercept.as_ref();
+    let intercept = settings.reloadable.intercept.as_ref();
     let made = intercept.map(|intercept| Interceptor::new(intercept, clock).map(Arc::new));
     made.transpose().map_err(IdentityError::Tickets)
 }

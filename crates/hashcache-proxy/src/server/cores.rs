@@ -46,7 +46,7 @@ use crate::metrics::{Limit, WorkerMetrics};
 use crate::page::{self, PageContext, PageReader};
 use crate::request;
 use crate::request::memory_hit::MemoryHits;
-use crate::settings::{Settings, Speaks};
+use crate::settings::{Speaks, Startup};
 use crate::share::Allowance;
 use crate::task::spawn_local;
 use crate::upstream::announced::ClientEnds;
@@ -61,7 +61,7 @@ pub(super) struct Core {
     pub(super) log: WorkerLog,
     pub(super) metrics: Arc<WorkerMetrics>,
     pub(super) history: Arc<History>,
-    pub(super) settings: Settings,
+    pub(super) settings: Startup,
     pub(super) counts: Arc<ConnectionCounts>,
     pub(super) stopping: watch::Receiver<Stage>,
     pub(super) pulse: Option<Pulse>,
@@ -351,7 +351,7 @@ impl Core {
     fn is_balancer(&self, address: IpAddr, speaks: Speaks) -> bool {
         let is_direct = !matches!(speaks, Speaks::Transparent(_));
         let live = self.common.live();
-        let mut balancers = live.balancers.iter();
+        let mut balancers = live.settings.proxy_protocol_from.iter();
         is_direct && balancers.any(|network| network.contains(address))
     }
 }

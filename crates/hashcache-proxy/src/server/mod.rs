@@ -136,7 +136,7 @@ pub fn run<E: fmt::Display>(
     reload: impl Fn() -> Result<Settings, E>,
 ) -> Result<(), RunError> {
     let system = |what| move |source| RunError::System { what, source };
-    let (name, via) = pseudonyms(&settings.name)?;
+    let (name, via) = pseudonyms(&settings.startup.name)?;
     let Supervisor {
         mut sockets,
         notifier,
@@ -148,14 +148,19 @@ pub fn run<E: fmt::Display>(
         None => bind(listen),
     };
     let listeners: Vec<StdListener> = settings
+        .startup
         .listen
         .iter()
         .map(|listen| bind(*listen))
         .collect::<Result<_, _>>()?;
-    let admin_listener = settings.admin.map(|at| bind(at.into())).transpose()?;
-    let link_listener = settings.link.listen.map(|at| bind(at.into()));
+    let admin_listener = settings
+        .startup
+        .admin
+        .map(|at| bind(at.into()))
+        .transpose()?;
+    let link_listener = settings.startup.link_listen.map(|at| bind(at.into()));
     let link_listener = link_listener.transpose()?;
-    let forwards = settings.link.forward.iter();
+    let forwards = settings.startup.link_forward.iter();
     let forwards = forwards.map(|forward| bind(forward.listen.into()));
     let forwards: Vec<StdListener> = forwards.collect::<Result<_, _>>()?;
     let forwarding = forwards.iter().filter_map(|it| it.local_addr().ok());
@@ -169,19 +174,19 @@ pub fn run<E: fmt::Display>(
         .collect::<Vec<_>>();
     let clock = Arc::new(Clock::start(state.clock));
     let log = AccessLogger::start(&settings, &clock).map_err(|source| RunError::AccessLog {
-        place: settings.access_log.to_string(),
+        place: settings.startup.access_log.to_string(),
         source,
     })?;
     let log = Arc::new(log);
-    let metrics = Metrics::new(settings.workers);
-    let persons = match settings.log_anonymize {
+    let metrics = Metrics::new(settings.startup.workers);
+    let persons = match settings.startup.log_anonymize {
         true => Persons::LeftOut,
         false => Persons::Named,
     };
     let history = History::start(
         state.history,
         persons,
-        (&cache, settings.workers),
+        (&cache, settings.startup.workers),
         (&clock, &metrics),
     );
     let identity = identity(&settings, &clock)?;
@@ -192,10 +197,10 @@ pub fn run<E: fmt::Display>(
         verified: Arc::clone(&verified),
         ..InterceptState::default()
     });
-    let trust = Trust::load(&settings.upstream_ca, Arc::clone(&clock))?;
+    let trust = Trust::load(&settings.reloadable.upstream_ca, Arc::clone(&clock))?;
     let own = OwnAddresses::new();
-    let limits = Arc::new(settings.limits.clone());
-    let names = DnsCache::new(NameServers::System, settings.limits.dns_time);
+    let limits = Arc::new(settings.startup.limits.clone());
+    let names = DnsCache::new(NameServers::System, settings.startup.limits.dns_time);
     let shared = upstream::UpstreamShared::new(
         names,
         Destinations::new(&[], &[], own.clone()),
@@ -206,7 +211,7 @@ pub fn run<E: fmt::Display>(
     );
     let shared = upstream::UpstreamShared {
         verified: Arc::clone(&verified),
-        unreachable: UnreachableCache::new(settings.unreachable_lifetime),
+        unreachable: UnreachableCache::new(settings.reloadable.unreachable_lifetime),
         listeners: (listen.iter().copied())
             .chain(admin_address)
             .chain(link_address)
@@ -215,25 +220,26 @@ pub fn run<E: fmt::Display>(
         ..shared
     };
     let line = Arc::clone(&shared.line);
-    line.regard(settings.offline);
+    line.regard(settings.reloadable.offline);
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);
     let exposition = exposition.with_intercept_state(Arc::clone(&intercept_state));
     let exposition = exposition.with_line(Arc::clone(&line));
     let link_identity = link_identity(&settings)?;
     let routes = load_routes(&settings, &[], link_identity.as_ref())?;
     let link = link_server(&settings, link_identity.as_ref(), &clock);
-    let sites = Arc::new(LiveSites::new(&settings.sites, None));
+    let sites = Arc::new(LiveSites::new(&settings.reloadable.sites, None));
     metrics.set_peers(routes.peers());
     let hops = (routes, sites);
     let shown = (identity, interceptor, link);
     let zone = zone(&settings)?;
-    let lists = Lists::load(&settings.lists, &cache, &Lists::default())?;
+    let lists = Lists::load(&settings.reloadable.lists, &cache, &Lists::default())?;
     let access = (Arc::new(lists), users(&settings, &cache)?, zone);
     warnings::log(&settings);
     let limiter = Limiter::load(state.quotas, Arc::clone(&clock), &cache);
     let live = LiveSettings::new(&settings, 0, &own, shared, hops, shown, access);
     // Pages of a site that any host leads to carry other names in Referer.
     let site = settings
+        .reloadable
         .sites
         .all()
         .iter()
@@ -242,13 +248,14 @@ pub fn run<E: fmt::Display>(
     let site = site.map(|origin| origin.url.clone());
     let queries = Arc::new(Queries::new(Arc::clone(&clock), &metrics));
     let collapse = Collapse::new();
-    let space = Common::space_of(&settings.mode);
+    let space = Common::space_of(&settings.startup.mode);
     let purger = Purger::new(&cache, &collapse, space, metrics.purges());
     // Half of the processors at most; requests are served on the others.
-    let user_checks = UserChecks::new(settings.workers / 2).map_err(system("random numbers"))?;
+    let user_checks =
+        UserChecks::new(settings.startup.workers / 2).map_err(system("random numbers"))?;
     let common = Arc::new(Common {
-        mode: settings.mode,
-        page_groups: PageGroups::new(settings.group_by, site),
+        mode: settings.startup.mode,
+        page_groups: PageGroups::new(settings.startup.group_by, site),
         name,
         via,
         listen: (listen.iter().copied())
@@ -262,7 +269,7 @@ pub fn run<E: fmt::Display>(
         intercept: intercept_state,
         shares: Shares::new(
             cache.stats().memory_limit_bytes,
-            settings.limits.client_share,
+            settings.startup.limits.client_share,
         ),
         limiter: Arc::clone(&limiter),
         user_checks: Arc::new(user_checks),
@@ -285,7 +292,7 @@ pub fn run<E: fmt::Display>(
     let counts = Arc::new(ConnectionCounts::default());
     let notifier = Arc::new(notifier);
     let mut watchdog = watchdog.map(Watchdog::new);
-    let threads = (0..settings.workers.max(1))
+    let threads = (0..settings.startup.workers.max(1))
         .map(|number| {
             let core = Core {
                 common: Arc::clone(&common),
@@ -293,24 +300,25 @@ pub fn run<E: fmt::Display>(
                 log: log.worker(),
                 metrics: metrics.worker(number),
                 history: Arc::clone(&history),
-                settings: settings.clone(),
+                settings: settings.startup.clone(),
                 counts: Arc::clone(&counts),
                 stopping: stopping.clone(),
                 pulse: watchdog.as_mut().map(Watchdog::pulse),
             };
-            let sockets = listeners
-                .iter()
-                .zip(&settings.listen)
-                .map(|(listener, listen)| {
-                    let listener = listener.try_clone()?;
-                    let speaks = settings.speaks(listen);
-                    Ok(ListeningSocket { listener, speaks })
-                });
+            let sockets =
+                listeners
+                    .iter()
+                    .zip(&settings.startup.listen)
+                    .map(|(listener, listen)| {
+                        let listener = listener.try_clone()?;
+                        let speaks = settings.speaks(listen);
+                        Ok(ListeningSocket { listener, speaks })
+                    });
             let sockets = sockets.collect::<Result<_, _>>();
             let sockets = sockets.map_err(system("a listener's copy"))?;
             let link = link_listener.as_ref().map(StdListener::try_clone);
             let link = link.transpose().map_err(system("a listener's copy"))?;
-            let copies = forwards.iter().zip(&settings.link.forward);
+            let copies = forwards.iter().zip(&settings.startup.link_forward);
             let forwards =
                 copies.map(|(listener, forward)| Ok((listener.try_clone()?, forward.clone())));
             let forwards = forwards.collect::<Result<_, _>>();
@@ -341,7 +349,7 @@ pub fn run<E: fmt::Display>(
         let limiter = Arc::clone(&limiter);
         move || limiter.figures()
     });
-    let buttons = match settings.admin_token_file {
+    let buttons = match settings.startup.admin_token_file {
         Some(_) => Buttons::Shown,
         None => Buttons::Hidden,
     };
@@ -357,7 +365,7 @@ pub fn run<E: fmt::Display>(
                 common.is_reverse().then_some(sites)
             })
         },
-        settings.admin_token_file.clone(),
+        settings.startup.admin_token_file.clone(),
         (
             Explainer::new(Arc::clone(&common), cache.clone()),
             Inventory::new(Arc::clone(&common), cache.clone()),
@@ -453,10 +461,24 @@ const UNNAMED: &str = "hashcache";
 
 /// The TCP listeners of `settings`.
 fn listens(settings: &Settings) -> Vec<Listen> {
-    let forwards = settings.link.forward.iter().map(|forward| forward.listen);
-    let others = settings.admin.into_iter().chain(settings.link.listen);
+    let forwards = settings
+        .startup
+        .link_forward
+        .iter()
+        .map(|forward| forward.listen);
+    let others = settings
+        .startup
+        .admin
+        .into_iter()
+        .chain(settings.startup.link_listen);
     let others = forwards.chain(others).map(Listen::from);
-    settings.listen.iter().copied().chain(others).collect()
+    settings
+        .startup
+        .listen
+        .iter()
+        .copied()
+        .chain(others)
+        .collect()
 }
 
 fn bind(listen: Listen) -> Result<StdListener, RunError> {

@@ -42,14 +42,18 @@ pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> 
         Ok(_bound) => Ok(()),
     });
     let log = AccessLogger::check(settings).map_err(|source| RunError::AccessLog {
-        place: settings.access_log.to_string(),
+        place: settings.startup.access_log.to_string(),
         source,
     });
-    let certificates = settings.tls.iter().map(|it| Ok(pair(it).map(drop)?));
+    let certificates = settings
+        .reloadable
+        .tls
+        .iter()
+        .map(|it| Ok(pair(it).map(drop)?));
     let intercept = interceptor(settings, &Arc::new(Clock::start(None)));
-    let authorities = settings.upstream_ca.iter();
+    let authorities = settings.reloadable.upstream_ca.iter();
     let authorities = authorities.map(|path| Ok(read_authorities(path).map(drop)?));
-    let token = settings.admin_token_file.as_ref().map(|path| {
+    let token = settings.startup.admin_token_file.as_ref().map(|path| {
         read_token(path).map(drop).map_err(|source| {
             let path = path.clone();
             RunError::Token { path, source }
@@ -59,11 +63,11 @@ pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> 
     let link = identity.as_ref().ok().and_then(Option::as_ref);
     // Without a key for links, that is the fault, and not each parent with a pin.
     let without = identity.is_err();
-    let peers = settings.peers.iter();
+    let peers = settings.reloadable.peers.iter();
     let peers = peers.filter(|peer| peer.pin.is_none() || !without);
     let peers: Vec<Result<(), RunError>> =
         peers.map(|peer| Ok(peer.load(link).map(drop)?)).collect();
-    [pseudonyms(&settings.name).map(drop)]
+    [pseudonyms(&settings.startup.name).map(drop)]
         .into_iter()
         .chain([passed])
         .chain(listeners)
@@ -76,12 +80,13 @@ pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> 
         .chain([identity.map(drop).map_err(RunError::from)])
         .chain(
             settings
+                .reloadable
                 .htpasswd
                 .iter()
                 .map(|path| Ok(users_of(path).map(drop)?)),
         )
         .chain([zone(settings).map(drop)])
-        .chain(lists::check(&settings.lists).map(|error| Err(error.into())))
+        .chain(lists::check(&settings.reloadable.lists).map(|error| Err(error.into())))
         .chain(token)
         .filter_map(Result::err)
         .collect()

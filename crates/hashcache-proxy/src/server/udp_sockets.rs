@@ -41,13 +41,14 @@ impl Protocol {
 
     /// Where it is spoken: nowhere while no peer has a port for it.
     pub(super) fn address(self, settings: &Settings) -> Option<SocketAddr> {
-        let mut peers = settings.peers.iter();
+        let mut peers = settings.reloadable.peers.iter();
         match self {
             Self::Icp => settings
+                .reloadable
                 .icp
                 .filter(|_| peers.any(|peer| peer.icp.is_some())),
             Self::Htcp => {
-                let address = settings.htcp;
+                let address = settings.reloadable.htcp;
                 address.filter(|_| peers.any(|peer| peer.htcp.is_some()))
             }
         }

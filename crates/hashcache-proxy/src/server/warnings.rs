@@ -112,7 +112,7 @@ impl fmt::Display for Warning {
 /// What is most likely not meant in `settings`. Files that cannot be read are none of it:
 /// [`super::preflight`] reports them. Reads all lists of hosts.
 pub fn warnings(settings: &Settings) -> Vec<Warning> {
-    let doubtful = lists::doubtful(&settings.lists).map(|file| Warning::DoubtfulList {
+    let doubtful = lists::doubtful(&settings.reloadable.lists).map(|file| Warning::DoubtfulList {
         list: file.list.to_owned(),
         path: file.path.to_owned(),
         entries: file.entries,
@@ -144,6 +144,7 @@ fn write_names(f: &mut fmt::Formatter<'_>, first: &[String], others: usize) -> f
 fn warnings_of_rules(settings: &Settings) -> Vec<Warning> {
     let (mut known, mut foreign, mut cheap) = (HashSet::new(), Vec::new(), 0);
     let files = settings
+        .reloadable
         .htpasswd
         .iter()
         .filter_map(|path| users_of(path).ok());
@@ -154,7 +155,7 @@ fn warnings_of_rules(settings: &Settings) -> Vec<Warning> {
             known.insert(user);
         }
     }
-    let names = settings.access.user_names();
+    let names = settings.reloadable.access.user_names();
     known.extend(foreign.iter().cloned());
     let unknown = names.filter(|name| !known.contains(*name));
     let unknown = first_names(unknown.map(str::to_owned).collect());
@@ -181,22 +182,23 @@ fn unsigned_clears(settings: &Settings) -> Option<Warning> {
         let htcp = peer.htcp.as_ref();
         htcp.is_some_and(|htcp| htcp.obeys_clear && htcp.key_file.is_none())
     };
-    let peers = settings.peers.iter().filter(is_unsigned);
+    let peers = settings.reloadable.peers.iter().filter(is_unsigned);
     let names: Vec<String> = peers.map(|peer| peer.name.clone()).collect();
     (!names.is_empty()).then_some(Warning::UnsignedClears(names))
 }
 
 fn warnings_of_limits(settings: &Settings) -> [Option<Warning>; 2] {
-    let named = settings.access.named_limits();
-    let numbered = settings.access_limits.iter().enumerate();
+    let named = settings.reloadable.access.named_limits();
+    let numbered = settings.reloadable.access_limits.iter().enumerate();
     let (named, unused): (Vec<_>, Vec<_>) =
         numbered.partition(|(number, _)| named >> number & 1 == 1);
     let names = |limits: Vec<(usize, &LimitSettings)>| -> Vec<String> {
         let limits = limits.iter();
         limits.map(|(_, limit)| limit.name.clone()).collect()
     };
-    let counts_by_client =
-        |limit: &LimitSettings| limit.per == LimitPer::User && !settings.access.need_users();
+    let counts_by_client = |limit: &LimitSettings| {
+        limit.per == LimitPer::User && !settings.reloadable.access.need_users()
+    };
     let of_users = named
         .into_iter()
         .filter(|(_, limit)| counts_by_client(limit));

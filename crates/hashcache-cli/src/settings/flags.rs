@@ -1,0 +1,131 @@
+//! The flags of the settings, made of the rows of their keys.
+//!
+//! Values stay text here: the rows parse them, as they parse the values of files and variables, so
+//! a value has the same syntax and the same errors everywhere.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
+
+use super::given::{Given, Source};
+use super::key::{Accepts, Key, Written};
+use super::keys::{SECTIONS, find, keys};
+
+/// The name of the flag of the configuration file.
+const CONFIG: &str = "config";
+
+/// The flags of all settings, and the flag of the configuration file. A flag that takes a list may
+/// be repeated, or take commas.
+#[derive(Clone, Debug, Default)]
+pub struct SettingArgs {
+    /// The configuration file.
+    pub config: Option<PathBuf>,
+    given: Vec<Given>,
+}
+
+impl SettingArgs {
+    /// The flags that were given, each as the source of its value.
+    pub fn given(&self) -> Vec<Given> {
+        self.given.clone()
+    }
+
+    /// Adds values to the list of the key called `name`, from a flag that is no setting.
+    pub fn extend(&mut self, name: &str, flag: &str, words: Vec<String>) {
+        let earlier = self.given.iter_mut().find(|it| it.found.key.name == name);
+        match (earlier.map(|given| &mut given.written), find(name)) {
+            _ if words.is_empty() => {}
+            (Some(Written::Many(all)), _) => all.extend(words),
+            (_, Some(found)) => self.given.push(Given {
+                found,
+                written: Written::Many(words),
+                source: Source::Flag(flag.to_owned()),
+            }),
+            (_, None) => {}
+        }
+    }
+}
+
+impl Args for SettingArgs {
+    fn augment_args(command: Command) -> Command {
+        let config = Arg::new(CONFIG)
+            .short('c')
+            .long(CONFIG)
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help(
+                "Configuration file (TOML) [default: ~/.config or /etc, hashcache/hashcache.toml]",
+            );
+        let flags = SECTIONS.iter().flat_map(|section| {
+            let keys = section.keys.iter();
+            keys.filter_map(|key| Some(flag(key)?.help_heading(section.heading)))
+        });
+        command.arg(config).args(flags)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SettingArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let given = keys().filter_map(|key| {
+            let name = key.flag_name()?;
+            // Only this source: a flag such as `--no-default-rules` has a default in clap.
+            if matches.value_source(&name) != Some(ValueSource::CommandLine) {
+                return None;
+            }
+            let written = if key.is_flag_opposite() {
+                Written::One("true".to_owned())
+            } else if key.is_list() {
+                Written::Many(matches.get_many(&name)?.cloned().collect())
+            } else {
+                Written::One(matches.get_one::<String>(&name)?.clone())
+            };
+            let spelling = if key.is_flag_opposite() {
+                &name
+            } else {
+                key.name
+            };
+            Some(Given {
+                found: find(spelling)?,
+                written,
+                source: Source::Flag(format!("--{name}")),
+            })
+        });
+        Ok(Self {
+            config: matches.get_one::<PathBuf>(CONFIG).cloned(),
+            given: given.collect(),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// The flag of `key`, if it has one.
+fn flag(key: &'static Key) -> Option<Arg> {
+    let name = key.flag_name()?;
+    let flag = Arg::new(name.clone()).long(name);
+    if let Some(opposite) = key.opposite.filter(|_| key.is_flag_opposite()) {
+        return Some(flag.action(ArgAction::SetTrue).help(opposite.about));
+    }
+    let flag = flag.help(key.help()).value_name(key.kind.placeholder);
+    let flag = match key.kind.accepts {
+        Accepts::Any => flag,
+        Accepts::Words(words) => flag.value_parser(PossibleValuesParser::new(words())),
+        // With a value only after `=`: in `--grouped FILE`, FILE is another argument.
+        Accepts::Truth => flag
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true"),
+    };
+    Some(match key.is_list() {
+        true => flag.action(ArgAction::Append).value_delimiter(','),
+        false => flag,
+    })
+}

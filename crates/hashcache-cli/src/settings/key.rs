@@ -1,0 +1,395 @@
+//! The row of a setting: everything that any part of the program knows about it.
+//!
+//! The rows are in `keys`, a file for each section. The TOML reader, the flags, the environment
+//! variables, `config example`, `config show`, the manual page and the reference page are all made
+//! of them, so none can know a key that another one does not.
+//!
+//! Invariant: the text of a default is read by the reader of its own row, so a default can be
+//! anything that an operator could write, and nothing else.
+
+use std::fmt;
+
+use super::environment::variable_of;
+use super::values::Values;
+use crate::fault::{Fault, Faults};
+
+/// A value as a source gave it, before its key parses it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// One word or number.
+    One(String),
+    /// A list.
+    Many(Vec<String>),
+}
+
+/// A value as it is shown: what TOML and JSON have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// Not set, and the key has no word for that.
+    Nothing,
+    /// A word, size, time, path or address.
+    Text(String),
+    /// A count.
+    Number(u64),
+    /// Yes or no.
+    Truth(bool),
+    /// A list of words.
+    List(Vec<String>),
+}
+
+impl Shown {
+    /// The value as TOML writes it; `None` where there is none.
+    pub fn toml(&self) -> Option<toml::Value> {
+        Some(match self {
+            Self::Nothing => return None,
+            Self::Text(text) => toml::Value::String(text.clone()),
+            // TOML's integers end at 2^63; no count of ours is larger.
+            Self::Number(number) => {
+                toml::Value::Integer(i64::try_from(*number).unwrap_or(i64::MAX))
+            }
+            Self::Truth(yes) => toml::Value::Boolean(*yes),
+            Self::List(items) => {
+                toml::Value::Array(items.iter().cloned().map(toml::Value::String).collect())
+            }
+        })
+    }
+}
+
+/// As a person reads it: lists with commas.
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Text(text) => f.write_str(text),
+            Self::Number(number) => number.fmt(f),
+            Self::Truth(yes) => yes.fmt(f),
+            Self::List(items) => f.write_str(&items.join(", ")),
+        }
+    }
+}
+
+/// The type of a value: how it is read and shown, and what its readers are told about it.
+pub struct Type<T> {
+    /// What is the same for all types.
+    pub kind: Kind,
+    /// Parses a word.
+    pub read: fn(&str) -> Result<T, Fault>,
+    /// Shows a value, as `read` parses it.
+    pub show: fn(&T) -> Shown,
+}
+
+/// What readers of the documents are told about a type.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// Stands for the value in the help of a flag.
+    pub placeholder: &'static str,
+    /// What a value is, with its unit and bounds: "a size from 2KiB to 1MiB".
+    pub about: &'static str,
+    /// Which words are accepted.
+    pub accepts: Accepts,
+}
+
+/// The words that a type accepts.
+#[derive(Clone, Copy, Debug)]
+pub enum Accepts {
+    /// Its reader decides.
+    Any,
+    /// One of a few words, which shells complete.
+    Words(fn() -> Vec<&'static str>),
+    /// `true` or `false`. A flag without a value means `true`.
+    Truth,
+}
+
+/// How a key parses text into the values.
+#[derive(Clone, Copy)]
+pub enum Form {
+    /// It takes one word.
+    One(fn(&mut Values, &str) -> Result<(), Fault>),
+    /// It takes any number of words; a later source replaces the whole list.
+    Many(fn(&mut Values, &[String]) -> Result<(), Faults>),
+}
+
+/// A value of a key when no source gives one, for its readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefaultValue {
+    /// A value, the same on every machine.
+    Value,
+    /// It depends on the machine or on other settings; `example` is a value in TOML.
+    Words {
+        words: &'static str,
+        example: &'static str,
+    },
+    /// The setting has no default; `example` is a value in TOML.
+    Unset { example: &'static str },
+}
+
+/// The flag of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flag {
+    /// It has none.
+    None,
+    /// Named like the key, with dashes.
+    Same,
+    /// Named otherwise, because a dot cannot stand in a flag.
+    Named(&'static str),
+    /// Only the opposite of the key is a flag.
+    Opposite,
+}
+
+/// The opposite of a key that is true by default; it is a key and a variable too, as every flag is.
+#[derive(Clone, Copy, Debug)]
+pub struct Opposite {
+    pub name: &'static str,
+    pub about: &'static str,
+}
+
+/// When a changed value applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applies {
+    /// At a reload.
+    AtReload,
+    /// At the next start.
+    AtStart,
+}
+
+/// The row of a key.
+#[derive(Clone, Copy)]
+pub struct Key {
+    /// Its name in a file, with its table.
+    pub name: &'static str,
+    /// The type of its value, or of each value of its list.
+    pub kind: Kind,
+    /// How it is read.
+    pub form: Form,
+    /// How it is shown.
+    pub show: fn(&Values) -> Shown,
+    /// What it is, in one line without a full stop.
+    pub about: &'static str,
+    /// What else there is to know, in sentences; may be empty.
+    pub details: &'static str,
+    /// Its default, for readers.
+    pub default: DefaultValue,
+    /// The page of `docs/operate` about its subject.
+    pub page: Option<&'static str>,
+    /// When a changed value applies.
+    pub applies: Applies,
+    /// Its opposite, if it has one.
+    pub opposite: Option<Opposite>,
+    /// Its default as an operator would write it. Without it the default is that of the field's
+    /// type.
+    default_text: Option<&'static str>,
+    flag: Flag,
+}
+
+impl Key {
+    /// A key without a flag, with the default of its field's type.
+    pub const fn new(
+        name: &'static str,
+        kind: Kind,
+        applies: Applies,
+        form: Form,
+        show: fn(&Values) -> Shown,
+    ) -> Self {
+        Self {
+            name,
+            kind,
+            form,
+            show,
+            about: "",
+            details: "",
+            default: DefaultValue::Value,
+            page: None,
+            applies,
+            opposite: None,
+            default_text: None,
+            flag: Flag::None,
+        }
+    }
+
+    /// It is a flag too.
+    pub const fn flag(mut self) -> Self {
+        self.flag = Flag::Same;
+        self
+    }
+
+    /// It is a flag too, of this name.
+    pub const fn flag_named(mut self, name: &'static str) -> Self {
+        self.flag = Flag::Named(name);
+        self
+    }
+
+    /// It is true by default. The opposite called `name` is a key, a variable and a flag with this
+    /// help.
+    pub const fn off_by(mut self, name: &'static str, about: &'static str) -> Self {
+        self.opposite = Some(Opposite { name, about });
+        self.flag = Flag::Opposite;
+        self
+    }
+
+    /// Its default, as an operator would write it; the values of a list have commas.
+    pub const fn default(mut self, text: &'static str) -> Self {
+        self.default_text = Some(text);
+        self
+    }
+
+    /// Its default in words, where that depends on the machine or on other settings, and a value
+    /// in TOML.
+    pub const fn usually(mut self, words: &'static str, example: &'static str) -> Self {
+        self.default = DefaultValue::Words { words, example };
+        self
+    }
+
+    /// It is not set by default; `toml` is a value in TOML.
+    pub const fn example(mut self, toml: &'static str) -> Self {
+        self.default = DefaultValue::Unset { example: toml };
+        self
+    }
+
+    /// What it is, in one line without a full stop.
+    pub const fn about(mut self, line: &'static str) -> Self {
+        self.about = line;
+        self
+    }
+
+    /// What else there is to know, in sentences.
+    pub const fn details(mut self, sentences: &'static str) -> Self {
+        self.details = sentences;
+        self
+    }
+
+    /// The page of `docs/operate` about its subject.
+    pub const fn page(mut self, file: &'static str) -> Self {
+        self.page = Some(file);
+        self
+    }
+
+    /// The name of its flag, without dashes in front.
+    pub fn flag_name(&self) -> Option<String> {
+        match self.flag {
+            Flag::None => None,
+            Flag::Same => Some(self.name.replace('_', "-")),
+            Flag::Named(name) => Some(name.to_owned()),
+            Flag::Opposite => Some(self.opposite?.name.replace('_', "-")),
+        }
+    }
+
+    /// Whether its flag means the opposite.
+    pub fn is_flag_opposite(&self) -> bool {
+        self.flag == Flag::Opposite
+    }
+
+    /// Its environment variable.
+    pub fn variable(&self) -> String {
+        variable_of(self.name)
+    }
+
+    /// The table that it is in, empty for none, and its name there.
+    pub fn table_and_name(&self) -> (&'static str, &'static str) {
+        self.name.split_once('.').unwrap_or(("", self.name))
+    }
+
+    /// Whether it takes a list.
+    pub fn is_list(&self) -> bool {
+        matches!(self.form, Form::Many(_))
+    }
+
+    /// A text without quotes, as a variable has it, as a value of this key: commas separate the
+    /// values of a list.
+    pub fn written(&self, text: &str) -> Written {
+        match self.form {
+            Form::One(_) => Written::One(text.trim().to_owned()),
+            Form::Many(_) => {
+                let items = text.split(',').map(str::trim);
+                let items = items.filter(|item| !item.is_empty());
+                Written::Many(items.map(str::to_owned).collect())
+            }
+        }
+    }
+
+    /// Reads `written`, which was given by the name `spelling`, into `values`.
+    ///
+    /// # Errors
+    /// Every element of a list that is wrong.
+    pub fn read(
+        &self,
+        values: &mut Values,
+        written: &Written,
+        spelling: &str,
+    ) -> Result<(), Faults> {
+        match (self.form, written) {
+            (Form::One(read), Written::One(word)) => Ok(read(values, word)?),
+            (Form::One(_), Written::Many(_)) => {
+                Err(Fault::new(format!("`{spelling}` takes one value, not a list")).into())
+            }
+            (Form::Many(read), Written::One(word)) => read(values, std::slice::from_ref(word)),
+            (Form::Many(read), Written::Many(words)) => read(values, words),
+        }
+    }
+
+    /// Sets its default in `values`.
+    pub fn set_default(&self, values: &mut Values) {
+        if let Some(text) = self.default_text {
+            self.read(values, &self.written(text), self.name)
+                .expect("a test reads the defaults of all rows");
+        }
+    }
+
+    /// The default as it is shown, or in words; `None` if it has no value by default.
+    pub fn default_words(&self) -> Option<String> {
+        match self.default {
+            DefaultValue::Words { words, .. } => Some(words.to_owned()),
+            DefaultValue::Unset { .. } => None,
+            DefaultValue::Value => Some(self.default_shown().to_string()),
+        }
+    }
+
+    /// Its default, or else an example, in TOML.
+    pub fn sample(&self) -> String {
+        match self.default {
+            DefaultValue::Words { example, .. } | DefaultValue::Unset { example } => {
+                example.to_owned()
+            }
+            DefaultValue::Value => {
+                let value = self.default_shown().toml();
+                value.map(|value| value.to_string()).unwrap_or_default()
+            }
+        }
+    }
+
+    fn default_shown(&self) -> Shown {
+        (self.show)(&Values::defaults(1, None))
+    }
+
+    /// The help of its flag, with the default.
+    pub fn help(&self) -> String {
+        match self.default_words() {
+            // A flag that is not given means `false`.
+            Some(words) if !words.is_empty() && words != "false" && words != "true" => {
+                format!("{} [default: {words}]", self.about)
+            }
+            _ => self.about.to_owned(),
+        }
+    }
+
+    /// What it is, in sentences.
+    pub fn sentences(&self) -> String {
+        match self.details {
+            "" => format!("{}.", self.about),
+            details => format!("{}. {details}", self.about),
+        }
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Key").field(&self.name).finish()
+    }
+}
+
+/// Keys that are listed under one heading.
+#[derive(Debug)]
+pub struct Section {
+    pub heading: &'static str,
+    /// Its keys, the everyday ones first.
+    pub keys: &'static [Key],
+}

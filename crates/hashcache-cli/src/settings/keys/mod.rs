@@ -1,0 +1,213 @@
+//! All settings, a row each; `key` says what a row holds.
+//!
+//! To add a setting, add a row to the file of its section, and a field for its value to the struct
+//! that uses it: `Startup` or `Reloadable` of the proxy, `Engine`, or `Values`. Files, variables,
+//! flags and documents have it then.
+//!
+//! Invariant: no two rows have the same name.
+
+/// When a changed value applies: the part of `Values` that holds it decides.
+macro_rules! applies {
+    (startup) => {
+        crate::settings::key::Applies::AtStart
+    };
+    (engine) => {
+        crate::settings::key::Applies::AtStart
+    };
+    ($other:ident) => {
+        crate::settings::key::Applies::AtReload
+    };
+}
+
+/// A row that takes one word: name, field, type.
+macro_rules! one {
+    ($name:expr, $part:ident $(. $field:ident)*, $type:expr) => {
+        crate::settings::key::Key::new(
+            $name,
+            $type.kind,
+            applies!($part),
+            crate::settings::key::Form::One(|values, word| {
+                values.$part $(. $field)* = ($type.read)(word)?;
+                Ok(())
+            }),
+            |values| ($type.show)(&values.$part $(. $field)*),
+        )
+    };
+}
+
+/// A row that takes one word or is not set.
+macro_rules! optional {
+    ($name:expr, $part:ident $(. $field:ident)*, $type:expr) => {
+        crate::settings::key::Key::new(
+            $name,
+            $type.kind,
+            applies!($part),
+            crate::settings::key::Form::One(|values, word| {
+                values.$part $(. $field)* = Some(($type.read)(word)?);
+                Ok(())
+            }),
+            |values| {
+                let value = values.$part $(. $field)*.as_ref();
+                value.map_or(crate::settings::key::Shown::Nothing, $type.show)
+            },
+        )
+    };
+}
+
+/// A row that takes a list.
+macro_rules! many {
+    ($name:expr, $part:ident $(. $field:ident)*, $type:expr) => {
+        crate::settings::key::Key::new(
+            $name,
+            $type.kind,
+            applies!($part),
+            crate::settings::key::Form::Many(|values, words| {
+                values.$part $(. $field)* = crate::settings::keys::each(words, $type.read)?;
+                Ok(())
+            }),
+            |values| {
+                let items = values.$part $(. $field)*.iter();
+                let words = items.map(|item| ($type.show)(item).to_string());
+                crate::settings::key::Shown::List(words.collect())
+            },
+        )
+    };
+}
+
+mod access;
+mod cache;
+pub mod choices;
+mod expert;
+mod https;
+mod limits;
+mod listen;
+mod logs;
+mod mirrors;
+mod peers;
+#[cfg(test)]
+mod trial;
+pub mod types;
+
+use super::key::{Key, Section, Written};
+use super::suggest;
+use super::tables::TABLES;
+use super::values::Values;
+use crate::fault::{Fault, Faults};
+
+/// All keys by section, in the order of the documents.
+pub static SECTIONS: &[&Section] = &[
+    &listen::SECTION,
+    &cache::SECTION,
+    &access::SECTION,
+    &https::SECTION,
+    &mirrors::SECTION,
+    &peers::SECTION,
+    &logs::SECTION,
+    &expert::SECTION,
+    &limits::SECTION,
+    #[cfg(test)]
+    &trial::SECTION,
+];
+
+/// All keys, in the order of the documents.
+pub fn keys() -> impl Iterator<Item = &'static Key> {
+    SECTIONS.iter().flat_map(|section| section.keys)
+}
+
+/// A key found by name, with its correct spelling.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// The row.
+    pub key: &'static Key,
+    /// The spelling: the key's own name, or that of its opposite.
+    pub spelling: &'static str,
+}
+
+impl Found {
+    /// Reads `written` into `values`.
+    ///
+    /// # Errors
+    /// Every element of a list that is wrong.
+    pub fn read(&self, values: &mut Values, written: &Written) -> Result<(), Faults> {
+        let opposite = match written {
+            Written::One(word) if self.spelling != self.key.name => {
+                &Written::One((!types::truth(word)?).to_string())
+            }
+            _ => written,
+        };
+        self.key.read(values, opposite, self.spelling)
+    }
+}
+
+/// The key called `name`; `-` and `_` are one letter here: flags have the one, files the other.
+pub fn find(name: &str) -> Option<Found> {
+    let name = name.replace('-', "_");
+    let found = |key: &'static Key| {
+        let own = (key.name == name).then_some(key.name);
+        let opposite = key.opposite.map(|opposite| opposite.name);
+        let spelling = own.or(opposite.filter(|opposite| *opposite == name))?;
+        Some(Found { key, spelling })
+    };
+    keys().find_map(found)
+}
+
+/// The key of the flag called `flag`, without its dashes in front.
+#[cfg(test)]
+pub fn find_flag(flag: &str) -> Option<Found> {
+    let key = keys().find(|key| key.flag_name().as_deref() == Some(flag))?;
+    find(if key.is_flag_opposite() {
+        flag
+    } else {
+        key.name
+    })
+}
+
+/// All spellings that `find` knows.
+pub fn spellings() -> impl Iterator<Item = &'static str> {
+    let opposites = keys().filter_map(|key| key.opposite);
+    keys()
+        .map(|key| key.name)
+        .chain(opposites.map(|opposite| opposite.name))
+}
+
+/// Whether keys begin with `prefix`, which ends in a dot.
+pub fn is_table(prefix: &str) -> bool {
+    keys().any(|key| key.name.starts_with(prefix))
+}
+
+/// The fault of a key in a file that does not exist.
+pub fn unknown(name: &str) -> Fault {
+    let fault = Fault::new(format!("unknown key `{name}`"));
+    if name == "config" {
+        return fault.hint("a configuration file cannot include another one");
+    }
+    let tables = TABLES.iter().map(|table| table.name);
+    let known = spellings()
+        .chain(["limits", "intercept", "networks"])
+        .chain(tables);
+    match suggest::nearest(name, known) {
+        Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+        None => fault.hint("`hashcache config example` lists every key"),
+    }
+}
+
+/// Parses each of `words`; the error names every wrong one.
+fn each<C: FromIterator<T>, T>(
+    words: &[String],
+    read: fn(&str) -> Result<T, Fault>,
+) -> Result<C, Faults> {
+    let (mut values, mut faults) = (Vec::new(), Vec::new());
+    for word in words {
+        match read(word) {
+            Ok(value) => values.push(value),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    match faults.is_empty() {
+        true => Ok(values.into_iter().collect()),
+        false => Err(Faults(faults)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

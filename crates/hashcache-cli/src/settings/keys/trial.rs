@@ -1,0 +1,16 @@
+//! A setting that only tests have: its row and its field are all that a setting needs.
+
+use super::types::POSITIVE_TIME;
+use crate::settings::key::{Key, Section};
+
+pub(super) static SECTION: Section = Section {
+    heading: "Trial",
+    keys: KEYS,
+};
+
+static KEYS: &[Key] = &[one!("trial_time", trial_time, POSITIVE_TIME)
+    .flag()
+    .default("7s")
+    .about("Time that only tests set")
+    .details("It shows that a row is enough.")
+    .page("settings.md")];
