@@ -5,110 +5,75 @@
 //! Invariant: at most [`ORIGINS_SHOWN`] origins have numbers of their own, so that the page stays
 //! small for any configuration; all others together are `site="other",origin="other"`.
 
-use std::fmt;
-
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-
+use super::moment::Moment;
+use super::table::{AddLine, Figure, Number, Values::Lines, counter, gauge};
 use crate::site::counters::OriginFigures;
 use crate::site::live::LiveSites;
 
-/// Writes all families.
-pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, sites: &LiveSites) -> fmt::Result {
-    let origins = shown(sites);
-    if origins.is_empty() {
-        return Ok(());
-    }
-    for (name, help, figure) in COUNTERS {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for origin in &origins {
-            let labels = origin.labels();
-            let mut metric = family.encode_family(&labels)?;
-            metric.encode_counter::<NoLabelSet, _, u64>(&figure(&origin.figures), None)?;
-        }
-    }
-    let mut family = encoder.encode_descriptor(
-        "hashcache_site_origin_response_seconds",
-        "Seconds from requests to origins of sites to the heads of their responses, summed",
-        None,
-        MetricType::Counter,
-    )?;
-    for origin in &origins {
-        let seconds = origin.figures.response_time.as_secs_f64();
-        let labels = origin.labels();
-        let mut metric = family.encode_family(&labels)?;
-        metric.encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
-    }
-    for (name, help, state) in STATES {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for origin in &origins {
-            let is_so = u64::from(state(&origin.figures));
-            family
-                .encode_family(&origin.labels())?
-                .encode_gauge(&is_so)?;
-        }
-    }
-    Ok(())
-}
-
-type Figure = fn(&OriginFigures) -> u64;
-type State = fn(&OriginFigures) -> bool;
-
-const STATES: [(&str, &str, State); 2] = [
-    (
-        "hashcache_site_origin_out",
-        "1 if the origin of a site is out of service",
-        |figures| figures.is_out,
-    ),
-    (
-        "hashcache_site_origin_failing",
-        "1 if the last request to the origin of a site failed, or got a status of 500 or above",
-        |figures| figures.is_failing,
-    ),
-];
-
-const COUNTERS: [(&str, &str, Figure); 4] = [
-    (
+/// The figures, each with a line for an origin.
+pub(super) static FIGURES: &[Figure] = &[
+    counter(
         "hashcache_site_origin_requests",
         "Requests sent to origins of sites",
-        |figures| figures.requests,
+        Lines(|it, add| lines(it, add, |figures| Number::Whole(figures.requests))),
     ),
-    (
+    counter(
         "hashcache_site_origin_failures",
         "Requests to origins of sites without a response in time, or with status 502 to 504",
-        |figures| figures.failures,
+        Lines(|it, add| lines(it, add, |figures| Number::Whole(figures.failures))),
     ),
-    (
+    counter(
         "hashcache_site_origin_responses",
         "Heads of responses received from origins of sites",
-        |figures| figures.responses,
+        Lines(|it, add| lines(it, add, |figures| Number::Whole(figures.responses))),
     ),
-    (
+    counter(
         "hashcache_site_origin_outs",
         "Times that an origin of a site was put out of service",
-        |figures| figures.outs,
+        Lines(|it, add| lines(it, add, |figures| Number::Whole(figures.outs))),
+    ),
+    counter(
+        "hashcache_site_origin_response_seconds",
+        "Seconds from requests to origins of sites to the heads of their responses, summed",
+        Lines(|it, add| {
+            lines(it, add, |figures| {
+                Number::Real(figures.response_time.as_secs_f64())
+            });
+        }),
+    ),
+    gauge(
+        "hashcache_site_origin_out",
+        "1 if the origin of a site is out of service",
+        Lines(|it, add| lines(it, add, |figures| Number::Truth(figures.is_out))),
+    ),
+    gauge(
+        "hashcache_site_origin_failing",
+        "1 if the last request to the origin of a site failed, or got a status of 500 or above",
+        Lines(|it, add| lines(it, add, |figures| Number::Truth(figures.is_failing))),
     ),
 ];
 
-struct Shown {
+fn lines(moment: &Moment<'_>, add: &mut AddLine<'_>, value: fn(&OriginFigures) -> Number) {
+    for origin in moment.origins() {
+        let labels = [("site", &*origin.site), ("origin", &*origin.origin)];
+        add(&labels, value(&origin.figures));
+    }
+}
+
+/// An origin with a line of its own, or all others.
+pub(super) struct ShownOrigin {
     site: String,
     origin: String,
     figures: OriginFigures,
 }
 
-impl Shown {
-    fn labels(&self) -> [(&'static str, &str); 2] {
-        [("site", &self.site), ("origin", &self.origin)]
-    }
-}
-
 /// The origins that have numbers of their own, and the sum of the others if there are any.
-fn shown(sites: &LiveSites) -> Vec<Shown> {
-    let mut shown: Vec<Shown> = Vec::new();
+pub(super) fn shown(sites: &LiveSites) -> Vec<ShownOrigin> {
+    let mut shown: Vec<ShownOrigin> = Vec::new();
     for site in sites.all() {
         for (origin, figures) in site.figures() {
             if shown.len() < ORIGINS_SHOWN {
-                shown.push(Shown {
+                shown.push(ShownOrigin {
                     site: site.spec.name(),
                     origin: origin.to_string(),
                     figures,
@@ -116,7 +81,7 @@ fn shown(sites: &LiveSites) -> Vec<Shown> {
                 continue;
             }
             if shown.len() == ORIGINS_SHOWN {
-                shown.push(Shown {
+                shown.push(ShownOrigin {
                     site: "other".to_owned(),
                     origin: "other".to_owned(),
                     figures: OriginFigures::default(),
@@ -135,21 +100,12 @@ const ORIGINS_SHOWN: usize = 900;
 
 #[cfg(test)]
 mod tests {
-    use prometheus_client::collector::Collector;
-    use prometheus_client::encoding::text;
-    use prometheus_client::registry::Registry;
+    use std::sync::Arc;
 
     use super::*;
+    use crate::metrics::Metrics;
+    use crate::metrics::tests::exposition;
     use crate::site::spec::{Site, SiteOrigin, Sites};
-
-    #[derive(Debug)]
-    struct Page(LiveSites);
-
-    impl Collector for Page {
-        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-            encode(&mut encoder, &self.0)
-        }
-    }
 
     fn page(origins: u16) -> String {
         let mut site = Site::at("http://127.0.0.1:1".parse().unwrap());
@@ -162,11 +118,9 @@ mod tests {
             let site = &sites.all()[0];
             site.note(&site.endpoint(n), crate::site::health::Outcome::Failed);
         }
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(Page(sites)));
-        let mut text = String::new();
-        text::encode(&mut text, &registry).unwrap();
-        text
+        let sites = Arc::new(sites);
+        let exposition = exposition(&Metrics::new(1)).with_sites(move || Arc::clone(&sites));
+        exposition.openmetrics().unwrap()
     }
 
     #[test]
@@ -189,10 +143,11 @@ mod tests {
     #[test]
     fn the_page_stays_small_for_any_number_of_origins() {
         let (some, many) = (page(900), page(1000));
-        let lines = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
+        let is_of_origin = |line: &&str| line.starts_with("hashcache_site_origin_");
+        let lines = |text: &str| text.lines().filter(is_of_origin).count();
         assert_eq!(lines(&some), 7 * ORIGINS_SHOWN);
         assert_eq!(lines(&many), 7 * (ORIGINS_SHOWN + 1));
         let other = "failures_total{site=\"other\",origin=\"other\"} 100\n";
-        assert!(many.contains(other) && !some.contains("other"));
+        assert!(many.contains(other) && !some.contains("\"other\""));
     }
 }

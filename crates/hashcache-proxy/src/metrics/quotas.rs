@@ -5,97 +5,65 @@
 //! Invariant: a label is the name of a limit, of which a configuration has at most 64. Clients and
 //! users have no numbers here.
 
-use std::fmt;
-
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-
+use super::moment::Moment;
+use super::table::{AddLine, Figure, Number, Values::Lines, counter, gauge};
 use crate::quota::{LimitFigures, LimiterFigures};
 
-/// Writes all families.
-pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, figures: &LimiterFigures) -> fmt::Result {
-    if figures.limits.is_empty() {
-        return Ok(());
-    }
-    encoder
-        .encode_descriptor(
-            "hashcache_quota_subjects",
-            "Clients and users whose use of limits is remembered, over all limits",
-            None,
-            MetricType::Gauge,
-        )?
-        .encode_gauge(&figures.subjects)?;
-    let whole = [
-        (
-            "hashcache_quota_subjects_forgotten",
-            "Clients and users that were forgotten for new ones, those that had used least first",
-            figures.forgotten,
-        ),
-        (
-            "hashcache_quota_save_failures",
-            "Failed writes of the file with the usage of quotas",
-            figures.save_failures,
-        ),
-    ];
-    for (name, help, count) in whole {
-        encoder
-            .encode_descriptor(name, help, None, MetricType::Counter)?
-            .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-    }
-    for (name, help, figure) in COUNTERS {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for limit in &figures.limits {
-            let labels = [("limit", &*limit.name)];
-            let mut metric = family.encode_family(&labels)?;
-            metric.encode_counter::<NoLabelSet, _, u64>(&figure(limit), None)?;
-        }
-    }
-    Ok(())
-}
-
-type Figure = fn(&LimitFigures) -> u64;
-
-const COUNTERS: [(&str, &str, Figure); 3] = [
-    (
+/// The figures.
+pub(super) static FIGURES: &[Figure] = &[
+    gauge(
+        "hashcache_quota_subjects",
+        "Clients and users whose use of limits is remembered, over all limits",
+        Lines(|it, add| once(it, add, |figures| figures.subjects)),
+    ),
+    counter(
+        "hashcache_quota_subjects_forgotten",
+        "Clients and users that were forgotten for new ones, those that had used least first",
+        Lines(|it, add| once(it, add, |figures| figures.forgotten)),
+    ),
+    counter(
+        "hashcache_quota_save_failures",
+        "Failed writes of the file with the usage of quotas",
+        Lines(|it, add| once(it, add, |figures| figures.save_failures)),
+    ),
+    counter(
         "hashcache_quota_bytes",
         "Bytes from upstream that were counted in the quotas of a limit",
-        |limit| limit.bytes,
+        Lines(|it, add| lines(it, add, |limit| limit.bytes)),
     ),
-    (
+    counter(
         "hashcache_quota_refusals",
         "Requests refused because the quota of a limit was used up",
-        |limit| limit.quota_refusals,
+        Lines(|it, add| lines(it, add, |limit| limit.quota_refusals)),
     ),
-    (
+    counter(
         "hashcache_quota_request_refusals",
         "Requests refused because there were more per second than a limit allows",
-        |limit| limit.request_refusals,
+        Lines(|it, add| lines(it, add, |limit| limit.request_refusals)),
     ),
 ];
 
+fn once(moment: &Moment<'_>, add: &mut AddLine<'_>, value: fn(&LimiterFigures) -> u64) {
+    if let Some(figures) = moment.limiter() {
+        add(&[], Number::Whole(value(figures)));
+    }
+}
+
+fn lines(moment: &Moment<'_>, add: &mut AddLine<'_>, value: fn(&LimitFigures) -> u64) {
+    for limit in moment.limiter().iter().flat_map(|figures| &figures.limits) {
+        add(&[("limit", &*limit.name)], Number::Whole(value(limit)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use prometheus_client::collector::Collector;
-    use prometheus_client::encoding::text;
-    use prometheus_client::registry::Registry;
-
     use super::*;
-
-    #[derive(Debug)]
-    struct Page(LimiterFigures);
-
-    impl Collector for Page {
-        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-            encode(&mut encoder, &self.0)
-        }
-    }
+    use crate::metrics::Metrics;
+    use crate::metrics::tests::exposition;
 
     fn page(figures: LimiterFigures) -> String {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(Page(figures)));
-        let mut text = String::new();
-        text::encode(&mut text, &registry).unwrap();
-        text
+        let exposition = exposition(&Metrics::new(1)).with_limiter(move || figures.clone());
+        exposition.openmetrics().unwrap()
     }
 
     #[test]
@@ -122,6 +90,6 @@ mod tests {
             let line = format!("hashcache_quota_{line}\n");
             assert!(text.contains(&line), "{line} in\n{text}");
         }
-        assert!(!page(LimiterFigures::default()).contains("quota"));
+        assert!(!page(LimiterFigures::default()).contains("hashcache_quota_"));
     }
 }

@@ -80,7 +80,7 @@ fn figures() -> EngineFigures {
     }
 }
 
-fn exposition(metrics: &Arc<Metrics>) -> Exposition {
+pub(super) fn exposition(metrics: &Arc<Metrics>) -> Exposition {
     let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLogger::none()));
     let upstream = || crate::upstream::UpstreamFigures { busy: 9, idle: 10 };
     Exposition::new(Arc::clone(metrics), clock, log, figures, upstream)
@@ -363,6 +363,29 @@ fn hosts_of_links_are_left_out_with_other_names() {
     let nameless = serde_json::json!({"parents": [{"up": true}], "children": [{"up": true}]});
     assert_eq!(exposition.links(Detail::Figures), nameless);
     assert_eq!(exposition.stats(Detail::Figures)["links"], nameless);
+}
+
+#[test]
+fn stats_and_metrics_have_the_same_values() {
+    let metrics = Metrics::new(1);
+    metrics
+        .worker(0)
+        .record(&entry(Outcome::Hit, Duration::ZERO));
+    let stats = exposition(&metrics).stats(Detail::Names);
+    for (path, name) in [
+        ("/requests/hit", "hashcache_requests_total{result=\"hit\"}"),
+        ("/device/writes", "hashcache_device_writes_total"),
+        (
+            "/upstream_connections/idle",
+            "hashcache_upstream_connections{state=\"idle\"}",
+        ),
+        ("/intercept/verified_hosts", "hashcache_verified_hosts"),
+        ("/index_bits_per_slot", "hashcache_index_bits_per_slot"),
+    ] {
+        let shown = stats.pointer(path).map(Value::to_string);
+        assert_eq!(shown, Some(value(&metrics, name)), "{path}");
+    }
+    assert_eq!(stats["intercept"]["refusing"], serde_json::json!([]));
 }
 
 #[test]

@@ -1,0 +1,200 @@
+//! One row per metric: name, help, kind, labels, value, and where `/stats` has it.
+//!
+//! The rows are in `figures`, `peers`, `origins`, `links` and `quotas`. `exposition` makes
+//! `/metrics` and `/stats` of them, so a metric is added by one row.
+//!
+//! Cost: nothing until a page is asked for. A scrape reads each value once.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use serde_json::{Map, Value};
+
+use super::moment::Moment;
+
+/// Takes one line of a metric: its labels and its value.
+pub(super) type AddLine<'a> = dyn FnMut(&[(&str, &str)], Number) + 'a;
+
+/// A value.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Number {
+    Whole(u64),
+    Real(f64),
+    /// In `/metrics` 1 or 0.
+    Truth(bool),
+}
+
+/// The values of a metric.
+#[derive(Clone, Copy)]
+pub(super) enum Values {
+    Whole(fn(&Moment<'_>) -> u64),
+    Real(fn(&Moment<'_>) -> f64),
+    /// In `/metrics` 1 or 0, in `/stats` true or false.
+    Truth(fn(&Moment<'_>) -> bool),
+    /// One that there is not always.
+    Maybe(fn(&Moment<'_>) -> Option<u64>),
+    /// One for each word of the one label.
+    Words(&'static str, fn(&Moment<'_>) -> Vec<(&'static str, u64)>),
+    /// Any number of lines.
+    Lines(fn(&Moment<'_>, &mut AddLine<'_>)),
+}
+
+/// A row.
+#[derive(Clone, Copy)]
+pub(super) struct Figure {
+    /// Its name in `/metrics`; a counter's has `_total` there as well.
+    name: &'static str,
+    help: &'static str,
+    kind: MetricType,
+    values: Values,
+    /// Its keys in `/stats`, with dots between them; empty if it is not there.
+    stats: &'static str,
+}
+
+/// A counter.
+pub(super) const fn counter(name: &'static str, help: &'static str, values: Values) -> Figure {
+    figure(name, help, MetricType::Counter, values)
+}
+
+/// A gauge.
+pub(super) const fn gauge(name: &'static str, help: &'static str, values: Values) -> Figure {
+    figure(name, help, MetricType::Gauge, values)
+}
+
+const fn figure(
+    name: &'static str,
+    help: &'static str,
+    kind: MetricType,
+    values: Values,
+) -> Figure {
+    Figure {
+        name,
+        help,
+        kind,
+        values,
+        stats: "",
+    }
+}
+
+impl Figure {
+    /// `/stats` has it at these keys, with dots between them.
+    pub(super) const fn stats(mut self, path: &'static str) -> Self {
+        self.stats = path;
+        self
+    }
+
+    /// Whether `/stats` has it below these keys.
+    pub(super) fn is_below(&self, keys: &str) -> bool {
+        self.stats.starts_with(keys)
+    }
+
+    /// Passes every line on.
+    fn each_line(&self, moment: &Moment<'_>, add: &mut AddLine<'_>) {
+        match self.values {
+            Values::Whole(value) => add(&[], Number::Whole(value(moment))),
+            Values::Real(value) => add(&[], Number::Real(value(moment))),
+            Values::Truth(value) => add(&[], Number::Truth(value(moment))),
+            Values::Maybe(value) => {
+                if let Some(value) = value(moment) {
+                    add(&[], Number::Whole(value));
+                }
+            }
+            Values::Words(label, values) => {
+                for (word, value) in values(moment) {
+                    add(&[(label, word)], Number::Whole(value));
+                }
+            }
+            Values::Lines(lines) => lines(moment, add),
+        }
+    }
+
+    /// Writes it to `/metrics`; nothing if it has no lines.
+    pub(super) fn encode(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        moment: &Moment<'_>,
+    ) -> fmt::Result {
+        let mut result = Ok(());
+        // The head is written with the first line.
+        let (mut encoder, mut family) = (Some(encoder), None);
+        self.each_line(moment, &mut |labels, number| {
+            if result.is_err() {
+                return;
+            }
+            if let Some(encoder) = encoder.take() {
+                match encoder.encode_descriptor(self.name, self.help, None, self.kind) {
+                    Ok(begun) => family = Some(begun),
+                    Err(error) => result = Err(error),
+                }
+            }
+            let Some(family) = &mut family else { return };
+            result = if labels.is_empty() {
+                self.encode_number(family, number)
+            } else {
+                let line = family.encode_family(&labels);
+                line.and_then(|mut line| self.encode_number(&mut line, number))
+            };
+        });
+        result
+    }
+
+    fn encode_number(
+        &self,
+        line: &mut prometheus_client::encoding::MetricEncoder<'_>,
+        number: Number,
+    ) -> fmt::Result {
+        let is_counter = matches!(self.kind, MetricType::Counter);
+        match number {
+            Number::Whole(value) if is_counter => {
+                line.encode_counter::<NoLabelSet, _, u64>(&value, None)
+            }
+            Number::Real(value) if is_counter => {
+                line.encode_counter::<NoLabelSet, _, u64>(&value, None)
+            }
+            Number::Whole(value) => line.encode_gauge(&value),
+            Number::Real(value) => line.encode_gauge(&value),
+            Number::Truth(value) => line.encode_gauge(&u64::from(value)),
+        }
+    }
+
+    /// Writes it to `stats`, if it is there: a number, or an object with a number for each word.
+    pub(super) fn write_to(&self, stats: &mut Map<String, Value>, moment: &Moment<'_>) {
+        if self.stats.is_empty() {
+            return;
+        }
+        let mut value = match self.values {
+            Values::Words(..) | Values::Lines(_) => Value::Object(Map::new()),
+            _ => Value::Null,
+        };
+        self.each_line(moment, &mut |labels, number| {
+            let number = match number {
+                Number::Whole(number) => Value::from(number),
+                Number::Real(number) => Value::from(number),
+                Number::Truth(number) => Value::from(number),
+            };
+            match (labels, &mut value) {
+                ([(_, word)], Value::Object(words)) => {
+                    drop(words.insert((*word).to_owned(), number));
+                }
+                (_, value) => *value = number,
+            }
+        });
+        insert(stats, self.stats, value);
+    }
+}
+
+/// Puts `value` at these keys, with dots between them.
+pub(super) fn insert(object: &mut Map<String, Value>, path: &str, value: Value) {
+    match path.split_once('.') {
+        None => drop(object.insert(path.to_owned(), value)),
+        Some((key, rest)) => {
+            let inner = object
+                .entry(key)
+                .or_insert_with(|| Value::Object(Map::new()));
+            if let Some(inner) = inner.as_object_mut() {
+                insert(inner, rest, value);
+            }
+        }
+    }
+}
