@@ -67,8 +67,8 @@ impl HeadRepair {
         }
     }
 
-    /// The length of the line at the start of `bytes`, up to its line feed, if nothing in it can need
-    /// a repair; otherwise 0.
+    /// The length of the line at the start of `bytes`, up to its line feed, if nothing in it can
+    /// need a repair; otherwise 0.
     fn skip_plain_line(&mut self, bytes: &[u8]) -> usize {
         let end = first_control(bytes).filter(|&end| bytes[end..].starts_with(b"\r\n"));
         let Some(end) = end else {
@@ -88,20 +88,12 @@ impl HeadRepair {
     }
 
     fn is_plain_status_line(&mut self, line: &[u8]) -> bool {
-        let code = match line {
-            [
-                b'H',
-                b'T',
-                b'T',
-                b'P',
-                b'/',
-                b'1',
-                b'.',
-                b'0' | b'1',
-                b' ',
-                code @ ..,
-            ] => code,
-            _ => return false,
+        let versions: [&[u8]; 2] = [b"HTTP/1.1 ", b"HTTP/1.0 "];
+        let code = versions
+            .iter()
+            .find_map(|version| line.strip_prefix(*version));
+        let Some(code) = code else {
+            return false;
         };
         let Some((&[a, b, c], b"" | [b' ', ..])) = code.split_first_chunk() else {
             return false;
@@ -120,10 +112,8 @@ impl HeadRepair {
     fn is_plain_field_line(&mut self, line: &[u8]) -> bool {
         self.is_framing = false;
         if !cannot_be_framing(line) {
-            let name = line
-                .iter()
-                .position(|&byte| byte == b':')
-                .map(|at| &line[..at]);
+            let colon = line.iter().position(|&byte| byte == b':');
+            let name = colon.map(|at| &line[..at]);
             let Some(name) = name.filter(|name| name.iter().copied().all(is_token)) else {
                 return false;
             };
@@ -355,6 +345,8 @@ mod tests {
             repaired("HTTP/1.9 200 O\x01\x7fK\0\r\nX\x01: y\x7fz\r\n \x02w\r\n\r\n\x02"),
             "HTTP/1.1 200 O  K \r\nX\x01: y z\r\n  w\r\n\r\n\x02"
         );
+        let folded = "HTTP/1.1 200\r\nContent-Type: x\r\n \x7f\r\nY: z\r\n \x7f\r\n\r\n";
+        assert_eq!(repaired(folded), folded.replace('\x7f', " "));
         let interim = "HTTP/1.2 103 \x01\r\nLink: \x7f\r\n\r\nHTTP/1.2 200 \x01\r\n\r\n\x01";
         let expected = "HTTP/1.1 103  \r\nLink:  \r\n\r\nHTTP/1.1 200  \r\n\r\n\x01";
         assert_eq!(repaired(interim), expected);
@@ -378,6 +370,8 @@ mod tests {
             ),
             ("Content Length: 5", "Content Length\0 5"),
             ("Content-Length", "Content-Length\0"),
+            ("Content-Length: 5\r\n \x7f", "Content-Length: 5\r\n \0"),
+            ("Co-ntentlength: 5\r\n \x7f", "Co-ntentlength: 5\r\n \0"),
             ("X: a\0b", "X: a\0b"),
         ] {
             let head = format!("HTTP/1.1 200 OK\r\n{line}\r\n\r\n");
