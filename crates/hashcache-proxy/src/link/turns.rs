@@ -31,6 +31,8 @@ use std::task::{Context, Poll, Waker};
 
 use hashcache_http::LinkTurn;
 
+use super::CONNECTION_MAX;
+
 /// The accounts of one connection, for both directions.
 #[derive(Debug)]
 pub(crate) struct Turns {
@@ -60,7 +62,7 @@ struct Sending {
 #[derive(Debug)]
 struct SentStream {
     client: u32,
-    /// Bytes, with what short pieces count beyond theirs.
+    /// Bytes, plus the surcharge of short pieces.
     unread: u64,
     /// The pieces of `unread`, the oldest first. There are no more than the window has room for.
     pieces: VecDeque<SentPiece>,
@@ -75,9 +77,9 @@ struct SentStream {
 /// A piece that is not read to its end.
 #[derive(Clone, Copy, Debug)]
 struct SentPiece {
-    /// What is unread of it, bytes.
+    /// Unread bytes.
     bytes: u64,
-    /// What it counts.
+    /// Bytes of the share that it takes.
     charge: u64,
 }
 
@@ -160,7 +162,8 @@ impl Turns {
 
     /// The other side has said that it acknowledges, and how much it may have unread.
     pub(super) fn begin(&self, window: u32) {
-        self.sending().window = Some(window.into());
+        // A larger one would only let more pieces be remembered.
+        self.sending().window = Some(window.min(CONNECTION_MAX).into());
         self.reading().is_wanted = true;
     }
 

@@ -217,7 +217,8 @@ impl AsyncWrite for Channel {
             FarEnd::Gateway(stream) => Pin::new(stream).poll_write(cx, bytes),
             FarEnd::Linked(tunnel) => {
                 ready!(tunnel.sending.poll(cx));
-                let written = Pin::new(&mut tunnel.stream).poll_write(cx, bytes);
+                let piece = &bytes[..bytes.len().min(tunnel.sending.piece_max())];
+                let written = Pin::new(&mut tunnel.stream).poll_write(cx, piece);
                 if let Poll::Ready(Ok(bytes)) = written {
                     tunnel.sending.sent(bytes);
                     tunnel.note(OUT, bytes);

@@ -22,7 +22,7 @@ mod huffman;
 mod message;
 mod small_frames;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
 
 use bytes::{Buf as _, BytesMut};
@@ -51,7 +51,7 @@ pub(super) struct FieldBlocks {
     /// Whether the frame is content that does not pass as a frame of its own.
     is_merged: bool,
     /// Short frames of streams whose readers are behind: at most `MERGED_MAX` streams.
-    merged: HashMap<u32, Vec<u8>>,
+    merged: BTreeMap<u32, Vec<u8>>,
     /// Streams whose readers have caught up while another frame was under way.
     due: Vec<u32>,
     small: SmallFrames,
@@ -61,6 +61,8 @@ pub(super) struct FieldBlocks {
     answered: AnsweredStreams,
     /// Bytes that h2 has not read.
     waiting: BytesMut,
+    /// h2 is made to end the connection: nothing that follows is passed on.
+    is_over: bool,
 }
 
 /// Streams whose final head has arrived, and whose end has not.
@@ -94,25 +96,24 @@ impl FieldBlocks {
             is_of_block: false,
             block: None,
             is_merged: false,
-            merged: HashMap::new(),
+            merged: BTreeMap::new(),
             due: Vec::new(),
             small,
             head_bytes,
             decoder: Decoder::new(),
             answered: AnsweredStreams::default(),
             waiting: BytesMut::new(),
+            is_over: false,
         }
     }
 
     /// Moves waiting bytes into `buffer`; false if there are none. `connection` is woken when there
     /// are some.
     pub(super) fn read(&mut self, buffer: &mut ReadBuf<'_>, connection: &Waker) -> bool {
-        for stream in self.small.take_due(connection) {
-            // Nothing may stand within a frame of which h2 has a part.
-            match self.payload == 0 || self.is_of_block || self.is_merged {
-                true => self.pass_merged(stream),
-                false => self.due.push(stream),
-            }
+        self.due.extend(self.small.take_due(connection));
+        // Nothing may stand within a frame of which h2 has a part.
+        if self.payload == 0 || self.is_of_block || self.is_merged {
+            self.pass_due();
         }
         let bytes = self.waiting.len().min(buffer.remaining());
         buffer.put_slice(&self.waiting[..bytes]);
@@ -127,6 +128,10 @@ impl FieldBlocks {
     /// Takes out of `buffer` what h2 must not read yet, of the bytes from `before`. Returns whether
     /// any are left.
     pub(super) fn pass(&mut self, buffer: &mut ReadBuf<'_>, before: usize) -> bool {
+        if self.is_over {
+            buffer.set_filled(before);
+            return false;
+        }
         let unchanged = self.unchanged(&buffer.filled()[before..]);
         self.rewrite(&buffer.filled()[before + unchanged..]);
         buffer.set_filled(before + unchanged);
@@ -183,7 +188,14 @@ impl FieldBlocks {
         is_merged.then_some(stream)
     }
 
-    /// Passes on what was kept back of the content of `stream`.
+    /// Passes on the merged content of the streams that are due.
+    fn pass_due(&mut self) {
+        for stream in std::mem::take(&mut self.due) {
+            self.pass_merged(stream);
+        }
+    }
+
+    /// Passes on the merged content of `stream`.
     fn pass_merged(&mut self, stream: u32) {
         let Some(content) = self.merged.remove(&stream) else {
             return;
@@ -198,8 +210,15 @@ impl FieldBlocks {
     fn end_merged(&mut self, stream: u32) {
         self.is_merged = false;
         let bytes = self.merged.get(&stream).map_or(0, Vec::len);
-        if bytes >= MERGED_MIN || self.merged.len() > MERGED_MAX {
+        // The reader may have caught up while the frame arrived: then nothing would make it due.
+        if bytes >= MERGED_MIN || !self.small.is_behind(stream) {
             self.pass_merged(stream);
+        }
+        // The oldest first: its reader may have left long ago, and its origin never ends it.
+        if self.merged.len() > MERGED_MAX
+            && let Some((&oldest, _)) = self.merged.first_key_value()
+        {
+            self.pass_merged(oldest);
         }
     }
 
@@ -234,6 +253,11 @@ impl FieldBlocks {
             }
             if self.payload == 0 && self.is_of_block {
                 self.end_frame();
+                if self.waiting.len() > WAITING_MAX {
+                    self.end_connection(self.stream());
+                    self.is_over = true;
+                    return;
+                }
             } else if self.payload == 0 && self.is_merged {
                 self.end_merged(self.stream());
             }
@@ -251,9 +275,7 @@ impl FieldBlocks {
         let [a, b, c, kind, flags, ..] = self.head;
         let stream = self.stream();
         self.payload = payload_of([a, b, c]);
-        for stream in std::mem::take(&mut self.due) {
-            self.pass_merged(stream);
-        }
+        self.pass_due();
         self.is_merged = self.merged_by(&self.head).is_some();
         if !self.is_merged && matches!(kind, DATA | HEADERS | RST_STREAM) {
             self.pass_merged(stream);
@@ -288,7 +310,8 @@ impl FieldBlocks {
             write_frame(&mut self.waiting, head, &Message::headless().block);
             self.answered.add(stream);
         }
-        if kind == DATA && !self.is_merged && is_small(self.payload) {
+        // Of a padded frame h2 counts the content, whose length is not known here.
+        if kind == DATA && !self.is_merged && flags & PADDED == 0 && is_small(self.payload) {
             self.small.note_passed(stream);
         }
         let is_end = matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0;
@@ -406,6 +429,9 @@ fn write_frame(waiting: &mut BytesMut, (kind, flags, stream): (u8, u8, u32), pay
 
 /// Octets that are no field block: an index of 0 (RFC 7541, section 6.1).
 const NO_BLOCK: &[u8] = &[0x80];
+/// Most bytes that wait for h2. A few octets on the wire can stand for a field of 4 KiB, so an
+/// origin could fill memory with one read.
+const WAITING_MAX: usize = 2 << 20;
 /// The largest payload that h2 takes.
 const FRAME_MAX: usize = 1 << 14;
 /// Maximum number of streams remembered.
@@ -657,6 +683,81 @@ mod tests {
         let ping = frame(6, 1, 0, &[1; 8]);
         let expected = [&large[500..], &kept, &ping].concat();
         assert_eq!(waiting(&mut blocks), expected);
+    }
+
+    #[test]
+    fn content_that_is_due_passes_when_the_frame_that_was_under_way_is_complete() {
+        let small = SmallFrames::default();
+        let mut blocks = FieldBlocks::new(1000, small.clone());
+        for stream in [1, 3] {
+            blocks.rewrite(&frame(HEADERS, 4, stream, HEAD));
+        }
+        for _ in 0..65 {
+            blocks.rewrite(&frame(DATA, 0, 1, b"x"));
+        }
+        let large = frame(DATA, 0, 3, &[b'l'; 1000]);
+        blocks.rewrite(&large[..500]);
+        let reader = small.reader(1);
+        (0..64).for_each(|_| reader.note_read(1));
+        waiting(&mut blocks);
+        blocks.rewrite(&large[500..]);
+        let kept = frame(DATA, 0, 1, b"x");
+        let got = [waiting(&mut blocks), waiting(&mut blocks)].concat();
+        assert_eq!(got.len(), large.len() - 500 + kept.len());
+        assert!(got.starts_with(&large[500..]) || got.ends_with(&large[500..]));
+    }
+
+    #[test]
+    fn a_reader_that_catches_up_within_a_frame_gets_it_at_its_end() {
+        let small = SmallFrames::default();
+        let mut blocks = FieldBlocks::new(1000, small.clone());
+        blocks.rewrite(&frame(HEADERS, 4, 1, HEAD));
+        for _ in 0..64 {
+            blocks.rewrite(&frame(DATA, 0, 1, b"x"));
+        }
+        let last = frame(DATA, 0, 1, b"last");
+        blocks.rewrite(&last[..11]);
+        let reader = small.reader(1);
+        (0..64).for_each(|_| reader.note_read(1));
+        waiting(&mut blocks);
+        blocks.rewrite(&last[11..]);
+        // What had arrived of it may have passed as a frame of its own.
+        let rest: usize = waiting(&mut blocks).len();
+        assert_eq!(rest, FRAME_HEAD + 2);
+    }
+
+    #[test]
+    fn streams_that_were_left_do_not_keep_those_of_others_from_being_merged() {
+        let small = SmallFrames::default();
+        let mut blocks = FieldBlocks::new(1000, small.clone());
+        for stream in (1..).step_by(2).take(MERGED_MAX + 10) {
+            blocks.rewrite(&frame(HEADERS, 4, stream, HEAD));
+            drop(small.reader(stream));
+            blocks.rewrite(&frame(DATA, 0, stream, b"x"));
+            assert!(blocks.merged.contains_key(&stream));
+            assert!(blocks.merged.len() <= MERGED_MAX);
+        }
+    }
+
+    #[test]
+    fn blocks_that_grow_without_end_end_the_connection() {
+        let entry = [&b"\x88\x40\x01x\x7f\xd9\x1e"[..], &[b'v'; 4056]].concat();
+        let mut blocks = FieldBlocks::new(256 << 10, SmallFrames::default());
+        blocks.rewrite(&frame(HEADERS, 4, 1, &entry));
+        let again = [&b"\x88"[..], &[0xbe; 60]].concat();
+        for stream in (3..99).step_by(2) {
+            if !blocks.is_over {
+                blocks.rewrite(&frame(HEADERS, 4, stream, &again));
+            }
+        }
+        assert!(blocks.is_over);
+        assert!(blocks.waiting.len() < WAITING_MAX + (512 << 10));
+        assert!(blocks.waiting.ends_with(NO_BLOCK));
+        let mut page = vec![0; 100];
+        let mut buffer = ReadBuf::new(&mut page);
+        buffer.put_slice(b"more");
+        assert!(!blocks.pass(&mut buffer, 0));
+        assert!(buffer.filled().is_empty());
     }
 
     #[test]

@@ -12,7 +12,9 @@ use std::collections::HashMap;
 use tokio::time::Instant;
 
 use crate::limits::Limits;
-use crate::wire::frames::{Budget, CONTINUATION, DATA, FrameHead, Frames, HEADERS, RST_STREAM};
+use crate::wire::frames::{
+    Budget, CONTINUATION, DATA, END_HEADERS, FrameHead, Frames, HEADERS, RST_STREAM,
+};
 
 /// Checks the frames of one connection.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub(super) struct FloodGuard {
 struct StreamHeads {
     count: usize,
     bytes: usize,
+    /// The stream ends with the block that is under way.
+    is_last: bool,
 }
 
 impl FloodGuard {
@@ -61,7 +65,7 @@ impl FloodGuard {
                 HEADERS | CONTINUATION => fits &= count(heads, frame, *head_bytes),
                 _ => {}
             }
-            if frame.kind == RST_STREAM || frame.ends_stream() {
+            if frame.kind == RST_STREAM || frame.kind == DATA && frame.ends_stream() {
                 heads.remove(&frame.stream);
             }
         });
@@ -80,7 +84,12 @@ fn count(heads: &mut HashMap<u32, StreamHeads>, frame: FrameHead, head_bytes: us
     let so_far = heads.entry(frame.stream).or_default();
     so_far.count += usize::from(frame.kind == HEADERS);
     so_far.bytes += frame.length;
-    so_far.count <= BLOCKS_MAX && so_far.bytes <= 2 * head_bytes
+    so_far.is_last |= frame.ends_stream();
+    let fits = so_far.count <= BLOCKS_MAX && so_far.bytes <= 2 * head_bytes;
+    if so_far.is_last && frame.flags & END_HEADERS != 0 {
+        heads.remove(&frame.stream);
+    }
+    fits
 }
 
 /// Interim responses, the final one and trailers.

@@ -110,15 +110,16 @@ impl HeadRepair {
 
     /// A line without control characters whose name is a token needs no repair, whatever it is.
     fn is_plain_field_line(&mut self, line: &[u8]) -> bool {
-        self.is_framing = false;
+        let mut is_framing = false;
         if !cannot_be_framing(line) {
             let colon = line.iter().position(|&byte| byte == b':');
             let name = colon.map(|at| &line[..at]);
             let Some(name) = name.filter(|name| name.iter().copied().all(is_token)) else {
                 return false;
             };
-            self.is_framing = is_framing_name(name);
+            is_framing = is_framing_name(name);
         }
+        self.is_framing = is_framing;
         self.name.has_ended = true;
         true
     }
@@ -372,6 +373,10 @@ mod tests {
             ("Content-Length", "Content-Length\0"),
             ("Content-Length: 5\r\n \x7f", "Content-Length: 5\r\n \0"),
             ("Co-ntentlength: 5\r\n \x7f", "Co-ntentlength: 5\r\n \0"),
+            (
+                "Content-Length: 5\r\n \r\n \x01",
+                "Content-Length: 5\r\n \r\n \0",
+            ),
             ("X: a\0b", "X: a\0b"),
         ] {
             let head = format!("HTTP/1.1 200 OK\r\n{line}\r\n\r\n");

@@ -5,8 +5,8 @@
 //!
 //! Invariants: the table of the connection has what the origin has put there, octet for octet,
 //! whatever a message may have of it. It takes no more than the size that the origin was told
-//! ([`TABLE_MAX`]). A block that is none leaves the table as nobody knows it: the connection must
-//! end.
+//! ([`TABLE_MAX`]). After octets that are no field block the table is undefined, so the connection
+//! must end.
 //! Cost: a copy of each string.
 
 use std::borrow::Cow;
@@ -49,7 +49,7 @@ impl Decoder {
     /// Passes the fields of `block` to `found`, in their order.
     ///
     /// # Errors
-    /// It is no block.
+    /// The octets are no field block.
     pub(super) fn decode(
         &mut self,
         block: &[u8],

@@ -16,7 +16,7 @@ use http::{StatusCode, header};
 use super::hpack::{Field, table_bytes};
 use crate::wire::push_string;
 
-/// What a block can be.
+/// The role of a block in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockKind {
     /// The head of a response, or an interim response.
@@ -117,6 +117,9 @@ impl Message {
         let Ok(status) = StatusCode::from_bytes(value) else {
             return self.fail(NO_STATUS);
         };
+        if status.is_informational() {
+            self.left = self.left.min(INTERIM_BYTES);
+        }
         self.status = Some(status);
         self.block.push(STATUS_INDEX);
         push_string(&mut self.block, value);
@@ -198,6 +201,9 @@ const REASONS: [&str; 9] = [
     NO_HEAD,
     TOO_LARGE,
 ];
+/// Room for the fields of an interim response. h2 keeps those of a stream until it is polled,
+/// and an origin may send 32 of them.
+const INTERIM_BYTES: usize = 8 << 10;
 /// Literals that enter no table (RFC 7541, section 6.2.2): with a name of their own, and with
 /// `:status`.
 const LITERAL: u8 = 0;

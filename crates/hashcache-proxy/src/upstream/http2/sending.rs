@@ -44,11 +44,12 @@ impl Http2Stream {
 async fn send(
     conn: Rc<Http2Conn>,
     request: Request<RequestBody>,
-    given_up: Option<GivenUpGuard>,
+    mut given_up: Option<GivenUpGuard>,
     informed: impl Fn(Response<()>),
 ) -> Result<Response<Http2Content>, NotSent> {
     let mut sender = conn.sender.clone();
     if poll_fn(|cx| sender.poll_ready(cx)).await.is_err() {
+        given_up.iter_mut().for_each(GivenUpGuard::ends);
         return Err(NotSent {
             error: SendError::Unopened,
             unsent: Some(request),
@@ -63,6 +64,9 @@ async fn send(
     announce_length(&head.method, &mut head.headers, &body);
     let is_end = body.is_end_stream();
     let sent = sender.send_request(Request::from_parts(head, ()), is_end);
+    if sent.is_err() {
+        given_up.iter_mut().for_each(GivenUpGuard::ends);
+    }
     let (mut response, stream) = sent.map_err(failed)?;
     let mut reader = Reader {
         small: conn.small.reader(response.stream_id().as_u32()),
@@ -79,6 +83,7 @@ async fn send(
     });
     let is_open = opening.await.is_ok();
     if !is_open && sent_before == Some(conn.meter.sent()) {
+        reader.fails();
         return Err(NotSent {
             error: SendError::Unopened,
             unsent: None,
@@ -246,7 +251,7 @@ impl Future for Upload {
     }
 }
 
-/// What is noted of the reader of a stream, and of its end.
+/// The records of a stream's reader: short frames, and responses that were given up.
 #[derive(Debug)]
 struct Reader {
     small: SmallReader,
@@ -332,6 +337,7 @@ impl Http2Content {
             }
         }
         let Ok(trailers) = ready!(self.incoming.poll_trailers(cx)) else {
+            self.reader.fails();
             return Poll::Ready(Some(Err(Failure::ResponseIncomplete)));
         };
         Poll::Ready(
@@ -356,6 +362,9 @@ impl Drop for Http2Content {
     fn drop(&mut self) {
         if self.incoming.is_end_stream() {
             self.reader.ends();
+        } else if self.left == Some(0) {
+            // All content was read; the end of the stream has not arrived yet.
+            self.reader.fails();
         }
     }
 }

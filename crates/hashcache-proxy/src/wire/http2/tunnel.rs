@@ -88,10 +88,12 @@ impl AsyncWrite for StreamTunnel {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        let mut piece = bytes;
         if let Some((_, sending)) = &self.turns {
             ready!(sending.poll(cx));
+            piece = &bytes[..bytes.len().min(sending.piece_max())];
         }
-        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        let written = Pin::new(&mut self.io).poll_write(cx, piece);
         if let Poll::Ready(Ok(bytes)) = written {
             if let Some((_, sending)) = &self.turns {
                 sending.sent(bytes);
