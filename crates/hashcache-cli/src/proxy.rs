@@ -17,8 +17,8 @@ use anyhow::Context as _;
 use hashcache::{Cache, Config, OpenError, PolicyKind};
 use hashcache_http::host_part;
 use hashcache_proxy::{
-    AccessLog, CertificateAuthority, Diversion, Hosts, Intercept, ListError, Listening, RunError,
-    Settings, Speaks, StateFiles, Supervisor, Warning,
+    AccessLog, CertificateAuthority, Diversion, Hosts, Intercept, ListError, Listening,
+    ReloadedSettings, RunError, Settings, Speaks, StateFiles, Supervisor, Warning,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -52,7 +52,6 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
         .context("cannot use what the service manager passes (LISTEN_FDS, NOTIFY_SOCKET)")?;
     logging::start(environment)?;
     let mut effective = load(args, role, environment)?;
-    let started = effective.clone();
     let open_files = raise_open_files();
     let problems = start_problems(&effective, &supervisor);
     if !problems.is_empty() {
@@ -72,18 +71,21 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
     let new_files = NewFiles::new(absent);
     let stats = cache.stats();
     let (cache_size, in_all) = (stats.device_bytes_min, stats.device_bytes);
-    bound(&mut effective, open_files, cache_size);
+    cap_clients(&mut effective, open_files);
+    let started = effective.clone();
+    // An existing cache keeps its own size; of several devices the smallest counts, because an
+    // object lies whole on one.
+    effective.values.engine.cache_size = cache_size;
     let again = (args.clone(), environment.clone());
     let reload = move || {
         let mut effective =
             load(&again.0, role, &again.1).map_err(|error| fault::one_line(&error))?;
+        cap_clients(&mut effective, open_files);
         let restart = start_changes(&started, &effective);
-        if !restart.is_empty() {
-            let settings = restart.join(", ");
-            warn!(settings, "changed settings need a restart");
-        }
-        bound(&mut effective, open_files, cache_size);
-        for_proxy(&effective, Intent::Run).map_err(|error| fault::one_line(&error))
+        effective.values.engine.cache_size = cache_size;
+        let settings =
+            for_proxy(&effective, Intent::Run).map_err(|error| fault::one_line(&error))?;
+        Ok::<_, String>(ReloadedSettings { settings, restart })
     };
     let announced = effective.clone();
     let listening = |listening: &Listening| {
@@ -223,20 +225,15 @@ fn for_proxy(effective: &Effective, intent: Intent) -> anyhow::Result<Settings> 
     Ok(settings)
 }
 
-/// Bounds settings by what this process has, at its start and at every reload: an existing cache
-/// keeps its own size (of several devices the smallest counts: an object lies whole on one), and
-/// clients need files.
-fn bound(effective: &mut Effective, open_files: Option<u64>, cache_size: u64) {
-    cap_clients(effective, open_files);
-    effective.values.engine.cache_size = cache_size;
-}
-
 /// Names of the settings that differ and apply at the next start.
 fn start_changes(old: &Effective, new: &Effective) -> Vec<&'static str> {
     let both = old.shown().zip(new.shown());
     let changed = both.filter(|((_, was, _), (_, is, _))| was != is);
+    let groups = |effective: &Effective| effective.values.for_proxy().startup.group_by.is_some();
+    // Without `grouped`, the rule by which pages are grouped has no effect.
+    let is_idle = |name: &str| name == "group_by" && !(groups(old) && groups(new));
     let keys = changed.map(|((key, ..), _)| key);
-    keys.filter(|key| key.applies == Applies::AtStart)
+    keys.filter(|key| key.applies == Applies::AtStart && !is_idle(key.name))
         .map(|key| key.name)
         .collect()
 }
@@ -593,7 +590,8 @@ mod tests {
     #[test]
     fn bounds_follow_from_the_cache_that_is_there_and_the_files_there_are() {
         let mut effective = effective(&[]);
-        bound(&mut effective, Some(400), 200 << 30);
+        cap_clients(&mut effective, Some(400));
+        effective.values.engine.cache_size = 200 << 30;
         let settings = effective.values.for_proxy();
         assert_eq!(settings.startup.limits.clients, 100);
         assert_eq!(settings.reloadable.max_object_size, 25 << 30);
@@ -610,6 +608,7 @@ mod tests {
             "--cache=/a",
             "--workers=1",
             "--fail=closed",
+            "--group-by=origin",
         ]);
         assert!(start_changes(&old, &new).is_empty());
     }

@@ -98,7 +98,7 @@ pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{Listening, RunError, Supervisor, Warning, preflight, run, warnings};
 pub use settings::{
     AccessLog, CollapseWait, Diversion, Fail, GroupBy, Listen, LogFormat, Mode, Reloadable,
-    Settings, Speaks, Startup, StateFiles,
+    ReloadedSettings, Settings, Speaks, Startup, StateFiles,
 };
 pub use site::balance::Balance;
 pub use site::encode::Coding;

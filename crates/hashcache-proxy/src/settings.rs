@@ -189,16 +189,25 @@ pub enum CollapseWait {
     Within(Duration),
 }
 
-/// All settings of the proxy.
+/// All settings of the proxy. [`Default`] is empty; the program's defaults are those of its keys.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Settings that hold until the process ends.
+    /// Settings read once, at the start.
     pub startup: Startup,
     /// Settings that a reload replaces, all together.
     pub reloadable: Reloadable,
 }
 
-/// Settings that hold until the process ends: threads, sockets and files are made of them.
+/// The settings as a reload finds them.
+#[derive(Clone, Debug)]
+pub struct ReloadedSettings {
+    /// The settings. [`Startup`] in them is not applied.
+    pub settings: Settings,
+    /// Names of those that differ from the start and apply at the next start.
+    pub restart: Vec<&'static str>,
+}
+
+/// Settings read once, at the start, to make threads, sockets and files.
 #[derive(Clone, Debug, Default)]
 pub struct Startup {
     /// Forward or reverse; one mode for all of `listen`.

@@ -90,7 +90,7 @@ pub(crate) struct Common {
     pub(crate) live: ArcSwap<LiveSettings>,
 }
 
-/// The settings that a reload changes, and what is made of them.
+/// The reloadable settings, and the lookup structures built from them.
 pub(crate) struct LiveSettings {
     /// Number of reloads.
     pub(crate) generation: u64,
@@ -134,7 +134,7 @@ impl LiveSettings {
         self.settings.access.at(self.week_minute(unix))
     }
 
-    /// What the challenge for a login names.
+    /// Realm of the login challenge (RFC 9110, 11.5).
     pub(crate) fn realm(&self) -> Arc<str> {
         self.settings.login_realm.as_str().into()
     }

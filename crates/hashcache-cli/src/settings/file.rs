@@ -29,17 +29,17 @@ const MIRROR: &str = "mirror";
 /// Name of the table of networks, whose keys the operator chooses.
 const NETWORKS: &str = "networks";
 
-/// A table of an array of tables, with the fields as they are written.
+/// Serde struct of one table of an array such as `[[peer]]`.
 pub(super) trait ArrayTable: DeserializeOwned {
     /// Name of the array.
     const ARRAY: &'static str;
-    /// What the table means.
+    /// Settings that the table becomes, such as `PeerSettings`.
     type Meaning;
 
-    /// Its meaning. The source text and its place are for messages about it later.
+    /// Converts the fields; the source text and its place are for later messages.
     fn meaning(self, written: &WrittenTable<'_>) -> Result<Self::Meaning, Faults>;
 
-    /// The name that no other table of the array may have, if it has one.
+    /// Unique name of the table in its array; `None` if its tables have no names.
     fn name(meaning: &Self::Meaning) -> Option<&str>;
 }
 
@@ -207,8 +207,8 @@ impl Reader<'_> {
         self.keep(name, tables);
     }
 
-    /// The meanings of `tables`, without those that are wrong. The fault of a field names the
-    /// field's own line, any other fault that of its table.
+    /// Parses `tables`. A wrong table becomes a fault and is left out. A fault names the line of
+    /// the field if it is known, otherwise of the table.
     fn meanings<T: ArrayTable>(&mut self, tables: &[Spanned<DeValue<'_>>]) -> Vec<T::Meaning> {
         let mut meanings: Vec<T::Meaning> = Vec::new();
         for table in tables {

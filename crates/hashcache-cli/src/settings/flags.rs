@@ -17,7 +17,7 @@ use super::keys::{SECTIONS, find, keys};
 const CONFIG: &str = "config";
 
 /// The flags of all settings, and the flag of the configuration file. A flag that takes a list may
-/// be repeated, or take commas.
+/// be repeated; most take commas too.
 #[derive(Clone, Debug, Default)]
 pub struct SettingArgs {
     /// The configuration file.
@@ -125,6 +125,7 @@ fn flag(key: &'static Key) -> Option<Arg> {
             .default_missing_value("true"),
     };
     Some(match key.is_list() {
+        true if !key.has_commas => flag.action(ArgAction::Append),
         true => flag.action(ArgAction::Append).value_delimiter(','),
         false => flag,
     })

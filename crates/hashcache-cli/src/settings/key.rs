@@ -8,6 +8,7 @@
 //! anything that an operator could write, and nothing else.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use super::environment::variable_of;
 use super::values::Values;
@@ -68,33 +69,33 @@ impl fmt::Display for Shown {
     }
 }
 
-/// The type of a value: how it is read and shown, and what its readers are told about it.
+/// The type of a value: parser, formatter and description.
 pub struct Type<T> {
-    /// What is the same for all types.
+    /// Description of the type, independent of `T`.
     pub kind: Kind,
     /// Parses a word.
     pub read: fn(&str) -> Result<T, Fault>,
-    /// Shows a value, as `read` parses it.
+    /// Formats a value so that `read` parses it again.
     pub show: fn(&T) -> Shown,
 }
 
-/// What readers of the documents are told about a type.
+/// Description of a type for `--help`, completions and the reference page.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Stands for the value in the help of a flag.
+    /// Placeholder in `--help`, such as SIZE.
     pub placeholder: &'static str,
-    /// What a value is, with its unit and bounds: "a size from 2KiB to 1MiB".
+    /// Noun phrase with unit and bounds, such as "a size from 2KiB to 1MiB".
     pub about: &'static str,
-    /// Which words are accepted.
+    /// Words that the flag accepts.
     pub accepts: Accepts,
 }
 
 /// The words that a type accepts.
 #[derive(Clone, Copy, Debug)]
 pub enum Accepts {
-    /// Its reader decides.
+    /// Any word; `Type::read` rejects wrong ones.
     Any,
-    /// One of a few words, which shells complete.
+    /// A fixed list of words; shells complete them.
     Words(fn() -> Vec<&'static str>),
     /// `true` or `false`. A flag without a value means `true`.
     Truth,
@@ -103,18 +104,19 @@ pub enum Accepts {
 /// How a key parses text into the values.
 #[derive(Clone, Copy)]
 pub enum Form {
-    /// It takes one word.
+    /// Parser of a single value.
     One(fn(&mut Values, &str) -> Result<(), Fault>),
-    /// It takes any number of words; a later source replaces the whole list.
+    /// Parser of a list; a later source replaces the whole list.
     Many(fn(&mut Values, &[String]) -> Result<(), Faults>),
 }
 
-/// A value of a key when no source gives one, for its readers.
+/// The default of a key as documents show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultValue {
-    /// A value, the same on every machine.
+    /// The value that `Values::defaults` sets.
     Value,
-    /// It depends on the machine or on other settings; `example` is a value in TOML.
+    /// A default that depends on the machine or on other settings, in words; `example` is a sample
+    /// value in TOML.
     Words {
         words: &'static str,
         example: &'static str,
@@ -126,11 +128,11 @@ pub enum DefaultValue {
 /// The flag of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flag {
-    /// It has none.
+    /// No flag.
     None,
     /// Named like the key, with dashes.
     Same,
-    /// Named otherwise, because a dot cannot stand in a flag.
+    /// This name: a flag cannot contain the dot of the key.
     Named(&'static str),
     /// Only the opposite of the key is a flag.
     Opposite,
@@ -155,19 +157,19 @@ pub enum Applies {
 /// The row of a key.
 #[derive(Clone, Copy)]
 pub struct Key {
-    /// Its name in a file, with its table.
+    /// Name in a file, with its table.
     pub name: &'static str,
-    /// The type of its value, or of each value of its list.
+    /// Description of the value, or of an element of a list.
     pub kind: Kind,
-    /// How it is read.
+    /// Parses text into `Values`.
     pub form: Form,
-    /// How it is shown.
+    /// Formats the current value.
     pub show: fn(&Values) -> Shown,
-    /// What it is, in one line without a full stop.
+    /// One-line description without a full stop; also the help of the flag.
     pub about: &'static str,
-    /// What else there is to know, in sentences; may be empty.
+    /// Further sentences for the manual and the reference; may be empty.
     pub details: &'static str,
-    /// Its default, for readers.
+    /// The default as documents show it.
     pub default: DefaultValue,
     /// The page of `docs/operate` about its subject.
     pub page: Option<&'static str>,
@@ -175,10 +177,11 @@ pub struct Key {
     pub applies: Applies,
     /// Its opposite, if it has one.
     pub opposite: Option<Opposite>,
-    /// Its default as an operator would write it. Without it the default is that of the field's
-    /// type.
+    /// The default as an operator writes it; `None`: the default of the field's type.
     default_text: Option<&'static str>,
     flag: Flag,
+    /// Whether the flag of a list takes several values, with commas between them.
+    pub has_commas: bool,
 }
 
 impl Key {
@@ -203,55 +206,62 @@ impl Key {
             opposite: None,
             default_text: None,
             flag: Flag::None,
+            has_commas: true,
         }
     }
 
-    /// It is a flag too.
+    /// Adds a flag with the key's name.
     pub const fn flag(mut self) -> Self {
         self.flag = Flag::Same;
         self
     }
 
-    /// It is a flag too, of this name.
+    /// Adds a flag with this name.
     pub const fn flag_named(mut self, name: &'static str) -> Self {
         self.flag = Flag::Named(name);
         self
     }
 
-    /// It is true by default. The opposite called `name` is a key, a variable and a flag with this
-    /// help.
+    /// Takes commas in the flag as parts of the value: the names of files and URLs may have them.
+    pub const fn without_commas(mut self) -> Self {
+        self.has_commas = false;
+        self
+    }
+
+    /// For a key that is true by default: adds the opposite key, variable and flag `name`, with
+    /// this help.
     pub const fn off_by(mut self, name: &'static str, about: &'static str) -> Self {
         self.opposite = Some(Opposite { name, about });
         self.flag = Flag::Opposite;
         self
     }
 
-    /// Its default, as an operator would write it; the values of a list have commas.
+    /// Sets the default, as an operator writes it; commas separate the values of a list.
     pub const fn default(mut self, text: &'static str) -> Self {
         self.default_text = Some(text);
         self
     }
 
-    /// Its default in words, where that depends on the machine or on other settings, and a value
-    /// in TOML.
+    /// Describes a default that depends on the machine or on other settings; `example` is a sample
+    /// value in TOML.
     pub const fn usually(mut self, words: &'static str, example: &'static str) -> Self {
         self.default = DefaultValue::Words { words, example };
         self
     }
 
-    /// It is not set by default; `toml` is a value in TOML.
+    /// Marks the key as not set by default; `toml` is a sample value.
     pub const fn example(mut self, toml: &'static str) -> Self {
         self.default = DefaultValue::Unset { example: toml };
         self
     }
 
-    /// What it is, in one line without a full stop.
+    /// One-line description without a full stop; also the help of the flag.
     pub const fn about(mut self, line: &'static str) -> Self {
         self.about = line;
         self
     }
 
-    /// What else there is to know, in sentences.
+    /// Adds further sentences for the manual and the reference.
     pub const fn details(mut self, sentences: &'static str) -> Self {
         self.details = sentences;
         self
@@ -357,7 +367,9 @@ impl Key {
     }
 
     fn default_shown(&self) -> Shown {
-        (self.show)(&Values::defaults(1, None))
+        // Each flag shows its default, in each command, at each start.
+        static DEFAULTS: LazyLock<Values> = LazyLock::new(|| Values::defaults(1, None));
+        (self.show)(&DEFAULTS)
     }
 
     /// The help of its flag, with the default.
@@ -371,7 +383,7 @@ impl Key {
         }
     }
 
-    /// What it is, in sentences.
+    /// `about` and `details` as one paragraph.
     pub fn sentences(&self) -> String {
         match self.details {
             "" => format!("{}.", self.about),
@@ -390,6 +402,6 @@ impl fmt::Debug for Key {
 #[derive(Debug)]
 pub struct Section {
     pub heading: &'static str,
-    /// Its keys, the everyday ones first.
+    /// The keys, everyday ones first.
     pub keys: &'static [Key],
 }

@@ -1,4 +1,4 @@
-//! The arrays of tables of the configuration file: what each is for, its fields and an example.
+//! Arrays of tables in the configuration file: purpose, fields and an example of each.
 //!
 //! Their readers are in modules of their own; the sample configuration, the manual page and the
 //! reference page are made of this table.
@@ -7,11 +7,11 @@
 #[derive(Debug)]
 pub struct Table {
     pub name: &'static str,
-    /// What its tables are, as a heading.
+    /// Heading in the documents.
     pub heading: &'static str,
-    /// What it is for, in sentences.
+    /// Purpose of the array, in sentences.
     pub about: &'static str,
-    /// Its fields, each with sentences about it.
+    /// Name and description of each field.
     pub fields: &'static [(&'static str, &'static str)],
     /// Tables in TOML that have every field. Other parts of the file may be there for the reader.
     pub example: &'static str,

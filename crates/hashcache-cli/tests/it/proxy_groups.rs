@@ -9,7 +9,9 @@ use std::sync::{Arc, mpsc};
 use hashcache::device::{DiskModel, MemoryDevice, Pace, ThrottleDevice};
 use hashcache::{Cache, Config, Placement};
 use hashcache_http::{Seconds, host_part};
-use hashcache_proxy::{GroupBy, Listening, Reloadable, Settings, Startup, StateFiles, Supervisor};
+use hashcache_proxy::{
+    GroupBy, Listening, Reloadable, ReloadedSettings, Settings, Startup, StateFiles, Supervisor,
+};
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 
 const PAGES: u64 = 150;
@@ -69,7 +71,10 @@ pub fn start(cache: &Cache) -> SocketAddr {
         let listening = |bound: &Listening| said.send(bound.clients[0]).expect("it is waited for");
         let (state, supervisor) = (StateFiles::default(), Supervisor::default());
         hashcache_proxy::run(settings, cache, state, supervisor, listening, || {
-            Ok::<_, std::convert::Infallible>(again.clone())
+            Ok::<_, std::convert::Infallible>(ReloadedSettings {
+                settings: again.clone(),
+                restart: Vec::new(),
+            })
         })
     });
     says.recv().expect("the proxy starts")

@@ -159,7 +159,7 @@ pub(super) static FIGURES: &[Figure] = &[
     ),
 ];
 
-/// In the order of what is counted.
+/// Labels of index 0 (received) and index 1 (sent).
 const DIRECTIONS: [&str; 2] = ["in", "out"];
 
 fn each(moment: &Moment<'_>, add: &mut AddLine<'_>, value: fn(&LinkFigure) -> Option<Number>) {

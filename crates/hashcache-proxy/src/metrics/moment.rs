@@ -1,8 +1,9 @@
-//! All sources of figures at one moment.
+//! Snapshot of all sources of metrics, for one page.
 //!
 //! Made by `exposition` for each page. What only some pages need is read when it is asked for.
 
 use std::cell::OnceCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::exposition::Exposition;
@@ -10,16 +11,18 @@ use super::links::LinkFigure;
 use super::origins::{self, ShownOrigin};
 use super::{EngineFigures, Opened, WorkerMetrics};
 use crate::access_log::LogFigures;
+use crate::peer::Peer;
 use crate::quota::LimiterFigures;
 use crate::upstream::UpstreamFigures;
 
-/// All sources of figures.
+/// Snapshot of all sources of metrics, for one page.
 pub(super) struct Moment<'a> {
     pub(super) exposition: &'a Exposition,
     pub(super) engine: EngineFigures,
     pub(super) upstream: UpstreamFigures,
     pub(super) log: LogFigures,
     origins: OnceCell<Vec<ShownOrigin>>,
+    summary_peers: OnceCell<Vec<Arc<Peer>>>,
     links: OnceCell<Vec<LinkFigure>>,
     limiter: OnceCell<LimiterFigures>,
 }
@@ -32,6 +35,7 @@ impl<'a> Moment<'a> {
             upstream: (exposition.upstream)(),
             log: exposition.log.figures(),
             origins: OnceCell::new(),
+            summary_peers: OnceCell::new(),
             links: OnceCell::new(),
             limiter: OnceCell::new(),
         }
@@ -53,7 +57,7 @@ impl<'a> Moment<'a> {
         names.map(|(at, name)| (name, sum(at))).collect()
     }
 
-    /// How many are open, over all workers.
+    /// Open connections or tunnels, over all workers.
     pub(super) fn open(&self, which: fn(&WorkerMetrics) -> &Opened) -> u64 {
         self.exposition.open(which)
     }
@@ -64,6 +68,12 @@ impl<'a> Moment<'a> {
             let sites = self.exposition.sites.as_ref();
             sites.map_or_else(Vec::new, |sites| origins::shown(&sites()))
         })
+    }
+
+    /// The peers that exchange summaries.
+    pub(super) fn summary_peers(&self) -> &[Arc<Peer>] {
+        let metrics = &self.exposition.metrics;
+        self.summary_peers.get_or_init(|| metrics.summary_peers())
     }
 
     pub(super) fn links(&self) -> &[LinkFigure] {

@@ -138,7 +138,7 @@ pub(super) static DIGESTS: &[Figure] = &[
 /// A line for each peer whose digest is known: its entries and its age.
 fn digests(moment: &Moment<'_>, add: &mut AddLine<'_>, value: fn((u32, Duration)) -> u64) {
     let now = Instant::now();
-    for peer in moment.exposition.metrics.summary_peers() {
+    for peer in moment.summary_peers() {
         if let Some(known) = peer.learned.size_and_age(now) {
             add(&[("peer", peer.name())], Number::Whole(value(known)));
         }
@@ -147,7 +147,7 @@ fn digests(moment: &Moment<'_>, add: &mut AddLine<'_>, value: fn((u32, Duration)
 
 /// A line for each peer that exchanges digests.
 fn learned(moment: &Moment<'_>, add: &mut AddLine<'_>, count: fn(LearnedCounts) -> u64) {
-    for peer in moment.exposition.metrics.summary_peers() {
+    for peer in moment.summary_peers() {
         let count = count(peer.learned.counts());
         add(&[("peer", peer.name())], Number::Whole(count));
     }

@@ -6,25 +6,29 @@
 //! users have no numbers here.
 
 use super::moment::Moment;
-use super::table::{AddLine, Figure, Number, Values::Lines, counter, gauge};
-use crate::quota::{LimitFigures, LimiterFigures};
+use super::table::{
+    AddLine, Figure, Number,
+    Values::{Lines, Maybe},
+    counter, gauge,
+};
+use crate::quota::LimitFigures;
 
 /// The figures.
 pub(super) static FIGURES: &[Figure] = &[
     gauge(
         "hashcache_quota_subjects",
         "Clients and users whose use of limits is remembered, over all limits",
-        Lines(|it, add| once(it, add, |figures| figures.subjects)),
+        Maybe(|it| Some(it.limiter()?.subjects)),
     ),
     counter(
         "hashcache_quota_subjects_forgotten",
         "Clients and users that were forgotten for new ones, those that had used least first",
-        Lines(|it, add| once(it, add, |figures| figures.forgotten)),
+        Maybe(|it| Some(it.limiter()?.forgotten)),
     ),
     counter(
         "hashcache_quota_save_failures",
         "Failed writes of the file with the usage of quotas",
-        Lines(|it, add| once(it, add, |figures| figures.save_failures)),
+        Maybe(|it| Some(it.limiter()?.save_failures)),
     ),
     counter(
         "hashcache_quota_bytes",
@@ -43,12 +47,6 @@ pub(super) static FIGURES: &[Figure] = &[
     ),
 ];
 
-fn once(moment: &Moment<'_>, add: &mut AddLine<'_>, value: fn(&LimiterFigures) -> u64) {
-    if let Some(figures) = moment.limiter() {
-        add(&[], Number::Whole(value(figures)));
-    }
-}
-
 fn lines(moment: &Moment<'_>, add: &mut AddLine<'_>, value: fn(&LimitFigures) -> u64) {
     for limit in moment.limiter().iter().flat_map(|figures| &figures.limits) {
         add(&[("limit", &*limit.name)], Number::Whole(value(limit)));
@@ -60,6 +58,7 @@ mod tests {
     use super::*;
     use crate::metrics::Metrics;
     use crate::metrics::tests::exposition;
+    use crate::quota::LimiterFigures;
 
     fn page(figures: LimiterFigures) -> String {
         let exposition = exposition(&Metrics::new(1)).with_limiter(move || figures.clone());

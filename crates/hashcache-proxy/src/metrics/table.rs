@@ -1,9 +1,9 @@
-//! One row per metric: name, help, kind, labels, value, and where `/stats` has it.
+//! One row per metric: name, help, kind, labels, value, and path in `/stats`.
 //!
 //! The rows are in `figures`, `peers`, `origins`, `links` and `quotas`. `exposition` makes
 //! `/metrics` and `/stats` of them, so a metric is added by one row.
 //!
-//! Cost: nothing until a page is asked for. A scrape reads each value once.
+//! Cost: nothing until a page is asked for.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::moment::Moment;
 
-/// Takes one line of a metric: its labels and its value.
+/// Callback for one sample: labels and value.
 pub(super) type AddLine<'a> = dyn FnMut(&[(&str, &str)], Number) + 'a;
 
 /// A value.
@@ -32,23 +32,23 @@ pub(super) enum Values {
     Real(fn(&Moment<'_>) -> f64),
     /// In `/metrics` 1 or 0, in `/stats` true or false.
     Truth(fn(&Moment<'_>) -> bool),
-    /// One that there is not always.
+    /// An optional number; without it no sample in `/metrics` and null in `/stats`.
     Maybe(fn(&Moment<'_>) -> Option<u64>),
-    /// One for each word of the one label.
+    /// One sample per value of this label.
     Words(&'static str, fn(&Moment<'_>) -> Vec<(&'static str, u64)>),
-    /// Any number of lines.
+    /// Any number of samples, with any labels; never in `/stats`.
     Lines(fn(&Moment<'_>, &mut AddLine<'_>)),
 }
 
-/// A row.
+/// A metric.
 #[derive(Clone, Copy)]
 pub(super) struct Figure {
-    /// Its name in `/metrics`; a counter's has `_total` there as well.
+    /// Name in `/metrics`, without the `_total` of counters.
     name: &'static str,
     help: &'static str,
     kind: MetricType,
     values: Values,
-    /// Its keys in `/stats`, with dots between them; empty if it is not there.
+    /// Path in `/stats`, such as `device.reads`; empty: only in `/metrics`.
     stats: &'static str,
 }
 
@@ -78,18 +78,18 @@ const fn figure(
 }
 
 impl Figure {
-    /// `/stats` has it at these keys, with dots between them.
+    /// Adds the metric to `/stats` at this path.
     pub(super) const fn stats(mut self, path: &'static str) -> Self {
         self.stats = path;
         self
     }
 
-    /// Whether `/stats` has it below these keys.
+    /// Whether the path in `/stats` begins with `keys`.
     pub(super) fn is_below(&self, keys: &str) -> bool {
         self.stats.starts_with(keys)
     }
 
-    /// Passes every line on.
+    /// Calls `add` for each sample.
     fn each_line(&self, moment: &Moment<'_>, add: &mut AddLine<'_>) {
         match self.values {
             Values::Whole(value) => add(&[], Number::Whole(value(moment))),
@@ -109,7 +109,7 @@ impl Figure {
         }
     }
 
-    /// Writes it to `/metrics`; nothing if it has no lines.
+    /// Writes the metric to `/metrics`; nothing without samples.
     pub(super) fn encode(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
@@ -158,13 +158,13 @@ impl Figure {
         }
     }
 
-    /// Writes it to `stats`, if it is there: a number, or an object with a number for each word.
+    /// Writes the metric to `stats`: a number, or an object with a number per label value.
     pub(super) fn write_to(&self, stats: &mut Map<String, Value>, moment: &Moment<'_>) {
         if self.stats.is_empty() {
             return;
         }
         let mut value = match self.values {
-            Values::Words(..) | Values::Lines(_) => Value::Object(Map::new()),
+            Values::Words(..) => Value::Object(Map::new()),
             _ => Value::Null,
         };
         self.each_line(moment, &mut |labels, number| {

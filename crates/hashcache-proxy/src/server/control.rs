@@ -33,7 +33,7 @@ use crate::link::identity::{LinkIdentity, LinkIdentityError};
 use crate::metrics::{Metrics, Reload};
 use crate::peer::{CredentialsError, PROBE_DUE, Peer};
 use crate::route::Routes;
-use crate::settings::{Mode, Settings};
+use crate::settings::{Mode, ReloadedSettings, Settings};
 use crate::site::live::LiveSites;
 use crate::tls::identity::{FOR_FORWARD, FOR_SITES, Identity, IdentityError};
 use crate::upstream;
@@ -64,7 +64,7 @@ impl Control {
     pub(super) async fn run<E: std::fmt::Display>(
         mut self,
         mut signals: UnixSignals,
-        reload: impl Fn() -> Result<Settings, E>,
+        reload: impl Fn() -> Result<ReloadedSettings, E>,
         threads: Vec<JoinHandle<()>>,
     ) {
         loop {
@@ -109,14 +109,31 @@ impl Control {
 
     /// Applies the settings that can change without a restart, and logs the others. Waits for lists
     /// of hosts only, before anything is applied: so a signal to stop can end it then.
-    async fn reload<E: std::fmt::Display>(&mut self, settings: Result<Settings, E>) -> Reload {
-        let settings = match settings {
-            Ok(settings) => settings,
+    async fn reload<E: std::fmt::Display>(
+        &mut self,
+        settings: Result<ReloadedSettings, E>,
+    ) -> Reload {
+        let ReloadedSettings {
+            settings,
+            mut restart,
+        } = match settings {
+            Ok(reloaded) => reloaded,
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
                 error!("configuration not reloaded, the old one stays in effect: {error:#}");
                 return Reload::Kept;
             }
+        };
+        for name in needs_restart(&self.settings, &settings) {
+            if !restart.contains(&name) {
+                restart.push(name);
+            }
+        }
+        // Listeners, threads and the mode stay as they are, and so do the settings that they were
+        // made of.
+        let settings = Settings {
+            startup: self.settings.startup.clone(),
+            ..settings
         };
         let clock = &self.common.clock;
         let read = || {
@@ -189,7 +206,6 @@ impl Control {
         let children = children.unwrap_or_default();
         self.common.children.keep_only(&children);
         self.common.chunks.keep_only(&self.common.live().pins());
-        let mut restart = needs_restart(&self.settings, &settings);
         let shared = (&self.common, &self.cache, &self.stopping);
         restart.extend(self.udp.reload(&settings, shared));
         if !restart.is_empty() {
@@ -200,7 +216,7 @@ impl Control {
         }
         let old = std::mem::replace(&mut self.settings.reloadable, settings.reloadable);
         if !settled {
-            // As it was at the start, so that the next reload names it again.
+            // The next reload must report `tls_cert` again.
             self.settings.reloadable.tls = old.tls;
         }
         if let Err(error) = self.common.limiter.persist() {
@@ -247,8 +263,8 @@ async fn join(threads: Vec<JoinHandle<()>>) {
     }
 }
 
-/// Names of the reloadable settings that differ so much that they need a restart. The caller of
-/// [`run`](super::run) knows which settings of [`Startup`](crate::settings::Startup) differ.
+/// Keys whose change switches the mode, or TLS on listeners, and therefore needs a restart. The
+/// caller of [`run`](super::run) reports other changes of [`Startup`](crate::settings::Startup).
 fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
     let had_tls = !old.reloadable.tls.is_empty();
     let differs = [

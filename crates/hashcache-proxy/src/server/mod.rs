@@ -81,7 +81,7 @@ use crate::peers;
 use crate::purge::Purger;
 use crate::queries::Queries;
 use crate::quota::Limiter;
-use crate::settings::{Listen, Settings, StateFiles};
+use crate::settings::{Listen, ReloadedSettings, Settings, StateFiles};
 use crate::share::Shares;
 use crate::site::live::LiveSites;
 use crate::task::spawn;
@@ -126,14 +126,16 @@ impl fmt::Display for Listening {
 /// Serves until a signal stops it, on the sockets of `supervisor` where it has them. `listening` is
 /// called once with the bound addresses; `reload` returns the settings anew on SIGHUP.
 ///
-/// # Errors See [`RunError`]; no client was served then.
+/// # Errors
+///
+/// See [`RunError`]; no client was served then.
 pub fn run<E: fmt::Display>(
     settings: Settings,
     cache: Cache,
     state: StateFiles,
     supervisor: Supervisor,
     listening: impl FnOnce(&Listening),
-    reload: impl Fn() -> Result<Settings, E>,
+    reload: impl Fn() -> Result<ReloadedSettings, E>,
 ) -> Result<(), RunError> {
     let system = |what| move |source| RunError::System { what, source };
     let (name, via) = pseudonyms(&settings.startup.name)?;

@@ -1,4 +1,4 @@
-//! What clients may do.
+//! Access: clients, ports, destinations, logins.
 
 use super::choices::GATEWAY;
 use super::types::{CIDR, DESTINATION, FILE, PORT, REALM, SERVER_URL, TEXT};

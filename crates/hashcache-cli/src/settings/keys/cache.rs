@@ -1,4 +1,4 @@
-//! Where and how much to store.
+//! The cache: devices, size, memory, policy.
 
 use super::choices::POLICY;
 use super::types::{PATH, SIZE};
@@ -12,6 +12,7 @@ pub(super) static SECTION: Section = Section {
 static KEYS: &[Key] = &[
     many!("cache", engine.cache, PATH)
         .flag()
+        .without_commas()
         .usually(
             "~/.cache/hashcache/cache.img, or below /var/cache for root",
             "[\"/var/cache/hashcache/cache.img\"]",

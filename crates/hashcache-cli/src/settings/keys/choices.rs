@@ -1,4 +1,4 @@
-//! Settings that are one of a few words: the words of each, and what they mean.
+//! Settings with a fixed list of words.
 
 use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{Scheme, SetCookie};

@@ -12,6 +12,7 @@ pub(super) static SECTION: Section = Section {
 static KEYS: &[Key] = &[
     many!("tls_cert", tls_cert, FILE)
         .flag()
+        .without_commas()
         .example("[\"/etc/hashcache/site.pem\"]")
         .about(
             "Certificate of the site, or of a forward proxy’s https:// addresses, with its chain \
@@ -19,16 +20,19 @@ static KEYS: &[Key] = &[
         )
         .details(
             "With several, the first that has the name the client asks for is used, otherwise the \
-             first. A reload reads the files again.",
+             first. A reload reads the files again. The first certificate, and the removal of the \
+             last one, take effect at a restart.",
         )
         .page("tls.md"),
     many!("tls_key", tls_key, FILE)
         .flag()
+        .without_commas()
         .example("[\"/etc/hashcache/site.key\"]")
         .about("Private key for `tls_cert` (PEM); with several, in the same order")
         .page("tls.md"),
     many!("upstream_ca", reloadable.upstream_ca, FILE)
         .flag()
+        .without_commas()
         .usually("those of the system", "[\"/etc/hashcache/company-ca.pem\"]")
         .about("File with additional CA certificates for https origins (PEM)")
         .details("A reload reads the files again, and those of the system too.")

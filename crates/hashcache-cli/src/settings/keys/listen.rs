@@ -29,7 +29,7 @@ static KEYS: &[Key] = &[
         .details(
             "The origin of the site: http or https, without a path. Every address in `listen` \
              then serves this site. For several sites or origins, and for rules, write `[[site]]` \
-             tables.",
+             tables. To become a reverse proxy, or a forward proxy again, takes a restart.",
         ),
     many!("accelerate_host", accelerate_host, HOST)
         .flag()

@@ -1,8 +1,8 @@
 //! All settings, a row each; `key` says what a row holds.
 //!
 //! To add a setting, add a row to the file of its section, and a field for its value to the struct
-//! that uses it: `Startup` or `Reloadable` of the proxy, `Engine`, or `Values`. Files, variables,
-//! flags and documents have it then.
+//! that uses it: `Startup` or `Reloadable` of the proxy, `Engine`, or `Values`. Files, variables
+//! and flags have it then; `cargo xtask docs` writes the documents.
 //!
 //! Invariant: no two rows have the same name.
 
@@ -19,7 +19,7 @@ macro_rules! applies {
     };
 }
 
-/// A row that takes one word: name, field, type.
+/// A key with one value: name, field of `Values`, type.
 macro_rules! one {
     ($name:expr, $part:ident $(. $field:ident)*, $type:expr) => {
         crate::settings::key::Key::new(
@@ -35,7 +35,7 @@ macro_rules! one {
     };
 }
 
-/// A row that takes one word or is not set.
+/// A key with one value, or none.
 macro_rules! optional {
     ($name:expr, $part:ident $(. $field:ident)*, $type:expr) => {
         crate::settings::key::Key::new(
@@ -54,7 +54,7 @@ macro_rules! optional {
     };
 }
 
-/// A row that takes a list.
+/// A key with a list.
 macro_rules! many {
     ($name:expr, $part:ident $(. $field:ident)*, $type:expr) => {
         crate::settings::key::Key::new(
@@ -139,7 +139,7 @@ impl Found {
     }
 }
 
-/// The key called `name`; `-` and `_` are one letter here: flags have the one, files the other.
+/// Finds a key by name. Dashes count as underscores: flags have dashes, files underscores.
 pub fn find(name: &str) -> Option<Found> {
     let name = name.replace('-', "_");
     let found = |key: &'static Key| {
@@ -170,12 +170,12 @@ pub fn spellings() -> impl Iterator<Item = &'static str> {
         .chain(opposites.map(|opposite| opposite.name))
 }
 
-/// Whether keys begin with `prefix`, which ends in a dot.
+/// Whether a key's name begins with `prefix`, which ends in a dot.
 pub fn is_table(prefix: &str) -> bool {
     keys().any(|key| key.name.starts_with(prefix))
 }
 
-/// The fault of a key in a file that does not exist.
+/// The fault for an unknown key.
 pub fn unknown(name: &str) -> Fault {
     let fault = Fault::new(format!("unknown key `{name}`"));
     if name == "config" {

@@ -1,4 +1,4 @@
-//! Other caches.
+//! Parents, peers and links.
 
 use super::choices::{DIRECT, PEER_CHOICE};
 use super::types::{ADDRESS_OR_NONE, DIRECTORY, FORWARD, PARENT, PIN, THRESHOLD, TRUTH, UDP};
@@ -12,6 +12,7 @@ pub(super) static SECTION: Section = Section {
 static KEYS: &[Key] = &[
     many!("parent", parent, PARENT)
         .flag()
+        .without_commas()
         .example("[\"http://cache.isp.example:3128\"]")
         .about("Fetch through this proxy (parent); `env` means those in http_proxy and https_proxy")
         .details(

@@ -66,6 +66,19 @@ fn loaded(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> Result<Effe
 }
 
 #[test]
+fn a_flag_of_files_or_parents_takes_a_comma_as_a_part_of_the_name() {
+    let flags = ["--cache=/srv/a,b.img", "--cache=/c", "--allow-port=1,2"];
+    let effective = loaded("", &[], &flags).unwrap();
+    let shown = config::toml_of(&effective);
+    for line in [
+        r#"cache = ["/srv/a,b.img", "/c"]"#,
+        r#"allow_port = ["1", "2"]"#,
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
+}
+
+#[test]
 fn a_row_is_all_that_a_setting_needs() {
     let file = "\ntrial_time = \"1s\"";
     let variable = [("HASHCACHE_TRIAL_TIME", "2s")];

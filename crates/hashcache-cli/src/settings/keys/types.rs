@@ -22,7 +22,7 @@ use crate::settings::mirror::{read_mirror, show_mirror};
 use crate::settings::peers::{Parent, read_parent, read_threshold, read_udp, threshold_text};
 use crate::units::{parse_size, parse_time, show_size, show_time};
 
-/// A type whose words the reader alone decides about.
+/// A type without a fixed list of words.
 const fn any<T>(
     placeholder: &'static str,
     about: &'static str,
@@ -37,7 +37,16 @@ const fn any<T>(
     Type { kind, read, show }
 }
 
-/// A type that reads and shows itself.
+const fn url(read: fn(&str) -> Result<Origin, Fault>) -> Type<Origin> {
+    any(
+        "URL",
+        "an http or https URL without a path",
+        read,
+        displayed,
+    )
+}
+
+/// A type that implements `FromStr` and `Display`.
 const fn own<T: FromStr<Err: Display> + Display>(
     placeholder: &'static str,
     about: &'static str,
@@ -109,7 +118,7 @@ pub const BLOCK: Type<u32> = any(
 );
 
 pub const TIME: Type<Duration> = any("TIME", "a time, or 0", parse_time, show_duration);
-/// Whole seconds; what is left is cut off.
+/// Whole seconds; a fraction is cut off.
 pub const SECONDS: Type<Seconds> = any(
     "TIME",
     "a time in whole seconds, or 0",
@@ -151,24 +160,9 @@ pub const PORT: Type<ConnectPort> = own("PORT", "a port, or a range of ports suc
 pub const FORWARD: Type<LinkForward> =
     any("PORT=HOST:PORT", "a forwarded port", forward, displayed);
 
-pub const ORIGIN: Type<Origin> = any(
-    "URL",
-    "an http or https URL without a path",
-    origin,
-    displayed,
-);
-pub const PROXY_URL: Type<Origin> = any(
-    "URL",
-    "an http or https URL without a path",
-    proxy_url,
-    displayed,
-);
-pub const SERVER_URL: Type<Origin> = any(
-    "URL",
-    "an http or https URL without a path",
-    server_url,
-    displayed,
-);
+pub const ORIGIN: Type<Origin> = url(origin);
+pub const PROXY_URL: Type<Origin> = url(proxy_url);
+pub const SERVER_URL: Type<Origin> = url(server_url);
 pub const PARENT: Type<Parent> = any(
     "URL",
     "an http or https URL without a path, or `env`",
@@ -352,7 +346,7 @@ fn name(word: &str) -> Result<String, Fault> {
         .hint("use a letter, then letters, digits, `-`, `.` and `_`"))
 }
 
-/// What a quoted string of a field can hold.
+/// A realm that needs no escapes in a `quoted-string` (RFC 9110, 5.6.4).
 fn realm(word: &str) -> Result<String, Fault> {
     let is_bad = |c: char| !c.is_ascii() || c.is_ascii_control() || "\"\\".contains(c);
     match word.is_empty() || word.chars().any(is_bad) {
@@ -381,7 +375,7 @@ fn access_log(word: &str) -> Result<AccessLog, Fault> {
     }
 }
 
-/// What a word means that other programs take for a log, and that nobody means as a file name.
+/// Hint for a word that other programs accept as a log destination and that is hardly a file name.
 fn meant_instead_of_file(word: &str) -> Option<&'static str> {
     const OFF: &[&str] = &[
         "off", "false", "no", "0", "disable", "disabled", "never", "null", "nil",
