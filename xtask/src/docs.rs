@@ -1,7 +1,7 @@
 //! `cargo xtask docs`: writes the files whose text the program itself prints.
 //!
-//! The reference page ends with a mark of their sources, which `tidy` compares. A test of the
-//! command line compares the texts.
+//! The reference page ends with a mark of the sources of its text, which `tidy` compares. A test of
+//! the command line compares the texts.
 
 use std::fs;
 use std::process::Stdio;

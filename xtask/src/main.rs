@@ -28,7 +28,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a long test or a measurement of the laboratory: what `cargo campaign` does
+    /// Run a long test or measurement of the laboratory; `cargo campaign` is its alias
     #[command(disable_help_flag = true)]
     Campaign(campaign::Args),
     /// Run every check that must pass before a commit, except tests

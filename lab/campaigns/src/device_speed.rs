@@ -8,7 +8,7 @@
 //! Short runs of both alternate, so that other load of the machine affects both; medians are
 //! compared.
 //!
-//! The bar: 0.95 of fio in reads, 0.90 in writes. A separate row checks that the engine has read
+//! Limit: 0.95 of fio in reads, 0.90 in writes. A separate row checks that the engine has read
 //! the device as often as it answered, and as many bytes per read as fio.
 
 use std::path::Path;

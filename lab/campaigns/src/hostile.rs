@@ -3,7 +3,7 @@
 //! Plays `hashcache_testkit::scenario::hostile`, each attack against a proxy of its own with 64 MiB
 //! of memory (one attack: 512 MiB). All connections stay on addresses of 127.0.0.0/8.
 //!
-//! The bar: resident memory never exceeds that by more than 24 MiB; an innocent client at another
+//! Limit: resident memory never exceeds that by more than 24 MiB; an innocent client at another
 //! address is served in 99 of 100 cases, in at most twice its usual time.
 
 mod tls;

@@ -9,7 +9,7 @@
 //! else is equal: the memory for objects is full both times, and what our engine has there and in
 //! pending writes by its own count, which gives way to its index, is left out. Needs root.
 //!
-//! The bar: ours gives no wrong answer.
+//! Limit: ours gives no wrong answer.
 
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 //! bandwidth that two clients share, requests per second, and quotas. In the middle the proxy is
 //! killed (SIGKILL) and started again.
 //!
-//! The bars: bandwidth, request rate and quota are right within 2 %, before and after the kill; a
+//! Limits: bandwidth, request rate and quota are right within 2 %, before and after the kill; a
 //! client with one transfer and one with eight get equal parts within 5 %; the kill loses what was
 //! used in [`LOST_SECONDS_MAX`] seconds at most.
 

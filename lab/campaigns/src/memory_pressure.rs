@@ -4,7 +4,7 @@
 //! competitor allocates memory at a given rate, or as fast as it can, holds it, and exits. Clients
 //! request hot objects all the time and check every response.
 //!
-//! The bars: hot objects take at most 70 % of the limit, no process is killed, and within half a
+//! Limits: hot objects take at most 70 % of the limit, no process is killed, and within half a
 //! minute after the competitor has exited, at least 90 % of the hot bytes are back.
 
 use std::path::Path;

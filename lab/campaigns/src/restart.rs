@@ -12,7 +12,7 @@
 //! the process. Of two samples, one is asked for right after the first hit, the other one later,
 //! when caches that read their store at the start have had time to do that. Needs root.
 //!
-//! The bar: ours gives no wrong answer.
+//! Limit: ours gives no wrong answer.
 
 use std::time::Duration;
 

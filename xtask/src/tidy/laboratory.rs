@@ -1,9 +1,10 @@
-//! The laboratory is built as the product is: equal versions of dependencies, equal lints and
-//! profiles.
+//! The laboratory is built as the product is: equal versions of dependencies, equal lints, an equal
+//! dev profile.
 //!
 //! Cargo has no settings that two workspaces share. Where both manifests have a key, its value is
 //! equal; where both lock files have a crate, they have equal versions of it. Then cargo compiles
-//! most dependencies once for both, and what campaigns measure is what users build.
+//! most dependencies once for both. Release profiles are not compared: campaigns run binaries that
+//! the product's workspace builds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +28,7 @@ const COMPARED: [&[&str]; 6] = [
 
 /// Compares the manifests and the lock files of both workspaces.
 pub fn laboratory(tree: &Tree) -> Vec<Finding> {
-    // Trees of the tests of other rules.
+    // Trees in the tests of other rules have no laboratory.
     if tree.text(LABORATORY).is_none() && tree.text(LABORATORY_LOCK).is_none() {
         return vec![];
     }
@@ -50,7 +51,7 @@ pub fn laboratory(tree: &Tree) -> Vec<Finding> {
             continue;
         };
         for (key, value) in ours {
-            // Seen from another directory, a path is another one.
+            // A directory has another relative path from `lab/`.
             let is_path = value.get("path").is_some();
             let own_row = [place, &[key.as_str()]].concat();
             let has_row = COMPARED.contains(&own_row.as_slice());

@@ -1,6 +1,6 @@
 //! Files that the program prints: their sources have not changed since `cargo xtask docs`.
 //!
-//! The reference page ends with a mark, a hash of the sources. To compare it needs no build.
+//! The reference page ends with a mark, a hash of the sources. Comparing it needs no build.
 
 use super::{Finding, Tree};
 

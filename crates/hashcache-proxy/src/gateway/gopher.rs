@@ -46,7 +46,7 @@ pub(super) async fn serve(
 /// The request that a path and a query ask for.
 ///
 /// # Errors
-/// They name nothing that can be asked for in one line, or an item of no use.
+/// They cannot be written as one line, or name an item type that the gateway does not support.
 pub(super) fn wanted(path_and_query: &str) -> Result<Request, Failure> {
     let wanted = Request::parse(path_and_query).map_err(|error| match error {
         PathError::Control => refused("the path contains a control character"),

@@ -481,7 +481,7 @@ impl Cache {
     }
 
     /// Whether [`Cache::close`] has begun. A remove that returned before that holds after the next
-    /// opening, if the device works; a later one may not, so who makes it asks this behind it.
+    /// opening, if the device works; a later one may not, so its caller must check this afterwards.
     pub fn is_closed(&self) -> bool {
         self.inner.closed.load(std::sync::atomic::Ordering::Acquire)
     }

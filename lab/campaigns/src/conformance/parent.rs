@@ -4,7 +4,7 @@
 //! The suite runs twice, each time with empty caches and an origin of its own: through the parent
 //! alone, and through our proxy, which fetches everything through such a parent.
 //!
-//! The bar: each required test that the parent alone passes is passed through both, except those
+//! Limit: each required test that the parent alone passes is passed through both, except those
 //! that our proxy must fail (see `FORBIDDEN` and `PROTECTED`).
 
 use serde_json::json;

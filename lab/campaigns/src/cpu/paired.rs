@@ -4,7 +4,7 @@
 //! downloads from disk over HTTP/1.1 and HTTP/2. A round runs both, and the order changes from
 //! round to round; the figure is the median of the rounds' ratios.
 //!
-//! The bar: no load takes more than [`PER_MILLE_MAX`] thousandths of what it took before.
+//! Limit: no load takes more than [`PER_MILLE_MAX`] thousandths of what it took before.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -6,7 +6,7 @@
 //! process lies changes its time by some percent. The figure is the median of the rounds' ratios;
 //! on a shared machine, `--rounds 31 --seconds 1` brings it within about 2 %.
 //!
-//! The bar: many sites take at most [`PER_MILLE_MAX`] thousandths of the time with one.
+//! Limit: many sites take at most [`PER_MILLE_MAX`] thousandths of the time with one.
 
 use std::path::Path;
 

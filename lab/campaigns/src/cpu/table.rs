@@ -11,7 +11,7 @@
 //! its own. A program that does not start, or whose hits go to the origin, is left out, and the
 //! report says so.
 //!
-//! The bars: hits in memory take at most 0.8 times what nginx takes at 1 and 8 KiB and 1.0 times
+//! Limits: hits in memory take at most 0.8 times what nginx takes at 1 and 8 KiB and 1.0 times
 //! at 100 KiB and over TLS, misses 1.2 times, the page mix 0.9 times what the best of nginx and
 //! Traffic Server takes. Over TLS only nginx takes part, with the same cipher and certificate.
 

@@ -4,7 +4,7 @@
 //! hangs, is slow, lies or cuts connections, while one client asks or many do. `bench` plays a cell
 //! with a proxy of its own and relays in front of the servers; this module has the bars.
 //!
-//! The bars: no request fails while another way is left; none takes longer than the deadlines of
+//! Limits: no request fails while another way is left; none takes longer than the deadlines of
 //! the proxy allow; the server is used again within 10 s; a distance of 700 ms alone takes no
 //! server out of service. The short form is part of every test run, so its times have room for a
 //! busy machine; the full form judges speed.

@@ -9,7 +9,7 @@
 //! Invariant: no object is requested twice, but by the request that stores it at the top; the
 //! origin's count of requests shows it.
 //!
-//! The bar: in both cases, each level adds at most [`ADDED_MAX`] to the median.
+//! Limit: in both cases, each level adds at most [`ADDED_MAX`] to the median.
 
 mod plot;
 

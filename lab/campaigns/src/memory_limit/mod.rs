@@ -6,7 +6,7 @@
 //! included, under which the kernel must not kill the proxy. The client checks every byte in both.
 //! Between the loads, the hostile clients of module `hostile` connect.
 //!
-//! The bar: anonymous and shared memory never exceed `--memory` by more than 24 MiB, and `--memory`
+//! Limit: anonymous and shared memory never exceed `--memory` by more than 24 MiB, and `--memory`
 //! plus 40 MiB are enough for everything.
 
 mod hostile;

@@ -16,7 +16,7 @@
 //! kept away (see `bench`): it changes the processor time of a request by several percent. The
 //! figures of a loaded machine say little about latency.
 //!
-//! The bars: summaries take at most 1/50 of the datagrams of ICP and at most 2 % more processor
+//! Limits: summaries take at most 1/50 of the datagrams of ICP and at most 2 % more processor
 //! time than no peers; with overlap, they find as many remote hits as ICP, less one of 100
 //! requests, and at most 1 % of misses ask another proxy in vain.
 

@@ -4,7 +4,7 @@
 //! mirrors them may reach loopback addresses only for the mirrors. Clients get the settings that
 //! `hashcache env` prints. Each client fetches twice, with all its own state deleted in between.
 //!
-//! The bar: every fetch is correct, and the second one costs no byte of content from the registry.
+//! Limit: every fetch is correct, and the second one costs no byte of content from the registry.
 
 pub mod registries;
 

@@ -5,7 +5,7 @@
 //! names them: the code names no host. The state of the tools is not touched: lists, caches and
 //! homes are in a temporary directory. Downloads use origins of ours with known content.
 //!
-//! The bar: every fetch is correct, and every second fetch is served from the cache.
+//! Limit: every fetch is correct, and every second fetch is served from the cache.
 
 pub mod access_log;
 mod apt;

@@ -66,7 +66,7 @@ impl Page<'_> {
                 kept.text("version").to_owned(),
             ]);
         }
-        let version = "trees of `crates` and `lab`";
+        let version = "trees of `crates` and of the campaigns";
         let mut text = table(&["part", "command", version], &lines);
         let machines = self.parts.iter().filter_map(|(_, kept)| kept.as_ref().ok());
         let mut machines: Vec<&str> = machines.map(|kept| kept.text("machine")).collect();

@@ -18,7 +18,7 @@
 //! rates can be compared only where hits are as many as were offered. So servers are filled no
 //! faster than they can store.
 //!
-//! The bars: `log` grouped answers private pages at 12 times the rate of the best rival, at 10
+//! Limits: `log` grouped answers private pages at 12 times the rate of the best rival, at 10
 //! times at least, and Polymix-4 at 3 times that of the best of Squid, Traffic Server and nginx.
 //! With a HAR file, it takes at most 4 reads for a view of these pages.
 

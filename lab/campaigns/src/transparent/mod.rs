@@ -5,7 +5,7 @@
 //! server says who it is. Needs root, and `unshare`, `nsenter`, `ip`, `nft` and `curl`; without
 //! root it is skipped.
 //!
-//! The bar: what is asked for twice is served from the cache; a name that does not lead to the
+//! Limit: what is asked for twice is served from the cache; a name that does not lead to the
 //! address of the connection is answered by that address and nothing of it is stored; https is a
 //! tunnel, or intercepted, as the list of hosts says; the access rules hold for the names and for
 //! the addresses, and no page asks for a login; the proxy never connects to itself.

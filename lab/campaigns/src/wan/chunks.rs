@@ -5,7 +5,7 @@
 //! them both boxes are stopped and started again, so that what they refer to is on disk alone. They
 //! run with `--grouped`, which reads a run of extents at once.
 //!
-//! The bars: 1.15 times what the best chunk deduplication of the prototypes took; random bytes at
+//! Limits: 1.15 times what the best chunk deduplication of the prototypes took; random bytes at
 //! most 101 %; at most one read of the device per 16 chunks that are referred to.
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -3,7 +3,7 @@
 //! A client fetches one release through the child, then the next, at the same URLs or at new ones;
 //! every byte is compared. The relay counts what the parent has sent for the second release.
 //!
-//! The bars: at the same path 1.2 times what a delta alone takes, and 150 bytes a response; at new
+//! Limits: at the same path 1.2 times what a delta alone takes, and 150 bytes a response; at new
 //! URLs 9 % (monaco-editor), 15 % (wheels), 11 % (pages). At the same path, in the long form, also
 //! five reads of each device for a MB of the older release after a restart of both boxes, which
 //! group what they store by origin.

@@ -4,7 +4,7 @@
 //! releases came: fetching from the origin, storing, TLS and HTTP/2 included. Memory is sampled in
 //! cgroups, as `memory-limit` does, while 64 transfers or 64 TCP streams are under way at once.
 //!
-//! The bars: 20 ms a MB at the parent and 10 ms at the child; 12 MiB a transfer; no more than
+//! Limits: 20 ms a MB at the parent and 10 ms at the child; 12 MiB a transfer; no more than
 //! `--memory` and 24 MiB in all.
 
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! `hashcache-wan` writes a transfer, the sequence is damaged, and its decoder reads it with the
 //! real zstd. Then the relay damages the real link.
 //!
-//! The bars: no byte is given that is not the content's, no transfer ends well that is not whole;
+//! Limits: no byte is given that is not the content's, no transfer ends well that is not whole;
 //! on the link, an answer is complete after a resume, or the client sees an error.
 
 use std::ops::Range;

@@ -9,7 +9,7 @@
 //! If the child is killed, the connections of its clients die with it, and no program could keep
 //! them: a client asks again for what is missing, as download tools do, and that must complete.
 //!
-//! The bars: no wrong byte, no short answer that looks whole; 95 % of the answers that the kill met
+//! Limits: no wrong byte, no short answer that looks whole; 95 % of the answers that the kill met
 //! are completed. A campaign of fewer kills than the full one meets too few answers to tell 94 %
 //! from 95 %: it fails if so many failures have a probability below 1 in 1,000 at 95 %. The short
 //! form is part of every test run, with programs that are not optimised: it kills the parent when

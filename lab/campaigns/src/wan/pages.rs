@@ -8,7 +8,7 @@
 //! In the second case the child has an older version of each object, whose lifetime is over; the
 //! new one is fresh again.
 //!
-//! The bars: 1.7 s at 10 Mbit/s and a round trip of 600 ms, which needs the parent's hints; 1.8 s
+//! Limits: 1.7 s at 10 Mbit/s and a round trip of 600 ms, which needs the parent's hints; 1.8 s
 //! for a page that has changed, at 256 kbit/s and 500 ms.
 
 use std::net::{IpAddr, SocketAddr};

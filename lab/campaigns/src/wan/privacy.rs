@@ -4,7 +4,7 @@
 //! content that differs in a few bytes from it: at the same URL, and at another URL of the origin.
 //! If either is sent with a dictionary, it takes a few kB instead of all its bytes.
 //!
-//! The bar: in the cases with private content, in both directions, no dictionary is used: the bytes
+//! Limit: in the cases with private content, in both directions, no dictionary is used: the bytes
 //! on the socket, the access logs and the metrics of both boxes say so. Public content in the same
 //! matrix shows that a use would be seen.
 

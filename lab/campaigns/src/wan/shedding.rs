@@ -6,7 +6,7 @@
 //! objects of 1 MB without pauses: with a dictionary, each costs four reads and few bytes on the
 //! link, without one no read and the bytes that zstd leaves.
 //!
-//! The bar: at 1, 10 and 100 Mbit/s, at least 0.95 of the content a second that the better of
+//! Limit: at 1, 10 and 100 Mbit/s, at least 0.95 of the content a second that the better of
 //! always and never brings.
 
 use std::time::{Duration, Instant};

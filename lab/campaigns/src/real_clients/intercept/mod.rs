@@ -5,7 +5,7 @@
 //! trusts and clients do not; so a client that accepts a connection has accepted our certificate.
 //! Clients get the settings that `hashcache env` prints.
 //!
-//! The bar: a second fetch is served from the cache, also when the origins are stopped. A client
+//! Limit: a second fetch is served from the cache, also when the origins are stopped. A client
 //! that does not trust the authority works from its third attempt on, and does not affect other
 //! clients.
 
