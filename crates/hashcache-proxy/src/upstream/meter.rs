@@ -196,16 +196,15 @@ impl ReadMemory {
         self.widened + head
     }
 
-    /// Reserves memory for a head of which `read` more bytes have arrived. They are in hyper's
-    /// buffer, which may be twice as large, for as long as its fields are used, and they are copied
-    /// when the response is stored.
-    fn head_grows(&mut self, number: u64, read: usize) -> bool {
+    /// Reserves memory for a head of which `bytes` more have arrived. They are in hyper's buffer,
+    /// which may be twice as large, for as long as its fields are used, and they are copied when
+    /// the response is stored.
+    fn head_grows(&mut self, number: u64, bytes: usize) -> bool {
         if number != self.head_number {
             (self.head, self.head_bytes, self.head_number) = (None, 0, number);
         }
-        self.head_bytes += read as u64;
-        // The bytes after the head in the last read are content, so a response of a single read
-        // needs nothing.
+        self.head_bytes += bytes as u64;
+        // Every connection has memory for this much.
         let beyond = self.head_bytes.saturating_sub(READ_MIN as u64);
         let wanted = (RECEIVED_COPIES * beyond).next_multiple_of(HEAD_GRAIN);
         let held = self.head.as_ref().map_or(0, Reservation::bytes);
@@ -318,8 +317,8 @@ impl MeteredIo {
         Ok(())
     }
 
-    /// Whether these bytes may be passed on.
-    fn judge(&mut self, read: &[u8]) -> io::Result<()> {
+    /// Whether these bytes may be passed on, of which the first `head_bytes` belong to a head.
+    fn judge(&mut self, read: &[u8], head_bytes: usize) -> io::Result<()> {
         if let Some(signals) = &mut self.signals {
             signals.read(read);
         }
@@ -336,9 +335,9 @@ impl MeteredIo {
         }
         let counts = &self.meter.0;
         if let Some(memory) = &mut self.memory
-            && counts.in_head.load(Ordering::Relaxed)
+            && head_bytes > 0
         {
-            if !memory.head_grows(counts.heads.load(Ordering::Relaxed), read.len()) {
+            if !memory.head_grows(counts.heads.load(Ordering::Relaxed), head_bytes) {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
             counts
@@ -348,17 +347,21 @@ impl MeteredIo {
         Ok(())
     }
 
-    /// Repairs the head that these bytes may belong to.
-    fn repair(&mut self, read: &mut [u8]) {
+    /// Repairs the head that these bytes may belong to. Returns how many of them belong to it; in
+    /// HTTP/2, where any stream may have a head, all of them.
+    fn repair(&mut self, read: &mut [u8]) -> usize {
         let counts = &self.meter.0;
-        if self.flood.is_some() || !counts.in_head.load(Ordering::Relaxed) {
-            return;
+        if !counts.in_head.load(Ordering::Relaxed) {
+            return 0;
+        }
+        if self.flood.is_some() {
+            return read.len();
         }
         let number = counts.heads.load(Ordering::Relaxed);
         if number != self.repaired {
             (self.repair, self.repaired) = (HeadRepair::default(), number);
         }
-        self.repair.repair(read);
+        self.repair.repair(read)
     }
 
     /// Writes the beginning of a request line that hyper believes to be written. Ready when it may
@@ -375,12 +378,10 @@ impl MeteredIo {
         Poll::Ready(Ok(()))
     }
 
-    /// A connection that fills its reads gets larger ones, which need fewer calls for the same
-    /// bytes.
-    fn grow(&mut self, read: usize) {
-        // Memory for heads is reserved separately.
-        let in_head = self.meter.0.in_head.load(Ordering::Relaxed);
-        if read < self.read_max || self.read_max >= READ_MAX || in_head {
+    /// A connection that fills its reads with content gets larger ones, which need fewer calls for
+    /// the same bytes. A head that fills them is rare, and has memory of its own.
+    fn grow(&mut self, read: usize, head_bytes: usize) {
+        if read < self.read_max || self.read_max >= READ_MAX || read == head_bytes {
             return;
         }
         let wider = self.read_max * 2 + 1;
@@ -441,15 +442,15 @@ impl AsyncRead for MeteredIo {
             // Unlike a buffer that is cut to this room, `Take` does not fill it with zeros first.
             let mut stream = (&mut self.stream).take(room);
             std::task::ready!(Pin::new(&mut stream).poll_read(cx, buffer))?;
-            self.repair(&mut buffer.filled_mut()[before..]);
+            let head_bytes = self.repair(&mut buffer.filled_mut()[before..]);
             let read = &buffer.filled()[before..];
-            if let Err(error) = self.judge(read) {
+            if let Err(error) = self.judge(read, head_bytes) {
                 buffer.set_filled(before);
                 return Poll::Ready(Err(error));
             }
             let read = read.len();
             self.meter.note_received(read);
-            self.grow(read);
+            self.grow(read, head_bytes);
             // A part of a field block is read again when the rest has arrived.
             if let Some(blocks) = &mut self.blocks
                 && read > 0
@@ -638,11 +639,26 @@ mod tests {
         meter.head_ends();
         let before = cache.stats().memory_used_bytes;
         meter.head_begins();
-        metered.judge(b"HTTP/1.1 200 OK").unwrap();
+        metered.judge(b"HTTP/1.1 200 OK", 15).unwrap();
         assert_eq!(before - cache.stats().memory_used_bytes, held);
         let (small, outcome, ..) = reading_a_head(&cache, 6000).await;
         outcome.unwrap();
         assert_eq!(small, 0, "every connection has that much");
+    }
+
+    #[tokio::test]
+    async fn content_behind_a_head_makes_reads_grow_and_takes_no_memory_for_heads() {
+        let cache = cache();
+        let (_, _, mut metered, _) = reading_a_head(&cache, 0).await;
+        let mut read = vec![b'x'; READ_MIN];
+        read[..19].copy_from_slice(b"HTTP/1.1 200 OK\r\n\r\n");
+        let head_bytes = metered.repair(&mut read);
+        assert_eq!(head_bytes, 19);
+        metered.judge(&read, head_bytes).unwrap();
+        metered.grow(read.len(), head_bytes);
+        assert!(metered.read_max > READ_MIN);
+        let extra = metered.meter.extra_bytes();
+        assert_eq!(extra, buffered(metered.read_max) - buffered(READ_MIN));
     }
 
     #[tokio::test]

@@ -351,6 +351,7 @@ impl Upstream {
 
     /// The same, with buffers reserved in the budget of `cache`.
     pub(crate) fn within(mut self, cache: &Cache) -> Self {
+        self.pool.set_memory(cache.stats().memory_limit_bytes);
         self.memory = Some(cache.clone());
         self
     }

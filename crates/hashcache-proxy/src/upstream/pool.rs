@@ -8,7 +8,7 @@
 //! open when last checked. It is taken only when hyper is done with the exchange before. Dropping a
 //! connection closes it, whatever hyper is doing with it. Cost: an idle connection keeps its socket
 //! and the memory reserved by `meter`, 32 KiB or, after much content, up to 200 KiB; there are at
-//! most [`IDLE_MAX`] of them, and grown buffers of all take at most [`IDLE_EXTRA_BYTES`].
+//! most [`IDLE_MAX`] of them, and grown buffers of all take at most a part of the memory budget.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -221,6 +221,8 @@ pub(super) struct Pool {
     idle: RefCell<HashMap<Endpoint, Vec<IdleConn>>>,
     pub(super) idle_time: Duration,
     pub(super) permits: Permits,
+    /// Maximum memory of grown buffers of idle connections, bytes.
+    extra_max: Cell<u64>,
     sweeping: Cell<bool>,
 }
 
@@ -238,8 +240,15 @@ impl Pool {
             idle: RefCell::default(),
             idle_time,
             permits,
+            extra_max: Cell::new(IDLE_EXTRA_MIN),
             sweeping: Cell::new(false),
         })
+    }
+
+    /// Grown buffers of idle connections may take a part of a budget of `memory_bytes`.
+    pub(super) fn set_memory(&self, memory_bytes: u64) {
+        let extra = memory_bytes / IDLE_EXTRA_PART;
+        self.extra_max.set(extra.max(IDLE_EXTRA_MIN));
     }
 
     /// The most recently used connection to `to`, if it was idle for less than `max_idle`. The most
@@ -276,7 +285,7 @@ impl Pool {
         if extra > 0 {
             let idle = idle.values().flatten();
             let held: u64 = idle.map(|idle| idle.conn.meter.extra_bytes()).sum();
-            if held + extra > IDLE_EXTRA_BYTES {
+            if held + extra > self.extra_max.get() {
                 return;
             }
         }
@@ -352,9 +361,12 @@ async fn sweep(pool: Weak<Pool>, idle_time: Duration) {
 
 /// Maximum number of idle connections per core.
 const IDLE_MAX: usize = 256;
-/// Most memory that grown buffers of idle connections hold per core: eight connections with the
-/// largest reads.
-const IDLE_EXTRA_BYTES: u64 = 8 * buffered(READ_MAX);
+/// The part of the memory budget that grown buffers of idle connections may take in each core. To
+/// connect again costs more processor time than a miss of 32 KiB, and what they hold is taken only
+/// while memory is not short.
+const IDLE_EXTRA_PART: u64 = 64;
+/// At least eight connections with the largest reads.
+const IDLE_EXTRA_MIN: u64 = 8 * buffered(READ_MAX);
 /// How long a connection may take to become ready after its response. One that takes longer is
 /// closed when the pool is next looked at, at the latest after the longest idle time.
 const SETTLE: Duration = Duration::from_secs(1);

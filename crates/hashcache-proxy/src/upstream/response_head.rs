@@ -50,8 +50,10 @@ enum Place {
 }
 
 impl HeadRepair {
-    /// Repairs the part of the heads that `bytes`, the next ones read, contains.
-    pub(super) fn repair(&mut self, mut bytes: &mut [u8]) {
+    /// Repairs the part of the heads that `bytes`, the next ones read, contains. Returns its size,
+    /// bytes.
+    pub(super) fn repair(&mut self, mut bytes: &mut [u8]) -> usize {
+        let read = bytes.len();
         while self.place != Place::Content {
             let skipped = match self.place {
                 Place::Start | Place::LineStart => Some(self.skip_plain_line(bytes)),
@@ -60,11 +62,12 @@ impl HeadRepair {
                 _ => Some(0),
             };
             let Some((byte, rest)) = skipped.and_then(|at| bytes[at..].split_first_mut()) else {
-                return;
+                return read;
             };
             self.step(byte);
             bytes = rest;
         }
+        read - bytes.len()
     }
 
     /// The length of the line at the start of `bytes`, up to its line feed, if nothing in it can
@@ -316,12 +319,13 @@ mod tests {
 
     fn repaired(head: &str) -> String {
         let mut whole = head.as_bytes().to_vec();
-        HeadRepair::default().repair(&mut whole);
+        let head_bytes = HeadRepair::default().repair(&mut whole);
         for step in [1, 2, 5] {
             let mut cut = head.as_bytes().to_vec();
             let mut repair = HeadRepair::default();
-            cut.chunks_mut(step).for_each(|part| repair.repair(part));
+            let parts: usize = cut.chunks_mut(step).map(|part| repair.repair(part)).sum();
             assert_eq!(cut, whole, "cut every {step} bytes");
+            assert_eq!(parts, head_bytes, "cut every {step} bytes");
         }
         String::from_utf8(whole).unwrap()
     }
@@ -351,6 +355,16 @@ mod tests {
         let interim = "HTTP/1.2 103 \x01\r\nLink: \x7f\r\n\r\nHTTP/1.2 200 \x01\r\n\r\n\x01";
         let expected = "HTTP/1.1 103  \r\nLink:  \r\n\r\nHTTP/1.1 200  \r\n\r\n\x01";
         assert_eq!(repaired(interim), expected);
+    }
+
+    #[test]
+    fn the_bytes_of_all_heads_are_counted_and_those_of_content_are_not() {
+        let interim = "HTTP/1.1 103 Early\r\n\r\n";
+        let head = "HTTP/1.1 200 OK\r\nX: y\r\n\r\n";
+        let mut read = format!("{interim}{head}HTTP/1.1 content").into_bytes();
+        let mut repair = HeadRepair::default();
+        assert_eq!(repair.repair(&mut read), interim.len() + head.len());
+        assert_eq!(repair.repair(&mut read), 0);
     }
 
     #[test]

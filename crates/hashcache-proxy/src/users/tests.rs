@@ -469,10 +469,10 @@ async fn a_right_login_is_kept_for_every_user() {
 }
 
 /// Polls once; `None`: not ready.
-fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+fn poll_once<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match future.poll(&mut context) {
-        std::task::Poll::Ready(output) => Some(output),
-        std::task::Poll::Pending => None,
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
     }
 }
