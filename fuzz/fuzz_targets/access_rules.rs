@@ -1,5 +1,5 @@
 //! Access rules made of any bytes decide as a walk through the rules as they are written decides:
-//! rule by rule, condition by condition.
+//! rule by rule, condition by condition, exception by exception.
 
 #![no_main]
 
@@ -54,8 +54,8 @@ mod upstream {
 mod access;
 
 use access::{
-    AccessAction, AccessRequest, AccessRule, AccessRuleError, AccessRules, AccessSettings,
-    Destination, ListFormat, ListSettings, RequestUser, RuleClients, WeekMinute,
+    AccessAction, AccessConditions, AccessRequest, AccessRule, AccessRuleError, AccessRules,
+    AccessSettings, Destination, ListFormat, ListSettings, RequestUser, RuleClients, WeekMinute,
 };
 
 /// The choices that the bytes make.
@@ -84,10 +84,22 @@ impl<'a> Choices<'a> {
     }
 
     fn rule(&mut self) -> AccessRule {
-        let (action, given) = (self.byte(), self.byte());
+        let action = self.byte();
+        let conditions = self.conditions();
+        let exceptions = [0, 0, 1, 2][usize::from(self.byte()) % 4];
+        AccessRule {
+            conditions,
+            except: (0..exceptions).map(|_| self.conditions()).collect(),
+            // Not the fifth, which needs limits and otherwise does what the first one does.
+            ..AccessRule::of(AccessAction::ALL[usize::from(action) % 4].1)
+        }
+    }
+
+    fn conditions(&mut self) -> AccessConditions {
+        let given = self.byte();
         let is = |bit: u8| given >> bit & 1 == 1;
         let text = |of: &'static [&'static str]| move |it: &mut Self| it.one(of).to_owned();
-        AccessRule {
+        AccessConditions {
             clients: self.some(is(0), Self::clients),
             users: self.some(is(1), text(&USERS)),
             groups: self.some(is(2), text(&["staff", "all"])),
@@ -96,8 +108,6 @@ impl<'a> Choices<'a> {
             ports: self.some(is(5), |it| parsed(it.one(&["80", "443", "8000-8999"]))),
             methods: self.some(is(6), text(&["GET", "POST", "CONNECT"])),
             times: self.some(is(7), |it| parsed(it.one(&TIMES))),
-            // Not the fifth, which needs limits and otherwise does what the first one does.
-            ..AccessRule::of(AccessAction::ALL[usize::from(action) % 4].1)
         }
     }
 
@@ -154,8 +164,8 @@ impl Case<'_> {
         }
     }
 
-    /// Whether a rule matches, as far as it is not about the user.
-    fn matches(&self, rule: &AccessRule, settings: &AccessSettings) -> bool {
+    /// Whether conditions hold, as far as they are not about the user.
+    fn meets(&self, given: &AccessConditions, settings: &AccessSettings) -> bool {
         let is_client = |client: &RuleClients| match client {
             RuleClients::All => true,
             RuleClients::Local => self.by_default,
@@ -164,44 +174,62 @@ impl Case<'_> {
                 .iter()
                 .any(|it| it.contains(self.client)),
         };
-        let clients = match &rule.clients {
-            Some(clients) => clients.iter().any(is_client),
-            None => rule.action == AccessAction::Deny || self.by_default,
-        };
         let is_listed = |name: &String| {
             let number = LISTS.iter().position(|list| list == name);
             self.lists >> number.expect("it is one of them") & 1 == 1
         };
         let method = self.method.to_ascii_uppercase();
-        clients
-            && holds(&rule.destinations, |it| is_at(&self.host, it))
-            && holds(&rule.lists, is_listed)
-            && holds(&rule.ports, |it| it.contains(self.port))
-            && holds(&rule.methods, |it| *it == method)
-            && holds(&rule.times, |it| it.contains(self.minute))
+        holds(&given.clients, is_client)
+            && holds(&given.destinations, |it| is_at(&self.host, it))
+            && holds(&given.lists, is_listed)
+            && holds(&given.ports, |it| it.contains(self.port))
+            && holds(&given.methods, |it| *it == method)
+            && holds(&given.times, |it| it.contains(self.minute))
     }
 
-    /// Whether a rule that matches otherwise matches the user; `None`: the user is needed.
-    fn matches_user(&self, rule: &AccessRule, settings: &AccessSettings) -> Option<bool> {
-        let needs_user = rule.users.is_some() || rule.groups.is_some();
+    /// Whether conditions that hold otherwise are about the user; `None`: the user is needed.
+    /// `in_doubt`: whether they hold for a user who cannot be known.
+    fn is_about_user(
+        &self,
+        given: &AccessConditions,
+        settings: &AccessSettings,
+        in_doubt: bool,
+    ) -> Option<bool> {
+        let needs_user = given.users.is_some() || given.groups.is_some();
         match self.user {
             _ if !needs_user => Some(true),
             RequestUser::Unknown => None,
-            RequestUser::Unknowable => Some(rule.action == AccessAction::Deny),
+            RequestUser::Unknowable => Some(in_doubt),
             RequestUser::Known(user) => {
                 let is_in = |group: &String| settings.groups[group].iter().any(|it| it == user);
-                Some(holds(&rule.users, |it| it == user) && holds(&rule.groups, is_in))
+                Some(holds(&given.users, |it| it == user) && holds(&given.groups, is_in))
             }
+        }
+    }
+
+    /// Whether a rule matches; `None`: the user is needed.
+    fn matches(&self, rule: &AccessRule, settings: &AccessSettings) -> Option<bool> {
+        let denies = rule.action == AccessAction::Deny;
+        let is_client = rule.conditions.clients.is_some() || denies || self.by_default;
+        if !is_client || !self.meets(&rule.conditions, settings) {
+            return Some(false);
+        }
+        let own = self.is_about_user(&rule.conditions, settings, denies);
+        let met = rule.except.iter().filter(|it| self.meets(it, settings));
+        let met: Vec<Option<bool>> = met
+            .map(|it| self.is_about_user(it, settings, !denies))
+            .collect();
+        match (own, met.contains(&Some(true)), met.contains(&None)) {
+            (Some(false), ..) | (_, true, _) => Some(false),
+            (None, ..) | (_, _, true) => None,
+            (Some(true), false, false) => Some(true),
         }
     }
 
     /// The number of the first rule that matches; `Err`: it needs the user.
     fn decided(&self, settings: &AccessSettings) -> Result<Option<usize>, usize> {
         for (number, rule) in settings.rules.iter().enumerate() {
-            if !self.matches(rule, settings) {
-                continue;
-            }
-            match self.matches_user(rule, settings) {
+            match self.matches(rule, settings) {
                 None => return Err(number),
                 Some(true) => return Ok(Some(number)),
                 Some(false) => {}
@@ -290,9 +318,15 @@ fuzz_target!(|data: &[u8]| {
     let before: Vec<_> = cases.iter().map(|case| action(case, &settings)).collect();
     if let Err(faults) = AccessRules::new(&settings) {
         // The rules that can never match: without them, everything is decided as before.
-        for fault in faults.iter().rev() {
-            assert!(matches!(fault.error, AccessRuleError::Unreachable { .. }));
-            settings.rules.remove(fault.rule);
+        let can_never_match = |error: &AccessRuleError| {
+            let is_behind = matches!(error, AccessRuleError::Unreachable { .. });
+            is_behind || *error == AccessRuleError::ExceptsAll
+        };
+        assert!(faults.iter().all(|fault| can_never_match(&fault.error)));
+        let mut never: Vec<usize> = faults.iter().map(|fault| fault.rule).collect();
+        never.dedup();
+        for number in never.into_iter().rev() {
+            settings.rules.remove(number);
         }
     }
     let rules = AccessRules::new(&settings).expect("the other rules are right");

@@ -13,6 +13,8 @@ pub struct Fault {
     pub what: String,
     /// What to do about it.
     pub hint: Option<String>,
+    /// Byte of the configuration file, for a fault inside a table of several lines.
+    pub byte: Option<usize>,
 }
 
 impl Fault {
@@ -21,12 +23,19 @@ impl Fault {
         Self {
             what: what.into(),
             hint: None,
+            byte: None,
         }
     }
 
     /// The same fault with a hint.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same fault, which stands at `byte` of the configuration file.
+    pub fn at_byte(mut self, byte: usize) -> Self {
+        self.byte = Some(byte);
         self
     }
 
@@ -97,6 +106,7 @@ pub fn all(error: &anyhow::Error) -> Vec<Fault> {
         None => vec![Fault {
             what: chain(error),
             hint: hint_of(error).map(str::to_owned),
+            byte: None,
         }],
     }
 }

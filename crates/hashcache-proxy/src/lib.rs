@@ -71,8 +71,8 @@ mod page;
 mod state_file;
 
 pub use access::{
-    AccessAction, AccessRule, AccessRuleError, AccessRuleFault, AccessRules, AccessSettings,
-    Destination, ListFormat, ListSettings, RuleClients, WeekSpan,
+    AccessAction, AccessConditions, AccessRule, AccessRuleError, AccessRuleFault, AccessRules,
+    AccessSettings, Destination, ListFormat, ListSettings, RuleClients, WeekSpan,
 };
 pub use frame::Escaped;
 pub use history::counts::{By, Counts, Kind, KindCounts, Table, Totals};

@@ -4,16 +4,17 @@
 //! Called by `file` for each table, and by `mod` when all of them are known. A fault names the line
 //! of its table and says what to write instead.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use hashcache_proxy::{
-    AccessAction, AccessRule, AccessRuleError, AccessRules, AccessSettings, ListFormat,
-    ListSettings, Prefix, RuleClients,
+    AccessAction, AccessConditions, AccessRule, AccessRuleError, AccessRules, AccessSettings,
+    ListFormat, ListSettings, Prefix, RuleClients,
 };
 use serde::Deserialize;
-
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
@@ -36,24 +37,49 @@ pub struct AccessTable {
     ports: Option<Vec<toml::Value>>,
     methods: Option<Vec<String>>,
     times: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "one_or_many")]
+    except: Vec<ConditionsTable>,
     limits: Option<Vec<String>>,
     reason: Option<String>,
 }
 
+/// Conditions of a rule, or one table of `except`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConditionsTable {
+    clients: Option<Vec<String>>,
+    users: Option<Vec<String>>,
+    groups: Option<Vec<String>>,
+    destinations: Option<Vec<String>>,
+    lists: Option<Vec<String>>,
+    ports: Option<Vec<toml::Value>>,
+    methods: Option<Vec<String>>,
+    times: Option<Vec<String>>,
+}
+
+/// The file and the line of a rule, and of each of its exceptions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RulePlaces {
+    rule: String,
+    exceptions: Vec<String>,
+}
+
 impl ArrayTable for AccessTable {
     const ARRAY: &'static str = "access";
-    /// The rule and its place.
-    type Meaning = (String, AccessRule);
+    type Meaning = (RulePlaces, AccessRule);
 
     fn meaning(self, written: &WrittenTable<'_>) -> Result<Self::Meaning, Faults> {
-        let place = &written.place;
-        let text = Some(format!("{place}: {}", in_a_line(written.toml)));
-        let rule = self.rule()?;
-        let rule = AccessRule {
-            written: text,
-            ..rule
+        let starts = exception_starts(written.toml);
+        let places = RulePlaces {
+            rule: written.place_of(written.toml.span().start),
+            exceptions: starts.iter().map(|at| written.place_of(*at)).collect(),
         };
-        Ok((place.clone(), rule))
+        let text = format!("{}: {}", places.rule, in_a_line(written.toml));
+        let rule = AccessRule {
+            written: Some(text),
+            ..self.rule(&starts)?
+        };
+        Ok((places, rule))
     }
 
     fn name(_: &Self::Meaning) -> Option<&str> {
@@ -62,27 +88,38 @@ impl ArrayTable for AccessTable {
 }
 
 impl AccessTable {
-    /// The rule, or every fault of its fields.
-    pub fn rule(self) -> Result<AccessRule, Faults> {
+    /// The rule, or every fault of its fields. `exceptions`: the bytes of the file at which they
+    /// begin.
+    pub fn rule(self, exceptions: &[usize]) -> Result<AccessRule, Faults> {
         let mut faults = Vec::new();
         let action = one_of(&AccessAction::ALL, &self.action);
         let action = action.map_err(|fault| faults.push(fault.at("action")));
-        let ports = self
-            .ports
-            .map(|ports| ports.iter().map(port_text).collect());
-        let rule = AccessRule {
-            clients: each(self.clients, client, ("clients", CLIENTS), &mut faults),
-            destinations: parsed(
-                self.destinations,
-                ("destinations", DESTINATIONS),
-                &mut faults,
-            ),
-            ports: parsed(ports, ("ports", PORTS), &mut faults),
-            methods: each(self.methods, method, ("methods", METHODS), &mut faults),
-            times: parsed(self.times, ("times", TIMES), &mut faults),
-            users: each(self.users, user, ("users", USERS), &mut faults),
+        let conditions = ConditionsTable {
+            clients: self.clients,
+            users: self.users,
             groups: self.groups,
+            destinations: self.destinations,
             lists: self.lists,
+            ports: self.ports,
+            methods: self.methods,
+            times: self.times,
+        };
+        let conditions = conditions.conditions(&mut faults);
+        let mut except = Vec::new();
+        for (number, table) in self.except.into_iter().enumerate() {
+            let mut wrong = Vec::new();
+            except.push(table.conditions(&mut wrong));
+            faults.extend(wrong.into_iter().map(|fault| {
+                let fault = fault.at(EXCEPT);
+                match exceptions.get(number) {
+                    Some(byte) => fault.at_byte(*byte),
+                    None => fault,
+                }
+            }));
+        }
+        let rule = AccessRule {
+            conditions,
+            except,
             limits: self.limits,
             name: self.name,
             reason: self.reason,
@@ -92,6 +129,62 @@ impl AccessTable {
             true => Ok(rule),
             false => Err(Faults(faults)),
         }
+    }
+}
+
+impl ConditionsTable {
+    /// The conditions; what is wrong goes to `faults`.
+    fn conditions(self, faults: &mut Vec<Fault>) -> AccessConditions {
+        let ports = self
+            .ports
+            .map(|ports| ports.iter().map(port_text).collect());
+        AccessConditions {
+            clients: each(self.clients, client, ("clients", CLIENTS), faults),
+            destinations: parsed(self.destinations, ("destinations", DESTINATIONS), faults),
+            ports: parsed(ports, ("ports", PORTS), faults),
+            methods: each(self.methods, method, ("methods", METHODS), faults),
+            times: parsed(self.times, ("times", TIMES), faults),
+            users: each(self.users, user, ("users", USERS), faults),
+            groups: self.groups,
+            lists: self.lists,
+        }
+    }
+}
+
+/// Reads one table or an array of them. An untagged enum would lose the lines of faults.
+fn one_or_many<'de, D>(deserializer: D) -> Result<Vec<ConditionsTable>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+{
+    struct Tables;
+    impl<'de> Visitor<'de> for Tables {
+        type Value = Vec<ConditionsTable>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a table of conditions, or an array of such tables")
+        }
+
+        fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Self::Value, M::Error> {
+            ConditionsTable::deserialize(MapAccessDeserializer::new(map)).map(|table| vec![table])
+        }
+
+        fn visit_seq<S: SeqAccess<'de>>(self, seq: S) -> Result<Self::Value, S::Error> {
+            Vec::deserialize(SeqAccessDeserializer::new(seq))
+        }
+    }
+    deserializer.deserialize_any(Tables)
+}
+
+/// The bytes of the file at which the exceptions of a rule begin.
+fn exception_starts(rule: &Spanned<DeValue<'_>>) -> Vec<usize> {
+    let DeValue::Table(fields) = rule.get_ref() else {
+        return Vec::new();
+    };
+    let except = fields.iter().find(|(name, _)| name.get_ref() == EXCEPT);
+    match except.map(|(_, value)| (value, value.get_ref())) {
+        Some((_, DeValue::Array(tables))) => tables.iter().map(|it| it.span().start).collect(),
+        Some((table, _)) => vec![table.span().start],
+        None => Vec::new(),
     }
 }
 
@@ -296,11 +389,20 @@ pub fn network(name: &str, words: &[String]) -> Result<Vec<Prefix>, Faults> {
 }
 
 /// Compiles the rules; `places` says where each of them stands.
-pub fn compile(settings: &AccessSettings, places: &[String]) -> Result<AccessRules, Faults> {
+pub fn compile(settings: &AccessSettings, places: &[RulePlaces]) -> Result<AccessRules, Faults> {
     AccessRules::new(settings).map_err(|wrong| {
         let faults = wrong.into_iter().map(|wrong| {
-            let fault = rule_fault(&wrong.error, settings).at("access");
-            match places.get(wrong.rule) {
+            let fault = rule_fault(&wrong.error, settings);
+            let places = places.get(wrong.rule);
+            let (fault, place) = match wrong.exception {
+                Some(number) => (
+                    fault.at(EXCEPT),
+                    places.and_then(|it| it.exceptions.get(number)),
+                ),
+                None => (fault, places.map(|it| &it.rule)),
+            };
+            let fault = fault.at("access");
+            match place {
                 Some(place) => fault.at(place),
                 None => fault,
             }
@@ -312,9 +414,9 @@ pub fn compile(settings: &AccessSettings, places: &[String]) -> Result<AccessRul
 fn rule_fault(error: &AccessRuleError, settings: &AccessSettings) -> Fault {
     let fault = Fault::new(error.to_string());
     match error {
-        AccessRuleError::Empty { condition } => fault.hint(format!(
-            "leave `{condition}` out if the rule is for all of them"
-        )),
+        AccessRuleError::Empty { condition } => {
+            fault.hint(format!("leave `{condition}` out if all of them match"))
+        }
         AccessRuleError::UnknownNetwork { name } => {
             let known = settings.networks.keys().map(String::as_str);
             match suggest::nearest(name, known.chain(["all", "local"])) {
@@ -344,6 +446,9 @@ fn rule_fault(error: &AccessRuleError, settings: &AccessSettings) -> Fault {
             }
         }
         AccessRuleError::NoLimits => fault.hint("name a `[[limit]]`, as in limits = [\"pupil\"]"),
+        AccessRuleError::ExceptsAll => {
+            fault.hint("remove the rule, or give the exception a condition such as `destinations`")
+        }
         AccessRuleError::Unreachable { .. } => {
             fault.hint("the first rule that matches decides: move this one up, or remove it")
         }
@@ -351,6 +456,8 @@ fn rule_fault(error: &AccessRuleError, settings: &AccessSettings) -> Fault {
     }
 }
 
+/// Name of the field with exceptions.
+const EXCEPT: &str = "except";
 /// Most characters of a rule in explanations: a rule may have thousands of destinations.
 const LINE_CHARS: usize = 300;
 
@@ -367,7 +474,7 @@ mod tests {
     use super::*;
 
     fn rule(text: &str) -> Result<AccessRule, Faults> {
-        toml::from_str::<AccessTable>(text).unwrap().rule()
+        toml::from_str::<AccessTable>(text).unwrap().rule(&[])
     }
 
     #[test]
@@ -383,22 +490,26 @@ mod tests {
              ports = [80, \"8000-8999\"]
              methods = [\"GET\", \"CONNECT\"]
              times = [\"Mon-Fri 08:00-15:30\"]
+             except = { ports = [8080], groups = [\"heads\"] }
              limits = [\"pupil\"]
              reason = \"Lessons.\"",
         );
         let rule = rule.unwrap();
         assert_eq!(rule.action, AccessAction::NoCache);
+        assert_eq!(rule.except.len(), 1);
+        assert_eq!(rule.except[0].groups.as_ref().unwrap(), &["heads"]);
+        let given = rule.conditions;
         assert_eq!(
-            rule.clients.unwrap()[0],
+            given.clients.unwrap()[0],
             RuleClients::Named("pupils".into())
         );
-        assert_eq!(rule.destinations.unwrap().len(), 3);
-        assert_eq!(rule.users.unwrap(), ["anna", "zo\u{eb}"]);
-        assert_eq!(rule.groups.unwrap(), ["staff"]);
-        assert_eq!(rule.lists.unwrap(), ["ads"]);
-        assert_eq!(rule.ports.unwrap().len(), 2);
-        assert_eq!(rule.methods.unwrap(), ["GET", "CONNECT"]);
-        assert_eq!(rule.times.unwrap().len(), 1);
+        assert_eq!(given.destinations.unwrap().len(), 3);
+        assert_eq!(given.users.unwrap(), ["anna", "zo\u{eb}"]);
+        assert_eq!(given.groups.unwrap(), ["staff"]);
+        assert_eq!(given.lists.unwrap(), ["ads"]);
+        assert_eq!(given.ports.unwrap().len(), 2);
+        assert_eq!(given.methods.unwrap(), ["GET", "CONNECT"]);
+        assert_eq!(given.times.unwrap().len(), 1);
         assert_eq!(rule.limits.unwrap(), ["pupil"]);
     }
 
@@ -428,6 +539,17 @@ mod tests {
             ]
         );
         assert_eq!(faults[0].hint.as_deref(), Some("did you mean `deny`?"));
+    }
+
+    #[test]
+    fn several_exceptions_are_an_array_of_tables() {
+        for text in [
+            "action = \"deny\"\nexcept = [{ ports = [80] }, { methods = [\"GET\"] }]",
+            "action = \"deny\"\n[[except]]\nports = [80]\n[[except]]\nmethods = [\"GET\"]",
+        ] {
+            assert_eq!(rule(text).unwrap().except.len(), 2, "{text}");
+        }
+        assert_eq!(rule("action = \"deny\"").unwrap().except, []);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::{Spanned, Value};
 
-use super::access::{self, AccessTable, GroupTable, ListTable};
+use super::access::{self, AccessTable, GroupTable, ListTable, RulePlaces};
 use super::given::{Given, Source};
 use super::key::Written;
 use super::keys::{self, Found};
@@ -45,9 +45,16 @@ pub(super) trait ArrayTable: DeserializeOwned {
 
 /// A table as it stands in the file.
 pub(super) struct WrittenTable<'a> {
-    /// The file and the line.
-    pub(super) place: String,
     pub(super) toml: &'a Spanned<DeValue<'a>>,
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl WrittenTable<'_> {
+    /// The file and the line of the byte with this number.
+    pub(super) fn place_of(&self, byte: usize) -> String {
+        place(self.path, line_of(self.text, byte))
+    }
 }
 
 impl ArrayTable for RuleSpec {
@@ -80,8 +87,8 @@ pub struct Parsed {
     pub routes: Vec<WrittenRoute>,
     /// Its sites.
     pub sites: Vec<Site>,
-    /// Its access rules, each with the place where it stands: the first that matches decides.
-    pub access: Vec<(String, AccessRule)>,
+    /// Its access rules, each with the places where it stands: the first that matches decides.
+    pub access: Vec<(RulePlaces, AccessRule)>,
     /// Its groups of users: name and users.
     pub groups: Vec<(String, Vec<String>)>,
     /// Its lists of hosts.
@@ -223,8 +230,9 @@ impl Reader<'_> {
             };
             let line = self.line(start);
             let written = WrittenTable {
-                place: self.place(line),
                 toml: table,
+                path: self.path,
+                text: self.text,
             };
             let meaning = read.meaning(&written).and_then(|meaning| {
                 let name = T::name(&meaning);
@@ -246,6 +254,7 @@ impl Reader<'_> {
                     for fault in faults {
                         // The error of a freshness rule begins with that word itself.
                         let names_itself = fault.what.starts_with(T::ARRAY);
+                        let line = fault.byte.map_or(line, |byte| self.line(byte));
                         self.fault(
                             line,
                             if names_itself {
@@ -296,23 +305,23 @@ impl Reader<'_> {
     }
 
     fn fault(&mut self, line: usize, fault: Fault) {
-        let place = self.place(line);
+        let place = place(self.path, line);
         self.faults.push((line, fault.at(place)));
     }
 
-    fn place(&self, line: usize) -> String {
-        format!("{}:{line}", self.path.display())
-    }
-
-    /// The line, counted from 1, on which byte `at` of the text stands.
     fn line(&self, at: usize) -> usize {
-        self.text
-            .bytes()
-            .take(at)
-            .filter(|&byte| byte == b'\n')
-            .count()
-            + 1
+        line_of(self.text, at)
     }
+}
+
+fn place(path: &Path, line: usize) -> String {
+    format!("{}:{line}", path.display())
+}
+
+/// The line, counted from 1, on which byte `at` of the text stands.
+fn line_of(text: &str, at: usize) -> usize {
+    let before = text.bytes().take(at);
+    before.filter(|&byte| byte == b'\n').count() + 1
 }
 
 /// The fault of a table in an array, in the deserializer's words, which list the valid fields.

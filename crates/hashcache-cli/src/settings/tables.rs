@@ -25,12 +25,13 @@ pub static TABLES: [Table; 9] = [
         name: "access",
         heading: "Access rules",
         about: "An access rule allows or denies requests to a forward proxy. The first rule that \
-                 matches a request decides; a rule matches when all its conditions hold. Where \
-                 none matches, clients of this machine, of private networks, of the networks of \
-                 its own interfaces and of allow_client are served, and no others. Rules do not \
-                 change which ports and addresses can be reached (allow_port, allow_connect_port, \
-                 allow_destination). [networks] gives names to networks: pupils = \
-                 [\"10.1.0.0/16\"]. A reload applies changes to the next request of every client.",
+                 matches a request decides; a rule matches when all its conditions hold and no \
+                 exception does. Where none matches, clients of this machine, of private networks, \
+                 of the networks of its own interfaces and of allow_client are served, and no \
+                 others. Rules do not change which ports and addresses can be reached (allow_port, \
+                 allow_connect_port, allow_destination). [networks] gives names to networks: \
+                 pupils = [\"10.1.0.0/16\"]. A reload applies changes to the next request of \
+                 every client.",
         fields: &[
             (
                 "name",
@@ -87,6 +88,14 @@ pub static TABLES: [Table; 9] = [
                  has begun is not interrupted.",
             ),
             (
+                "except",
+                "Exceptions: a table of conditions such as { destinations = [\".example.org\"] }, \
+                 or an array of such tables. The rule does not match a request that meets all \
+                 conditions of one table; the next rules decide about it. Without clients, a \
+                 table is for all clients of the rule. Addresses and users that are not certain \
+                 are refused: see the page.",
+            ),
+            (
                 "limits",
                 "Names of `[[limit]]` tables, all of which hold for the requests; with the actions \
                  limit, tunnel and no-cache.",
@@ -119,6 +128,11 @@ action = "tunnel"
 destinations = [".bank.example"]
 ports = [443]
 methods = ["CONNECT"]
+
+[[access]]
+action = "deny"
+clients = ["pupils"]
+except = { destinations = [".wiki.example"] }
 "#,
         page: "access.md",
     },

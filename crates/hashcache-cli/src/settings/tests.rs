@@ -691,6 +691,39 @@ fn limits_that_are_wrong_name_their_lines() {
 }
 
 #[test]
+fn a_fault_in_an_exception_names_its_line() {
+    let file = "[[access]]\naction = \"deny\"\nexcept = [\n  { ports = [80] },\n  \
+                { ports = [0], methods = [\"get\"] },\n]\n\
+                [[access]]\naction = \"deny\"\nexcept = { prots = [80] }\n\
+                [[access]]\naction = \"deny\"\nexcept = 1\n";
+    let said = whats(assembled(file, &[], vec![]));
+    let expected = [
+        "a.toml:5: access: except: ports: `0`: ",
+        "a.toml:5: access: except: methods: `get`: ",
+        "a.toml:9: access: unknown field `prots`",
+        "a.toml:12: access: invalid type: integer `1`, expected a table of conditions",
+    ];
+    assert_eq!(said.len(), expected.len(), "{said:?}");
+    for (said, expected) in said.iter().zip(expected) {
+        assert!(said.starts_with(expected), "{said}");
+    }
+    let file = "[[access]]\naction = \"deny\"\nexcept = [\n  { ports = [80] },\n  \
+                { clients = [\"pupil\"] },\n]\n[[access]]\naction = \"allow\"\n\
+                [access.except]\n[[access]]\naction = \"deny\"\nports = [1]\n\
+                [[access.except]]\nlists = [\"ads\"]\n";
+    let said = whats(assembled(file, &[], vec![]));
+    let expected = [
+        "a.toml:5: access: except: there is no network called `pupil`",
+        "a.toml:9: access: except: the rule can never match: the exception has all of its",
+        "a.toml:13: access: except: there is no list called `ads`",
+    ];
+    assert_eq!(said.len(), expected.len(), "{said:?}");
+    for (said, expected) in said.iter().zip(expected) {
+        assert!(said.starts_with(expected), "{said}");
+    }
+}
+
+#[test]
 fn wrong_networks_and_rules_name_their_lines() {
     let file = "[networks]\nall = [\"10.0.0.0/8\"]\npupils = [\"10.1.0.1/16\"]\nstaff = 1\n\
                 [[access]]\naction = \"allow\"\nclints = []\n\

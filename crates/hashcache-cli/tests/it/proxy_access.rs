@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use hashcache_testkit::{Client, Origin, Response, Script};
 use rustix::process::Signal;
 
+use crate::explain::explain;
 use crate::operation::{Running, told};
 use crate::{Home, Outcome};
 
@@ -143,6 +144,74 @@ async fn a_reload_decides_about_the_next_request_of_a_connection_that_is_kept() 
         "{line}"
     );
     assert_eq!(get(&proxy, PUPIL, &url).await.status, 403);
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exception_leaves_requests_to_the_rules_behind_it() {
+    let (home, origin) = (Home::new(), origin().await);
+    let port = origin.address().port();
+    let config = home.file(
+        "h.toml",
+        &format!(
+            "[[access]]
+            name = \"exam\"
+            action = \"deny\"
+            clients = [\"127.0.0.2\"]
+            except = [
+                {{ destinations = [\"learn.localhost\"] }},
+                {{ destinations = [\"mail.localhost\"], ports = [{port}], methods = [\"GET\"] }},
+            ]
+            [[access]]
+            name = \"no mail\"
+            action = \"deny\"
+            destinations = [\"mail.localhost\"]
+            except = {{ clients = [\"127.0.0.2\"] }}"
+        ),
+    );
+    let mut proxy = Running::start(&home, &[CONFIG]);
+    let url = |host: &str| format!("http://{host}.localhost:{port}/a");
+    for (host, client, status) in [
+        ("learn", PUPIL, 200),
+        ("mail", PUPIL, 200),
+        ("www", PUPIL, 403),
+        ("learn", STAFF, 200),
+        ("mail", STAFF, 403),
+        ("www", STAFF, 200),
+    ] {
+        // The second time a stored response is there.
+        for _ in 0..3 {
+            let page = get(&proxy, client, &url(host)).await;
+            assert_eq!(page.status, status, "{host} for {client:?}");
+        }
+    }
+    let mut connecting = client(&proxy, PUPIL).await;
+    let mail = format!("mail.localhost:{port}");
+    connecting.request("CONNECT", &mail, &[]).await.unwrap();
+    let connect = connecting.read_response("CONNECT").await.unwrap();
+    assert_eq!(connect.status, 403);
+    for (host, by) in [
+        ("www", "rule 1 (\"exam\") denies it"),
+        ("learn", "no access rule matches"),
+    ] {
+        let (_, told) = explain(&home, proxy.admin, &[&url(host), "--client=127.0.0.2"]);
+        assert!(told.contains(by), "{told}");
+    }
+    let wrong = "[[access]]\naction = \"deny\"\nexcept = [\n  { ports = [80] },\n  \
+                 { clients = [\"pupils\"] },\n]\n";
+    fs::write(&config, wrong).unwrap();
+    proxy.signal(Signal::HUP);
+    let line = proxy.says("configuration not reloaded");
+    let fault = "h.toml:5: access: except: there is no network called `pupils`";
+    assert!(line.contains(fault), "{line}");
+    fs::write(
+        &config,
+        "[[access]]\naction = \"deny\"\nexcept = { ports = [1] }\n",
+    )
+    .unwrap();
+    proxy.signal(Signal::HUP);
+    proxy.says("configuration reloaded");
+    assert_eq!(get(&proxy, PUPIL, &url("learn")).await.status, 403);
     proxy.end();
 }
 

@@ -121,6 +121,36 @@ async fn a_login_is_asked_for_and_never_sent_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn users_of_an_exception_are_asked_for_a_login_and_others_stay_refused() {
+    let (home, origin) = (Home::new(), origin().await);
+    home.file("users", USERS);
+    let rules = "
+        htpasswd = [\"users\"]
+        [[access]]
+        action = \"deny\"
+        except = { users = [\"anna\"] }";
+    home.file("h.toml", rules);
+    let proxy = Running::start(&home, &[CONFIG]);
+    let url = origin.url("/a");
+    for _ in 0..3 {
+        for (login, status) in [(Some(ANNA), 200), (Some(BERT), 403), (None, 407)] {
+            assert_eq!(get(&proxy, &url, login).await.status, status, "{login:?}");
+        }
+    }
+    proxy.end();
+    // Where nobody can be asked, the rule refuses everybody.
+    home.file(
+        "h.toml",
+        &format!("login_networks = [\"192.0.2.0/24\"]{rules}"),
+    );
+    let proxy = Running::start(&home, &[CONFIG]);
+    for login in [Some(ANNA), None] {
+        assert_eq!(get(&proxy, &url, login).await.status, 403, "{login:?}");
+    }
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_tls_nobody_is_asked_outside_of_the_trusted_networks() {
     let (home, origin) = (Home::new(), origin().await);
     let proxy = start(&home, "login_networks = [\"192.0.2.0/24\"]\n", &[]);

@@ -11,10 +11,10 @@ use std::net::IpAddr;
 use hashcache_http::Host;
 
 use super::destination::Destination;
+use super::entry::{Entry, InDoubt};
 use super::name::PlainHost;
 use super::name_set::{HostHashes, hash_of_name};
 use super::rule_set::RuleSet;
-use super::settings::{AccessAction, AccessRule};
 use crate::upstream::address::{embedded, translated};
 use crate::upstream::nat64::Nat64;
 use crate::upstream::prefix::Prefix;
@@ -57,15 +57,13 @@ pub(super) enum Embedded {
 }
 
 impl Embedded {
-    /// What rules with this action take. A rule that serves is for what the operator knows: anyone
-    /// may have a server whose address seems to embed an address of the operator's (ISATAP, 6to4).
-    pub(super) fn of(action: AccessAction) -> Self {
-        match action {
-            AccessAction::Deny => Self::Possible,
-            AccessAction::Allow
-            | AccessAction::Tunnel
-            | AccessAction::NoCache
-            | AccessAction::Limit => Self::Certain,
+    /// The addresses that an entry takes. A rule that serves, or an exception of one that denies,
+    /// is for what the operator knows: anyone may have a server whose address seems to embed an
+    /// address of the operator's (ISATAP, 6to4).
+    pub(super) fn of(in_doubt: InDoubt) -> Self {
+        match in_doubt {
+            InDoubt::Matches => Self::Possible,
+            InDoubt::DoesNotMatch => Self::Certain,
         }
     }
 }
@@ -79,21 +77,21 @@ pub(super) struct RequestHashes {
 }
 
 impl HostRules {
-    pub(super) fn new(rules: &[AccessRule], nat64: &[Nat64]) -> Self {
+    pub(super) fn new(entries: &[Entry<'_>], nat64: &[Nat64]) -> Self {
         let mut made = Self {
-            anywhere: RuleSet::of(rules, |rule| rule.destinations.is_none()),
+            anywhere: RuleSet::of(entries, |it| it.conditions.destinations.is_none()),
             nat64: nat64.into(),
             ..Self::default()
         };
-        for (number, rule) in rules.iter().enumerate() {
-            for destination in rule.destinations.iter().flatten() {
+        for (number, entry) in entries.iter().enumerate() {
+            for destination in entry.conditions.destinations.iter().flatten() {
                 match destination {
                     Destination::Host(name) => made.of_name(name).exact.push(number),
                     Destination::Below(name) => made.of_name(name).below.push(number),
                     Destination::Network(network) => made.networks.push(NetworkRule {
                         network: *network,
                         rule: number,
-                        takes: Embedded::of(rule.action),
+                        takes: Embedded::of(entry.in_doubt),
                     }),
                 }
             }

@@ -6,15 +6,18 @@
 //! and commands get the answers that clients get.
 
 mod destination;
+mod entry;
 mod host_rules;
 mod list;
 mod name;
 mod name_set;
+mod port_rules;
 mod request;
 mod rule_clients;
 mod rule_faults;
 mod rule_set;
 mod rules;
+mod search;
 mod settings;
 mod times;
 mod user_rules;
@@ -27,6 +30,8 @@ pub(crate) use request::{AccessRequest, Decision, RequestUser, UserNeeded};
 pub use rule_faults::{AccessRuleError, AccessRuleFault};
 pub use rules::AccessRules;
 pub(crate) use rules::{ClientRules, TimedRules};
-pub use settings::{AccessAction, AccessRule, AccessSettings, ListSettings, RuleClients};
+pub use settings::{
+    AccessAction, AccessConditions, AccessRule, AccessSettings, ListSettings, RuleClients,
+};
 pub(crate) use times::WeekMinute;
 pub use times::WeekSpan;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::rule_faults::AccessRuleError;
-use super::settings::{AccessAction, AccessRule, AccessSettings, RuleClients};
+use super::settings::{AccessAction, AccessConditions, AccessSettings, RuleClients};
 use crate::upstream::prefix::Prefix;
 
 /// The clients of a compiled rule.
@@ -17,24 +17,16 @@ pub(super) enum Clients {
 }
 
 impl Clients {
-    /// Without `clients`, a rule that refuses is for all clients. Any other rule is then only for
-    /// those that are served anyway, so that nobody opens a proxy to the Internet by a rule about
-    /// something else.
+    /// The clients that `conditions` name, or else `by_default`.
     pub(super) fn new(
-        rule: &AccessRule,
+        conditions: &AccessConditions,
+        by_default: Self,
         settings: &AccessSettings,
     ) -> Result<Self, AccessRuleError> {
-        let (mut local, mut networks) = (false, Vec::new());
-        let Some(clients) = &rule.clients else {
-            let networks = Box::default();
-            return Ok(match rule.action {
-                AccessAction::Deny => Self::All,
-                _ => Self::Some {
-                    local: true,
-                    networks,
-                },
-            });
+        let Some(clients) = &conditions.clients else {
+            return Ok(by_default);
         };
+        let (mut local, mut networks) = (false, Vec::new());
         for client in clients {
             match client {
                 RuleClients::All => return Ok(Self::All),
@@ -48,6 +40,19 @@ impl Clients {
         }
         let networks = networks.into();
         Ok(Self::Some { local, networks })
+    }
+
+    /// The clients of a rule that names none: with `deny` all clients. Any other rule is then only
+    /// for those that are served anyway, so that nobody opens a proxy to the Internet by a rule
+    /// about something else.
+    pub(super) fn by_default(action: AccessAction) -> Self {
+        match action {
+            AccessAction::Deny => Self::All,
+            _ => Self::Some {
+                local: true,
+                networks: Box::default(),
+            },
+        }
     }
 
     /// Whether the client at `address` is one of them; `by_default`: it is served where no rule

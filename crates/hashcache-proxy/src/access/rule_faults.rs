@@ -3,17 +3,17 @@
 //! Called by `rules` for each rule while it compiles them.
 
 use super::rule_set::RULES_MAX;
-use super::settings::{AccessAction, AccessRule, AccessSettings};
+use super::settings::{AccessAction, AccessConditions, AccessRule, AccessSettings};
 
 /// Why rules could not be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessRuleError {
     /// There are too many.
-    #[error("more than {RULES_MAX} rules, {LISTS_MAX} lists or {LIMITS_MAX} limits")]
+    #[error("more than {RULES_MAX} rules and exceptions, {LISTS_MAX} lists or {LIMITS_MAX} limits")]
     TooMany,
-    /// A list of a rule is empty.
-    #[error("`{condition}` is empty: the rule would match nothing")]
+    /// A list of a condition is empty.
+    #[error("`{condition}` is empty, so it matches nothing")]
     Empty {
         /// The name of the condition.
         condition: &'static str,
@@ -54,6 +54,9 @@ pub enum AccessRuleError {
         /// The name.
         name: String,
     },
+    /// An exception has all requests of its rule.
+    #[error("the rule can never match: the exception has all of its requests")]
+    ExceptsAll,
     /// An earlier rule matches all that it could match.
     #[error("the rule can never match: `{earlier}` before it has no conditions")]
     Unreachable {
@@ -67,23 +70,27 @@ pub enum AccessRuleError {
 pub struct AccessRuleFault {
     /// The number of the rule, from 0.
     pub rule: usize,
+    /// The number of the exception that is wrong, from 0; `None`: the rule itself is.
+    pub exception: Option<usize>,
     /// What is wrong with it.
     pub error: AccessRuleError,
 }
 
-/// The faults of `rule` that do not depend on which clients it has.
+/// The faults of `rule` itself that do not depend on its conditions.
 pub(super) fn faults_of(
     rule: &AccessRule,
     earlier: &[AccessRule],
+) -> impl Iterator<Item = AccessRuleError> {
+    let limits = limits_out_of_place(rule);
+    limits.into_iter().chain(name_twice(earlier, rule))
+}
+
+/// The faults of conditions that do not depend on which clients they name.
+pub(super) fn faults_of_conditions(
+    conditions: &AccessConditions,
     settings: &AccessSettings,
 ) -> impl Iterator<Item = AccessRuleError> {
-    let empty = empty_conditions(rule);
-    let unknown = unknown_groups(rule, settings);
-    let limits = limits_out_of_place(rule);
-    empty
-        .chain(unknown)
-        .chain(limits)
-        .chain(name_twice(earlier, rule))
+    empty_conditions(conditions).chain(unknown_groups(conditions, settings))
 }
 
 fn limits_out_of_place(rule: &AccessRule) -> Option<AccessRuleError> {
@@ -96,16 +103,16 @@ fn limits_out_of_place(rule: &AccessRule) -> Option<AccessRuleError> {
     }
 }
 
-fn empty_conditions(rule: &AccessRule) -> impl Iterator<Item = AccessRuleError> {
+fn empty_conditions(given: &AccessConditions) -> impl Iterator<Item = AccessRuleError> {
     let conditions = [
-        ("clients", rule.clients.as_ref().map(Vec::len)),
-        ("users", rule.users.as_ref().map(Vec::len)),
-        ("groups", rule.groups.as_ref().map(Vec::len)),
-        ("destinations", rule.destinations.as_ref().map(Vec::len)),
-        ("lists", rule.lists.as_ref().map(Vec::len)),
-        ("ports", rule.ports.as_ref().map(Vec::len)),
-        ("methods", rule.methods.as_ref().map(Vec::len)),
-        ("times", rule.times.as_ref().map(Vec::len)),
+        ("clients", given.clients.as_ref().map(Vec::len)),
+        ("users", given.users.as_ref().map(Vec::len)),
+        ("groups", given.groups.as_ref().map(Vec::len)),
+        ("destinations", given.destinations.as_ref().map(Vec::len)),
+        ("lists", given.lists.as_ref().map(Vec::len)),
+        ("ports", given.ports.as_ref().map(Vec::len)),
+        ("methods", given.methods.as_ref().map(Vec::len)),
+        ("times", given.times.as_ref().map(Vec::len)),
     ];
     let empty = conditions
         .into_iter()
@@ -114,10 +121,10 @@ fn empty_conditions(rule: &AccessRule) -> impl Iterator<Item = AccessRuleError> 
 }
 
 fn unknown_groups(
-    rule: &AccessRule,
+    conditions: &AccessConditions,
     settings: &AccessSettings,
 ) -> impl Iterator<Item = AccessRuleError> {
-    let groups = rule.groups.iter().flatten();
+    let groups = conditions.groups.iter().flatten();
     let unknown = groups.filter(|name| !settings.groups.contains_key(*name));
     unknown.map(|name| AccessRuleError::UnknownGroup { name: name.clone() })
 }

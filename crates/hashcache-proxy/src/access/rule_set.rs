@@ -1,11 +1,11 @@
-//! A set of rules as bits, so that a request is compared with all rules at once.
+//! A set of rules and exceptions as bits, so that a request is compared with all of them at once.
 
-/// Most rules of a configuration.
+/// Most rules of a configuration, with their exceptions.
 pub(crate) const RULES_MAX: usize = 1024;
 
 const WORDS: usize = RULES_MAX / 64;
 
-/// A set of rules, by their numbers.
+/// A set of rules and exceptions, by their numbers (see `entry`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RuleSet([u64; WORDS]);
 
@@ -22,6 +22,14 @@ impl RuleSet {
 
     pub(super) fn insert(&mut self, rule: usize) {
         self.0[rule / 64] |= 1 << (rule % 64);
+    }
+
+    pub(super) fn remove(&mut self, rule: usize) {
+        self.0[rule / 64] &= !(1 << (rule % 64));
+    }
+
+    pub(super) fn contains(&self, rule: usize) -> bool {
+        self.0[rule / 64] & (1 << (rule % 64)) != 0
     }
 
     /// Removes the rules that are not in `other`.
@@ -81,6 +89,9 @@ mod tests {
         assert_eq!(both.first(), Some(3));
         both.remove_all(&[3, 4, 64].into_iter().collect());
         assert_eq!(both.iter().collect::<Vec<_>>(), [63, 700, 1023]);
+        assert!(both.contains(700) && !both.contains(64));
+        both.remove(700);
+        assert_eq!(both.iter().collect::<Vec<_>>(), [63, 1023]);
         assert_eq!(RuleSet::default().first(), None);
         assert_eq!(RuleSet::ALL.iter().count(), RULES_MAX);
     }

@@ -4,26 +4,32 @@
 //! [`AccessRules::decide`] once a request; each of the first two gives a set of rules, so that a
 //! request is compared only with the rules that can match it.
 //!
-//! Invariants: no I/O and no clock. The first rule that matches decides; without one, the clients
-//! that are served by default are, and no others. Cost: a request hashes its host and the domains
-//! above it once, intersects a set for each kind of condition, and asks the lists of the rules that
-//! are left, each list once. `time_of_a_decision` measures it.
+//! Invariants: no I/O and no clock. The first rule whose conditions a request meets, and none of
+//! its exceptions, decides; without one, the clients that are served by default are, and no others.
+//! Cost: a request hashes its host and the domains above it once, intersects a set for each kind of
+//! condition, and asks the lists of the rules that are left, each list once. `time_of_a_decision`
+//! measures it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::ops::Range;
 
 use hashcache_http::Host;
 
+use super::entry::{Entry, entries};
 use super::host_rules::{Embedded, HostRules, RequestHashes};
 use super::name_set::HostHashes;
+use super::port_rules::PortRules;
 use super::request::{AccessRequest, Decision, RequestUser, UserNeeded};
 use super::rule_clients::Clients;
-use super::rule_faults::{AccessRuleError, AccessRuleFault, LIMITS_MAX, LISTS_MAX, faults_of};
+use super::rule_faults::{
+    AccessRuleError, AccessRuleFault, LIMITS_MAX, LISTS_MAX, faults_of, faults_of_conditions,
+};
 use super::rule_set::{RULES_MAX, RuleSet};
-use super::settings::{AccessAction, AccessRule, AccessSettings};
+use super::search::{ListUnions, Search};
+use super::settings::{AccessAction, AccessConditions, AccessRule, AccessSettings};
 use super::times::{WeekMinute, WeekSpan};
 use super::user_rules::UserRules;
-use crate::upstream::address::ConnectPort;
 
 /// The rules that can match a client.
 #[derive(Clone, Debug)]
@@ -41,41 +47,25 @@ pub(crate) struct TimedRules(RuleSet);
 #[derive(Debug, Default)]
 pub struct AccessRules {
     rules: Box<[Rule]>,
+    /// The conditions of all rules and exceptions that are compared with a client or a minute.
+    entries: Box<[Compared]>,
     hosts: HostRules,
     ports: PortRules,
     /// Rules that a method may match, for all methods that rules name; and those for any method.
     methods: HashMap<Box<str>, RuleSet>,
     any_method: RuleSet,
     users: UserRules,
-    /// The rules by their lists.
-    unions: Box<[ListUnion]>,
-    /// Rules that need the user, or that are for all methods at all times.
+    lists: ListUnions,
+    /// Rules that need the user, or that are for all methods at all times; and all exceptions.
     settling: RuleSet,
     /// Rules for certain hosts.
     about_hosts: RuleSet,
     /// Rules that can deny a CONNECT.
     denying_tunnels: RuleSet,
-    /// Rules with the action `tunnel`.
+    /// Rules with the action `tunnel`, and all exceptions.
     tunnelling: RuleSet,
     has_times: bool,
     contact: Option<Box<str>>,
-}
-
-/// The rules that may match a port: a set for each range of ports between two bounds of rules.
-#[derive(Debug, Default)]
-struct PortRules {
-    /// The first port of each range, in order; the first one is 0.
-    starts: Box<[u16]>,
-    sets: Box<[RuleSet]>,
-}
-
-/// The rules for hosts that are in one of several lists.
-#[derive(Debug)]
-struct ListUnion {
-    /// One bit for each list; 0: any host.
-    lists: u64,
-    takes: Embedded,
-    rules: RuleSet,
 }
 
 /// One rule.
@@ -85,14 +75,22 @@ struct Rule {
     written: Option<Box<str>>,
     reason: Option<Box<str>>,
     action: AccessAction,
-    is_blanket: bool,
     needs_user: bool,
-    /// The number of its [`ListUnion`].
-    union: usize,
-    clients: Clients,
-    times: Box<[WeekSpan]>,
+    /// The numbers of its exceptions.
+    exceptions: Range<usize>,
     /// One bit for each limit.
     limits: u64,
+}
+
+/// The conditions of a rule or of an exception.
+#[derive(Debug)]
+struct Compared {
+    clients: Clients,
+    times: Box<[WeekSpan]>,
+    is_blanket: bool,
+    needs_user: bool,
+    /// It is about methods or times.
+    varies: bool,
 }
 
 impl AccessRules {
@@ -102,79 +100,81 @@ impl AccessRules {
     /// All faults of all rules.
     pub fn new(settings: &AccessSettings) -> Result<Self, Vec<AccessRuleFault>> {
         let written = &settings.rules;
-        let has_too_many = written.len() > RULES_MAX
+        let exception_count: usize = written.iter().map(|rule| rule.except.len()).sum();
+        let has_too_many = written.len() + exception_count > RULES_MAX
             || settings.lists.len() > LISTS_MAX
             || settings.limits.len() > LIMITS_MAX;
         if has_too_many {
-            let (rule, error) = (RULES_MAX, AccessRuleError::TooMany);
-            return Err(vec![AccessRuleFault { rule, error }]);
+            return Err(vec![AccessRuleFault {
+                rule: RULES_MAX,
+                exception: None,
+                error: AccessRuleError::TooMany,
+            }]);
         }
-        let mut faults = Vec::new();
-        let (mut rules, mut unions) = (Vec::<Rule>::new(), Vec::new());
+        let mut compiler = Compiler::new(settings);
         for (number, rule) in written.iter().enumerate() {
-            let (earlier, fault_count) = (&written[..number], faults.len());
-            let mut fault = |error| {
-                let rule = number;
-                faults.push(AccessRuleFault { rule, error });
-            };
-            faults_of(rule, earlier, settings).for_each(&mut fault);
-            let clients = Clients::new(rule, settings).map_err(&mut fault);
-            let lists = list_mask(rule, settings).map_err(&mut fault);
-            let limits = limit_mask(rule, settings).map_err(&mut fault);
-            let (Ok(clients), Ok(lists), Ok(limits)) = (clients, lists, limits) else {
-                continue;
-            };
-            if faults.len() == fault_count
-                && let Some(error) = unreachable(&rules, &clients)
-            {
-                let rule = number;
-                faults.push(AccessRuleFault { rule, error });
-            }
-            let union = union_of(lists, Embedded::of(rule.action), &mut unions);
-            unions[union].rules.insert(number);
-            rules.push(Rule::new((number, rule), clients, (union, limits)));
+            compiler.add(number, rule);
         }
-        if !faults.is_empty() {
-            return Err(faults);
+        if !compiler.faults.is_empty() {
+            return Err(compiler.faults);
         }
+        let Compiler {
+            rules,
+            compared,
+            exceptions,
+            ..
+        } = compiler;
+        let entries = entries(written);
+        let mut lists = ListUnions::default();
+        for entry in &entries {
+            let mask = list_mask(entry.conditions, settings).unwrap_or_default();
+            lists.push(mask, Embedded::of(entry.in_doubt));
+        }
+        // Exceptions are looked at only for rules that match, so they are in all sets of rules.
+        let with_exceptions = |is_for: &dyn Fn(&AccessRule) -> bool| -> RuleSet {
+            let mut set = RuleSet::of(written, is_for);
+            set.extend(written.len()..entries.len());
+            set
+        };
         let mut compiled = Self {
-            rules: rules.into(),
-            hosts: HostRules::new(written, &settings.nat64),
-            ports: PortRules::new(written),
-            users: UserRules::new(settings),
-            unions: unions.into(),
-            settling: RuleSet::of(written, |rule| {
-                rule.needs_user() || (rule.methods.is_none() && rule.times.is_none())
-            }),
+            hosts: HostRules::new(&entries, &settings.nat64),
+            ports: PortRules::new(&entries),
+            users: UserRules::new(&entries, settings),
+            settling: with_exceptions(&|rule| rule.needs_user() || !rule.conditions.vary()),
             about_hosts: RuleSet::of(written, |rule| {
-                rule.destinations.is_some() || rule.lists.is_some()
+                let mut all = rule.all_conditions();
+                all.any(AccessConditions::are_about_hosts)
             }),
             denying_tunnels: RuleSet::of(written, |rule| {
-                let methods = rule.methods.as_ref();
+                let methods = rule.conditions.methods.as_ref();
                 rule.action == AccessAction::Deny
                     && methods.is_none_or(|it| it.iter().any(|method| method == "CONNECT"))
             }),
-            tunnelling: RuleSet::of(written, |rule| rule.action == AccessAction::Tunnel),
-            has_times: written.iter().any(|rule| rule.times.is_some()),
+            tunnelling: with_exceptions(&|rule| rule.action == AccessAction::Tunnel),
+            has_times: entries.iter().any(|it| it.conditions.times.is_some()),
             contact: settings.contact.as_deref().map(Box::from),
+            rules: rules.into(),
+            entries: compared.into_iter().chain(exceptions).collect(),
+            lists,
             ..Self::default()
         };
-        compiled.add_methods(written);
+        compiled.add_methods(&entries);
         Ok(compiled)
     }
 
     /// Notes for each method that rules name which rules it may match.
-    fn add_methods(&mut self, rules: &[AccessRule]) {
+    fn add_methods(&mut self, entries: &[Entry<'_>]) {
         let may_match = |method: Option<&String>| -> RuleSet {
-            let is_for = |rule: &AccessRule| match (&rule.methods, method) {
+            let is_for = |entry: &Entry<'_>| match (&entry.conditions.methods, method) {
                 (None, _) => true,
                 (Some(methods), Some(method)) => methods.contains(method),
                 (Some(_), None) => false,
             };
-            RuleSet::of(rules, is_for)
+            RuleSet::of(entries, is_for)
         };
         self.any_method = may_match(None);
-        for method in rules.iter().flat_map(|rule| rule.methods.iter().flatten()) {
+        let named = entries.iter().flat_map(|it| &it.conditions.methods);
+        for method in named.flatten() {
             if !self.methods.contains_key(method.as_str()) {
                 let set = may_match(Some(method));
                 self.methods.insert(method.as_str().into(), set);
@@ -199,21 +199,33 @@ impl AccessRules {
 
     /// The rules that can match a client; `by_default`: it is served where no rule matches.
     pub(crate) fn client(&self, address: IpAddr, by_default: bool) -> ClientRules {
-        let is_for = |rule: &Rule| rule.clients.contain(address, by_default);
-        ClientRules {
-            rules: RuleSet::of(&self.rules, is_for),
-            by_default,
+        let is_for = |it: &Compared| it.clients.contain(address, by_default);
+        let mut rules = RuleSet::of(&self.entries, is_for);
+        for (number, rule) in self.rules.iter().enumerate() {
+            let mut exceptions = rule.exceptions.clone();
+            if exceptions.any(|it| rules.contains(it) && self.entries[it].is_blanket) {
+                rules.remove(number);
+            }
         }
+        ClientRules { rules, by_default }
+    }
+
+    /// The rules of a set, in their order, without exceptions.
+    fn rules_in(&self, set: &RuleSet) -> impl Iterator<Item = (usize, &Rule)> {
+        let rules = set.iter().take_while(|number| *number < self.rules.len());
+        rules.map(|number| (number, &self.rules[number]))
     }
 
     /// The decision about all requests of this client, if it is refused as a whole: by a rule
     /// without other conditions, before any rule that could serve it, or because no rule could.
     pub(crate) fn refusal(&self, client: &ClientRules) -> Option<Decision> {
         let action = AccessAction::Deny;
-        for number in client.rules.iter() {
-            let rule = &self.rules[number];
+        for (number, rule) in self.rules_in(&client.rules) {
+            let mut exceptions = rule.exceptions.clone();
+            let is_whole =
+                self.entries[number].is_blanket && !exceptions.any(|it| client.rules.contains(it));
             match rule.action {
-                AccessAction::Deny if rule.is_blanket => {
+                AccessAction::Deny if is_whole => {
                     let rule = Some(number);
                     return Some(Decision { action, rule });
                 }
@@ -237,10 +249,10 @@ impl AccessRules {
 
     /// The rules whose times include `minute`.
     pub(crate) fn at(&self, minute: WeekMinute) -> TimedRules {
-        let includes = |rule: &Rule| {
-            rule.times.is_empty() || rule.times.iter().any(|span| span.contains(minute))
+        let includes = |it: &Compared| {
+            it.times.is_empty() || it.times.iter().any(|span| span.contains(minute))
         };
-        TimedRules(RuleSet::of(&self.rules, includes))
+        TimedRules(RuleSet::of(&self.entries, includes))
     }
 
     /// Whether a rule has times: without, every minute has the same rules.
@@ -276,17 +288,32 @@ impl AccessRules {
         left.keep_only(self.users.of(request.user));
         left.keep_only(self.of_method(request.method));
         left.keep_only(self.ports.at(request.port));
-        let Some(number) = self.first_listed(left, &hashes, has) else {
-            return Ok(by_default);
-        };
-        let rule = &self.rules[number];
-        if rule.needs_user && request.user == RequestUser::Unknown {
-            return Err(UserNeeded { rule: number });
+        let mut search = Search::new(&self.lists, left, &hashes, has);
+        while let Some(number) = search.next_rule(self.rules.len()) {
+            let is_unknown = |number: usize| {
+                request.user == RequestUser::Unknown && self.entries[number].needs_user
+            };
+            let (mut is_excepted, mut needs_user) = (false, is_unknown(number));
+            for exception in self.rules[number].exceptions.clone() {
+                if search.meets(exception) {
+                    match is_unknown(exception) {
+                        true => needs_user = true,
+                        false => is_excepted = true,
+                    }
+                }
+            }
+            match (is_excepted, needs_user) {
+                (true, _) => {}
+                (false, true) => return Err(UserNeeded { rule: number }),
+                (false, false) => {
+                    return Ok(Decision {
+                        action: self.rules[number].action,
+                        rule: Some(number),
+                    });
+                }
+            }
         }
-        Ok(Decision {
-            action: rule.action,
-            rule: Some(number),
-        })
+        Ok(by_default)
     }
 
     /// Whether a rule about some method at some time may need the user of requests to `host`. `has`
@@ -297,9 +324,24 @@ impl AccessRules {
         there: (&Host, u16),
         has: impl Fn(usize, &HostHashes) -> bool,
     ) -> bool {
-        // Behind a rule without a user that matches every request, no rule decides.
-        let first = self.first_among(&self.settling, client, there, has);
-        first.is_some_and(|number| self.rules[number].needs_user)
+        let hashes = self.hosts.hashes(there.0);
+        let left = self.about(&self.settling, client, there, &hashes);
+        let mut search = Search::new(&self.lists, left, &hashes, has);
+        while let Some(number) = search.next_rule(self.rules.len()) {
+            let exceptions = self.exceptions_met(number, &mut search);
+            if exceptions.iter().any(|it| self.is_certain(it)) {
+                continue;
+            }
+            let needs_user = |number: usize| self.entries[number].needs_user;
+            if needs_user(number) || exceptions.iter().any(needs_user) {
+                return true;
+            }
+            // Behind a rule without a user that matches every request, no rule decides.
+            if !self.entries[number].varies && exceptions.first().is_none() {
+                return false;
+            }
+        }
+        false
     }
 
     /// Whether a rule for some user at some time promises the client that TLS to `host` never ends
@@ -310,24 +352,48 @@ impl AccessRules {
         there: (&Host, u16),
         has: impl Fn(usize, &HostHashes) -> bool,
     ) -> bool {
-        let first = self.first_among(&self.tunnelling, client, there, has);
-        first.is_some()
+        let hashes = self.hosts.hashes(there.0);
+        let left = self.about(&self.tunnelling, client, there, &hashes);
+        let mut search = Search::new(&self.lists, left, &hashes, has);
+        while let Some(number) = search.next_rule(self.rules.len()) {
+            let exceptions = self.exceptions_met(number, &mut search);
+            if !exceptions.iter().any(|it| self.is_certain(it)) {
+                return true;
+            }
+        }
+        false
     }
 
-    /// The first of `rules` that is about this client, host and port.
-    fn first_among(
+    /// The rules of a set that are about this client, host and port.
+    fn about(
         &self,
         rules: &RuleSet,
         client: &ClientRules,
         (host, port): (&Host, u16),
-        has: impl Fn(usize, &HostHashes) -> bool,
-    ) -> Option<usize> {
-        let hashes = self.hosts.hashes(host);
-        let mut left = self.hosts.at(host, &hashes);
+        hashes: &RequestHashes,
+    ) -> RuleSet {
+        let mut left = self.hosts.at(host, hashes);
         left.keep_only(&client.rules);
         left.keep_only(self.ports.at(port));
         left.keep_only(rules);
-        self.first_listed(left, &hashes, has)
+        left
+    }
+
+    /// The exceptions of a rule that the request of a search meets.
+    fn exceptions_met<F>(&self, rule: usize, search: &mut Search<'_, F>) -> RuleSet
+    where
+        F: Fn(usize, &HostHashes) -> bool,
+    {
+        let exceptions = self.rules[rule].exceptions.clone();
+        exceptions.filter(|it| search.meets(*it)).collect()
+    }
+
+    /// Whether all users meet an exception, with any method and at any time.
+    fn is_certain(&self, exception: usize) -> bool {
+        let Compared {
+            needs_user, varies, ..
+        } = self.entries[exception];
+        !needs_user && !varies
     }
 
     /// The rules that may match a method. Methods are compared in capitals: many servers take `get`
@@ -341,37 +407,6 @@ impl AccessRules {
             false => self.methods.get(method),
         };
         found.unwrap_or(&self.any_method)
-    }
-
-    /// The first of `left` that has no lists, or one that has the host: `has` says which. Each list
-    /// is asked once for the same hashes, however many rules name it.
-    fn first_listed(
-        &self,
-        mut left: RuleSet,
-        hashes: &RequestHashes,
-        has: impl Fn(usize, &HostHashes) -> bool,
-    ) -> Option<usize> {
-        let (mut without_all, mut without_certain) = (0, 0);
-        while let Some(number) = left.first() {
-            let union = &self.unions[self.rules[number].union];
-            let (hashes, without) = match (union.takes, &hashes.certain) {
-                (Embedded::Certain, Some(certain)) => (certain, &mut without_certain),
-                _ => (&hashes.all, &mut without_all),
-            };
-            let mut unasked = union.lists & !*without;
-            while unasked != 0 {
-                if has(unasked.trailing_zeros() as usize, hashes) {
-                    return Some(number);
-                }
-                unasked &= unasked - 1;
-            }
-            if union.lists == 0 {
-                return Some(number);
-            }
-            *without |= union.lists;
-            left.remove_all(&union.rules);
-        }
-        None
     }
 
     /// The name of a rule, or its number as people count.
@@ -403,8 +438,8 @@ impl AccessRules {
     pub(crate) fn limits_of(&self, client: &ClientRules, user: RequestUser<'_>) -> u64 {
         let mut rules = client.rules.clone();
         rules.keep_only(self.users.of(user));
-        let limits = rules.iter().map(|rule| self.rules[rule].limits);
-        limits.fold(0, |all, limits| all | limits)
+        self.rules_in(&rules)
+            .fold(0, |all, (_, rule)| all | rule.limits)
     }
 
     /// The limits that rules name, one bit each.
@@ -424,11 +459,7 @@ impl AccessRules {
 }
 
 impl Rule {
-    fn new(
-        (number, rule): (usize, &AccessRule),
-        clients: Clients,
-        (union, limits): (usize, u64),
-    ) -> Self {
+    fn new(number: usize, rule: &AccessRule, exceptions: Range<usize>, limits: u64) -> Self {
         let label = match &rule.name {
             Some(name) => name.clone(),
             None => format!("rule {}", number + 1),
@@ -438,44 +469,127 @@ impl Rule {
             written: rule.written.as_deref().map(Box::from),
             reason: rule.reason.as_deref().map(Box::from),
             action: rule.action,
-            is_blanket: rule.is_blanket(),
             needs_user: rule.needs_user(),
-            union,
-            clients,
-            times: rule.times.clone().unwrap_or_default().into(),
+            exceptions,
             limits,
         }
     }
 }
 
-impl PortRules {
-    fn new(rules: &[AccessRule]) -> Self {
-        let all = rules.iter().flat_map(|rule| rule.ports.iter().flatten());
-        let bounds = all.flat_map(|ports| [Some(ports.first()), ports.last().checked_add(1)]);
-        let mut starts: Vec<u16> = bounds.flatten().chain([0]).collect();
-        starts.sort_unstable();
-        starts.dedup();
-        let set = |&port: &u16| {
-            let is_for = |ports: &Vec<ConnectPort>| ports.iter().any(|it| it.contains(port));
-            RuleSet::of(rules, |rule| rule.ports.as_ref().is_none_or(is_for))
-        };
-        let sets = starts.iter().map(set).collect();
-        let starts = starts.into();
-        Self { starts, sets }
-    }
-
-    fn at(&self, port: u16) -> &RuleSet {
-        let after = self.starts.partition_point(|start| *start <= port);
-        // Without rules there are no sets, and any set will do.
-        after
-            .checked_sub(1)
-            .map_or(&RuleSet::ALL, |at| &self.sets[at])
+impl Compared {
+    fn new(conditions: &AccessConditions, clients: Clients) -> Self {
+        Self {
+            clients,
+            times: conditions.times.clone().unwrap_or_default().into(),
+            is_blanket: conditions.are_blanket(),
+            needs_user: conditions.need_user(),
+            varies: conditions.vary(),
+        }
     }
 }
 
-/// The lists of a rule, one bit for each.
-fn list_mask(rule: &AccessRule, settings: &AccessSettings) -> Result<u64, AccessRuleError> {
-    rule.lists.iter().flatten().try_fold(0, |mask, name| {
+/// Rules that are being compiled.
+struct Compiler<'a> {
+    settings: &'a AccessSettings,
+    rules: Vec<Rule>,
+    /// The conditions of the rules, and those of the exceptions.
+    compared: Vec<Compared>,
+    exceptions: Vec<Compared>,
+    faults: Vec<AccessRuleFault>,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(settings: &'a AccessSettings) -> Self {
+        Self {
+            settings,
+            rules: Vec::new(),
+            compared: Vec::new(),
+            exceptions: Vec::new(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// Adds a rule, or its faults.
+    fn add(&mut self, number: usize, rule: &AccessRule) {
+        let settings = self.settings;
+        let fault_count = self.faults.len();
+        let clients = Clients::by_default(rule.action);
+        let own = self.compare((number, None), &rule.conditions, clients);
+        let first = settings.rules.len() + self.exceptions.len();
+        for (at, conditions) in rule.except.iter().enumerate() {
+            let exception = self.compare((number, Some(at)), conditions, Clients::All);
+            let (Some(own), Some(exception)) = (&own, exception) else {
+                continue;
+            };
+            if exception.is_blanket && exception.clients.cover(&own.clients) {
+                self.fault((number, Some(at)), AccessRuleError::ExceptsAll);
+            }
+            self.exceptions.push(exception);
+        }
+        for error in faults_of(rule, &settings.rules[..number]) {
+            self.fault((number, None), error);
+        }
+        let limits = limit_mask(rule, settings).unwrap_or_else(|error| {
+            self.fault((number, None), error);
+            0
+        });
+        let Some(own) = own else { return };
+        if self.faults.len() == fault_count
+            && let Some(error) = self.unreachable(&own.clients)
+        {
+            self.fault((number, None), error);
+        }
+        let exceptions = first..settings.rules.len() + self.exceptions.len();
+        self.rules.push(Rule::new(number, rule, exceptions, limits));
+        self.compared.push(own);
+    }
+
+    /// Compiles the conditions of a rule or of an exception; `None`: they have a fault.
+    fn compare(
+        &mut self,
+        place: (usize, Option<usize>),
+        conditions: &AccessConditions,
+        by_default: Clients,
+    ) -> Option<Compared> {
+        for error in faults_of_conditions(conditions, self.settings) {
+            self.fault(place, error);
+        }
+        let lists = list_mask(conditions, self.settings).map(drop);
+        let clients = Clients::new(conditions, by_default, self.settings);
+        let clients = clients.map_err(|error| self.fault(place, error)).ok();
+        let lists = lists.map_err(|error| self.fault(place, error)).ok();
+        Some(Compared::new(
+            conditions,
+            clients.filter(|_| lists.is_some())?,
+        ))
+    }
+
+    fn fault(&mut self, (rule, exception): (usize, Option<usize>), error: AccessRuleError) {
+        self.faults.push(AccessRuleFault {
+            rule,
+            exception,
+            error,
+        });
+    }
+
+    /// The error of a rule for `clients` behind one that matches all their requests.
+    fn unreachable(&self, clients: &Clients) -> Option<AccessRuleError> {
+        let earlier = self.rules.iter().zip(&self.compared);
+        let mut hiding = earlier.filter(|(rule, conditions)| {
+            conditions.is_blanket && rule.exceptions.is_empty() && conditions.clients.cover(clients)
+        });
+        let (hiding, _) = hiding.next()?;
+        let earlier = hiding.label.to_string();
+        Some(AccessRuleError::Unreachable { earlier })
+    }
+}
+
+/// The lists of conditions, one bit for each.
+fn list_mask(
+    conditions: &AccessConditions,
+    settings: &AccessSettings,
+) -> Result<u64, AccessRuleError> {
+    conditions.lists.iter().flatten().try_fold(0, |mask, name| {
         let number = settings.lists.iter().position(|list| list.name == *name);
         let number = number.ok_or_else(|| AccessRuleError::UnknownList { name: name.clone() })?;
         Ok(mask | 1 << number)
@@ -491,28 +605,7 @@ fn limit_mask(rule: &AccessRule, settings: &AccessSettings) -> Result<u64, Acces
     })
 }
 
-/// The number of the union of `lists`, which is added if it is new.
-fn union_of(lists: u64, takes: Embedded, unions: &mut Vec<ListUnion>) -> usize {
-    let is_it = |union: &ListUnion| (union.lists, union.takes) == (lists, takes);
-    let known = unions.iter().position(is_it);
-    known.unwrap_or_else(|| {
-        let rules = RuleSet::default();
-        unions.push(ListUnion {
-            lists,
-            takes,
-            rules,
-        });
-        unions.len() - 1
-    })
-}
-
-/// The error of a rule for `clients` behind one that matches all their requests.
-fn unreachable(earlier: &[Rule], clients: &Clients) -> Option<AccessRuleError> {
-    let hides = |it: &&Rule| it.is_blanket && it.clients.cover(clients);
-    let hiding = earlier.iter().find(hides)?;
-    let earlier = hiding.label.to_string();
-    Some(AccessRuleError::Unreachable { earlier })
-}
-
+#[cfg(test)]
+mod exception_tests;
 #[cfg(test)]
 mod tests;

@@ -52,13 +52,9 @@ pub enum RuleClients {
     Network(Prefix),
 }
 
-/// One rule. All conditions that are given must hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AccessRule {
-    /// Its name, for pages and logs.
-    pub name: Option<String>,
-    /// What it does.
-    pub action: AccessAction,
+/// Conditions on a request. All that are given must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccessConditions {
     /// Clients by address.
     pub clients: Option<Vec<RuleClients>>,
     /// Users by name.
@@ -75,6 +71,41 @@ pub struct AccessRule {
     pub methods: Option<Vec<String>>,
     /// Times of the local week.
     pub times: Option<Vec<WeekSpan>>,
+}
+
+impl AccessConditions {
+    /// Whether they are about certain users.
+    pub(super) fn need_user(&self) -> bool {
+        self.users.is_some() || self.groups.is_some()
+    }
+
+    /// Whether they are about certain hosts.
+    pub(super) fn are_about_hosts(&self) -> bool {
+        self.destinations.is_some() || self.lists.is_some()
+    }
+
+    /// Whether requests of one client to one host and port may differ in them, apart from the user.
+    pub(super) fn vary(&self) -> bool {
+        self.methods.is_some() || self.times.is_some()
+    }
+
+    /// Whether every request of their clients meets them.
+    pub(super) fn are_blanket(&self) -> bool {
+        !self.need_user() && !self.are_about_hosts() && !self.vary() && self.ports.is_none()
+    }
+}
+
+/// One rule. It matches a request that meets its conditions and no exception.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessRule {
+    /// Its name, for pages and logs.
+    pub name: Option<String>,
+    /// What it does.
+    pub action: AccessAction,
+    /// Its conditions.
+    pub conditions: AccessConditions,
+    /// Its exceptions: a request that meets one of them is left to the rules that follow.
+    pub except: Vec<AccessConditions>,
     /// Limits within which the requests are served, by their names.
     pub limits: Option<Vec<String>>,
     /// The reason, for the page that refuses.
@@ -89,33 +120,22 @@ impl AccessRule {
         Self {
             name: None,
             action,
-            clients: None,
-            users: None,
-            groups: None,
-            destinations: None,
-            lists: None,
-            ports: None,
-            methods: None,
-            times: None,
+            conditions: AccessConditions::default(),
+            except: Vec::new(),
             limits: None,
             reason: None,
             written: None,
         }
     }
 
-    /// Whether it is for certain users.
+    /// Whether it is for certain users, or not for certain users.
     pub(super) fn needs_user(&self) -> bool {
-        self.users.is_some() || self.groups.is_some()
+        self.all_conditions().any(AccessConditions::need_user)
     }
 
-    /// Whether every request of its clients matches.
-    pub(super) fn is_blanket(&self) -> bool {
-        !self.needs_user()
-            && self.destinations.is_none()
-            && self.lists.is_none()
-            && self.ports.is_none()
-            && self.methods.is_none()
-            && self.times.is_none()
+    /// Its conditions, then those of each exception.
+    pub(super) fn all_conditions(&self) -> impl Iterator<Item = &AccessConditions> {
+        std::iter::once(&self.conditions).chain(&self.except)
     }
 }
 

@@ -5,9 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::entry::{Entry, InDoubt};
 use super::request::RequestUser;
 use super::rule_set::RuleSet;
-use super::settings::{AccessAction, AccessRule, AccessSettings};
+use super::settings::{AccessConditions, AccessSettings};
 
 /// The rules that each user may match.
 #[derive(Debug, Default)]
@@ -22,19 +23,20 @@ pub(super) struct UserRules {
 }
 
 impl UserRules {
-    pub(super) fn new(settings: &AccessSettings) -> Self {
-        let rules = &settings.rules;
-        let needs_none = |rule: &AccessRule| !rule.needs_user();
+    pub(super) fn new(entries: &[Entry<'_>], settings: &AccessSettings) -> Self {
+        let needs_none = |entry: &Entry<'_>| !entry.conditions.need_user();
         let mut made = Self {
-            for_any: RuleSet::of(rules, needs_none),
-            for_unknowable: RuleSet::of(rules, |rule| {
-                needs_none(rule) || rule.action == AccessAction::Deny
+            for_any: RuleSet::of(entries, needs_none),
+            for_unknowable: RuleSet::of(entries, |entry| {
+                needs_none(entry) || entry.in_doubt == InDoubt::Matches
             }),
             ..Self::default()
         };
-        let named: Vec<HashSet<&str>> = rules
+        let users = entries
             .iter()
-            .map(|rule| rule.users.iter().flatten().map(String::as_str).collect())
+            .map(|it| it.conditions.users.iter().flatten());
+        let named: Vec<HashSet<&str>> = users
+            .map(|users| users.map(String::as_str).collect())
             .collect();
         // Which groups a user has decides alone about users that no rule names.
         let mut of_groups: HashMap<&[&str], usize> = HashMap::new();
@@ -43,7 +45,7 @@ impl UserRules {
             let groups = groups_of.get(user).map_or(&[][..], Vec::as_slice);
             made.add(
                 user,
-                set_for(rules, |number| named[number].contains(user), groups),
+                set_for(entries, |number| named[number].contains(user), groups),
             );
         }
         for (user, groups) in &groups_of {
@@ -51,7 +53,7 @@ impl UserRules {
                 continue;
             }
             let number = *of_groups.entry(groups).or_insert_with(|| {
-                made.sets.push(set_for(rules, |_| false, groups));
+                made.sets.push(set_for(entries, |_| false, groups));
                 made.sets.len() - 1
             });
             made.numbers.insert((*user).into(), number);
@@ -101,33 +103,36 @@ fn groups_of_users(settings: &AccessSettings) -> HashMap<&str, Vec<&str>> {
 }
 
 /// The rules that a user with these groups may match; `is_named` says whether a rule names it.
-fn set_for(rules: &[AccessRule], is_named: impl Fn(usize) -> bool, groups: &[&str]) -> RuleSet {
+fn set_for(entries: &[Entry<'_>], is_named: impl Fn(usize) -> bool, groups: &[&str]) -> RuleSet {
     let is_in = |group: &String| groups.contains(&group.as_str());
-    let rules = rules.iter().enumerate();
-    let matched = rules.filter(|(number, rule)| {
-        (rule.users.is_none() || is_named(*number))
-            && rule
-                .groups
-                .as_ref()
-                .is_none_or(|them| them.iter().any(is_in))
+    let matched = entries.iter().enumerate().filter(|(number, entry)| {
+        let AccessConditions { users, groups, .. } = entry.conditions;
+        (users.is_none() || is_named(*number))
+            && groups.as_ref().is_none_or(|them| them.iter().any(is_in))
     });
     matched.map(|(number, _)| number).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::entry::entries;
+    use super::super::settings::{AccessAction, AccessRule};
     use super::*;
 
     #[test]
     fn users_of_the_same_groups_share_a_set() {
-        let staff = AccessRule {
+        let rule = |conditions| AccessRule {
+            conditions,
+            ..AccessRule::of(AccessAction::Allow)
+        };
+        let staff = rule(AccessConditions {
             groups: Some(vec!["staff".into()]),
-            ..AccessRule::of(AccessAction::Allow)
-        };
-        let anna = AccessRule {
+            ..AccessConditions::default()
+        });
+        let anna = rule(AccessConditions {
             users: Some(vec!["anna".into()]),
-            ..AccessRule::of(AccessAction::Allow)
-        };
+            ..AccessConditions::default()
+        });
         let many = || (0..10_000).map(|number| format!("user{number}"));
         let staff_users = many().chain(["anna".into(), "user1".into()]).collect();
         let other_users = vec!["user7".into(), "bert".into()];
@@ -135,11 +140,12 @@ mod tests {
             ("staff".to_owned(), staff_users),
             ("other".to_owned(), other_users),
         ];
-        let rules = UserRules::new(&AccessSettings {
+        let settings = AccessSettings {
             rules: vec![staff, anna],
             groups: groups.into(),
             ..AccessSettings::default()
-        });
+        };
+        let rules = UserRules::new(&entries(&settings.rules), &settings);
         let of = |user| {
             rules
                 .of(RequestUser::Known(user))

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::access::{Destination, ListFormat, ListSettings, NameSet, Reach, RuleClients};
+use crate::upstream::address::ConnectPort;
 
 fn networks(name: &str) -> RuleClients {
     match name.parse() {
@@ -10,29 +11,29 @@ fn networks(name: &str) -> RuleClients {
     }
 }
 
-fn clients(names: &[&str]) -> Option<Vec<RuleClients>> {
+pub(super) fn clients(names: &[&str]) -> Option<Vec<RuleClients>> {
     Some(names.iter().map(|name| networks(name)).collect())
 }
 
-fn destinations(texts: &[&str]) -> Option<Vec<Destination>> {
+pub(super) fn destinations(texts: &[&str]) -> Option<Vec<Destination>> {
     Some(texts.iter().map(|text| text.parse().unwrap()).collect())
 }
 
-fn ports(text: &str) -> Option<Vec<ConnectPort>> {
+pub(super) fn ports(text: &str) -> Option<Vec<ConnectPort>> {
     Some(vec![text.parse().unwrap()])
 }
 
-fn methods(words: &[&str]) -> Option<Vec<String>> {
+pub(super) fn methods(words: &[&str]) -> Option<Vec<String>> {
     Some(words.iter().map(|word| (*word).to_owned()).collect())
 }
 
-fn times(text: &str) -> Option<Vec<WeekSpan>> {
+pub(super) fn times(text: &str) -> Option<Vec<WeekSpan>> {
     Some(vec![text.parse().unwrap()])
 }
 
 const DENY: AccessAction = AccessAction::Deny;
 
-fn settings(rules: Vec<AccessRule>) -> AccessSettings {
+pub(super) fn settings(rules: Vec<AccessRule>) -> AccessSettings {
     let named = [
         ("pupils", "10.1.0.0/16"),
         ("staff", "10.2.0.0/16"),
@@ -52,61 +53,97 @@ fn school() -> AccessRules {
     let rule = AccessRule::of;
     let rules = vec![
         AccessRule {
-            clients: clients(&["guests"]),
-            times: times("22:00-06:00"),
+            conditions: AccessConditions {
+                clients: clients(&["guests"]),
+                times: times("22:00-06:00"),
+                ..AccessConditions::default()
+            },
             ..rule(DENY)
         },
         AccessRule {
-            clients: clients(&["pupils"]),
-            destinations: destinations(&[".games.example", "chat.example.org"]),
-            times: times("Mon-Fri 08:00-15:30"),
+            conditions: AccessConditions {
+                clients: clients(&["pupils"]),
+                destinations: destinations(&[".games.example", "chat.example.org"]),
+                times: times("Mon-Fri 08:00-15:30"),
+                ..AccessConditions::default()
+            },
             ..rule(DENY)
         },
         AccessRule {
-            clients: clients(&["staff"]),
-            destinations: destinations(&[".games.example"]),
+            conditions: AccessConditions {
+                clients: clients(&["staff"]),
+                destinations: destinations(&[".games.example"]),
+                ..AccessConditions::default()
+            },
             ..rule(AccessAction::Allow)
         },
         AccessRule {
-            destinations: destinations(&[".games.example"]),
+            conditions: AccessConditions {
+                destinations: destinations(&[".games.example"]),
+                ..AccessConditions::default()
+            },
             ..rule(DENY)
         },
         AccessRule {
-            destinations: destinations(&[".bank.example"]),
-            methods: methods(&["CONNECT"]),
-            ports: ports("443"),
+            conditions: AccessConditions {
+                destinations: destinations(&[".bank.example"]),
+                methods: methods(&["CONNECT"]),
+                ports: ports("443"),
+                ..AccessConditions::default()
+            },
             ..rule(AccessAction::Tunnel)
         },
         AccessRule {
-            destinations: destinations(&["live.example", "192.0.2.0/24"]),
+            conditions: AccessConditions {
+                destinations: destinations(&["live.example", "192.0.2.0/24"]),
+                ..AccessConditions::default()
+            },
             ..rule(AccessAction::NoCache)
         },
         AccessRule {
-            clients: clients(&["guests"]),
-            methods: methods(&["POST", "PUT"]),
+            conditions: AccessConditions {
+                clients: clients(&["guests"]),
+                methods: methods(&["POST", "PUT"]),
+                ..AccessConditions::default()
+            },
             ..rule(DENY)
         },
         AccessRule {
-            clients: clients(&["road"]),
-            methods: methods(&["CONNECT"]),
-            ports: ports("443"),
+            conditions: AccessConditions {
+                clients: clients(&["road"]),
+                methods: methods(&["CONNECT"]),
+                ports: ports("443"),
+                ..AccessConditions::default()
+            },
             ..rule(AccessAction::Allow)
         },
         AccessRule {
-            ports: ports("8000-8999"),
+            conditions: AccessConditions {
+                ports: ports("8000-8999"),
+                ..AccessConditions::default()
+            },
             ..rule(DENY)
         },
         AccessRule {
-            clients: clients(&["192.168.7.7"]),
+            conditions: AccessConditions {
+                clients: clients(&["192.168.7.7"]),
+                ..AccessConditions::default()
+            },
             ..rule(DENY)
         },
         AccessRule {
-            destinations: destinations(&["198.51.100.0/24"]),
+            conditions: AccessConditions {
+                destinations: destinations(&["198.51.100.0/24"]),
+                ..AccessConditions::default()
+            },
             ..rule(DENY)
         },
         AccessRule {
-            clients: clients(&["road"]),
-            destinations: destinations(&["192.0.2.0/24"]),
+            conditions: AccessConditions {
+                clients: clients(&["road"]),
+                destinations: destinations(&["192.0.2.0/24"]),
+                ..AccessConditions::default()
+            },
             ..rule(AccessAction::Allow)
         },
     ];
@@ -127,7 +164,7 @@ const WHO: [(&str, i64); 9] = [
     ("192.168.7.7", MONDAY + 10 * HOUR),
 ];
 /// 2026-11-23, a Monday.
-const MONDAY: i64 = 1_795_392_000;
+pub(super) const MONDAY: i64 = 1_795_392_000;
 const HOUR: i64 = 3600;
 
 /// Method, host, port; then the deciding rule for each of `WHO`: its number, `a` for served by
@@ -247,11 +284,17 @@ fn a_client_is_refused_as_a_whole_only_if_no_rule_can_serve_it() {
         rules.refusal(&client).map(|decision| decision.rule)
     };
     let rule = |action, names: Option<Vec<RuleClients>>| AccessRule {
-        clients: names,
+        conditions: AccessConditions {
+            clients: names,
+            ..AccessConditions::default()
+        },
         ..AccessRule::of(action)
     };
     let some = |action| AccessRule {
-        destinations: destinations(&["a.example"]),
+        conditions: AccessConditions {
+            destinations: destinations(&["a.example"]),
+            ..AccessConditions::default()
+        },
         ..AccessRule::of(action)
     };
     let deny_pupils = || rule(DENY, clients(&["pupils"]));
@@ -278,8 +321,11 @@ fn the_host_in_a_tunnel_matters_only_if_a_rule_can_deny_the_tunnel() {
         rules.judge_hosts(&rules.client(IpAddr::from([10, 1, 0, 1]), by_default))
     };
     let some = |action, methods: Option<&[&str]>| AccessRule {
-        destinations: destinations(&["a.example"]),
-        methods: methods.map(|it| it.iter().map(ToString::to_string).collect()),
+        conditions: AccessConditions {
+            destinations: destinations(&["a.example"]),
+            methods: methods.map(|it| it.iter().map(ToString::to_string).collect()),
+            ..AccessConditions::default()
+        },
         ..AccessRule::of(action)
     };
     assert!(judges(vec![some(DENY, None)], true));
@@ -304,14 +350,16 @@ fn faults(rules: Vec<AccessRule>) -> Vec<(usize, String)> {
 #[test]
 fn an_empty_condition_and_an_unknown_network_are_refused() {
     let empty = || AccessRule {
-        clients: clients(&[]),
-        users: Some(vec![]),
-        groups: Some(vec![]),
-        destinations: destinations(&[]),
-        lists: Some(vec![]),
-        ports: Some(vec![]),
-        methods: methods(&[]),
-        times: Some(vec![]),
+        conditions: AccessConditions {
+            clients: clients(&[]),
+            users: Some(vec![]),
+            groups: Some(vec![]),
+            destinations: destinations(&[]),
+            lists: Some(vec![]),
+            ports: Some(vec![]),
+            methods: methods(&[]),
+            times: Some(vec![]),
+        },
         ..AccessRule::of(DENY)
     };
     let said = faults(vec![empty()]);
@@ -325,11 +373,13 @@ fn an_empty_condition_and_an_unknown_network_are_refused() {
         "methods",
         "times",
     ];
-    let expected =
-        conditions.map(|it| (0, format!("`{it}` is empty: the rule would match nothing")));
+    let expected = conditions.map(|it| (0, format!("`{it}` is empty, so it matches nothing")));
     assert_eq!(said, expected);
     let unknown = AccessRule {
-        clients: clients(&["pupil"]),
+        conditions: AccessConditions {
+            clients: clients(&["pupil"]),
+            ..AccessConditions::default()
+        },
         ..AccessRule::of(DENY)
     };
     assert_eq!(
@@ -341,12 +391,18 @@ fn an_empty_condition_and_an_unknown_network_are_refused() {
 #[test]
 fn a_rule_that_can_never_match_is_refused() {
     let rule = |action, clients: Option<Vec<RuleClients>>| AccessRule {
-        clients,
+        conditions: AccessConditions {
+            clients,
+            ..AccessConditions::default()
+        },
         ..AccessRule::of(action)
     };
     let allow = |clients| rule(AccessAction::Allow, clients);
     let some = || AccessRule {
-        destinations: destinations(&["a.example"]),
+        conditions: AccessConditions {
+            destinations: destinations(&["a.example"]),
+            ..AccessConditions::default()
+        },
         ..AccessRule::of(AccessAction::Tunnel)
     };
     let all = || Some(vec![RuleClients::All]);
@@ -384,8 +440,11 @@ fn a_rule_that_can_never_match_is_refused() {
 #[test]
 fn names_of_rules_are_unique_and_rules_are_counted() {
     let named = || AccessRule {
+        conditions: AccessConditions {
+            destinations: destinations(&["a.example"]),
+            ..AccessConditions::default()
+        },
         name: Some("x".into()),
-        destinations: destinations(&["a.example"]),
         ..AccessRule::of(DENY)
     };
     assert_eq!(
@@ -403,7 +462,7 @@ fn names_of_rules_are_unique_and_rules_are_counted() {
         faults(rules),
         [(
             RULES_MAX,
-            "more than 1024 rules, 64 lists or 64 limits".into()
+            "more than 1024 rules and exceptions, 64 lists or 64 limits".into()
         )]
     );
 }
@@ -415,8 +474,11 @@ fn rules_with_lists() -> AccessRules {
         format: ListFormat::Auto,
     };
     let rule = |lists: &[&str], methods: Option<Vec<String>>| AccessRule {
-        lists: Some(lists.iter().map(|name| (*name).to_owned()).collect()),
-        methods,
+        conditions: AccessConditions {
+            lists: Some(lists.iter().map(|name| (*name).to_owned()).collect()),
+            methods,
+            ..AccessConditions::default()
+        },
         ..AccessRule::of(DENY)
     };
     let rules = vec![
@@ -496,7 +558,10 @@ fn a_list_has_an_address_in_an_ipv6_address_that_embeds_it() {
 #[test]
 fn a_rule_that_serves_takes_no_address_that_its_owner_made_up_for_one_of_a_list() {
     let of_list = |action| AccessRule {
-        lists: Some(vec!["known".to_owned()]),
+        conditions: AccessConditions {
+            lists: Some(vec!["known".to_owned()]),
+            ..AccessConditions::default()
+        },
         ..AccessRule::of(action)
     };
     let rules = AccessRules::new(&AccessSettings {
@@ -542,7 +607,10 @@ fn a_rule_that_serves_takes_no_address_that_its_owner_made_up_for_one_of_a_list(
 #[test]
 fn a_rule_with_a_list_that_there_is_not_or_with_none_is_refused() {
     let unknown = AccessRule {
-        lists: Some(vec!["ad".into()]),
+        conditions: AccessConditions {
+            lists: Some(vec!["ad".into()]),
+            ..AccessConditions::default()
+        },
         ..AccessRule::of(DENY)
     };
     assert_eq!(
@@ -550,12 +618,15 @@ fn a_rule_with_a_list_that_there_is_not_or_with_none_is_refused() {
         [(0, "there is no list called `ad`".into())]
     );
     let empty = AccessRule {
-        lists: Some(vec![]),
+        conditions: AccessConditions {
+            lists: Some(vec![]),
+            ..AccessConditions::default()
+        },
         ..AccessRule::of(DENY)
     };
     assert_eq!(
         faults(vec![empty]),
-        [(0, "`lists` is empty: the rule would match nothing".into())]
+        [(0, "`lists` is empty, so it matches nothing".into())]
     );
 }
 
@@ -624,32 +695,53 @@ fn time_with(list_count: usize) -> u128 {
 fn rule_of_a_kind(number: usize, list: String) -> AccessRule {
     match number % 10 {
         0 => AccessRule {
-            lists: Some(vec![list]),
-            clients: clients(&["10.0.0.0/8"]),
+            conditions: AccessConditions {
+                lists: Some(vec![list]),
+                clients: clients(&["10.0.0.0/8"]),
+                ..AccessConditions::default()
+            },
             ..AccessRule::of(DENY)
         },
         1 => AccessRule {
-            ports: ports(&(20_000 + number).to_string()),
+            conditions: AccessConditions {
+                ports: ports(&(20_000 + number).to_string()),
+                ..AccessConditions::default()
+            },
             ..AccessRule::of(DENY)
         },
         2 => AccessRule {
-            clients: clients(&[&format!("172.16.{}.0/24", number % 256)]),
+            conditions: AccessConditions {
+                clients: clients(&[&format!("172.16.{}.0/24", number % 256)]),
+                ..AccessConditions::default()
+            },
             ..AccessRule::of(DENY)
         },
         3 => AccessRule {
-            times: times("Sat,Sun"),
+            conditions: AccessConditions {
+                times: times("Sat,Sun"),
+                ..AccessConditions::default()
+            },
             ..AccessRule::of(DENY)
         },
         4 => AccessRule {
-            methods: methods(&["POST", "PUT"]),
+            conditions: AccessConditions {
+                methods: methods(&["POST", "PUT"]),
+                ..AccessConditions::default()
+            },
             ..AccessRule::of(DENY)
         },
         5 => AccessRule {
-            users: Some(vec![format!("user{number}")]),
+            conditions: AccessConditions {
+                users: Some(vec![format!("user{number}")]),
+                ..AccessConditions::default()
+            },
             ..AccessRule::of(AccessAction::Allow)
         },
         _ => AccessRule {
-            destinations: destinations(&[&format!(".site{number}.example")]),
+            conditions: AccessConditions {
+                destinations: destinations(&[&format!(".site{number}.example")]),
+                ..AccessConditions::default()
+            },
             ..AccessRule::of(DENY)
         },
     }
@@ -696,34 +788,52 @@ fn rules_for_users() -> AccessSettings {
     let at = |host: &str| destinations(&[host]);
     let rules = vec![
         AccessRule {
-            clients: clients(&["staff"]),
-            groups: names(&["teachers"]),
-            destinations: at("video.example"),
+            conditions: AccessConditions {
+                clients: clients(&["staff"]),
+                groups: names(&["teachers"]),
+                destinations: at("video.example"),
+                ..AccessConditions::default()
+            },
             ..rule(AccessAction::Allow)
         },
         AccessRule {
-            users: names(&["pupil1"]),
-            destinations: at("mail.example"),
+            conditions: AccessConditions {
+                users: names(&["pupil1"]),
+                destinations: at("mail.example"),
+                ..AccessConditions::default()
+            },
             ..rule(DENY)
         },
         AccessRule {
-            destinations: at("video.example"),
+            conditions: AccessConditions {
+                destinations: at("video.example"),
+                ..AccessConditions::default()
+            },
             ..rule(DENY)
         },
         AccessRule {
-            users: names(&["abara", "pupil1"]),
-            groups: names(&["teachers"]),
-            destinations: at("both.example"),
+            conditions: AccessConditions {
+                users: names(&["abara", "pupil1"]),
+                groups: names(&["teachers"]),
+                destinations: at("both.example"),
+                ..AccessConditions::default()
+            },
             ..rule(AccessAction::NoCache)
         },
         AccessRule {
-            destinations: at("both.example"),
+            conditions: AccessConditions {
+                destinations: at("both.example"),
+                ..AccessConditions::default()
+            },
             ..rule(DENY)
         },
         AccessRule {
-            clients: clients(&["road"]),
-            groups: names(&["teachers"]),
-            destinations: at("home.example"),
+            conditions: AccessConditions {
+                clients: clients(&["road"]),
+                groups: names(&["teachers"]),
+                destinations: at("home.example"),
+                ..AccessConditions::default()
+            },
             ..rule(AccessAction::Allow)
         },
     ];
@@ -778,29 +888,44 @@ fn a_rule_about_another_method_or_time_may_need_the_user_too() {
     let staff = || Some(vec!["anna".to_owned()]);
     let rules = vec![
         AccessRule {
-            methods: methods(&["CONNECT"]),
+            conditions: AccessConditions {
+                methods: methods(&["CONNECT"]),
+                ..AccessConditions::default()
+            },
             ..rule(AccessAction::Allow)
         },
         AccessRule {
-            users: staff(),
-            destinations: destinations(&["post.example"]),
-            methods: methods(&["POST"]),
+            conditions: AccessConditions {
+                users: staff(),
+                destinations: destinations(&["post.example"]),
+                methods: methods(&["POST"]),
+                ..AccessConditions::default()
+            },
             ..rule(AccessAction::Allow)
         },
         AccessRule {
-            users: staff(),
-            destinations: destinations(&["night.example"]),
-            times: times("22:00-06:00"),
+            conditions: AccessConditions {
+                users: staff(),
+                destinations: destinations(&["night.example"]),
+                times: times("22:00-06:00"),
+                ..AccessConditions::default()
+            },
             ..rule(DENY)
         },
         AccessRule {
-            destinations: destinations(&["open.example"]),
+            conditions: AccessConditions {
+                destinations: destinations(&["open.example"]),
+                ..AccessConditions::default()
+            },
             ..rule(AccessAction::Allow)
         },
         AccessRule {
-            users: staff(),
-            clients: clients(&["staff"]),
-            ports: ports("443"),
+            conditions: AccessConditions {
+                users: staff(),
+                clients: clients(&["staff"]),
+                ports: ports("443"),
+                ..AccessConditions::default()
+            },
             ..rule(DENY)
         },
     ];
@@ -843,15 +968,24 @@ fn rules_name_the_limits_of_their_requests() {
         limits: vec!["day".into(), "video".into(), "calm".into()],
         ..settings(vec![
             AccessRule {
-                destinations: destinations(&[".video.example"]),
+                conditions: AccessConditions {
+                    destinations: destinations(&[".video.example"]),
+                    ..AccessConditions::default()
+                },
                 ..limited(&["video", "day"], AccessAction::Limit)
             },
             AccessRule {
-                users: Some(vec!["anna".into()]),
+                conditions: AccessConditions {
+                    users: Some(vec!["anna".into()]),
+                    ..AccessConditions::default()
+                },
                 ..limited(&["calm"], AccessAction::Tunnel)
             },
             AccessRule {
-                clients: clients(&["10.9.0.0/16"]),
+                conditions: AccessConditions {
+                    clients: clients(&["10.9.0.0/16"]),
+                    ..AccessConditions::default()
+                },
                 ..limited(&["calm"], AccessAction::NoCache)
             },
             limited(&["day"], AccessAction::Limit),
@@ -872,8 +1006,11 @@ fn rules_name_the_limits_of_their_requests() {
 #[test]
 fn limits_that_there_are_not_and_limits_out_of_place_are_refused() {
     let limited = |names: &[&str], action| AccessRule {
+        conditions: AccessConditions {
+            destinations: destinations(&["a.example"]),
+            ..AccessConditions::default()
+        },
         limits: Some(names.iter().map(|name| (*name).to_owned()).collect()),
-        destinations: destinations(&["a.example"]),
         ..AccessRule::of(action)
     };
     let unlimited = AccessRule {
