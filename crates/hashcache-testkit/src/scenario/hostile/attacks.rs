@@ -169,14 +169,22 @@ pub async fn status(
     whole_status(&mut socket).await
 }
 
+/// Status of the final response, when the connection has ended.
 async fn whole_status(socket: &mut TcpStream) -> io::Result<u16> {
     let mut answer = Vec::new();
     socket.read_to_end(&mut answer).await?;
-    let status = answer
-        .get(9..12)
-        .and_then(|it| std::str::from_utf8(it).ok());
-    let status = status.and_then(|it| it.parse().ok());
-    status.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    let mut rest = answer.as_slice();
+    loop {
+        let status = rest.get(9..12).and_then(|it| std::str::from_utf8(it).ok());
+        let status: Option<u16> = status.and_then(|it| it.parse().ok());
+        let status = status.ok_or(io::ErrorKind::UnexpectedEof)?;
+        if !(100..200).contains(&status) {
+            return Ok(status);
+        }
+        // Interim responses come first (RFC 9110, 15.2).
+        let end = rest.windows(4).position(|four| four == b"\r\n\r\n");
+        rest = &rest[end.ok_or(io::ErrorKind::UnexpectedEof)? + 4..];
+    }
 }
 
 /// The address of attackers that share one.
