@@ -158,7 +158,6 @@ pub enum ConfigCommand {
     /// Print a commented configuration file with every setting and its default
     Example,
     /// Print the reference page of all settings in Markdown
-    #[command(hide = true)]
     Reference,
 }
 

@@ -14,7 +14,7 @@ use crate::admin_client::{AdminArgs, encoded, view};
 use crate::fault::Fault;
 use crate::output::{printable, printable_url, say};
 use crate::settings::Environment;
-use crate::units::{brief_size, parse_time};
+use crate::units::{about_size, parse_time};
 
 /// Arguments of `hashcache explain`.
 #[derive(Args, Clone, Debug)]
@@ -205,7 +205,7 @@ fn stored(store: &Value, line: &mut dyn FnMut(&str, &str)) {
         return;
     }
     let bytes = store["content_bytes"].as_u64();
-    let size = bytes.map_or("unknown length".to_owned(), brief_size);
+    let size = bytes.map_or("unknown length".to_owned(), about_size);
     let number = |name: &str| store[name].as_i64().unwrap_or_default();
     let place = word(&store["place"]);
     line("", &format!("status {}, {size}, {place}", number("status")));
@@ -227,7 +227,7 @@ fn stored(store: &Value, line: &mut dyn FnMut(&str, &str)) {
         line("", "a soft purge has made it stale");
     }
     if let Some(missing) = store["missing_bytes"].as_u64().filter(|it| *it > 0) {
-        line("", &format!("{} of it are not stored", brief_size(missing)));
+        line("", &format!("{} of it are not stored", about_size(missing)));
     }
     if let Some(variant) = store["variant"].as_object() {
         for (name, value) in variant {
@@ -352,7 +352,7 @@ mod tests {
             "  access        allowed\n                client: yes, it is near\n",
             "  store         fresh\n",
             "was not stored: private (at 2026-11-27 08:30:00 UTC)\n",
-            "                status 200, 2KiB, on disk\n",
+            "                status 200, 2.05KB, on disk\n",
             "                device 2 of 2\n",
             "                55 s old, may be used for 1 h 30 min: max-age of the response\n",
             "                variant for accept: (none)\n",

@@ -17,7 +17,7 @@ use crate::admin_client::{AdminArgs, view};
 use crate::fault::Fault;
 use crate::output::{NOT_WELL, say};
 use crate::settings::{self, Environment};
-use crate::units::show_size;
+use crate::units::about_size;
 
 /// Subcommands of `hashcache link`.
 #[derive(Clone, Debug, Subcommand)]
@@ -230,8 +230,8 @@ fn state(link: &Value, now: Duration) -> String {
         text.push_str(&format!(
             "    received {}, sent {}; {} requests and tunnels open, {} in all; connected {} \
              times\n",
-            show_size(number("bytes_in")),
-            show_size(number("bytes_out")),
+            about_size(number("bytes_in")),
+            about_size(number("bytes_out")),
             number("streams"),
             number("streams_in_all"),
             number("connections"),
@@ -241,7 +241,7 @@ fn state(link: &Value, now: Duration) -> String {
         .filter(|site| site["saved_bytes"].as_u64() > Some(0))
         .take(SITES_SHOWN)
         .map(|site| {
-            let size = |name: &str| show_size(site[name].as_u64().unwrap_or(0));
+            let size = |name: &str| about_size(site[name].as_u64().unwrap_or(0));
             let host = site["host"].as_str().unwrap_or_default();
             format!(
                 "{host} {} of {}",
@@ -258,12 +258,12 @@ fn state(link: &Value, now: Duration) -> String {
     if content > 0 {
         text.push_str(&format!(
             "    forwarded ports: {} of content took {} on the link\n",
-            show_size(content),
-            show_size(chunks("coded_bytes")),
+            about_size(content),
+            about_size(chunks("coded_bytes")),
         ));
     }
     if number("opaque_bytes") > 0 {
-        let opaque = show_size(number("opaque_bytes"));
+        let opaque = about_size(number("opaque_bytes"));
         text.push_str(&format!("    tunnels: {opaque} passed unchanged\n"));
     }
     text
@@ -306,9 +306,9 @@ mod tests {
         for line in [
             "parent hub, https://hub:1\n    up for 100 s, with 192.0.2.1:1, round trip 600 ms\n",
             "2 requests and tunnels open, 7 in all; connected 3 times\n",
-            "    forwarded ports: 2KiB of content took 1KiB on the link\n",
-            "    saved most: a.example 3KiB of 4KiB\n",
-            "    tunnels: 2KiB passed unchanged\n",
+            "    forwarded ports: 2.05KB of content took 1.02KB on the link\n",
+            "    saved most: a.example 3.07KB of 4.10KB\n",
+            "    tunnels: 2.05KB passed unchanged\n",
             "parent b, https://b:1\n    down: no line\n    wait\n",
             "parent squid, http://squid:3128\n    no link: it has no pin, ",
             "child sha256:x\n    not connected\n",

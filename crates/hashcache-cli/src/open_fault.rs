@@ -134,7 +134,10 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
         } => (
             format!(
                 "{} of memory is too little for the index and buffers",
-                show_size(*memory_bytes)
+                match show_size(*memory_bytes) {
+                    size if size.ends_with('B') => size,
+                    bytes => format!("{bytes} bytes"),
+                }
             ),
             Some(format!(
                 "use at least `--memory {}`; the policies `set` and `basic` need no index",

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// Limits on time and memory; `docs/operate/settings.md` lists the defaults.
+/// Limits on time and memory; `docs/operate/reference.md` lists the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections from clients in all.

@@ -34,6 +34,8 @@ pub(crate) struct LogEntryBuilder {
     version: Version,
     scheme: Scheme,
     authority: String,
+    /// The registry's host, if the request is for a mirror.
+    registry: Option<String>,
     path: Box<str>,
     outcome: Outcome,
     error: Option<&'static str>,
@@ -68,6 +70,7 @@ impl LogEntryBuilder {
             version,
             scheme: connection.scheme,
             authority: String::new(),
+            registry: None,
             path: "".into(),
             outcome: Outcome::Own,
             error: None,
@@ -83,8 +86,14 @@ impl LogEntryBuilder {
         self.id
     }
 
-    pub(crate) fn authority(&self) -> &str {
-        &self.authority
+    /// Host of the server that had to answer: of a mirror, the registry's.
+    pub(crate) fn server(&self) -> &str {
+        self.registry.as_deref().unwrap_or(&self.authority)
+    }
+
+    /// Sets the resource of the registry that a request for a mirror is about.
+    pub(crate) fn set_registry(&mut self, target: &Target) {
+        self.registry = Some(Worker::host_field(target));
     }
 
     pub(crate) fn set_authority(&mut self, authority: String) {

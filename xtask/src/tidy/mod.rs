@@ -149,7 +149,8 @@ pub fn run(_: &Args) -> anyhow::Result<()> {
         eprintln!("{finding}");
     }
     if !findings.is_empty() {
-        bail!("tidy: {} findings", findings.len());
+        let plural = if findings.len() == 1 { "" } else { "s" };
+        bail!("tidy: {} finding{plural}", findings.len());
     }
     Ok(())
 }

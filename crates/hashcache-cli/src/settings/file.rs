@@ -115,7 +115,12 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
     for error in errors {
         let line = error.span().map_or(1, |span| reader.line(span.start));
         let what = error.message().replace('\n', ", ");
-        reader.fault(line, Fault::new(what));
+        let is_syntax = !what.contains("duplicate");
+        let mut fault = Fault::new(what);
+        if is_syntax {
+            fault = fault.hint("in TOML, texts stand in quotation marks and lists in brackets");
+        }
+        reader.fault(line, fault);
     }
     // After a syntax error the recovered document may report faults that the file does not have.
     if reader.faults.is_empty() {
@@ -331,9 +336,11 @@ fn table_fault(message: &str) -> Fault {
         return fault;
     }
     let mut quoted = message.split('`').skip(1).step_by(2);
-    let meant = quoted
-        .next()
-        .and_then(|unknown| super::suggest::nearest(unknown, quoted));
+    let unknown = quoted.next();
+    if let Some(name) = unknown.filter(|name| keys::stands_above_tables(name)) {
+        return fault.hint(keys::move_up(name));
+    }
+    let meant = unknown.and_then(|unknown| super::suggest::nearest(unknown, quoted));
     match meant {
         Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
         None => fault,
@@ -454,6 +461,10 @@ mod tests {
     fn broken_toml_names_its_line() {
         let faults = faults("memory = 1\nlisten = [\n");
         assert!(faults[0].starts_with("a.toml:2: "), "{faults:?}");
+        let hint = |text| parse_here(text).faults.remove(0).hint;
+        let unquoted = hint("listen = [127.0.0.1:3128]\n").unwrap();
+        assert!(unquoted.contains("quotation marks"), "{unquoted}");
+        assert_eq!(hint("memory = 1\nmemory = 2\n"), None);
     }
 
     #[test]
@@ -505,6 +516,18 @@ mod tests {
         let meant = hint("[[rule]]\nhots = \"a\"\nimmutable = true\n");
         assert_eq!(meant.as_deref(), Some("did you mean `host`?"));
         assert_eq!(hint("[[rule]]\nfrobnicate = 1\n"), None);
+    }
+
+    #[test]
+    fn a_key_behind_the_head_of_a_table_is_told_where_it_belongs() {
+        let hint = |text| parse_here(text).faults.remove(0).hint;
+        let above = Some("`fail` must stand above the first `[table]` of the file");
+        for text in [
+            "[[access]]\naction = \"deny\"\nfail = \"closed\"\n",
+            "[intercept]\nfail = \"closed\"\n",
+        ] {
+            assert_eq!(hint(text).as_deref(), above, "{text}");
+        }
     }
 
     #[test]

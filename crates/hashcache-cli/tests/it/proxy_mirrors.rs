@@ -1,10 +1,11 @@
 //! Mirrors of registries through the real proxy, with registries that follow a script.
 
 use std::io::Write as _;
+use std::net::Ipv4Addr;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Response, Script};
+use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Response, Script, reserved_address};
 
 use crate::Home;
 use crate::proxy_process::Proxy;
@@ -556,4 +557,21 @@ async fn a_purge_below_a_mirror_takes_what_the_mirror_has_stored() {
     }
     get(&proxy, path, &[]).await;
     assert_eq!(registry.request_count(), 4);
+}
+
+#[tokio::test]
+async fn a_registry_that_fails_is_named_by_its_own_host() {
+    let closed = reserved_address(Ipv4Addr::LOCALHOST).expect("a free port");
+    let home = Home::new();
+    let proxy = start(&home, &[format!("--mirror=npm=http://{closed}/")]);
+    let page = get(&proxy, "/mirror/npm/a", &[]).await;
+    assert_eq!(page.status, 502);
+    let text = String::from_utf8_lossy(&page.body).into_owned();
+    assert!(text.contains(&closed.to_string()), "{text}");
+    // Under a name that is not the proxy's, the page says where mirrors are.
+    let elsewhere = get(&proxy, "/mirror/npm/a", &[("Host", "other.example")]).await;
+    assert_eq!(elsewhere.status, 400);
+    let text = String::from_utf8_lossy(&elsewhere.body).into_owned();
+    assert!(text.contains("public_url"), "{text}");
+    proxy.kill_well();
 }

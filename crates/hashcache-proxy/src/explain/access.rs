@@ -393,7 +393,7 @@ impl<'a> Asking<'a> {
         let limits = self.limits(rule);
         match limits.is_empty() {
             true => format!("{name} {meaning}"),
-            false => format!("{name} {meaning}, within: {}", limits.join(", ")),
+            false => format!("{name} {meaning}, limited by {}", limits.join(", ")),
         }
     }
 

@@ -133,7 +133,7 @@ fn failed(
     let context = PageContext {
         name: connection.worker.common.name.as_str(),
         deployment: connection.worker.common.via.as_str(),
-        host: Some(log_entry.authority()).filter(|host| !host.is_empty()),
+        host: Some(log_entry.server()).filter(|host| !host.is_empty()),
         request_id: log_entry.id(),
         reader,
     };
@@ -248,6 +248,7 @@ async fn serve(
         let Some((mut request, rewrite)) = entered else {
             return Ok(own::not_allowed());
         };
+        log_entry.set_registry(&request.target);
         // The rules are about the registry: what it has is fetched for this client.
         let named = (&request.method, &request.target.authority);
         let permission = permit(connection, named, LoginField::NotAsked, log_entry).await?;
@@ -264,6 +265,12 @@ async fn serve(
         // that name, so it answers the path on any host.
         if own::is_pac(&target) {
             return own::page(connection, &request, &target, log_entry);
+        }
+        if target.path().starts_with("/mirror/") {
+            return Err(Failure::Refused {
+                status: StatusCode::BAD_REQUEST,
+                reason: "mirrors answer at the address that `public_url` names",
+            });
         }
         return Err(Failure::OriginForm);
     }

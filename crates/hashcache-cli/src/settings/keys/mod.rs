@@ -175,11 +175,26 @@ pub fn is_table(prefix: &str) -> bool {
     keys().any(|key| key.name.starts_with(prefix))
 }
 
+/// Whether `name` is a key that belongs to no table.
+pub fn stands_above_tables(name: &str) -> bool {
+    !name.contains('.') && find(name).is_some()
+}
+
+/// The hint for a key of the top level that stands behind the head of a table.
+pub fn move_up(name: &str) -> String {
+    format!("`{name}` must stand above the first `[table]` of the file")
+}
+
 /// The fault for an unknown key.
 pub fn unknown(name: &str) -> Fault {
     let fault = Fault::new(format!("unknown key `{name}`"));
     if name == "config" {
         return fault.hint("a configuration file cannot include another one");
+    }
+    if let Some((_, last)) = name.rsplit_once('.')
+        && stands_above_tables(last)
+    {
+        return fault.hint(move_up(last));
     }
     let tables = TABLES.iter().map(|table| table.name);
     let known = spellings()
