@@ -280,6 +280,15 @@ impl Reservation {
         }
     }
 
+    /// The same bytes, no longer counted as bulk.
+    pub(super) fn into_small(mut self) -> Self {
+        if self.class == Class::Bulk {
+            self.inner.bulk.fetch_sub(self.bytes, Ordering::AcqRel);
+            self.class = Class::Small;
+        }
+        self
+    }
+
     /// The budget that this is out of.
     pub(super) fn budget(&self) -> Budget {
         Budget(Arc::clone(&self.inner))

@@ -463,7 +463,7 @@ impl Hot {
                 return;
             }
             // Evicted slabs may still have their pages.
-            self.slabs.arena().release_resident();
+            self.slabs.arena().release_resident(&enough);
             if enough() || self.slabs.count() == 0 {
                 return;
             }

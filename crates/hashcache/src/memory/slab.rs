@@ -7,9 +7,9 @@
 //! again only after its last reference is gone. So no slab may be given to the kernel by reference
 //! (sendfile, MSG_ZEROCOPY): a socket would send new bytes under an old response.
 //!
-//! Cost: a few slabs of evicted objects keep their pages and their reservation for the next hot
-//! objects ([`RESIDENT_MAX`]): to punch the pages out and to fault them in again takes as long as
-//! copying a slab's bytes. All other slabs are punched, and these too when the budget is short.
+//! Cost: some empty slabs keep their pages and their reservation for the next hot objects and
+//! transfers ([`RESIDENT_PART`]): to punch the pages out and to fault them in again takes longer
+//! than copying a slab's bytes. All other slabs are punched, and these too when the budget is short.
 #![expect(
     unsafe_code,
     reason = "shared memory is mapped and written through raw pointers"
@@ -29,10 +29,11 @@ use super::wakes;
 
 /// Size of a slab, bytes.
 pub(super) const SLAB_BYTES: usize = 64 << 10;
-/// Of all slabs, this part may keep its pages while it is empty.
-const RESIDENT_PART: usize = 16;
-/// Most empty slabs that keep their pages: 4 MiB.
-const RESIDENT_MAX: usize = 64;
+/// Of all slabs, this part may keep its pages while it is empty. A stored stream has about so much
+/// in flight: its queue to the writer, and a batch.
+const RESIDENT_PART: usize = 8;
+/// Most empty slabs that keep their pages: 32 MiB.
+const RESIDENT_MAX: usize = 512;
 /// Hot objects leave this part of the budget to others.
 const HEADROOM: u64 = 64;
 
@@ -102,21 +103,25 @@ impl Arena {
     /// An empty slab for hot objects, if the arena has one and the budget has room for it and for
     /// `beside`: bytes that its owner needs to keep track of it.
     pub(super) fn open(self: &Arc<Self>, budget: &Budget, beside: u64) -> Option<Open> {
-        let resident = {
-            let mut free = self.free();
-            let resident = free.resident.pop();
-            self.resident.store(free.resident.len(), Ordering::Relaxed);
-            resident
-        };
-        if let Some((index, reservation)) = resident {
-            return Some(self.open_at(index, reservation, AfterUse::Resident));
-        }
         let bytes = SLAB_BYTES as u64 + beside;
         // Requests take and release memory all the time. If hot objects took the last of it, each
         // request would make them give a slab back.
-        let reservation = budget.reserve_free_leaving(bytes, budget.limit() / HEADROOM)?;
-        let index = self.free().punched.pop()?;
-        Some(self.open_at(index, reservation, AfterUse::Resident))
+        let left = budget.limit() / HEADROOM;
+        let Some((index, mut reservation)) = self.take_resident() else {
+            let reservation = budget.reserve_free_leaving(bytes, left)?;
+            let index = self.free().punched.pop()?;
+            return Some(self.open_at(index, reservation));
+        };
+        // A slab of a transfer had nothing beside it.
+        let missing = bytes.saturating_sub(reservation.bytes());
+        match budget.reserve_free_leaving(missing, left) {
+            Some(more) => reservation.join(more),
+            None => {
+                self.keep(index, reservation);
+                return None;
+            }
+        }
+        Some(self.open_at(index, reservation))
     }
 
     /// An empty slab that is accounted for by `reservation`, which is given back if there is none.
@@ -124,23 +129,26 @@ impl Arena {
         self: &Arc<Self>,
         reservation: Reservation,
     ) -> Result<Open, Reservation> {
-        let index = self.free().punched.pop();
-        let index = index.or_else(|| {
-            self.release_resident();
-            self.free().punched.pop()
-        });
-        match index {
-            Some(index) => Ok(self.open_at(index, reservation, AfterUse::Punched)),
+        // The reservation of a resident slab is released.
+        let resident = self.take_resident().map(|(index, _)| index);
+        match resident.or_else(|| self.free().punched.pop()) {
+            Some(index) => Ok(self.open_at(index, reservation)),
             None => Err(reservation),
         }
     }
 
-    fn open_at(self: &Arc<Self>, index: u32, reservation: Reservation, after: AfterUse) -> Open {
+    fn take_resident(&self) -> Option<(u32, Reservation)> {
+        let mut free = self.free();
+        let resident = free.resident.pop();
+        self.resident.store(free.resident.len(), Ordering::Relaxed);
+        resident
+    }
+
+    fn open_at(self: &Arc<Self>, index: u32, reservation: Reservation) -> Open {
         let slab = Slab {
             arena: Arc::clone(self),
             index,
             reservation: Some(reservation),
-            after,
         };
         Open {
             slab: Arc::new(slab),
@@ -160,9 +168,15 @@ impl Arena {
         self.resident.load(Ordering::Relaxed) as u64 * SLAB_BYTES as u64
     }
 
-    /// Gives the pages of all resident slabs back. Makes system calls.
-    pub(super) fn release_resident(&self) {
-        self.release_beyond(0);
+    /// Gives the pages of resident slabs back until it is `enough`. Makes system calls.
+    pub(super) fn release_resident(&self, enough: impl Fn() -> bool) {
+        while !enough() {
+            let Some((index, reservation)) = self.take_resident() else {
+                return;
+            };
+            self.punch(index);
+            drop(reservation);
+        }
     }
 
     fn release_beyond(&self, kept: usize) {
@@ -195,6 +209,24 @@ impl Arena {
         }
     }
 
+    /// Frees a slab: with its pages while there are few of that kind, otherwise without.
+    fn keep(&self, index: u32, reservation: Reservation) {
+        let budget = reservation.budget();
+        // What waits in vain for its share of bulk must not wait for idle slabs.
+        let reservation = reservation.into_small();
+        let mut free = self.free();
+        if free.resident.len() < self.resident_max.load(Ordering::Relaxed) {
+            free.resident.push((index, reservation));
+            self.resident.store(free.resident.len(), Ordering::Relaxed);
+            drop(free);
+            budget.wake_waiters();
+        } else {
+            drop(free);
+            self.punch(index);
+            drop(reservation);
+        }
+    }
+
     fn free(&self) -> MutexGuard<'_, FreeSlabs> {
         // The lists are whole at any time, whatever has panicked.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
@@ -219,15 +251,6 @@ struct Slab {
     index: u32,
     /// Until it is dropped.
     reservation: Option<Reservation>,
-    after: AfterUse,
-}
-
-/// What becomes of a slab after its last reference is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AfterUse {
-    /// It may keep its pages for other hot objects.
-    Resident,
-    Punched,
 }
 
 impl Slab {
@@ -242,7 +265,6 @@ impl Drop for Slab {
             arena: Arc::clone(&self.arena),
             index: self.index,
             reservation: self.reservation.take(),
-            after: self.after,
         };
         wakes::without_lock(move || emptied.give_back());
     }
@@ -254,33 +276,14 @@ struct Emptied {
     arena: Arc<Arena>,
     index: u32,
     reservation: Option<Reservation>,
-    after: AfterUse,
 }
 
 impl Emptied {
     /// May make a system call, so not under a lock ([`wakes`]).
     fn give_back(mut self) {
-        match (self.after, self.reservation.take()) {
-            (AfterUse::Resident, Some(reservation)) => self.keep(reservation),
-            (_, reservation) => {
-                self.arena.punch(self.index);
-                drop(reservation);
-            }
-        }
-    }
-
-    fn keep(&self, reservation: Reservation) {
-        let budget = reservation.budget();
-        let mut free = self.arena.free();
-        if free.resident.len() < self.arena.resident_max.load(Ordering::Relaxed) {
-            free.resident.push((self.index, reservation));
-            let resident = &self.arena.resident;
-            resident.store(free.resident.len(), Ordering::Relaxed);
-            drop(free);
-            budget.wake_waiters();
-        } else {
-            drop(free);
-            self.arena.punch(self.index);
+        match self.reservation.take() {
+            Some(reservation) => self.arena.keep(self.index, reservation),
+            None => self.arena.punch(self.index),
         }
     }
 }
@@ -334,6 +337,7 @@ impl AsRef<[u8]> for Slice {
 
 #[cfg(test)]
 mod tests {
+    use super::super::budget::Class;
     use super::*;
 
     #[test]
@@ -364,7 +368,7 @@ mod tests {
         assert_eq!(budget.used(), (resident * SLAB_BYTES) as u64);
         assert_eq!(again.append(&[1; 3]), &[1; 3][..]);
         drop(again);
-        // A writer has an account of its own, and gives its slab back.
+        // A writer has an account of its own, which its slabs keep while they are empty.
         let of_writer = |_| budget.reserve(SLAB_BYTES as u64).unwrap();
         let written: Vec<_> = (0..100)
             .map(of_writer)
@@ -372,7 +376,27 @@ mod tests {
             .collect();
         assert_eq!(budget.used(), 100 * SLAB_BYTES as u64);
         drop(written);
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.used(), (resident * SLAB_BYTES) as u64);
+        arena.release_resident(|| budget.used() == SLAB_BYTES as u64);
+        assert_eq!(budget.used(), SLAB_BYTES as u64);
+    }
+
+    #[test]
+    fn a_slab_of_a_transfer_is_small_while_it_is_empty_and_pays_for_a_hot_one() {
+        let budget = Budget::new(16 << 20);
+        let arena = Arena::new(100).unwrap();
+        let bulk = budget.reserve_as(Class::Bulk, SLAB_BYTES as u64).unwrap();
+        drop(arena.open_reserved(bulk).unwrap());
+        assert_eq!(budget.used(), SLAB_BYTES as u64);
+        // All of the share of bulk is free.
+        let share = budget.limit() / 4 * 3;
+        assert!(budget.reserve_as(Class::Bulk, share).is_some());
+        let open = arena.open(&budget, 1000).unwrap();
+        assert_eq!(budget.used(), SLAB_BYTES as u64 + 1000);
+        drop(open);
+        let _rest = budget.reserve_free(budget.limit() - budget.used());
+        assert!(arena.open(&budget, 2000).is_none(), "no memory beside it");
+        assert_eq!(arena.resident_bytes(), SLAB_BYTES as u64, "it is kept");
     }
 
     #[test]
