@@ -173,7 +173,10 @@ async fn number_text_reason_contact_and_time_are_told() {
         "{told}"
     );
     let (answer, told) = explain(&home, proxy.admin, &["http://films.localhost/"]);
-    assert!(told.contains("rule 6 allows it, limited by films"), "{told}");
+    assert!(
+        told.contains("rule 6 allows it, limited by films"),
+        "{told}"
+    );
     let rule = &answer["access"]["checks"][0]["rule"];
     assert_eq!(
         (&rule["number"], &rule["limits"][0]),
