@@ -10,7 +10,9 @@ use std::rc::Rc;
 use toml::Value;
 
 use super::acl::{Acls, name_like};
+use super::acl_values::TOO_MANY_NETWORKS;
 use super::address::Addresses;
+use super::condition::Condition;
 use super::delay::{self, DelayLines};
 use super::draft::{Comments, Draft, Fate, NO_REQUEST, Table, strings};
 use super::lines::Line;
@@ -74,7 +76,8 @@ pub fn import(
     if let Err(reason) = writer.rules(&compiled.rules) {
         compiled.close(reason);
         writer = Writer::default();
-        compiled.rules.iter().for_each(|rule| writer.rule(rule));
+        // The rule that serves nobody has no condition that could not be written.
+        let _ = writer.rules(&compiled.rules);
     }
     writer.finish(draft, acls, &compiled.rules);
     let further = lines.further.iter().flatten();
@@ -160,7 +163,7 @@ impl Writer<'_> {
     /// They are too long together.
     fn rules(&mut self, rules: &[Rule<'_>]) -> Result<(), String> {
         for rule in rules {
-            self.rule(rule);
+            self.rule(rule)?;
             if self.bytes > BYTES_MAX {
                 return Err(format!("the rules are more than {BYTES_MAX} bytes"));
             }
@@ -168,16 +171,11 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn rule(&mut self, rule: &Rule<'_>) {
+    fn rule(&mut self, rule: &Rule<'_>) -> Result<(), String> {
         let mut comments = match rule.line {
             Some(line) => Comments::of(line),
             None => Comments::text("Where no line of Squid matches."),
         };
-        if let Some(exception) = rule.exception {
-            let place = &exception.place;
-            comments = comments.and(format_args!("For the exceptions of {place}."));
-        }
-        let condition = &rule.condition;
         let action = match rule.action {
             Action::Allow if !rule.limits.is_empty() => "limit",
             Action::Allow => "allow",
@@ -188,19 +186,48 @@ impl Writer<'_> {
         if !rule.limits.is_empty() {
             fields.push(("limits", strings(&rule.limits)));
         }
-        match &condition.clients {
-            Some(clients) => fields.push(("clients", self.clients(clients))),
-            None if rule.action != Action::Deny => {
-                comments = comments.and("As in Squid, for every client that can reach the proxy.");
-                fields.push(("clients", strings(&["all"])));
-            }
+        if rule.condition.clients.is_none() && rule.action != Action::Deny {
+            comments = comments.and("As in Squid, for every client that can reach the proxy.");
+            fields.push(("clients", strings(&["all"])));
+        }
+        fields.extend(self.conditions(&rule.condition)?);
+        let mut except = Vec::new();
+        for exception in &rule.condition.except {
+            let fields = self.conditions(exception)?.into_iter();
+            let fields = fields.map(|(name, value)| (name.to_owned(), value));
+            except.push(Value::Table(fields.collect()));
+        }
+        match except.pop() {
             None => {}
+            Some(only) if except.is_empty() => fields.push(("except", only)),
+            Some(last) => {
+                except.push(last);
+                fields.push(("except", Value::Array(except)));
+            }
+        }
+        self.bytes += fields
+            .iter()
+            .map(|(_, value)| bytes_of(value))
+            .sum::<usize>();
+        self.tables.push(Table {
+            array: "access",
+            comments,
+            fields,
+        });
+        Ok(())
+    }
+
+    /// The fields of conditions, without exceptions.
+    fn conditions(&mut self, condition: &Condition) -> Result<Vec<(&'static str, Value)>, String> {
+        let mut fields = Vec::new();
+        if let Some(clients) = &condition.clients {
+            fields.push(("clients", self.clients(clients)?));
         }
         if let Some(users) = &condition.users {
             fields.push(self.users(users));
         }
         if let Some(destinations) = &condition.destinations {
-            let networks = destinations.addresses.networks().unwrap_or_default();
+            let networks = written(&destinations.addresses)?;
             let all: Vec<String> = destinations.names.iter().cloned().chain(networks).collect();
             fields.push(("destinations", strings(&all)));
         }
@@ -219,27 +246,20 @@ impl Writer<'_> {
         if let Some(times) = &condition.times {
             fields.push(("times", strings(&week::written(times))));
         }
-        self.bytes += fields
-            .iter()
-            .map(|(_, value)| bytes_of(value))
-            .sum::<usize>();
-        self.tables.push(Table {
-            array: "access",
-            comments,
-            fields,
-        });
+        Ok(fields)
     }
 
     /// The name of a set of clients, or its networks.
-    fn clients(&mut self, clients: &Rc<Addresses>) -> Value {
-        let networks = clients.networks().unwrap_or_default();
-        match self.names.iter().find(|(_, named)| named == clients) {
+    fn clients(&mut self, clients: &Rc<Addresses>) -> Result<Value, String> {
+        let networks = written(clients)?;
+        let named = self.names.iter().find(|(_, named)| named == clients);
+        Ok(match named {
             Some((name, _)) => {
                 self.networks.insert(name.clone(), networks);
                 strings(&[name])
             }
             None => strings(&networks),
-        }
+        })
     }
 
     fn users(&mut self, users: &Rc<BTreeSet<String>>) -> (&'static str, Value) {
@@ -283,17 +303,24 @@ impl Writer<'_> {
                 ],
             });
         }
-        let mut with_users = rules
-            .iter()
-            .filter(|rule| rule.condition.users.is_some())
-            .peekable();
+        let needs_user = |rule: &&Rule<'_>| {
+            let mut except = rule.condition.except.iter();
+            rule.condition.users.is_some() || except.any(|it| it.users.is_some())
+        };
+        let mut with_users = rules.iter().filter(needs_user).peekable();
         if with_users.peek().is_some() {
             let private = || Addresses::of_networks(&PRIVATE);
-            let clients = with_users.map(|rule| match &rule.condition.clients {
-                Some(clients) => Addresses::clone(clients),
-                None => private(),
-            });
-            let all = clients.reduce(|a, b| a.union(&b)).unwrap_or_else(private);
+            let joined = |all: &mut dyn Iterator<Item = &Rule<'_>>, otherwise: &Addresses| {
+                let clients = all.map(|rule| match &rule.condition.clients {
+                    Some(clients) => Addresses::clone(clients),
+                    None => otherwise.clone(),
+                });
+                clients.reduce(|a, b| a.union(&b)).unwrap_or_else(private)
+            };
+            // A rule for all clients asks those that the others serve.
+            let mut serving = rules.iter().filter(|it| it.action != Action::Deny);
+            let served = joined(&mut serving, &private());
+            let all = joined(&mut with_users, &served);
             let all = all.union(&Addresses::of_networks(&["127.0.0.0/8", "::1"]));
             let why =
                 "Squid asks for passwords without TLS: others can read them in these networks.";
@@ -305,9 +332,16 @@ impl Writer<'_> {
     }
 }
 
+/// The networks of a set.
+fn written(addresses: &Addresses) -> Result<Vec<String>, String> {
+    let networks = addresses.networks();
+    networks.ok_or_else(|| TOO_MANY_NETWORKS.to_owned())
+}
+
 /// The size of a value in the file, at least.
 fn bytes_of(value: &Value) -> usize {
     match value {
+        Value::Table(fields) => fields.values().map(bytes_of).sum(),
         Value::Array(values) => values.iter().map(bytes_of).sum(),
         Value::String(text) => text.len() + 4,
         _ => 0,

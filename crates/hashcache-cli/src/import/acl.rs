@@ -13,7 +13,7 @@ use std::rc::Rc;
 use super::acl_values::{self as values, Parts};
 use super::address::Addresses;
 use super::bounds::{Bounds, is_everything};
-use super::condition::{Condition, Destinations, TwoLists};
+use super::condition::{Condition, Destinations};
 use super::lines::{Line, Word};
 use super::source;
 use super::work::Work;
@@ -95,7 +95,7 @@ impl Acls {
             };
             let mut acl = acls.read(&lines, users);
             if let Some(known) = built_in {
-                acl.bounds = extended(known, acl.bounds);
+                acl.bounds = extended(known, acl.bounds, &acls.work);
             }
             acls.by_name.insert(name, acl);
         }
@@ -114,10 +114,7 @@ impl Acls {
 
     /// The `acl`s that Squid knows without a line.
     fn add_built_in(&mut self) {
-        let clients = |networks: &[&str]| Condition {
-            clients: Some(Rc::new(Addresses::of_networks(networks))),
-            ..Condition::default()
-        };
+        let clients = |networks: &[&str]| Condition::of_clients(Addresses::of_networks(networks));
         let here = ["127.0.0.0/8", "0.0.0.0/32", "::1", "::"];
         let link = ["169.254.0.0/16", "fe80::/10"];
         for (name, kind, conditions, networks) in [
@@ -194,7 +191,7 @@ impl Acls {
             let bounds = match &bad {
                 None if good == Addresses::all() => Bounds::exact(vec![Condition::default()]),
                 _ => Bounds::at_least(
-                    vec![Condition::of_addresses(good.clone())],
+                    vec![of_addresses(good.clone())],
                     Some(bad.clone().unwrap_or_else(|| DST.to_owned())),
                 ),
             };
@@ -208,16 +205,12 @@ impl Acls {
         let bounds = match kind {
             "src" => {
                 let Parts { good, bad } = values::addresses(&values);
-                let condition = Condition {
-                    clients: (good != Addresses::all()).then(|| Rc::new(good)),
-                    ..Condition::default()
-                };
-                Bounds::at_least(vec![condition], bad)
+                Bounds::at_least(vec![Condition::of_clients(good)], bad)
             }
             "port" => {
                 let Parts { good, bad } = values::ports(&values);
                 let condition = Condition {
-                    ports: Some(good),
+                    ports: Some(Rc::new(good)),
                     ..Condition::default()
                 };
                 Bounds::at_least(vec![condition], bad)
@@ -225,7 +218,7 @@ impl Acls {
             "method" => {
                 let Parts { good, bad } = values::methods(&values);
                 let condition = Condition {
-                    methods: Some(good),
+                    methods: Some(Rc::new(good)),
                     ..Condition::default()
                 };
                 Bounds::at_least(vec![condition], bad)
@@ -265,12 +258,12 @@ impl Acls {
                 return Bounds::unknown(taken.err().unwrap_or_else(too_many));
             }
         }
-        let hosts = Condition {
-            destinations: Some(Rc::new(hosts)),
-            ..Condition::default()
-        };
+        if hosts.addresses.network_count().is_none() {
+            return Bounds::unknown(values::TOO_MANY_NETWORKS);
+        }
+        let hosts = Condition::of_hosts(hosts);
         let lists = Condition {
-            lists: Some(lists),
+            lists: Some(Rc::new(lists)),
             ..Condition::default()
         };
         without_empty(Bounds::at_least(vec![hosts, lists], why))
@@ -338,10 +331,7 @@ impl Acls {
     fn any_of(&self, lines: &[&Line]) -> Bounds {
         let mut all = Bounds::never();
         for word in words(lines) {
-            let member = match self.literal_bounds(&word.text) {
-                Ok(member) => member,
-                Err(reason) => return Bounds::unknown(reason),
-            };
+            let member = self.literal_bounds(&word.text);
             all.sure.extend(member.sure);
             all.may.extend(member.may);
             all.why = all.why.or(member.why);
@@ -358,10 +348,7 @@ impl Acls {
         for line in lines {
             let mut of_line = Bounds::exact(vec![Condition::default()]);
             for word in line.args_from(2) {
-                match self.literal_bounds(&word.text) {
-                    Ok(member) => self.narrow(&mut of_line, member),
-                    Err(reason) => return Bounds::unknown(reason),
-                }
+                self.narrow(&mut of_line, self.literal_bounds(&word.text));
             }
             all.sure.extend(of_line.sure);
             all.may.extend(of_line.may);
@@ -407,35 +394,40 @@ impl Acls {
                 return Ok((acl, Bounds::exact(vec![Condition::default()])));
             }
             if acl.kind == TO_LOCAL {
-                let sure = vec![Condition::of_addresses(networks.clone())];
+                let sure = vec![of_addresses(networks.clone())];
                 return Ok((acl, Bounds::at_least(sure, Some(DST.to_owned()))));
             }
         }
-        let copied = acl.bounds.sure.iter().chain(&acl.bounds.may);
-        self.work.spend(copied.map(Condition::work_of_copy).sum())?;
+        self.work
+            .spend(acl.bounds.sure.len() + acl.bounds.may.len())?;
         let mut bounds = acl.bounds.clone();
         bounds.why = bounds.why.map(|why| format!("acl {name}: {why}"));
         Ok((acl, bounds))
     }
 
-    /// The bounds of an `acl`, or of `!` with an `acl`, inside another one.
-    fn literal_bounds(&self, text: &str) -> Result<Bounds, String> {
+    /// The bounds of an `acl`, or of `!` with an `acl`.
+    pub fn literal_bounds(&self, text: &str) -> Bounds {
         let name = text.strip_prefix('!').unwrap_or(text);
-        let (_, bounds) = self.named(name)?;
-        if name == text {
-            return Ok(bounds);
-        }
-        let sure = self.opposite(&bounds.may)?;
-        let may = self.opposite(&bounds.sure)?;
-        let why = match sure.is_none() || may.is_none() {
-            true => Some(format!("`!{name}` inside another acl has no counterpart")),
-            false => None,
+        let bounds = match self.named(name) {
+            Ok((_, bounds)) => bounds,
+            Err(reason) => return Bounds::unknown(reason),
         };
-        Ok(Bounds {
-            sure: sure.unwrap_or_default(),
-            may: may.unwrap_or_else(|| vec![Condition::default()]),
-            why: bounds.why.or(why),
-        })
+        match name == text {
+            true => bounds,
+            false => self.opposite(&bounds),
+        }
+    }
+
+    /// The bounds of the requests that do not match.
+    pub fn opposite(&self, bounds: &Bounds) -> Bounds {
+        match (self.none_of(&bounds.may), self.none_of(&bounds.sure)) {
+            (Ok(sure), Ok(may)) => Bounds {
+                sure,
+                may,
+                why: bounds.why.clone(),
+            },
+            (Err(reason), _) | (_, Err(reason)) => Bounds::unknown(reason),
+        }
     }
 
     /// The requests that an `acl`, or `!` with an `acl`, matches, if they are known exactly.
@@ -443,20 +435,8 @@ impl Acls {
     /// # Errors
     /// They are not.
     pub fn literal(&self, text: &str) -> Result<Vec<Condition>, String> {
-        let bounds = self.literal_bounds(text)?;
+        let bounds = self.literal_bounds(text);
         bounds.known().map(<[_]>::to_vec).map_err(str::to_owned)
-    }
-
-    /// The requests that both match. `None`: there are none.
-    pub fn and(&self, a: &Condition, b: &Condition) -> Result<Option<Condition>, String> {
-        self.work.spend(a.work_with(b))?;
-        a.and(b).map_err(|TwoLists| TWO_LISTS.to_owned())
-    }
-
-    /// [`Condition::is_writable`].
-    pub fn is_writable(&self, condition: &Condition) -> Result<bool, String> {
-        self.work.spend(condition.work_of_writing())?;
-        Ok(condition.is_writable())
     }
 
     /// The requests that match one of `a` and one of `b`.
@@ -464,43 +444,49 @@ impl Acls {
         if a.len() * b.len() > ALTERNATIVES_MAX {
             return Err(too_many());
         }
-        let pairs = a.iter().flat_map(|a| b.iter().map(move |b| self.and(a, b)));
+        let pairs = a
+            .iter()
+            .flat_map(|a| b.iter().map(move |b| a.and(b, &self.work)));
         pairs.filter_map(Result::transpose).collect()
     }
 
-    /// The requests that match none of `alternatives`, as alternatives. `None`: they cannot be
-    /// written.
-    pub fn opposite(&self, alternatives: &[Condition]) -> Result<Option<Vec<Condition>>, String> {
-        if alternatives.is_empty() {
-            return Ok(Some(vec![Condition::default()]));
-        }
-        if is_everything(alternatives) {
-            return Ok(Some(Vec::new()));
-        }
-        // Each is added to the union of those before.
-        let work: usize = alternatives.iter().map(Condition::work).sum();
-        self.work.spend(work * alternatives.len())?;
-        let opposite = Condition::opposite(alternatives);
-        Ok(opposite.map(|it| vec![it].into_iter().filter(|it| !it.is_never()).collect()))
+    /// The requests that match none of `alternatives`, as alternatives.
+    fn none_of(&self, alternatives: &[Condition]) -> Result<Vec<Condition>, String> {
+        let everything = vec![Condition::default()];
+        alternatives
+            .iter()
+            .try_fold(everything, |none, it| self.product(&none, &it.opposite()))
     }
 }
 
-/// A built-in `acl` together with lines of its name: Squid adds them to it. An `acl` that matches
-/// every request is as it was, whatever the lines have.
-fn extended(known: Bounds, more: Bounds) -> Bounds {
-    if is_everything(&known.sure) {
-        return known;
-    }
-    let joined = |a: Vec<Condition>, b: Vec<Condition>| match (&a[..], &b[..]) {
-        ([x], [y]) if x == y => a,
-        ([x], [y]) => x.or(y).map_or_else(|| [a, b].concat(), |it| vec![it]),
-        _ => [a, b].concat(),
+/// A built-in `acl` together with lines of its name: Squid adds them to it.
+fn extended(known: Bounds, more: Bounds, work: &Work) -> Bounds {
+    let joined = |mut known: Vec<Condition>, more: Vec<Condition>| {
+        for condition in more {
+            if !known.iter().any(|it| it.covers(&condition, work)) {
+                known.push(condition);
+            }
+        }
+        known
+    };
+    // An `acl` that matches every request is as it was, whatever the lines have.
+    let why = match is_everything(&known.sure) {
+        true => None,
+        false => known.why.or(more.why),
     };
     Bounds {
         sure: joined(known.sure, more.sure),
         may: joined(known.may, more.may),
-        why: known.why.or(more.why),
+        why,
     }
+}
+
+/// Requests whose URL names one of these addresses.
+fn of_addresses(addresses: Addresses) -> Condition {
+    Condition::of_hosts(Destinations {
+        addresses,
+        ..Destinations::default()
+    })
 }
 
 /// The same without conditions that no request meets.
@@ -554,8 +540,6 @@ pub const MANAGER: &str = "manager";
 pub const TO_LOCAL: &str = "to_local";
 /// Why a line without an `acl` is left out.
 pub const NO_ACL: &str = "it names no acl: Squid skips it";
-/// Why two conditions could not be combined.
-const TWO_LISTS: &str = "a rule cannot say that a host must be in two lists";
 const DST: &str = "an address matches here if the URL names it, not if a name resolves to it";
 /// Most values of an `acl`. More hosts belong into a list.
 const VALUES_MAX: usize = 2000;
@@ -671,11 +655,10 @@ mod tests {
              acl to_localhost dst 127.0.0.0/8\n",
         );
         assert_eq!(acls.literal("all").unwrap(), [Condition::default()]);
-        let [localhost] = &acls.literal("localhost").unwrap()[..] else {
-            panic!("several alternatives")
-        };
-        let networks = localhost.clients.as_ref().unwrap().networks().unwrap();
-        assert_eq!(networks, ["127.0.0.1/32", "127.0.0.2/32", "::1/128"]);
+        let localhost = acls.literal("localhost").unwrap();
+        let networks = |it: &Condition| it.clients.as_ref().unwrap().networks().unwrap();
+        let networks: Vec<String> = localhost.iter().flat_map(networks).collect();
+        assert_eq!(networks, ["127.0.0.1/32", "::1/128", "127.0.0.2/32"]);
         assert_eq!(acls.literal("CONNECT").unwrap().len(), 2);
         assert_eq!(acls.get("to_localhost").unwrap().kind, TO_LOCAL);
     }
@@ -708,7 +691,7 @@ mod tests {
         let bad = sure(&acls, "bad");
         let names: Vec<&String> = bad[0].destinations.as_ref().unwrap().names.iter().collect();
         assert_eq!(names, [".a.test", "b.test", "c.test"]);
-        assert_eq!(bad[1].lists, Some(["bad".to_owned()].into()));
+        assert_eq!(bad[1].lists, Some(Rc::new(["bad".to_owned()].into())));
         assert_eq!(acls.host_files.len(), 1);
         assert!(reason(&acls, "worse").contains("/none"));
     }
@@ -721,8 +704,10 @@ mod tests {
         );
         assert_eq!(acls.literal("c").unwrap().len(), 2);
         let d = acls.literal("d").unwrap();
-        assert!(d[0].clients.is_some() && d[0].ports.is_some() && d[1].ports.is_none());
-        assert!(acls.literal("e").is_err());
+        assert!(d[0].clients.is_some() && d[0].ports.is_some() && d[1].clients.is_none());
+        assert_eq!(d[1].except, acls.literal("a").unwrap());
+        // Nothing is in `a` and in nothing of which `a` is a part.
+        assert_eq!(acls.literal("e").unwrap(), []);
         assert!(reason(&acls, "x").contains("no acl `x`"));
         assert!(acls.literal("none").is_err());
     }

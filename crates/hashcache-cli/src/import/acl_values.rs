@@ -45,7 +45,13 @@ pub fn addresses(values: &[String]) -> Parts<Addresses> {
         v4: Ranges::new(set.0),
         v6: Ranges::new(set.1),
     };
-    Parts { good, bad }
+    match good.network_count() {
+        Some(_) => Parts { good, bad },
+        None => Parts {
+            good: Addresses::default(),
+            bad: Some(TOO_MANY_NETWORKS.to_owned()),
+        },
+    }
 }
 
 /// Ports and ranges of ports.
@@ -89,7 +95,7 @@ pub fn times(lines: &[&Line]) -> Bounds {
     }
     let always = week::is_always(&minutes);
     let condition = Condition {
-        times: (!always).then_some(minutes),
+        times: (!always).then(|| Rc::new(minutes)),
         ..Condition::default()
     };
     let mut bounds = Bounds::at_least(vec![condition], bad);
@@ -174,9 +180,9 @@ pub fn host_regexes(values: &[String], ignores_case: bool) -> Bounds {
         }
     }
     Bounds {
-        sure: of_hosts(sure),
+        sure: vec![Condition::of_hosts(sure)],
         may: match is_bounded {
-            true => of_hosts(may),
+            true => vec![Condition::of_hosts(may)],
             false => vec![Condition::default()],
         },
         why,
@@ -185,13 +191,6 @@ pub fn host_regexes(values: &[String], ignores_case: bool) -> Bounds {
 
 fn too_much(regex: &str) -> String {
     format!("the regular expression `{regex}` is more than a host or a domain")
-}
-
-fn of_hosts(hosts: Destinations) -> Vec<Condition> {
-    vec![Condition {
-        destinations: Some(Rc::new(hosts)),
-        ..Condition::default()
-    }]
 }
 
 /// The host or domain of a regular expression for hosts, and whether it has exactly those hosts;
@@ -233,7 +232,7 @@ pub fn url_regexes(values: &[String], why: &str) -> Bounds {
     }
     Bounds {
         sure: Vec::new(),
-        may: of_hosts(hosts),
+        may: vec![Condition::of_hosts(hosts)],
         why: Some(why.to_owned()),
     }
 }
@@ -261,6 +260,8 @@ fn url_regex(regex: &str) -> Option<String> {
     Some(format!("{dot}{}", plain_host(host)?))
 }
 
+/// Why addresses cannot be written.
+pub const TOO_MANY_NETWORKS: &str = "it needs too many networks";
 /// Beginnings of expressions for URLs.
 const SCHEMES: [&str; 4] = ["^http://", "^https://", "^https?://", "^http[s]?://"];
 /// Schemes of which no requests come.

@@ -59,11 +59,6 @@ impl Addresses {
         self.intersection(other) == *other
     }
 
-    /// The work of looking at all of it.
-    pub fn work(&self) -> usize {
-        self.v4.len() + self.v6.len()
-    }
-
     /// The set as networks, or `None` if it takes more than [`NETWORKS_MAX`].
     pub fn networks(&self) -> Option<Vec<String>> {
         let count = self.network_count()?;

@@ -2,8 +2,8 @@
 //! them.
 //!
 //! In Squid a request has the first pool whose `delay_access` allows it. That becomes a list of
-//! conditions of which the first one that matches decides ([`Limited`]), and `rules` writes each
-//! rule that serves once for each of them.
+//! conditions of which the first one that matches decides, and `rules` writes each rule that serves
+//! once for each of them.
 //!
 //! Invariants: a line, a level or a pool that cannot be imported is told, and takes no other pool
 //! with it. A list has at most [`RULES_MAX`] conditions.
@@ -16,15 +16,14 @@ use super::acl::Acls;
 use super::condition::Condition;
 use super::draft::{Comments, Draft, Table};
 use super::lines::Line;
-use super::rules::{self, Compiled, RULES_MAX, TOO_MANY_NETWORKS};
+use super::rules::{self, Compiled, RULES_MAX};
+use super::work::Work;
 
-/// Requests and their limits.
-#[derive(Clone, Debug)]
-pub struct Limited {
-    pub condition: Condition,
-    /// The names of the limits; none if the requests are not limited.
-    pub limits: Rc<[String]>,
-}
+/// Requests and the names of their limits; none if they are not limited.
+type Limited = (Condition, Rc<[String]>);
+
+/// A line of `delay_access`, and the requests that it matches.
+type AccessLine<'a> = (&'a Line, Vec<Condition>);
 
 /// The lines about pools, by their directives.
 #[derive(Debug, Default)]
@@ -84,7 +83,7 @@ pub fn import(draft: &mut Draft, lines: &DelayLines<'_>, acls: &Acls, compiled: 
 fn added(pools: &[Pool<'_>], acls: &Acls, compiled: &mut Compiled<'_>) -> Result<(), String> {
     match pools.is_empty() {
         true => Ok(()),
-        false => lists(pools, acls).and_then(|list| compiled.limit(&list, acls)),
+        false => list(pools, &acls.work).and_then(|list| compiled.limit(&list, acls)),
     }
 }
 
@@ -112,7 +111,7 @@ struct Pool<'a> {
     limits: Vec<Limit>,
     /// The lines that define it.
     lines: Vec<&'a Line>,
-    access: Vec<&'a Line>,
+    access: Vec<AccessLine<'a>>,
 }
 
 /// A bucket of a pool.
@@ -172,7 +171,7 @@ fn pools<'a>(draft: &mut Draft, lines: &DelayLines<'a>, kind: Kind, acls: &Acls)
                     access,
                     ..pool
                 };
-                let allows = |line: &&Line| line.arg(1) == "allow";
+                let allows = |(line, _): &AccessLine<'_>| line.arg(1) == "allow";
                 match pool.access.iter().any(allows) || pool.allows_the_rest() {
                     true => pools.push(pool),
                     false => pool.leave_out(draft, "no line that allows is left"),
@@ -292,13 +291,14 @@ impl<'a> Pool<'a> {
     /// last line holds for them.
     fn allows_the_rest(&self) -> bool {
         let last = self.access.last();
-        last.is_some_and(|line| line.arg(1) == "deny" && !line.is_all_from(2))
+        last.is_some_and(|(line, _)| line.arg(1) == "deny" && !line.is_all_from(2))
     }
 
     fn write(self, draft: &mut Draft, kind: Kind) {
         draft.imported += self.lines.len() + self.access.len();
         let comments = || {
-            let lines = self.lines.iter().chain(&self.access);
+            let access = self.access.iter().map(|(line, _)| line);
+            let lines = self.lines.iter().chain(access);
             let comments = lines.fold(Comments::default(), |all, line| all.and_of(line));
             match kind {
                 Kind::Server => comments.and("Squid does not slow hits down. Here they are too."),
@@ -313,7 +313,7 @@ impl<'a> Pool<'a> {
                     "it limits nothing, and keeps its requests out of other pools",
                 );
             }
-            for line in &self.access {
+            for (line, _) in &self.access {
                 draft.unneeded(line, "its pool limits nothing");
             }
             draft.imported -= self.lines.len() + self.access.len();
@@ -334,123 +334,81 @@ impl<'a> Pool<'a> {
     }
 
     fn leave_out(self, draft: &mut Draft, reason: &str) {
-        for line in self.lines.into_iter().chain(self.access) {
+        let access = self.access.into_iter().map(|(line, _)| line);
+        for line in self.lines.into_iter().chain(access) {
             draft.missing(line, reason);
         }
     }
 }
 
-/// The lines of a pool whose requests are known, and why the others are left out.
-fn known_access<'a>(lines: Vec<&'a Line>, acls: &Acls) -> (Vec<&'a Line>, Vec<(&'a Line, String)>) {
+/// The lines of a pool with their requests, if these are known, and why the others are left out.
+fn known_access<'a>(
+    lines: Vec<&'a Line>,
+    acls: &Acls,
+) -> (Vec<AccessLine<'a>>, Vec<(&'a Line, String)>) {
     let (mut known, mut odd) = (Vec::new(), Vec::new());
     for line in lines {
-        match (line.arg(1), rules::matched(&as_access(line), acls).why) {
-            ("allow" | "deny", None) => known.push(line),
-            ("allow" | "deny", Some(reason)) => odd.push((line, reason)),
-            _ => odd.push((line, "neither allow nor deny".to_owned())),
+        let matched = rules::matched(line, 2, acls);
+        match matched.why {
+            _ if !rules::is_action(line.arg(1)) => {
+                odd.push((line, "neither allow nor deny".to_owned()));
+            }
+            // Squid skips a line without an `acl`.
+            _ if line.args_from(2).is_empty() => known.push((line, Vec::new())),
+            None => known.push((line, matched.sure)),
+            Some(reason) => odd.push((line, reason)),
         }
     }
     (known, odd)
 }
 
-/// A line of `delay_access` as one of `http_access`: without the number of the pool.
-fn as_access(line: &Line) -> Line {
-    Line {
-        args: line.args_from(1).to_vec(),
-        ..line.clone()
-    }
-}
-
 /// The requests of all pools and their limits. The last condition matches every request.
-fn lists(pools: &[Pool<'_>], acls: &Acls) -> Result<Vec<Limited>, String> {
-    let none = Limited {
-        condition: Condition::default(),
-        limits: Rc::from([]),
-    };
-    let mut list = vec![none];
+fn list(pools: &[Pool<'_>], work: &Work) -> Result<Vec<Limited>, String> {
+    let mut list: Vec<Limited> = vec![(Condition::default(), Rc::from([]))];
     for pool in pools.iter().rev() {
         let names = pool.limits.iter().map(|limit| limit.name.clone());
         let limits: Rc<[String]> = names.collect();
-        // For requests that the pool does not have.
-        let after = list.clone();
-        if pool.allows_the_rest() {
-            list = vec![Limited {
-                condition: Condition::default(),
-                limits: Rc::clone(&limits),
-            }];
-        }
-        for line in pool.access.iter().rev() {
-            let at = |reason: String| format!("{}: {reason}", line.place);
-            let added = with_line(line, (&limits, &after, &list), acls);
-            list.splice(..0, added.map_err(at)?);
-            if list.len() > RULES_MAX {
-                return Err(format!("they need more than {RULES_MAX} rules"));
+        // Requests that the pool does not have come to the pools behind it.
+        let mut of_pool = Vec::new();
+        for (line, conditions) in &pool.access {
+            for condition in conditions {
+                match line.arg(1) {
+                    "allow" => of_pool.push((condition.clone(), Rc::clone(&limits))),
+                    _ => add_common(&mut of_pool, &list, condition, work)?,
+                }
+                check_length(&of_pool)?;
             }
         }
+        match pool.allows_the_rest() {
+            true => of_pool.push((Condition::default(), limits)),
+            false => of_pool.append(&mut list),
+        }
+        check_length(&of_pool)?;
+        list = of_pool;
     }
     Ok(list)
 }
 
-/// What a line adds before the list: for its exceptions the list itself, then what it says.
-fn with_line(
-    line: &Line,
-    (limits, after, list): (&Rc<[String]>, &[Limited], &[Limited]),
-    acls: &Acls,
-) -> Result<Vec<Limited>, String> {
-    let as_access = as_access(line);
-    if as_access.args_from(1).is_empty() {
-        return Ok(Vec::new());
-    }
-    let matched = rules::matched(&as_access, acls);
-    if let Some(reason) = matched.why {
-        return Err(reason);
-    }
-    let matched = matched.sure;
-    let mut added = Vec::new();
-    for condition in matched.alternatives {
-        let guards = acls.product(std::slice::from_ref(&condition), &matched.exceptions)?;
-        for guard in guards {
-            narrow(list, &guard, &mut added, acls)?;
-        }
-        match as_access.arg(0) {
-            "allow" => added.push(Limited {
-                condition,
-                limits: Rc::clone(limits),
-            }),
-            "deny" => narrow(after, &condition, &mut added, acls)?,
-            _ => return Err("neither allow nor deny".to_owned()),
-        }
-    }
-    Ok(added)
-}
-
-/// Adds the part of a list that is about requests with this condition.
-fn narrow(
+/// Adds the part of `list` that is about requests with this condition.
+fn add_common(
+    to: &mut Vec<Limited>,
     list: &[Limited],
-    guard: &Condition,
-    added: &mut Vec<Limited>,
-    acls: &Acls,
+    condition: &Condition,
+    work: &Work,
 ) -> Result<(), String> {
-    for limited in list {
-        let Some(condition) = acls.and(&limited.condition, guard)? else {
-            continue;
-        };
-        if !acls.is_writable(&condition)? {
-            return Err(TOO_MANY_NETWORKS.to_owned());
-        }
-        let decides_all = condition == *guard;
-        added.push(Limited {
-            condition,
-            limits: Rc::clone(&limited.limits),
-        });
-        if added.len() > RULES_MAX {
-            return Err(format!("it needs more than {RULES_MAX} rules"));
-        }
-        if decides_all {
-            break;
+    for (other, limits) in list {
+        if let Some(both) = other.and(condition, work)? {
+            to.push((both, Rc::clone(limits)));
         }
     }
     Ok(())
+}
+
+fn check_length(list: &[Limited]) -> Result<(), String> {
+    match list.len() <= RULES_MAX {
+        true => Ok(()),
+        false => Err(format!("they need more than {RULES_MAX} rules")),
+    }
 }
 
 /// All directives that are read here.

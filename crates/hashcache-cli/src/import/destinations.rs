@@ -43,7 +43,8 @@ pub fn find<'a>(lines: &[&'a Line], acls: &mut Acls, has_parent: bool) -> Found<
     for (at, line) in reached.iter().take(LINES_MAX).enumerate() {
         let serves_later = || {
             let later = &reached[at + 1..];
-            later.iter().any(|it| it.arg(0) == "allow") || ends_open(lines)
+            let is_end_open = rules::ends_open(lines) == Some(true);
+            is_end_open || later.iter().any(|it| it.arg(0) == "allow")
         };
         if !serves_somebody(line, acls) {
             continue;
@@ -114,13 +115,6 @@ pub fn find<'a>(lines: &[&'a Line], acls: &mut Acls, has_parent: bool) -> Found<
 fn serves_somebody(line: &Line, acls: &Acls) -> bool {
     let kinds = line.args_from(1).iter().filter_map(|it| acls.get(&it.text));
     !kinds.into_iter().any(|acl| acl.kind == super::acl::MANAGER)
-}
-
-/// Whether Squid serves requests that no line matches.
-fn ends_open(lines: &[&Line]) -> bool {
-    let counts = |line: &&&Line| line.args.len() > 1 && rules::is_action(line.arg(0));
-    let last = lines.iter().rfind(counts);
-    last.is_some_and(|line| line.arg(0) == "deny")
 }
 
 impl<'a> Found<'a> {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::acl::{self, Acls};
-use super::condition::{Condition, Destinations};
+use super::condition::{Condition, Destinations, Elements as _};
 use super::lines::Line;
 use super::rules;
 use super::work::{self, Work};
@@ -40,7 +40,7 @@ pub fn of_line(line: &Line, at: usize, acls: &Acls) -> Result<Hosts, String> {
     match alone.ok_or("only acls with hosts have a counterpart, without lists in files")?[..] {
         [one] => Ok(Hosts::These(Rc::clone(one))),
         ref several => {
-            let work: usize = matched.iter().map(Condition::work).sum();
+            let work: usize = several.iter().map(|it| it.work()).sum();
             acls.work.spend(work * several.len())?;
             let empty = Destinations::default();
             let all = several.iter().fold(empty, |all, it| all.union(it));
@@ -51,15 +51,7 @@ pub fn of_line(line: &Line, at: usize, acls: &Acls) -> Result<Hosts, String> {
 
 /// The hosts that a line may be about, whatever its other conditions are.
 pub fn bound_of_line(line: &Line, at: usize, acls: &Acls) -> Hosts {
-    let as_access = Line {
-        args: line
-            .args
-            .get(at.saturating_sub(1)..)
-            .unwrap_or_default()
-            .to_vec(),
-        ..line.clone()
-    };
-    let may = rules::matched(&as_access, acls).may.alternatives;
+    let may = rules::matched(line, at, acls).may;
     let mut all = Destinations::default();
     for condition in may {
         match &condition.destinations {

@@ -10,7 +10,7 @@ use hashcache_proxy::HostPattern;
 use toml::Value;
 
 use super::acl::Acls;
-use super::condition::Destinations;
+use super::condition::{Destinations, Elements as _};
 use super::draft::{Comments, Draft, Fate, NO_REQUEST, Table, strings};
 use super::hosts::{self, Hosts};
 use super::lines::Line;

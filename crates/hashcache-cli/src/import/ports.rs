@@ -5,6 +5,8 @@
 //! rule in its place. Both settings are always written: the ports by default are the proxy's and
 //! not those of Squid, which has no limit without such a line.
 
+use std::rc::Rc;
+
 use toml::Value;
 
 use super::acl::{Acls, MANAGER};
@@ -113,10 +115,10 @@ fn own_setting(line: &Line, acls: &Acls) -> Option<Own> {
         let condition = only(word.strip_prefix('!')?)?;
         let ports = condition.ports.clone()?;
         let alone = Condition {
-            ports: Some(ports.clone()),
+            ports: Some(Rc::clone(&ports)),
             ..Condition::default()
         };
-        (condition == alone).then_some(ports)
+        (condition == alone).then(|| Ranges::clone(&ports))
     };
     match words[..] {
         [word] => ports(word).map(Own::Port),

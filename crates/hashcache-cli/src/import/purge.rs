@@ -70,39 +70,52 @@ pub fn is_only_purge(name: &str, acls: &Acls) -> bool {
 }
 
 fn is_purge(condition: &Condition) -> bool {
-    let mut methods = condition.methods.iter().flatten();
-    condition.methods.is_some() && methods.all(|method| method == PURGE)
+    let methods = condition.methods.as_ref();
+    methods.is_some_and(|them| them.iter().all(|method| method == PURGE))
 }
 
 /// The clients whose every PURGE the rules allow.
 fn clients(rules: &[Rule<'_>]) -> Addresses {
     let (mut allowed, mut denied) = (Addresses::default(), Addresses::default());
-    for rule in rules {
-        let condition = &rule.condition;
-        let methods = condition.methods.as_ref();
-        if methods.is_some_and(|it| !it.contains(PURGE)) {
-            continue;
+    for rule in rules.iter().filter(|it| has_purge(&it.condition)) {
+        let except = rule.condition.except.iter().filter(|it| has_purge(it));
+        // Exceptions about some URLs of their clients take none of these out of a line that denies.
+        let is_denying = rule.action == Action::Deny;
+        let except = except
+            .filter(|it| !is_denying || is_whole(it))
+            .map(clients_of);
+        let except = except.fold(Addresses::default(), |all, it| all.union(&it));
+        let clients = clients_of(&rule.condition).intersection(&except.complement());
+        if is_denying {
+            denied = denied.union(&clients.intersection(&allowed.complement()));
+        } else if is_whole(&rule.condition) {
+            allowed = allowed.union(&clients.intersection(&denied.complement()));
         }
-        let of_rule = condition.clients.as_deref().cloned();
-        let of_rule = of_rule.unwrap_or_else(Addresses::all);
-        let without_method = Condition {
-            methods: None,
-            ..condition.clone()
-        };
-        match (rule.action, without_method.is_blanket()) {
-            (Action::Deny, _) => {
-                let more = of_rule.intersection(&allowed.complement());
-                denied = denied.union(&more);
-            }
-            (_, true) => {
-                let more = of_rule.intersection(&denied.complement());
-                allowed = allowed.union(&more);
-            }
-            // It allows some URLs of these clients: later rules decide about the others.
-            (_, false) => {}
-        }
+        // Otherwise it allows some URLs of these clients: later rules decide about the others.
     }
     allowed
+}
+
+/// The clients of a condition.
+fn clients_of(condition: &Condition) -> Addresses {
+    let clients = condition.clients.as_deref().cloned();
+    clients.unwrap_or_else(Addresses::all)
+}
+
+/// Whether a PURGE may meet a condition.
+fn has_purge(condition: &Condition) -> bool {
+    let methods = condition.methods.as_ref();
+    methods.is_none_or(|them| them.contains(PURGE))
+}
+
+/// Whether every PURGE of its clients meets a condition, apart from exceptions.
+fn is_whole(condition: &Condition) -> bool {
+    let without = Condition {
+        methods: None,
+        except: Vec::new(),
+        ..condition.clone()
+    };
+    without.is_blanket()
 }
 
 const PURGE: &str = "PURGE";

@@ -1,7 +1,6 @@
 //! Sets of numbers as ranges: ports, minutes of the week, addresses as numbers.
 //!
-//! Squid negates what it compares (`!localnet`), and our rules cannot: the opposite of a set of
-//! numbers is written instead. Invariant: ranges are sorted, and lie apart from each other.
+//! Invariant: ranges are sorted, and lie apart from each other.
 
 /// A set of numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

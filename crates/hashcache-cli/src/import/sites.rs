@@ -163,7 +163,7 @@ fn special(line: &Line, acls: &Acls) -> Option<&'static str> {
     if !rules::is_action(line.arg(0)) || line.args_from(1).is_empty() {
         return None;
     }
-    if rules::matched(line, acls).may.alternatives.is_empty() {
+    if rules::matched(line, 1, acls).may.is_empty() {
         return Some("no request matches it: there is no cache manager");
     }
     let words = line.args_from(1).iter().filter(|word| !word.is_all());

@@ -153,15 +153,4 @@ mod tests {
             assert_eq!(read(wrong), None, "{wrong:?}");
         }
     }
-
-    #[test]
-    fn the_opposite_of_school_hours_is_written_by_day() {
-        let lessons = read(&["MTWHF", "08:00-15:30"]).unwrap();
-        let times = written(&lessons.complement(MINUTE_MAX));
-        assert_eq!(
-            times,
-            ["Mon-Fri 00:00-08:00", "Mon-Fri 15:31-24:00", "Sat-Sun"]
-        );
-        assert!(is_always(&lessons.union(&lessons.complement(MINUTE_MAX))));
-    }
 }

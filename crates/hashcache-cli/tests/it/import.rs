@@ -100,19 +100,13 @@ fn a_school_keeps_its_rules_lists_and_users() {
              bandwidth = \"64000\"\nburst = \"128000\"\n",
             "# squid.conf:24: http_access deny blocked\n[[access]]\naction = \"deny\"\n\
              lists = [\"blocked\"]\n",
-            "# For the exceptions of squid.conf:27.\n[[access]]\naction = \"limit\"\n\
-             limits = [\"pool-1-client\"]\nclients = [\"exam\"]\n",
-        ],
-    );
-    has_in_order(
-        &result,
-        &[
             "# squid.conf:27: http_access deny exam !learning\n[[access]]\naction = \"deny\"\n\
-             clients = [\"exam\"]\n\n",
+             clients = [\"exam\"]\n\
+             except = { destinations = [\".khanacademy.org\", \".wikipedia.org\"] }\n\n",
             "clients = [\"pupils\"]\ndestinations = [\".twitch.tv\", \".youtube.com\"]\n\
              times = [\"Mon-Fri 08:00-15:31\"]\n",
             "users = [\"okafor\"]\n",
-            "groups = [\"squid-users\"]\n",
+            "except = { groups = [\"squid-users\"] }\n",
             "action = \"limit\"\nlimits = [\"pool-1-client\"]\nclients = [\"pupils\"]\n\n",
             "action = \"allow\"\nclients = [\"staff\"]\n",
             "[[list]]\nname = \"blocked\"\n",
@@ -139,10 +133,10 @@ fn a_library_opens_what_its_list_has() {
             "listen = [\"127.0.0.1:3128\"]\n",
             "allow_port = [\"80\", \"443\"]\n",
             "log_anonymize = true\n",
-            "times = [\"00:00-08:30\", \"20:01-24:00\"]\n",
-            "# For the exceptions of squid.conf:17.\n[[access]]\naction = \"allow\"\n\
-             clients = [\"public\"]\ndestinations = [\".gov.example\"",
-            "# squid.conf:17: http_access deny public !allowed_sites\n[[access]]\n",
+            "clients = [\"public\"]\nexcept = { times = [\"08:30-20:01\"] }\n",
+            "# squid.conf:17: http_access deny public !allowed_sites\n[[access]]\n\
+             action = \"deny\"\nclients = [\"public\"]\n\
+             except = { destinations = [\".gov.example\"",
             "# squid.conf:20: cache deny webmail\n[[access]]\naction = \"no-cache\"\n\
              clients = [\"office\"]\ndestinations = [\"mail.example\"]\n",
         ],

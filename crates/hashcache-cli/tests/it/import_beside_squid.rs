@@ -42,7 +42,7 @@ const fn case(name: &'static str, text: &'static str, denies_more: bool) -> Case
     }
 }
 
-const CASES: [Case; 18] = [
+const CASES: [Case; 22] = [
     case("debian", include_str!("squid/beside/debian.conf"), false),
     case("ports", include_str!("squid/beside/ports.conf"), false),
     case(
@@ -72,6 +72,22 @@ const CASES: [Case; 18] = [
     case(
         "negations",
         include_str!("squid/beside/negations.conf"),
+        false,
+    ),
+    case(
+        "exceptions",
+        include_str!("squid/beside/exceptions.conf"),
+        false,
+    ),
+    case("nights", include_str!("squid/beside/nights.conf"), false),
+    case(
+        "users_exceptions",
+        include_str!("squid/beside/users_exceptions.conf"),
+        false,
+    ),
+    case(
+        "all_lists",
+        include_str!("squid/beside/all_lists.conf"),
         false,
     ),
     case("nothing", include_str!("squid/beside/nothing.conf"), false),
@@ -123,7 +139,7 @@ const REQUESTS: [(&str, u16, &str); 11] = [
 impl Ask {
     fn all(case: &Case) -> Vec<Self> {
         let logins: &[Option<&str>] = match case.name {
-            "users" => &[None, Some(ANNA), Some(BERT)],
+            "users" | "users_exceptions" => &[None, Some(ANNA), Some(BERT)],
             _ => &[None],
         };
         let mut all = Vec::new();
