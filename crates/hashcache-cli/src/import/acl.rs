@@ -209,11 +209,7 @@ impl Acls {
             }
             "port" => {
                 let Parts { good, bad } = values::ports(&values);
-                let condition = Condition {
-                    ports: Some(Rc::new(good)),
-                    ..Condition::default()
-                };
-                Bounds::at_least(vec![condition], bad)
+                Bounds::at_least(vec![Condition::of_ports(good)], bad)
             }
             "method" => {
                 let Parts { good, bad } = values::methods(&values);

@@ -40,6 +40,14 @@ impl Condition {
         }
     }
 
+    /// Requests to these ports.
+    pub fn of_ports(ports: Ranges) -> Self {
+        Self {
+            ports: Some(Rc::new(ports)),
+            ..Self::default()
+        }
+    }
+
     /// Requests to these hosts.
     pub fn of_hosts(hosts: Destinations) -> Self {
         Self {

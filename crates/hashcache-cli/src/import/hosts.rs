@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::acl::{self, Acls};
+use super::bounds;
 use super::condition::{Condition, Destinations, Elements as _};
 use super::lines::Line;
 use super::rules;
@@ -24,15 +25,12 @@ pub enum Hosts {
 /// # Errors
 /// The line depends on more than hosts.
 pub fn of_line(line: &Line, at: usize, acls: &Acls) -> Result<Hosts, String> {
-    let words = line.args_from(at);
-    if words.is_empty() {
+    if line.args_from(at).is_empty() {
         return Err(acl::NO_ACL.to_owned());
     }
-    let mut matched = vec![Condition::default()];
-    for word in words {
-        matched = acls.product(&matched, &acls.literal(&word.text)?)?;
-    }
-    if matched.contains(&Condition::default()) {
+    let matched = rules::matched(line, at, acls);
+    let matched = matched.known()?;
+    if bounds::is_everything(matched) {
         return Ok(Hosts::All);
     }
     let alone = matched.iter().map(Condition::only_destinations);

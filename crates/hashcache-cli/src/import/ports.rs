@@ -5,8 +5,6 @@
 //! rule in its place. Both settings are always written: the ports by default are the proxy's and
 //! not those of Squid, which has no limit without such a line.
 
-use std::rc::Rc;
-
 use toml::Value;
 
 use super::acl::{Acls, MANAGER};
@@ -15,6 +13,7 @@ use super::draft::{Comments, Draft, strings};
 use super::lines::Line;
 use super::purge;
 use super::ranges::Ranges;
+use super::rules;
 
 /// Writes both settings, and returns the lines that are none.
 pub fn import<'a>(draft: &mut Draft, lines: &[&'a Line], acls: &Acls) -> Vec<&'a Line> {
@@ -102,35 +101,21 @@ fn serves(line: &Line, acls: &Acls) -> bool {
 }
 
 fn own_setting(line: &Line, acls: &Acls) -> Option<Own> {
-    if line.arg(0) != "deny" {
+    let matched = rules::matched(line, 1, acls);
+    let [condition] = matched.known().ok()? else {
         return None;
-    }
-    let words = line.args_from(1).iter().filter(|word| !word.is_all());
-    let words: Vec<&str> = words.map(|word| &*word.text).collect();
-    let only = |name: &str| match acls.literal(name).ok()?.as_slice() {
-        [condition] => Some(condition.clone()),
-        _ => None,
     };
-    let ports = |word: &str| {
-        let condition = only(word.strip_prefix('!')?)?;
-        let ports = condition.ports.clone()?;
-        let alone = Condition {
-            ports: Some(Rc::clone(&ports)),
-            ..Condition::default()
-        };
-        (condition == alone).then(|| Ranges::clone(&ports))
+    let [exception] = &condition.except[..] else {
+        return None;
     };
-    match words[..] {
-        [word] => ports(word).map(Own::Port),
-        [a, b] => {
-            let is_connect =
-                |word: &str| only(word).is_some_and(|it| it == Condition::of_connect());
-            let other = match is_connect(a) {
-                true => Some(b),
-                false => is_connect(b).then_some(a),
-            };
-            ports(other?).map(Own::ConnectPort)
-        }
+    let ports = exception.ports.as_deref()?.clone();
+    let but_ports = |condition| Condition {
+        except: vec![Condition::of_ports(ports.clone())],
+        ..condition
+    };
+    match line.arg(0) == "deny" {
+        true if *condition == but_ports(Condition::default()) => Some(Own::Port(ports)),
+        true if *condition == but_ports(Condition::of_connect()) => Some(Own::ConnectPort(ports)),
         _ => None,
     }
 }
