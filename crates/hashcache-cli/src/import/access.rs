@@ -303,11 +303,10 @@ impl Writer<'_> {
                 ],
             });
         }
-        let needs_user = |rule: &&Rule<'_>| {
-            let mut except = rule.condition.except.iter();
-            rule.condition.users.is_some() || except.any(|it| it.users.is_some())
-        };
-        let mut with_users = rules.iter().filter(needs_user).peekable();
+        let mut with_users = rules
+            .iter()
+            .filter(|it| it.condition.needs_user())
+            .peekable();
         if with_users.peek().is_some() {
             let private = || Addresses::of_networks(&PRIVATE);
             let joined = |all: &mut dyn Iterator<Item = &Rule<'_>>, otherwise: &Addresses| {

@@ -30,6 +30,8 @@ pub struct Acl {
     bounds: Bounds,
     /// The networks of a `dst`: names that resolve to them match too.
     pub networks: Option<Addresses>,
+    /// The members of an `any-of`, in their order.
+    members: Vec<String>,
 }
 
 /// A list of hosts in a file.
@@ -47,6 +49,8 @@ pub struct Acls {
     pub host_files: Vec<HostFile>,
     /// Addresses that no client can reach, whatever the access rules say.
     closed: Addresses,
+    /// All users who can log in; `None`: nobody can.
+    pub everyone: Option<Rc<BTreeSet<String>>>,
     /// Values that all `acl`s together may still have.
     values_left: usize,
     /// Files with values that may still be read.
@@ -62,6 +66,7 @@ impl Acls {
             by_name: BTreeMap::new(),
             host_files: Vec::new(),
             closed: Addresses::default(),
+            everyone: users.as_ref().ok().cloned(),
             values_left: ALL_VALUES_MAX,
             files_left: FILES_MAX,
             work: Work::new(),
@@ -135,6 +140,7 @@ impl Acls {
                 kind: kind.to_owned(),
                 bounds: Bounds::exact(conditions),
                 networks: networks.map(Addresses::of_networks),
+                members: Vec::new(),
             };
             self.by_name.insert(name.to_ascii_lowercase(), acl);
         }
@@ -155,10 +161,15 @@ impl Acls {
             true => self.bounds_of(&kind, lines[0].arg(0), lines, users),
             false => (Bounds::unknown("its lines have different types"), None),
         };
+        let members = match &*kind {
+            "any-of" => words(lines).map(|word| word.text.clone()).collect(),
+            _ => Vec::new(),
+        };
         Acl {
             kind,
             bounds,
             networks,
+            members,
         }
     }
 
@@ -412,6 +423,15 @@ impl Acls {
             true => bounds,
             false => self.opposite(&bounds),
         }
+    }
+
+    /// The first alternatives of an `acl`, or of `!` with an `acl`, that Squid finds to match
+    /// before it looks at the user.
+    pub fn before_login(&self, text: &str) -> Vec<Condition> {
+        let members = self.get(text).map_or(&[][..], |acl| &acl.members);
+        let bounds = members.iter().map(|text| self.literal_bounds(text));
+        let without = bounds.take_while(|it| !it.need_user());
+        without.flat_map(|it| it.sure).collect()
     }
 
     /// The bounds of the requests that do not match.

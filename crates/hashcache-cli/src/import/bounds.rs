@@ -54,6 +54,11 @@ impl Bounds {
         }
     }
 
+    /// Whether the user says which requests match.
+    pub fn need_user(&self) -> bool {
+        self.sure.iter().chain(&self.may).any(Condition::needs_user)
+    }
+
     /// The requests, if they are known exactly.
     ///
     /// # Errors

@@ -69,6 +69,22 @@ impl Condition {
         self.destinations.is_some() || self.lists.is_some()
     }
 
+    /// Whether it, or an exception, is about users.
+    pub fn needs_user(&self) -> bool {
+        self.users.is_some() || self.except.iter().any(|it| it.users.is_some())
+    }
+
+    /// Whether it is for some users, or for all but some, and about nothing else, so that every
+    /// client is asked for a login.
+    pub fn asks(&self) -> bool {
+        let only = Self {
+            users: self.users.clone(),
+            except: self.except.clone(),
+            ..Self::default()
+        };
+        self.needs_user() && *self == only && self.except.iter().all(Self::asks)
+    }
+
     /// The requests that both match. `None`: there are none.
     ///
     /// # Errors

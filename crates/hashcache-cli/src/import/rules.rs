@@ -19,7 +19,7 @@ use super::address::Addresses;
 use super::bounds::Bounds;
 use super::condition::{Condition, Elements as _};
 use super::draft::Fate;
-use super::lines::Line;
+use super::lines::{Line, Word};
 use super::work::Work;
 
 /// A rule's action.
@@ -182,15 +182,27 @@ impl<'a> Compiled<'a> {
         if line.args_from(1).is_empty() {
             return self.leave_out(line, Fate::Unneeded, acl::NO_ACL);
         }
-        if matched.may.is_empty() {
-            return self.leave_out(line, Fate::Unneeded, never_reason(line, acls));
-        }
         match (&matched.why, action) {
+            _ if matched.may.is_empty() => {
+                self.leave_out(line, Fate::Unneeded, never_reason(line, acls));
+            }
             (None, _) => self.push((line, action), &matched.may),
             (Some(why), Action::Deny) => self.add_deny(line, (matched, why), acls, unsure),
             (Some(why), _) => {
                 self.push((line, action), &matched.sure);
                 self.leave_out(line, Fate::Missing, why);
+            }
+        }
+        let logged_out = logged_out(line, acls);
+        let is_silent = |rule: &Rule<'_>| {
+            let mut except = rule.condition.except.iter();
+            rule.condition.users.is_none() && !except.any(Condition::asks)
+        };
+        if self.may_serve(&logged_out.may, &acls.work, is_silent) {
+            self.push((line, Action::Deny), &logged_out.may);
+            if let Some(why) = &logged_out.why {
+                let reason = format!("DENIES MORE, requests without a login: {why}");
+                self.leave_out(line, Fate::Closed, &reason);
             }
         }
     }
@@ -203,7 +215,7 @@ impl<'a> Compiled<'a> {
         acls: &Acls,
         unsure: Unsure,
     ) {
-        if !self.may_serve(&matched.may, &acls.work) {
+        if !self.may_serve(&matched.may, &acls.work, |_| true) {
             let reason = "the lines after it deny these requests too";
             return self.leave_out(line, Fate::Unneeded, reason);
         }
@@ -221,15 +233,21 @@ impl<'a> Compiled<'a> {
         self.leave_out(line, Fate::Closed, &reason);
     }
 
-    /// Whether the rules so far, the last of which is the first, may serve a request of these
-    /// conditions.
-    fn may_serve(&self, conditions: &[Condition], work: &Work) -> bool {
+    /// Whether those of the rules so far for which `counts` may serve a request of these
+    /// conditions. The last of the rules is the first.
+    fn may_serve(
+        &self,
+        conditions: &[Condition],
+        work: &Work,
+        counts: impl Fn(&Rule<'_>) -> bool,
+    ) -> bool {
         conditions.iter().any(|condition| {
             for rule in self.rules.iter().rev() {
                 match rule.action {
                     Action::Deny if rule.condition.covers(condition, work) => return false,
                     Action::Deny => {}
                     _ if rule.condition.and(condition, work) == Ok(None) => {}
+                    _ if !counts(rule) => {}
                     _ => return true,
                 }
             }
@@ -460,6 +478,44 @@ pub fn matched(line: &Line, at: usize, acls: &Acls) -> Bounds {
     all
 }
 
+/// The requests without a login that come to a line and to no line behind it. Squid looks at `acl`s
+/// from left to right and asks for a login at the first one about users, whatever follows it. A
+/// rule asks only if all else matches, so another rule is needed unless that `acl` is the last one.
+fn logged_out(line: &Line, acls: &Acls) -> Bounds {
+    let words: Vec<&Word> = line.args_from(1).iter().filter(|it| !it.is_all()).collect();
+    let bounds = words.iter().map(|word| acls.literal_bounds(&word.text));
+    let first = bounds.enumerate().find(|(_, bounds)| bounds.need_user());
+    let (Some(everyone), Some((first, bounds))) = (&acls.everyone, first) else {
+        return Bounds::never();
+    };
+    let known = acls.before_login(&words[first].text);
+    let mut others = bounds.sure.iter().skip(known.len());
+    let is_plain = others.all(Condition::asks) && bounds.why.is_none();
+    if is_plain && first + 1 == words.len() {
+        return Bounds::never();
+    }
+    let before = Line {
+        args: std::iter::once(&line.args[0])
+            .chain(words[..first].iter().copied())
+            .cloned()
+            .collect(),
+        ..line.clone()
+    };
+    let with_login = Condition {
+        users: Some(Rc::clone(everyone)),
+        ..Condition::default()
+    };
+    let mut logged_out = Bounds::exact(with_login.opposite());
+    if !is_plain {
+        // Its members may have conditions before the one about users.
+        let why = format!("`{}` is about users and more", words[first].text);
+        logged_out.why = Some(why);
+    }
+    acls.narrow(&mut logged_out, matched(&before, 1, acls));
+    acls.narrow(&mut logged_out, acls.opposite(&Bounds::exact(known)));
+    logged_out
+}
+
 fn too_many() -> String {
     format!("they need more than {RULES_MAX} rules and exceptions")
 }
@@ -688,6 +744,38 @@ mod tests {
         assert_eq!(chosen(&text, Unsure::Close).0, closed);
         let text = format!("{odd}http_access allow net !good_or_odd\nhttp_access deny all\n");
         assert_eq!(chosen(&text, Unsure::Refuse).0, ["Deny"]);
+    }
+
+    #[test]
+    fn a_line_asks_for_a_login_before_it_looks_at_what_follows() {
+        let asked = |lines: &str| {
+            let count = std::cell::Cell::new(0);
+            with_lines(lines, |compiled| {
+                let is_asking = |it: &&Rule<'_>| {
+                    let mut except = it.condition.except.iter();
+                    it.action == Action::Deny && except.any(|it| it.users.is_some())
+                };
+                count.set(compiled.rules.iter().filter(is_asking).count());
+            });
+            count.get()
+        };
+        let open = "http_access allow net\n";
+        assert_eq!(asked(&format!("http_access allow boss good\n{open}")), 1);
+        assert_eq!(
+            asked(&format!("http_access deny pupils boss !good\n{open}")),
+            1
+        );
+        assert_eq!(asked(&format!("http_access deny boss !boss\n{open}")), 1);
+        // The rule of the line itself asks, or nobody is served without a login.
+        assert_eq!(asked(&format!("http_access allow good boss\n{open}")), 0);
+        assert_eq!(
+            asked("http_access allow boss good\nhttp_access deny all\n"),
+            0
+        );
+        assert_eq!(
+            asked("http_access allow boss good\nhttp_access allow boss web\n"),
+            0
+        );
     }
 
     #[test]

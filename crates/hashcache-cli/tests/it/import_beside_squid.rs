@@ -42,7 +42,7 @@ const fn case(name: &'static str, text: &'static str, denies_more: bool) -> Case
     }
 }
 
-const CASES: [Case; 22] = [
+const CASES: [Case; 24] = [
     case("debian", include_str!("squid/beside/debian.conf"), false),
     case("ports", include_str!("squid/beside/ports.conf"), false),
     case(
@@ -84,6 +84,16 @@ const CASES: [Case; 22] = [
         "users_exceptions",
         include_str!("squid/beside/users_exceptions.conf"),
         false,
+    ),
+    case(
+        "users_order",
+        include_str!("squid/beside/users_order.conf"),
+        false,
+    ),
+    case(
+        "users_groups",
+        include_str!("squid/beside/users_groups.conf"),
+        true,
     ),
     case(
         "all_lists",
@@ -139,7 +149,9 @@ const REQUESTS: [(&str, u16, &str); 11] = [
 impl Ask {
     fn all(case: &Case) -> Vec<Self> {
         let logins: &[Option<&str>] = match case.name {
-            "users" | "users_exceptions" => &[None, Some(ANNA), Some(BERT)],
+            "users" | "users_exceptions" | "users_order" | "users_groups" => {
+                &[None, Some(ANNA), Some(BERT)]
+            }
             _ => &[None],
         };
         let mut all = Vec::new();

@@ -9,7 +9,7 @@
 //!
 //! Cost: some empty slabs keep their pages and their reservation for the next hot objects and
 //! transfers ([`RESIDENT_PART`]): to punch the pages out and to fault them in again takes longer
-//! than copying a slab's bytes. All other slabs are punched, and these too when the budget is short.
+//! than copying a slab's bytes. All others are punched, and these too when the budget is short.
 #![expect(
     unsafe_code,
     reason = "shared memory is mapped and written through raw pointers"
