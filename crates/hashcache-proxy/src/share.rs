@@ -13,12 +13,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use hashcache::{Cache, Reservation};
 use hashcache_http::client_tag;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// One client: an IPv4 address, or an IPv6 /64, the smallest network that a subscriber gets; or a
 /// child on its link, which has proved its key and may share its address with strangers; or one
@@ -85,6 +86,16 @@ pub(crate) struct Shares {
     /// Maximum memory of all unfinished heads, bytes.
     heads_max: u64,
     heads: Mutex<UnfinishedHeads>,
+    connections: Mutex<OpenConnections>,
+    /// The time from which [`GivenUp::rests_since`] counts.
+    start: Instant,
+}
+
+/// The connections that may be given up while they rest, by number.
+#[derive(Debug, Default)]
+struct OpenConnections {
+    next_number: u64,
+    open: BTreeMap<u64, Arc<GivenUp>>,
 }
 
 #[derive(Debug)]
@@ -117,6 +128,8 @@ impl Shares {
             clients: Mutex::default(),
             heads_max: budget / HEADS_PART,
             heads: Mutex::default(),
+            connections: Mutex::default(),
+            start: Instant::now(),
         })
     }
 
@@ -128,6 +141,27 @@ impl Shares {
     /// The share of the client at this address.
     pub(crate) fn of(self: &Arc<Self>, address: IpAddr) -> Share {
         self.of_network(Network::of(address))
+    }
+
+    /// Gives up the connection that has rested longest; false if none rests.
+    ///
+    /// Cost: a look at every connection, so only for a connection beyond the limit.
+    fn give_up_resting(&self) -> bool {
+        loop {
+            let connections = lock(&self.connections);
+            let resting = connections.open.values().filter_map(|it| {
+                let since = it.rests_since.load(Ordering::Relaxed);
+                (since != BUSY && since != GIVEN_UP).then_some((since, it))
+            });
+            let Some((since, longest)) = resting.min_by_key(|(since, _)| *since) else {
+                return false;
+            };
+            // A request may have arrived meanwhile.
+            if longest.change_rest(since, GIVEN_UP) {
+                longest.notify.notify_one();
+                return true;
+            }
+        }
     }
 
     /// The share of one client.
@@ -165,6 +199,12 @@ impl Share {
     /// there is none.
     pub(crate) fn give_up_head(&self) -> bool {
         lock(&self.0.shares.heads).give_up_one()
+    }
+
+    /// Gives up the connection, of any client, that has waited longest for its next request; false
+    /// if none waits.
+    pub(crate) fn give_up_resting(&self) -> bool {
+        self.0.shares.give_up_resting()
     }
 
     /// The share of the client to which this child gives `number`; of a client itself its own.
@@ -355,11 +395,56 @@ pub(crate) struct Allowance {
     share: Share,
     cache: Cache,
     given_up: Arc<GivenUp>,
+    /// Whether the connection may be given up while it rests.
+    may_rest: bool,
 }
 
-/// Notifies a connection that its head was given up.
+/// How a connection learns that it must close to make room for others.
 #[derive(Debug, Default)]
-struct GivenUp(Notify);
+struct GivenUp {
+    notify: Notify,
+    /// Its unfinished head was given up.
+    head: AtomicBool,
+    /// Milliseconds from [`Shares::start`] to the beginning of its rest, plus one; [`BUSY`], or
+    /// [`GIVEN_UP`].
+    rests_since: AtomicU64,
+}
+
+/// The connection waits for no request.
+const BUSY: u64 = 0;
+/// The connection was given up while it rested. A request that arrives before it closes is served.
+const GIVEN_UP: u64 = u64::MAX;
+
+impl GivenUp {
+    fn change_rest(&self, old: u64, new: u64) -> bool {
+        let changed =
+            self.rests_since
+                .compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
+        changed.is_ok()
+    }
+}
+
+/// Why a connection must close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GiveUp {
+    /// Its head is unfinished, and heads hold too much.
+    Head,
+    /// It rested, and another connection needs its place.
+    Rest,
+}
+
+/// A connection in the register of those that may be given up while they rest.
+#[derive(Debug)]
+pub(crate) struct OpenConnection {
+    shares: Arc<Shares>,
+    number: u64,
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        lock(&self.shares.connections).open.remove(&self.number);
+    }
+}
 
 /// Memory reserved for a client, from the budget and from its share.
 #[derive(Debug)]
@@ -382,6 +467,16 @@ impl Allowance {
             share,
             cache,
             given_up: Arc::default(),
+            may_rest: true,
+        }
+    }
+
+    /// The same for a stream of an HTTP/2 connection: the connection does not rest when something
+    /// inside the stream does.
+    pub(crate) fn of_stream(&self) -> Self {
+        Self {
+            may_rest: false,
+            ..self.clone()
         }
     }
 
@@ -446,9 +541,48 @@ impl Allowance {
         }
     }
 
+    /// Enters the connection into the register of those that may be given up while they rest.
+    pub(crate) fn open_connection(&self) -> OpenConnection {
+        let shares = &self.share.0.shares;
+        let mut connections = lock(&shares.connections);
+        let number = connections.next_number;
+        connections.next_number += 1;
+        connections.open.insert(number, Arc::clone(&self.given_up));
+        OpenConnection {
+            shares: Arc::clone(shares),
+            number,
+        }
+    }
+
+    /// The connection waits for a request since `now`.
+    pub(crate) fn rest(&self, now: Instant) {
+        if self.may_rest {
+            let since = now.saturating_duration_since(self.share.0.shares.start);
+            let ms = u64::try_from(since.as_millis()).unwrap_or(GIVEN_UP - 2);
+            self.given_up.rests_since.store(ms + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// The connection has a request, or a part of one.
+    pub(crate) fn end_rest(&self) {
+        if self.may_rest {
+            self.given_up.rests_since.store(BUSY, Ordering::Relaxed);
+        }
+    }
+
     /// Resolves when the connection must close to make room for others.
-    pub(crate) async fn given_up(&self) {
-        self.given_up.0.notified().await;
+    pub(crate) async fn given_up(&self) -> GiveUp {
+        let given_up = &self.given_up;
+        loop {
+            given_up.notify.notified().await;
+            if given_up.head.load(Ordering::Relaxed) {
+                return GiveUp::Head;
+            }
+            // Otherwise a request has ended the rest.
+            if given_up.rests_since.load(Ordering::Relaxed) == GIVEN_UP {
+                return GiveUp::Rest;
+            }
+        }
     }
 }
 
@@ -521,7 +655,8 @@ impl UnfinishedHeads {
         let given_up = oldest.and_then(|(network, number)| self.leave(network, number));
         if let Some(given_up) = &given_up {
             // `notify_one` is remembered if the connection is not waiting at this moment.
-            given_up.0.notify_one();
+            given_up.head.store(true, Ordering::Relaxed);
+            given_up.notify.notify_one();
         }
         given_up.is_some()
     }
@@ -549,6 +684,7 @@ mod tests {
     use std::future::Future as _;
     use std::pin::pin;
     use std::task::{Context, Waker};
+    use std::time::Duration;
 
     use hashcache::Config;
     use hashcache::device::MemoryDevice;
@@ -572,6 +708,30 @@ mod tests {
     fn is_given_up(allowance: &Allowance) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         pin!(allowance.given_up()).poll(&mut context).is_ready()
+    }
+
+    #[test]
+    fn the_connection_that_rests_longest_is_given_up_unless_a_request_arrives() {
+        let cache = cache();
+        let shares = Shares::new(16 * MIB, 25);
+        let connections = ["192.0.2.1", "192.0.2.2", "192.0.2.3"];
+        let connections = connections.map(|address| allowance(&shares, &cache, address));
+        let [busy, first, second] = &connections;
+        let open = connections.each_ref().map(Allowance::open_connection);
+        assert!(!busy.share().give_up_resting(), "none rests");
+        first.rest(shares.start + Duration::from_secs(1));
+        second.rest(shares.start + Duration::from_secs(2));
+        // What rests inside a stream does not make its connection rest.
+        busy.of_stream().rest(shares.start);
+        assert!(busy.share().give_up_resting());
+        // A request ends the rest before the connection has closed.
+        first.end_rest();
+        assert!(!is_given_up(first));
+        assert!(busy.share().give_up_resting());
+        assert!(is_given_up(second) && !is_given_up(busy));
+        assert!(!busy.share().give_up_resting(), "nobody else rests");
+        drop(open);
+        assert!(lock(&shares.connections).open.is_empty());
     }
 
     #[test]

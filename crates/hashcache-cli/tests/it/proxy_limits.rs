@@ -573,3 +573,28 @@ async fn limits_that_limit_nobody_are_warned_of_and_metrics_show_the_others() {
     }
     proxy.end();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_client_gets_the_place_of_the_connection_that_rests_longest() {
+    let (home, origin) = (Home::new(), origin().await);
+    let proxy = start(&home, "workers = 2\n[limits]\nclients = 8\n");
+    let url = origin.url("/a");
+    let mut resting = Vec::new();
+    for number in 0..8 {
+        let mut client = client(&proxy, [127, 0, 0, 10 + number]).await;
+        // From the second on, memory answers.
+        assert_eq!(in_time(client.get(&url, &[])).await.unwrap().status, 200);
+        resting.push(client);
+    }
+    let mut newer = client(&proxy, [127, 0, 0, 30]).await;
+    assert_eq!(in_time(newer.get(&url, &[])).await.unwrap().status, 200);
+    let [first, others @ ..] = resting.as_mut_slice() else {
+        panic!("eight clients rest");
+    };
+    assert!(in_time(first.get(&url, &[])).await.is_err(), "it is closed");
+    for other in others {
+        assert_eq!(in_time(other.get(&url, &[])).await.unwrap().status, 200);
+    }
+    drop((resting, newer));
+    proxy.end();
+}

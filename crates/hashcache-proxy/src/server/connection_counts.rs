@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::limits::Limits;
 use crate::metrics::Limit;
 use crate::settings::{Mode, Speaks};
-use crate::share::{Allowance, Network, ShareReservation};
+use crate::share::{Allowance, Network, OpenConnection, ShareReservation};
 use crate::wire::{HTTP_2_BYTES, TLS_BYTES};
 
 /// Number of connections, in all and by client.
@@ -26,6 +26,7 @@ pub(super) struct CountedConnection {
     /// `None` for one of a load balancer that has not said yet who its client is.
     client: Option<Network>,
     pub(super) bytes: u64,
+    _open: OpenConnection,
     _memory: ShareReservation,
 }
 
@@ -66,10 +67,10 @@ impl ConnectionCounts {
                     None => Limit::ClientShare,
                 })?;
         let mut by_client = self.by_client();
-        // The connection with a slow head ends soon; until then there is one connection more than
-        // the limit.
+        // The connection that is given up ends soon; until then there is one more than the limit.
         let full = self.all.load(Ordering::Relaxed) >= limits.clients;
-        if full && !allowance.share().give_up_head() {
+        let share = allowance.share();
+        if full && !share.give_up_head() && !share.give_up_resting() {
             return Err(Limit::Clients);
         }
         if let Some(client) = client {
@@ -84,6 +85,7 @@ impl ConnectionCounts {
             counts: Arc::clone(self),
             client,
             bytes,
+            _open: allowance.open_connection(),
             _memory: memory,
         })
     }

@@ -47,7 +47,7 @@ use crate::page::{self, PageContext, PageReader};
 use crate::request;
 use crate::request::memory_hit::MemoryHits;
 use crate::settings::{Speaks, Startup};
-use crate::share::Allowance;
+use crate::share::{Allowance, GiveUp};
 use crate::task::spawn_local;
 use crate::upstream::announced::ClientEnds;
 use crate::upstream::pinned::Pins;
@@ -249,7 +249,7 @@ impl Core {
                 let settling = Box::pin(detect_protocol(socket, speaks, identity, limit));
                 tokio::select! {
                     settled = settling => settled,
-                    () = allowance.given_up() => return worker.metrics.limit(Limit::HeadTime),
+                    _ = allowance.given_up() => return worker.metrics.limit(Limit::HeadTime),
                     () = is_too_late(stage.clone()) => return,
                 }
             }
@@ -269,7 +269,10 @@ impl Core {
             access: Rc::new(ClientAccess::new(client.ip(), &self.common.live())),
             worker: Rc::clone(&worker),
             cell: wire::Cell::within(&allowance, counted.bytes),
-            allowance: allowance.clone(),
+            allowance: match protocol {
+                Protocol::Http1 => allowance.clone(),
+                Protocol::Http2 => allowance.of_stream(),
+            },
             scheme: match speaks {
                 Speaks::Http | Speaks::H2c | Speaks::Transparent(_) => Scheme::Http,
                 Speaks::Tls => Scheme::Https,
@@ -302,16 +305,16 @@ impl Core {
                         Stage::Over => return,
                     },
                     ending = &mut serving => break ending,
-                    () = allowance.given_up() => return worker.metrics.limit(Limit::HeadTime),
+                    why = allowance.given_up() => return note_given_up(&worker, why),
                 }
             }
         };
         match ending {
             Ending::Upgraded => tokio::select! {
                 () = follow_tunnel(&stop, &over, stage) => {}
-                () = allowance.given_up() => {
-                    // A slow head inside an intercepted connection.
-                    worker.metrics.limit(Limit::HeadTime);
+                // Of an intercepted connection.
+                why = allowance.given_up() => {
+                    note_given_up(&worker, why);
                     over.send_replace(true);
                     over.closed().await;
                 }
@@ -340,7 +343,7 @@ impl Core {
                 Ok(Err(error)) => Err(NotTold::Broken(error)),
                 Err(_) => Err(NotTold::Late),
             },
-            () = balancer.given_up() => Err(NotTold::Late),
+            _ = balancer.given_up() => Err(NotTold::Late),
             _ = stage.wait_for(|stage| *stage == Stage::Over) => Err(NotTold::Broken(
                 io::ErrorKind::ConnectionAborted.into(),
             )),
@@ -488,6 +491,14 @@ enum NotTold {
 struct ClientAddr {
     client: SocketAddr,
     speaks: Speaks,
+}
+
+/// Counts a connection that was closed to make room for others.
+fn note_given_up(worker: &Worker, why: GiveUp) {
+    worker.metrics.limit(match why {
+        GiveUp::Head => Limit::HeadTime,
+        GiveUp::Rest => Limit::Clients,
+    });
 }
 
 /// The error page for clients beyond a limit.

@@ -271,6 +271,19 @@ impl Cell {
         Rc::new(cell)
     }
 
+    /// The connection waits for a request since `now`, and may be given up for another one.
+    pub(super) fn rest(&self, now: Instant) {
+        if let Some(allowance) = &self.allowance {
+            allowance.rest(now);
+        }
+    }
+
+    pub(super) fn end_rest(&self) {
+        if let Some(allowance) = &self.allowance {
+            allowance.end_rest();
+        }
+    }
+
     /// Reserves memory for the part of a response that waits beside its content, until it is sent;
     /// false if there is none.
     pub(crate) fn hold_until_sent(&self, bytes: usize) -> bool {
@@ -429,6 +442,7 @@ impl Cell {
         self.signals.trailers.set(false);
         self.exchange.set(ExchangeState::Asked);
         *self.unfinished.borrow_mut() = None;
+        self.end_rest();
         self.signals.has_begun.set(true);
         self.signals.reading.set(None);
         self.signals.at_rest.set(false);
@@ -441,6 +455,7 @@ impl Cell {
         *self.on_sent.borrow_mut() = Some(on_sent);
         self.exchange.set(ExchangeState::Flushing);
         *self.unfinished.borrow_mut() = None;
+        self.end_rest();
         self.signals.has_begun.set(true);
         self.signals.reading.set(None);
         self.signals.at_rest.set(false);

@@ -578,6 +578,10 @@ impl ClientStream {
             since,
             until: since + time,
         }));
+        match why {
+            WaitFor::Request => self.cell.rest(since),
+            WaitFor::Head | WaitFor::Body | WaitFor::Response => self.cell.end_rest(),
+        }
     }
 
     fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -384,11 +384,19 @@ impl Flow {
     /// Counts a stream as open until the guard is dropped.
     pub(super) fn open(self: &Rc<Self>) -> OpenStream {
         self.open.set(self.open.get() + 1);
+        if let Some(allowance) = self.client_allowance() {
+            allowance.end_rest();
+        }
         let link = self.link.as_ref();
         OpenStream {
             flow: Rc::clone(self),
             _counted: link.map(|link| link.counters.begin_stream()),
         }
+    }
+
+    /// The allowance of a client; `None` on the link of a child, which is never given up.
+    fn client_allowance(&self) -> Option<&Allowance> {
+        self.allowance.as_ref().filter(|_| self.link.is_none())
     }
 
     pub(super) fn is_resting(&self) -> bool {
@@ -484,8 +492,7 @@ impl Flow {
         if frames.is_in_head() {
             self.head_since.set(self.head_since.get().or(Some(now)));
             let mut unfinished = self.unfinished.borrow_mut();
-            let allowance = self.allowance.as_ref().filter(|_| self.link.is_none());
-            if let (None, Some(allowance)) = (&*unfinished, allowance) {
+            if let (None, Some(allowance)) = (&*unfinished, self.client_allowance()) {
                 *unfinished = Some(allowance.begin_head(HEAD_BESIDE));
             }
         } else {
@@ -547,7 +554,11 @@ impl Drop for OpenStream {
     fn drop(&mut self) {
         let flow = &self.flow;
         flow.open.set(flow.open.get() - 1);
-        flow.rests_since.set(Instant::now());
+        let now = Instant::now();
+        flow.rests_since.set(now);
+        if let Some(allowance) = flow.client_allowance().filter(|_| flow.is_resting()) {
+            allowance.rest(now);
+        }
         flow.wake();
     }
 }
