@@ -594,7 +594,7 @@ mod tests {
         effective.values.engine.cache_size = 200 << 30;
         let settings = effective.values.for_proxy();
         assert_eq!(settings.startup.limits.clients, 100);
-        assert_eq!(settings.reloadable.max_object_size, 25 << 30);
+        assert_eq!(settings.reloadable.max_object_size, 50 << 30);
     }
 
     #[test]

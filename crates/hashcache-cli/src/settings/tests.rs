@@ -109,7 +109,7 @@ fn the_defaults_are_those_the_help_promises() {
     assert_eq!(shown("object_size"), text("8KiB"));
     assert_eq!(shown("block"), text("8KiB"));
     assert_eq!(shown("allow_connect_port"), Shown::List(vec!["443".into()]));
-    assert_eq!(shown("max_object_size"), text("128MiB"));
+    assert_eq!(shown("max_object_size"), text("256MiB"));
     assert_eq!(shown("limits.head_time"), text("10s"));
     assert_eq!(shown("workers"), Shown::Number(4));
     assert_eq!(shown("accelerate"), Shown::Nothing);
@@ -143,7 +143,7 @@ fn the_largest_object_follows_the_size_of_the_cache_until_it_is_set() {
     let effective = assembled("cache_size = \"8GiB\"", &[], vec![]).unwrap();
     assert_eq!(
         effective.values.for_proxy().reloadable.max_object_size,
-        1 << 30
+        2 << 30
     );
     let effective = assembled(
         "cache_size = \"8GiB\"\nmax_object_size = \"1MiB\"",

@@ -19,7 +19,7 @@ use super::keys::keys;
 use super::peers::{Parent, PeersAndRoutes};
 
 /// An object may take at most this part of a cache file: one eighth.
-const OBJECTS_PER_CACHE: u64 = 8;
+const OBJECTS_PER_CACHE: u64 = 4;
 
 /// Everything that can be set. `Values::default()` has the defaults of the types only; see
 /// [`Values::defaults`].

@@ -55,6 +55,7 @@ impl Moment {
                 "read_bytes": engine.device.read_bytes,
                 "writes": engine.device.writes,
                 "written_bytes": engine.device.written_bytes,
+                "too_large": live.too_large,
             },
             "peers": peers,
             "links": live.links,

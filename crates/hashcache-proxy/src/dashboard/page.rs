@@ -284,6 +284,13 @@ fn disk(view: &View, rates: &Rates) -> String {
     for (name, value) in rows {
         let _ = write!(html, "<tr><td>{name}<td>{value}");
     }
+    if view.live.too_large > 0 {
+        let number = count(view.live.too_large);
+        let _ = write!(
+            html,
+            "<tr><td>larger than max_object_size, not stored<td>{number}"
+        );
+    }
     html.push_str("</table>");
     html
 }

@@ -6,6 +6,8 @@
 //! Invariant: a put begins only for responses that the rules allow to be stored, at the place that
 //! `variant` chooses.
 
+use std::sync::Once;
+
 use bytes::Bytes;
 use hashcache::{Hit, Keep, Put, Reservation, Storage};
 use hashcache_http::{
@@ -16,6 +18,7 @@ use hashcache_wan::pages::{PACKER_BYTES, Packer};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::time::Instant;
+use tracing::info;
 
 use super::fields::WasPart;
 use super::mark::{fresh_until, mark};
@@ -158,8 +161,9 @@ pub(super) fn judge(
         Storable::No(reason) => return StoreDecision::Pass(reason),
     };
     let length = http_body::Body::size_hint(response.body()).exact();
-    if length.is_some_and(|length| length > live.settings.max_object_size) {
-        worker.metrics.limit(Limit::MaxObjectSize);
+    let most = live.settings.max_object_size;
+    if let Some(length) = length.filter(|length| *length > most) {
+        note_too_large(worker, length, most);
         return StoreDecision::Pass(NotStored::TooLarge);
     }
     let directives = ResponseDirectives::for_targets(response.headers(), &live.store.targets);
@@ -300,6 +304,19 @@ fn stored_part(
     }
 }
 
+/// Counts an object that is larger than `max_object_size`. The log names the first one: an operator
+/// who waits for hits on large files would otherwise look for the reason elsewhere.
+fn note_too_large(worker: &Worker, length: u64, max_object_size: u64) {
+    static LOGGED: Once = Once::new();
+    worker.metrics.limit(Limit::MaxObjectSize);
+    LOGGED.call_once(|| {
+        info!(
+            length,
+            max_object_size, "an object is larger than `max_object_size`, and is not stored"
+        );
+    });
+}
+
 /// Begins an incomplete object with the range that a 206 contains; `None` if its ranges cannot be
 /// combined.
 fn begin_part(
@@ -313,7 +330,7 @@ fn begin_part(
     let (range, length) = range.range.zip(range.complete)?;
     if_range_value(&stored.facts, &stored.fields)?;
     if length > max_object_size {
-        worker.metrics.limit(Limit::MaxObjectSize);
+        note_too_large(worker, length, max_object_size);
         return None;
     }
     let start = range.first.checked_next_multiple_of(PAGE)?;

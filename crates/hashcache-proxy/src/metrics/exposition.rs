@@ -21,7 +21,8 @@ use super::links::{self, LinkView};
 use super::moment::Moment;
 use super::table::{self, Figure};
 use super::{
-    CLASSES, DURATION_BOUNDS, EngineFigures, Metrics, Opened, PeerFigures, origins, peers, quotas,
+    CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, PeerFigures, origins, peers,
+    quotas,
 };
 use crate::access_log::AccessLogger;
 use crate::clock::Clock;
@@ -238,6 +239,9 @@ impl Exposition {
             clock_suspect: self.clock.suspect(),
             connections: self.open(|worker| &worker.connections),
             tunnels: self.open(|worker| &worker.tunnels),
+            too_large: self
+                .metrics
+                .sum(|worker| &worker.limits[Limit::MaxObjectSize as usize]),
             upstream: (self.upstream)(),
             peers: self.metrics.peer_figures(),
             links: self.links(Detail::Names),
@@ -297,6 +301,8 @@ pub(crate) struct Live {
     pub(crate) connections: u64,
     /// Open tunnels.
     pub(crate) tunnels: u64,
+    /// Responses that were not stored because they are larger than `max_object_size`.
+    pub(crate) too_large: u64,
     pub(crate) upstream: UpstreamFigures,
     pub(crate) peers: Vec<PeerFigures>,
     /// As in `/-/links`.

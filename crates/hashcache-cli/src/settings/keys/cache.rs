@@ -54,9 +54,12 @@ static KEYS: &[Key] = &[
         |values| (SIZE.show)(&values.max_object_size()),
     )
     .flag()
-    .usually("an eighth of the cache", "\"128MiB\"")
+    .usually("a quarter of the cache", "\"256MiB\"")
     .about("Largest object to store; larger ones pass through")
-    .details("With several devices, the smallest device counts."),
+    .details(
+        "With several devices, the smallest device counts. The log names the first object that is \
+         larger; the dashboard and metrics count them.",
+    ),
     one!("policy", engine.policy, POLICY)
         .flag()
         .default("log")

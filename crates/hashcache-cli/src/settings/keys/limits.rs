@@ -24,7 +24,10 @@ pub(super) static SECTION: Section = Section {
 static KEYS: &[Key] = &[
     limit!(clients, COUNT)
         .about("Connections from all clients")
-        .details("At most a quarter of the files that the process may open."),
+        .details(
+            "At the limit, the connection that has waited longest for a request is closed for \
+             a new one. At most a quarter of the files that the process may open.",
+        ),
     limit!(clients_per_address, COUNT)
         .about("Connections from one client")
         .details("A client is an IPv4 address or an IPv6 /64 network."),
