@@ -112,14 +112,20 @@ impl Arena {
             let index = self.free().punched.pop()?;
             return Some(self.open_at(index, reservation));
         };
-        // A slab of a transfer had nothing beside it.
+        // A slab of a transfer had nothing beside it. What the slab has is counted already, so
+        // nothing of it must be left free.
         let missing = bytes.saturating_sub(reservation.bytes());
-        match budget.reserve_free_leaving(missing, left) {
-            Some(more) => reservation.join(more),
-            None => {
-                self.keep(index, reservation);
+        if missing > 0 {
+            let Some(more) = budget.reserve_free(missing) else {
+                // Not by `keep`, which may make a system call: the caller holds a lock.
+                let mut free = self.free();
+                free.resident.push((index, reservation));
+                self.resident.store(free.resident.len(), Ordering::Relaxed);
+                drop(free);
+                budget.wake_waiters();
                 return None;
-            }
+            };
+            reservation.join(more);
         }
         Some(self.open_at(index, reservation))
     }
@@ -397,6 +403,24 @@ mod tests {
         let _rest = budget.reserve_free(budget.limit() - budget.used());
         assert!(arena.open(&budget, 2000).is_none(), "no memory beside it");
         assert_eq!(arena.resident_bytes(), SLAB_BYTES as u64, "it is kept");
+    }
+
+    #[test]
+    fn an_empty_slab_is_opened_whatever_else_the_budget_has() {
+        let budget = Budget::new(16 << 20);
+        let arena = Arena::new(100).unwrap();
+        drop(arena.open(&budget, 0).unwrap());
+        let rest = budget.limit() - budget.used();
+        let _rest = budget
+            .reserve_free(rest - budget.limit() / HEADROOM / 2)
+            .unwrap();
+        let _open = arena
+            .open(&budget, 0)
+            .expect("its memory is counted already");
+        assert!(
+            arena.open(&budget, 0).is_none(),
+            "the headroom is for others"
+        );
     }
 
     #[test]
