@@ -32,9 +32,11 @@ use crate::private::{Intent, Private};
 use crate::settings::{self, Applies, Effective, Environment, SettingArgs, Source};
 use crate::units::{show_size, show_store_size};
 
-/// Of all files that may be open, clients may hold this part: each may need a tunnel's other end or
-/// an upstream connection as well, and the cache and logs need the rest.
-const FILES_PER_CLIENT: u64 = 4;
+/// Files of a client: its connection, and a tunnel's other end or an upstream connection.
+const FILES_PER_CLIENT: u64 = 2;
+/// Files for everything else: the cache, logs, listeners, idle connections to origins. Where few
+/// files may be open, a quarter of them.
+const OTHER_FILES: u64 = 1024;
 
 /// What the process does for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -411,7 +413,8 @@ fn raise_open_files() -> Option<u64> {
 fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
     let clients = &mut effective.values.startup.limits.clients;
     let most = open_files.map_or(usize::MAX, |files| {
-        usize::try_from(files / FILES_PER_CLIENT)
+        let for_clients = files - OTHER_FILES.min(files / 4);
+        usize::try_from(for_clients / FILES_PER_CLIENT)
             .unwrap_or(usize::MAX)
             .max(1)
     });
@@ -423,7 +426,6 @@ fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
         );
         *clients = most;
     }
-    // The same number is left for files, tunnels and idle connections.
     let upstream = &mut effective.values.startup.limits.upstream;
     *upstream = most.min(*upstream);
 }
@@ -593,7 +595,7 @@ mod tests {
         cap_clients(&mut effective, Some(400));
         effective.values.engine.cache_size = 200 << 30;
         let settings = effective.values.for_proxy();
-        assert_eq!(settings.startup.limits.clients, 100);
+        assert_eq!(settings.startup.limits.clients, 150);
         assert_eq!(settings.reloadable.max_object_size, 50 << 30);
     }
 
@@ -684,7 +686,8 @@ mod tests {
         };
         assert_eq!(clients(None), 4096);
         assert_eq!(clients(Some(1 << 20)), 4096);
-        assert_eq!(clients(Some(1024)), 256);
+        assert_eq!(clients(Some(1024)), 384);
+        assert_eq!(clients(Some(9216)), 4096);
         assert_eq!(clients(Some(0)), 1);
     }
 

@@ -18,7 +18,7 @@ use hashcache_proxy::{
 use super::keys::keys;
 use super::peers::{Parent, PeersAndRoutes};
 
-/// An object may take at most this part of a cache file: one eighth.
+/// An object may take at most this part of a cache file, unless `max_object_size` is set.
 const OBJECTS_PER_CACHE: u64 = 4;
 
 /// Everything that can be set. `Values::default()` has the defaults of the types only; see

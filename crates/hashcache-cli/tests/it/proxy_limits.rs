@@ -591,10 +591,45 @@ async fn a_new_client_gets_the_place_of_the_connection_that_rests_longest() {
     let [first, others @ ..] = resting.as_mut_slice() else {
         panic!("eight clients rest");
     };
-    assert!(in_time(first.get(&url, &[])).await.is_err(), "it is closed");
+    // It waits for a response that nobody asked for until the connection ends.
+    in_time(first.read_response("GET")).await.unwrap_err();
     for other in others {
         assert_eq!(in_time(other.get(&url, &[])).await.unwrap().status, 200);
     }
     drop((resting, newer));
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tunnel_is_older_and_keeps_its_place() {
+    let (home, origin) = (Home::new(), origin().await);
+    let config = "allow_connect_port = [\"1-65535\"]\nworkers = 1\n[limits]\nclients = 2\n";
+    let proxy = start(&home, config);
+    let mut tunnel = client(&proxy, [127, 0, 0, 10]).await;
+    let authority = origin.address().to_string();
+    in_time(tunnel.request("CONNECT", &authority, &[]))
+        .await
+        .unwrap();
+    assert_eq!(
+        in_time(tunnel.read_response("CONNECT"))
+            .await
+            .unwrap()
+            .status,
+        200
+    );
+    let mut resting = client(&proxy, [127, 0, 0, 11]).await;
+    let url = origin.url("/a");
+    assert_eq!(in_time(resting.get(&url, &[])).await.unwrap().status, 200);
+    let mut newer = client(&proxy, [127, 0, 0, 12]).await;
+    assert_eq!(in_time(newer.get(&url, &[])).await.unwrap().status, 200);
+    in_time(resting.read_response("GET")).await.unwrap_err();
+    in_time(tunnel.request("GET", "/b", &[("Host", &authority)]))
+        .await
+        .unwrap();
+    assert_eq!(
+        in_time(tunnel.read_response("GET")).await.unwrap().status,
+        200
+    );
+    drop((tunnel, newer));
     proxy.end();
 }

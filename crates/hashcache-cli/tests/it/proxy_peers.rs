@@ -91,7 +91,8 @@ async fn a_miss_is_fetched_through_the_parent_and_both_store_it() {
     assert_eq!(via, ["1.1 below", "1.1 above"]);
     let log = child.log(2).await;
     assert!(log.contains("FIRSTUP_PARENT/127.0.0.1"), "{log}");
-    assert!(parent.log(1).await.contains("HIER_DIRECT/127.0.0.1"));
+    let log = parent.log(2).await;
+    assert!(log.contains("HIER_DIRECT/127.0.0.1"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -67,18 +67,22 @@ impl ConnectionCounts {
                     None => Limit::ClientShare,
                 })?;
         let mut by_client = self.by_client();
-        // The connection that is given up ends soon; until then there is one more than the limit.
-        let full = self.all.load(Ordering::Relaxed) >= limits.clients;
+        // First the client's own limit: its connections must not cost others theirs.
+        let own = client.and_then(|client| by_client.get(&client));
+        if own.is_some_and(|own| *own >= limits.clients_per_address) {
+            return Err(Limit::ClientsPerAddress);
+        }
+        // The connection that is given up ends soon, unless a request arrives in time.
+        let all = self.all.load(Ordering::Relaxed);
+        let most = limits.clients + (limits.clients / ENDING_PART).max(ENDING_MIN);
         let share = allowance.share();
-        if full && !share.give_up_head() && !share.give_up_resting() {
+        if all >= limits.clients
+            && (all >= most || !share.give_up_head() && !share.give_up_resting())
+        {
             return Err(Limit::Clients);
         }
         if let Some(client) = client {
-            let count = by_client.entry(client).or_insert(0);
-            if *count >= limits.clients_per_address {
-                return Err(Limit::ClientsPerAddress);
-            }
-            *count += 1;
+            *by_client.entry(client).or_insert(0) += 1;
         }
         self.all.fetch_add(1, Ordering::Relaxed);
         Ok(CountedConnection {
@@ -125,6 +129,10 @@ pub(super) fn connection_bytes(speaks: Speaks, mode: Mode) -> u64 {
     }
 }
 
+/// Connections beyond the limit while those that were given up end: this part of the limit, and at
+/// least so many.
+const ENDING_PART: usize = 8;
+const ENDING_MIN: usize = 16;
 /// Memory of an idle client connection: its task (2 KiB), its state, up to 4 KiB of read-ahead.
 /// `wire` reserves what a request needs beyond that.
 pub(super) const CONNECTION_BYTES: u64 = 8 << 10;

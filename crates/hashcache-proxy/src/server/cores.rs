@@ -8,7 +8,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -305,20 +305,36 @@ impl Core {
                         Stage::Over => return,
                     },
                     ending = &mut serving => break ending,
-                    why = allowance.given_up() => return note_given_up(&worker, why),
+                    why = allowance.given_up() => {
+                        note_given_up(&worker, why);
+                        match why {
+                            GiveUp::Head => return,
+                            GiveUp::Rest => drop(stop.send_replace(true)),
+                        }
+                    }
                 }
             }
         };
         match ending {
-            Ending::Upgraded => tokio::select! {
-                () = follow_tunnel(&stop, &over, stage) => {}
-                // Of an intercepted connection.
-                why = allowance.given_up() => {
-                    note_given_up(&worker, why);
-                    over.send_replace(true);
-                    over.closed().await;
+            Ending::Upgraded => {
+                let mut following = pin!(follow_tunnel(&stop, &over, stage));
+                loop {
+                    tokio::select! {
+                        () = &mut following => break,
+                        // Of an intercepted connection.
+                        why = allowance.given_up() => {
+                            note_given_up(&worker, why);
+                            match why {
+                                GiveUp::Rest => drop(stop.send_replace(true)),
+                                GiveUp::Head => {
+                                    over.send_replace(true);
+                                    break over.closed().await;
+                                }
+                            }
+                        }
+                    }
                 }
-            },
+            }
             _ => worker.count_ending(ending),
         }
     }
@@ -423,7 +439,10 @@ async fn serve(
             .await
         }
         Protocol::Http2 => {
-            let (allowance, child) = (connection.allowance.clone(), connection.child.clone());
+            // The connection's own: streams have others.
+            let allowance = connection.cell.allowance().cloned();
+            let allowance = allowance.unwrap_or_else(|| connection.allowance.clone());
+            let child = connection.child.clone();
             // HTTP/2 registers its heads itself.
             connection.cell.leave_heads();
             let connection = Rc::new(connection);

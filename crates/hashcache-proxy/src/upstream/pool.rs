@@ -247,7 +247,8 @@ impl Pool {
 
     /// Grown buffers of idle connections may take a part of a budget of `memory_bytes`.
     pub(super) fn set_memory(&self, memory_bytes: u64) {
-        let extra = memory_bytes / IDLE_EXTRA_PART;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let extra = memory_bytes / IDLE_EXTRA_PART / cores as u64;
         self.extra_max.set(extra.max(IDLE_EXTRA_MIN));
     }
 
@@ -361,10 +362,10 @@ async fn sweep(pool: Weak<Pool>, idle_time: Duration) {
 
 /// Maximum number of idle connections per core.
 const IDLE_MAX: usize = 256;
-/// The part of the memory budget that grown buffers of idle connections may take in each core. To
+/// The part of the memory budget that grown buffers of idle connections may take in all cores. To
 /// connect again costs more processor time than a miss of 32 KiB, and what they hold is taken only
 /// while memory is not short.
-const IDLE_EXTRA_PART: u64 = 64;
+const IDLE_EXTRA_PART: u64 = 32;
 /// At least eight connections with the largest reads.
 const IDLE_EXTRA_MIN: u64 = 8 * buffered(READ_MAX);
 /// How long a connection may take to become ready after its response. One that takes longer is

@@ -418,6 +418,7 @@ impl<Stop: Future> Driver<'_, Stop> {
 async fn end(stream: ClientStream, cell: &Cell, ending: Ending) -> Ending {
     match ending {
         Ending::Upgraded => {
+            cell.end_rest();
             if let Some(tunnel) = cell.take_tunnel() {
                 // If the receiver was dropped, the socket closes here.
                 let _ = tunnel.send(stream.into_upgraded());

@@ -579,8 +579,9 @@ impl ClientStream {
             until: since + time,
         }));
         match why {
-            WaitFor::Request => self.cell.rest(since),
-            WaitFor::Head | WaitFor::Body | WaitFor::Response => self.cell.end_rest(),
+            // The next request may have been read already.
+            WaitFor::Request if self.held.is_empty() => self.cell.rest(since),
+            _ => self.cell.end_rest(),
         }
     }
 
@@ -864,7 +865,8 @@ impl Write for ClientStream {
             if std::mem::take(&mut this.armed) {
                 this.socket.reset_on_drop(false);
             }
-            if this.inbound.wants_head() {
+            // Behind a CONNECT or a 101 the bytes belong to another protocol.
+            if this.inbound.wants_head() && !this.cell.signals.tunnel.get() {
                 this.wait_for(WaitFor::Request);
             }
             if !this.held.is_empty() || this.eof {

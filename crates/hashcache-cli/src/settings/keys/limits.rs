@@ -26,7 +26,7 @@ static KEYS: &[Key] = &[
         .about("Connections from all clients")
         .details(
             "At the limit, the connection that has waited longest for a request is closed for \
-             a new one. At most a quarter of the files that the process may open.",
+             a new one. At most half of the files that the process may open, without 1,024.",
         ),
     limit!(clients_per_address, COUNT)
         .about("Connections from one client")

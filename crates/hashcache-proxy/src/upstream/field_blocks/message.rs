@@ -142,6 +142,17 @@ impl Message {
                 is_final_head,
             };
         };
+        if let Some(status) = self.status.filter(StatusCode::is_informational)
+            && reason == TOO_LARGE
+        {
+            // A client may do without its fields; the final response must not be lost for them.
+            let mut block = vec![STATUS_INDEX];
+            push_string(&mut block, status.as_str().as_bytes());
+            return Written {
+                block,
+                is_final_head: false,
+            };
+        }
         let mut block = Vec::new();
         if is_head {
             block.push(STATUS_200);

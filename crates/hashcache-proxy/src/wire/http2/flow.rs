@@ -49,6 +49,8 @@ pub(super) struct Flow {
     /// The stream that hyper is about to start has its reset or its response already.
     polled_at_once: Cell<bool>,
     rests_since: Cell<Instant>,
+    /// The connection was marked as one that may be given up.
+    may_be_given_up: Cell<bool>,
     /// Since when the preface or a head is incomplete.
     head_since: Cell<Option<Instant>>,
     /// Since when the socket accepts no bytes.
@@ -179,6 +181,7 @@ impl Flow {
             tables: H2Tables::default(),
             polled_at_once: Cell::new(false),
             rests_since: Cell::new(now),
+            may_be_given_up: Cell::new(false),
             head_since: Cell::new(Some(now)),
             writes_since: Cell::new(None),
             failed: Cell::new(None),
@@ -384,9 +387,6 @@ impl Flow {
     /// Counts a stream as open until the guard is dropped.
     pub(super) fn open(self: &Rc<Self>) -> OpenStream {
         self.open.set(self.open.get() + 1);
-        if let Some(allowance) = self.client_allowance() {
-            allowance.end_rest();
-        }
         let link = self.link.as_ref();
         OpenStream {
             flow: Rc::clone(self),
@@ -401,6 +401,22 @@ impl Flow {
 
     pub(super) fn is_resting(&self) -> bool {
         self.open.get() == 0
+    }
+
+    /// Marks the connection as one that may be given up for another, or as busy. To be called at
+    /// the end of each poll of the connection.
+    pub(super) fn note_rest(&self) {
+        // A stream ends before the socket has its last bytes.
+        let is_written = self.tables.used.get() == 0 && self.writes_since.get().is_none();
+        let rests = self.is_resting() && is_written && self.head_since.get().is_none();
+        let Some(allowance) = self.client_allowance() else {
+            return;
+        };
+        match (self.may_be_given_up.replace(rests), rests) {
+            (false, true) => allowance.rest(self.rests_since.get()),
+            (true, false) => allowance.end_rest(),
+            (true, true) | (false, false) => {}
+        }
     }
 
     pub(super) fn rests_since(&self) -> Instant {
@@ -554,11 +570,7 @@ impl Drop for OpenStream {
     fn drop(&mut self) {
         let flow = &self.flow;
         flow.open.set(flow.open.get() - 1);
-        let now = Instant::now();
-        flow.rests_since.set(now);
-        if let Some(allowance) = flow.client_allowance().filter(|_| flow.is_resting()) {
-            allowance.rest(now);
-        }
+        flow.rests_since.set(Instant::now());
         flow.wake();
     }
 }

@@ -163,6 +163,7 @@ where
                 return Poll::Ready(failed);
             }
             flow.all_entered();
+            flow.note_rest();
             if let Poll::Ready(done) = done {
                 return Poll::Ready(match (leaving, done.is_ok()) {
                     (Some((_, why)), _) => why,

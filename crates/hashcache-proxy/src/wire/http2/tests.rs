@@ -511,6 +511,35 @@ async fn a_connection_without_streams_ends_after_the_idle_time_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_may_be_given_up_only_without_streams_and_unwritten_bytes() {
+    locally(async {
+        let (_cache, allowance) = allowance(16 << 20);
+        let _open = allowance.open_connection();
+        let gives_up = || allowance.share().give_up_resting();
+        let (pipe, served) = serve_within(Limits::default(), Some(allowance.clone()));
+        assert!(!gives_up(), "the preface is missing");
+        let (mut sender, connection) = client(pipe).await;
+        let slow = sender.send_request(get("slow"));
+        let slow = spawn_local(slow);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!gives_up(), "a request is open");
+        slow.await.unwrap().unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(gives_up());
+        assert!(!gives_up(), "once");
+        // A request that arrives in time ends the rest.
+        assert_eq!(content(&mut sender, "hello").await.1.unwrap(), "hello");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(gives_up());
+        served.stop.send_replace(true);
+        drop(sender);
+        connection.await.unwrap().unwrap();
+        assert_eq!(served.ending.await.unwrap(), Ending::Closed);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn content_that_stops_coming_is_the_clients_fault() {
     locally(async {
         let (mut pipe, _served) = serve(Limits::default());
