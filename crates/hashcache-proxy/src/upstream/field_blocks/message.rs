@@ -281,6 +281,19 @@ mod tests {
     }
 
     #[test]
+    fn an_interim_response_with_too_many_fields_loses_them_and_a_final_one_is_malformed() {
+        let large: &'static str = "v".repeat(1000).leak();
+        for (status, is_final_head) in [("103", false), ("200", true)] {
+            let written = message(BlockKind::Head, &[(":status", status), ("link", large)]);
+            assert_eq!(written.is_final_head, is_final_head);
+            match is_final_head {
+                true => assert_eq!(reason(&written), Some(TOO_LARGE)),
+                false => assert_eq!(written.block, block(&[(":status", status)])),
+            }
+        }
+    }
+
+    #[test]
     fn control_characters_become_spaces_and_none_at_the_ends() {
         let odd = [
             (":status", "200"),
