@@ -400,6 +400,46 @@ async fn trailers_go_to_the_client_that_caused_the_fetch_and_are_not_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn content_of_unknown_length_is_passed_on_when_it_becomes_too_large() {
+    let home = Home::new();
+    let proxy = Running::start(&home, &["--config=/dev/null", "--max-object-size=1MiB"]);
+    let fields = [
+        ("Cache-Control", "max-age=60"),
+        ("Transfer-Encoding", "chunked"),
+    ];
+    let chunked = |bytes: usize| {
+        let chunk = [b"10000\r\n", &[b'x'; 1 << 16][..], b"\r\n"].concat();
+        let chunks = chunk.repeat(bytes >> 16);
+        Script::new()
+            .head(200, &fields)
+            .bytes(chunks)
+            .bytes("0\r\n\r\n")
+    };
+    let (small, large) = (chunked(1 << 20), chunked(3 << 20));
+    let origin = Origin::start(move |request| match request.target().ends_with("/small") {
+        true => small.clone(),
+        false => large.clone(),
+    });
+    let origin = origin.await.unwrap();
+    let mut client = Client::connect(proxy.listen).await.unwrap();
+    for (path, bytes, asked) in [("/small", 1 << 20, 1), ("/large", 3 << 20, 2)] {
+        let before = origin.requests().len();
+        for _ in 0..2 {
+            let response = client.get(&origin.url(path), &[]).await.unwrap();
+            assert_eq!(
+                (response.status, response.body.len()),
+                (200, bytes),
+                "{path}"
+            );
+        }
+        assert_eq!(origin.requests().len() - before, asked, "{path}");
+    }
+    let name = "hashcache_limit_hits_total{limit=\"max_object_size\"}";
+    assert_eq!(proxy.figure(name).await, "2");
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bytes_are_counted_while_a_transfer_is_under_way() {
     let home = Home::new();
     let proxy = Running::start(&home, &["--config=/dev/null", "--max-object-size=1MiB"]);

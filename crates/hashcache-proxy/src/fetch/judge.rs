@@ -306,7 +306,7 @@ fn stored_part(
 
 /// Counts an object that is larger than `max_object_size`. The log names the first one: an operator
 /// who waits for hits on large files would otherwise look for the reason elsewhere.
-fn note_too_large(worker: &Worker, length: u64, max_object_size: u64) {
+pub(super) fn note_too_large(worker: &Worker, length: u64, max_object_size: u64) {
     static LOGGED: Once = Once::new();
     worker.metrics.limit(Limit::MaxObjectSize);
     LOGGED.call_once(|| {

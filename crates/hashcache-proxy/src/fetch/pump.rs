@@ -25,6 +25,7 @@ use super::ask::ask;
 use super::content_hash::ContentHash;
 use super::counters::{ByteCount, Trailers};
 use super::fields::{part_fields, request};
+use super::judge::note_too_large;
 use super::keep::keep_replaced;
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take_content, take_end};
 use super::spec::{Cause, FetchSpec, is_error};
@@ -108,6 +109,7 @@ impl Transfer {
                     if !take_content(&self.worker, &mut writer, data).await {
                         break;
                     }
+                    self.bypass_too_large(&mut writer);
                     let metrics = &self.worker.metrics;
                     metrics.fetching(&mut self.counted, all, writer.written());
                 }
@@ -181,6 +183,19 @@ impl Transfer {
         if !writer.is_stored() {
             // The bytes before the bypass are stored already, so remove them.
             self.worker.cache.invalidate(&self.spec.place.name);
+        }
+    }
+
+    /// Passes content on without storing it if it has become larger than `max_object_size`. Where
+    /// the length is known, `judge` has looked at it.
+    fn bypass_too_large(&self, writer: &mut ContentWriter) {
+        if self.length.is_some() || !writer.is_stored() {
+            return;
+        }
+        let most = self.worker.common.live().settings.max_object_size;
+        if writer.written() > most {
+            note_too_large(&self.worker, writer.written(), most);
+            writer.bypass();
         }
     }
 

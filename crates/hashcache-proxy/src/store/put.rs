@@ -130,6 +130,14 @@ impl ContentWriter {
         }
     }
 
+    /// As [`Writer::bypass`].
+    pub(crate) fn bypass(&mut self) {
+        match self {
+            Self::Plain(writer) => writer.bypass(),
+            Self::Pages(pages) => pages.writer.bypass(),
+        }
+    }
+
     /// As [`Writer::keep`].
     pub(crate) fn keep(self) -> bool {
         match self {
