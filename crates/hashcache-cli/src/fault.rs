@@ -27,19 +27,19 @@ impl Fault {
         }
     }
 
-    /// The same fault with a hint.
+    /// Adds a hint.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// The same fault, which stands at `byte` of the configuration file.
+    /// Sets the place of the fault, as a byte offset in the configuration file.
     pub fn at_byte(mut self, byte: usize) -> Self {
         self.byte = Some(byte);
         self
     }
 
-    /// The same fault, said to have happened at `place`.
+    /// Puts `place` in front of the message.
     pub fn at(mut self, place: impl fmt::Display) -> Self {
         self.what = format!("{place}: {}", self.what);
         self

@@ -54,7 +54,7 @@ impl Bounds {
         }
     }
 
-    /// Whether the user says which requests match.
+    /// True if the bounds depend on the user.
     pub fn need_user(&self) -> bool {
         self.sure.iter().chain(&self.may).any(Condition::needs_user)
     }

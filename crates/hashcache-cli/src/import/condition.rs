@@ -1,9 +1,8 @@
-//! What a request must be for an access rule: a conjunction of conditions, one of a kind at most,
-//! and the exceptions from them, as `[[access]]` has both.
+//! The conditions of an access rule: at most one of each kind, all of which a request must meet,
+//! and the exceptions from them, as in `[[access]]`.
 //!
-//! Made by `acl`, combined by `rules`. Two conditions of one kind are combined to the requests that
-//! both match; where our rules cannot say that, the combination is an error and never something
-//! wider.
+//! Made by `acl`, combined by `rules`. Two conditions of one kind become their intersection. If our
+//! rules cannot express it, the combination is an error, never a wider condition.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -64,18 +63,18 @@ impl Condition {
         }
     }
 
-    /// Whether it is about certain hosts.
+    /// True for a condition on hosts.
     pub fn is_about_hosts(&self) -> bool {
         self.destinations.is_some() || self.lists.is_some()
     }
 
-    /// Whether it, or an exception, is about users.
+    /// True if the rule or one of its exceptions names users.
     pub fn needs_user(&self) -> bool {
         self.users.is_some() || self.except.iter().any(|it| it.users.is_some())
     }
 
-    /// Whether it is for some users, or for all but some, and about nothing else, so that every
-    /// client is asked for a login.
+    /// True if users are the only condition, also in exceptions. Then Squid asks every client for a
+    /// login.
     pub fn asks(&self) -> bool {
         let only = Self {
             users: self.users.clone(),
@@ -132,7 +131,7 @@ impl Condition {
         Ok((!both.is_never()).then_some(both))
     }
 
-    /// Whether all but the exceptions are the same.
+    /// Equality apart from exceptions.
     fn has_conditions_of(&self, other: &Self) -> bool {
         let kinds = |it: &Self| Self {
             except: Vec::new(),
@@ -171,12 +170,13 @@ impl Condition {
             .collect()
     }
 
-    /// Whether every request that matches `other` matches this, as far as that is plain.
+    /// True if this condition certainly matches every request of `other`. May be false although it
+    /// does: the intersection is compared as it is written.
     pub fn covers(&self, other: &Self, work: &Work) -> bool {
         self.and(other, work) == Ok(Some(other.clone()))
     }
 
-    /// Whether it holds for every request of its clients.
+    /// True if clients are the only condition.
     pub fn is_blanket(&self) -> bool {
         let only_clients = Self {
             clients: self.clients.clone(),
@@ -251,9 +251,9 @@ impl Destinations {
     }
 }
 
-/// A set whose elements are combined with those of another one.
+/// A set that can be intersected. Its size is paid for, because a hostile file may have many.
 pub trait Elements {
-    /// The work of looking at all of them.
+    /// Cost of one pass over the elements.
     fn work(&self) -> usize;
 }
 

@@ -287,8 +287,8 @@ impl<'a> Pool<'a> {
         })
     }
 
-    /// Whether it has the requests that no line matches: as in `http_access`, the opposite of the
-    /// last line holds for them.
+    /// True if the pool applies to requests that match no line: as in `http_access`, they get the
+    /// opposite of the last line.
     fn allows_the_rest(&self) -> bool {
         let last = self.access.last();
         last.is_some_and(|(line, _)| line.arg(1) == "deny" && !line.is_all_from(2))

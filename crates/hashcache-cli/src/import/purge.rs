@@ -102,13 +102,13 @@ fn clients_of(condition: &Condition) -> Addresses {
     clients.unwrap_or_else(Addresses::all)
 }
 
-/// Whether a PURGE may meet a condition.
+/// True unless the condition names other methods only.
 fn has_purge(condition: &Condition) -> bool {
     let methods = condition.methods.as_ref();
     methods.is_none_or(|them| them.contains(PURGE))
 }
 
-/// Whether every PURGE of its clients meets a condition, apart from exceptions.
+/// True if the condition limits nothing but clients and methods.
 fn is_whole(condition: &Condition) -> bool {
     let without = Condition {
         methods: None,

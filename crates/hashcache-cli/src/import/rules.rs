@@ -80,7 +80,8 @@ pub fn compile<'a>(all: &[&Line], rest: &[&'a Line], acls: &Acls, unsure: Unsure
     };
     match reached(rest, acls) {
         Ok(lines) => {
-            // Whether a line that denies may be left out depends on the rules behind it.
+            // From the last line to the first: a `deny` that no rule can express may be left out
+            // only if no rule behind it serves its requests.
             for (line, matched) in lines.iter().rev() {
                 compiled.add(line, matched, acls, unsure);
             }

@@ -43,7 +43,8 @@ pub struct AccessTable {
     reason: Option<String>,
 }
 
-/// Conditions of a rule, or one table of `except`.
+/// Conditions of a rule, or one table of `except`. [`AccessTable`] repeats the fields: serde cannot
+/// flatten them into a table that denies unknown ones.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConditionsTable {

@@ -83,7 +83,7 @@ impl<'a, F: Fn(usize, &HostHashes) -> bool> Search<'a, F> {
         }
     }
 
-    /// The next rule that matches but for its exceptions, of so many.
+    /// The next matching rule, of `rule_count` in all. Its exceptions are not considered.
     pub(super) fn next_rule(&mut self, rule_count: usize) -> Option<usize> {
         loop {
             let number = self.left.first().filter(|number| *number < rule_count)?;
@@ -94,7 +94,7 @@ impl<'a, F: Fn(usize, &HostHashes) -> bool> Search<'a, F> {
         }
     }
 
-    /// Whether the request meets the exception with this number.
+    /// True if the request meets exception `number`.
     pub(super) fn meets(&mut self, number: usize) -> bool {
         self.left.contains(number) && self.is_listed(number)
     }

@@ -128,12 +128,12 @@ impl AccessRule {
         }
     }
 
-    /// Whether it is for certain users, or not for certain users.
+    /// True if the rule or one of its exceptions names users or groups.
     pub(super) fn needs_user(&self) -> bool {
         self.all_conditions().any(AccessConditions::need_user)
     }
 
-    /// Its conditions, then those of each exception.
+    /// The conditions of the rule, then of each exception.
     pub(super) fn all_conditions(&self) -> impl Iterator<Item = &AccessConditions> {
         std::iter::once(&self.conditions).chain(&self.except)
     }
