@@ -525,6 +525,7 @@ async fn store(
         metadata,
         hash,
         length,
+        was_announced: length.is_some(),
         earlier_bytes: 0,
         received: 0,
         earlier_link_bytes: 0,

@@ -48,6 +48,8 @@ pub(super) struct Transfer {
     pub(super) spec: Box<FetchSpec>,
     pub(super) byte_count: ByteCount,
     pub(super) length: Option<u64>,
+    /// The response announced its length at the beginning.
+    pub(super) was_announced: bool,
     /// The strong entity tag, with which a broken transfer can be resumed.
     pub(super) etag: Option<HeaderValue>,
     pub(super) resumes_left: u32,
@@ -186,15 +188,17 @@ impl Transfer {
         }
     }
 
-    /// Passes content on without storing it if it has become larger than `max_object_size`. Where
-    /// the length is known, `judge` has looked at it.
+    /// Passes content on without storing it if it is larger than `max_object_size`. `judge` refuses
+    /// announced lengths, but a chunked response has none, and a resumed transfer learns its length
+    /// later.
     fn bypass_too_large(&self, writer: &mut ContentWriter) {
-        if self.length.is_some() || !writer.is_stored() {
+        if self.was_announced || !writer.is_stored() {
             return;
         }
         let most = self.worker.common.live().settings.max_object_size;
-        if writer.written() > most {
-            note_too_large(&self.worker, writer.written(), most);
+        let size = self.length.unwrap_or(0).max(writer.written());
+        if size > most {
+            note_too_large(&self.worker, size, most);
             writer.bypass();
         }
     }
@@ -223,8 +227,8 @@ impl Transfer {
     fn is_wanted(&self, writer: &ContentWriter) -> bool {
         let is_wanted_anyway = match self.spec.cause {
             Cause::Request | Cause::RequestByHint => false,
-            // No client waits that could be cut off.
-            Cause::Revalidation => !self.byte_count.is_over_quota(),
+            // No client waits that could be cut off. Content that is not stored is for nobody.
+            Cause::Revalidation => writer.is_stored() && !self.byte_count.is_over_quota(),
             // It is short.
             Cause::Hint => writer.is_stored(),
         };
