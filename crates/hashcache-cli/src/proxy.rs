@@ -34,8 +34,8 @@ use crate::units::{show_size, show_store_size};
 
 /// Files of a client: its connection, and a tunnel's other end or an upstream connection.
 const FILES_PER_CLIENT: u64 = 2;
-/// Files for everything else: the cache, logs, listeners, idle connections to origins. Where few
-/// files may be open, a quarter of them.
+/// Open files for the cache, logs, listeners and idle connections to origins. With fewer than 4,096
+/// files in all, a quarter of them instead.
 const OTHER_FILES: u64 = 1024;
 
 /// What the process does for clients.
@@ -414,7 +414,8 @@ fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
     let clients = &mut effective.values.startup.limits.clients;
     let most = open_files.map_or(usize::MAX, |files| {
         let for_clients = files - OTHER_FILES.min(files / 4);
-        usize::try_from(for_clients / FILES_PER_CLIENT)
+        // An eighth more connections may be closing.
+        usize::try_from(for_clients / FILES_PER_CLIENT / 9 * 8)
             .unwrap_or(usize::MAX)
             .max(1)
     });
@@ -595,7 +596,7 @@ mod tests {
         cap_clients(&mut effective, Some(400));
         effective.values.engine.cache_size = 200 << 30;
         let settings = effective.values.for_proxy();
-        assert_eq!(settings.startup.limits.clients, 150);
+        assert_eq!(settings.startup.limits.clients, 128);
         assert_eq!(settings.reloadable.max_object_size, 50 << 30);
     }
 
@@ -686,8 +687,8 @@ mod tests {
         };
         assert_eq!(clients(None), 4096);
         assert_eq!(clients(Some(1 << 20)), 4096);
-        assert_eq!(clients(Some(1024)), 384);
-        assert_eq!(clients(Some(9216)), 4096);
+        assert_eq!(clients(Some(1024)), 336);
+        assert_eq!(clients(Some(10_240)), 4096);
         assert_eq!(clients(Some(0)), 1);
     }
 

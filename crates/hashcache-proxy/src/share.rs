@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
 use hashcache_http::client_tag;
@@ -143,17 +144,28 @@ impl Shares {
         self.of_network(Network::of(address))
     }
 
-    /// Gives up the connection that has rested longest; false if none rests.
+    /// Gives up the connection that has been idle longest, unless enough of the `all` connections
+    /// are closing already to leave fewer than `most`. False if none is idle.
     ///
     /// Cost: a look at every connection, so only for a connection beyond the limit.
-    fn give_up_resting(&self) -> bool {
+    fn give_up_resting(&self, all: usize, most: usize) -> bool {
+        let connections = lock(&self.connections);
         loop {
-            let connections = lock(&self.connections);
-            let resting = connections.open.values().filter_map(|it| {
-                let since = it.rests_since.load(Ordering::Relaxed);
-                (since != BUSY && since != GIVEN_UP).then_some((since, it))
-            });
-            let Some((since, longest)) = resting.min_by_key(|(since, _)| *since) else {
+            let (mut closing, mut longest) = (0, None);
+            for connection in connections.open.values() {
+                match connection.rests_since.load(Ordering::Relaxed) {
+                    BUSY => {}
+                    GIVEN_UP => closing += 1,
+                    since if longest.is_none_or(|(first, _)| since < first) => {
+                        longest = Some((since, connection));
+                    }
+                    _ => {}
+                }
+            }
+            if all.saturating_sub(closing) < most {
+                return true;
+            }
+            let Some((since, longest)) = longest else {
                 return false;
             };
             // A request may have arrived meanwhile.
@@ -195,16 +207,16 @@ impl Share {
         self.0.network
     }
 
-    /// Gives up the oldest unfinished head of the client with the most bytes of them; false if
+    /// Makes room for one more of `all` connections, of which there may be `most`: by giving up a
+    /// slow head, else the connection that has been idle longest, else a young head. False if
     /// there is none.
-    pub(crate) fn give_up_head(&self) -> bool {
-        lock(&self.0.shares.heads).give_up_one()
-    }
-
-    /// Gives up the connection, of any client, that has waited longest for its next request; false
-    /// if none waits.
-    pub(crate) fn give_up_resting(&self) -> bool {
-        self.0.shares.give_up_resting()
+    ///
+    /// A browser opens several connections at once. Each is an unfinished head until its request
+    /// arrives, so without the age each would close the one before it.
+    pub(crate) fn make_room(&self, all: usize, most: usize) -> bool {
+        let shares = &self.0.shares;
+        let give_up_head = |age| lock(&shares.heads).give_up_one(age);
+        give_up_head(SLOW_HEAD) || shares.give_up_resting(all, most) || give_up_head(Duration::ZERO)
     }
 
     /// The share of the client to which this child gives `number`; of a client itself its own.
@@ -405,6 +417,8 @@ struct GivenUp {
     notify: Notify,
     /// Its unfinished head was given up.
     head: AtomicBool,
+    /// It was told to close because it rested, and has at most one request left.
+    is_closing: AtomicBool,
     /// Milliseconds from [`Shares::start`] to the beginning of its rest, plus one; [`BUSY`], or
     /// [`GIVEN_UP`].
     rests_since: AtomicU64,
@@ -412,7 +426,8 @@ struct GivenUp {
 
 /// The connection waits for no request.
 const BUSY: u64 = 0;
-/// The connection was given up while it rested. A request that arrives before it closes is served.
+/// The connection was chosen to close while it rested. A request that it reads before it notices
+/// makes it busy, and is served.
 const GIVEN_UP: u64 = u64::MAX;
 
 impl GivenUp {
@@ -533,7 +548,7 @@ impl Allowance {
         let network = self.share.network();
         let mut heads = lock(&shares.heads);
         let number = heads.enter(network, bytes, Arc::clone(&self.given_up));
-        while heads.bytes > shares.heads_max && heads.give_up_one() {}
+        while heads.bytes > shares.heads_max && heads.give_up_one(Duration::ZERO) {}
         UnfinishedHead {
             share: self.share.clone(),
             number,
@@ -554,13 +569,23 @@ impl Allowance {
         }
     }
 
-    /// The connection waits for a request since `now`.
+    /// Marks the connection as idle since `now`, so that it may close for a new one.
     pub(crate) fn rest(&self, now: Instant) {
         if self.may_rest {
             let since = now.saturating_duration_since(self.share.0.shares.start);
             let ms = u64::try_from(since.as_millis()).unwrap_or(GIVEN_UP - 2);
-            self.given_up.rests_since.store(ms + 1, Ordering::Relaxed);
+            let since = match self.given_up.is_closing.load(Ordering::Relaxed) {
+                true => GIVEN_UP,
+                false => ms + 1,
+            };
+            self.given_up.rests_since.store(since, Ordering::Relaxed);
         }
+    }
+
+    /// The head of a request is complete. If it was given up on another core just now, the request
+    /// wins: it may be on its way to an origin.
+    pub(crate) fn end_head(&self) {
+        self.given_up.head.store(false, Ordering::Relaxed);
     }
 
     /// The connection has a request, or a part of one.
@@ -580,6 +605,7 @@ impl Allowance {
             }
             // Otherwise a request has ended the rest.
             if given_up.rests_since.load(Ordering::Relaxed) == GIVEN_UP {
+                given_up.is_closing.store(true, Ordering::Relaxed);
                 return GiveUp::Rest;
             }
         }
@@ -621,7 +647,14 @@ struct UnfinishedHeads {
 #[derive(Debug, Default)]
 struct ClientHeads {
     bytes: u64,
-    heads: BTreeMap<u64, (u64, Arc<GivenUp>)>,
+    heads: BTreeMap<u64, HeadEntry>,
+}
+
+#[derive(Debug)]
+struct HeadEntry {
+    bytes: u64,
+    begun: Instant,
+    given_up: Arc<GivenUp>,
 }
 
 impl UnfinishedHeads {
@@ -631,26 +664,34 @@ impl UnfinishedHeads {
         self.bytes += bytes;
         let client = self.clients.entry(network).or_default();
         client.bytes += bytes;
-        client.heads.insert(number, (bytes, given_up));
+        let begun = Instant::now();
+        let entry = HeadEntry {
+            bytes,
+            begun,
+            given_up,
+        };
+        client.heads.insert(number, entry);
         number
     }
 
     fn leave(&mut self, network: Network, number: u64) -> Option<Arc<GivenUp>> {
         let client = self.clients.get_mut(&network)?;
-        let (bytes, given_up) = client.heads.remove(&number)?;
-        client.bytes -= bytes;
-        self.bytes -= bytes;
+        let entry = client.heads.remove(&number)?;
+        client.bytes -= entry.bytes;
+        self.bytes -= entry.bytes;
         if client.heads.is_empty() {
             self.clients.remove(&network);
         }
-        Some(given_up)
+        Some(entry.given_up)
     }
 
-    fn give_up_one(&mut self) -> bool {
+    /// Gives up the oldest head of the client with the most bytes of them, if it began at least
+    /// `age` ago.
+    fn give_up_one(&mut self, age: Duration) -> bool {
         let most = self.clients.iter().max_by_key(|(_, client)| client.bytes);
         let oldest = most.and_then(|(network, client)| {
-            let (number, _) = client.heads.first_key_value()?;
-            Some((*network, *number))
+            let (number, head) = client.heads.first_key_value()?;
+            (head.begun.elapsed() >= age).then_some((*network, *number))
         });
         let given_up = oldest.and_then(|(network, number)| self.leave(network, number));
         if let Some(given_up) = &given_up {
@@ -676,6 +717,8 @@ const CHILD_CLIENT_FACTOR: u64 = 3;
 /// of a child leave a quarter of that.
 const CONTENT_PART: u64 = 16;
 
+/// A head that takes longer is slow: most arrive with the connection, or one round trip later.
+const SLOW_HEAD: Duration = Duration::from_secs(1);
 /// Unfinished heads may hold 1/`HEADS_PART` of the budget.
 const HEADS_PART: u64 = 2;
 
@@ -684,7 +727,6 @@ mod tests {
     use std::future::Future as _;
     use std::pin::pin;
     use std::task::{Context, Waker};
-    use std::time::Duration;
 
     use hashcache::Config;
     use hashcache::device::MemoryDevice;
@@ -718,20 +760,59 @@ mod tests {
         let connections = connections.map(|address| allowance(&shares, &cache, address));
         let [busy, first, second] = &connections;
         let open = connections.each_ref().map(Allowance::open_connection);
-        assert!(!busy.share().give_up_resting(), "none rests");
+        assert!(!shares.give_up_resting(3, 3), "none rests");
         first.rest(shares.start + Duration::from_secs(1));
         second.rest(shares.start + Duration::from_secs(2));
         // What rests inside a stream does not make its connection rest.
         busy.of_stream().rest(shares.start);
-        assert!(busy.share().give_up_resting());
+        assert!(shares.give_up_resting(3, 3));
+        assert!(shares.give_up_resting(3, 3), "one closes already");
         // A request ends the rest before the connection has closed.
         first.end_rest();
         assert!(!is_given_up(first));
-        assert!(busy.share().give_up_resting());
+        assert!(shares.give_up_resting(3, 3));
         assert!(is_given_up(second) && !is_given_up(busy));
-        assert!(!busy.share().give_up_resting(), "nobody else rests");
+        assert!(!shares.give_up_resting(4, 3), "nobody else rests");
+        // After one more request it is closing still.
+        second.end_rest();
+        second.rest(shares.start);
+        assert!(shares.give_up_resting(3, 3) && !shares.give_up_resting(4, 3));
         drop(open);
         assert!(lock(&shares.connections).open.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_head_goes_before_an_idle_connection_and_that_before_a_young_head() {
+        let cache = cache();
+        let shares = Shares::new(16 * MIB, 25);
+        let [slow, idle, young] = ["192.0.2.1", "192.0.2.2", "192.0.2.3"];
+        let [slow, idle, young] = [slow, idle, young].map(|it| allowance(&shares, &cache, it));
+        let _open = idle.open_connection();
+        let _slow_head = slow.begin_head(2000);
+        tokio::time::advance(SLOW_HEAD).await;
+        idle.rest(Instant::now());
+        let _young_head = young.begin_head(1000);
+        for expected in [
+            [true, false, false],
+            [false, true, false],
+            [false, false, true],
+        ] {
+            assert!(idle.share().make_room(9, 1));
+            assert_eq!([&slow, &idle, &young].map(is_given_up), expected);
+        }
+        assert!(!idle.share().make_room(9, 1));
+    }
+
+    #[test]
+    fn a_request_whose_head_is_given_up_just_when_it_is_complete_is_served() {
+        let cache = cache();
+        let shares = Shares::new(16 * MIB, 25);
+        let client = allowance(&shares, &cache, "192.0.2.1");
+        let head = client.begin_head(1000);
+        assert!(client.share().make_room(1, 1));
+        drop(head);
+        client.end_head();
+        assert!(!is_given_up(&client));
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: S
         // Browsers open connections that they may not need.
         return;
     }
+    // What follows is a tunnel, or has a cell of its own: it must not be given up as a slow head.
+    connection.cell.leave_heads();
     let client = client.begun_with(peeked.bytes).until_read(peeked.memory);
     let named = match &peeked.seen {
         Ok(hello) => named(&connection, hello, address).await,

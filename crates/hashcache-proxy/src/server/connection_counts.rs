@@ -67,18 +67,16 @@ impl ConnectionCounts {
                     None => Limit::ClientShare,
                 })?;
         let mut by_client = self.by_client();
-        // First the client's own limit: its connections must not cost others theirs.
+        // The client's own limit first: a client that is refused anyway must not close another's
+        // connection.
         let own = client.and_then(|client| by_client.get(&client));
         if own.is_some_and(|own| *own >= limits.clients_per_address) {
             return Err(Limit::ClientsPerAddress);
         }
-        // The connection that is given up ends soon, unless a request arrives in time.
         let all = self.all.load(Ordering::Relaxed);
-        let most = limits.clients + (limits.clients / ENDING_PART).max(ENDING_MIN);
-        let share = allowance.share();
-        if all >= limits.clients
-            && (all >= most || !share.give_up_head() && !share.give_up_resting())
-        {
+        let has_room = all < limits.clients || allowance.share().make_room(all, limits.clients);
+        let most = limits.clients + (limits.clients / CLOSING_PART).max(CLOSING_MIN);
+        if !has_room || all >= most {
             return Err(Limit::Clients);
         }
         if let Some(client) = client {
@@ -129,10 +127,10 @@ pub(super) fn connection_bytes(speaks: Speaks, mode: Mode) -> u64 {
     }
 }
 
-/// Connections beyond the limit while those that were given up end: this part of the limit, and at
-/// least so many.
-const ENDING_PART: usize = 8;
-const ENDING_MIN: usize = 16;
+/// A connection that closes keeps its place for up to a second. Until then there may be
+/// 1/`CLOSING_PART` more than `limits.clients`, at least `CLOSING_MIN`.
+const CLOSING_PART: usize = 8;
+const CLOSING_MIN: usize = 16;
 /// Memory of an idle client connection: its task (2 KiB), its state, up to 4 KiB of read-ahead.
 /// `wire` reserves what a request needs beyond that.
 pub(super) const CONNECTION_BYTES: u64 = 8 << 10;

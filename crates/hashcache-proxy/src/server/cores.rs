@@ -439,7 +439,7 @@ async fn serve(
             .await
         }
         Protocol::Http2 => {
-            // The connection's own: streams have others.
+            // That of the connection: those of its streams cannot mark it as idle.
             let allowance = connection.cell.allowance().cloned();
             let allowance = allowance.unwrap_or_else(|| connection.allowance.clone());
             let child = connection.child.clone();
@@ -516,7 +516,7 @@ struct ClientAddr {
 fn note_given_up(worker: &Worker, why: GiveUp) {
     worker.metrics.limit(match why {
         GiveUp::Head => Limit::HeadTime,
-        GiveUp::Rest => Limit::Clients,
+        GiveUp::Rest => Limit::IdleTime,
     });
 }
 

@@ -278,6 +278,14 @@ impl Cell {
         }
     }
 
+    /// The head of a request is complete.
+    fn begin_request(&self) {
+        if let Some(allowance) = &self.allowance {
+            allowance.end_rest();
+            allowance.end_head();
+        }
+    }
+
     pub(super) fn end_rest(&self) {
         if let Some(allowance) = &self.allowance {
             allowance.end_rest();
@@ -442,7 +450,7 @@ impl Cell {
         self.signals.trailers.set(false);
         self.exchange.set(ExchangeState::Asked);
         *self.unfinished.borrow_mut() = None;
-        self.end_rest();
+        self.begin_request();
         self.signals.has_begun.set(true);
         self.signals.reading.set(None);
         self.signals.at_rest.set(false);
@@ -455,7 +463,7 @@ impl Cell {
         *self.on_sent.borrow_mut() = Some(on_sent);
         self.exchange.set(ExchangeState::Flushing);
         *self.unfinished.borrow_mut() = None;
-        self.end_rest();
+        self.begin_request();
         self.signals.has_begun.set(true);
         self.signals.reading.set(None);
         self.signals.at_rest.set(false);

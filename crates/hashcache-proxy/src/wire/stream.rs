@@ -579,7 +579,7 @@ impl ClientStream {
             until: since + time,
         }));
         match why {
-            // The next request may have been read already.
+            // Pipelined input may be the next request.
             WaitFor::Request if self.held.is_empty() => self.cell.rest(since),
             _ => self.cell.end_rest(),
         }

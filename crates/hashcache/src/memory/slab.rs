@@ -112,12 +112,12 @@ impl Arena {
             let index = self.free().punched.pop()?;
             return Some(self.open_at(index, reservation));
         };
-        // A slab of a transfer had nothing beside it. What the slab has is counted already, so
-        // nothing of it must be left free.
+        // A slab of a transfer had nothing beside it. The reservation of an empty slab counts its
+        // 64 KiB already, so the headroom does not apply to them.
         let missing = bytes.saturating_sub(reservation.bytes());
         if missing > 0 {
             let Some(more) = budget.reserve_free(missing) else {
-                // Not by `keep`, which may make a system call: the caller holds a lock.
+                // `keep` might punch the slab, a system call, and the caller holds a lock.
                 let mut free = self.free();
                 free.resident.push((index, reservation));
                 self.resident.store(free.resident.len(), Ordering::Relaxed);

@@ -57,7 +57,8 @@ static KEYS: &[Key] = &[
     .usually("a quarter of the cache", "\"256MiB\"")
     .about("Largest object to store; larger ones pass through")
     .details(
-        "With several devices, the smallest device counts. The log names the first object that is \
+        "Content of unknown length is stored until it becomes larger, and then passes through. \
+         With several devices, the smallest device counts. The log names the first object that is \
          larger; the dashboard and metrics count them.",
     ),
     one!("policy", engine.policy, POLICY)

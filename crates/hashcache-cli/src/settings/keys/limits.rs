@@ -25,8 +25,9 @@ static KEYS: &[Key] = &[
     limit!(clients, COUNT)
         .about("Connections from all clients")
         .details(
-            "At the limit, the connection that has waited longest for a request is closed for \
-             a new one. At most half of the files that the process may open, without 1,024.",
+            "At the limit, a new client gets the place of a slow request, or of the connection \
+             that has been idle longest. The proxy sets 1,024 open files aside (a quarter if it \
+             may open fewer than 4,096); each client takes two of the rest.",
         ),
     limit!(clients_per_address, COUNT)
         .about("Connections from one client")

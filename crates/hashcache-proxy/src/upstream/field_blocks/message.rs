@@ -145,7 +145,8 @@ impl Message {
         if let Some(status) = self.status.filter(StatusCode::is_informational)
             && reason == TOO_LARGE
         {
-            // A client may do without its fields; the final response must not be lost for them.
+            // A client may ignore every 1xx but 101 (RFC 9110, 15.2). To fail the stream would lose
+            // the final response.
             let mut block = vec![STATUS_INDEX];
             push_string(&mut block, status.as_str().as_bytes());
             return Written {

@@ -49,8 +49,8 @@ pub(super) struct Flow {
     /// The stream that hyper is about to start has its reset or its response already.
     polled_at_once: Cell<bool>,
     rests_since: Cell<Instant>,
-    /// The connection was marked as one that may be given up.
-    may_be_given_up: Cell<bool>,
+    /// The time of the last rest that the register of connections knows; `None`: busy.
+    noted_rest: Cell<Option<Instant>>,
     /// Since when the preface or a head is incomplete.
     head_since: Cell<Option<Instant>>,
     /// Since when the socket accepts no bytes.
@@ -181,7 +181,7 @@ impl Flow {
             tables: H2Tables::default(),
             polled_at_once: Cell::new(false),
             rests_since: Cell::new(now),
-            may_be_given_up: Cell::new(false),
+            noted_rest: Cell::new(None),
             head_since: Cell::new(Some(now)),
             writes_since: Cell::new(None),
             failed: Cell::new(None),
@@ -403,19 +403,24 @@ impl Flow {
         self.open.get() == 0
     }
 
-    /// Marks the connection as one that may be given up for another, or as busy. To be called at
-    /// the end of each poll of the connection.
-    pub(super) fn note_rest(&self) {
-        // A stream ends before the socket has its last bytes.
+    /// Whether nothing is in progress: no stream, no unwritten byte, no partial head. `open` counts
+    /// a stream only until hyper has its whole body, of which h2 may still hold 64 KiB.
+    pub(super) fn is_idle(&self) -> bool {
         let is_written = self.tables.used.get() == 0 && self.writes_since.get().is_none();
-        let rests = self.is_resting() && is_written && self.head_since.get().is_none();
+        self.is_resting() && is_written && self.head_since.get().is_none()
+    }
+
+    /// Tells the register of connections whether the connection is idle, and since when. To be
+    /// called at the end of each poll, because streams end before their bytes are written.
+    pub(super) fn note_rest(&self) {
         let Some(allowance) = self.client_allowance() else {
             return;
         };
-        match (self.may_be_given_up.replace(rests), rests) {
-            (false, true) => allowance.rest(self.rests_since.get()),
-            (true, false) => allowance.end_rest(),
-            (true, true) | (false, false) => {}
+        let rest = self.is_idle().then(|| self.rests_since.get());
+        match (self.noted_rest.replace(rest), rest) {
+            (before, Some(since)) if before != rest => allowance.rest(since),
+            (Some(_), None) => allowance.end_rest(),
+            _ => {}
         }
     }
 
@@ -508,12 +513,18 @@ impl Flow {
         if frames.is_in_head() {
             self.head_since.set(self.head_since.get().or(Some(now)));
             let mut unfinished = self.unfinished.borrow_mut();
-            if let (None, Some(allowance)) = (&*unfinished, self.client_allowance()) {
+            // To give up this head would cut the streams; `head_time` bounds it, too.
+            let allowance = self.client_allowance().filter(|_| self.is_resting());
+            if let (None, Some(allowance)) = (&*unfinished, allowance) {
                 *unfinished = Some(allowance.begin_head(HEAD_BESIDE));
             }
         } else {
             self.head_since.set(None);
-            *self.unfinished.borrow_mut() = None;
+            if self.unfinished.take().is_some()
+                && let Some(allowance) = self.client_allowance()
+            {
+                allowance.end_head();
+            }
         }
         if !self.budget.borrow_mut().pay(seen.cheap, now) {
             self.failed.set(Some(Ending::Flood));

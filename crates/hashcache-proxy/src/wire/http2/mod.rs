@@ -173,7 +173,7 @@ where
             }
             // Do not wait for a client that does not confirm the end.
             let last = leaving
-                .filter(|_| flow.is_resting())
+                .filter(|_| flow.is_idle())
                 .map(|(since, why)| (since.max(flow.rests_since()) + LINGER_TIME, why));
             let Some((until, why)) = last.or_else(|| flow.deadline()) else {
                 return Poll::Pending;

@@ -515,7 +515,7 @@ async fn a_connection_may_be_given_up_only_without_streams_and_unwritten_bytes()
     locally(async {
         let (_cache, allowance) = allowance(16 << 20);
         let _open = allowance.open_connection();
-        let gives_up = || allowance.share().give_up_resting();
+        let gives_up = || allowance.share().make_room(9, 1);
         let (pipe, served) = serve_within(Limits::default(), Some(allowance.clone()));
         assert!(!gives_up(), "the preface is missing");
         let (mut sender, connection) = client(pipe).await;
@@ -1092,7 +1092,7 @@ async fn an_unfinished_head_of_a_link_is_not_given_up_for_others() {
             for sent in [vec![], [opening(), half].concat()] {
                 pipe.write_all(&sent).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                assert_eq!(allowance.share().give_up_head(), has_head);
+                assert_eq!(allowance.share().make_room(1, 1), has_head);
             }
         }
     })
