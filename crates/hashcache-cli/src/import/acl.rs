@@ -32,6 +32,8 @@ pub struct Acl {
     pub networks: Option<Addresses>,
     /// The members of an `any-of`, in their order.
     members: Vec<String>,
+    /// Squid asks for a login when it looks at the `acl`, or at a member of it.
+    asks_for_login: bool,
 }
 
 /// A list of hosts in a file.
@@ -141,6 +143,7 @@ impl Acls {
                 bounds: Bounds::exact(conditions),
                 networks: networks.map(Addresses::of_networks),
                 members: Vec::new(),
+                asks_for_login: false,
             };
             self.by_name.insert(name.to_ascii_lowercase(), acl);
         }
@@ -165,12 +168,23 @@ impl Acls {
             "any-of" => words(lines).map(|word| word.text.clone()).collect(),
             _ => Vec::new(),
         };
+        let asks_for_login = match &*kind {
+            "any-of" | "all-of" => words(lines).any(|word| self.asks_for_login(&word.text)),
+            _ => LOGIN_KINDS.contains(&&*kind),
+        };
         Acl {
             kind,
             bounds,
             networks,
             members,
+            asks_for_login,
         }
+    }
+
+    /// Whether Squid asks for a login when it looks at an `acl`, or at `!` with an `acl`.
+    pub fn asks_for_login(&self, text: &str) -> bool {
+        let name = text.strip_prefix('!').unwrap_or(text);
+        self.get(name).is_some_and(|acl| acl.asks_for_login)
     }
 
     fn bounds_of(
@@ -633,6 +647,9 @@ const UNSAYABLE: [(&str, &str); 33] = [
         "the name in a TLS handshake is compared as a destination, not by its own",
     ),
 ];
+
+/// Types of `acl` for which Squid asks for a login.
+const LOGIN_KINDS: [&str; 2] = ["proxy_auth", "proxy_auth_regex"];
 
 #[cfg(test)]
 mod tests {

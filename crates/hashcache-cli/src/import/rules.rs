@@ -194,16 +194,34 @@ impl<'a> Compiled<'a> {
                 self.leave_out(line, Fate::Missing, why);
             }
         }
+        self.stop_logged_out(line, acls, unsure);
+    }
+
+    /// Denies requests without a login that Squid stops at a line, if rules behind it would serve
+    /// them.
+    fn stop_logged_out(&mut self, line: &'a Line, acls: &Acls, unsure: Unsure) {
         let logged_out = logged_out(line, acls);
+        let (LoggedOut::Asked(bounds) | LoggedOut::Unchecked(bounds)) = &logged_out else {
+            return;
+        };
         let is_silent = |rule: &Rule<'_>| {
             let mut except = rule.condition.except.iter();
             rule.condition.users.is_none() && !except.any(Condition::asks)
         };
-        if self.may_serve(&logged_out.may, &acls.work, is_silent) {
-            self.push((line, Action::Deny), &logged_out.may);
-            if let Some(why) = &logged_out.why {
-                let reason = format!("DENIES MORE, requests without a login: {why}");
-                self.leave_out(line, Fate::Closed, &reason);
+        if !self.may_serve(&bounds.may, &acls.work, is_silent) {
+            return;
+        }
+        match (&logged_out, &bounds.why) {
+            (LoggedOut::Unchecked(_), Some(why)) => {
+                let why = format!("requests without a login: {why}");
+                self.add_deny(line, (bounds, &why), acls, unsure);
+            }
+            (_, why) => {
+                self.push((line, Action::Deny), &bounds.may);
+                if let Some(why) = why {
+                    let reason = format!("DENIES MORE, requests without a login: {why}");
+                    self.leave_out(line, Fate::Closed, &reason);
+                }
             }
         }
     }
@@ -479,22 +497,25 @@ pub fn matched(line: &Line, at: usize, acls: &Acls) -> Bounds {
     all
 }
 
+/// See [`logged_out`].
+enum LoggedOut {
+    /// The line asks for no login, or our rule for it does.
+    Nobody,
+    /// Requests whose clients can log in here.
+    Asked(Bounds),
+    /// Requests whose clients cannot: their users were not imported.
+    Unchecked(Bounds),
+}
+
 /// The requests without a login that come to a line and to no line behind it. Squid looks at `acl`s
 /// from left to right and asks for a login at the first one about users, whatever follows it. A
 /// rule asks only if all else matches, so another rule is needed unless that `acl` is the last one.
-fn logged_out(line: &Line, acls: &Acls) -> Bounds {
+fn logged_out(line: &Line, acls: &Acls) -> LoggedOut {
     let words: Vec<&Word> = line.args_from(1).iter().filter(|it| !it.is_all()).collect();
-    let bounds = words.iter().map(|word| acls.literal_bounds(&word.text));
-    let first = bounds.enumerate().find(|(_, bounds)| bounds.need_user());
-    let (Some(everyone), Some((first, bounds))) = (&acls.everyone, first) else {
-        return Bounds::never();
+    let Some(first) = words.iter().position(|it| acls.asks_for_login(&it.text)) else {
+        return LoggedOut::Nobody;
     };
-    let known = acls.before_login(&words[first].text);
-    let mut others = bounds.sure.iter().skip(known.len());
-    let is_plain = others.all(Condition::asks) && bounds.why.is_none();
-    if is_plain && first + 1 == words.len() {
-        return Bounds::never();
-    }
+    let bounds = acls.literal_bounds(&words[first].text);
     let before = Line {
         args: std::iter::once(&line.args[0])
             .chain(words[..first].iter().copied())
@@ -502,6 +523,22 @@ fn logged_out(line: &Line, acls: &Acls) -> Bounds {
             .collect(),
         ..line.clone()
     };
+    let Some(everyone) = acls.everyone.as_ref().filter(|_| bounds.need_user()) else {
+        // Their users cannot log in here, so no rule asks, and the lines behind would serve.
+        let why = format!(
+            "`{}` asks for a login that the proxy cannot check",
+            words[first].text
+        );
+        let mut logged_out = Bounds::unknown(why);
+        acls.narrow(&mut logged_out, matched(&before, 1, acls));
+        return LoggedOut::Unchecked(logged_out);
+    };
+    let known = acls.before_login(&words[first].text);
+    let mut others = bounds.sure.iter().skip(known.len());
+    let is_plain = others.all(Condition::asks) && bounds.why.is_none();
+    if is_plain && first + 1 == words.len() {
+        return LoggedOut::Nobody;
+    }
     let with_login = Condition {
         users: Some(Rc::clone(everyone)),
         ..Condition::default()
@@ -514,7 +551,7 @@ fn logged_out(line: &Line, acls: &Acls) -> Bounds {
     }
     acls.narrow(&mut logged_out, matched(&before, 1, acls));
     acls.narrow(&mut logged_out, acls.opposite(&Bounds::exact(known)));
-    logged_out
+    LoggedOut::Asked(logged_out)
 }
 
 fn too_many() -> String {
@@ -1007,5 +1044,37 @@ mod tests {
             }
         }
         assert!(decided[0] > 1000 && decided[1] > 1000, "{decided:?}");
+    }
+
+    #[test]
+    fn users_that_are_not_imported_stop_requests_without_a_login_or_are_named() {
+        let text = "http_access allow boss net\nhttp_access allow net\nhttp_access deny all\n";
+        let text = format!("{ACLS}{text}");
+        let all: Vec<Line> = lines::lines("squid.conf", &text).collect();
+        let (acls, access): (Vec<Line>, Vec<Line>) =
+            all.into_iter().partition(|line| line.name == "acl");
+        let acls = Acls::new(&acls, &Err("they are in LDAP".into()));
+        let access: Vec<&Line> = access.iter().collect();
+        let compiled = compile(&access, &access, &acls, Unsure::Refuse);
+        let is_named = |it: &Unsaid<'_>| {
+            it.reason
+                .starts_with("NOT DENIED: requests without a login")
+        };
+        assert!(
+            compiled.unsaid.iter().any(is_named),
+            "{:?}",
+            compiled.unsaid
+        );
+        let closed = compile(&access, &access, &acls, Unsure::Close);
+        let serves = |it: &Rule<'_>| it.action == Action::Allow;
+        assert!(!closed.rules.iter().any(serves), "{:?}", closed.rules);
+        // Without a line behind that serves, nobody is served either way.
+        let last = [access[0], access[2]];
+        let compiled = compile(&last, &last, &acls, Unsure::Refuse);
+        assert!(
+            !compiled.unsaid.iter().any(is_named),
+            "{:?}",
+            compiled.unsaid
+        );
     }
 }
