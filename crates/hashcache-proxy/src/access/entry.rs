@@ -14,12 +14,13 @@ pub(super) struct Entry<'a> {
 }
 
 /// Whether an entry matches where that is not certain: the user cannot be known, or an address only
-/// seems to embed another one. In doubt a request is refused.
+/// seems to embed another one. So a rule that denies holds in doubt, and any other does not. Limits
+/// hold too where an exception is about users who cannot be known (`Decision::limited_by`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InDoubt {
-    /// A rule that denies, or an exception of a rule that serves.
+    /// A rule that denies, or an exception of any other rule.
     Matches,
-    /// A rule that serves, or an exception of a rule that denies.
+    /// Any other rule, or an exception of a rule that denies.
     DoesNotMatch,
 }
 

@@ -13,6 +13,21 @@ pub(crate) struct Decision {
     pub(crate) rule: Option<usize>,
 }
 
+impl Decision {
+    /// The decision of `rule` in place of one that serves without limits or within others. The
+    /// rule has limits and an exception for some users, and this client cannot say who it is: then
+    /// it must not get more than the rule's own clients. What later rules refuse stays refused.
+    pub(super) fn limited_by(self, rule: Option<usize>) -> Self {
+        match (rule, self.action) {
+            (Some(rule), AccessAction::Allow | AccessAction::Limit) => Self {
+                action: AccessAction::Limit,
+                rule: Some(rule),
+            },
+            _ => self,
+        }
+    }
+}
+
 /// The user of a request, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestUser<'a> {

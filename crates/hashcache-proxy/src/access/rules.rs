@@ -289,31 +289,42 @@ impl AccessRules {
         left.keep_only(self.of_method(request.method));
         left.keep_only(self.ports.at(request.port));
         let mut search = Search::new(&self.lists, left, &hashes, has);
+        // The first rule with limits that has an exception for some users, of whom the client may
+        // or may not be one.
+        let mut limited_in_doubt = None;
         while let Some(number) = search.next_rule(self.rules.len()) {
             let is_unknown = |number: usize| {
                 request.user == RequestUser::Unknown && self.entries[number].needs_user
             };
-            let (mut is_excepted, mut needs_user) = (false, is_unknown(number));
+            let is_in_doubt = |number: usize| {
+                request.user == RequestUser::Unknowable && self.entries[number].needs_user
+            };
+            let (mut is_excepted, mut in_doubt) = (false, false);
+            let mut needs_user = is_unknown(number);
             for exception in self.rules[number].exceptions.clone() {
                 if search.meets(exception) {
-                    match is_unknown(exception) {
-                        true => needs_user = true,
-                        false => is_excepted = true,
-                    }
+                    needs_user |= is_unknown(exception);
+                    in_doubt |= is_in_doubt(exception);
+                    is_excepted |= !is_unknown(exception) && !is_in_doubt(exception);
                 }
             }
-            match (is_excepted, needs_user) {
-                (true, _) => {}
-                (false, true) => return Err(UserNeeded { rule: number }),
-                (false, false) => {
-                    return Ok(Decision {
-                        action: self.rules[number].action,
-                        rule: Some(number),
-                    });
-                }
+            let action = self.rules[number].action;
+            if is_excepted {
+                continue;
             }
+            if in_doubt {
+                if action == AccessAction::Limit {
+                    limited_in_doubt = limited_in_doubt.or(Some(number));
+                }
+                continue;
+            }
+            if needs_user {
+                return Err(UserNeeded { rule: number });
+            }
+            let rule = Some(number);
+            return Ok(Decision { action, rule }.limited_by(limited_in_doubt));
         }
-        Ok(by_default)
+        Ok(by_default.limited_by(limited_in_doubt))
     }
 
     /// Whether a rule about some method at some time may need the user of requests to `host`. `has`

@@ -1,4 +1,4 @@
-//! What exceptions take out of their rules.
+//! Tests of `except`.
 
 use super::tests::{MONDAY, clients, destinations, methods, ports, settings, times};
 use super::*;
@@ -197,6 +197,36 @@ fn a_client_is_asked_for_a_login_only_if_an_exception_depends_on_it() {
     let mut names: Vec<&str> = rules.user_names().collect();
     names.sort_unstable();
     assert_eq!(names, ["anna", "bert"]);
+}
+
+#[test]
+fn a_client_that_cannot_say_who_it_is_stays_within_the_limits_of_others() {
+    let limited = AccessRule {
+        limits: Some(vec!["day".to_owned()]),
+        ..rule(AccessAction::Limit, given(), vec![of_users(&["anna"])])
+    };
+    let deny = rule(DENY, of_hosts(&["exam.example"]), vec![]);
+    let tunnel = rule(AccessAction::Tunnel, of_hosts(&["bank.example"]), vec![]);
+    let mut allow = rule(ALLOW, of_hosts(&["www.example"]), vec![]);
+    allow.conditions.clients = clients(&["pupils"]);
+    let settings = AccessSettings {
+        limits: vec!["day".to_owned()],
+        ..settings(vec![limited, deny, tunnel, allow])
+    };
+    let rules = AccessRules::new(&settings).unwrap();
+    let unknowable = RequestUser::Unknowable;
+    for (user, host, expected) in [
+        (unknowable, "a.example", "1"),
+        (unknowable, "www.example", "1"),
+        (unknowable, "exam.example", "2"),
+        (unknowable, "bank.example", "3"),
+        (RequestUser::Known("anna"), "a.example", "a"),
+        (RequestUser::Known("anna"), "www.example", "4"),
+        (RequestUser::Known("bert"), "exam.example", "1"),
+    ] {
+        let asked = ("10.1.0.5", user, "GET", host, 80);
+        assert_eq!(decided(&rules, asked, MONDAY), expected, "{asked:?}");
+    }
 }
 
 #[test]
