@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use hashcache_http::{Authority, HASHCACHE_LINK};
 use http::{HeaderMap, Version};
-use hyper_util::rt::TokioIo;
 
 use self::chunked::{ChunkPair, Ended, Moved};
 use self::dial::Destination;
@@ -201,7 +200,7 @@ pub(crate) fn upgrade(
     log_entry: &mut LogEntryBuilder,
 ) {
     let Upgrade { stream, permit } = upgrade;
-    let upstream = async move { stream.await.ok().map(TokioIo::new) };
+    let upstream = async { Some(stream) };
     let log_entry = log_entry.begin_tunnel();
     switch(connection, log_entry, upstream, (limits, permit));
 }

@@ -19,14 +19,13 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use hyper::upgrade::Upgraded;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::connection::Connection;
 use crate::log_entry::TunnelEntryBuilder;
-use crate::upstream::{self, channel::Channel};
+use crate::upstream::Switched;
+use crate::upstream::channel::Channel;
 use crate::wire::Socket;
 
 /// Bytes that a tunnel has forwarded so far.
@@ -79,9 +78,9 @@ impl Side for Channel {
 }
 
 /// A connection to an origin that has changed its protocol.
-impl Side for TokioIo<Upgraded> {
+impl Side for Switched {
     fn reset(self) {
-        upstream::reset(self.into_inner());
+        Self::reset(self);
     }
 }
 

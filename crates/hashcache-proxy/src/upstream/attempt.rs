@@ -227,7 +227,7 @@ impl Upstream {
             self.http2_conns.note_plain(to);
             drop((memory, stream_memory.take()));
             let memory = self.narrow(to, client)?;
-            return Ok(UpstreamConn::new(&self.http, secured, peer, memory).await?);
+            return Ok(UpstreamConn::new(secured, peer, memory, &self.limits));
         }
         let conn = Http2Conn::new(secured, peer, &self.limits, sharing, memory).await;
         let idle_time = self.limits.upstream_idle_time;
@@ -254,7 +254,7 @@ impl Upstream {
         conn: &UpstreamConn,
         client: Option<&Share>,
     ) -> Option<Repeat> {
-        // On a new connection in HTTP/1.1, hyper gives back a request that it has not written.
+        // A new connection in HTTP/1.1 is no stale one.
         if !conn.is_http_2() && !conn.is_reused() && !is_repeatable(request) {
             return None;
         }
@@ -321,7 +321,7 @@ impl Upstream {
 }
 
 impl Repeat {
-    /// The request once more; `unsent` is what hyper has given back of it.
+    /// The request once more; `unsent` is what was given back of it.
     pub(super) fn again(
         self,
         unsent: Option<Box<Request<RequestBody>>>,

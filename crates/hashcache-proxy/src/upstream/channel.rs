@@ -114,6 +114,11 @@ impl Channel {
     /// Closes it so that the server does not take the bytes so far for all: with a reset of the
     /// socket, or without the end of TLS or of the tunnel.
     pub(crate) fn reset(self) {
+        self.reset_on_drop();
+    }
+
+    /// The same, as soon as it is dropped.
+    pub(super) fn reset_on_drop(&self) {
         match &self.end {
             FarEnd::Socket(socket) => reset_on_drop(socket.socket()),
             // Dropped without their end.

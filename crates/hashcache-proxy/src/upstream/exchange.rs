@@ -5,26 +5,23 @@
 //! anyway, and the timeout.
 //!
 //! Invariant: every wait ends; an origin that extends a request with interim responses may send
-//! `INTERIM_MAX` of them. Cost: one small allocation per request for interim responses.
+//! `INTERIM_MAX` of them.
 
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hashcache_http::{Related, binds_connection, continues_login, strip_interim, take_frames};
 use http::header::{self, HeaderMap};
 use http::{Request, Response, StatusCode, Uri, Version};
-use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
-use hyper::upgrade::OnUpgrade;
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::endpoint::Endpoint;
 use super::flood::INTERIM_MAX;
 use super::framing::{self, Framing, content_length};
+use super::http1::{Http1Content, Switched};
 use super::http2::{self, NotSent, Refused, SendError, Sharing};
 use super::incoming::WireContent;
 use super::odd_target::OddTarget;
@@ -75,15 +72,20 @@ impl Upstream {
         {
             progress.announce(length);
         }
-        let interim = Arc::new(Interim::default());
+        let interim = Interim::default();
         let (received_before, begun) = (conn.meter.received(), Instant::now());
-        conn.meter.head_begins();
         let sent_before = conn.meter.sent();
-        if conn.is_reused() && !is_repeatable(&request) {
-            conn.meter.test_end_before_write();
-        }
+        let is_reused = conn.is_reused();
         let response = match &mut conn.sender {
-            RequestSender::Http1(sender) => {
+            RequestSender::Http1(http1)
+                if is_reused && !is_repeatable(&request) && http1.has_ended() =>
+            {
+                Err(NoHead {
+                    unsent: Some(Box::new(request)),
+                    ..Failure::ConnectionTerminated.into()
+                })
+            }
+            RequestSender::Http1(http1) => {
                 let origin = options.absolute.as_ref().map(|form| &form.origin);
                 let odd = OddTarget::of(&request).cloned();
                 let target = match odd {
@@ -97,9 +99,12 @@ impl Upstream {
                     }
                     None => None,
                 };
-                conn.meter.set_target(target);
-                interim.listen(&mut request);
-                let sending = unsent(sender.try_send_request(request));
+                let http1 = http1.clone();
+                let sending = async {
+                    let push = |status, fields| interim.push(status, fields);
+                    let sent = http1.send(request, target.as_deref(), push).await;
+                    Ok(sent?.map(|()| Http1Content::none().into()))
+                };
                 let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
                 head(sending, &interim, timeout, options).await
             }
@@ -147,11 +152,10 @@ impl Upstream {
                 self.http2_conns.note_no_continue(to);
             }
         }
-        conn.meter.head_ends();
         let judged = response.and_then(|response| {
             let (mut head, incoming) = response.into_parts();
-            let stream = head.extensions.remove::<OnUpgrade>();
-            if stream.is_some() && !may_upgrade {
+            let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
+            if is_switch && !(may_upgrade && conn.is_http_1()) {
                 let failure = Failure::ResponseMalformed("protocol switch that was not requested");
                 return Err(failure.into());
             }
@@ -182,10 +186,16 @@ impl Upstream {
                     turn.keep_linked(to.clone());
                 }
             }
-            Ok((head, incoming, stream, (judged, home), is_framed))
+            let incoming = match &conn.sender {
+                RequestSender::Http1(http1) => {
+                    Http1Content::new(http1.clone(), judged.framing).into()
+                }
+                RequestSender::Http2(_) | RequestSender::Linked(_) => incoming,
+            };
+            Ok((head, incoming, (judged, home), is_framed))
         });
         let peer = conn.peer;
-        let (head, incoming, stream, (judged, home), is_framed) = match judged {
+        let (head, incoming, (judged, home), is_framed) = match judged {
             Ok(judged) => judged,
             Err(NoHead {
                 failure,
@@ -229,8 +239,13 @@ impl Upstream {
             // close with unread content, and the resulting RST would drop the rest of its response.
             progress.hold();
         }
-        let (body, upgrade) = if let Some(stream) = stream {
-            conn.detach();
+        let switched = match &conn.sender {
+            RequestSender::Http1(http1) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
+                Some(Switched::new(http1.clone()))
+            }
+            _ => None,
+        };
+        let (body, upgrade) = if let Some(stream) = switched {
             (
                 ResponseBody::none(incoming),
                 Some(Upgrade { stream, permit }),
@@ -265,19 +280,6 @@ impl Upstream {
 
 type SendResult = Result<Response<WireContent>, NotSent>;
 
-/// The result of hyper, in the form that HTTP/2 and links have too.
-async fn unsent(
-    sending: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>>,
-) -> SendResult {
-    match sending.await {
-        Ok(response) => Ok(response.map(WireContent::from)),
-        Err(mut error) => Err(NotSent {
-            unsent: error.take_message(),
-            error: error.into_error().into(),
-        }),
-    }
-}
-
 /// Where the connection goes after a response; `binds`: the response shows that it belongs to one
 /// client.
 fn home(pinning: &Pinning, binds: bool) -> ConnHome {
@@ -310,7 +312,7 @@ impl NoHead {
         // hyper drops a request that waited for the origin to allow one more stream when the
         // connection ends: none of its frames was sent. hyper calls that an error of its user, as
         // it does if the content breaks off.
-        let is_user = matches!(&error, SendError::Hyper(error) if error.is_user());
+        let is_user = matches!(&error, SendError::Linked(error) if error.is_user());
         let waits = is_user && !timeout.progress.has_failed();
         if waits && !timeout.conn.is_http_1() {
             return Self {
@@ -365,7 +367,7 @@ async fn head(
                 interim.pass_on(&mut timeout, options)?;
                 return sent.map_err(|not_sent| NoHead::new(not_sent, &timeout));
             }
-            () = interim.arrived.notified() => {
+            () = interim.arrived() => {
                 interim.pass_on(&mut timeout, options)?;
             }
             () = sleep_until(let_go_at), if timeout.progress.is_held() => {
@@ -453,47 +455,35 @@ impl<'a> HeadTimeout<'a> {
     }
 }
 
-/// Interim responses on their way to this task: from hyper's callback, which must be `Send`, or
-/// from a stream of HTTP/2.
+/// Interim responses that came while the final one was waited for.
 #[derive(Default)]
 struct Interim {
-    queue: Mutex<InterimQueue>,
-    arrived: Notify,
-}
-
-#[derive(Default)]
-struct InterimQueue {
-    waiting: VecDeque<(StatusCode, HeaderMap)>,
-    seen: usize,
+    waiting: RefCell<VecDeque<(StatusCode, HeaderMap)>>,
+    seen: Cell<usize>,
 }
 
 impl Interim {
-    /// Lets hyper report those of `request`.
-    fn listen(self: &Arc<Self>, request: &mut Request<RequestBody>) {
-        let interim = Arc::clone(self);
-        hyper::ext::on_informational(request, move |response| {
-            interim.push(response.status(), response.headers().clone());
-        });
+    fn push(&self, status: StatusCode, headers: HeaderMap) {
+        self.seen.set(self.seen.get() + 1);
+        if self.seen.get() <= INTERIM_MAX {
+            self.waiting.borrow_mut().push_back((status, headers));
+        }
     }
 
-    fn push(&self, status: StatusCode, headers: HeaderMap) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.seen += 1;
-        if queue.seen <= INTERIM_MAX {
-            queue.waiting.push_back((status, headers));
+    /// Ready if there is one. Whoever waits for the final response pushes them, so nobody has to be
+    /// woken.
+    async fn arrived(&self) {
+        if self.waiting.borrow().is_empty() {
+            std::future::pending::<()>().await;
         }
-        self.arrived.notify_one();
     }
 
     fn pass_on(&self, timeout: &mut HeadTimeout<'_>, options: &SendOptions) -> Result<(), Failure> {
         loop {
-            let next = {
-                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-                if queue.seen > INTERIM_MAX {
-                    return Err(Failure::ResponseMalformed("too many interim responses"));
-                }
-                queue.waiting.pop_front()
-            };
+            if self.seen.get() > INTERIM_MAX {
+                return Err(Failure::ResponseMalformed("too many interim responses"));
+            }
+            let next = self.waiting.borrow_mut().pop_front();
             let Some((status, mut headers)) = next else {
                 return Ok(());
             };
@@ -523,14 +513,9 @@ impl Interim {
 
 fn failure_of(error: &SendError, progress: &BodyProgress) -> Failure {
     let is_content = match error {
-        SendError::Hyper(error) if error.is_parse_too_large() => {
-            return Failure::ResponseMalformed("head is too large");
-        }
-        SendError::Hyper(error) if error.is_parse() => {
-            return Failure::ResponseMalformed("head is not HTTP/1");
-        }
+        SendError::Http1(failure) => return failure.clone(),
         SendError::Malformed(reason) => return Failure::ResponseMalformed(reason),
-        SendError::Hyper(error) => error.is_user(),
+        SendError::Linked(error) => error.is_user(),
         SendError::Http2(_) => progress.has_failed(),
         SendError::Unopened => false,
     };

@@ -1,7 +1,7 @@
 //! Limits on frames of an HTTP/2 origin that no request caused: interim responses, and frames that
 //! cost the origin nothing.
 //!
-//! `meter` passes it the bytes below hyper, which limits neither: h2 keeps every interim response
+//! `meter` passes it the bytes below h2, which limits neither: it keeps every interim response
 //! until its request has ended.
 //!
 //! Invariant: an origin that exceeds a limit loses the connection, and its requests fail.

@@ -1,15 +1,12 @@
 //! Framing of responses, checked on the fields, and the trailers that may pass.
 //!
-//! Called by `Upstream` for every final head. hyper's client leaves all fields as received (unlike
-//! its server), so no scan of raw bytes is needed here. hyper refuses two different lengths, and a
-//! coding in an HTTP/1.0 response. But it accepts a length together with chunked, reads content in
-//! an unknown coding to the end of the connection, and passes repeated equal lengths on.
+//! Called by `Upstream` for every final head, whose fields are as received.
 //!
 //! Invariant: every response that passes has one meaning: at most one Content-Length, and no
 //! Transfer-Encoding.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, StatusCode, response};
+use http::{Method, StatusCode, Version, response};
 
 use crate::failure::Failure;
 
@@ -48,6 +45,11 @@ pub(super) fn judge(head: &mut response::Parts, method: &Method) -> Result<Judge
         // The proxy never asks for other codings (TE is dropped). Content in a coding that the
         // reader does not expect would be wrong bytes.
         return Err(Failure::ResponseMalformed("transfer-coding is not chunked"));
+    }
+    if coded && !empty && head.version == Version::HTTP_10 {
+        // Its sender does not know codings, so another reader may take them for content
+        // (RFC 9112, section 6.1).
+        return Err(Failure::ResponseMalformed("transfer-coding in HTTP/1.0"));
     }
     let length = if coded {
         None

@@ -94,10 +94,10 @@ impl Http2Conn {
     ) -> Result<Self, Failure> {
         let meter = Meter::new();
         let signals = OriginSignals::new();
-        let io = MeteredIo::new(channel, meter.clone(), None);
         let small = SmallFrames::default();
         let reader = SignalReader::new(&signals);
-        let io = io.watched(&frame_limits(limits), reader, small.clone());
+        let limited = frame_limits(limits);
+        let io = MeteredIo::new(channel, meter.clone(), &limited, reader, small.clone());
         let mut builder = Builder::new();
         builder
             .enable_push(false)

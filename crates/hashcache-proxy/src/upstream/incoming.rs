@@ -1,6 +1,7 @@
 //! The content of a response as it arrives on its connection.
 //!
-//! Read by `ResponseBody`: hyper has it in HTTP/1.1 and on links, h2 in HTTP/2 to an origin.
+//! Read by `ResponseBody`: `http1` has it in HTTP/1.1, h2 in HTTP/2 to an origin, and hyper on
+//! links.
 //!
 //! Invariant: an error is a `Failure` that says whether the content is damaged or incomplete.
 
@@ -11,14 +12,16 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use super::http1::Http1Content;
 use super::http2::Http2Content;
 use crate::failure::Failure;
 
 /// The content of a response.
 #[derive(Debug)]
 pub(super) enum WireContent {
-    Hyper(Incoming),
+    Http1(Http1Content),
     Http2(Http2Content),
+    Linked(Incoming),
 }
 
 impl WireContent {
@@ -28,19 +31,21 @@ impl WireContent {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         match self {
-            Self::Hyper(incoming) => {
-                let polled = Pin::new(incoming).poll_frame(cx);
-                polled.map_err(|error| broken(&error))
-            }
+            Self::Http1(content) => content.poll_frame(cx),
             Self::Http2(content) => content.poll_frame(cx),
+            Self::Linked(incoming) => {
+                let polled = Pin::new(incoming).poll_frame(cx);
+                polled.map_err(|_| Failure::ResponseIncomplete)
+            }
         }
     }
 
     /// Whether the last frame was returned.
     pub(super) fn is_end_stream(&self) -> bool {
         match self {
-            Self::Hyper(incoming) => incoming.is_end_stream(),
+            Self::Http1(content) => content.is_end_stream(),
             Self::Http2(content) => content.is_end_stream(),
+            Self::Linked(incoming) => incoming.is_end_stream(),
         }
     }
 
@@ -54,15 +59,22 @@ impl WireContent {
 
     pub(super) fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Hyper(incoming) => incoming.size_hint(),
+            Self::Http1(content) => content.size_hint(),
             Self::Http2(content) => content.size_hint(),
+            Self::Linked(incoming) => incoming.size_hint(),
         }
     }
 }
 
 impl From<Incoming> for WireContent {
     fn from(incoming: Incoming) -> Self {
-        Self::Hyper(incoming)
+        Self::Linked(incoming)
+    }
+}
+
+impl From<Http1Content> for WireContent {
+    fn from(content: Http1Content) -> Self {
+        Self::Http1(content)
     }
 }
 
@@ -70,21 +82,4 @@ impl From<Http2Content> for WireContent {
     fn from(content: Http2Content) -> Self {
         Self::Http2(content)
     }
-}
-
-/// Distinguishes invalid chunks from missing bytes.
-fn broken(error: &hyper::Error) -> Failure {
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<std::io::Error>() {
-            return match io.kind() {
-                std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput => {
-                    Failure::ResponseMalformed("chunks are damaged")
-                }
-                _ => Failure::ResponseIncomplete,
-            };
-        }
-        cause = error.source();
-    }
-    Failure::ResponseIncomplete
 }

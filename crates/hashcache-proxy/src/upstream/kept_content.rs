@@ -2,8 +2,9 @@
 //! origin has not processed the request.
 //!
 //! Made by `attempt` for requests in HTTP/2, where an origin can refuse a request of which content
-//! was sent already (REFUSED_STREAM, GOAWAY). hyper polls the content through `RequestBody`, and
-//! drops it with the refused request; the stream of the client's content survives here.
+//! was sent already (REFUSED_STREAM, GOAWAY). The connection polls the content through
+//! `RequestBody`, and drops it with the refused request; the stream of the client's content
+//! survives here.
 //!
 //! Invariant: each attempt sends all content from its first byte, or there is no further attempt:
 //! content that does not fit is passed on and no longer kept.
@@ -28,7 +29,7 @@ pub(crate) type ContentError = Box<dyn StdError + Send + Sync>;
 /// Content that arrives while it is polled.
 pub(super) type ContentStream = Pin<Box<dyn Body<Data = Bytes, Error = ContentError>>>;
 
-/// What hyper polls in one attempt.
+/// What is polled in one attempt.
 pub(super) struct KeptContent {
     kept: Rc<RefCell<Kept>>,
     attempt: u32,
@@ -136,8 +137,8 @@ impl KeptContent {
 }
 
 impl Recall {
-    /// The content from its first byte; `None` if some of it was not kept. If hyper still polls the
-    /// content of the attempt before, that ends with an error.
+    /// The content from its first byte; `None` if some of it was not kept. If something still polls
+    /// the content of the attempt before, that ends with an error.
     pub(super) fn again(mut self) -> Option<KeptContent> {
         let kept = self.0.take()?;
         let attempt = {
@@ -211,7 +212,7 @@ impl Part {
     }
 }
 
-/// Content that is kept of one request, bytes. hyper polls one frame more than fits into the
+/// Content that is kept of one request, bytes. h2 polls one frame more than fits into the
 /// window of the stream, which is 64 KiB unless the origin announces another one. An origin that
 /// processes the request lets more than that arrive, and then cannot refuse it any more.
 const KEPT_MAX: usize = 256 << 10;
@@ -306,7 +307,7 @@ pub(super) mod tests {
             assert_eq!(next(&mut second), b"ab");
             let third = second.recall().again().unwrap();
             assert_eq!(all(third), (b"abcdef".to_vec(), 6));
-            // The attempts before end with errors, whatever hyper still does with them.
+            // The attempts before end with errors, whatever h2 still does with them.
             let mut cx = Context::from_waker(Waker::noop());
             for mut earlier in [first, second] {
                 let polled = earlier.poll_frame(&mut cx);

@@ -2,15 +2,15 @@
 //!
 //! `fetch` and `request` call [`Upstream::try_send`]. In the order of a request: `permits` limits
 //! the busy connections. `pool` has an idle connection (`pinned` has those of clients that have
-//! logged in), or `connect` opens one (`unreachable`
-//! remembers failures, `dns` finds the addresses, `address` checks them, `interfaces` knows our
-//! own; for https `tls` does the handshake; `proxied` asks a peer for a tunnel, `gateway` speaks
-//! other protocols than HTTP, and `channel` is a socket, such a tunnel or a gateway). hyper writes
-//! the request (`request_body`) and reads the head (`meter` counts below it), `framing` checks it,
-//! and `response_body` is the content (`incoming` as it arrives; `unframe` reads that of links).
-//! `http2` keeps HTTP/2 connections, on which h2 does what hyper does in HTTP/1.1 (`field_blocks`
-//! repairs what h2 cannot read). `attempt` chooses the connection for each attempt and decides
-//! whether there is another one, for which `kept_content` has the request's content.
+//! logged in), or `connect` opens one (`unreachable` remembers failures, `dns` finds the addresses,
+//! `address` checks them, `interfaces` knows our own; for https `tls` does the handshake; `proxied`
+//! asks a peer for a tunnel, `gateway` speaks other protocols than HTTP, and `channel` is a socket,
+//! such a tunnel or a gateway). `http1` writes the request (`request_body` is its content) and
+//! reads the head, `framing` checks it, and `response_body` is the content (`incoming` as it
+//! arrives; `unframe` reads that of links). `http2` keeps HTTP/2 connections, on which h2 does what
+//! `http1` does (`field_blocks` repairs what h2 cannot read). `attempt` chooses the connection for
+//! each attempt and decides whether there is another one, for which `kept_content` has the
+//! request's content.
 //!
 //! There is one `Upstream` per core; connections stay on the core that opened them. DNS cache,
 //! permits and access rules are shared through [`UpstreamShared`].
@@ -30,6 +30,7 @@ mod exchange;
 mod field_blocks;
 mod flood;
 pub(crate) mod framing;
+mod http1;
 mod http2;
 mod incoming;
 pub(crate) mod interfaces;
@@ -46,7 +47,6 @@ pub(crate) mod prefix;
 mod proxied;
 pub(crate) mod request_body;
 pub(crate) mod response_body;
-mod response_head;
 mod signals;
 pub(crate) mod tls;
 mod transport;
@@ -68,9 +68,6 @@ use hashcache_http::{
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Response, StatusCode, Version};
-use hyper::client::conn::http1::Builder;
-use hyper::upgrade::{OnUpgrade, Upgraded};
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 
@@ -81,9 +78,9 @@ use self::channel::{Channel, PeerSocket};
 use self::connect::Connector;
 use self::dns::{DnsCache, Resolver};
 use self::exchange::FailedExchange;
+use self::http1::ReadMemory;
 use self::http2::Http2Conns;
 use self::interfaces::OwnAddresses;
-use self::meter::{MeteredIo, ReadMemory};
 use self::odd_target::OddTarget;
 use self::permits::{Permit, Permits};
 use self::pinned::Pinning;
@@ -104,6 +101,7 @@ use crate::wire::TLS_BYTES;
 
 pub(crate) use self::address::Destinations;
 pub(crate) use self::endpoint::Endpoint;
+pub(crate) use self::http1::Switched;
 pub(crate) use self::odd_target::set_target;
 pub(crate) use self::permits::UpstreamFigures;
 pub(crate) use self::request_body::RequestBody;
@@ -153,7 +151,6 @@ pub(crate) struct Upstream {
     limits: Arc<Limits>,
     via: HeaderValue,
     announced: Arc<[Origin]>,
-    http: Builder,
     /// The budget for buffers; `None` in tests of this module.
     memory: Option<Cache>,
 }
@@ -176,18 +173,10 @@ pub(crate) struct UpstreamExchange {
 /// An upgraded connection; holds its permit until dropped.
 #[derive(Debug)]
 pub(crate) struct Upgrade {
-    /// Resolves to the connection.
-    pub(crate) stream: OnUpgrade,
+    /// The connection.
+    pub(crate) stream: Switched,
     /// The permit of the connection.
     pub(crate) permit: Permit,
-}
-
-/// Closes an upgraded connection so that the server does not take the bytes so far for all.
-pub(crate) fn reset(upgraded: Upgraded) {
-    // Another kind of connection cannot be upgraded here, and would only be closed.
-    if let Ok(parts) = upgraded.downcast::<TokioIo<MeteredIo>>() {
-        parts.io.into_inner().reset();
-    }
 }
 
 /// A failed attempt to get a response.
@@ -322,16 +311,6 @@ impl Upstream {
             line,
             connect_time: limits.connect_time,
         };
-        let mut http = Builder::new();
-        http.title_case_headers(true)
-            .allow_obsolete_multiline_headers_in_responses(true)
-            .allow_spaces_after_header_name_in_responses(true)
-            // Framing must not depend on a line that is dropped; see `response_head`.
-            .ignore_invalid_headers_in_responses(true)
-            .max_headers(limits.head_fields)
-            .max_header_size(limits.head_bytes)
-            // Reads grow up to this if content arrives fast and memory is not short; see `meter`.
-            .max_buf_size(limits.head_bytes.max(BUFFER_MIN));
         let pool = Pool::new(limits.upstream_idle_time, permits.clone());
         Self {
             connector,
@@ -344,7 +323,6 @@ impl Upstream {
             limits,
             via,
             announced,
-            http,
             memory: None,
         }
     }
@@ -634,10 +612,7 @@ impl Upstream {
             say_keeps_login(request.headers_mut());
         }
         let has_credentials = logs_in_connection(request.headers());
-        let kept = match turn {
-            Some(turn) => turn.take(to).await,
-            None => None,
-        };
+        let kept = turn.and_then(|turn| turn.take(to));
         let is_kept = kept.is_some();
         let is_half_done = has_credentials && turn.is_some_and(|turn| turn.is_half_done());
         if is_half_done && !is_kept {
@@ -732,7 +707,7 @@ impl Upstream {
         if to.scheme.needs_gateway() {
             let (channel, peer) = self.begin_gateway(to, options).await?;
             let channel = Transport::Plain(channel);
-            return Ok(UpstreamConn::new(&self.http, channel, peer, memory).await?);
+            return Ok(UpstreamConn::new(channel, peer, memory, &self.limits));
         }
         let connecting = self.connect(to, None, options.connect_time, client);
         let (mut channel, peer) = connecting.await?;
@@ -745,7 +720,7 @@ impl Upstream {
             peer: Some(peer),
             ..failure.into()
         })?;
-        Ok(UpstreamConn::new(&self.http, secured, peer, memory).await?)
+        Ok(UpstreamConn::new(secured, peer, memory, &self.limits))
     }
 
     /// A server of another protocol than HTTP, as an origin.
@@ -777,12 +752,11 @@ impl Upstream {
     }
 
     /// Memory for an HTTP/1.1 connection that has read nothing yet.
-    fn narrow(&self, to: &Endpoint, client: Option<&Share>) -> Result<Option<ReadMemory>, Failure> {
+    fn narrow(&self, to: &Endpoint, client: Option<&Share>) -> Result<ReadMemory, Failure> {
         let Some(cache) = &self.memory else {
-            return Ok(None);
+            return Ok(ReadMemory::uncounted());
         };
-        let memory = ReadMemory::narrow(cache, to.scheme, client);
-        memory.map(Some).ok_or(Failure::UpstreamLimit)
+        ReadMemory::narrow(cache, to.scheme, client).ok_or(Failure::UpstreamLimit)
     }
 
     /// Does the TLS handshake on a new channel, if the scheme needs it.
@@ -918,7 +892,6 @@ fn prepare(
     } else if !head.headers.contains_key(header::CONTENT_LENGTH)
         && http_body::Body::size_hint(&body).exact().is_none()
     {
-        // Without this, hyper would drop the content of a GET.
         head.headers.insert(
             header::TRANSFER_ENCODING,
             HeaderValue::from_static("chunked"),
@@ -940,7 +913,7 @@ fn only_if_cached(fields: &mut HeaderMap) {
 }
 
 /// The URL for absolute-form. For `OPTIONS *` it should have no path (RFC 9112, section 3.2.4), but
-/// hyper writes `/`: the origin is asked for its options at `/` then.
+/// `Uri` writes `/`: the origin is asked for its options at `/` then.
 fn whole_url(scheme: Scheme, host: &str, target: PathAndQuery) -> Uri {
     let url = Uri::builder().scheme(scheme.as_str()).authority(host);
     let url = match target.as_str() {
@@ -1018,8 +991,6 @@ impl fmt::Debug for SendOptions {
     }
 }
 
-/// hyper's minimum, and room for a page of content at once.
-const BUFFER_MIN: usize = 64 << 10;
 /// How long a peer may take to accept the connection of a probe.
 const PROBE_TIME: Duration = Duration::from_secs(3);
 

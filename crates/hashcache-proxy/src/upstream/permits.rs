@@ -265,8 +265,8 @@ impl PermitCounts {
 /// Memory of a busy connection in its client's share, and of one that is kept for it.
 pub(super) const BUSY_BYTES: u64 = 32 << 10;
 /// Most memory of grown buffers of the connections on which clients have logged in: 64 connections
-/// with the largest reads (`meter::READ_MAX`), of which one client has 16 by default.
-const PINNED_EXTRA_KIB: usize = 64 * 192;
+/// with the largest reads (`http1::READ_MAX`), of which one client has 16 by default.
+const PINNED_EXTRA_KIB: usize = 64 * 128;
 
 /// Connections to origins, without tunnels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -286,7 +286,7 @@ mod tests {
 
     use super::*;
     use crate::share::Shares;
-    use crate::upstream::meter::{READ_MAX, buffered};
+    use crate::upstream::http1::{READ_MAX, buffered};
 
     fn authority(name: &str) -> Authority {
         Authority {

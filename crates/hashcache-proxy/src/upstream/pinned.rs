@@ -336,7 +336,7 @@ impl IdlePin {
         (permits, idle_time): (&Permits, Duration),
     ) -> Option<Self> {
         // A parent keeps the connection of a stream on a link, and HTTP/2 has no such logins.
-        if conn.is_closed() || !conn.is_http_1() {
+        if !conn.rest() {
             return None;
         }
         let extra = conn.meter.extra_bytes();
@@ -398,13 +398,10 @@ impl Turn {
         LinkedLogin(self.number)
     }
 
-    /// The connection to `to`, when it is ready for a request.
-    pub(super) async fn take(&self, to: &Endpoint) -> Option<UpstreamConn> {
+    /// The connection to `to`, if it is still open.
+    pub(super) fn take(&self, to: &Endpoint) -> Option<UpstreamConn> {
         let taken = self.conn.take().filter(|(_, leads_to)| leads_to == to);
-        let (mut conn, _) = taken?;
-        // hyper may still have to notice that the exchange before is over.
-        let ready = timeout(SETTLE, conn.ready()).await;
-        ready.is_ok_and(|is_ready| is_ready).then_some(conn)
+        taken.map(|(conn, _)| conn).filter(UpstreamConn::is_open)
     }
 
     /// A request is about to be sent.
@@ -498,7 +495,7 @@ async fn sweep(table: Weak<PinTable>) {
         let mut pins = table.pins.borrow_mut();
         pins.retain_mut(|pin| {
             let is_over = match &pin.at {
-                Some(At::Conn(idle)) => idle.ends_at() <= now || idle.conn.is_closed(),
+                Some(At::Conn(idle)) => idle.ends_at() <= now || !idle.conn.is_open(),
                 Some(At::Linked(_)) | None => false,
             };
             if is_over {
@@ -548,8 +545,6 @@ const LINKED_PINS_MAX: usize = 256;
 /// One client of a child may have 1/`CLIENT_PART` of them: eight browser connections with as many
 /// logins as a client connection has.
 const CLIENT_PART: usize = 4;
-/// How long the exchange before may take to end after its response.
-const SETTLE: Duration = Duration::from_secs(1);
 
 /// Where a connection goes when its response is complete.
 #[derive(Debug)]

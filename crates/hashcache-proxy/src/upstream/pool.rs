@@ -1,14 +1,14 @@
-//! Connections to origins: one that hyper drives, and the pool of idle ones.
+//! Connections to origins: one for a request, and the pool of idle ones.
 //!
 //! `Upstream` takes a connection from the pool or opens one, sends one request at a time on it, and
 //! `ResponseBody` puts it back when the response is complete. All on one core.
 //!
 //! Invariants: no client has logged in on a connection in the pool, nor was asked to (`pinned` has
-//! those that are for one client). The response on a connection in the pool is complete, and it was
-//! open when last checked. It is taken only when hyper is done with the exchange before. Dropping a
-//! connection closes it, whatever hyper is doing with it. Cost: an idle connection keeps its socket
-//! and the memory reserved by `meter`, 32 KiB or, after much content, up to 200 KiB; there are at
-//! most [`IDLE_MAX`] of them, and grown buffers of all take at most a part of the memory budget.
+//! those that are for one client). The response on a connection in the pool is complete, and it is
+//! taken only while nothing has arrived on it since. Dropping a connection closes it, whatever of
+//! its request is still being sent. Cost: an idle connection keeps its socket and the memory
+//! reserved by `http1::memory`, 32 KiB or, after much content, up to 136 KiB; there are at most
+//! [`IDLE_MAX`] of them, and grown buffers of all take at most a part of the memory budget.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,71 +17,58 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use hyper::client::conn::http1::{Builder, SendRequest};
-use hyper_util::rt::TokioIo;
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::channel::Channel;
 use super::endpoint::Endpoint;
+use super::http1::{Http1Conn, READ_MAX, ReadMemory, buffered};
 use super::http2::{Http2Conn, Http2Stream};
 use super::linked::LinkedStream;
-use super::meter::{Meter, MeteredIo, READ_MAX, ReadMemory, buffered};
+use super::meter::Meter;
 use super::permits::{CountedIdle, Permits};
-use super::request_body::RequestBody;
 use super::transport::Transport;
 use crate::failure::Failure;
 use crate::gateway::GatewayFailure;
+use crate::limits::Limits;
 use crate::link::TURN_TIME;
 use crate::task::spawn_local;
 
-/// One HTTP/1.1 connection, driven by a task of its own on this core, or one stream of an HTTP/2
-/// connection.
+/// One HTTP/1.1 connection, or one stream of an HTTP/2 connection.
 pub(super) struct UpstreamConn {
     pub(super) sender: RequestSender,
     /// For a stream: only the bytes of its own request.
     pub(super) meter: Meter,
     pub(super) peer: SocketAddr,
     gateway: Option<GatewayFailure>,
-    task: Option<AbortHandle>,
 }
 
-/// The handle for sending requests.
+/// What requests are sent on.
 pub(super) enum RequestSender {
-    Http1(SendRequest<RequestBody>),
+    Http1(Http1Conn),
     Http2(Http2Stream),
     Linked(LinkedStream),
 }
 
 impl UpstreamConn {
     /// Makes an HTTP/1.1 connection from a connected socket.
-    pub(super) async fn new(
-        http: &Builder,
+    pub(super) fn new(
         stream: Transport<Channel>,
         peer: SocketAddr,
-        memory: Option<ReadMemory>,
-    ) -> Result<Self, Failure> {
+        memory: ReadMemory,
+        limits: &Limits,
+    ) -> Self {
         let meter = Meter::new();
         let gateway = match &stream {
             Transport::Plain(channel) => channel.gateway_failure(),
             Transport::Tls(_) => None,
         };
-        let io = TokioIo::new(MeteredIo::new(stream, meter.clone(), memory));
-        let (sender, connection) = http
-            .handshake(io)
-            .await
-            .map_err(|_| Failure::Internal("handshake without bytes"))?;
-        let task = spawn_local(async move {
-            // Errors are reported to the request or body concerned; an idle connection just ends.
-            let _ = connection.with_upgrades().await;
-        });
-        Ok(Self {
-            sender: RequestSender::Http1(sender),
+        let conn = Http1Conn::new(stream, meter.clone(), memory, limits);
+        Self {
+            sender: RequestSender::Http1(conn),
             meter,
             peer,
             gateway,
-            task: Some(task.abort_handle()),
-        })
+        }
     }
 
     /// One HTTP/2 stream, for one request.
@@ -92,7 +79,6 @@ impl UpstreamConn {
             meter: Meter::new(),
             peer,
             gateway: None,
-            task: None,
         }
     }
 
@@ -104,7 +90,6 @@ impl UpstreamConn {
             meter: Meter::new(),
             peer,
             gateway: None,
-            task: None,
         }
     }
 
@@ -167,42 +152,32 @@ impl UpstreamConn {
         }
     }
 
-    /// Whether it certainly takes no more requests.
+    /// Whether the connection below it certainly takes no more requests.
     pub(super) fn is_closed(&self) -> bool {
         match &self.sender {
-            RequestSender::Http1(sender) => sender.is_closed(),
+            RequestSender::Http1(conn) => !conn.is_open(),
             RequestSender::Http2(stream) => !stream.conn().takes_requests(),
             RequestSender::Linked(linked) => linked.stream.sender.is_closed(),
         }
     }
 
-    /// Waits until it takes a request; false if it never will.
-    pub(super) async fn ready(&mut self) -> bool {
-        match &mut self.sender {
-            RequestSender::Http1(sender) => sender.ready().await.is_ok(),
-            RequestSender::Http2(_) | RequestSender::Linked(_) => false,
-        }
+    /// Whether it is idle and takes a request, in HTTP/1.1.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(&self.sender, RequestSender::Http1(conn) if conn.is_open())
     }
 
-    fn is_ready(&self) -> bool {
-        match &self.sender {
-            RequestSender::Http1(sender) => sender.is_ready(),
-            RequestSender::Http2(_) | RequestSender::Linked(_) => false,
-        }
-    }
-
-    /// Hands the connection over to its upgrade.
-    pub(super) fn detach(mut self) {
-        self.task = None;
+    /// The response is complete. Whether the connection may be kept, in HTTP/1.1: others are shared
+    /// and kept by `http2` and `link`.
+    pub(super) fn rest(&self) -> bool {
+        matches!(&self.sender, RequestSender::Http1(conn) if conn.rest())
     }
 }
 
 impl Drop for UpstreamConn {
     fn drop(&mut self) {
-        // If the content of a request was never polled, hyper would wait for it until the origin
-        // closes.
-        if let Some(task) = self.task.take() {
-            task.abort();
+        // The content of its request would be sent on, and keep the connection open.
+        if let RequestSender::Http1(conn) = &self.sender {
+            conn.stop_upload();
         }
     }
 }
@@ -258,29 +233,24 @@ impl Pool {
         let now = Instant::now();
         let mut idle = self.idle.borrow_mut();
         let conns = idle.get_mut(to)?;
-        conns.retain(|idle| idle.is_worth_keeping(now, self.idle_time));
-        let is_usable = |idle: &IdleConn| idle.conn.is_ready() && idle.time(now) < max_idle;
-        let last = conns.iter().rposition(is_usable).map(|n| conns.remove(n));
+        let mut taken = None;
+        while let Some(last) = conns.pop_if(|idle| idle.time(now) < max_idle.min(self.idle_time)) {
+            if last.conn.is_open() {
+                taken = Some(last.conn);
+                break;
+            }
+        }
         if conns.is_empty() {
             idle.remove(to);
         }
-        last.map(|idle| idle.conn)
+        taken
     }
 
     /// Puts a connection back whose last exchange is complete.
     pub(super) fn put(self: &Rc<Self>, to: Endpoint, conn: UpstreamConn) {
-        let RequestSender::Http1(sender) = &conn.sender else {
-            // Its connection is shared, and kept by `http2`.
+        if !conn.rest() {
             return;
-        };
-        // hyper may still have to notice that both sides are done, or to write the end of the
-        // request: it is not waited for here.
-        if !sender.is_closed() {
-            self.keep(to, conn);
         }
-    }
-
-    fn keep(self: &Rc<Self>, to: Endpoint, conn: UpstreamConn) {
         let mut idle = self.idle.borrow_mut();
         let extra = conn.meter.extra_bytes();
         if extra > 0 {
@@ -321,11 +291,7 @@ impl IdleConn {
     }
 
     fn is_worth_keeping(&self, now: Instant, idle_time: Duration) -> bool {
-        let limit = match self.conn.is_ready() {
-            true => idle_time,
-            false => SETTLE.min(idle_time),
-        };
-        !self.conn.is_closed() && self.time(now) < limit
+        self.time(now) < idle_time && self.conn.is_open()
     }
 }
 
@@ -344,10 +310,11 @@ fn drop_oldest(idle: &mut HashMap<Endpoint, Vec<IdleConn>>) {
     }
 }
 
-/// Closes connections that were idle too long; ends when none is left, or with the pool.
+/// Closes connections that were idle too long, or that the server has closed; ends when none is
+/// left, or with the pool.
 async fn sweep(pool: Weak<Pool>, idle_time: Duration) {
     while let Some(oldest) = pool.upgrade().and_then(|pool| pool.oldest()) {
-        sleep_until(oldest + idle_time).await;
+        sleep_until((oldest + idle_time).min(Instant::now() + LOOK_EVERY)).await;
         let Some(pool) = pool.upgrade() else { return };
         let now = Instant::now();
         pool.idle.borrow_mut().retain(|_, conns| {
@@ -368,6 +335,5 @@ const IDLE_MAX: usize = 256;
 const IDLE_EXTRA_PART: u64 = 32;
 /// At least eight connections with the largest reads.
 const IDLE_EXTRA_MIN: u64 = 8 * buffered(READ_MAX);
-/// How long a connection may take to become ready after its response. One that takes longer is
-/// closed when the pool is next looked at, at the latest after the longest idle time.
-const SETTLE: Duration = Duration::from_secs(1);
+/// How long a connection that the server has closed may keep its socket.
+const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -1,7 +1,8 @@
 //! The content of a request on its way to an origin.
 //!
-//! Made by `request` and `fetch`, polled by hyper's client. It can be held back until the origin
-//! sends `100 Continue`, and it shows `Upstream` whether the client or the origin is silent.
+//! Made by `request` and `fetch`, polled by what writes it on the connection. It can be held back
+//! until the origin sends `100 Continue`, and it shows `Upstream` whether the client or the origin
+//! is silent.
 //!
 //! Invariant: while held, the client's content is not polled, so the client is not asked to send
 //! it.
@@ -33,7 +34,7 @@ enum RequestContent {
     Kept(KeptContent),
 }
 
-/// The state that `Upstream` shares with a body owned by hyper.
+/// The state that `Upstream` shares with a body that the connection owns.
 #[derive(Debug, Default)]
 pub(super) struct BodyProgress {
     held: Cell<bool>,
@@ -46,17 +47,17 @@ pub(super) struct BodyProgress {
     /// When head or content was last handed to the connection.
     last_sent: Cell<Option<Instant>>,
     waker: RefCell<Option<Waker>>,
-    /// hyper polled for more and the client has sent nothing yet.
+    /// The connection wants more and the client has sent nothing yet.
     starved: Cell<bool>,
-    /// hyper has all of the content.
+    /// The connection has all of the content.
     ended: Cell<bool>,
     /// The content broke off, on the client's side.
     failed: Cell<bool>,
     /// Length of the content, if it is known.
     length: Option<u64>,
-    /// Bytes that hyper has taken.
+    /// Bytes that the connection has taken.
     polled: Cell<u64>,
-    /// The length that hyper sends, if it was announced.
+    /// The length of what is sent, if it was announced.
     announced: Cell<Option<u64>>,
 }
 
@@ -173,7 +174,7 @@ impl BodyProgress {
         self.held.set(true);
     }
 
-    /// hyper sends this many bytes and no more. The end itself may come later: in HTTP/2 a client
+    /// This many bytes are sent and no more. The end itself may come later: in HTTP/2 a client
     /// sends it in a frame of its own.
     pub(super) fn announce(&self, length: u64) {
         self.announced.set(Some(length));
@@ -212,7 +213,7 @@ impl BodyProgress {
         self.continued.get()
     }
 
-    /// Whether hyper has taken all of the content.
+    /// Whether the connection has taken all of the content.
     pub(super) fn is_ended(&self) -> bool {
         self.ended.get()
     }
@@ -222,7 +223,7 @@ impl BodyProgress {
         self.failed.get()
     }
 
-    /// Bytes that hyper has taken or will take, at most `most`.
+    /// Bytes that the connection has taken or will take, at most `most`.
     pub(super) fn bytes(&self, most: u64) -> u64 {
         let polled = self.polled.get();
         let bytes = match self.is_ended() {
@@ -254,7 +255,7 @@ impl BodyProgress {
         }
     }
 
-    /// Whether hyper waits for the client's content.
+    /// Whether the connection waits for the client's content.
     pub(super) fn is_starved(&self) -> bool {
         self.starved.get()
     }

@@ -202,7 +202,7 @@ impl ResponseBody {
         match self.framing {
             Framing::Empty => false,
             Framing::Length(length) => self.content < length,
-            // hyper itself has seen the last chunk, or the end of the connection.
+            // `http1` has seen the last chunk, or the end of the connection.
             Framing::Chunked | Framing::UntilClose => !is_http_1 && !self.incoming.is_end_stream(),
         }
     }

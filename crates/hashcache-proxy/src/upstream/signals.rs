@@ -1,7 +1,7 @@
-//! SETTINGS and GOAWAY of an HTTP/2 origin, read below hyper.
+//! SETTINGS and GOAWAY of an HTTP/2 origin, read below h2.
 //!
 //! `meter` passes every byte that the origin sends; `http2` asks before it adds a stream to a
-//! connection. hyper reads the same bytes afterwards, but does not say when the SETTINGS have
+//! connection. h2 reads the same bytes afterwards, but does not say when the SETTINGS have
 //! arrived, and learns of a GOAWAY only with its next request.
 //!
 //! Invariant: after the head of a GOAWAY, or after the end of the connection, no stream is added.
@@ -154,7 +154,7 @@ impl SignalReader {
         self.payload = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
         self.part_have = 0;
         if self.kind() == GOAWAY {
-            // Its last stream is for the requests in progress, which hyper informs. New ones take
+            // Its last stream is for the requests in progress, which h2 informs. New ones take
             // another connection, whatever it says.
             self.signals.end();
         }

@@ -421,7 +421,6 @@ async fn a_request_that_cannot_be_repeated_survives_the_end_of_an_idle_connectio
             .await
             .unwrap();
         content(first.response.body_mut()).await;
-        // hyper has to notice that the exchange is complete.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
@@ -1003,6 +1002,51 @@ async fn no_more_content_goes_out_once_an_error_has_come() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn content_goes_out_while_nobody_reads_the_response() {
+    locally(async {
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nec";
+        let origin = Origin::start(&[&[Head, Send(head), Hang]]).await;
+        let (pieces, receiver) = tokio::sync::mpsc::channel(1);
+        let request = Request::put("/")
+            .body(RequestBody::streamed(Slow(receiver)))
+            .unwrap();
+        let upstream = upstream();
+        let sent = upstream
+            .send(&origin.to, request, SendOptions::default())
+            .await
+            .unwrap();
+        for piece in [&b"first"[..], b"second", b"third"] {
+            let piece = Frame::data(Bytes::from_static(piece));
+            pieces.send(piece).await.unwrap();
+        }
+        drop(pieces);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let heard = origin.heard(0);
+        assert!(heard.ends_with("5\r\nthird\r\n0\r\n\r\n"), "{heard}");
+        drop(sent);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_protocol_is_recognised_by_its_first_bytes() {
+    locally(async {
+        let malformed = Failure::ResponseMalformed("head is not HTTP/1");
+        for banner in [
+            "SSH-2.0-OpenSSH_9\r\n",
+            "220 mail.test ESMTP\r\n",
+            "\r\nHTTP/2 200",
+        ] {
+            let begun = Instant::now();
+            let failed = failure(&[Head, Send(banner), Hang]).await;
+            assert_eq!(failed.failure, malformed, "{banner}");
+            assert!(begun.elapsed() < Duration::from_secs(1), "{banner}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_stalls_or_breaks_off_is_not_the_origins_fault() {
     locally(async {
         let (pieces, receiver) = tokio::sync::mpsc::channel(1);
@@ -1057,7 +1101,7 @@ async fn a_change_of_protocol_keeps_its_place() {
             stream,
             permit: _place,
         } = exchange.upgrade.take().unwrap();
-        let mut stream = TokioIo::new(stream.await.unwrap());
+        let mut stream = stream;
         let mut hello = [0; 5];
         stream.read_exact(&mut hello).await.unwrap();
         assert_eq!(&hello, b"hello");

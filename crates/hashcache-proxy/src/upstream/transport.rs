@@ -28,14 +28,6 @@ impl<S> Transport<S> {
         }
     }
 
-    /// The same, without the end of TLS.
-    pub(super) fn into_socket(self) -> S {
-        match self {
-            Self::Plain(stream) => stream,
-            Self::Tls(stream) => stream.into_inner().0,
-        }
-    }
-
     /// Whether ALPN chose HTTP/2.
     pub(super) fn is_http_2(&self) -> bool {
         match self {

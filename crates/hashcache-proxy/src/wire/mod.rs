@@ -41,7 +41,9 @@ mod cuts;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cell::{Cell, ExchangeEnd, HeadInfo, OnSent, RequestHead, Upgraded};
+pub(crate) use cell::{
+    Cell, ExchangeEnd, HeadInfo, OnSent, RequestHead, Upgraded, push_title_case,
+};
 pub(crate) use ending::Ending;
 pub(crate) use head::{ContentFraming, RequestForm};
 pub(crate) use http2::fields::malformed_field;

@@ -188,6 +188,7 @@ fn begin<B: Body + Unpin>(mut response: Response<B>, cell: &Rc<Cell>) -> Respons
     cell.signals.close_delimited.set(close_delimited);
     response.map(|body| TrackedBody {
         body,
+        failed: None,
         cell: cell.clone(),
         close_delimited,
         // hyper will use chunks.
@@ -199,28 +200,47 @@ fn begin<B: Body + Unpin>(mut response: Response<B>, cell: &Rc<Cell>) -> Respons
 /// The body of a response, tracked to its end.
 struct TrackedBody<B: Body + Unpin> {
     body: B,
+    /// The error that hyper gets next.
+    failed: Option<Box<dyn Error + Send + Sync>>,
     cell: Rc<Cell>,
     close_delimited: bool,
     passes_trailers: bool,
     complete: bool,
 }
 
-impl<B: Body + Unpin> Body for TrackedBody<B> {
+impl<B> Body for TrackedBody<B>
+where
+    B: Body + Unpin,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
     type Data = B::Data;
-    type Error = B::Error;
+    type Error = Box<dyn Error + Send + Sync>;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<B::Data>, Self::Error>>> {
         let this = self.get_mut();
         if this.complete {
             return Poll::Ready(None);
         }
-        let frame = Pin::new(&mut this.body).poll_frame(cx);
+        if let Some(error) = this.failed.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        let frame = match frame.transpose() {
+            Ok(frame) => frame,
+            Err(error) => {
+                // hyper drops what it has not written yet, which may be the head. It writes while
+                // it waits for content.
+                this.failed = Some(error.into());
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        };
         // hyper writes only trailers that Trailer announces, which an origin need not do, and which
         // HTTP/2 has no use for.
-        if let Poll::Ready(Some(Ok(frame))) = &frame
+        if let Some(frame) = &frame
             && let Some(trailers) = frame.trailers_ref()
         {
             if this.passes_trailers && !trailers.is_empty() {
@@ -229,8 +249,8 @@ impl<B: Body + Unpin> Body for TrackedBody<B> {
             this.complete = true;
             return Poll::Ready(None);
         }
-        this.complete |= matches!(frame, Poll::Ready(None));
-        frame
+        this.complete |= frame.is_none();
+        Poll::Ready(frame.map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,6 +1,7 @@
-//! The meaning of the errors of hyper and h2 for a request in HTTP/2.
+//! Why a request has no response, and what that means for it.
 //!
-//! Used by `exchange`, and by `linked` for links.
+//! Used by `exchange`, and by `linked` for links. The errors of h2 have the meanings that RFC 9113
+//! gives them.
 //!
 //! Invariant: a request counts as unseen only if RFC 9113 says that the origin did nothing for it.
 
@@ -9,6 +10,7 @@ use std::io;
 use http::Request;
 
 use super::super::request_body::RequestBody;
+use crate::failure::Failure;
 
 /// A request without a response.
 pub(in super::super) struct NotSent {
@@ -20,8 +22,9 @@ pub(in super::super) struct NotSent {
 /// Why a request has no response.
 #[derive(Debug)]
 pub(in super::super) enum SendError {
-    Hyper(hyper::Error),
+    Http1(Failure),
     Http2(h2::Error),
+    Linked(hyper::Error),
     /// The response is malformed, for this reason.
     Malformed(&'static str),
     /// The connection has ended before the request's stream was opened.
@@ -31,11 +34,11 @@ pub(in super::super) enum SendError {
 impl SendError {
     fn of_http_2(&self) -> Option<&h2::Error> {
         match self {
-            Self::Hyper(error) => {
+            Self::Linked(error) => {
                 std::error::Error::source(error).and_then(|cause| cause.downcast_ref())
             }
             Self::Http2(error) => Some(error),
-            Self::Malformed(_) | Self::Unopened => None,
+            Self::Http1(_) | Self::Malformed(_) | Self::Unopened => None,
         }
     }
 
@@ -44,11 +47,11 @@ impl SendError {
         match (self.of_http_2(), self) {
             (Some(error), _) => error.is_go_away() || error.is_io(),
             // hyper unwraps errors of the socket.
-            (None, Self::Hyper(error)) => {
+            (None, Self::Linked(error)) => {
                 std::error::Error::source(error).is_some_and(|cause| cause.is::<io::Error>())
             }
             (None, Self::Http2(_) | Self::Malformed(_)) => false,
-            (None, Self::Unopened) => true,
+            (None, Self::Http1(_) | Self::Unopened) => true,
         }
     }
 
@@ -68,7 +71,16 @@ impl SendError {
 
 impl From<hyper::Error> for SendError {
     fn from(error: hyper::Error) -> Self {
-        Self::Hyper(error)
+        Self::Linked(error)
+    }
+}
+
+impl From<Failure> for NotSent {
+    fn from(failure: Failure) -> Self {
+        Self {
+            error: SendError::Http1(failure),
+            unsent: None,
+        }
     }
 }
 

@@ -1,19 +1,19 @@
 //! Response heads of HTTP/1.1 that are not well-formed and still have one meaning.
 //!
-//! Called by `meter` with the bytes of each head, before hyper parses them. Devices and scripts
-//! send control characters in a field or a reason phrase, and minor versions that do not exist.
-//! hyper would refuse the whole response. Such bytes are replaced here, in place, so a head keeps
-//! its length:
+//! Called with the bytes of each head, before they are parsed. Devices and scripts send control
+//! characters in a field or a reason phrase, and minor versions that do not exist, for which
+//! httparse refuses the whole response. Such bytes are replaced here, in place, so a head keeps its
+//! length:
 //!
 //! - a minor version above 1 by 1: a recipient takes it for the highest that it knows (RFC 9110,
 //!   2.5);
 //! - control characters in the reason phrase by spaces: nothing depends on them;
 //! - control characters in a field value by spaces, as RFC 9110, 5.5 advises. NUL, a bare CR and a
-//!   bare LF stay, and hyper refuses or splits the head at them.
+//!   bare LF stay, and httparse refuses or splits the head at them.
 //!
-//! hyper drops field lines whose name is no token. Framing must not depend on such a guess. A line
-//! that spells Content-Length or Transfer-Encoding with other bytes in between gets a NUL, for
-//! which hyper refuses the response; so does a value of these fields with control characters.
+//! httparse drops field lines whose name is no token. Framing must not depend on such a guess. A
+//! line that spells Content-Length or Transfer-Encoding with other bytes in between gets a NUL, for
+//! which httparse refuses the response; so does a value of these fields with control characters.
 //!
 //! Invariant: the bytes behind the end of the last head are not touched, and no byte is added or
 //! taken away.
@@ -31,6 +31,8 @@ pub(super) struct HeadRepair {
     name: FieldName,
     /// Whether the value is that of a framing field.
     is_framing: bool,
+    /// Heads that have ended and were not taken.
+    ended: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +52,13 @@ enum Place {
 }
 
 impl HeadRepair {
+    /// Whether one more head has ended.
+    pub(super) fn take_ended(&mut self) -> bool {
+        let ended = self.ended.checked_sub(1);
+        self.ended = ended.unwrap_or(0);
+        ended.is_some()
+    }
+
     /// Repairs the part of the heads that `bytes`, the next ones read, contains. Returns its size,
     /// bytes.
     pub(super) fn repair(&mut self, mut bytes: &mut [u8]) -> usize {
@@ -138,8 +147,11 @@ impl HeadRepair {
             Place::StatusLine => self.status_line(byte),
             Place::LineStart => self.begin_line(byte),
             Place::LastLf if *byte == b'\n' => self.end_head(),
-            // hyper refuses a CR without LF.
-            Place::LastLf => self.place = Place::Content,
+            // httparse refuses a CR without LF.
+            Place::LastLf => {
+                self.place = Place::Content;
+                self.ended += 1;
+            }
             Place::Name => self.name(byte),
             Place::Value => self.value(byte),
             Place::Content => {}
@@ -207,6 +219,7 @@ impl HeadRepair {
     }
 
     fn end_head(&mut self) {
+        self.ended += 1;
         // After a 101 the bytes are those of another protocol.
         let is_interim = (100..200).contains(&self.status) && self.status != 101;
         self.place = match is_interim {
@@ -230,7 +243,7 @@ struct FieldName {
 impl FieldName {
     fn push(&mut self, byte: u8) {
         let is_blank = matches!(byte, b' ' | b'\t');
-        // hyper takes blanks behind a name, but not before or in it.
+        // httparse takes blanks behind a name, but not before or in it.
         let fits = is_blank || (is_token(byte) && !self.has_blank);
         self.is_broken |= !fits;
         self.has_blank |= is_blank;

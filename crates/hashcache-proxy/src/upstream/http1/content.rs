@@ -1,0 +1,115 @@
+//! The content of a response in HTTP/1.1.
+//!
+//! Read by `ResponseBody` through `incoming`. It reads the connection itself, so nothing is read
+//! for a reader that waits.
+//!
+//! Invariant: content ends as its framing says, or with a `Failure`.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Frame, SizeHint};
+
+use super::super::framing::Framing;
+use super::chunks::Chunks;
+use super::{Http1Conn, ReadFor};
+use crate::failure::Failure;
+
+/// The content of a response; `None` behind its end.
+#[derive(Debug)]
+pub(in super::super) struct Http1Content(Option<(Http1Conn, Left)>);
+
+/// What is still to come.
+#[derive(Debug)]
+enum Left {
+    Bytes(u64),
+    Chunks(Chunks),
+    UntilClose,
+}
+
+impl Http1Content {
+    /// Before it is known how the content is framed.
+    pub(in super::super) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Content on `conn`, behind a head with this framing.
+    pub(in super::super) fn new(conn: Http1Conn, framing: Framing) -> Self {
+        let left = match framing {
+            Framing::Empty | Framing::Length(0) => return Self(None),
+            Framing::Length(length) => Left::Bytes(length),
+            Framing::Chunked => Left::Chunks(Chunks::default()),
+            Framing::UntilClose => Left::UntilClose,
+        };
+        Self(Some((conn, left)))
+    }
+
+    /// Whether the last frame was returned.
+    pub(in super::super) fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub(in super::super) fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            None => SizeHint::with_exact(0),
+            Some((_, Left::Bytes(left))) => SizeHint::with_exact(*left),
+            Some((_, Left::Chunks(_) | Left::UntilClose)) => SizeHint::default(),
+        }
+    }
+
+    /// The next frame.
+    pub(in super::super) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        while let Some((conn, left)) = &mut self.0 {
+            let mut conn = conn.borrow_mut();
+            let frame = left.take(conn.read_mut());
+            let is_over = left.is_over();
+            if is_over || !matches!(frame, Ok(None)) {
+                drop(conn);
+                if is_over {
+                    self.0 = None;
+                }
+                return Poll::Ready(frame.transpose());
+            }
+            let filled = ready!(conn.poll_fill(cx, ReadFor::Content));
+            drop(conn);
+            match filled {
+                Ok(1..) => {}
+                Ok(0) if matches!(left, Left::UntilClose) => self.0 = None,
+                Ok(0) | Err(_) => return Poll::Ready(Some(Err(Failure::ResponseIncomplete))),
+            }
+        }
+        Poll::Ready(None)
+    }
+}
+
+impl Left {
+    /// Takes the next frame out of `read`; `None`: more must be read.
+    fn take(&mut self, read: &mut BytesMut) -> Result<Option<Frame<Bytes>>, Failure> {
+        let length = match self {
+            Self::Chunks(chunks) => {
+                let frame = chunks.next(read);
+                return frame.map_err(|_| Failure::ResponseMalformed("chunks are damaged"));
+            }
+            Self::UntilClose => read.len(),
+            Self::Bytes(left) => {
+                let here = usize::try_from(*left).map_or(read.len(), |left| left.min(read.len()));
+                *left -= here as u64;
+                here
+            }
+        };
+        let data = read.split_to(length).freeze();
+        Ok((!data.is_empty()).then(|| Frame::data(data)))
+    }
+
+    /// Whether nothing is left.
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Bytes(left) => *left == 0,
+            Self::Chunks(chunks) => chunks.is_complete(),
+            Self::UntilClose => false,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Heads of responses.
+//!
+//! Called by `Http1Conn` when `repair` has seen the end of a head.
+//!
+//! Invariant: names and values are those that `repair` has let pass; a line without a name is
+//! dropped, and never one that could frame the content.
+//! Cost: one pass, one copy of the head, which all values share, and the map.
+
+use std::mem::MaybeUninit;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode, Version};
+use httparse::{Header, ParserConfig, Status};
+use hyper::ext::ReasonPhrase;
+
+use crate::failure::Failure;
+
+/// Most bytes and fields of a head.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeadLimits {
+    pub(super) bytes: usize,
+    pub(super) fields: usize,
+}
+
+/// Takes the complete head at the start of `read`.
+pub(super) fn take(read: &mut BytesMut, limits: HeadLimits) -> Result<Response<()>, Failure> {
+    let mut few = [const { MaybeUninit::uninit() }; FEW_FIELDS];
+    let (length, response) = match parse(read, &mut few) {
+        Err(httparse::Error::TooManyHeaders) if limits.fields > FEW_FIELDS => {
+            let mut many = vec![MaybeUninit::uninit(); limits.fields];
+            parse(read, &mut many)
+        }
+        parsed => parsed,
+    }
+    .map_err(|error| match error {
+        httparse::Error::TooManyHeaders => TOO_LARGE,
+        _ => MALFORMED,
+    })?;
+    if length > limits.bytes {
+        return Err(TOO_LARGE);
+    }
+    read.advance(length);
+    response
+}
+
+/// Fails if `read` can never become a head within `limits`.
+pub(super) fn check_begun(read: &[u8], limits: HeadLimits) -> Result<(), Failure> {
+    const VERSION: &[u8] = b"HTTP/1.";
+    let empty_lines = read.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
+    let begun = &read[empty_lines.count()..];
+    let begun = &begun[..begun.len().min(VERSION.len())];
+    if !VERSION.starts_with(begun) {
+        return Err(MALFORMED);
+    }
+    match read.len() > limits.bytes {
+        true => Err(TOO_LARGE),
+        false => Ok(()),
+    }
+}
+
+const MALFORMED: Failure = Failure::ResponseMalformed("head is not HTTP/1");
+const TOO_LARGE: Failure = Failure::ResponseMalformed("head is too large");
+
+/// The length of the head at the start of `read`, and the head.
+fn parse<'a>(
+    read: &'a [u8],
+    fields: &mut [MaybeUninit<Header<'a>>],
+) -> Result<(usize, Result<Response<()>, Failure>), httparse::Error> {
+    let mut config = ParserConfig::default();
+    config
+        .allow_obsolete_multiline_headers_in_responses(true)
+        .allow_spaces_after_header_name_in_responses(true)
+        // Framing does not depend on a line that is dropped; see `repair`.
+        .ignore_invalid_headers_in_responses(true);
+    let mut parsed = httparse::Response::new(&mut []);
+    let status = config.parse_response_with_uninit_headers(&mut parsed, read, fields)?;
+    let Status::Complete(length) = status else {
+        return Ok((0, Err(MALFORMED)));
+    };
+    Ok((length, build(&parsed, &read[..length]).ok_or(MALFORMED)))
+}
+
+fn build(parsed: &httparse::Response<'_, '_>, text: &[u8]) -> Option<Response<()>> {
+    let mut response = Response::new(());
+    let code = StatusCode::from_u16(parsed.code?).ok()?;
+    *response.status_mut() = code;
+    *response.version_mut() = match parsed.version {
+        Some(1) => Version::HTTP_11,
+        _ => Version::HTTP_10,
+    };
+    let reason = parsed.reason?;
+    if code.canonical_reason() != Some(reason) {
+        let reason = ReasonPhrase::try_from(reason.as_bytes()).ok()?;
+        response.extensions_mut().insert(reason);
+    }
+    let text_at = text.as_ptr().addr();
+    let text = Bytes::copy_from_slice(text);
+    let mut fields = HeaderMap::with_capacity(parsed.headers.len());
+    for field in &*parsed.headers {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+        let value = if field.value.contains(&b'\n') {
+            HeaderValue::from_bytes(&unfold(field.value)).ok()?
+        } else {
+            // A part of the copy that all values share.
+            let at = field.value.as_ptr().addr().checked_sub(text_at)?;
+            let shared = text.slice(at..at + field.value.len());
+            HeaderValue::from_maybe_shared(shared).ok()?
+        };
+        fields.try_append(name, value).ok()?;
+    }
+    *response.headers_mut() = fields;
+    Some(response)
+}
+
+/// A value with each line folding replaced by a space (RFC 9112, section 5.2).
+fn unfold(value: &[u8]) -> Vec<u8> {
+    let lines: Vec<_> = value.split(|&byte| byte == b'\n').collect();
+    let lines: Vec<_> = lines.iter().map(|line| line.trim_ascii()).collect();
+    lines.join(&b' ')
+}
+
+/// Fields of almost every head; an array of them is on the stack.
+const FEW_FIELDS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(text: &str) -> Result<(Response<()>, Vec<u8>), Failure> {
+        let mut read = BytesMut::from(text);
+        let limits = HeadLimits {
+            bytes: 1000,
+            fields: 100,
+        };
+        let response = take(&mut read, limits)?;
+        Ok((response, read.to_vec()))
+    }
+
+    #[test]
+    fn a_head_is_taken_and_what_follows_it_stays() {
+        let text =
+            "HTTP/1.0 299 So so\r\nA: b \r\nC : d\r\nE: f\r\n \t g\r\n h\r\nno\x01: x\r\n\r\nrest";
+        let (response, rest) = taken(text).unwrap();
+        assert_eq!(
+            (response.status().as_u16(), response.version()),
+            (299, Version::HTTP_10)
+        );
+        assert_eq!(
+            response
+                .extensions()
+                .get::<ReasonPhrase>()
+                .unwrap()
+                .as_bytes(),
+            b"So so"
+        );
+        let fields: Vec<_> = response.headers().iter().collect();
+        let fields: Vec<_> = fields
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect();
+        assert_eq!(fields, [("a", "b"), ("c", "d"), ("e", "f g h")]);
+        assert_eq!(rest, b"rest");
+        let (response, _) = taken("HTTP/1.1 200 OK\r\n\r\n").unwrap();
+        assert!(response.extensions().is_empty());
+    }
+
+    #[test]
+    fn a_head_has_many_fields_but_not_any_number() {
+        let head = |count| format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(count));
+        for count in [0, 64, 65, 100] {
+            assert_eq!(taken(&head(count)).unwrap().0.headers().len(), count);
+        }
+        assert_eq!(taken(&head(101)).unwrap_err(), TOO_LARGE);
+        let long = format!("HTTP/1.1 200 OK\r\nA: {}\r\n\r\n", "b".repeat(1000));
+        assert_eq!(taken(&long).unwrap_err(), TOO_LARGE);
+        for text in [
+            "HTTP/2 200 OK\r\n\r\n",
+            "ICY 200 OK\r\n\r\n",
+            "HTTP/1.1 20 OK\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA: b\r\n",
+        ] {
+            assert_eq!(taken(text).unwrap_err(), MALFORMED, "{text:?}");
+        }
+    }
+}
