@@ -1,6 +1,6 @@
 //! Sources of response content: memory, the store, a fetch in progress, or upstream.
 //!
-//! Invariant: a body that was not sent completely ends with an error. hyper then closes the
+//! Invariant: a body that was not sent completely ends with an error. `wire` then closes the
 //! connection, so no client takes a part for the whole.
 
 use std::future::poll_fn;

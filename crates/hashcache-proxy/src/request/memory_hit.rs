@@ -1,4 +1,4 @@
-//! Plain requests that memory answers, in HTTP/1.1 without hyper and without a map of fields.
+//! Plain requests that memory answers, in HTTP/1.1 without a map of fields.
 //!
 //! Called by `wire` for each head of a plain GET, before the service would be called. It knows a
 //! few request fields that change nothing here ([`FieldKind`]); a request with any other field
@@ -351,7 +351,7 @@ fn write_head<'a>(
                 return None;
             }
             b"cache-control" if is_zstd && has_no_transform(value) => return None,
-            // hyper and the steps behind it do more about these than to write them.
+            // The steps of other requests do more about these than to write them.
             b"connection" | b"content-length" | b"transfer-encoding" | b"te" | b"trailer"
             | b"upgrade" => return None,
             _ if is_zstd

@@ -6,7 +6,7 @@
 //!                                                   └──▶ miss ─▶ join or begin a fetch ─▶ follow
 //! ```
 //!
-//! Called by `server` through hyper, once a request. A hit is answered in [`hit`]; a hit in memory
+//! Called by `wire`, once a request. A hit is answered in [`hit`]; a hit in memory
 //! for a plain request is answered in [`memory_hit`] before this is called.
 //!
 //! Invariant: every request ends in exactly one answer and one log entry.
@@ -87,9 +87,8 @@ pub(crate) async fn handle(
     };
     let response =
         answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut log_entry));
-    // A waiting head is in a map first, then in a buffer of hyper's that may be twice as large;
-    // growing buffers leave holes in the heap. Set all of that aside until the client has taken the
-    // head.
+    // A waiting head is in a map first, then in a buffer that may be twice as large; growing
+    // buffers leave holes in the heap. Set all of that aside until the client has taken the head.
     let head = head_bytes(response.headers());
     let response = if head <= HEAD_FREE || connection.cell.hold_until_sent(HEAD_COPIES * head) {
         response

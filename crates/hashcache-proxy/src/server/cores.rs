@@ -15,9 +15,7 @@ use std::thread::JoinHandle;
 
 use hashcache::Cache;
 use hashcache_http::Scheme;
-use http::{Request, StatusCode};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
+use http::StatusCode;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
@@ -51,7 +49,7 @@ use crate::share::{Allowance, GiveUp};
 use crate::task::spawn_local;
 use crate::upstream::announced::ClientEnds;
 use crate::upstream::pinned::Pins;
-use crate::wire::{self, ClientBody, Ending, Http2Kind, Protocol, Socket};
+use crate::wire::{self, Ending, Http2Kind, Protocol, Socket};
 use crate::worker::{Common, Worker};
 
 /// Input of a core's thread.
@@ -423,9 +421,7 @@ async fn serve(
             let cell = Rc::clone(&connection.cell);
             let connection = Rc::new(connection);
             let memory_hits = MemoryHits::of(&connection);
-            let service = service_fn(move |request: Request<Incoming>| {
-                request::handle(Rc::clone(&connection), request.map(ClientBody::plain))
-            });
+            let service = move |request| request::handle(Rc::clone(&connection), request);
             let limits = &worker.limits;
             // On the heap, because each enclosing future would contain its size again.
             Box::pin(wire::serve_connection(

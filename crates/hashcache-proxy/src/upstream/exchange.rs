@@ -154,10 +154,10 @@ impl Upstream {
         }
         let judged = response.and_then(|response| {
             let (mut head, incoming) = response.into_parts();
-            let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
-            if is_switch && !(may_upgrade && conn.is_http_1()) {
-                let failure = Failure::ResponseMalformed("protocol switch that was not requested");
-                return Err(failure.into());
+            if head.status == StatusCode::SWITCHING_PROTOCOLS
+                && let Some(reason) = refused_switch(&conn, may_upgrade)
+            {
+                return Err(Failure::ResponseMalformed(reason).into());
             }
             let binds = binds_connection(&head.headers);
             let continues = continues_login(head.status, &head.headers);
@@ -280,6 +280,21 @@ impl Upstream {
 
 type SendResult = Result<Response<WireContent>, NotSent>;
 
+/// Why a connection must not switch to another protocol now; `None`: it may.
+fn refused_switch(conn: &UpstreamConn, may_upgrade: bool) -> Option<&'static str> {
+    match &conn.sender {
+        // A client in HTTP/1.1 would take what follows for another protocol (RFC 9113, section
+        // 8.6).
+        RequestSender::Http2(_) | RequestSender::Linked(_) => Some("protocol switch in HTTP/2"),
+        RequestSender::Http1(_) if !may_upgrade => Some("protocol switch that was not requested"),
+        // The rest of the request would be taken for the other protocol.
+        RequestSender::Http1(http1) if !http1.is_sent() => {
+            Some("protocol switch before the end of the request")
+        }
+        RequestSender::Http1(_) => None,
+    }
+}
+
 /// Where the connection goes after a response; `binds`: the response shows that it belongs to one
 /// client.
 fn home(pinning: &Pinning, binds: bool) -> ConnHome {
@@ -309,12 +324,11 @@ impl NoHead {
         {
             stream.note_error();
         }
-        // hyper drops a request that waited for the origin to allow one more stream when the
-        // connection ends: none of its frames was sent. hyper calls that an error of its user, as
-        // it does if the content breaks off.
+        // On a link, hyper drops a request that waited for one more stream when the connection
+        // ends: none of its frames was sent. It calls that an error of its user, as it does if the
+        // content breaks off.
         let is_user = matches!(&error, SendError::Linked(error) if error.is_user());
-        let waits = is_user && !timeout.progress.has_failed();
-        if waits && !timeout.conn.is_http_1() {
+        if is_user && !timeout.progress.has_failed() {
             return Self {
                 failure: Failure::ConnectionTerminated,
                 refused: Refused::Unseen,

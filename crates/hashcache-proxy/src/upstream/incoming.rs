@@ -49,11 +49,13 @@ impl WireContent {
         }
     }
 
-    /// Sends no more content of the request in HTTP/2, because its exchange is over. In HTTP/1.1
-    /// the end of the connection does the same.
-    pub(super) fn end_upload(&mut self) {
-        if let Self::Http2(content) = self {
-            content.end_upload();
+    /// The exchange is over: lets go of its connection in HTTP/1.1, and sends no more content of
+    /// the request in HTTP/2.
+    pub(super) fn end(&mut self) {
+        match self {
+            Self::Http1(content) => content.close(),
+            Self::Http2(content) => content.end_upload(),
+            Self::Linked(_) => {}
         }
     }
 

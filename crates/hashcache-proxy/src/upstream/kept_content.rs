@@ -1,10 +1,10 @@
 //! Content of a request that is kept until the origin answers, so that it can be sent again if the
 //! origin has not processed the request.
 //!
-//! Made by `attempt` for requests in HTTP/2, where an origin can refuse a request of which content
-//! was sent already (REFUSED_STREAM, GOAWAY). The connection polls the content through
-//! `RequestBody`, and drops it with the refused request; the stream of the client's content
-//! survives here.
+//! Made by `attempt` for requests on connections that others use or have used: in HTTP/2 an origin
+//! can refuse a request of which content was sent already (REFUSED_STREAM, GOAWAY). The connection
+//! polls the content through `RequestBody`, and drops it with the refused request; the stream of
+//! the client's content survives here.
 //!
 //! Invariant: each attempt sends all content from its first byte, or there is no further attempt:
 //! content that does not fit is passed on and no longer kept.

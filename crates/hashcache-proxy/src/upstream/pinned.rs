@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::endpoint::Endpoint;
 use super::permits::{BUSY_BYTES, Permits, PinnedPermit};
-use super::pool::{Pool, UpstreamConn};
+use super::pool::{LOOK_EVERY, Pool, UpstreamConn};
 use crate::failure::Failure;
 use crate::share::{Network, Share, ShareGuard};
 use crate::task::spawn_local;
@@ -489,7 +489,7 @@ fn drop_oldest(pins: &mut Vec<Pin>, client: Network) -> Result<(), Failure> {
 /// Closes connections that were idle too long; ends when none is left, or with the table.
 async fn sweep(table: Weak<PinTable>) {
     while let Some(first) = table.upgrade().and_then(|table| table.first_end()) {
-        sleep_until(first).await;
+        sleep_until(first.min(Instant::now() + LOOK_EVERY)).await;
         let Some(table) = table.upgrade() else { return };
         let now = Instant::now();
         let mut pins = table.pins.borrow_mut();

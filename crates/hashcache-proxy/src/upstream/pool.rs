@@ -336,4 +336,4 @@ const IDLE_EXTRA_PART: u64 = 32;
 /// At least eight connections with the largest reads.
 const IDLE_EXTRA_MIN: u64 = 8 * buffered(READ_MAX);
 /// How long a connection that the server has closed may keep its socket.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -185,7 +185,7 @@ impl ResponseBody {
         drop(busy.permit);
         // In HTTP/2 the rest would hold the stream, and the client's content, until the origin
         // resets it.
-        self.incoming.end_upload();
+        self.incoming.end();
         // If the origin answered early, it does not want the rest of the request, and content that
         // was held for a 100 must not follow a final response: such a connection is closed.
         if busy.trusted && busy.progress.is_ended() {
@@ -210,7 +210,7 @@ impl ResponseBody {
     fn fail(&mut self, failure: Failure) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         self.timer = None;
         self.failure = Some(failure.clone());
-        self.incoming.end_upload();
+        self.incoming.end();
         if let Some(busy) = self.busy.take() {
             self.received = busy.received();
         }

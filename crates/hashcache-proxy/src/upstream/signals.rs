@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use tokio::sync::Notify;
 
-/// What the origin has said about its end of a connection. `Send`, because `meter` is.
+/// What the origin has said about its end of a connection.
 #[derive(Debug)]
 pub(super) struct OriginSignals {
     has_settings: AtomicBool,

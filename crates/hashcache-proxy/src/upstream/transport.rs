@@ -1,7 +1,7 @@
 //! A byte stream, or TLS on it: the transport to an origin is that of a channel, and the connection
 //! to a peer that of a socket.
 //!
-//! Made by `Upstream` when it connects; read and written through `meter` and `channel`.
+//! Made by `Upstream` when it connects; read and written through `http1`, `meter` and `channel`.
 
 use std::io;
 use std::pin::Pin;

@@ -1,11 +1,11 @@
-//! State shared by the two sides of hyper: `stream` below it and the service above it.
+//! State that a connection shares with the service: the exchange in progress.
 //!
 //! One `Cell` per connection, reference-counted within the connection's task; it never crosses
-//! threads. The service takes request heads from it, and asks it for actions that hyper cannot do.
+//! threads. The service takes request heads from it, and asks it for what no `Response` can say.
 //! `stream` and `serve` keep the state of the exchange in it.
 //!
 //! ```text
-//!            head given to hyper        service answers         body dropped, all flushed
+//!            head was read              service answers         body dropped, all flushed
 //!   Resting ────────────────────▶ Asked ───────────────▶ Answering ───────────────────▶ Resting
 //!                                   │ send_interim           │ Body ended: Flushing
 //! ```
@@ -40,7 +40,7 @@ pub(crate) enum RequestHead {
     Refused(Failure),
 }
 
-/// Properties of a request that hyper's `Request` does not have, or not in the client's own bytes.
+/// Properties of a request that its `Request` does not have, or not in the client's own bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadInfo {
     /// The request target as the client sent it, any bytes but blanks and controls; the `Request`
@@ -95,8 +95,6 @@ pub(crate) struct Cell {
     allowance: Option<Allowance>,
     /// Set while the head of a request is incomplete.
     unfinished: cell::RefCell<Option<UnfinishedHead>>,
-    /// Trailers of the response, as lines, until its last chunk is written.
-    trailers: cell::RefCell<Vec<u8>>,
     /// Memory for data that waits to be sent.
     sending: cell::RefCell<Option<ShareReservation>>,
     /// Flags and deadlines from `stream` to `serve`, and the other way round.
@@ -135,7 +133,7 @@ pub(super) struct RequestTraits {
     pub(super) connect: bool,
     /// HTTP/2: 1xx are frames of a stream there.
     pub(super) http_2: bool,
-    /// The response must be the last one: the request was refused.
+    /// The response must be the last one: the client says so, or the request was refused.
     pub(super) last: bool,
     /// HTTP/1.1: the client reads trailers. In HTTP/2 every client does.
     pub(super) takes_trailers: bool,
@@ -150,10 +148,6 @@ struct Traffic {
 /// See [`Cell::signals`].
 #[derive(Default)]
 pub(super) struct CellSignals {
-    /// The connection must end with a RST.
-    pub(super) aborted: cell::Cell<bool>,
-    /// The content of the response has ended, and trailers follow its last chunk.
-    pub(super) trailers: cell::Cell<bool>,
     /// The response in progress ends with the connection.
     pub(super) close_delimited: cell::Cell<bool>,
     /// The service switched protocols.
@@ -161,29 +155,16 @@ pub(super) struct CellSignals {
     /// The whole request was read: the next bytes belong to another request or to the other
     /// protocol.
     pub(super) request_read: cell::Cell<bool>,
-    /// hyper was told that bytes are written which the socket has not accepted yet.
-    pub(super) write_partial: cell::Cell<bool>,
-    /// Parking was tried, and something keeps hyper from resting.
-    pub(super) unparkable: cell::Cell<bool>,
-    /// Memory is short: no buffer is kept between two requests.
-    pub(super) short: cell::Cell<bool>,
-    /// hyper waits for a head of which no byte has arrived.
-    pub(super) at_rest: cell::Cell<bool>,
-    /// A response is being written without hyper.
+    /// A response from memory is being written.
     pub(super) from_memory: cell::Cell<bool>,
     /// The connection ends after the current response.
     pub(super) stopping: cell::Cell<bool>,
     /// A request has come.
     pub(super) has_begun: cell::Cell<bool>,
-    /// The next head has more fields than this hyper was built for.
-    pub(super) too_wide: cell::Cell<bool>,
     /// What the connection waits for from the client, and until when.
     pub(super) reading: cell::Cell<Option<Wait>>,
     /// The deadline for the socket to accept a byte.
     pub(super) writing: cell::Cell<Option<Instant>>,
-    /// A deadline above has passed and was not handled yet.
-    pub(super) read_expired: cell::Cell<bool>,
-    pub(super) write_expired: cell::Cell<bool>,
 }
 
 /// A wait for the client.
@@ -316,8 +297,8 @@ impl Cell {
 
     /// Sends a 1xx before the response to the current request. Returns whether it will be sent: not
     /// to HTTP/1.0 clients, not after the response has begun, and not while the client
-    /// does not take earlier ones. 100 is never sent from here: hyper sends it when the request's
-    /// body is first polled, and would send it again. 101 is a final response, not an interim one.
+    /// does not take earlier ones. 100 is never sent from here, but when the request's content is
+    /// first polled: it would be sent again. 101 is a final response, not an interim one.
     pub(crate) fn send_interim(&self, status: StatusCode, fields: &HeaderMap) -> bool {
         if self.asked.get().http_2 {
             let is_other = matches!(
@@ -327,8 +308,7 @@ impl Cell {
             return status.is_informational() && !is_other && self.send_on_stream(status, fields);
         }
         let mut interim = self.interim.borrow_mut();
-        let in_time =
-            self.exchange.get() == ExchangeState::Asked && !self.signals.write_partial.get();
+        let in_time = self.exchange.get() == ExchangeState::Asked;
         if !in_time
             || self.asked.get().http_10
             || !status.is_informational()
@@ -350,6 +330,18 @@ impl Cell {
         true
     }
 
+    /// The service wants content that the client holds back until it gets a 100.
+    pub(super) fn ask_for_content(&self) {
+        if self.exchange.get() == ExchangeState::Asked {
+            write_interim(
+                &mut self.interim.borrow_mut(),
+                StatusCode::CONTINUE,
+                &HeaderMap::new(),
+            );
+            self.wake();
+        }
+    }
+
     /// Sends a 100 on a stream of HTTP/2, whose content the service wants.
     pub(super) fn send_continue(&self) {
         self.send_on_stream(StatusCode::CONTINUE, &HeaderMap::new());
@@ -367,13 +359,6 @@ impl Cell {
 
     pub(super) fn clear_interim_sender(&self) {
         *self.interim_sender.borrow_mut() = None;
-    }
-
-    /// Ends the connection with a RST: for a failed response that ends with the connection. A body
-    /// that fails or is dropped before its end has the same effect without this.
-    pub(crate) fn abort(&self) {
-        self.signals.aborted.set(true);
-        self.wake();
     }
 
     /// The failure that ended the request's body, if the client caused it; answer with this.
@@ -441,23 +426,20 @@ impl Cell {
         *unfinished = Some(allowance.begin_head(bytes));
     }
 
-    /// A head was given to hyper.
+    /// A head was read.
     pub(super) fn ask(&self, head: RequestHead, asked: RequestTraits) {
         debug_assert_eq!(self.exchange.get(), ExchangeState::Resting);
         *self.head.borrow_mut() = Some(head);
         *self.body_failure.borrow_mut() = None;
         self.asked.set(asked);
-        self.signals.trailers.set(false);
         self.exchange.set(ExchangeState::Asked);
         *self.unfinished.borrow_mut() = None;
         self.begin_request();
         self.signals.has_begun.set(true);
         self.signals.reading.set(None);
-        self.signals.at_rest.set(false);
-        self.signals.unparkable.set(false);
     }
 
-    /// A response from memory is about to be written, without hyper.
+    /// A response from memory is about to be written.
     pub(super) fn answer_from_memory(&self, on_sent: OnSent) {
         debug_assert_eq!(self.exchange.get(), ExchangeState::Resting);
         *self.on_sent.borrow_mut() = Some(on_sent);
@@ -466,8 +448,6 @@ impl Cell {
         self.begin_request();
         self.signals.has_begun.set(true);
         self.signals.reading.set(None);
-        self.signals.at_rest.set(false);
-        self.signals.unparkable.set(false);
         self.signals.from_memory.set(true);
     }
 
@@ -477,33 +457,18 @@ impl Cell {
         self.asked.get()
     }
 
-    /// The content of a response in HTTP/1.1 has ended with these trailers.
-    pub(super) fn set_trailers(&self, fields: &HeaderMap) {
-        let mut lines = BytesMut::new();
-        push_fields(&mut lines, fields);
-        *self.trailers.borrow_mut() = lines.into();
-        self.signals.trailers.set(true);
-    }
-
-    /// The trailers as lines, once.
-    pub(super) fn take_trailers(&self) -> Vec<u8> {
-        self.signals.trailers.set(false);
-        self.trailers.take()
-    }
-
     /// Whether the response must be the last on this connection.
     pub(super) fn is_last(&self) -> bool {
         self.asked.get().last || self.body_failure.borrow().is_some()
     }
 
-    /// hyper has dropped the body of the response.
+    /// The content of the response is over.
     pub(super) fn body_ended(&self) {
         self.exchange.set(ExchangeState::Flushing);
     }
 
-    /// hyper has nothing more to write; true if this completes a response.
+    /// Nothing more is to be written; true if this completes a response.
     pub(super) fn flushed(&self) -> bool {
-        self.signals.write_partial.set(false);
         if self.exchange.get() != ExchangeState::Flushing {
             return false;
         }
@@ -518,11 +483,6 @@ impl Cell {
     /// Whether the response to the last head was sent.
     pub(super) fn is_resting(&self) -> bool {
         self.exchange.get() == ExchangeState::Resting
-    }
-
-    /// Whether hyper has the whole response but has not written all of it.
-    pub(super) fn is_flushing(&self) -> bool {
-        self.exchange.get() == ExchangeState::Flushing
     }
 
     /// The connection has ended.
@@ -598,6 +558,14 @@ impl Cell {
         true
     }
 
+    /// Wakes the connection's task, unless `waker` is of it.
+    pub(super) fn wake_from(&self, waker: &Waker) {
+        let slot = self.waker.borrow();
+        if let Some(own) = slot.as_ref().filter(|own| !own.will_wake(waker)) {
+            own.wake_by_ref();
+        }
+    }
+
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
@@ -614,7 +582,7 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// A 1xx head with field names in title case, as hyper writes them in the heads that follow.
+/// A 1xx head with field names in title case, as in the heads that follow.
 fn write_interim(out: &mut BytesMut, status: StatusCode, fields: &HeaderMap) {
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(status.as_str().as_bytes());
@@ -637,7 +605,7 @@ fn push_fields(out: &mut BytesMut, fields: &HeaderMap) {
     }
 }
 
-/// Appends a field name as hyper writes it.
+/// Appends a field name in title case, as old clients expect it.
 pub(crate) fn push_title_case(out: &mut Vec<u8>, name: &[u8]) {
     let start = out.len();
     out.extend_from_slice(name);

@@ -1,12 +1,10 @@
 //! The chunked coding of a request body (RFC 9112, 7.1), checked byte by byte.
 //!
-//! Called by `inbound`; forwards checked bytes without chunk extensions, for hyper to decode.
-//! Extensions are dropped because they have no end-to-end meaning; also, hyper limits them per
-//! body, and we limit them per chunk.
+//! Called by `inbound`; passes the content on. Extensions are dropped because they have no
+//! end-to-end meaning.
 //!
-//! Invariant: only the strict grammar passes (hex digits, exact CRLF; space only around `;` and `=`
-//! of an extension, which is dropped). So hyper's more lenient decoder cannot find another end of
-//! the body.
+//! Invariant: only the strict grammar is accepted (hex digits, exact CRLF; space only around `;`
+//! and `=` of an extension). So no other reader finds another end of the body.
 //! Cost: chunk data is skipped as a whole; everything else is one match per byte.
 
 use super::head::{is_control, is_token};
@@ -83,7 +81,7 @@ impl Extension {
 }
 
 /// The state of a chunked body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chunked {
     state: ChunkState,
     /// Bytes of the current chunk that are still missing.
@@ -91,7 +89,8 @@ pub(super) struct Chunked {
     /// Bytes of extensions in the current chunk.
     extension: usize,
     extension_max: usize,
-    trailer_bytes: usize,
+    /// The lines of the trailer section so far.
+    trailers: Vec<u8>,
     trailer_fields: usize,
 }
 
@@ -102,7 +101,7 @@ impl Chunked {
             left: 0,
             extension: 0,
             extension_max,
-            trailer_bytes: 0,
+            trailers: Vec::new(),
             trailer_fields: 0,
         }
     }
@@ -112,8 +111,13 @@ impl Chunked {
         self.state == ChunkState::End
     }
 
-    /// Reads `input` up to its end or the end of the body, and passes the bytes for hyper on.
-    /// Returns how many bytes it has taken.
+    /// The lines of the trailer section, once.
+    pub(super) fn take_trailers(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.trailers)
+    }
+
+    /// Reads `input` up to its end or the end of the body, and passes the content on. Returns how
+    /// many bytes it has taken.
     ///
     /// # Errors The reason, at the first byte that the grammar does not allow.
     pub(super) fn advance(
@@ -122,33 +126,20 @@ impl Chunked {
         mut pass: impl FnMut(&[u8]),
     ) -> Result<usize, &'static str> {
         let mut at = 0;
-        // Bytes from here on are checked and not yet passed on.
-        let mut kept = 0;
         while at < input.len() && self.state != ChunkState::End {
             if self.state == ChunkState::Data {
                 let here = input.len() - at;
                 let step = usize::try_from(self.left).map_or(here, |left| left.min(here));
                 self.left -= u64::try_from(step).expect("usize is no wider than 64 bits");
+                pass(&input[at..at + step]);
                 at += step;
                 if self.left == 0 {
                     self.state = ChunkState::DataCr;
                 }
                 continue;
             }
-            let byte = input[at];
-            let was = self.state;
-            self.state = self.next(byte)?;
-            match (was, self.state) {
-                (ChunkState::Size { .. }, ChunkState::Extension(_)) => {
-                    pass(&input[kept..at]);
-                }
-                (ChunkState::Extension(_), ChunkState::SizeLf) => kept = at,
-                _ => {}
-            }
+            self.state = self.next(input[at])?;
             at += 1;
-        }
-        if !matches!(self.state, ChunkState::Extension(_)) {
-            pass(&input[kept..at]);
         }
         Ok(at)
     }
@@ -191,17 +182,17 @@ impl Chunked {
             (ChunkState::Trailer, b'\r') => ChunkState::EndLf,
             (ChunkState::Trailer, _) if is_token(byte) => {
                 self.trailer_fields += 1;
-                self.trail(ChunkState::TrailerName)?
+                self.trail(byte, ChunkState::TrailerName)?
             }
-            (ChunkState::TrailerName, b':') => self.trail(ChunkState::TrailerValue)?,
+            (ChunkState::TrailerName, b':') => self.trail(byte, ChunkState::TrailerValue)?,
             (ChunkState::TrailerName, _) if is_token(byte) => {
-                self.trail(ChunkState::TrailerName)?
+                self.trail(byte, ChunkState::TrailerName)?
             }
-            (ChunkState::TrailerValue, b'\r') => self.trail(ChunkState::TrailerLf)?,
+            (ChunkState::TrailerValue, b'\r') => self.trail(byte, ChunkState::TrailerLf)?,
             (ChunkState::TrailerValue, _) if !is_control(byte) => {
-                self.trail(ChunkState::TrailerValue)?
+                self.trail(byte, ChunkState::TrailerValue)?
             }
-            (ChunkState::TrailerLf, b'\n') => ChunkState::Trailer,
+            (ChunkState::TrailerLf, b'\n') => self.trail(byte, ChunkState::Trailer)?,
             (ChunkState::Trailer | ChunkState::TrailerName | ChunkState::TrailerValue, _) => {
                 return Err("malformed trailer");
             }
@@ -221,16 +212,15 @@ impl Chunked {
         Ok(ChunkState::Extension(next))
     }
 
-    fn trail(&mut self, next: ChunkState) -> Result<ChunkState, &'static str> {
-        self.trailer_bytes += 1;
-        if self.trailer_bytes > TRAILER_BYTES || self.trailer_fields > TRAILER_FIELDS {
+    fn trail(&mut self, byte: u8, next: ChunkState) -> Result<ChunkState, &'static str> {
+        if self.trailers.len() == TRAILER_BYTES || self.trailer_fields > TRAILER_FIELDS {
             return Err("trailer section too large");
         }
+        self.trailers.push(byte);
         Ok(next)
     }
 }
 
-/// Half of hyper's limit, so that we always refuse first and can give the reason.
 const TRAILER_BYTES: usize = 8 << 10;
 const TRAILER_FIELDS: usize = 64;
 
@@ -244,6 +234,7 @@ mod tests {
         for part in body.chunks(step) {
             taken += chunked.advance(part, |bytes| passed.extend_from_slice(bytes))?;
         }
+        passed.extend(chunked.take_trailers());
         if chunked.is_complete() {
             Ok((passed, taken))
         } else {
@@ -252,9 +243,9 @@ mod tests {
     }
 
     #[test]
-    fn extensions_do_not_pass_and_everything_else_does() {
+    fn content_and_trailers_pass() {
         let body = b"3;a=b\r\nabc\r\n00\r\nA: b\r\n\r\nGET /";
-        let expected = b"3\r\nabc\r\n00\r\nA: b\r\n\r\n".to_vec();
+        let expected = b"abcA: b\r\n".to_vec();
         for step in 1..=body.len() {
             assert_eq!(
                 read(body, step),
@@ -284,7 +275,7 @@ mod tests {
             ";a=\"x\ty\"",
         ] {
             let body = format!("3{extension}\r\nabc\r\n0{extension}\r\n\r\n");
-            let expected = b"3\r\nabc\r\n0\r\n\r\n".to_vec();
+            let expected = b"abc".to_vec();
             for step in 1..=body.len() {
                 assert_eq!(
                     read(body.as_bytes(), step),
@@ -379,6 +370,7 @@ mod tests {
             b"\r\n",
         ]
         .concat();
-        assert_eq!(read(&some, 7), Ok((some.clone(), some.len())));
+        let passed = b"a:\r\n".repeat(TRAILER_FIELDS);
+        assert_eq!(read(&some, 7), Ok((passed, some.len())));
     }
 }

@@ -18,7 +18,7 @@ pub(crate) enum Ending {
     Flood,
     /// There was no memory to serve a request.
     NoMemory,
-    /// [`Cell::abort`], or a failed response that could only be ended in this way.
+    /// A failed response broke off that would have ended with the connection.
     Aborted,
     /// The socket was handed to the caller of [`Cell::upgraded`].
     Upgraded,

@@ -3,7 +3,7 @@
 //! Called by `inbound` with the client's bytes; pure functions of bytes. [`Scan`] finds the end of
 //! a head however it is cut into pieces, [`check`] parses the complete head.
 //!
-//! Invariant: every head that [`check`] accepts is accepted by hyper and by every careful
+//! Invariant: every head that [`check`] accepts is accepted by every careful
 //! recipient, with the same fields and the same end of body. It is stricter than RFC 9112 where
 //! that allows leniency (bare LF, line folding): each such leniency is one half of a smuggling
 //! attack. A repetition that says the same again has one meaning, so it is accepted; but it is
@@ -14,6 +14,7 @@ use std::net::Ipv6Addr;
 use std::ops::Range;
 use std::str::FromStr;
 
+use http::header::{CONNECTION, HeaderMap, HeaderValue};
 use http::{StatusCode, Version};
 
 /// The form of a request target (RFC 9112, 3.2).
@@ -241,7 +242,7 @@ fn request_line(
     let version = match &rest[length..] {
         b" HTTP/1.1" => Version::HTTP_11,
         b" HTTP/1.0" => Version::HTTP_10,
-        // A later minor version is read as the latest known one (RFC 9110, 2.5); hyper gets that.
+        // A later minor version is read as the latest known one (RFC 9110, 2.5).
         [b' ', b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => Version::HTTP_11,
         [b' ', b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
@@ -303,6 +304,13 @@ fn absolute(target: &[u8]) -> Result<RequestForm, Refusal> {
     Ok(RequestForm::Absolute)
 }
 
+/// Whether Connection has this option, which is in lower case.
+pub(crate) fn has_option(fields: &HeaderMap, option: &[u8]) -> bool {
+    let lines = fields.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
+    let mut options = lines.flat_map(|line| line.split(|&byte| byte == b','));
+    options.any(|it| trim(it).eq_ignore_ascii_case(option))
+}
+
 /// The framing that the fields declare, collected line by line.
 #[derive(Default)]
 struct FieldSummary<'a> {
@@ -342,7 +350,7 @@ impl<'a> FieldSummary<'a> {
             Some(b' ' | b'\t') => return Err(malformed("whitespace before a field's colon")),
             _ => return Err(malformed("field name is not a token")),
         }
-        // More than hyper's field names can hold; only possible with a head limit above 64 KiB.
+        // More than `http`'s field names can hold; only possible with a head limit above 64 KiB.
         if name > 0x7fff {
             return Err(refuse(
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -414,7 +422,7 @@ impl<'a> FieldSummary<'a> {
         let length = self.digits.iter().try_fold(0_u64, |sum, digit| {
             sum.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
         });
-        // hyper uses the highest values for its own purposes.
+        // Higher values are nobody's content, and some recipients use them for other purposes.
         let length = length.filter(|&length| length < 1 << 63);
         self.length = Some(length.ok_or(malformed("Content-Length too large"))?);
         Ok(())

@@ -1,6 +1,6 @@
 //! A client's bytes, divided into messages: head, body, head, body, ….
 //!
-//! Called by `stream` with received bytes; decides which bytes hyper may have. No I/O, no clock.
+//! Called by `stream` with received bytes. No I/O, no clock.
 //!
 //! Invariant: after [`Inbound::head`] has accepted a head, exactly its body passes through
 //! [`Inbound::body`] before the next head is searched. After a refusal no bytes pass.
@@ -23,6 +23,8 @@ pub(super) struct Inbound {
     state: InboundState,
     limits: HeadLimits,
     extension_max: usize,
+    /// The lines of the trailer section of the last body.
+    trailers: Vec<u8>,
 }
 
 /// Result of reading bytes of a head.
@@ -46,6 +48,7 @@ impl Inbound {
             state: InboundState::Head(Scan::default()),
             limits,
             extension_max,
+            trailers: Vec::new(),
         }
     }
 
@@ -104,7 +107,8 @@ impl Inbound {
         }
     }
 
-    /// Passes the bytes of `input` that belong to the body on; returns their number.
+    /// Takes the bytes of `input` that belong to the body, and passes the content in them on;
+    /// returns their number.
     ///
     /// # Errors The reason if the body is invalid. No bytes pass after that.
     pub(super) fn body(
@@ -121,7 +125,12 @@ impl Inbound {
                 (taken, *left == 0)
             }
             InboundState::Chunked(chunked) => match chunked.advance(input, pass) {
-                Ok(taken) => (taken, chunked.is_complete()),
+                Ok(taken) => {
+                    if chunked.is_complete() {
+                        self.trailers = chunked.take_trailers();
+                    }
+                    (taken, chunked.is_complete())
+                }
                 Err(reason) => {
                     self.state = InboundState::Nothing;
                     return Err(reason);
@@ -133,6 +142,16 @@ impl Inbound {
             self.state = InboundState::Head(Scan::default());
         }
         Ok(taken)
+    }
+
+    /// The lines of the trailer section of a body that is complete, once.
+    pub(super) fn take_trailers(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.trailers)
+    }
+
+    /// Whether there are such lines.
+    pub(super) fn has_trailers(&self) -> bool {
+        !self.trailers.is_empty()
     }
 
     /// Stops reading.

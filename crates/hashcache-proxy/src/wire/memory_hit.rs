@@ -1,14 +1,13 @@
 //! Responses to plain requests from memory.
 //!
 //! `stream` asks a connection's [`MemoryHits`] about each head that was checked. If that has the
-//! response, `stream` writes it, and hyper never sees the request. Otherwise hyper gets the head as
-//! if nothing had been asked. A hit costs about two thirds of the processor time of one through
-//! hyper. In HTTP/2, hyper frames the response, but its head and content are complete when it asks
-//! for them: `http2/memory_hit`.
+//! response, `stream` writes it, and the service never sees the request. Otherwise that gets it as
+//! if nothing had been asked. In HTTP/2, hyper frames the response, but its head and content are
+//! complete when it asks for them: `http2/memory_hit`.
 //!
 //! Invariants: only requests with one meaning reach it: heads of HTTP/1.1 were checked like those
-//! for hyper, and `http2/memory_hit` checks what matters of HTTP/2. The response has the same bytes
-//! as the one that hyper would write. The exchange runs through the states of the `Cell`, so its
+//! for the service, and `http2/memory_hit` checks what matters of HTTP/2. The response has the same
+//! bytes as that of the service. The exchange runs through the states of the `Cell`, so its
 //! end is reported like any other.
 //! Cost: one system call for a response of up to [`PIECES_MAX`] pieces. The head is built in a
 //! buffer of the thread.

@@ -1,24 +1,24 @@
-//! The layer between a client's socket and hyper: checks that hyper does not do, refusals with a
-//! page, and interim responses, which hyper cannot send.
+//! The protocols of clients: HTTP/1.1, and HTTP/2 by hyper (`http2`).
 //!
-//! `server` hands every accepted socket to [`serve_connection`]. hyper reads and writes through
-//! `stream`, which holds each request head until it is complete (`head`), follows the framing of
-//! the body to the next head (`inbound`, `chunked`) and gives hyper one message at a time. The
-//! connection's [`Cell`] passes the service what hyper's `Request` does not contain.
+//! `server` hands every accepted socket to [`serve_connection`]. `serve` runs one exchange after
+//! the other on a `stream`, which reads each request head (`head`), follows the framing of the body
+//! to the next head (`inbound`, `chunked`; `content` is what the service reads) and writes the
+//! response (`answer`). The connection's [`Cell`] passes the service what its `Request` does not
+//! contain.
 //!
 //! ```text
 //!   socket ──▶ stream ──▶ inbound ──▶ head ──────▶ Cell::next_head ──▶ service
-//!                 │           └─────▶ chunked         ▲    │
-//!                 ├──▶ hyper ─────────────────────────┘    └── send_interim, abort, upgraded
+//!                 │           └─────▶ chunked ───▶ content ────────────▶ │ │
+//!                 ├◀── answer ◀──────────────────────────────────────────┘ │
+//!                 │◀── send_interim, upgraded ◀────────────────────────────┘
 //!                 └──▶ memory_hit (plain requests that memory answers)
 //! ```
 //!
-//! Invariants: hyper gets only bytes that were checked here, and never a request target: it gets
-//! `/` instead, and the service takes the client's own bytes from [`HeadInfo`]. So a request is
-//! parsed once, and there are no two interpretations that could differ. The next head is given to
-//! hyper only when the previous response has been flushed; therefore a 1xx always stands between
-//! two messages. Cost: two passes over a head, one copy of it and one allocation (the target). An
-//! idle connection holds no buffer, after [`serve::PARK_AFTER`] not even hyper's.
+//! Invariants: the `Request` has `/` for a target, and the service takes the client's own bytes
+//! from [`HeadInfo`]. So a target is parsed once, and there are no two interpretations that could
+//! differ. The next head is looked at only when the previous response has been flushed; therefore a
+//! 1xx always stands between two messages. Cost: two passes over a head and one copy of it, which
+//! its fields share. An idle connection holds no buffer.
 
 mod head;
 
@@ -26,9 +26,15 @@ mod chunked;
 mod inbound;
 
 mod cell;
+mod content;
 mod memory_hit;
+mod outgoing;
 mod socket;
 mod stream;
+
+mod linger;
+
+mod answer;
 
 mod ending;
 mod protocol;
@@ -41,17 +47,16 @@ mod cuts;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cell::{
-    Cell, ExchangeEnd, HeadInfo, OnSent, RequestHead, Upgraded, push_title_case,
-};
+pub(crate) use cell::{Cell, ExchangeEnd, HeadInfo, OnSent, RequestHead, Upgraded};
 pub(crate) use ending::Ending;
-pub(crate) use head::{ContentFraming, RequestForm};
+pub(crate) use head::{ContentFraming, RequestForm, has_option};
 pub(crate) use http2::fields::malformed_field;
 pub(crate) use http2::interim::push_string;
 pub(crate) use http2::{ClientBody, Http2Kind, PREFACE, Pings, frames, link_bytes, serve_http2};
 pub(crate) use memory_hit::{
     FREE_BYTES, MemoryHits, MemoryResponse, PIECES_MAX, PlainRequest, ResponseHead,
 };
+pub(crate) use outgoing::Outgoing;
 pub(crate) use protocol::{
     HTTP_2_BYTES, INTERCEPTED_BYTES, Protocol, TLS_BYTES, handshake, link_handshake,
 };

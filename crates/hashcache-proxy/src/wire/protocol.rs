@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::pki_types::CertificateDer;
 use tokio_rustls::TlsAcceptor;
 
-use super::serve::{LINGER, linger};
+use super::linger::{LINGER, linger};
 use super::socket::Socket;
 use super::stream::ClientSide;
 use crate::link::counters::LinkCounters;

@@ -1,46 +1,51 @@
-//! The stream that hyper reads from and writes to.
+//! One client's connection: its socket, what was read of it, and what waits to be written.
 //!
-//! Made and taken back by `serve`; called by hyper, and by `serve` while there is no hyper. Input
-//! passes from the socket through `inbound` to hyper; hyper's output passes straight through, after
-//! any waiting 1xx of the `Cell`. Responses from memory are written here.
+//! Made by `serve`, which has it between two requests and while it writes a response; the content
+//! of a request (`content`) reads it too. Input passes through `inbound`. Responses from memory are
+//! written here.
 //!
-//! Invariant: hyper gets the next head only after the previous response was sent (`Resting` in the
-//! `Cell`). Until then at most one read is buffered here, and nothing more is read. Cost: input is
-//! read into a buffer of the thread and copied to hyper's. A connection owns memory only for bytes
-//! that hyper cannot take yet; beyond [`HELD_FREE`] that memory is reserved.
+//! Invariant: the next head is looked at only after the previous response was sent (`Resting` in
+//! the `Cell`). Until then at most one read is buffered here, and nothing more is read. Cost: input
+//! is read into a buffer of the thread. A connection owns memory only for bytes that nobody has
+//! taken yet; beyond [`HELD_FREE`] that memory is reserved.
 
 use std::cell::RefCell;
-use std::io::{self, IoSlice};
+use std::error::Error;
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
 use hashcache_http::plain_text;
-use http::{StatusCode, Version};
-use hyper::rt::{Read, ReadBufCursor, Write};
+use http::header::{EXPECT, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, StatusCode, Version};
+use http_body::Frame;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::cell::{Cell, HeadInfo, NoMemory, RequestHead, RequestTraits, Upgraded, Wait, WaitFor};
-use super::head::{CheckedHead, ContentFraming, HeadLimits, Refusal, RequestForm, refuse, single};
+use super::head::{
+    CheckedHead, ContentFraming, HeadLimits, Refusal, RequestForm, has_option, refuse, single, trim,
+};
 use super::inbound::{HeadStep, Inbound};
 use super::memory_hit::{self, MemoryHits, PlainRequest, RequestFields, ResponseHead, Sending};
+use super::outgoing::Outgoing;
 use super::socket::Socket;
 use crate::limits::Limits;
 use crate::share::ShareReservation;
 
-/// One client's connection, as hyper sees it.
+/// One client's connection.
 pub(super) struct ClientStream {
     socket: Socket,
     cell: Rc<Cell>,
     limits: Rc<Limits>,
     inbound: Inbound,
-    /// Answers requests without hyper, if it can.
+    /// Answers requests without the service, if it can.
     memory_hits: Option<Rc<dyn MemoryHits>>,
-    /// The response that is being written without hyper.
+    /// The response from memory that is being written.
     sending: Option<Sending>,
-    /// Input that hyper does not have yet.
+    /// Input that nobody has taken yet.
     held: BytesMut,
     /// The reservation for `held`.
     held_memory: Option<ShareReservation>,
@@ -48,14 +53,14 @@ pub(super) struct ClientStream {
     head_memory: Option<ShareReservation>,
     /// `held` is the beginning of a head without its end.
     starved: bool,
-    /// A head that did not fit into hyper's buffer.
-    given: BytesMut,
-    /// The last bytes that hyper has written, while trailers are to follow the last chunk.
-    ending: BytesMut,
     /// The time at which the first byte of the current head was read.
     received: Option<Instant>,
-    /// The number of fields for which hyper was built.
-    width: usize,
+    /// Waits for content.
+    reader: Option<Waker>,
+    /// Requests so far.
+    requests: u64,
+    /// An interim response was written and not flushed.
+    flushes_interim: bool,
     /// The client has closed its side.
     eof: bool,
     /// The socket accepts no more output.
@@ -63,6 +68,17 @@ pub(super) struct ClientStream {
     /// The socket resets when dropped.
     armed: bool,
 }
+
+/// A request whose content may not have been read.
+pub(super) struct NextRequest {
+    pub(super) request: Request<()>,
+    pub(super) content: ContentFraming,
+    /// The client waits for a 100 before it sends content.
+    pub(super) expects: bool,
+}
+
+/// A part of the content of a request.
+pub(super) type ContentFrame = Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>;
 
 impl ClientStream {
     pub(super) fn new(
@@ -73,7 +89,7 @@ impl ClientStream {
     ) -> Self {
         let head = HeadLimits {
             bytes: limits.head_bytes,
-            fields: limits.head_fields.min(WIDE),
+            fields: limits.head_fields.min(FIELDS_MAX),
             target: limits.target_bytes,
         };
         socket.prepare();
@@ -88,73 +104,223 @@ impl ClientStream {
             held_memory: None,
             head_memory: None,
             starved: false,
-            given: BytesMut::new(),
-            ending: BytesMut::new(),
             received: None,
-            width: NARROW,
+            reader: None,
+            requests: 0,
+            flushes_interim: false,
             eof: false,
             write_failed: false,
             armed: false,
         }
     }
 
-    /// The number of fields that a head may have with the next hyper.
-    pub(super) fn widen(&mut self) -> usize {
-        if self.cell.signals.too_wide.replace(false) {
-            self.width = self.limits.head_fields.clamp(NARROW, WIDE);
-        }
-        self.width
-    }
+    // -- between two requests ---------------------------------------------------------------------
 
-    /// Answers what memory can answer. Ready when hyper is needed: there is input for it, or the
-    /// input has ended.
+    /// The next request for the service; answers those before it that memory can answer. `None`:
+    /// there is none.
     ///
     /// # Errors
-    /// The response that was being written failed.
-    pub(super) fn poll_needs_hyper(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// The client cannot be read, or the response that was being written failed.
+    pub(super) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<Option<NextRequest>>> {
         loop {
             ready!(self.poll_send(cx))?;
-            if !self.held.is_empty() {
+            if self.inbound.is_stopped() {
+                return Poll::Ready(Ok(None));
+            }
+            if !self.held.is_empty() && !self.starved {
+                self.received.get_or_insert_with(Instant::now);
                 let mut held = std::mem::take(&mut self.held);
-                let taken = self.answer_from_memory(&held);
+                let (taken, next) = self.take_head(&held);
                 held.advance(taken);
                 release(&mut held);
                 self.held = held;
-                if taken > 0 {
-                    continue;
+                if self.held.is_empty() {
+                    self.held_memory = None;
                 }
-                return Poll::Ready(Ok(()));
+                match next {
+                    Some(next) => return Poll::Ready(Ok(Some(next))),
+                    None => continue,
+                }
             }
-            self.held_memory = None;
             if self.eof {
-                return Poll::Ready(Ok(()));
+                return Poll::Ready(Ok(None));
             }
-            self.wait_for(WaitFor::Request);
-            match self.poll_first(cx) {
-                Poll::Ready(Ok(())) => {}
-                // hyper gets the same error, and ends.
-                Poll::Ready(Err(_)) => self.eof = true,
-                Poll::Pending => return Poll::Pending,
+            // What is beyond a head needs no reservation while the connection is idle.
+            let room = match self.held.is_empty() {
+                true => HELD_FREE,
+                false => HEAD_READ,
+            };
+            let polled = self.poll_page(cx, room, |this, read| {
+                if !this.held.is_empty() || read.is_empty() {
+                    return this.hold(read).map(|()| None);
+                }
+                let (taken, next) = this.take_head(read);
+                this.hold(&read[taken..])?;
+                Ok(next)
+            });
+            match polled {
+                Poll::Ready(Ok(Ok(None))) => {}
+                Poll::Ready(Ok(Ok(Some(next)))) => return Poll::Ready(Ok(Some(next))),
+                Poll::Ready(Ok(Err(NoMemory))) if self.cell.is_resting() => {
+                    return Poll::Ready(Ok(Some(self.refuse_for_memory())));
+                }
+                Poll::Ready(Ok(Err(NoMemory))) => {
+                    return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    self.wait_for_head();
+                    return Poll::Pending;
+                }
             }
         }
     }
 
-    /// Begins the response to the head at the start of `input` if memory has it. Returns the length
-    /// of that head; 0 if hyper is to have it.
-    fn answer_from_memory(&mut self, input: &[u8]) -> usize {
-        let before = self.inbound.clone();
-        if let HeadStep::Accepted {
-            start,
-            taken,
-            checked,
-        } = self.inbound.head(input)
-            && self.begin_response(&input[start..taken], &checked)
-        {
-            return taken;
+    /// Nothing to read: notes what the connection waits for.
+    fn wait_for_head(&mut self) {
+        if self.held.is_empty() {
+            self.wait_for(WaitFor::Request);
+        } else {
+            self.wait_for(WaitFor::Head);
+            self.cell.begin_head(self.held.len());
         }
-        self.inbound = before;
-        0
     }
+
+    /// Takes the head at the start of `input`: how many bytes were taken, and the request unless
+    /// memory answers it.
+    fn take_head(&mut self, input: &[u8]) -> (usize, Option<NextRequest>) {
+        match self.inbound.head(input) {
+            HeadStep::Partial => {
+                self.starved = true;
+                (0, None)
+            }
+            HeadStep::Accepted {
+                start,
+                taken,
+                checked,
+            } => {
+                let head = &input[start..taken];
+                if self.begin_response(head, &checked) {
+                    return (taken, None);
+                }
+                if self.keep_head_memory(head.len()).is_err() {
+                    self.inbound.stop();
+                    return (input.len(), Some(self.refuse(NO_MEMORY, input)));
+                }
+                match self.accept(head, &checked) {
+                    Some(next) => (taken, Some(next)),
+                    None => {
+                        self.inbound.stop();
+                        let refusal = refuse(StatusCode::BAD_REQUEST, "malformed field");
+                        (input.len(), Some(self.refuse(refusal, input)))
+                    }
+                }
+            }
+            HeadStep::Refused(refusal) => (input.len(), Some(self.refuse(refusal, input))),
+        }
+    }
+
+    /// The request with this head; `None`: `http` cannot hold it, which `check` should have seen.
+    fn accept(&mut self, head: &[u8], checked: &CheckedHead) -> Option<NextRequest> {
+        let lines = &head[checked.target.end + VERSION_BYTES..];
+        let fields = match checked.has_repetitions {
+            false => fields_of(Bytes::copy_from_slice(lines), checked.fields)?,
+            true => {
+                let lines = single(lines, checked.form, checked.content);
+                fields_of(lines.into(), checked.fields)?
+            }
+        };
+        let mut request = Request::new(());
+        *request.method_mut() = Method::from_bytes(&head[checked.method.clone()]).ok()?;
+        *request.version_mut() = checked.version;
+        let http_10 = checked.version == Version::HTTP_10;
+        let keeps = match http_10 {
+            true => has_option(&fields, b"keep-alive") && !has_option(&fields, b"close"),
+            false => !has_option(&fields, b"close"),
+        };
+        let expects = !http_10 && fields.contains_key(EXPECT);
+        *request.headers_mut() = fields;
+        let info = HeadInfo {
+            target: Bytes::copy_from_slice(&head[checked.target.clone()]),
+            form: checked.form,
+            version: checked.version,
+            content: checked.content,
+            received: self.received.take().unwrap_or_else(Instant::now),
+        };
+        let asked = RequestTraits {
+            http_10,
+            head_only: request.method() == Method::HEAD,
+            connect: checked.form == RequestForm::Authority,
+            http_2: false,
+            last: !keeps,
+            takes_trailers: checked.takes_trailers,
+        };
+        self.requests += 1;
+        self.cell.ask(RequestHead::Accepted(info), asked);
+        self.note_body();
+        Some(NextRequest {
+            request,
+            content: checked.content,
+            expects,
+        })
+    }
+
+    /// The request for a head that the service does not see. Nothing more is read.
+    fn refuse(&mut self, refusal: Refusal, input: &[u8]) -> NextRequest {
+        // The method and the version decide how the page may be sent, so they are taken from the
+        // request as far as it can be parsed: no content after HEAD, no HTTP/1.1 to an HTTP/1.0
+        // client.
+        let begin = input.iter().position(|byte| !b"\r\n".contains(byte));
+        let input = &input[begin.unwrap_or(0)..];
+        let line = input
+            .split(|&byte| byte == b'\r' || byte == b'\n')
+            .next()
+            .unwrap_or_default();
+        let head_only = line.starts_with(b"HEAD ");
+        let asked = RequestTraits {
+            http_10: line.ends_with(b" HTTP/1.0"),
+            head_only,
+            connect: false,
+            http_2: false,
+            last: true,
+            takes_trailers: false,
+        };
+        self.received = None;
+        self.requests += 1;
+        self.cell.ask(RequestHead::Refused(refusal.into()), asked);
+        self.cell.signals.request_read.set(true);
+        let mut request = Request::new(());
+        if head_only {
+            *request.method_mut() = Method::HEAD;
+        }
+        NextRequest {
+            request,
+            content: ContentFraming::None,
+            expects: false,
+        }
+    }
+
+    /// Refuses a client whose head needs memory that is not there.
+    fn refuse_for_memory(&mut self) -> NextRequest {
+        let held = std::mem::take(&mut self.held);
+        self.held_memory = None;
+        self.starved = false;
+        self.inbound.stop();
+        self.refuse(NO_MEMORY, &held)
+    }
+
+    /// Reserves memory for a head until its request is answered: its fields share a copy of it.
+    fn keep_head_memory(&mut self, length: usize) -> Result<(), NoMemory> {
+        if length > HELD_FREE {
+            self.head_memory = self.cell.reserve(2 * length)?;
+        }
+        Ok(())
+    }
+
+    // -- responses from memory --------------------------------------------------------------------
 
     /// Begins the response to this request if memory has it.
     fn begin_response(&mut self, head: &[u8], checked: &CheckedHead) -> bool {
@@ -223,7 +389,7 @@ impl ClientStream {
             let socket = Pin::new(&mut self.socket);
             let written = sending.write(|slices| socket.poll_write_vectored(cx, slices));
             let Some(written) = written else {
-                return self.poll_flush_socket(cx);
+                return self.poll_flush(cx);
             };
             match ready!(self.wrote(written))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -232,7 +398,233 @@ impl ClientStream {
         }
     }
 
-    /// The socket, and the input that hyper does not have yet.
+    // -- while a request is answered --------------------------------------------------------------
+
+    /// Reads ahead while the service has a request whose content was read, and finds out whether
+    /// the client is still there. Never ready without an error.
+    ///
+    /// The end of the input is none: a client that has sent its last request may close its side and
+    /// wait for the response (`nc -N`, old HTTP libraries). One that has left answers the first
+    /// bytes of the response with a RST.
+    pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if !self.inbound.wants_head() {
+            return Poll::Pending;
+        }
+        if self.held.is_empty() && !self.eof {
+            let polled = self.poll_page(cx, HELD_FREE, |this, read| this.hold(read));
+            match polled {
+                Poll::Ready(Ok(Ok(()))) => {}
+                Poll::Ready(Ok(Err(NoMemory))) => {
+                    return Poll::Ready(io::ErrorKind::OutOfMemory.into());
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(error),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        if self.eof {
+            self.wait_for(WaitFor::Response);
+        }
+        Poll::Pending
+    }
+
+    /// The number of the current request.
+    pub(super) fn request_number(&self) -> u64 {
+        self.requests
+    }
+
+    /// Whether the content of request `number` is complete, and no trailers follow.
+    pub(super) fn is_content_over(&self, number: u64) -> bool {
+        number != self.requests || (self.inbound.wants_head() && !self.inbound.has_trailers())
+    }
+
+    /// Nobody reads the content of request `number` any more: the client may take its time.
+    pub(super) fn leave_content(&mut self, number: u64) {
+        let reading = &self.cell.signals.reading;
+        let waits = reading.get().is_some_and(|wait| wait.why == WaitFor::Body);
+        if waits && number == self.requests {
+            reading.set(None);
+            self.reader = None;
+        }
+    }
+
+    /// The next frame of the content of request `number`.
+    pub(super) fn poll_content(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u64,
+    ) -> Poll<Option<ContentFrame>> {
+        if number != self.requests {
+            return Poll::Ready(Some(Err("the request is over".into())));
+        }
+        loop {
+            if self.inbound.wants_head() {
+                let lines = self.inbound.take_trailers();
+                if lines.is_empty() {
+                    return Poll::Ready(None);
+                }
+                let count = lines.iter().filter(|byte| **byte == b'\n').count();
+                let frame = fields_of(lines.into(), count).map(Frame::trailers);
+                return Poll::Ready(Some(frame.ok_or_else(|| "malformed trailers".into())));
+            }
+            if self.inbound.is_stopped() {
+                return Poll::Ready(Some(Err("the content cannot be read".into())));
+            }
+            let read = if !self.held.is_empty() {
+                let held = std::mem::take(&mut self.held);
+                self.held_memory = None;
+                self.take_content_of_page(&held)
+            } else if self.eof {
+                return Poll::Ready(Some(Err("the content ends early".into())));
+            } else {
+                match self.poll_page(cx, CONTENT_READ, Self::take_content_of_page) {
+                    Poll::Ready(Ok(read)) => read,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                    Poll::Pending => {
+                        if self.cell.signals.reading.get().is_none() {
+                            self.wait_for(WaitFor::Body);
+                            // Its task has the timer.
+                            self.cell.wake_from(cx.waker());
+                        }
+                        self.reader = Some(cx.waker().clone());
+                        return Poll::Pending;
+                    }
+                }
+            };
+            self.reader = None;
+            if self.inbound.wants_head() {
+                // Its task waits for the client from now on.
+                self.cell.wake_from(cx.waker());
+            }
+            match read {
+                Ok(content) if content.is_empty() => {}
+                Ok(content) => return Poll::Ready(Some(Ok(Frame::data(content)))),
+                Err(refusal) => {
+                    self.cell.fail_body(refusal);
+                    return Poll::Ready(Some(Err(refusal.reason.into())));
+                }
+            }
+        }
+    }
+
+    /// Takes content from what was read, and holds what is behind it.
+    fn take_content_of_page(&mut self, read: &[u8]) -> Result<Bytes, Refusal> {
+        let (taken, content) = self.take_content(read)?;
+        if self.hold(&read[taken..]).is_err() {
+            // Bytes are missing from here on.
+            self.inbound.stop();
+            self.note_body();
+            return Err(NO_MEMORY);
+        }
+        Ok(content)
+    }
+
+    /// Takes content from the start of `input`: how many bytes were taken, and the content in them.
+    fn take_content(&mut self, input: &[u8]) -> Result<(usize, Bytes), Refusal> {
+        let mut content = BytesMut::new();
+        let taken = self.inbound.body(input, |bytes| {
+            if content.is_empty() {
+                content.reserve(input.len());
+            }
+            content.extend_from_slice(bytes);
+        });
+        self.cell.signals.reading.set(None);
+        self.note_body();
+        let taken = taken.map_err(|reason| refuse(StatusCode::BAD_REQUEST, reason))?;
+        Ok((taken, content.freeze()))
+    }
+
+    /// The client has sent no content for too long: whoever reads it gets an error.
+    pub(super) fn end_content(&mut self) {
+        self.cell.signals.reading.set(None);
+        self.inbound.stop();
+        let reason = "request content stopped arriving";
+        self.cell.fail_body(refuse(StatusCode::BAD_REQUEST, reason));
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+
+    /// Asks for content that the client holds back, unless some has come. It goes out if the
+    /// response has not begun.
+    pub(super) fn send_continue(&self) {
+        if self.held.is_empty() {
+            self.cell.ask_for_content();
+        }
+    }
+
+    /// Writes all of `outgoing`, behind interim responses that wait.
+    pub(super) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        outgoing: &mut Outgoing,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_interim(cx))?;
+        if self.cell.signals.close_delimited.get() && !self.armed {
+            // From here to the last byte, any end of the connection must be a RST: a FIN would be
+            // taken for the end of the content. This holds even if this process is killed.
+            self.armed = true;
+            self.socket.reset_on_drop(true);
+        }
+        while !outgoing.is_empty() {
+            let parts = outgoing.parts();
+            let written = Pin::new(&mut self.socket).poll_write_vectored(cx, &parts);
+            match ready!(self.wrote(written))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => outgoing.advance(written),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Flushes the socket behind the last byte of a response, which is over then.
+    pub(super) fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_flush(cx))?;
+        self.head_memory = None;
+        self.reader = None;
+        if std::mem::take(&mut self.armed) {
+            self.socket.reset_on_drop(false);
+        }
+        self.cell.flushed();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Drops what has arrived of content that nobody has read. Whether that is all of it, so that
+    /// the connection takes another request.
+    pub(super) fn skip_content(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.inbound.wants_head() && !self.inbound.is_stopped() {
+            let held = std::mem::take(&mut self.held);
+            self.held_memory = None;
+            let skipped = match held.is_empty() {
+                false => self.take_content_of_page(&held).is_ok(),
+                true => {
+                    let polled = self.poll_page(cx, CONTENT_READ, Self::take_content_of_page);
+                    matches!(polled, Poll::Ready(Ok(Ok(_))))
+                }
+            };
+            if !skipped {
+                return false;
+            }
+        }
+        self.inbound.take_trailers();
+        self.inbound.wants_head()
+    }
+
+    /// Whether a response is in progress whose end is that of the connection: then this must be a
+    /// RST.
+    pub(super) fn must_reset(&self) -> bool {
+        self.armed
+    }
+
+    fn note_body(&self) {
+        self.cell
+            .signals
+            .request_read
+            .set(self.inbound.wants_head());
+    }
+
+    // -- the end of the connection ----------------------------------------------------------------
+
+    /// The socket, and the input that nobody has taken yet.
     pub(super) fn into_upgraded(self) -> Upgraded {
         Upgraded {
             socket: self.socket,
@@ -260,184 +652,30 @@ impl ClientStream {
         self.socket.reset_on_drop(true);
     }
 
-    /// Gives hyper what it may have of `input`: a head, or a part of a body.
-    fn give(&mut self, input: &[u8], out: &mut ReadBufCursor<'_>) -> io::Result<FedBytes> {
-        if !self.inbound.wants_head() {
-            let before = out.remaining();
-            // Taking only what fits guarantees that no more than that is passed on.
-            let input = &input[..input.len().min(before)];
-            let taken = self.inbound.body(input, |bytes| out.put_slice(bytes));
-            self.cell.signals.reading.set(None);
-            self.note_body();
-            return match taken {
-                Ok(taken) => Ok(FedBytes {
-                    taken,
-                    any: out.remaining() < before,
-                }),
-                Err(reason) => {
-                    self.cell.fail_body(refuse(StatusCode::BAD_REQUEST, reason));
-                    Err(io::Error::new(io::ErrorKind::InvalidData, reason))
-                }
-            };
-        }
-        let before = self.inbound.clone();
-        let step = self.inbound.head(input);
-        if let HeadStep::Accepted {
-            start,
-            taken,
-            checked,
-        } = &step
-            && self.begin_response(&input[*start..*taken], checked)
-        {
-            return Ok(FedBytes {
-                taken: *taken,
-                any: false,
+    // -- reading and writing ----------------------------------------------------------------------
+
+    /// Reads at most `room` bytes once into the thread's buffer, and calls `take` with them. At the
+    /// end of the input it calls `take` with no bytes and sets `eof`.
+    fn poll_page<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        room: usize,
+        take: impl FnOnce(&mut Self, &[u8]) -> T,
+    ) -> Poll<io::Result<T>> {
+        let mut page = PAGE.take();
+        page.resize(PAGE_BYTES, 0);
+        let mut buffer = ReadBuf::new(&mut page[..room.min(PAGE_BYTES)]);
+        let result = Pin::new(&mut self.socket)
+            .poll_read(cx, &mut buffer)
+            .map_ok(|()| {
+                let read = buffer.filled();
+                self.eof = read.is_empty();
+                self.starved &= self.eof;
+                self.cell.count_read(read.len());
+                take(self, read)
             });
-        }
-        match step {
-            HeadStep::Partial => {
-                self.starved = true;
-                Ok(FedBytes {
-                    taken: 0,
-                    any: false,
-                })
-            }
-            HeadStep::Accepted { checked, .. } if checked.fields > self.width => {
-                // This hyper would refuse the head; `serve` builds one that accepts it.
-                self.inbound = before;
-                self.cell.signals.too_wide.set(true);
-                Ok(FedBytes {
-                    taken: 0,
-                    any: false,
-                })
-            }
-            HeadStep::Accepted {
-                start,
-                taken,
-                checked,
-            } => {
-                let head = &input[start..taken];
-                if self.keep_head_memory(head.len()).is_err() {
-                    self.inbound.stop();
-                    self.refuse(NO_MEMORY, input, out);
-                    let taken = input.len();
-                    return Ok(FedBytes { taken, any: true });
-                }
-                self.accept(head, &checked, out);
-                Ok(FedBytes { taken, any: true })
-            }
-            HeadStep::Refused(refusal) => {
-                self.refuse(refusal, input, out);
-                Ok(FedBytes {
-                    taken: input.len(),
-                    any: true,
-                })
-            }
-        }
-    }
-
-    fn accept(&mut self, head: &[u8], checked: &CheckedHead, out: &mut ReadBufCursor<'_>) {
-        let method = &head[checked.method.clone()];
-        let info = HeadInfo {
-            target: Bytes::copy_from_slice(&head[checked.target.clone()]),
-            form: checked.form,
-            version: checked.version,
-            content: checked.content,
-            received: self.received.take().unwrap_or_else(Instant::now),
-        };
-        let asked = RequestTraits {
-            http_10: checked.version == Version::HTTP_10,
-            head_only: method == b"HEAD",
-            connect: checked.form == RequestForm::Authority,
-            http_2: false,
-            last: false,
-            takes_trailers: checked.takes_trailers,
-        };
-        self.cell.ask(RequestHead::Accepted(info), asked);
-        self.note_body();
-        let lines = &head[checked.target.end + VERSION_BYTES..];
-        let version: &[u8] = match checked.version {
-            Version::HTTP_10 => b" HTTP/1.0\r\n",
-            _ => b" HTTP/1.1\r\n",
-        };
-        match checked.has_repetitions {
-            false => self.put(&[method, b" /", version, lines], out),
-            true => {
-                let lines = single(lines, checked.form, checked.content);
-                self.put(&[method, b" /", version, &lines], out);
-            }
-        }
-    }
-
-    /// Calls the service for a head that hyper never sees, when it is its turn; then stops reading.
-    fn refuse(&mut self, refusal: Refusal, input: &[u8], out: &mut ReadBufCursor<'_>) {
-        // The method and the version decide how the page may be sent, so they are taken from the
-        // request as far as it can be parsed: hyper must not send content after HEAD, nor HTTP/1.1
-        // to an HTTP/1.0 client.
-        let begin = input.iter().position(|byte| !b"\r\n".contains(byte));
-        let input = &input[begin.unwrap_or(0)..];
-        let line = input
-            .split(|&byte| byte == b'\r' || byte == b'\n')
-            .next()
-            .unwrap_or_default();
-        let head_only = line.starts_with(b"HEAD ");
-        let http_10 = line.ends_with(b" HTTP/1.0");
-        let asked = RequestTraits {
-            http_10,
-            head_only,
-            connect: false,
-            http_2: false,
-            last: true,
-            takes_trailers: false,
-        };
-        self.received = None;
-        self.cell.ask(RequestHead::Refused(refusal.into()), asked);
-        self.cell.signals.request_read.set(true);
-        let method: &[u8] = if head_only { b"HEAD" } else { b"GET" };
-        let version: &[u8] = if http_10 { b"0" } else { b"1" };
-        self.put(
-            &[
-                method,
-                b" / HTTP/1.",
-                version,
-                b"\r\nConnection: close\r\n\r\n",
-            ],
-            out,
-        );
-    }
-
-    fn note_body(&self) {
-        self.cell
-            .signals
-            .request_read
-            .set(self.inbound.wants_head());
-    }
-
-    fn put(&mut self, parts: &[&[u8]], out: &mut ReadBufCursor<'_>) {
-        if parts.iter().map(|part| part.len()).sum::<usize>() <= out.remaining() {
-            parts.iter().for_each(|part| out.put_slice(part));
-        } else {
-            parts
-                .iter()
-                .for_each(|part| self.given.extend_from_slice(part));
-            self.put_given(out);
-        }
-    }
-
-    fn put_given(&mut self, out: &mut ReadBufCursor<'_>) {
-        let fits = self.given.len().min(out.remaining());
-        out.put_slice(&self.given[..fits]);
-        self.given.advance(fits);
-        release(&mut self.given);
-    }
-
-    /// Reserves memory for a head until its request is answered: hyper has it in its buffer, and
-    /// before that there is a copy on the way.
-    fn keep_head_memory(&mut self, length: usize) -> Result<(), NoMemory> {
-        if length > HELD_FREE {
-            self.head_memory = self.cell.reserve(2 * length)?;
-        }
-        Ok(())
+        PAGE.set(page);
+        result
     }
 
     /// Appends `read` to the held input, in reserved memory.
@@ -456,102 +694,6 @@ impl ClientStream {
         }
         self.held.extend_from_slice(read);
         Ok(())
-    }
-
-    /// Refuses a client whose head needs memory that is not there.
-    fn no_memory(&mut self, out: &mut ReadBufCursor<'_>) -> io::Result<bool> {
-        if !self.inbound.wants_head() || !self.cell.is_resting() {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        let held = std::mem::take(&mut self.held);
-        self.held_memory = None;
-        self.starved = false;
-        self.inbound.stop();
-        self.refuse(NO_MEMORY, &held, out);
-        Ok(true)
-    }
-
-    /// Gives hyper what it may have of the held input; true if that is anything.
-    fn give_held(&mut self, out: &mut ReadBufCursor<'_>) -> io::Result<bool> {
-        let mut held = std::mem::take(&mut self.held);
-        let given = self.give(&held, out);
-        held.advance(given.as_ref().map_or(0, |given| given.taken));
-        release(&mut held);
-        self.held = held;
-        if self.held.is_empty() {
-            self.held_memory = None;
-        }
-        given.map(|given| given.any)
-    }
-
-    /// Reads once, and gives hyper what it may have of it; true if that is anything.
-    fn poll_fill(
-        &mut self,
-        cx: &mut Context<'_>,
-        out: &mut ReadBufCursor<'_>,
-    ) -> Poll<io::Result<bool>> {
-        let room = if self.inbound.wants_head() {
-            HEAD_READ
-        } else {
-            out.remaining()
-        };
-        self.poll_page(cx, room, |this, read| {
-            if !this.held.is_empty() {
-                return match this.hold(read) {
-                    Ok(()) => Ok(false),
-                    Err(NoMemory) => this.no_memory(out),
-                };
-            }
-            let given = this.give(read, out)?;
-            match this.hold(&read[given.taken..]) {
-                Ok(()) => Ok(given.any),
-                Err(NoMemory) => this.no_memory(out),
-            }
-        })
-    }
-
-    /// Reads once while there is no input; what memory does not answer is held.
-    fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_page(cx, HELD_FREE, |this, read| {
-            let taken = match read {
-                [] => 0,
-                read => this.answer_from_memory(read),
-            };
-            let held = this.hold(&read[taken..]);
-            held.map_err(|NoMemory| io::ErrorKind::OutOfMemory.into())
-        })
-    }
-
-    /// Reads once, into the held input.
-    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_page(cx, HELD_FREE, |this, read| {
-            let held = this.hold(read);
-            held.map_err(|NoMemory| io::ErrorKind::OutOfMemory.into())
-        })
-    }
-
-    /// Reads at most `room` bytes once into the thread's buffer, and calls `take` with them. At the
-    /// end of the input it calls `take` with no bytes and sets `eof`.
-    fn poll_page<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        room: usize,
-        take: impl FnOnce(&mut Self, &[u8]) -> io::Result<T>,
-    ) -> Poll<io::Result<T>> {
-        let mut page = PAGE.take();
-        page.resize(PAGE_BYTES, 0);
-        let mut buffer = ReadBuf::new(&mut page[..room.min(PAGE_BYTES)]);
-        let result = Pin::new(&mut self.socket)
-            .poll_read(cx, &mut buffer)
-            .map_ok(|()| {
-                let read = buffer.filled();
-                self.eof = read.is_empty();
-                self.starved &= self.eof;
-                self.cell.count_read(read.len());
-                take(self, read)
-            });
-        PAGE.set(page);
-        result.map(|taken| taken?)
     }
 
     /// Begins to wait for the client, unless it is waiting already.
@@ -585,7 +727,7 @@ impl ClientStream {
         }
     }
 
-    fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.cell.has_interim() {
             let socket = Pin::new(&mut self.socket);
             let mut pending = false;
@@ -606,62 +748,12 @@ impl ClientStream {
             if ready!(self.wrote(result))? == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.flushes_interim = true;
         }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Writes what hyper gives, except the last two bytes so far: those of the last chunk are the
-    /// empty line that trailers stand before.
-    fn poll_write_ending(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Some(length) = bytes
-            .len()
-            .checked_sub(EMPTY_LINE.len())
-            .filter(|it| *it > 0)
-        else {
-            ready!(self.poll_ending(cx, EMPTY_LINE.len()))?;
-            self.ending.extend_from_slice(bytes);
-            return Poll::Ready(Ok(bytes.len()));
-        };
-        loop {
-            let kept = self.ending.len();
-            let parts = [IoSlice::new(&self.ending), IoSlice::new(&bytes[..length])];
-            let result = Pin::new(&mut self.socket).poll_write_vectored(cx, &parts);
-            let written = ready!(self.wrote(result))?;
-            self.ending.advance(written.min(kept));
-            match written.checked_sub(kept) {
-                // hyper would take 0 for the end of the connection.
-                Some(0) | None if written > 0 => {}
-                written => return Poll::Ready(Ok(written.unwrap_or(0))),
-            }
+        if self.flushes_interim {
+            ready!(self.poll_flush(cx))?;
+            self.flushes_interim = false;
         }
-    }
-
-    /// Writes what was kept back, except the last `kept` bytes.
-    fn poll_ending(&mut self, cx: &mut Context<'_>, kept: usize) -> Poll<io::Result<()>> {
-        while self.ending.len() > kept {
-            let written = self.ending.len() - kept;
-            let result = Pin::new(&mut self.socket).poll_write(cx, &self.ending[..written]);
-            match ready!(self.wrote(result))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                written => self.ending.advance(written),
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Writes the trailers when hyper has written everything before them.
-    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.cell.signals.trailers.get() {
-            ready!(self.poll_ending(cx, EMPTY_LINE.len()))?;
-            let lines = self.cell.take_trailers();
-            if self.ending[..] == *EMPTY_LINE {
-                self.ending.clear();
-                self.ending.extend_from_slice(&lines);
-                self.ending.extend_from_slice(EMPTY_LINE);
-            }
-        }
-        ready!(self.poll_ending(cx, 0))?;
-        release(&mut self.ending);
         Poll::Ready(Ok(()))
     }
 
@@ -674,12 +766,6 @@ impl ClientStream {
                 signals.writing.set(None);
             }
             Poll::Ready(Err(_)) => self.write_failed = true,
-            Poll::Pending if signals.write_expired.get() => {
-                // The client will never get the rest of the response, so it must see that the
-                // connection broke.
-                signals.aborted.set(true);
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
             Poll::Pending if signals.writing.get().is_none() => {
                 signals
                     .writing
@@ -697,190 +783,31 @@ impl ClientStream {
 
     /// Flushes the socket. TLS takes up to 64 KiB before the client does, so this has a deadline as
     /// a write has. Progress within it is not seen: the client must take all of that in time.
-    fn poll_flush_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         ready!(self.wrote(flushed.map_ok(|()| 0)))?;
         Poll::Ready(Ok(()))
     }
-
-    /// Steps before every write of hyper's.
-    fn poll_before_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.cell.signals.aborted.get() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
-        ready!(self.poll_interim(cx))?;
-        if self.cell.signals.close_delimited.get() && !self.armed {
-            // From here to the last byte, any end of the connection must be a RST: a FIN would be
-            // taken for the end of the content. This holds even if this process is killed.
-            self.armed = true;
-            self.socket.reset_on_drop(true);
-        }
-        Poll::Ready(Ok(()))
-    }
 }
 
-impl Read for ClientStream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        mut out: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        loop {
-            if !this.given.is_empty() {
-                this.put_given(&mut out);
-                return Poll::Ready(Ok(()));
-            }
-            ready!(this.poll_send(cx))?;
-            if this.inbound.is_stopped() || this.cell.signals.tunnel.get() {
-                // Either the page for a refused request is being sent and the connection closes
-                // after it, or the next bytes are for the tunnel.
-                return Poll::Pending;
-            }
-            let wants_head = this.inbound.wants_head();
-            if wants_head && !this.cell.is_resting() {
-                // hyper checks whether the client is still there. Pipelined input waits for its
-                // turn. So does the end of the input: a client that has sent its last request may
-                // close its side and wait for the response (`nc -N`, old HTTP libraries). One that
-                // has left answers the first bytes of the response with a RST.
-                if this.held.is_empty() && !this.eof {
-                    ready!(this.poll_ahead(cx))?;
-                }
-                if this.eof {
-                    this.wait_for(WaitFor::Response);
-                }
-                return Poll::Pending;
-            }
-            if wants_head && this.cell.signals.too_wide.get() {
-                return Poll::Pending;
-            } else if !this.held.is_empty() && !this.starved {
-                if wants_head {
-                    this.received.get_or_insert_with(Instant::now);
-                }
-                if this.give_held(&mut out)? {
-                    return Poll::Ready(Ok(()));
-                }
-                continue;
-            }
-            if this.eof || this.expired()? {
-                return Poll::Ready(Ok(()));
-            }
-            match this.poll_fill(cx, &mut out) {
-                Poll::Ready(Ok(true)) => return Poll::Ready(Ok(())),
-                Poll::Ready(Ok(false)) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => {
-                    this.rest();
-                    return Poll::Pending;
-                }
-            }
+/// The fields in `lines`, which were checked and may end with an empty line.
+fn fields_of(lines: Bytes, count: usize) -> Option<HeaderMap> {
+    let mut fields = HeaderMap::with_capacity(count);
+    let mut at = 0;
+    while let Some(end) = lines[at..].iter().position(|&byte| byte == b'\r') {
+        if end == 0 {
+            break;
         }
+        let line = lines.slice(at..at + end);
+        let colon = line.iter().position(|&byte| byte == b':')?;
+        let value = trim(&line[colon + 1..]);
+        let value = line.slice_ref(value);
+        let name = HeaderName::from_bytes(&line[..colon]).ok()?;
+        let value = HeaderValue::from_maybe_shared(value).ok()?;
+        fields.try_append(name, value).ok()?;
+        at += end + 2;
     }
-}
-
-impl ClientStream {
-    /// Nothing to read: notes what the connection waits for.
-    fn rest(&mut self) {
-        if !self.inbound.wants_head() {
-            self.wait_for(WaitFor::Body);
-        } else if self.held.is_empty() {
-            self.wait_for(WaitFor::Request);
-            self.cell.signals.at_rest.set(true);
-        } else {
-            self.wait_for(WaitFor::Head);
-            self.cell.begin_head(self.held.len());
-        }
-    }
-
-    /// Whether the read deadline has passed: true ends the connection as if the client had closed
-    /// it; an error ends the body.
-    fn expired(&mut self) -> io::Result<bool> {
-        let signals = &self.cell.signals;
-        if !signals.read_expired.replace(false) {
-            return Ok(false);
-        }
-        let between_requests = self.inbound.wants_head();
-        self.inbound.stop();
-        if between_requests {
-            return Ok(true);
-        }
-        self.cell.fail_body(refuse(
-            StatusCode::BAD_REQUEST,
-            "request content stopped arriving",
-        ));
-        Err(io::ErrorKind::TimedOut.into())
-    }
-}
-
-impl Write for ClientStream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        this.cell.signals.write_partial.set(true);
-        ready!(this.poll_before_write(cx))?;
-        if this.cell.signals.trailers.get() {
-            return this.poll_write_ending(cx, buf);
-        }
-        let result = Pin::new(&mut this.socket).poll_write(cx, buf);
-        this.wrote(result)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        this.cell.signals.write_partial.set(true);
-        ready!(this.poll_before_write(cx))?;
-        if this.cell.signals.trailers.get() {
-            let first = bufs.iter().find(|part| !part.is_empty());
-            return this.poll_write_ending(cx, first.map_or(&[], |part| part));
-        }
-        let result = Pin::new(&mut this.socket).poll_write_vectored(cx, bufs);
-        this.wrote(result)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
-    }
-
-    /// hyper calls this when it has nothing more to write: the only sign that a response was sent.
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        ready!(this.poll_interim(cx))?;
-        if this.cell.signals.from_memory.get() {
-            // This response is not hyper's: `poll_send` completes it, or it has failed.
-            return Poll::Ready(Ok(()));
-        }
-        if this.cell.signals.trailers.get() || !this.ending.is_empty() {
-            ready!(this.poll_trailers(cx))?;
-        }
-        ready!(this.poll_flush_socket(cx))?;
-        if this.cell.flushed() {
-            this.head_memory = None;
-            if std::mem::take(&mut this.armed) {
-                this.socket.reset_on_drop(false);
-            }
-            // Behind a CONNECT or a 101 the bytes belong to another protocol.
-            if this.inbound.wants_head() && !this.cell.signals.tunnel.get() {
-                this.wait_for(WaitFor::Request);
-            }
-            if !this.held.is_empty() || this.eof {
-                // hyper does not poll again by itself after it was refused a read.
-                cx.waker().wake_by_ref();
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Left to `serve`, which lingers before it closes.
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
+    Some(fields)
 }
 
 /// Whether the client may still be sending when we close.
@@ -888,13 +815,6 @@ impl Write for ClientStream {
 pub(super) enum ClientSide {
     MaySend,
     Finished,
-}
-
-/// Result of giving input to hyper.
-struct FedBytes {
-    taken: usize,
-    /// Whether hyper got any bytes.
-    any: bool,
 }
 
 /// Frees the memory of an empty buffer.
@@ -911,8 +831,11 @@ thread_local! {
 
 const PAGE_BYTES: usize = 32 << 10;
 
-/// Bytes per read while heads are expected.
+/// Bytes per read while a head is incomplete.
 const HEAD_READ: usize = 16 << 10;
+
+/// Bytes per read of content.
+const CONTENT_READ: usize = 16 << 10;
 
 /// Bytes that a connection may hold without a reservation, and the step of reservations beyond
 /// that; also the maximum that is read ahead.
@@ -923,14 +846,8 @@ const NO_MEMORY: Refusal = Refusal {
     reason: "no memory for the request head",
 };
 
-/// The end of a chunked body, behind its trailers.
-const EMPTY_LINE: &[u8; 2] = b"\r\n";
-
 /// Length of ` HTTP/1.1` and the line's end, behind a request target.
 const VERSION_BYTES: usize = 11;
 
-/// Up to this number of fields hyper's arrays are on its stack, above on the heap.
-pub(super) const NARROW: usize = 100;
-
 /// Maximum number of fields in a head; far below what the field map can hold.
-const WIDE: usize = 4096;
+const FIELDS_MAX: usize = 4096;

@@ -10,8 +10,6 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use hyper::service::service_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{mpsc, watch};
 
@@ -33,7 +31,7 @@ async fn talk<S, SF, CF>(
     client: impl FnOnce(DuplexStream) -> CF,
 ) -> (Ending, CF::Output)
 where
-    S: Fn(Request<Incoming>, Rc<Cell>) -> SF,
+    S: Fn(Request<ClientBody>, Rc<Cell>) -> SF,
     SF: Future<Output = Response<Answer>>,
     CF: Future,
 {
@@ -49,14 +47,14 @@ async fn serve<S, SF>(
     stopping: watch::Receiver<bool>,
 ) -> Ending
 where
-    S: Fn(Request<Incoming>, Rc<Cell>) -> SF,
+    S: Fn(Request<ClientBody>, Rc<Cell>) -> SF,
     SF: Future<Output = Response<Answer>>,
 {
     let cell = Cell::new();
-    let service = service_fn(|request| {
+    let service = |request| {
         let answer = service(request, cell.clone());
         async { Ok::<_, Infallible>(answer.await) }
-    });
+    };
     serve_connection(socket, &Rc::new(limits), &cell, None, service, stopping).await
 }
 
@@ -88,7 +86,7 @@ async fn read_until(client: &mut (impl AsyncReadExt + Unpin), end: &str) -> Stri
 }
 
 /// Answers with the request's target and content, or with the reason of the failure.
-async fn echo(request: Request<Incoming>, cell: Rc<Cell>) -> Response<Answer> {
+async fn echo(request: Request<ClientBody>, cell: Rc<Cell>) -> Response<Answer> {
     match cell.next_head() {
         RequestHead::Accepted(head) => {
             assert_eq!(request.uri(), "/");

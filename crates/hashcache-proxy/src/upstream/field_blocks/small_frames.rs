@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// The short frames of one connection. `Send`, because `meter` is.
+/// The short frames of one connection.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct SmallFrames(Arc<Mutex<State>>);
 

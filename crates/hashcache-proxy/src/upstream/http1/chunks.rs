@@ -17,7 +17,7 @@ pub(super) struct Chunks {
     place: Place,
     /// Bytes of the current chunk that are still missing.
     left: u64,
-    /// Bytes of its extensions so far.
+    /// Bytes of extensions so far, beyond as many as there is content.
     extension: usize,
     /// The trailer section so far.
     trailers: Vec<u8>,
@@ -65,6 +65,7 @@ impl Chunks {
         let here = usize::try_from(self.left).map_or(read.len(), |left| left.min(read.len()));
         let data = read.split_to(here).freeze();
         self.left -= here as u64;
+        self.extension = self.extension.saturating_sub(here);
         if self.left == 0 {
             self.place = Place::DataCr;
             // If the end has arrived with the last data, the reader learns it with them. Damage is
@@ -102,13 +103,12 @@ impl Chunks {
             (Place::SizeLf, b'\n') if self.left == 0 => Place::TrailerLine,
             (Place::SizeLf, b'\n') => Place::Data,
             (Place::DataCr, b'\r') => Place::DataLf,
-            (Place::DataLf, b'\n') => {
-                self.extension = 0;
-                Place::Begin
-            }
+            (Place::DataLf, b'\n') => Place::Begin,
             (Place::TrailerLine, b'\r') => Place::EndLf,
             (Place::TrailerLine | Place::Trailer, _) => {
-                if self.trailers.len() == TRAILER_BYTES {
+                // Another reader would take a bare LF for the end of a line.
+                let is_behind_cr = self.trailers.last() == Some(&b'\r');
+                if self.trailers.len() == TRAILER_BYTES || is_behind_cr != (byte == b'\n') {
                     return Err(Damaged);
                 }
                 self.trailers.push(byte);
@@ -152,7 +152,7 @@ fn parse_trailers(lines: &[u8]) -> Result<HeaderMap, Damaged> {
     Ok(map)
 }
 
-/// Most bytes of the extensions of a chunk.
+/// Most bytes of extensions beyond as many as there is content.
 const EXTENSION_BYTES: usize = 16 << 10;
 /// Most bytes of a trailer section.
 const TRAILER_BYTES: usize = 16 << 10;
@@ -210,6 +210,9 @@ mod tests {
             b"0\r\n\rx",
             b"0\r\nno colon\r\n\r\n",
             b"0\r\n a: b\r\n\r\n",
+            b"0\r\n\nX: y\r\n\r\n",
+            b"0\r\nX: y\nZ: z\r\n\r\n",
+            b"0\r\nX: y\rZ: z\r\n\r\n",
             b"11111111111111111\r\n",
             b"1;\r\r",
         ] {
@@ -233,13 +236,18 @@ mod tests {
     #[test]
     fn what_stands_beside_the_content_has_a_limit() {
         let endless = [b'x'; 2 << 10];
-        for begun in [&b"1;"[..], b"0\r\nx: "] {
+        let extended = [b"1;", &[b'x'; 100][..], b"\r\na\r\n"].concat();
+        for (begun, more) in [
+            (&b"1;"[..], &endless[..]),
+            (b"0\r\nx: ", &endless),
+            (b"", &extended),
+        ] {
             let (mut chunks, mut read) = (Chunks::default(), BytesMut::from(begun));
             let mut taken = 0;
             while chunks.next(&mut read).is_ok() {
-                read.extend_from_slice(&endless);
-                taken += endless.len();
-                assert!(taken < 20 << 10);
+                read.extend_from_slice(more);
+                taken += more.len();
+                assert!(taken < 40 << 10);
             }
         }
     }

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
+use tokio::task::coop;
 
 use super::super::framing::Framing;
 use super::chunks::Chunks;
@@ -44,6 +45,11 @@ impl Http1Content {
         Self(Some((conn, left)))
     }
 
+    /// Lets go of the connection.
+    pub(in super::super) fn close(&mut self) {
+        self.0 = None;
+    }
+
     /// Whether the last frame was returned.
     pub(in super::super) fn is_end_stream(&self) -> bool {
         self.0.is_none()
@@ -62,6 +68,11 @@ impl Http1Content {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        if self.is_end_stream() {
+            return Poll::Ready(None);
+        }
+        // A read may bring thousands of chunks, for which a reader would keep the thread.
+        let turn = ready!(coop::poll_proceed(cx));
         while let Some((conn, left)) = &mut self.0 {
             let mut conn = conn.borrow_mut();
             let frame = left.take(conn.read_mut());
@@ -71,6 +82,7 @@ impl Http1Content {
                 if is_over {
                     self.0 = None;
                 }
+                turn.made_progress();
                 return Poll::Ready(frame.transpose());
             }
             let filled = ready!(conn.poll_fill(cx, ReadFor::Content));

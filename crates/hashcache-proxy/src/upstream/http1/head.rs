@@ -44,12 +44,13 @@ pub(super) fn take(read: &mut BytesMut, limits: HeadLimits) -> Result<Response<(
     response
 }
 
-/// Fails if `read` can never become a head within `limits`.
-pub(super) fn check_begun(read: &[u8], limits: HeadLimits) -> Result<(), Failure> {
+/// Fails if `read` can never become a head within `limits`. Takes empty lines before a head away,
+/// which mean nothing.
+pub(super) fn check_begun(read: &mut BytesMut, limits: HeadLimits) -> Result<(), Failure> {
     const VERSION: &[u8] = b"HTTP/1.";
     let empty_lines = read.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
-    let begun = &read[empty_lines.count()..];
-    let begun = &begun[..begun.len().min(VERSION.len())];
+    read.advance(empty_lines.count());
+    let begun = &read[..read.len().min(VERSION.len())];
     if !VERSION.starts_with(begun) {
         return Err(MALFORMED);
     }
@@ -96,7 +97,7 @@ fn build(parsed: &httparse::Response<'_, '_>, text: &[u8]) -> Option<Response<()
     }
     let text_at = text.as_ptr().addr();
     let text = Bytes::copy_from_slice(text);
-    let mut fields = HeaderMap::with_capacity(parsed.headers.len());
+    let mut fields = HeaderMap::try_with_capacity(parsed.headers.len()).ok()?;
     for field in &*parsed.headers {
         let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
         let value = if field.value.contains(&b'\n') {

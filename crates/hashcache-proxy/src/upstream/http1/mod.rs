@@ -33,15 +33,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf as _, BufMut as _, BytesMut};
-use http::header::{CONNECTION, HeaderMap, HeaderValue};
+use http::HeaderMap;
 use http::{Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, coop};
 
 use self::head::HeadLimits;
 use self::repair::HeadRepair;
-use self::request::{Outgoing, SentFraming, begin_chunk, end_chunks, write_head};
+use self::request::{SentFraming, write_head};
 use super::channel::Channel;
 use super::meter::Meter;
 use super::request_body::RequestBody;
@@ -49,6 +49,7 @@ use super::transport::Transport;
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::task::spawn_local;
+use crate::wire::{Outgoing, has_option};
 
 pub(super) use self::content::Http1Content;
 pub(super) use self::memory::{READ_MAX, ReadMemory, buffered};
@@ -159,6 +160,11 @@ impl Http1Conn {
         self.borrow().stream.socket().has_ended()
     }
 
+    /// Whether all of the last request was sent.
+    pub(super) fn is_sent(&self) -> bool {
+        matches!(self.borrow().upload, Upload::Done)
+    }
+
     /// Ends the sending of content that the server does not want.
     pub(super) fn stop_upload(&self) {
         if let Upload::Running(task, _) = &self.borrow().upload {
@@ -174,16 +180,28 @@ impl Http1Conn {
         target: Option<&[u8]>,
         mut interim: impl FnMut(StatusCode, HeaderMap),
     ) -> Result<Response<()>, Failure> {
-        let (mut outgoing, framing) = self.borrow_mut().begin(&request, target);
+        let (outgoing, framing) = self.borrow_mut().begin(&request, target);
+        let mut unsent = None;
         if framing == SentFraming::Empty {
-            poll_fn(|cx| self.borrow_mut().poll_write(cx, &mut outgoing)).await;
-            drop(outgoing);
+            unsent = Some(outgoing);
         } else {
             let upload = upload(self.clone(), request.into_body(), outgoing, framing);
             let task = spawn_local(upload);
             self.borrow_mut().upload = Upload::Running(task.abort_handle(), None);
         }
-        poll_fn(|cx| self.borrow_mut().poll_head(cx, &mut interim)).await
+        poll_fn(|cx| {
+            let mut conn = self.borrow_mut();
+            // The server may answer before it has taken all of a large head.
+            if let Some(outgoing) = &mut unsent
+                && conn.poll_write(cx, outgoing).is_ready()
+            {
+                unsent = None;
+            }
+            let polled = conn.poll_head(cx, &mut interim);
+            conn.is_kept &= polled.is_pending() || unsent.is_none();
+            polled
+        })
+        .await
     }
 }
 
@@ -195,7 +213,7 @@ impl Conn {
         target: Option<&[u8]>,
     ) -> (Outgoing, SentFraming) {
         let mut outgoing = Outgoing::new();
-        let framing = write_head(&mut outgoing.text, request, target);
+        let framing = write_head(&mut outgoing, request, target);
         self.is_kept = !has_option(request.headers(), b"close");
         self.repair = HeadRepair::default();
         self.memory.begin_head();
@@ -241,27 +259,23 @@ impl Conn {
                 self.is_kept &= keeps(&head);
                 return Poll::Ready(Ok(head));
             }
-            head::check_begun(&self.read, self.head_limits)?;
-            match &mut self.upload {
-                Upload::Failed => {
+            head::check_begun(&mut self.read, self.head_limits)?;
+            match ready!(self.poll_fill(cx, ReadFor::Head)) {
+                Ok(1..) => {}
+                Ok(0) | Err(_) if matches!(self.upload, Upload::Failed) => {
                     // The client's content ended early; the origin is not at fault.
                     return Poll::Ready(Err(Failure::Refused {
                         status: StatusCode::BAD_REQUEST,
                         reason: "the request content ended early",
                     }));
                 }
-                Upload::Running(_, Some(waker)) => waker.clone_from(cx.waker()),
-                Upload::Running(_, waker) => *waker = Some(cx.waker().clone()),
-                Upload::Done => {}
-            }
-            match ready!(self.poll_fill(cx, ReadFor::Head)) {
-                Ok(1..) => {}
                 Ok(0) | Err(_) => return Poll::Ready(Err(Failure::ConnectionTerminated)),
             }
         }
     }
 
-    /// Reads more; 0 is the end.
+    /// Reads more; 0 is the end. Without the rest of its request, a response may never end: then
+    /// that is an error.
     fn poll_fill(&mut self, cx: &mut Context<'_>, what: ReadFor) -> Poll<io::Result<usize>> {
         match self.end {
             None => {}
@@ -270,8 +284,18 @@ impl Conn {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
         }
+        match &mut self.upload {
+            Upload::Failed => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            Upload::Running(_, Some(waker)) => waker.clone_from(cx.waker()),
+            Upload::Running(_, waker) => *waker = Some(cx.waker().clone()),
+            Upload::Done => {}
+        }
         let (before, room) = (self.read.len(), self.memory.read_max());
-        self.read.reserve(room);
+        // Behind a part of a head or of a chunk's size, what is left of the buffer will do.
+        if before == 0 || self.read.capacity() - before < room / 4 {
+            self.read.reserve(room);
+        }
+        let room = room.min(self.read.capacity() - before);
         let mut buffer = (&mut self.read).limit(room);
         let filled = pin!(self.stream.read_buf(&mut buffer)).poll(cx);
         let bytes = match ready!(filled) {
@@ -310,9 +334,9 @@ impl Conn {
     /// Whether nothing has arrived.
     fn is_silent(&mut self) -> bool {
         let mut byte = [0];
-        let mut buffer = ReadBuf::new(&mut byte);
         let mut context = Context::from_waker(Waker::noop());
-        let read = Pin::new(&mut self.stream).poll_read(&mut context, &mut buffer);
+        // A task that has used its turn up would be told that there is nothing to read.
+        let read = pin!(coop::unconstrained(self.stream.read(&mut byte))).poll(&mut context);
         if read.is_ready() {
             self.end = Some(ReadEnd::Broken);
         }
@@ -385,18 +409,21 @@ fn poll_part(
                 // What is beyond the announced length would be the next request.
                 data.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
                 *left -= data.len() as u64;
-                outgoing.data = data;
+                outgoing.push_data(data);
                 Ok(*left == 0)
             }
             (SentFraming::Length(left), None) if *left == 0 => Ok(true),
             (SentFraming::Length(_), None) => Err(BrokenOff),
             (SentFraming::Chunked, Some(data)) => {
-                begin_chunk(&mut outgoing.text, data.len());
-                (outgoing.data, outgoing.ending) = (data, b"\r\n");
-                Ok(false)
+                outgoing.push_chunk(data);
+                let is_last = body.is_end_stream();
+                if is_last {
+                    outgoing.end_chunks(None);
+                }
+                Ok(is_last)
             }
             (SentFraming::Chunked, None) => {
-                end_chunks(&mut outgoing.text, trailers.as_ref());
+                outgoing.end_chunks(trailers.as_ref());
                 Ok(true)
             }
         });
@@ -409,13 +436,6 @@ fn keeps(head: &Response<()>) -> bool {
         Version::HTTP_11 => !has_option(head.headers(), b"close"),
         _ => has_option(head.headers(), b"keep-alive") && !has_option(head.headers(), b"close"),
     }
-}
-
-/// Whether Connection has this option.
-fn has_option(fields: &HeaderMap, option: &[u8]) -> bool {
-    let lines = fields.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
-    let mut options = lines.flat_map(|line| line.split(|&byte| byte == b','));
-    options.any(|it| it.trim_ascii().eq_ignore_ascii_case(option))
 }
 
 /// A connection that has changed to another protocol (RFC 9110, section 7.8).

@@ -1,7 +1,7 @@
 //! Content of HTTP/2 requests and responses, with accounting and deadlines.
 //!
-//! Made by `http2` for each stream, and by `server` for requests in HTTP/1.1, whose content `wire`
-//! checks below hyper.
+//! Made by `http2` for each stream, and by `serve` for requests in HTTP/1.1, whose content `stream`
+//! reads.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -21,7 +21,9 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::super::cell::Cell;
+use super::super::content::ConnContent;
 use super::super::head::{Refusal, refuse};
+use super::super::stream::ContentFrame;
 use super::fields::malformed_field;
 use super::flow::{ContentReader, Flow, StreamEntry, StreamProgress};
 use super::head::fields_size;
@@ -31,7 +33,7 @@ use crate::share::{PIECE_BYTES, Share, ShareGuard, ShareReservation};
 
 /// The content of a client's request.
 pub(crate) struct ClientBody {
-    incoming: Incoming,
+    source: ContentSource,
     /// Frames that were read before the service asked for them.
     gathered: VecDeque<Frame<Bytes>>,
     /// No frame follows after `gathered`.
@@ -40,6 +42,35 @@ pub(crate) struct ClientBody {
     malformed: Option<&'static str>,
     /// `None` in HTTP/1.1.
     watched: Option<WatchedContent>,
+}
+
+/// What content is read from.
+enum ContentSource {
+    Conn(ConnContent),
+    Stream(Incoming),
+}
+
+impl ContentSource {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<ContentFrame>> {
+        match self {
+            Self::Conn(content) => content.poll_frame(cx),
+            Self::Stream(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Conn(content) => content.is_end_stream(),
+            Self::Stream(incoming) => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Conn(content) => content.size_hint(),
+            Self::Stream(incoming) => incoming.size_hint(),
+        }
+    }
 }
 
 struct WatchedContent {
@@ -56,9 +87,9 @@ struct WatchedContent {
 
 impl ClientBody {
     /// Content in HTTP/1.1.
-    pub(crate) fn plain(incoming: Incoming) -> Self {
+    pub(in super::super) fn plain(content: ConnContent) -> Self {
         Self {
-            incoming,
+            source: ContentSource::Conn(content),
             gathered: VecDeque::new(),
             ended: false,
             malformed: None,
@@ -79,7 +110,7 @@ impl ClientBody {
             expects: false,
         });
         Self {
-            incoming,
+            source: ContentSource::Stream(incoming),
             gathered: VecDeque::new(),
             ended: false,
             malformed: None,
@@ -108,7 +139,7 @@ impl ClientBody {
                     if length > 0 || frame.is_trailers() {
                         self.gathered.push_back(frame);
                     }
-                    self.ended = self.incoming.is_end_stream();
+                    self.ended = self.source.is_end_stream();
                 }
                 None => self.ended = true,
             }
@@ -137,8 +168,8 @@ impl ClientBody {
         }
     }
 
-    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
-        let polled = Pin::new(&mut self.incoming).poll_frame(cx);
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Option<ContentFrame>> {
+        let polled = self.source.poll_frame(cx);
         if polled.is_pending()
             && let Some(watched) = &mut self.watched
             && std::mem::take(&mut watched.expects)
@@ -169,7 +200,7 @@ impl ClientBody {
                 Poll::Pending => {}
             }
         }
-        polled.map_err(Into::into)
+        polled
     }
 }
 
@@ -207,7 +238,7 @@ impl Body for ClientBody {
     type Data = Bytes;
     type Error = Box<dyn Error + Send + Sync>;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ContentFrame>> {
         let this = self.get_mut();
         if let Some(frame) = this.gathered.pop_front() {
             return Poll::Ready(Some(Ok(frame)));
@@ -219,12 +250,12 @@ impl Body for ClientBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.gathered.is_empty() && (self.ended || self.incoming.is_end_stream())
+        self.gathered.is_empty() && (self.ended || self.source.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
         if self.gathered.is_empty() && !self.ended {
-            return self.incoming.size_hint();
+            return self.source.size_hint();
         }
         let lengths = self
             .gathered
@@ -238,8 +269,6 @@ impl Body for ClientBody {
         }
     }
 }
-
-type Polled = Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>;
 
 /// The content of a response on its way to hyper.
 pub(super) struct OutgoingBody<B: Body> {

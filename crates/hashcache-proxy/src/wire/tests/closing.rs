@@ -239,11 +239,7 @@ async fn http_1_0_answer(end: End) -> (Ending, io::Result<String>) {
                 match end {
                     End::Whole | End::Short => {}
                     End::Fails => body.send(Err(io::ErrorKind::UnexpectedEof.into())).unwrap(),
-                    End::Aborts => cell.abort(),
                     End::Dropped => unreachable!("the connection went first"),
-                }
-                if let End::Aborts = end {
-                    body.closed().await;
                 }
             });
             answer
@@ -277,7 +273,6 @@ enum End {
     Whole,
     Short,
     Fails,
-    Aborts,
     Dropped,
 }
 
@@ -293,7 +288,6 @@ async fn an_answer_that_ends_with_the_connection_is_whole_or_reset() {
     assert!(output.contains("Content-Length: 9\r\n") && output.ends_with("\r\n\r\npart"));
     for (end, expected) in [
         (End::Fails, Ending::Aborted),
-        (End::Aborts, Ending::Aborted),
         (End::Dropped, Ending::Broken),
     ] {
         let (ending, output) = http_1_0_answer(end).await;
@@ -318,4 +312,47 @@ async fn a_chunked_answer_that_fails_has_no_last_chunk() {
     .await;
     assert_eq!(ending, Ending::Broken);
     assert!(!output.contains("0\r\n\r\n"), "{output}");
+}
+
+/// As an upload does, which is a task of its own.
+#[tokio::test(start_paused = true)]
+async fn content_that_another_task_reads_has_its_deadline_and_the_client_may_leave_behind_it() {
+    let service = |request: Request<ClientBody>, cell: Rc<Cell>| async move {
+        cell.next_head();
+        let reading = tokio::task::spawn_local(request.into_body().collect());
+        match reading.await.unwrap() {
+            Ok(_) => std::future::pending().await,
+            Err(_) => refusal(cell.body_failure().unwrap()),
+        }
+    };
+    let head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n1";
+    let local = tokio::task::LocalSet::new();
+    let before = Instant::now();
+    let silent = talk(Limits::default(), service, |mut client| async move {
+        client.write_all(head).await.unwrap();
+        let output = rest_of(&mut client).await;
+        (output, before.elapsed().as_secs())
+    });
+    let (_, (output, seconds)) = local.run_until(silent).await;
+    assert_eq!(
+        (statuses(&output), seconds),
+        (vec![StatusCode::BAD_REQUEST], 60)
+    );
+    let (mut client, socket) = tcp_pair().await;
+    let (_stop, stopping) = watch::channel(false);
+    let leaving = async {
+        client.write_all(head).await.unwrap();
+        client.write_all(b"23").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        socket2::SockRef::from(&client)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+        drop(client);
+    };
+    let before = Instant::now();
+    let served = serve(socket, Limits::default(), service, stopping);
+    let (ending, ()) = local
+        .run_until(async { tokio::join!(served, leaving) })
+        .await;
+    assert_eq!((ending, before.elapsed().as_secs()), (Ending::Broken, 1));
 }

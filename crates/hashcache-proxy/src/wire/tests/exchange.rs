@@ -108,7 +108,7 @@ async fn a_body_without_meaning_fails_and_the_failure_can_be_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_service_learns_what_hyper_does_not_say() {
+async fn the_service_learns_what_the_request_does_not_say() {
     let (heads, mut seen) = mpsc::unbounded_channel();
     let service = move |_, cell: Rc<Cell>| {
         heads.send(cell.next_head()).unwrap();
@@ -176,7 +176,7 @@ async fn interim_responses_stand_between_two_messages() {
 
 #[tokio::test(start_paused = true)]
 async fn the_version_of_the_origin_is_not_passed_on() {
-    let of_an_old_origin = |_: Request<Incoming>, cell: Rc<Cell>| async move {
+    let of_an_old_origin = |_: Request<ClientBody>, cell: Rc<Cell>| async move {
         cell.next_head();
         let (parts, mut response) = live();
         *response.version_mut() = http::Version::HTTP_10;
@@ -214,7 +214,7 @@ async fn http_1_0_clients_get_no_interim_responses() {
 
 #[tokio::test(start_paused = true)]
 async fn continue_is_sent_once_and_when_the_body_is_read() {
-    let service = |request: Request<Incoming>, cell: Rc<Cell>| async move {
+    let service = |request: Request<ClientBody>, cell: Rc<Cell>| async move {
         cell.next_head();
         assert!(cell.send_interim(StatusCode::EARLY_HINTS, &HeaderMap::new()));
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -352,4 +352,79 @@ async fn bytes_are_counted_per_exchange() {
         assert_eq!(sent.recv().await, Some(expected));
     }
     assert_eq!(sent.recv().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn chunks_are_whole_wherever_the_client_stops_reading() {
+    // What the client takes at once ends at each byte of the response.
+    for room in 1..200 {
+        let (near, far) = tokio::io::duplex(room);
+        let (_stop, stopping) = watch::channel(false);
+        let service = |_, cell: Rc<Cell>| async move {
+            cell.next_head();
+            let (body, answer) = live();
+            for part in ["abc", "defg", "h"] {
+                body.send(Ok(part)).unwrap();
+            }
+            answer
+        };
+        let client = async |mut client: DuplexStream| {
+            let (mut read, mut write) = tokio::io::split(&mut client);
+            let asking = async {
+                write.write_all(GET.as_bytes()).await.unwrap();
+                write.shutdown().await.unwrap();
+            };
+            let reading = async {
+                let mut output = Vec::new();
+                let mut byte = [0];
+                while read.read(&mut byte).await.unwrap() > 0 {
+                    output.push(byte[0]);
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                output
+            };
+            tokio::join!(asking, reading).1
+        };
+        let (_, output) = tokio::join!(
+            serve(far, Limits::default(), service, stopping),
+            client(near)
+        );
+        let output = String::from_utf8(output).unwrap();
+        let chunks = "\r\n\r\n3\r\nabc\r\n4\r\ndefg\r\n1\r\nh\r\n0\r\n\r\n";
+        assert!(output.ends_with(chunks), "{room}: {output}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn content_that_is_kept_from_an_earlier_request_is_not_that_of_the_next() {
+    let kept = Rc::new(std::cell::RefCell::new(None));
+    let service = |request: Request<ClientBody>, cell: Rc<Cell>| {
+        let kept = Rc::clone(&kept);
+        async move {
+            cell.next_head();
+            let mut content = request.into_body();
+            if kept.borrow().is_none() {
+                // Its last chunk has arrived with the first, and was not asked for.
+                content.frame().await.unwrap().unwrap();
+                *kept.borrow_mut() = Some(content);
+                return whole("early");
+            }
+            let mut stale = kept.borrow_mut().take().unwrap();
+            if let Some(Ok(frame)) = stale.frame().await {
+                panic!("{frame:?}");
+            }
+            whole(content.collect().await.unwrap().to_bytes())
+        }
+    };
+    let post = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let (_, output) = talk(Limits::default(), service, |mut client| async move {
+        let first = format!("{post}1\r\nx\r\n0\r\nt: u\r\n\r\n");
+        client.write_all(first.as_bytes()).await.unwrap();
+        let first = read_until(&mut client, "early").await;
+        let next = format!("{post}3\r\nnew\r\n0\r\n\r\n");
+        client.write_all(next.as_bytes()).await.unwrap();
+        first + &read_until(&mut client, "new").await
+    })
+    .await;
+    assert_eq!(statuses(&output), [200, 200]);
 }

@@ -320,7 +320,7 @@ async fn what_is_said_twice_in_one_way_is_passed_on_once() {
             "host=b:443 []",
         ),
     ] {
-        let told = |request: Request<Incoming>, cell: Rc<Cell>| async move {
+        let told = |request: Request<ClientBody>, cell: Rc<Cell>| async move {
             let RequestHead::Accepted(info) = cell.next_head() else {
                 return refusal(Failure::Internal("refused"));
             };

@@ -146,7 +146,7 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
 fn requests_served(data: &[u8], step: usize) -> usize {
     let count = Rc::new(Count::new(0));
     let counted = count.clone();
-    let service = move |request: Request<Incoming>, cell: Rc<Cell>| {
+    let service = move |request: Request<ClientBody>, cell: Rc<Cell>| {
         let head = cell.next_head();
         if matches!(head, RequestHead::Accepted(_)) {
             counted.set(counted.get() + 1);

@@ -1,0 +1,167 @@
+//! Bytes of a message that are to be written next.
+//!
+//! Used for responses to clients, and in `upstream` for requests: a head or the framing of a chunk,
+//! content, and the end of the chunk go out with one call.
+//!
+//! Cost: heads are written into a buffer of the thread, which is kept if the socket takes them at
+//! once.
+
+use std::cell::RefCell;
+use std::io::{IoSlice, Write as _};
+
+use bytes::{Buf as _, Bytes};
+use http::HeaderMap;
+
+use super::cell::push_title_case;
+
+/// What is to be written next: text, then content, then the end of its chunk.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    pub(crate) text: Vec<u8>,
+    text_sent: usize,
+    data: Bytes,
+    ending: &'static [u8],
+}
+
+impl Outgoing {
+    /// Nothing yet; with the thread's buffer for text.
+    pub(crate) fn new() -> Self {
+        let mut outgoing = Self::default();
+        outgoing.text = BUFFER.take();
+        outgoing.text.clear();
+        outgoing
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.text.len() == self.text_sent && self.data.is_empty() && self.ending.is_empty()
+    }
+
+    /// Whether there is content, or the end of its chunk, that is not sent: nothing can be appended
+    /// but the end of all.
+    pub(crate) fn has_content(&self) -> bool {
+        !(self.data.is_empty() && self.ending.is_empty())
+    }
+
+    /// Appends a field line.
+    pub(crate) fn push_field(&mut self, name: &[u8], value: &[u8]) {
+        push_title_case(&mut self.text, name);
+        self.text.extend_from_slice(b": ");
+        self.text.extend_from_slice(value);
+        self.text.extend_from_slice(b"\r\n");
+    }
+
+    /// Appends content, behind which there is none yet.
+    pub(crate) fn push_data(&mut self, data: Bytes) {
+        debug_assert!(!self.has_content());
+        self.data = data;
+    }
+
+    /// Appends content as a chunk.
+    pub(crate) fn push_chunk(&mut self, data: Bytes) {
+        // Writing to a vector does not fail.
+        drop(write!(self.text, "{:x}\r\n", data.len()));
+        self.push_data(data);
+        self.ending = b"\r\n";
+    }
+
+    /// Appends the last chunk and `trailers`.
+    pub(crate) fn end_chunks(&mut self, trailers: Option<&HeaderMap>) {
+        match trailers.filter(|trailers| !trailers.is_empty()) {
+            None if self.ending == b"\r\n" => self.ending = b"\r\n0\r\n\r\n",
+            trailers => {
+                debug_assert!(!self.has_content());
+                self.text.extend_from_slice(b"0\r\n");
+                for (name, value) in trailers.into_iter().flatten() {
+                    self.push_field(name.as_str().as_bytes(), value.as_bytes());
+                }
+                self.text.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
+    /// What is left.
+    pub(crate) fn parts(&self) -> [IoSlice<'_>; 3] {
+        [
+            IoSlice::new(&self.text[self.text_sent..]),
+            IoSlice::new(&self.data),
+            IoSlice::new(self.ending),
+        ]
+    }
+
+    /// `written` more bytes were sent.
+    pub(crate) fn advance(&mut self, written: usize) {
+        let of_text = written.min(self.text.len() - self.text_sent);
+        let of_data = (written - of_text).min(self.data.len());
+        let of_ending = (written - of_text - of_data).min(self.ending.len());
+        self.text_sent += of_text;
+        self.data.advance(of_data);
+        self.ending = &self.ending[of_ending..];
+        if self.text_sent == self.text.len() {
+            self.text.clear();
+            self.text_sent = 0;
+        }
+        if self.data.is_empty() {
+            // It keeps a slab.
+            self.data = Bytes::new();
+        }
+    }
+
+    /// Gives up what is left.
+    pub(crate) fn clear(&mut self) {
+        self.text.clear();
+        (self.text_sent, self.data, self.ending) = (0, Bytes::new(), b"");
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        let text = std::mem::take(&mut self.text);
+        if text.capacity() <= BUFFER_MAX {
+            // At the end of the thread there is no place to return it to.
+            let _ = BUFFER.try_with(|it| it.replace(text));
+        }
+    }
+}
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The largest buffer that is kept.
+const BUFFER_MAX: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_whole_however_it_is_cut() {
+        let trailers = HeaderMap::from_iter([(http::header::ETAG, "x".parse().unwrap())]);
+        let cases = [
+            (None, "H: v\r\n3\r\nabc\r\n0\r\n\r\n"),
+            (Some(&trailers), "H: v\r\n3\r\nabc\r\n0\r\nEtag: x\r\n\r\n"),
+        ];
+        for (trailers, expected) in cases {
+            for step in 1..=expected.len() {
+                let mut outgoing = Outgoing::new();
+                let mut written = Vec::new();
+                let mut write_all = |outgoing: &mut Outgoing| {
+                    while !outgoing.is_empty() {
+                        let left = outgoing.parts().map(|part| part.to_vec()).concat();
+                        let now = step.min(left.len());
+                        written.extend_from_slice(&left[..now]);
+                        outgoing.advance(now);
+                    }
+                };
+                outgoing.push_field(b"h", b"v");
+                outgoing.push_chunk(Bytes::from_static(b"abc"));
+                if trailers.is_some() {
+                    write_all(&mut outgoing);
+                }
+                outgoing.end_chunks(trailers);
+                write_all(&mut outgoing);
+                assert_eq!(String::from_utf8(written).unwrap(), expected);
+            }
+        }
+    }
+}
