@@ -11,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use hashcache_http::{Related, binds_connection, continues_login, strip_interim, take_frames};
@@ -487,9 +488,11 @@ impl Interim {
     /// Ready if there is one. Whoever waits for the final response pushes them, so nobody has to be
     /// woken.
     async fn arrived(&self) {
-        if self.waiting.borrow().is_empty() {
-            std::future::pending::<()>().await;
-        }
+        std::future::poll_fn(|_| match self.waiting.borrow().is_empty() {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
+        })
+        .await;
     }
 
     fn pass_on(&self, timeout: &mut HeadTimeout<'_>, options: &SendOptions) -> Result<(), Failure> {

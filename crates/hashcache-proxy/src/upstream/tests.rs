@@ -803,11 +803,12 @@ async fn interim_responses_are_passed_on_up_to_a_bound() {
         ];
         let origin = Origin::start(&[&script]).await;
         let seen = Rc::new(RefCell::new(Vec::new()));
-        let into = Rc::clone(&seen);
+        let (into, begun) = (Rc::clone(&seen), Instant::now());
         let options = SendOptions {
             informational: Some(Rc::new(move |status: StatusCode, fields: HeaderMap| {
-                into.borrow_mut()
-                    .push((status.as_u16(), fields.contains_key("link")));
+                let has_link = fields.contains_key("link");
+                let seconds = begun.elapsed().as_secs();
+                into.borrow_mut().push((status.as_u16(), has_link, seconds));
             })),
             ..SendOptions::default()
         };
@@ -816,7 +817,9 @@ async fn interim_responses_are_passed_on_up_to_a_bound() {
             .send(&origin.to, get("/"), options)
             .await
             .unwrap();
-        assert_eq!(*seen.borrow(), [(103, true), (102, false), (102, false)]);
+        // And is passed on at once.
+        let expected = [(103, true, 0), (102, false, 0), (102, false, 50)];
+        assert_eq!(*seen.borrow(), expected);
 
         let flood = "HTTP/1.1 103 Hints\r\n\r\n".repeat(33) + "HTTP/1.1 204 No\r\n\r\n";
         let failed = failure(&[Get, Send(flood.leak()), Hang]).await;

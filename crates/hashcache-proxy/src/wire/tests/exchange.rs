@@ -428,3 +428,25 @@ async fn content_that_is_kept_from_an_earlier_request_is_not_that_of_the_next() 
     .await;
     assert_eq!(statuses(&output), [200, 200]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_interim_response_goes_out_at_once() {
+    let service = |_, cell: Rc<Cell>| async move {
+        cell.next_head();
+        // From a task of its own, as a fetch does.
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(cell.send_interim(StatusCode::EARLY_HINTS, &HeaderMap::new()));
+        });
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        whole("x")
+    };
+    let before = Instant::now();
+    let local = tokio::task::LocalSet::new();
+    let talk = talk(Limits::default(), service, |mut client| async move {
+        client.write_all(GET.as_bytes()).await.unwrap();
+        read_until(&mut client, "103 Early Hints\r\n\r\n").await;
+        before.elapsed().as_secs()
+    });
+    assert_eq!(local.run_until(talk).await.1, 1);
+}
