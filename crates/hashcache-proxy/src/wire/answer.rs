@@ -76,11 +76,6 @@ impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
             || has_option(&head.headers, b"close");
         let reason = head.extensions.get::<ReasonPhrase>();
         let mut outgoing = Outgoing::new();
-        let sizes = head.headers.iter();
-        let sizes = sizes.map(|(name, value)| name.as_str().len() + value.len() + 4);
-        outgoing
-            .text
-            .reserve_exact(ADDED_BYTES + sizes.sum::<usize>());
         write_status(&mut outgoing, status, asked, reason);
         let length = match framing {
             AnswerFraming::Length(_) => head.headers.get(CONTENT_LENGTH),
@@ -308,9 +303,6 @@ fn push_date(outgoing: &mut Outgoing) {
         outgoing.push_field(b"date", value.as_bytes());
     });
 }
-
-/// Status line, Connection, the field that frames the content, and Date.
-const ADDED_BYTES: usize = 200;
 
 thread_local! {
     /// The current second, and its date.

@@ -99,8 +99,6 @@ impl Outgoing {
         if self.text_sent == self.text.len() {
             self.text.clear();
             self.text_sent = 0;
-            // Content may follow for long.
-            self.text.shrink_to(BUFFER_MAX);
         }
         if self.data.is_empty() {
             // It keeps a slab.

@@ -4,14 +4,15 @@
 //!
 //! Invariant: names and values are those that `repair` has let pass; a line without a name is
 //! dropped, and never one that could frame the content.
-//! Cost: one pass, one copy of the head, which all values share, and the map.
+//! Cost: one pass, one copy of the head, which all values share, and the map. A large head is not
+//! copied, but read twice.
 
 use std::mem::MaybeUninit;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode, Version};
-use httparse::{Header, ParserConfig, Status};
+use httparse::{ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
 
 use crate::failure::Failure;
@@ -25,23 +26,16 @@ pub(super) struct HeadLimits {
 
 /// Takes the complete head at the start of `read`.
 pub(super) fn take(read: &mut BytesMut, limits: HeadLimits) -> Result<Response<()>, Failure> {
-    let mut few = [const { MaybeUninit::uninit() }; FEW_FIELDS];
-    let (length, response) = match parse(read, &mut few) {
-        Err(httparse::Error::TooManyHeaders) if limits.fields > FEW_FIELDS => {
-            let mut many = vec![MaybeUninit::uninit(); limits.fields];
-            parse(read, &mut many)
-        }
-        parsed => parsed,
+    let small = |text: &[u8]| (text.len() <= COPIED_MAX).then(|| Bytes::copy_from_slice(text));
+    let (length, response) = parse(read, limits, small)?;
+    if let Some(response) = response {
+        read.advance(length);
+        return Ok(response);
     }
-    .map_err(|error| match error {
-        httparse::Error::TooManyHeaders => TOO_LARGE,
-        _ => MALFORMED,
-    })?;
-    if length > limits.bytes {
-        return Err(TOO_LARGE);
-    }
-    read.advance(length);
-    response
+    // The fields of a large head share the buffer that it was read into.
+    let text = read.split_to(length).freeze();
+    let (_, response) = parse(&text, limits, |_| Some(text.clone()))?;
+    response.ok_or(MALFORMED)
 }
 
 /// Fails if `read` can never become a head within `limits`. Takes empty lines before a head away,
@@ -63,26 +57,44 @@ pub(super) fn check_begun(read: &mut BytesMut, limits: HeadLimits) -> Result<(),
 const MALFORMED: Failure = Failure::ResponseMalformed("head is not HTTP/1");
 const TOO_LARGE: Failure = Failure::ResponseMalformed("head is too large");
 
-/// The length of the head at the start of `read`, and the head.
-fn parse<'a>(
-    read: &'a [u8],
-    fields: &mut [MaybeUninit<Header<'a>>],
-) -> Result<(usize, Result<Response<()>, Failure>), httparse::Error> {
+/// The length of the head at the start of `read`, and the head, whose fields share what `shared`
+/// makes of its text; `None` if that is nothing.
+fn parse(
+    read: &[u8],
+    limits: HeadLimits,
+    shared: impl FnOnce(&[u8]) -> Option<Bytes>,
+) -> Result<(usize, Option<Response<()>>), Failure> {
     let mut config = ParserConfig::default();
     config
         .allow_obsolete_multiline_headers_in_responses(true)
         .allow_spaces_after_header_name_in_responses(true)
         // Framing does not depend on a line that is dropped; see `repair`.
         .ignore_invalid_headers_in_responses(true);
+    let (mut few, mut many) = ([const { MaybeUninit::uninit() }; FEW_FIELDS], Vec::new());
     let mut parsed = httparse::Response::new(&mut []);
-    let status = config.parse_response_with_uninit_headers(&mut parsed, read, fields)?;
-    let Status::Complete(length) = status else {
-        return Ok((0, Err(MALFORMED)));
+    let mut status = config.parse_response_with_uninit_headers(&mut parsed, read, &mut few);
+    if status == Err(httparse::Error::TooManyHeaders) && limits.fields > FEW_FIELDS {
+        many.resize_with(limits.fields, MaybeUninit::uninit);
+        parsed = httparse::Response::new(&mut []);
+        status = config.parse_response_with_uninit_headers(&mut parsed, read, &mut many);
+    }
+    let length = match status {
+        Ok(Status::Complete(length)) if length <= limits.bytes => length,
+        Ok(Status::Complete(_)) | Err(httparse::Error::TooManyHeaders) => return Err(TOO_LARGE),
+        Ok(Status::Partial) | Err(_) => return Err(MALFORMED),
     };
-    Ok((length, build(&parsed, &read[..length]).ok_or(MALFORMED)))
+    let text = &read[..length];
+    match shared(text) {
+        Some(shared) => {
+            let response = build(&parsed, text, &shared).ok_or(MALFORMED)?;
+            Ok((length, Some(response)))
+        }
+        None => Ok((length, None)),
+    }
 }
 
-fn build(parsed: &httparse::Response<'_, '_>, text: &[u8]) -> Option<Response<()>> {
+/// `text` is what was parsed, and `shared` has the same bytes.
+fn build(parsed: &httparse::Response<'_, '_>, text: &[u8], shared: &Bytes) -> Option<Response<()>> {
     let mut response = Response::new(());
     let code = StatusCode::from_u16(parsed.code?).ok()?;
     *response.status_mut() = code;
@@ -96,17 +108,15 @@ fn build(parsed: &httparse::Response<'_, '_>, text: &[u8]) -> Option<Response<()
         response.extensions_mut().insert(reason);
     }
     let text_at = text.as_ptr().addr();
-    let text = Bytes::copy_from_slice(text);
     let mut fields = HeaderMap::try_with_capacity(parsed.headers.len()).ok()?;
     for field in &*parsed.headers {
         let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
         let value = if field.value.contains(&b'\n') {
             HeaderValue::from_bytes(&unfold(field.value)).ok()?
         } else {
-            // A part of the copy that all values share.
             let at = field.value.as_ptr().addr().checked_sub(text_at)?;
-            let shared = text.slice(at..at + field.value.len());
-            HeaderValue::from_maybe_shared(shared).ok()?
+            let value = shared.slice(at..at + field.value.len());
+            HeaderValue::from_maybe_shared(value).ok()?
         };
         fields.try_append(name, value).ok()?;
     }
@@ -121,6 +131,8 @@ fn unfold(value: &[u8]) -> Vec<u8> {
     lines.join(&b' ')
 }
 
+/// A head of this size is copied, and the buffer that it was read into is used again.
+const COPIED_MAX: usize = 8 << 10;
 /// Fields of almost every head; an array of them is on the stack.
 const FEW_FIELDS: usize = 64;
 
@@ -131,7 +143,7 @@ mod tests {
     fn taken(text: &str) -> Result<(Response<()>, Vec<u8>), Failure> {
         let mut read = BytesMut::from(text);
         let limits = HeadLimits {
-            bytes: 1000,
+            bytes: 20_000,
             fields: 100,
         };
         let response = take(&mut read, limits)?;
@@ -173,8 +185,18 @@ mod tests {
             assert_eq!(taken(&head(count)).unwrap().0.headers().len(), count);
         }
         assert_eq!(taken(&head(101)).unwrap_err(), TOO_LARGE);
-        let long = format!("HTTP/1.1 200 OK\r\nA: {}\r\n\r\n", "b".repeat(1000));
+        let long = format!("HTTP/1.1 200 OK\r\nA: {}\r\n\r\n", "b".repeat(20_000));
         assert_eq!(taken(&long).unwrap_err(), TOO_LARGE);
+        let large = format!(
+            "HTTP/1.1 200 OK\r\nA: {}\r\nC: d\r\n\r\nrest",
+            "b".repeat(10_000)
+        );
+        let (response, rest) = taken(&large).unwrap();
+        assert_eq!(
+            (response.headers()["a"].len(), rest),
+            (10_000, b"rest".to_vec())
+        );
+        assert_eq!(response.headers()["c"], "d");
         for text in [
             "HTTP/2 200 OK\r\n\r\n",
             "ICY 200 OK\r\n\r\n",

@@ -251,10 +251,6 @@ impl Conn {
         loop {
             while self.repair.take_ended() {
                 let head = head::take(&mut self.read, self.head_limits)?;
-                if self.read.is_empty() && self.read.capacity() > self.memory.read_max() {
-                    // Its fields are a copy.
-                    self.read = BytesMut::new();
-                }
                 let status = head.status();
                 if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
                     interim(status, head.into_parts().0.headers);
@@ -295,13 +291,9 @@ impl Conn {
             Upload::Done => {}
         }
         let (before, room) = (self.read.len(), self.memory.read_max());
-        if before == 0 {
+        // Behind a part of a head or of a chunk's size, what is left of the buffer will do.
+        if before == 0 || self.read.capacity() - before < room / 4 {
             self.read.reserve(room);
-        } else if self.read.capacity() - before < room / 4 {
-            // Not doubled: a large head has memory for its size.
-            let mut larger = BytesMut::with_capacity(before + room);
-            larger.extend_from_slice(&self.read);
-            self.read = larger;
         }
         let room = room.min(self.read.capacity() - before);
         let mut buffer = (&mut self.read).limit(room);
