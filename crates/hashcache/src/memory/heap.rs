@@ -9,6 +9,7 @@
     expect(unsafe_code, reason = "the allocator is asked by a call of C")
 )]
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// At most so often.
@@ -16,30 +17,43 @@ const TRIM_TIME: Duration = Duration::from_secs(1);
 /// When so much of what the heap may hold was freed, in 1/100.
 const FREED_SHARE: u64 = 5;
 
-/// Notices when much was freed.
+/// What the heap has of the system, as far as the budget tells: the most that was in use since
+/// freed memory was given back last.
 #[derive(Debug, Default)]
-pub(super) struct Heap {
-    /// Most that was in use since it was given back last, bytes.
-    high: u64,
+pub(super) struct HeapHigh(AtomicU64);
+
+impl HeapHigh {
+    /// How much was freed and not given back, bytes, when `used` bytes of at most `limit` are in
+    /// use; 0 if it is not worth giving back. Until then the memory is no one else's.
+    pub(super) fn freed(&self, used: u64, limit: u64) -> u64 {
+        let high = self.0.fetch_max(used, Relaxed).max(used);
+        Some(high - used)
+            .filter(|freed| *freed >= limit / 100 * FREED_SHARE)
+            .unwrap_or(0)
+    }
+}
+
+/// Gives freed memory back, and remembers when.
+#[derive(Debug, Default)]
+pub(super) struct Trimmer {
     gave: Option<Duration>,
 }
 
-impl Heap {
+impl Trimmer {
     /// Gives back what was freed if it is worth it `now`, when `used` bytes of at most `limit` are
     /// in use.
-    pub(super) fn look(&mut self, used: u64, limit: u64, now: Duration) {
-        if self.is_due(used, limit, now) {
+    pub(super) fn look(&mut self, high: &HeapHigh, used: u64, limit: u64, now: Duration) {
+        if self.is_due(high, used, limit, now) {
             trim();
+            high.0.store(used, Relaxed);
         }
     }
 
-    fn is_due(&mut self, used: u64, limit: u64, now: Duration) -> bool {
-        self.high = self.high.max(used);
-        let recent = |gave| now.saturating_sub(gave) < TRIM_TIME;
-        if self.high - used < limit / 100 * FREED_SHARE || self.gave.is_some_and(recent) {
+    fn is_due(&mut self, high: &HeapHigh, used: u64, limit: u64, now: Duration) -> bool {
+        let is_recent = |gave| now.saturating_sub(gave) < TRIM_TIME;
+        if high.freed(used, limit) == 0 || self.gave.is_some_and(is_recent) {
             return false;
         }
-        self.high = used;
         self.gave = Some(now);
         true
     }
@@ -64,14 +78,22 @@ mod tests {
 
     #[test]
     fn much_that_was_freed_is_given_back_and_not_too_often() {
-        let mut heap = Heap::default();
-        let at = Duration::from_millis;
-        assert!(!heap.is_due(500, 1_000, at(0)));
-        assert!(!heap.is_due(460, 1_000, at(100)));
-        assert!(heap.is_due(450, 1_000, at(200)));
-        assert!(!heap.is_due(300, 1_000, at(1_100)));
-        assert!(heap.is_due(300, 1_000, at(1_200)));
-        assert!(!heap.is_due(300, 1_000, at(9_000)));
+        let (mut trimmer, high) = (Trimmer::default(), HeapHigh::default());
+        let mut is_due = |used, at| {
+            let is_due = trimmer.is_due(&high, used, 1_000, Duration::from_millis(at));
+            if is_due {
+                high.0.store(used, Relaxed);
+            }
+            is_due
+        };
+        assert!(!is_due(500, 0));
+        assert!(!is_due(460, 100));
+        assert!(is_due(450, 200));
+        assert!(!is_due(300, 1_100));
+        assert_eq!(high.freed(300, 1_000), 150);
+        assert!(is_due(300, 1_200));
+        assert_eq!(high.freed(300, 1_000), 0);
+        assert!(!is_due(300, 9_000));
     }
 
     /// Whether the kernel has a page for this address, of our own memory.

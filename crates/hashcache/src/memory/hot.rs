@@ -19,10 +19,12 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
+use super::heap::Trimmer;
 use super::pinned::{Pinned, PinnedRecords};
 use super::recent_keys::RecentKeys;
 use super::sharded_lock::{ReadLocked, ShardedLock, WriteLocked};
@@ -488,10 +490,11 @@ impl Hot {
         self.slabs.count() as u64 * SLAB_BYTES as u64
     }
 
-    /// Bytes of the budget that others take, mostly of the heap.
-    pub(super) fn others_bytes(&self) -> u64 {
-        let slabs = self.slab_bytes() + self.slabs.arena().resident_bytes();
-        self.budget.used().saturating_sub(slabs)
+    /// Has the heap give back what was freed if it is worth it `now`. Hot objects do not grow into
+    /// that memory before.
+    pub(super) fn trim_heap(&self, trimmer: &mut Trimmer, now: Duration) {
+        let (high, used) = (self.slabs.heap_high(), self.slabs.others_bytes());
+        trimmer.look(high, used, self.budget.limit(), now);
     }
 
     /// Bytes that hot objects would give to others.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::heap::Heap;
+use super::heap::Trimmer;
 use super::hot::Hot;
 use super::system_memory::{Headroom, SystemMemory};
 use crate::clock::Clock;
@@ -78,7 +78,7 @@ impl Drop for MemoryPressure {
 
 fn watch(hot: &Weak<Hot>, mut share: Share, clock: &Clock, stop: &Stop) {
     let system_memory = SystemMemory::of_this_process();
-    let mut heap = Heap::default();
+    let mut trimmer = Trimmer::default();
     let mut wait = Duration::ZERO;
     loop {
         let stopped = stop.stopped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +93,7 @@ fn watch(hot: &Weak<Hot>, mut share: Share, clock: &Clock, stop: &Stop) {
             wait = share.look(room, taken, now);
             hot.keep_within(share.ceiling);
         }
-        heap.look(hot.others_bytes(), share.limit, now);
+        hot.trim_heap(&mut trimmer, now);
     }
 }
 

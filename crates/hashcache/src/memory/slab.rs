@@ -100,13 +100,18 @@ impl Arena {
         }))
     }
 
-    /// An empty slab for hot objects, if the arena has one and the budget has room for it and for
-    /// `beside`: bytes that its owner needs to keep track of it.
-    pub(super) fn open(self: &Arc<Self>, budget: &Budget, beside: u64) -> Option<Open> {
+    /// An empty slab for hot objects, if the arena has one and the budget has room for it, for
+    /// `beside`, bytes that its owner needs to keep track of it, and for `spared` more bytes.
+    pub(super) fn open(
+        self: &Arc<Self>,
+        budget: &Budget,
+        beside: u64,
+        spared: u64,
+    ) -> Option<Open> {
         let bytes = SLAB_BYTES as u64 + beside;
         // Requests take and release memory all the time. If hot objects took the last of it, each
         // request would make them give a slab back.
-        let left = budget.limit() / HEADROOM;
+        let left = budget.limit() / HEADROOM + spared;
         let Some((index, mut reservation)) = self.take_resident() else {
             let reservation = budget.reserve_free_leaving(bytes, left)?;
             let index = self.free().punched.pop()?;
@@ -350,15 +355,15 @@ mod tests {
     fn a_slab_is_reused_only_after_its_last_slice_is_gone() {
         let budget = Budget::new(1 << 20);
         let arena = Arena::new(1).unwrap();
-        let mut open = arena.open(&budget, 0).unwrap();
+        let mut open = arena.open(&budget, 0, 0).unwrap();
         let slice = open.append(b"old bytes");
-        assert!(arena.open(&budget, 0).is_none());
+        assert!(arena.open(&budget, 0, 0).is_none());
         drop(open);
-        assert!(arena.open(&budget, 0).is_none());
+        assert!(arena.open(&budget, 0, 0).is_none());
         assert_eq!(slice, &b"old bytes"[..]);
         drop(slice);
         assert_eq!(budget.used(), 0);
-        let mut again = arena.open(&budget, 0).unwrap();
+        let mut again = arena.open(&budget, 0, 0).unwrap();
         assert_eq!(again.append(&[0; 3]), &[0; 3][..]);
     }
 
@@ -366,11 +371,13 @@ mod tests {
     fn slabs_that_keep_their_pages_are_released_for_others() {
         let budget = Budget::new(16 << 20);
         let arena = Arena::new(100).unwrap();
-        let open: Vec<_> = (0..100).map(|_| arena.open(&budget, 0).unwrap()).collect();
+        let open: Vec<_> = (0..100)
+            .map(|_| arena.open(&budget, 0, 0).unwrap())
+            .collect();
         drop(open);
         let resident = 100 / RESIDENT_PART;
         assert_eq!(budget.used(), (resident * SLAB_BYTES) as u64);
-        let mut again = arena.open(&budget, 0).unwrap();
+        let mut again = arena.open(&budget, 0, 0).unwrap();
         assert_eq!(budget.used(), (resident * SLAB_BYTES) as u64);
         assert_eq!(again.append(&[1; 3]), &[1; 3][..]);
         drop(again);
@@ -397,11 +404,14 @@ mod tests {
         // All of the share of bulk is free.
         let share = budget.limit() / 4 * 3;
         assert!(budget.reserve_as(Class::Bulk, share).is_some());
-        let open = arena.open(&budget, 1000).unwrap();
+        let open = arena.open(&budget, 1000, 0).unwrap();
         assert_eq!(budget.used(), SLAB_BYTES as u64 + 1000);
         drop(open);
         let _rest = budget.reserve_free(budget.limit() - budget.used());
-        assert!(arena.open(&budget, 2000).is_none(), "no memory beside it");
+        assert!(
+            arena.open(&budget, 2000, 0).is_none(),
+            "no memory beside it"
+        );
         assert_eq!(arena.resident_bytes(), SLAB_BYTES as u64, "it is kept");
     }
 
@@ -409,16 +419,16 @@ mod tests {
     fn an_empty_slab_is_opened_whatever_else_the_budget_has() {
         let budget = Budget::new(16 << 20);
         let arena = Arena::new(100).unwrap();
-        drop(arena.open(&budget, 0).unwrap());
+        drop(arena.open(&budget, 0, 0).unwrap());
         let rest = budget.limit() - budget.used();
         let _rest = budget
             .reserve_free(rest - budget.limit() / HEADROOM / 2)
             .unwrap();
         let _open = arena
-            .open(&budget, 0)
+            .open(&budget, 0, 0)
             .expect("its memory is counted already");
         assert!(
-            arena.open(&budget, 0).is_none(),
+            arena.open(&budget, 0, 0).is_none(),
             "the headroom is for others"
         );
     }
@@ -427,7 +437,7 @@ mod tests {
     fn a_spent_budget_gives_no_slab() {
         let budget = Budget::new(SLAB_BYTES as u64 * 3 / 2);
         let arena = Arena::new(8).unwrap();
-        let _first = arena.open(&budget, 0).unwrap();
-        assert!(arena.open(&budget, 0).is_none());
+        let _first = arena.open(&budget, 0, 0).unwrap();
+        assert!(arena.open(&budget, 0, 0).is_none());
     }
 }

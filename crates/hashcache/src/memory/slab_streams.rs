@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
+use super::heap::HeapHigh;
 use super::pinned::{PinnedRecords, RECORDS_MAX, list_bytes};
 use super::recent_keys::RecentKeys;
 use super::slab::{Arena, Open, SLAB_BYTES};
@@ -59,6 +60,7 @@ pub(super) struct SlabStreams {
     left: RecentKeys,
     arena: Arc<Arena>,
     budget: Budget,
+    heap_high: HeapHigh,
     /// Slabs of all streams.
     slabs: AtomicUsize,
     /// Those of them that are kept.
@@ -212,6 +214,7 @@ impl SlabStreams {
             streams: (0..streams).map(|_| stream()).collect(),
             left: RecentKeys::new(LEFT_PER_SLAB * all.min(slabs_most)),
             arena: Arena::new(all)?,
+            heap_high: HeapHigh::default(),
             budget: budget.clone(),
             slabs: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
@@ -294,8 +297,13 @@ impl SlabStreams {
         if !self.may_grow() {
             return None;
         }
+        // Memory that others have freed may still be the heap's.
+        let freed = self
+            .heap_high
+            .freed(self.others_bytes(), self.budget.limit());
+        let beside = list_bytes() + LEFT_BYTES;
         let begun = FillingSlab {
-            open: self.arena.open(&self.budget, list_bytes() + LEFT_BYTES)?,
+            open: self.arena.open(&self.budget, beside, freed)?,
             records: PinnedRecords::new(),
             copied: 0,
             age: self.age(),
@@ -305,6 +313,17 @@ impl SlabStreams {
             self.kept.fetch_add(1, Ordering::Relaxed);
         }
         Some(begun)
+    }
+
+    /// Bytes of the budget that others take, mostly of the heap.
+    pub(super) fn others_bytes(&self) -> u64 {
+        let slabs = self.count() as u64 * SLAB_BYTES as u64 + self.arena.resident_bytes();
+        self.budget.used().saturating_sub(slabs)
+    }
+
+    /// What the heap has of the system.
+    pub(super) fn heap_high(&self) -> &HeapHigh {
+        &self.heap_high
     }
 
     /// Opens the next slab for kept records ahead of time: while a slab is being evicted there is

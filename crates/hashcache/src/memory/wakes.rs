@@ -219,15 +219,15 @@ mod tests {
         let other = std::sync::Mutex::new(());
         let budget = Budget::new(1 << 20);
         let arena = Arena::new(1).unwrap();
-        let slice = || arena.open(&budget, 0).unwrap().append(b"bytes");
-        let is_given_back = || arena.open(&budget, 0).is_some();
+        let slice = || arena.open(&budget, 0, 0).unwrap().append(b"bytes");
+        let is_given_back = || arena.open(&budget, 0, 0).is_some();
         let held = slice();
         let (writer, reader) = (locks.write(0), locks.read(1));
         let marked = marked(other.lock().unwrap());
         drop(held);
         assert!(budget.used() > 0, "off the books before it is free");
         drop((writer, reader));
-        assert!(arena.open(&budget, 0).is_none());
+        assert!(arena.open(&budget, 0, 0).is_none());
         drop(marked);
         assert_eq!(budget.used(), 0);
         assert!(is_given_back());
