@@ -8,13 +8,13 @@
 //! for framing, routing, access or caching is refused.
 //! Cost: one removal by name per field.
 
-use http::Method;
 use http::header::{
     AGE, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_TYPE, COOKIE, DATE, ETAG, EXPIRES, HOST, HeaderMap, HeaderName, HeaderValue,
     LAST_MODIFIED, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRANSFER_ENCODING,
     UPGRADE, VARY, VIA,
 };
+use http::{Method, Version};
 use thiserror::Error;
 
 use crate::cache_control::{ResponseDirectives, Scope};
@@ -47,6 +47,17 @@ pub fn connection_options(fields: &HeaderMap) -> Result<Vec<HeaderName>, Forbidd
         options.push(name);
     }
     Ok(options)
+}
+
+/// Whether Connection has `option`, in whatever case.
+pub fn has_connection_option(fields: &HeaderMap, option: &str) -> bool {
+    members(fields, &CONNECTION).any(|member| member.eq_ignore_ascii_case(option.as_bytes()))
+}
+
+/// Whether the sender of a message with these fields keeps its connection (RFC 9112, section 9.3).
+pub fn keeps_connection(version: Version, fields: &HeaderMap) -> bool {
+    let is_kept = version != Version::HTTP_10 || has_connection_option(fields, "keep-alive");
+    is_kept && !has_connection_option(fields, "close")
 }
 
 /// Whether Connection names none of the response fields that storing depends on. A response that

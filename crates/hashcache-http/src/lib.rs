@@ -114,7 +114,8 @@ pub use request_fields::{
 
 pub use hop::{
     ForbiddenOption, Upgrading, asks_for_upgrade, connection_options, connection_spares_storing,
-    fields_to_store, grants_other_protocol, strip_interim, strip_request, strip_response,
+    fields_to_store, grants_other_protocol, has_connection_option, keeps_connection, strip_interim,
+    strip_request, strip_response,
 };
 pub use target::{RequestTarget, Target, parse_target};
 pub use via::{NoToken, Pseudonym, via_members, via_names};

@@ -628,7 +628,7 @@ impl Worker {
             Ending::Flood => metrics.limit(Limit::Frames),
             Ending::NoMemory => metrics.limit(Limit::Memory),
             Ending::SlowWrite => metrics.limit(Limit::ProgressTime),
-            Ending::Upgraded | Ending::Closed | Ending::Broken | Ending::Aborted => {}
+            Ending::Upgraded | Ending::Closed | Ending::Broken => {}
         }
     }
 

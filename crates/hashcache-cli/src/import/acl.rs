@@ -181,7 +181,8 @@ impl Acls {
         }
     }
 
-    /// Whether Squid asks for a login when it looks at an `acl`, or at `!` with an `acl`.
+    /// Whether Squid asks for a login when it looks at the `acl` that `text` names, with or without
+    /// `!`.
     pub fn asks_for_login(&self, text: &str) -> bool {
         let name = text.strip_prefix('!').unwrap_or(text);
         self.get(name).is_some_and(|acl| acl.asks_for_login)

@@ -200,7 +200,7 @@ pub(crate) fn upgrade(
     log_entry: &mut LogEntryBuilder,
 ) {
     let Upgrade { stream, permit } = upgrade;
-    let upstream = async { Some(stream) };
+    let upstream = std::future::ready(Some(stream));
     let log_entry = log_entry.begin_tunnel();
     switch(connection, log_entry, upstream, (limits, permit));
 }

@@ -1,4 +1,5 @@
-//! The HTTP side of a gateway: the request that hyper has written, and the response that it reads.
+//! The HTTP side of a gateway: the request that `upstream` has written, and the response that it
+//! reads.
 //!
 //! Called by `ftp` and `gopher`. The proxy treats the other end as an origin that speaks HTTP/1.1
 //! and closes the connection after each response.

@@ -114,7 +114,7 @@ pub(crate) fn own_page(target: &Target) -> Option<Response<Bytes>> {
     Some(page)
 }
 
-/// Path and query in ASCII, as hyper writes them to a session.
+/// Path and query in ASCII, as `upstream` writes them to a session.
 fn ascii_path(target: &Target) -> String {
     let mut path = String::new();
     for octet in octets(&target.path_and_query).iter() {
@@ -286,7 +286,7 @@ async fn send_page(
 
 /// Memory of a session beside its sockets, bytes: the pipe, two pieces of content, lines.
 pub(crate) const GATEWAY_BYTES: u64 = (PIPE_BYTES + 2 * PIECE_BYTES + (16 << 10)) as u64;
-/// Room between a session and hyper.
+/// Room between a session and its HTTP/1.1 connection.
 const PIPE_BYTES: usize = 32 << 10;
 /// How much content is read at once.
 const PIECE_BYTES: usize = 16 << 10;

@@ -36,7 +36,6 @@ mod transaction;
 mod transparent;
 mod validate;
 
-use std::convert::Infallible;
 use std::rc::Rc;
 
 use hashcache_http::{
@@ -76,7 +75,7 @@ use crate::wire::{ClientBody, HeadInfo, RequestForm, RequestHead};
 pub(crate) async fn handle(
     connection: Rc<Connection>,
     mut request: Request<ClientBody>,
-) -> Result<Response<Body>, Infallible> {
+) -> Response<Body> {
     let head = connection.cell.next_head();
     let mut log_entry = LogEntryBuilder::new(&connection, &request, &head);
     let reader = PageReader::of(request.headers());
@@ -110,7 +109,7 @@ pub(crate) async fn handle(
             .paid_by(allowance)
     });
     log_entry.finish(&connection, &response, counted);
-    Ok(response)
+    response
 }
 
 /// Approximate memory of a response's fields, bytes.

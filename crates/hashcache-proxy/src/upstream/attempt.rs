@@ -18,12 +18,11 @@ use tokio::time::{sleep, timeout};
 
 use super::address::Purpose;
 use super::exchange::FailedExchange;
-use super::http2::{
-    self, Found, Http2Conn, Refused, Sharing, Wanted, content_bytes, reserve_stream,
-};
+use super::http2::{self, Found, Http2Conn, Sharing, Wanted, content_bytes, reserve_stream};
 use super::kept_content::{KeptContent, Recall, kept_bytes};
 use super::odd_target::OddTarget;
 use super::pool::UpstreamConn;
+use super::refused::Refused;
 use super::tls::AlpnOffer;
 use super::{
     Announces, Endpoint, RequestBody, SendFailure, SendOptions, Upstream, copy_of, is_repeatable,

@@ -117,7 +117,7 @@ impl Channel {
         self.reset_on_drop();
     }
 
-    /// The same, as soon as it is dropped.
+    /// Makes its close a reset, as soon as it is dropped.
     pub(super) fn reset_on_drop(&self) {
         match &self.end {
             FarEnd::Socket(socket) => reset_on_drop(socket.socket()),

@@ -47,8 +47,8 @@ pub(super) fn judge(head: &mut response::Parts, method: &Method) -> Result<Judge
         return Err(Failure::ResponseMalformed("transfer-coding is not chunked"));
     }
     if coded && !empty && head.version == Version::HTTP_10 {
-        // Its sender does not know codings, so another reader may take them for content
-        // (RFC 9112, section 6.1).
+        // HTTP/1.0 has no codings, so another recipient may take the chunks for content (RFC 9112,
+        // section 6.1).
         return Err(Failure::ResponseMalformed("transfer-coding in HTTP/1.0"));
     }
     let length = if coded {

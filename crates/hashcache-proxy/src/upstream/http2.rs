@@ -10,7 +10,6 @@
 //! per stream.
 
 mod conns;
-mod refused;
 mod sending;
 mod wary;
 
@@ -46,7 +45,6 @@ use crate::share::{self, Share, SpareMemory};
 use crate::task::spawn_local;
 
 pub(super) use self::conns::{Found, GivenUpGuard, Http2Conns, Sharing, Wanted, content_bytes};
-pub(super) use self::refused::{NotSent, Refused, SendError};
 pub(super) use self::sending::Http2Content;
 
 /// One connection.

@@ -44,9 +44,10 @@ use self::retry::{Attempts, StreamFault};
 use super::channel::{Channel, LinkTunnel};
 use super::endpoint::Endpoint;
 use super::flood::FloodGuard;
-use super::http2::{LocalTasks, NotSent, strip_for_http2};
+use super::http2::{LocalTasks, strip_for_http2};
 use super::odd_target::OddTarget;
 use super::permits::Permit;
+use super::refused::NotSent;
 use super::request_body::RequestBody;
 use super::{Upstream, tls};
 use crate::failure::{Failure, LinkFault};
@@ -472,8 +473,9 @@ impl LinkedStream {
                     // Content may be held for good, or its client may send nothing more: the
                     // stream would then stay open on a link that all clients share.
                     tokio::select! {
-                        () = feeding => {}
+                        biased;
                         _ = exchange => {}
+                        () = feeding => {}
                     }
                 });
                 (content, Some(returned))

@@ -32,8 +32,6 @@ struct Counts {
     received: Cell<u64>,
     sent: Cell<u64>,
     last_sent: Cell<Instant>,
-    /// How much more memory the connection holds than a new one, bytes.
-    extra_bytes: Cell<u64>,
 }
 
 impl Meter {
@@ -42,7 +40,6 @@ impl Meter {
             received: Cell::new(0),
             sent: Cell::new(0),
             last_sent: Cell::new(Instant::now()),
-            extra_bytes: Cell::new(0),
         }))
     }
 
@@ -59,15 +56,6 @@ impl Meter {
     /// The last time at which bytes were sent, or the connection was opened.
     pub(super) fn last_sent(&self) -> Instant {
         self.0.last_sent.get()
-    }
-
-    /// How much more memory the connection holds than a new one, bytes.
-    pub(super) fn extra_bytes(&self) -> u64 {
-        self.0.extra_bytes.get()
-    }
-
-    pub(super) fn set_extra_bytes(&self, bytes: u64) {
-        self.0.extra_bytes.set(bytes);
     }
 
     pub(super) fn note_received(&self, bytes: usize) {

@@ -45,6 +45,7 @@ pub(crate) mod pinned;
 mod pool;
 pub(crate) mod prefix;
 mod proxied;
+mod refused;
 pub(crate) mod request_body;
 pub(crate) mod response_body;
 mod signals;
@@ -62,7 +63,7 @@ use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
 use hashcache_http::{
-    Authority, HintUse, Host, Origin, Scheme, UnixTime, connection_options, logs_in_connection,
+    Authority, HintUse, Host, Origin, Scheme, UnixTime, keeps_connection, logs_in_connection,
     say_keeps_login,
 };
 use http::header::{self, HeaderMap, HeaderValue};
@@ -807,14 +808,8 @@ impl Upstream {
 impl UpstreamExchange {
     /// Whether the connection takes another request after this response, as far as the server says.
     pub(crate) fn may_leave_connection(&self) -> bool {
-        let fields = self.response.headers();
-        let options = connection_options(fields).unwrap_or_default();
-        let has = |option: &str| options.iter().any(|it| it.as_str() == option);
-        let is_kept = match self.response.version() {
-            Version::HTTP_10 => has("keep-alive"),
-            _ => !has("close"),
-        };
-        is_kept && self.response.body().may_leave_connection()
+        keeps_connection(self.response.version(), self.response.headers())
+            && self.response.body().may_leave_connection()
     }
 
     /// Whether the origin answered 421: this connection does not serve the authority.

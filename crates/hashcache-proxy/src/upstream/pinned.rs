@@ -339,7 +339,7 @@ impl IdlePin {
         if !conn.rest() {
             return None;
         }
-        let extra = conn.meter.extra_bytes();
+        let extra = conn.extra_bytes();
         Some(Self {
             _permit: permits.pinned(client.network(), extra)?,
             _memory: client.take(BUSY_BYTES + extra)?,

@@ -126,6 +126,14 @@ impl UpstreamConn {
         matches!(self.sender, RequestSender::Http1(_))
     }
 
+    /// How much more memory it holds than a new connection, in HTTP/1.1, bytes.
+    pub(super) fn extra_bytes(&self) -> u64 {
+        match &self.sender {
+            RequestSender::Http1(conn) => conn.extra_bytes(),
+            RequestSender::Http2(_) | RequestSender::Linked(_) => 0,
+        }
+    }
+
     /// Whether it has carried a request before this one, in HTTP/1.1.
     pub(super) fn is_reused(&self) -> bool {
         self.is_http_1() && self.meter.received() > 0
@@ -184,7 +192,7 @@ impl Drop for UpstreamConn {
 
 impl fmt::Debug for UpstreamConn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Line")
+        f.debug_struct("UpstreamConn")
             .field("peer", &self.peer)
             .finish_non_exhaustive()
     }
@@ -252,10 +260,10 @@ impl Pool {
             return;
         }
         let mut idle = self.idle.borrow_mut();
-        let extra = conn.meter.extra_bytes();
+        let extra = conn.extra_bytes();
         if extra > 0 {
             let idle = idle.values().flatten();
-            let held: u64 = idle.map(|idle| idle.conn.meter.extra_bytes()).sum();
+            let held: u64 = idle.map(|idle| idle.conn.extra_bytes()).sum();
             if held + extra > self.extra_max.get() {
                 return;
             }

@@ -499,7 +499,8 @@ async fn heads_over_the_limits_are_refused() {
         let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(64 << 10));
         let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(257));
         let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(100 << 10));
-        for text in [long, many, endless] {
+        let empty = "\r\n".repeat(40 << 10);
+        for text in [long, many, endless, empty] {
             let failed = failure(&[Get, Send(text.leak()), Hang]).await;
             let expected = Failure::ResponseMalformed("head is too large");
             assert_eq!(failed.failure, expected);

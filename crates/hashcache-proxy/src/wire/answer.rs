@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use hashcache_http::{UnixTime, http_date};
+use hashcache_http::{UnixTime, has_connection_option, http_date};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderValue, TRAILER, TRANSFER_ENCODING,
 };
@@ -22,10 +22,9 @@ use hyper::ext::ReasonPhrase;
 use super::cell::{Cell, RequestTraits};
 use super::content::SharedStream;
 use super::ending::Ending;
-use super::head::has_option;
 use super::outgoing::Outgoing;
 
-/// The rest of a response.
+/// A response that is being written.
 pub(super) struct Answer<B> {
     body: B,
     outgoing: Outgoing,
@@ -73,9 +72,14 @@ impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
             || is_unbounded
             || cell.is_last()
             || cell.signals.stopping.get()
-            || has_option(&head.headers, b"close");
+            || has_connection_option(&head.headers, "close");
         let reason = head.extensions.get::<ReasonPhrase>();
         let mut outgoing = Outgoing::new();
+        let sizes = head.headers.iter();
+        let sizes = sizes.map(|(name, value)| name.as_str().len() + value.len() + LINE_BYTES);
+        // Not doubled: a slow client keeps a large head in memory.
+        let bytes = OWN_BYTES + sizes.sum::<usize>();
+        outgoing.text.reserve_exact(bytes);
         write_status(&mut outgoing, status, asked, reason);
         let length = match framing {
             AnswerFraming::Length(_) => head.headers.get(CONTENT_LENGTH),
@@ -96,7 +100,7 @@ impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
         if !is_switch {
             if is_last {
                 outgoing.push_field(b"connection", b"close");
-            } else if asked.http_10 && !has_option(&head.headers, b"keep-alive") {
+            } else if asked.http_10 && !has_connection_option(&head.headers, "keep-alive") {
                 outgoing.push_field(b"connection", b"keep-alive");
             }
         }
@@ -142,11 +146,7 @@ impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
                 AnswerState::Content => {}
                 AnswerState::Complete => return Poll::Ready(Ok(())),
                 AnswerState::Broken => {
-                    // A clean end would make what was sent look whole.
-                    return Poll::Ready(Err(match self.framing {
-                        AnswerFraming::UntilClose => Ending::Aborted,
-                        AnswerFraming::Length(_) | AnswerFraming::Chunked => Ending::Broken,
-                    }));
+                    return Poll::Ready(Err(Ending::Broken));
                 }
             }
         }
@@ -303,6 +303,11 @@ fn push_date(outgoing: &mut Outgoing) {
         outgoing.push_field(b"date", value.as_bytes());
     });
 }
+
+/// What a line has beside name and value.
+const LINE_BYTES: usize = 4;
+/// Most bytes of the status line, of the fields that are added here, and of the empty line.
+const OWN_BYTES: usize = 256;
 
 thread_local! {
     /// The current second, and its date.

@@ -19,12 +19,13 @@ use std::cell;
 use std::rc::Rc;
 use std::task::Waker;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Version};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::head::{ContentFraming, Refusal, RequestForm};
+use super::outgoing::Outgoing;
 use super::socket::Socket;
 use crate::failure::Failure;
 use crate::share::{Allowance, ShareReservation, UnfinishedHead};
@@ -82,7 +83,7 @@ pub(crate) struct Cell {
     head: cell::RefCell<Option<RequestHead>>,
     exchange: cell::Cell<ExchangeState>,
     asked: cell::Cell<RequestTraits>,
-    interim: cell::RefCell<BytesMut>,
+    interim: cell::RefCell<Outgoing>,
     /// Sends an interim response on the stream; only in HTTP/2.
     interim_sender: cell::RefCell<Option<InterimSender>>,
     tunnel: cell::RefCell<Option<oneshot::Sender<Upgraded>>>,
@@ -155,8 +156,6 @@ pub(super) struct CellSignals {
     /// The whole request was read: the next bytes belong to another request or to the other
     /// protocol.
     pub(super) request_read: cell::Cell<bool>,
-    /// A response from memory is being written.
-    pub(super) from_memory: cell::Cell<bool>,
     /// The connection ends after the current response.
     pub(super) stopping: cell::Cell<bool>,
     /// A request has come.
@@ -171,7 +170,6 @@ pub(super) struct CellSignals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wait {
     pub(super) why: WaitFor,
-    pub(super) since: Instant,
     pub(super) until: Instant,
 }
 
@@ -319,10 +317,10 @@ impl Cell {
         {
             return false;
         }
-        let before = interim.len();
+        let before = interim.text.len();
         write_interim(&mut interim, status, fields);
-        if interim.len() > INTERIM_MAX {
-            interim.truncate(before);
+        if interim.text.len() > INTERIM_MAX {
+            interim.text.truncate(before);
             return false;
         }
         drop(interim);
@@ -387,12 +385,12 @@ impl Cell {
         self.reserve_by(|allowance| allowance.reserve_bulk(wide(bytes)))
     }
 
-    /// The same, but only while half of the budget is free.
+    /// Reserves such memory only while half of the budget is free.
     pub(super) fn reserve_spare(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve_spare(wide(bytes)))
     }
 
-    /// The same, as long as any memory is free.
+    /// Reserves such memory as long as any is free.
     pub(super) fn reserve_last(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve(wide(bytes)))
     }
@@ -448,7 +446,6 @@ impl Cell {
         self.begin_request();
         self.signals.has_begun.set(true);
         self.signals.reading.set(None);
-        self.signals.from_memory.set(true);
     }
 
     /// The service has answered.
@@ -467,17 +464,15 @@ impl Cell {
         self.exchange.set(ExchangeState::Flushing);
     }
 
-    /// Nothing more is to be written; true if this completes a response.
-    pub(super) fn flushed(&self) -> bool {
+    /// Nothing more is to be written, which completes a response whose content is over.
+    pub(super) fn flushed(&self) {
         if self.exchange.get() != ExchangeState::Flushing {
-            return false;
+            return;
         }
         self.exchange.set(ExchangeState::Resting);
-        self.signals.from_memory.set(false);
         *self.sending.borrow_mut() = None;
         self.signals.close_delimited.set(false);
         self.tell_sent(true);
-        true
     }
 
     /// Whether the response to the last head was sent.
@@ -510,22 +505,9 @@ impl Cell {
         *self.body_failure.borrow_mut() = Some(refusal.into());
     }
 
-    pub(super) fn has_interim(&self) -> bool {
-        !self.interim.borrow().is_empty()
-    }
-
-    /// Writes the waiting 1xx with `write`, which returns how many bytes were written.
-    pub(super) fn write_interim<E>(
-        &self,
-        write: impl FnOnce(&[u8]) -> Result<usize, E>,
-    ) -> Result<usize, E> {
-        let mut interim = self.interim.borrow_mut();
-        let written = write(&interim)?;
-        interim.advance(written);
-        if interim.is_empty() {
-            *interim = BytesMut::new();
-        }
-        Ok(written)
+    /// The interim responses that wait to be written.
+    pub(super) fn interim(&self) -> cell::RefMut<'_, Outgoing> {
+        self.interim.borrow_mut()
     }
 
     pub(super) fn take_tunnel(&self) -> Option<oneshot::Sender<Upgraded>> {
@@ -582,44 +564,18 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// A 1xx head with field names in title case, as in the heads that follow.
-fn write_interim(out: &mut BytesMut, status: StatusCode, fields: &HeaderMap) {
-    out.extend_from_slice(b"HTTP/1.1 ");
-    out.extend_from_slice(status.as_str().as_bytes());
-    out.extend_from_slice(b" ");
-    out.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
-    out.extend_from_slice(b"\r\n");
-    push_fields(out, fields);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// Appends fields as lines.
-fn push_fields(out: &mut BytesMut, fields: &HeaderMap) {
+/// A 1xx head.
+fn write_interim(out: &mut Outgoing, status: StatusCode, fields: &HeaderMap) {
+    out.text.extend_from_slice(b"HTTP/1.1 ");
+    out.text.extend_from_slice(status.as_str().as_bytes());
+    out.text.push(b' ');
+    let reason = status.canonical_reason().unwrap_or_default();
+    out.text.extend_from_slice(reason.as_bytes());
+    out.text.extend_from_slice(b"\r\n");
     for (name, value) in fields {
-        let start = out.len();
-        out.extend_from_slice(name.as_str().as_bytes());
-        title_case(&mut out[start..]);
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value.as_bytes());
-        out.extend_from_slice(b"\r\n");
+        out.push_field(name.as_str().as_bytes(), value.as_bytes());
     }
-}
-
-/// Appends a field name in title case, as old clients expect it.
-pub(crate) fn push_title_case(out: &mut Vec<u8>, name: &[u8]) {
-    let start = out.len();
-    out.extend_from_slice(name);
-    title_case(&mut out[start..]);
-}
-
-fn title_case(name: &mut [u8]) {
-    let mut is_first = true;
-    for byte in name {
-        if is_first {
-            byte.make_ascii_uppercase();
-        }
-        is_first = *byte == b'-';
-    }
+    out.text.extend_from_slice(b"\r\n");
 }
 
 /// The memory budget is spent.

@@ -18,8 +18,6 @@ pub(crate) enum Ending {
     Flood,
     /// There was no memory to serve a request.
     NoMemory,
-    /// A failed response broke off that would have ended with the connection.
-    Aborted,
     /// The socket was handed to the caller of [`Cell::upgraded`].
     Upgraded,
 }

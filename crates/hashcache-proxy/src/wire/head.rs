@@ -14,7 +14,6 @@ use std::net::Ipv6Addr;
 use std::ops::Range;
 use std::str::FromStr;
 
-use http::header::{CONNECTION, HeaderMap, HeaderValue};
 use http::{StatusCode, Version};
 
 /// The form of a request target (RFC 9112, 3.2).
@@ -302,13 +301,6 @@ fn absolute(target: &[u8]) -> Result<RequestForm, Refusal> {
         return Err(UNKNOWN);
     }
     Ok(RequestForm::Absolute)
-}
-
-/// Whether Connection has this option, which is in lower case.
-pub(crate) fn has_option(fields: &HeaderMap, option: &[u8]) -> bool {
-    let lines = fields.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
-    let mut options = lines.flat_map(|line| line.split(|&byte| byte == b','));
-    options.any(|it| trim(it).eq_ignore_ascii_case(option))
 }
 
 /// The framing that the fields declare, collected line by line.

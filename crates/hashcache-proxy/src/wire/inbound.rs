@@ -149,7 +149,7 @@ impl Inbound {
         std::mem::take(&mut self.trailers)
     }
 
-    /// Whether there are such lines.
+    /// Whether the last body has trailers that were not taken.
     pub(super) fn has_trailers(&self) -> bool {
         !self.trailers.is_empty()
     }

@@ -13,7 +13,9 @@ use super::stream::ClientSide;
 /// Closes so that the client can read everything that was sent. Closing with unread input would
 /// send a RST, and many clients then drop data that they have not read yet (RFC 9112, 9.6).
 pub(super) async fn linger(mut socket: Socket, peer: ClientSide, bounds: &Linger) {
-    if socket.shutdown().await.is_err() || peer == ClientSide::Finished {
+    // TLS has a last record for the client, who may not read any more.
+    let shutdown = timeout(LINGER_TIME, socket.shutdown()).await;
+    if !matches!(shutdown, Ok(Ok(()))) || peer == ClientSide::Finished {
         return;
     }
     let drain = async {

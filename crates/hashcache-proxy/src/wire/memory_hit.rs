@@ -19,8 +19,9 @@ use bytes::{Buf, Bytes};
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 use tokio::time::Instant;
 
-use super::cell::{OnSent, push_title_case};
+use super::cell::OnSent;
 use super::head::{RequestForm, trim};
+use super::outgoing::push_field;
 use crate::share::ShareGuard;
 
 /// Answers requests from memory.
@@ -107,10 +108,7 @@ impl ResponseHead<'_> {
     pub(crate) fn push(&mut self, name: &[u8], value: &[u8]) -> Option<usize> {
         match self {
             Self::Text(text) => {
-                push_title_case(text, name);
-                text.extend_from_slice(b": ");
-                text.extend_from_slice(value);
-                text.extend_from_slice(b"\r\n");
+                push_field(text, name, value);
                 Some(text.len())
             }
             Self::Fields(map, bytes) => {
@@ -239,7 +237,7 @@ thread_local! {
 
 /// Content that a slow client may keep in memory without paying for it: a slab.
 pub(crate) const FREE_BYTES: usize = 64 << 10;
-/// The largest buffer that is kept.
+/// The largest buffer that a thread keeps for its next head.
 const BUFFER_MAX: usize = 16 << 10;
 
 #[cfg(test)]

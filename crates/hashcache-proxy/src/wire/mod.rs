@@ -49,7 +49,7 @@ mod tests;
 
 pub(crate) use cell::{Cell, ExchangeEnd, HeadInfo, OnSent, RequestHead, Upgraded};
 pub(crate) use ending::Ending;
-pub(crate) use head::{ContentFraming, RequestForm, has_option};
+pub(crate) use head::{ContentFraming, RequestForm};
 pub(crate) use http2::fields::malformed_field;
 pub(crate) use http2::interim::push_string;
 pub(crate) use http2::{ClientBody, Http2Kind, PREFACE, Pings, frames, link_bytes, serve_http2};

@@ -12,8 +12,6 @@ use std::io::{IoSlice, Write as _};
 use bytes::{Buf as _, Bytes};
 use http::HeaderMap;
 
-use super::cell::push_title_case;
-
 /// What is to be written next: text, then content, then the end of its chunk.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
@@ -24,7 +22,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Nothing yet; with the thread's buffer for text.
+    /// An empty message, with the thread's buffer for its text.
     pub(crate) fn new() -> Self {
         let mut outgoing = Self::default();
         outgoing.text = BUFFER.take();
@@ -44,10 +42,7 @@ impl Outgoing {
 
     /// Appends a field line.
     pub(crate) fn push_field(&mut self, name: &[u8], value: &[u8]) {
-        push_title_case(&mut self.text, name);
-        self.text.extend_from_slice(b": ");
-        self.text.extend_from_slice(value);
-        self.text.extend_from_slice(b"\r\n");
+        push_field(&mut self.text, name, value);
     }
 
     /// Appends content, behind which there is none yet.
@@ -79,7 +74,7 @@ impl Outgoing {
         }
     }
 
-    /// What is left.
+    /// The bytes that are not sent yet.
     pub(crate) fn parts(&self) -> [IoSlice<'_>; 3] {
         [
             IoSlice::new(&self.text[self.text_sent..]),
@@ -88,7 +83,7 @@ impl Outgoing {
         ]
     }
 
-    /// `written` more bytes were sent.
+    /// Notes that the socket has taken `written` more bytes.
     pub(crate) fn advance(&mut self, written: usize) {
         let of_text = written.min(self.text.len() - self.text_sent);
         let of_data = (written - of_text).min(self.data.len());
@@ -97,8 +92,12 @@ impl Outgoing {
         self.data.advance(of_data);
         self.ending = &self.ending[of_ending..];
         if self.text_sent == self.text.len() {
-            self.text.clear();
             self.text_sent = 0;
+            match self.text.capacity() {
+                ..=BUFFER_MAX => self.text.clear(),
+                // Content may follow for long.
+                _ => self.text = Vec::new(),
+            }
         }
         if self.data.is_empty() {
             // It keeps a slab.
@@ -106,17 +105,32 @@ impl Outgoing {
         }
     }
 
-    /// Gives up what is left.
+    /// Drops the bytes that are not sent yet.
     pub(crate) fn clear(&mut self) {
         self.text.clear();
         (self.text_sent, self.data, self.ending) = (0, Bytes::new(), b"");
     }
 }
 
+/// Appends a field line. The name is in title case, as old clients expect it.
+pub(super) fn push_field(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    let mut is_first = true;
+    text.extend(name.iter().map(|byte| {
+        let first = std::mem::replace(&mut is_first, *byte == b'-');
+        match first {
+            true => byte.to_ascii_uppercase(),
+            false => *byte,
+        }
+    }));
+    text.extend_from_slice(b": ");
+    text.extend_from_slice(value);
+    text.extend_from_slice(b"\r\n");
+}
+
 impl Drop for Outgoing {
     fn drop(&mut self) {
         let text = std::mem::take(&mut self.text);
-        if text.capacity() <= BUFFER_MAX {
+        if (1..=BUFFER_MAX).contains(&text.capacity()) {
             // At the end of the thread there is no place to return it to.
             let _ = BUFFER.try_with(|it| it.replace(text));
         }
@@ -127,7 +141,7 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The largest buffer that is kept.
+/// The largest buffer that a thread keeps for its next head.
 const BUFFER_MAX: usize = 16 << 10;
 
 #[cfg(test)]

@@ -7,7 +7,6 @@
 //! Invariant: one request at a time; the next is read when the response before it was sent. Cost:
 //! an idle connection has no buffer, and memory of the budget only while a request is served.
 
-use std::error::Error;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -37,7 +36,7 @@ use crate::share::ShareReservation;
 /// does not answer, and must take the head from `cell`. When `stopping` becomes true (or its sender
 /// is dropped), the current response is completed and the connection closed; a client that has not
 /// asked for anything may still make one request. Dropping the future aborts the connection.
-pub(crate) async fn serve_connection<S, F, B, E>(
+pub(crate) async fn serve_connection<S, F, B>(
     socket: impl Into<Socket>,
     limits: &Rc<Limits>,
     cell: &Rc<Cell>,
@@ -47,9 +46,8 @@ pub(crate) async fn serve_connection<S, F, B, E>(
 ) -> Ending
 where
     S: Fn(Request<ClientBody>) -> F,
-    F: Future<Output = Result<Response<B>, E>>,
+    F: Future<Output = Response<B>>,
     B: Body<Data = Bytes> + Unpin + 'static,
-    E: Into<Box<dyn Error + Send + Sync>>,
 {
     let _told = EndNotifier(cell);
     let stream = ClientStream::new(socket.into(), limits.clone(), cell.clone(), memory_hits);
@@ -82,7 +80,8 @@ where
         let content = ConnContent::new(&stream, next.content, next.expects);
         let request = next.request.map(|()| ClientBody::plain(content));
         let mut exchange = Exchange::Asked(Box::pin(service(request)));
-        let ended = poll_fn(|cx| driver.poll_exchange(cx, &mut exchange)).await;
+        let ended =
+            poll_fn(|cx| driver.poll_exchange(cx, |cx| exchange.poll(cx, cell, &stream))).await;
         drop((exchange, memory));
         if let Err(ending) = ended {
             break ending;
@@ -115,7 +114,72 @@ enum Exchange<F, B> {
     Finishing { is_kept: bool },
 }
 
-/// Polls what a connection does, and handles deadlines and stops.
+impl<F, B> Exchange<F, B>
+where
+    F: Future<Output = Response<B>>,
+    B: Body<Data = Bytes> + Unpin,
+{
+    /// Goes on with the exchange. An error ends the connection.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        cell: &Cell,
+        stream: &SharedStream,
+    ) -> Poll<Result<(), Ending>> {
+        loop {
+            *self = match self {
+                Self::Asked(answering) => match answering.as_mut().poll(cx) {
+                    Poll::Ready(response) => {
+                        Self::Answering(Box::new(Answer::begin(response, cell)))
+                    }
+                    Poll::Pending => return poll_beside(cx, stream),
+                },
+                Self::Answering(answer) => match answer.poll(cx, stream) {
+                    Poll::Ready(written) => {
+                        written?;
+                        let is_kept = answer.is_kept;
+                        cell.body_ended();
+                        Self::Finishing { is_kept }
+                    }
+                    Poll::Pending => return poll_beside(cx, stream),
+                },
+                Self::Finishing { is_kept } => return poll_end(cx, cell, stream, *is_kept),
+            };
+        }
+    }
+}
+
+/// What a connection does beside waiting for the response or the client: interim responses go out,
+/// and a client that leaves is noticed.
+fn poll_beside(cx: &mut Context<'_>, stream: &SharedStream) -> Poll<Result<(), Ending>> {
+    let mut stream = stream.borrow_mut();
+    let stream = stream.as_mut().ok_or(Ending::Broken)?;
+    if let Poll::Ready(Err(_)) = stream.poll_interim(cx) {
+        return Poll::Ready(Err(Ending::Broken));
+    }
+    stream.poll_ahead(cx).map(|_| Err(Ending::Broken))
+}
+
+/// The response is written.
+fn poll_end(
+    cx: &mut Context<'_>,
+    cell: &Cell,
+    stream: &SharedStream,
+    is_kept: bool,
+) -> Poll<Result<(), Ending>> {
+    let mut stream = stream.borrow_mut();
+    let stream = stream.as_mut().ok_or(Ending::Broken)?;
+    ready!(stream.poll_finish(cx)).map_err(|_| Ending::Broken)?;
+    Poll::Ready(if cell.signals.tunnel.get() {
+        Err(Ending::Upgraded)
+    } else if is_kept && stream.skip_content(cx) {
+        Ok(())
+    } else {
+        Err(Ending::Closed)
+    })
+}
+
+/// Handles deadlines and stops of a connection.
 struct Driver<'a, Stop> {
     cell: &'a Cell,
     stream: &'a SharedStream,
@@ -165,8 +229,11 @@ impl<Stop: Future> Driver<'_, Stop> {
 
     /// The next request for the service, or how the connection ends.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<NextRequest, Ending>> {
-        let signals = &self.cell.signals;
-        if self.must_stop(cx) && !signals.from_memory.get() && !self.may_begin(cx) {
+        let is_answering = |stream: &ClientStream| stream.is_answering();
+        if self.must_stop(cx)
+            && !self.stream.borrow().as_ref().is_some_and(is_answering)
+            && !self.may_begin(cx)
+        {
             return Poll::Ready(Err(Ending::Closed));
         }
         let polled = match self.stream.borrow_mut().as_mut() {
@@ -187,19 +254,15 @@ impl<Stop: Future> Driver<'_, Stop> {
         }))
     }
 
-    /// Serves one request. An error ends the connection.
-    fn poll_exchange<F, B, E>(
+    /// Polls an exchange to its end. An error ends the connection.
+    fn poll_exchange(
         &mut self,
         cx: &mut Context<'_>,
-        exchange: &mut Exchange<F, B>,
-    ) -> Poll<Result<(), Ending>>
-    where
-        F: Future<Output = Result<Response<B>, E>>,
-        B: Body<Data = Bytes> + Unpin,
-    {
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<Result<(), Ending>>,
+    ) -> Poll<Result<(), Ending>> {
         loop {
             self.must_stop(cx);
-            let polled = self.poll_steps(cx, exchange);
+            let polled = poll(cx);
             if polled.is_ready() {
                 return polled;
             }
@@ -213,66 +276,6 @@ impl<Stop: Future> Driver<'_, Stop> {
                 PassedDeadline::Read(_) => return Poll::Ready(Err(Ending::Broken)),
             }
         }
-    }
-
-    fn poll_steps<F, B, E>(
-        &self,
-        cx: &mut Context<'_>,
-        exchange: &mut Exchange<F, B>,
-    ) -> Poll<Result<(), Ending>>
-    where
-        F: Future<Output = Result<Response<B>, E>>,
-        B: Body<Data = Bytes> + Unpin,
-    {
-        loop {
-            *exchange = match exchange {
-                Exchange::Asked(answering) => match answering.as_mut().poll(cx) {
-                    Poll::Ready(Ok(response)) => {
-                        Exchange::Answering(Box::new(Answer::begin(response, self.cell)))
-                    }
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Ending::Broken)),
-                    Poll::Pending => return self.poll_beside(cx),
-                },
-                Exchange::Answering(answer) => match answer.poll(cx, self.stream) {
-                    Poll::Ready(written) => {
-                        written?;
-                        let is_kept = answer.is_kept;
-                        self.cell.body_ended();
-                        Exchange::Finishing { is_kept }
-                    }
-                    Poll::Pending => return self.poll_beside(cx),
-                },
-                Exchange::Finishing { is_kept } => return self.poll_end(cx, *is_kept),
-            };
-        }
-    }
-
-    /// What a connection does beside waiting for the response or the client: interim responses go
-    /// out, and a client that leaves is noticed.
-    fn poll_beside(&self, cx: &mut Context<'_>) -> Poll<Result<(), Ending>> {
-        let mut stream = self.stream.borrow_mut();
-        let stream = stream.as_mut().ok_or(Ending::Broken)?;
-        if let Poll::Ready(Err(_)) = stream.poll_interim(cx) {
-            return Poll::Ready(Err(Ending::Broken));
-        }
-        match stream.poll_ahead(cx) {
-            Poll::Ready(_) => Poll::Ready(Err(Ending::Broken)),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-
-    /// The response is written.
-    fn poll_end(&self, cx: &mut Context<'_>, is_kept: bool) -> Poll<Result<(), Ending>> {
-        let mut stream = self.stream.borrow_mut();
-        let stream = stream.as_mut().ok_or(Ending::Broken)?;
-        ready!(stream.poll_finish(cx)).map_err(|_| Ending::Broken)?;
-        Poll::Ready(if self.cell.signals.tunnel.get() {
-            Err(Ending::Upgraded)
-        } else if is_kept && stream.skip_content(cx) {
-            Ok(())
-        } else {
-            Err(Ending::Closed)
-        })
     }
 
     /// Ready with the first deadline that has passed.
@@ -324,7 +327,7 @@ async fn end(stream: ClientStream, cell: &Cell, ending: Ending) -> Ending {
                 let _ = tunnel.send(stream.into_upgraded());
             }
         }
-        Ending::Aborted | Ending::SlowWrite => stream.reset_on_drop(),
+        Ending::SlowWrite => stream.reset_on_drop(),
         Ending::Closed | Ending::Broken | Ending::Idle | Ending::SlowHead | Ending::Flood => {
             let answered = matches!(ending, Ending::Closed | Ending::Broken);
             let content = stream.content_left().filter(|_| answered);

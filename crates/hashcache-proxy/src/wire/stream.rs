@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
-use hashcache_http::plain_text;
+use hashcache_http::{keeps_connection, plain_text};
 use http::header::{EXPECT, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode, Version};
 use http_body::Frame;
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use super::cell::{Cell, HeadInfo, NoMemory, RequestHead, RequestTraits, Upgraded, Wait, WaitFor};
 use super::head::{
-    CheckedHead, ContentFraming, HeadLimits, Refusal, RequestForm, has_option, refuse, single, trim,
+    CheckedHead, ContentFraming, HeadLimits, Refusal, RequestForm, refuse, single, trim,
 };
 use super::inbound::{HeadStep, Inbound};
 use super::memory_hit::{self, MemoryHits, PlainRequest, RequestFields, ResponseHead, Sending};
@@ -55,9 +55,9 @@ pub(super) struct ClientStream {
     starved: bool,
     /// The time at which the first byte of the current head was read.
     received: Option<Instant>,
-    /// Waits for content.
+    /// The task that waits for content of the request.
     reader: Option<Waker>,
-    /// Requests so far.
+    /// Number of requests so far, which is the number of the current one.
     requests: u64,
     /// An interim response was written and not flushed.
     flushes_interim: bool,
@@ -66,7 +66,7 @@ pub(super) struct ClientStream {
     /// The socket accepts no more output.
     write_failed: bool,
     /// The socket resets when dropped.
-    armed: bool,
+    resets: bool,
 }
 
 /// A request whose content may not have been read.
@@ -110,7 +110,7 @@ impl ClientStream {
             flushes_interim: false,
             eof: false,
             write_failed: false,
-            armed: false,
+            resets: false,
         }
     }
 
@@ -237,10 +237,7 @@ impl ClientStream {
         *request.method_mut() = Method::from_bytes(&head[checked.method.clone()]).ok()?;
         *request.version_mut() = checked.version;
         let http_10 = checked.version == Version::HTTP_10;
-        let keeps = match http_10 {
-            true => has_option(&fields, b"keep-alive") && !has_option(&fields, b"close"),
-            false => !has_option(&fields, b"close"),
-        };
+        let keeps = keeps_connection(checked.version, &fields);
         let expects = !http_10 && fields.contains_key(EXPECT);
         *request.headers_mut() = fields;
         let info = HeadInfo {
@@ -559,12 +556,20 @@ impl ClientStream {
         outgoing: &mut Outgoing,
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_interim(cx))?;
-        if self.cell.signals.close_delimited.get() && !self.armed {
+        if self.cell.signals.close_delimited.get() && !self.resets {
             // From here to the last byte, any end of the connection must be a RST: a FIN would be
             // taken for the end of the content. This holds even if this process is killed.
-            self.armed = true;
+            self.resets = true;
             self.socket.reset_on_drop(true);
         }
+        self.poll_write_all(cx, outgoing)
+    }
+
+    fn poll_write_all(
+        &mut self,
+        cx: &mut Context<'_>,
+        outgoing: &mut Outgoing,
+    ) -> Poll<io::Result<()>> {
         while !outgoing.is_empty() {
             let parts = outgoing.parts();
             let written = Pin::new(&mut self.socket).poll_write_vectored(cx, &parts);
@@ -580,8 +585,12 @@ impl ClientStream {
     pub(super) fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(cx))?;
         self.head_memory = None;
-        self.reader = None;
-        if std::mem::take(&mut self.armed) {
+        // Whoever still reads the content of the request does not get what is skipped of it.
+        self.requests += 1;
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+        if std::mem::take(&mut self.resets) {
             self.socket.reset_on_drop(false);
         }
         self.cell.flushed();
@@ -612,7 +621,7 @@ impl ClientStream {
     /// Whether a response is in progress whose end is that of the connection: then this must be a
     /// RST.
     pub(super) fn must_reset(&self) -> bool {
-        self.armed
+        self.resets
     }
 
     fn note_body(&self) {
@@ -630,6 +639,11 @@ impl ClientStream {
             socket: self.socket,
             read: self.held.freeze(),
         }
+    }
+
+    /// Whether a response from memory is being written.
+    pub(super) fn is_answering(&self) -> bool {
+        self.sending.is_some()
     }
 
     /// How much content of the current request is missing.
@@ -710,6 +724,7 @@ impl ClientStream {
             // An origin may take this time for a head, and so may its content.
             WaitFor::Response => self.limits.first_byte_time + self.limits.progress_time,
         };
+        // A head counts from its first byte.
         let since = if why == WaitFor::Head {
             *self.received.get_or_insert(now)
         } else {
@@ -717,7 +732,6 @@ impl ClientStream {
         };
         signals.reading.set(Some(Wait {
             why,
-            since,
             until: since + time,
         }));
         match why {
@@ -727,28 +741,13 @@ impl ClientStream {
         }
     }
 
+    /// Writes and flushes the interim responses that wait.
     pub(super) fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.cell.has_interim() {
-            let socket = Pin::new(&mut self.socket);
-            let mut pending = false;
-            let written = self
-                .cell
-                .write_interim(|bytes| match socket.poll_write(cx, bytes) {
-                    Poll::Ready(result) => result,
-                    Poll::Pending => {
-                        pending = true;
-                        Ok(0)
-                    }
-                });
-            let result = if pending {
-                Poll::Pending
-            } else {
-                Poll::Ready(written)
-            };
-            if ready!(self.wrote(result))? == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
+        let cell = Rc::clone(&self.cell);
+        let mut interim = cell.interim();
+        if !interim.is_empty() {
             self.flushes_interim = true;
+            ready!(self.poll_write_all(cx, &mut interim))?;
         }
         if self.flushes_interim {
             ready!(self.poll_flush(cx))?;
@@ -757,7 +756,7 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Accounts for one write.
+    /// Counts the bytes of a write, and sets or ends the deadline for the next.
     fn wrote(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let signals = &self.cell.signals;
         match &result {

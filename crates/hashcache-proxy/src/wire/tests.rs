@@ -1,6 +1,5 @@
 //! Connections served over pipes and sockets, good and bad.
 
-use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -51,10 +50,7 @@ where
     SF: Future<Output = Response<Answer>>,
 {
     let cell = Cell::new();
-    let service = |request| {
-        let answer = service(request, cell.clone());
-        async { Ok::<_, Infallible>(answer.await) }
-    };
+    let service = |request| service(request, cell.clone());
     serve_connection(socket, &Rc::new(limits), &cell, None, service, stopping).await
 }
 

@@ -44,7 +44,7 @@ enum Place {
 }
 
 impl Chunks {
-    /// Whether all was returned.
+    /// Whether the content and its trailers were returned.
     pub(super) fn is_complete(&self) -> bool {
         self.place == Place::End && self.trailers.is_empty()
     }
@@ -156,7 +156,7 @@ fn parse_trailers(lines: &[u8]) -> Result<HeaderMap, Damaged> {
 const EXTENSION_BYTES: usize = 16 << 10;
 /// Most bytes of a trailer section.
 const TRAILER_BYTES: usize = 16 << 10;
-/// Most fields in it.
+/// Most fields of a trailer section.
 const TRAILER_FIELDS: usize = 100;
 
 #[cfg(test)]

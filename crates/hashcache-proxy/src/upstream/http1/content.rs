@@ -20,7 +20,7 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub(in super::super) struct Http1Content(Option<(Http1Conn, Left)>);
 
-/// What is still to come.
+/// The part of the content that was not returned yet.
 #[derive(Debug)]
 enum Left {
     Bytes(u64),
@@ -50,7 +50,7 @@ impl Http1Content {
         self.0 = None;
     }
 
-    /// Whether the last frame was returned.
+    /// Whether all of the content was returned.
     pub(in super::super) fn is_end_stream(&self) -> bool {
         self.0.is_none()
     }
@@ -75,7 +75,7 @@ impl Http1Content {
         let turn = ready!(coop::poll_proceed(cx));
         while let Some((conn, left)) = &mut self.0 {
             let mut conn = conn.borrow_mut();
-            let frame = left.take(conn.read_mut());
+            let frame = left.take(&mut conn.read);
             let is_over = left.is_over();
             if is_over || !matches!(frame, Ok(None)) {
                 drop(conn);
@@ -100,6 +100,9 @@ impl Http1Content {
 impl Left {
     /// Takes the next frame out of `read`; `None`: more must be read.
     fn take(&mut self, read: &mut BytesMut) -> Result<Option<Frame<Bytes>>, Failure> {
+        if read.is_empty() {
+            return Ok(None);
+        }
         let length = match self {
             Self::Chunks(chunks) => {
                 let frame = chunks.next(read);
@@ -112,11 +115,10 @@ impl Left {
                 here
             }
         };
-        let data = read.split_to(length).freeze();
-        Ok((!data.is_empty()).then(|| Frame::data(data)))
+        Ok(Some(Frame::data(read.split_to(length).freeze())))
     }
 
-    /// Whether nothing is left.
+    /// Whether all of the content was returned.
     fn is_over(&self) -> bool {
         match self {
             Self::Bytes(left) => *left == 0,

@@ -38,13 +38,13 @@ pub(super) fn take(read: &mut BytesMut, limits: HeadLimits) -> Result<Response<(
     response.ok_or(MALFORMED)
 }
 
-/// Fails if `read` can never become a head within `limits`. Takes empty lines before a head away,
-/// which mean nothing.
-pub(super) fn check_begun(read: &mut BytesMut, limits: HeadLimits) -> Result<(), Failure> {
+/// Fails if `read` can never become a head within `limits`. Empty lines before a head mean nothing,
+/// and count.
+pub(super) fn check_begun(read: &[u8], limits: HeadLimits) -> Result<(), Failure> {
     const VERSION: &[u8] = b"HTTP/1.";
-    let empty_lines = read.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
-    read.advance(empty_lines.count());
-    let begun = &read[..read.len().min(VERSION.len())];
+    let begin = read.iter().position(|byte| !matches!(byte, b'\r' | b'\n'));
+    let begun = &read[begin.unwrap_or(read.len())..];
+    let begun = &begun[..begun.len().min(VERSION.len())];
     if !VERSION.starts_with(begun) {
         return Err(MALFORMED);
     }
@@ -83,6 +83,9 @@ fn parse(
         Ok(Status::Complete(_)) | Err(httparse::Error::TooManyHeaders) => return Err(TOO_LARGE),
         Ok(Status::Partial) | Err(_) => return Err(MALFORMED),
     };
+    if parsed.headers.len() > limits.fields {
+        return Err(TOO_LARGE);
+    }
     let text = &read[..length];
     match shared(text) {
         Some(shared) => {
@@ -185,6 +188,13 @@ mod tests {
             assert_eq!(taken(&head(count)).unwrap().0.headers().len(), count);
         }
         assert_eq!(taken(&head(101)).unwrap_err(), TOO_LARGE);
+        let few = HeadLimits {
+            bytes: 1000,
+            fields: 3,
+        };
+        assert!(take(&mut BytesMut::from(&*head(3)), few).is_ok());
+        let over = take(&mut BytesMut::from(&*head(4)), few);
+        assert_eq!(over.unwrap_err(), TOO_LARGE);
         let long = format!("HTTP/1.1 200 OK\r\nA: {}\r\n\r\n", "b".repeat(20_000));
         assert_eq!(taken(&long).unwrap_err(), TOO_LARGE);
         let large = format!(

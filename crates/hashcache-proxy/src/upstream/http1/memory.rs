@@ -19,11 +19,11 @@ pub(in super::super) struct ReadMemory {
 struct Budget {
     cache: Cache,
     held: Reservation,
-    /// What of that is for larger reads than those of a new connection.
+    /// The part of `held` that is for larger reads than those of a new connection.
     widened: u64,
-    /// What the last head took beyond the amount that every connection has for heads.
+    /// Memory of the heads of the current response beyond what every connection has for them.
     head: Option<Reservation>,
-    /// Its size so far.
+    /// Bytes of those heads so far.
     head_bytes: u64,
 }
 
@@ -66,7 +66,7 @@ impl ReadMemory {
         self.read_max
     }
 
-    /// What is held beyond the memory of a new connection, bytes.
+    /// How much more memory is held than for a new connection, bytes.
     pub(super) fn extra_bytes(&self) -> u64 {
         let of =
             |budget: &Budget| budget.widened + budget.head.as_ref().map_or(0, Reservation::bytes);
@@ -123,7 +123,8 @@ impl Budget {
     }
 }
 
-/// Buffers for reads of this size: the one that is read into, and one that the reader still has.
+/// Memory for reads of this size: the buffer that is being filled, and one that the reader of the
+/// content still has.
 pub(in super::super) const fn buffered(read: usize) -> u64 {
     2 * read as u64
 }

@@ -11,9 +11,8 @@
 //! ```
 //!
 //! Invariants: the response of an origin that answers early and closes is not lost: a failed write
-//! ends the sending, and reading goes on to the response or to the error. No byte is read for a
-//! response that was not asked for: a connection that has one is closed. Memory for reads is
-//! reserved first (`memory`).
+//! ends the sending, and reading goes on to the response or to the error. A byte that arrives for
+//! no request closes the connection. Memory for reads is reserved first (`memory`).
 //! Cost: a buffer while a response is read, and none while the connection is idle; one allocation
 //! for the head, which its values share, and the map of its fields.
 
@@ -33,8 +32,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf as _, BufMut as _, BytesMut};
+use hashcache_http::keeps_connection;
 use http::HeaderMap;
-use http::{Request, Response, StatusCode, Version};
+use http::{Request, Response, StatusCode};
 use http_body::Body as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::task::{AbortHandle, coop};
@@ -49,7 +49,7 @@ use super::transport::Transport;
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::task::spawn_local;
-use crate::wire::{Outgoing, has_option};
+use crate::wire::Outgoing;
 
 pub(super) use self::content::Http1Content;
 pub(super) use self::memory::{READ_MAX, ReadMemory, buffered};
@@ -69,7 +69,7 @@ struct Conn {
     repair: HeadRepair,
     /// A write has failed.
     is_broken: bool,
-    /// Nothing more comes.
+    /// How the server's bytes have ended, if they have.
     end: Option<ReadEnd>,
     /// Both sides keep the connection after the current response.
     is_kept: bool,
@@ -154,10 +154,14 @@ impl Http1Conn {
         conn.is_resting() && conn.is_silent()
     }
 
-    /// The same by asking the kernel, for a request that must not be lost: an end that has just
-    /// arrived is not known yet.
+    /// Whether the server has closed it, as the kernel knows: for a request that must not be lost.
     pub(super) fn has_ended(&self) -> bool {
         self.borrow().stream.socket().has_ended()
+    }
+
+    /// How much more memory it holds than a new connection, bytes.
+    pub(super) fn extra_bytes(&self) -> u64 {
+        self.borrow().memory.extra_bytes()
     }
 
     /// Whether all of the last request was sent.
@@ -184,6 +188,7 @@ impl Http1Conn {
         let mut unsent = None;
         if framing == SentFraming::Empty {
             unsent = Some(outgoing);
+            drop(request);
         } else {
             let upload = upload(self.clone(), request.into_body(), outgoing, framing);
             let task = spawn_local(upload);
@@ -214,7 +219,7 @@ impl Conn {
     ) -> (Outgoing, SentFraming) {
         let mut outgoing = Outgoing::new();
         let framing = write_head(&mut outgoing, request, target);
-        self.is_kept = !has_option(request.headers(), b"close");
+        self.is_kept = keeps_connection(request.version(), request.headers());
         self.repair = HeadRepair::default();
         self.memory.begin_head();
         (outgoing, framing)
@@ -256,10 +261,10 @@ impl Conn {
                     interim(status, head.into_parts().0.headers);
                     continue;
                 }
-                self.is_kept &= keeps(&head);
+                self.is_kept &= keeps_connection(head.version(), head.headers());
                 return Poll::Ready(Ok(head));
             }
-            head::check_begun(&mut self.read, self.head_limits)?;
+            head::check_begun(&self.read, self.head_limits)?;
             match ready!(self.poll_fill(cx, ReadFor::Head)) {
                 Ok(1..) => {}
                 Ok(0) | Err(_) if matches!(self.upload, Upload::Failed) => {
@@ -274,8 +279,8 @@ impl Conn {
         }
     }
 
-    /// Reads more; 0 is the end. Without the rest of its request, a response may never end: then
-    /// that is an error.
+    /// Reads once; 0 is the end. An error if the rest of the request will never be sent, because
+    /// the response may then never end.
     fn poll_fill(&mut self, cx: &mut Context<'_>, what: ReadFor) -> Poll<io::Result<usize>> {
         match self.end {
             None => {}
@@ -291,9 +296,13 @@ impl Conn {
             Upload::Done => {}
         }
         let (before, room) = (self.read.len(), self.memory.read_max());
-        // Behind a part of a head or of a chunk's size, what is left of the buffer will do.
-        if before == 0 || self.read.capacity() - before < room / 4 {
+        if before == 0 {
             self.read.reserve(room);
+        } else if self.read.capacity() - before < room / 4 {
+            // Not doubled: the fields of a large head keep the buffer for as long as they live.
+            let mut larger = BytesMut::with_capacity(before + room);
+            larger.extend_from_slice(&self.read);
+            self.read = larger;
         }
         let room = room.min(self.read.capacity() - before);
         let mut buffer = (&mut self.read).limit(room);
@@ -318,10 +327,9 @@ impl Conn {
             }
         }
         // A head that fills a read is rare, and has memory of its own.
-        if bytes == room && bytes > head_bytes {
+        if bytes == self.memory.read_max() && bytes > head_bytes {
             self.memory.widen();
         }
-        self.meter.set_extra_bytes(self.memory.extra_bytes());
         Poll::Ready(Ok(bytes))
     }
 
@@ -341,10 +349,6 @@ impl Conn {
             self.end = Some(ReadEnd::Broken);
         }
         read.is_pending()
-    }
-
-    fn read_mut(&mut self) -> &mut BytesMut {
-        &mut self.read
     }
 }
 
@@ -427,14 +431,6 @@ fn poll_part(
                 Ok(true)
             }
         });
-    }
-}
-
-/// Whether the server keeps the connection after a response with this head.
-fn keeps(head: &Response<()>) -> bool {
-    match head.version() {
-        Version::HTTP_11 => !has_option(head.headers(), b"close"),
-        _ => has_option(head.headers(), b"keep-alive") && !has_option(head.headers(), b"close"),
     }
 }
 

@@ -23,8 +23,9 @@ use tokio::sync::oneshot;
 
 use super::super::field_blocks::{SmallReader, take_malformed};
 use super::super::framing::content_length;
+use super::super::refused::{NotSent, SendError};
 use super::super::request_body::RequestBody;
-use super::{GivenUpGuard, Http2Conn, Http2Stream, NotSent, SendError};
+use super::{GivenUpGuard, Http2Conn, Http2Stream};
 use crate::failure::Failure;
 use crate::task::spawn_local;
 

@@ -13,9 +13,9 @@ use http::Request;
 use tokio::time::sleep;
 
 use super::super::exchange::FailedExchange;
-use super::super::http2::{Refused, SendError};
 use super::super::permits::Permit;
 use super::super::pool::UpstreamConn;
+use super::super::refused::{Refused, SendError};
 use super::super::{
     Endpoint, RequestBody, SendFailure, SendOptions, Unanswered, Upstream, UpstreamExchange,
     copy_of, is_repeatable,

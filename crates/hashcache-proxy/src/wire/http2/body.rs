@@ -1,4 +1,5 @@
-//! Content of HTTP/2 requests and responses, with accounting and deadlines.
+//! Content of requests in both protocols, and of responses in HTTP/2, with accounting and
+//! deadlines.
 //!
 //! Made by `http2` for each stream, and by `serve` for requests in HTTP/1.1, whose content `stream`
 //! reads.

@@ -22,7 +22,6 @@ mod pings;
 mod tunnel;
 
 use std::cell::RefCell;
-use std::convert::Infallible;
 use std::error::Error;
 use std::future::{poll_fn, ready};
 use std::pin::{Pin, pin};
@@ -91,7 +90,7 @@ pub(crate) async fn serve_http2<S, F, B>(
 ) -> Ending
 where
     S: Fn(Rc<Cell>, Request<ClientBody>) -> F + 'static,
-    F: Future<Output = Result<Response<B>, Infallible>> + 'static,
+    F: Future<Output = Response<B>> + 'static,
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
@@ -198,7 +197,7 @@ where
         return ending;
     };
     match ending {
-        Ending::SlowWrite | Ending::Aborted => socket.reset_on_drop(true),
+        Ending::SlowWrite => socket.reset_on_drop(true),
         _ => linger(socket, flow.peer(), &LINGER).await,
     }
     ending
@@ -245,7 +244,7 @@ async fn exchange<S, F, B>(
 ) -> Answered<B>
 where
     S: Fn(Rc<Cell>, Request<ClientBody>) -> F,
-    F: Future<Output = Result<Response<B>, Infallible>>,
+    F: Future<Output = Response<B>>,
     B: Body<Data = Bytes> + Unpin,
 {
     let is_tunnel = flow.has_tunnels() && request.method() == Method::CONNECT;
@@ -283,7 +282,7 @@ where
     let cell = Cell::of_stream(allowance, judged);
     content.tell(&cell, expects);
     let interim = stream.map(|stream| InterimStream::begin(&flow, &cell, stream));
-    let Ok(response) = service(Rc::clone(&cell), Request::from_parts(parts, content)).await;
+    let response = service(Rc::clone(&cell), Request::from_parts(parts, content)).await;
     if let Some(interim) = interim {
         interim.end();
     }

@@ -61,14 +61,14 @@ async fn service(
     cell: Rc<Cell>,
     request: Request<ClientBody>,
     told: Rc<RefCell<Vec<ExchangeEnd>>>,
-) -> Result<Response<Answer>, Infallible> {
+) -> Response<Answer> {
     let mut answer = Answer::default();
     let mut response = Response::new(());
     let info = match cell.next_head() {
         RequestHead::Accepted(info) => info,
         RequestHead::Refused(failure) => {
             *response.status_mut() = failure.status();
-            return Ok(response.map(|()| answer));
+            return response.map(|()| answer);
         }
     };
     let target = std::str::from_utf8(&info.target).unwrap();
@@ -114,7 +114,7 @@ async fn service(
         _ => *response.status_mut() = StatusCode::NOT_FOUND,
     }
     cell.on_sent(move |sent| told.borrow_mut().push(sent));
-    Ok(response.map(|()| answer))
+    response.map(|()| answer)
 }
 
 /// A connection being served.

@@ -82,10 +82,7 @@ fn serve_from(
     let socket = socket.into();
     let serving = async move {
         let cell = Cell::new();
-        let service = |request| {
-            let answer = echo(request, cell.clone());
-            async { Ok::<_, Infallible>(answer.await) }
-        };
+        let service = |request| echo(request, cell.clone());
         let limits = Rc::new(Limits::default());
         let memory = Some(Rc::new(memory) as Rc<dyn MemoryHits>);
         serve_connection(socket, &limits, &cell, memory, service, stopping).await

@@ -39,10 +39,7 @@ async fn talk_within<CF: Future>(
     let (near, far) = tokio::io::duplex(64 << 10);
     let (_stop, stopping) = watch::channel(false);
     let cell = Cell::within(&Allowance::unbounded(cache), 0);
-    let service = |request| {
-        let answer = echo(request, cell.clone());
-        async { Ok::<_, Infallible>(answer.await) }
-    };
+    let service = |request| echo(request, cell.clone());
     let limits = Rc::new(Limits::default());
     let serving = serve_connection(far, &limits, &cell, None, service, stopping);
     tokio::join!(serving, client(near))

@@ -9,19 +9,19 @@ use std::io;
 
 use http::Request;
 
-use super::super::request_body::RequestBody;
+use super::request_body::RequestBody;
 use crate::failure::Failure;
 
 /// A request without a response.
-pub(in super::super) struct NotSent {
-    pub(in super::super) error: SendError,
+pub(super) struct NotSent {
+    pub(super) error: SendError,
     /// The request, if no byte of it was sent.
-    pub(in super::super) unsent: Option<Request<RequestBody>>,
+    pub(super) unsent: Option<Request<RequestBody>>,
 }
 
 /// Why a request has no response.
 #[derive(Debug)]
-pub(in super::super) enum SendError {
+pub(super) enum SendError {
     Http1(Failure),
     Http2(h2::Error),
     Linked(hyper::Error),
@@ -43,7 +43,7 @@ impl SendError {
     }
 
     /// Whether the error is that of the connection, and not of one stream alone.
-    pub(in super::super) fn is_of_connection(&self) -> bool {
+    pub(super) fn is_of_connection(&self) -> bool {
         match (self.of_http_2(), self) {
             (Some(error), _) => error.is_go_away() || error.is_io(),
             // hyper unwraps errors of the socket.
@@ -56,14 +56,14 @@ impl SendError {
     }
 
     /// Whether h2 has ended the connection because of what the origin sent.
-    pub(in super::super) fn is_protocol_error(&self) -> bool {
+    pub(super) fn is_protocol_error(&self) -> bool {
         let is_error = |error: &h2::Error| error.reason() != Some(h2::Reason::NO_ERROR);
         self.of_http_2()
             .is_some_and(|error| error.is_go_away() && error.is_library() && is_error(error))
     }
 
     /// Whether h2 has found the response invalid, or its head larger than the limit.
-    pub(in super::super) fn is_invalid(&self) -> bool {
+    pub(super) fn is_invalid(&self) -> bool {
         self.of_http_2()
             .is_some_and(|error| error.is_reset() && error.is_library())
     }
@@ -92,7 +92,7 @@ impl From<h2::Error> for SendError {
 
 /// What an origin did with a request that it did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Refused {
+pub(super) enum Refused {
     /// Unknown.
     No,
     /// Not processed (REFUSED_STREAM, GOAWAY), or never written: it may be sent again,
@@ -104,7 +104,7 @@ pub(in super::super) enum Refused {
 
 impl Refused {
     /// The meaning of `error` (RFC 9113, sections 6.8 and 8.7).
-    pub(in super::super) fn of(error: &SendError) -> Self {
+    pub(super) fn of(error: &SendError) -> Self {
         let error = match (error, error.of_http_2()) {
             (SendError::Unopened, _) => return Self::Unseen,
             (_, None) => return Self::No,
