@@ -100,14 +100,13 @@ impl Http1Content {
 impl Left {
     /// Takes the next frame out of `read`; `None`: more must be read.
     fn take(&mut self, read: &mut BytesMut) -> Result<Option<Frame<Bytes>>, Failure> {
-        if read.is_empty() {
-            return Ok(None);
-        }
         let length = match self {
+            // Trailers are returned when all was taken out of `read`.
             Self::Chunks(chunks) => {
                 let frame = chunks.next(read);
                 return frame.map_err(|_| Failure::ResponseMalformed("chunks are damaged"));
             }
+            _ if read.is_empty() => return Ok(None),
             Self::UntilClose => read.len(),
             Self::Bytes(left) => {
                 let here = usize::try_from(*left).map_or(read.len(), |left| left.min(read.len()));
@@ -125,5 +124,21 @@ impl Left {
             Self::Chunks(chunks) => chunks.is_complete(),
             Self::UntilClose => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trailers_that_arrive_with_the_last_data_are_a_frame_of_their_own() {
+        let mut left = Left::Chunks(Chunks::default());
+        let read = &mut BytesMut::from("2\r\nab\r\n0\r\nA: b\r\n\r\n");
+        assert_eq!(left.take(read).unwrap().unwrap().into_data().unwrap(), "ab");
+        assert!(read.is_empty() && !left.is_over());
+        let trailers = left.take(read).unwrap().unwrap().into_trailers().unwrap();
+        assert_eq!(trailers["a"], "b");
+        assert!(left.is_over());
     }
 }
