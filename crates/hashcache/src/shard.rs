@@ -11,6 +11,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::address::LogPos;
 use crate::completion::{Outcome, Promise, promise};
@@ -18,7 +19,7 @@ use crate::format::Kind;
 use crate::hidden::HiddenRanges;
 use crate::key::{KeyHash, KeyMap};
 use crate::memory::RecordHandle;
-use crate::memory::{Budget, PinnedRecord, Reservation};
+use crate::memory::{Budget, PinnedRecord, Reservations};
 use crate::object::Version;
 use crate::policy::{Located, ShardPolicy};
 use crate::record::Record;
@@ -40,7 +41,7 @@ pub(crate) struct Pending {
     asked_for: AtomicBool,
     /// Bytes it will take on disk, without padding.
     pub(crate) record_bytes: usize,
-    _reservations: Arc<Vec<Reservation>>,
+    _reservations: Arc<Reservations>,
 }
 
 impl Pending {
@@ -50,7 +51,7 @@ impl Pending {
         record: RecordHandle,
         record_bytes: usize,
         replaces: Option<LogPos>,
-        reservations: Arc<Vec<Reservation>>,
+        reservations: Arc<Reservations>,
     ) -> Self {
         Self {
             record,
@@ -208,10 +209,13 @@ pub(crate) struct PutToken {
 /// Versions are drawn under this lock. So a remove that draws its version before it takes the lock
 /// finds every put with a lower version here.
 #[derive(Default)]
-pub(crate) struct PutsInProgress(Mutex<KeyMap<Vec<Arc<PutToken>>>>);
+pub(crate) struct PutsInProgress(Mutex<KeyMap<PutsOfKey>>);
+
+/// Hardly ever more than one.
+type PutsOfKey = SmallVec<[Arc<PutToken>; 1]>;
 
 impl PutsInProgress {
-    fn lock(&self) -> MutexGuard<'_, KeyMap<Vec<Arc<PutToken>>>> {
+    fn lock(&self) -> MutexGuard<'_, KeyMap<PutsOfKey>> {
         self.0.lock().expect("no holder of this lock panics")
     }
 

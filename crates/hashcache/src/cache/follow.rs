@@ -16,11 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::Cache;
 use super::read::{Payer, Spans, wait};
 use crate::error::ReadError;
-use crate::memory::{Marked, Reservation, marked, wake};
+use crate::memory::{Marked, Reservation, Reservations, marked, wake};
 use crate::object::{Cut, PAGE, Version};
 
 /// How a write ended, if it did.
@@ -47,13 +48,16 @@ struct StreamState {
     end: End,
     bypassed: bool,
     /// Where each follower is; `None` for places whose follower has left.
-    followers: Vec<Option<u64>>,
+    followers: SmallVec<[Option<u64>; 2]>,
     waiting_followers: Vec<Waker>,
     waiting_writer: Option<Waker>,
     /// Memory of pieces that no pending record holds.
-    held: Vec<Reservation>,
-    shared: Vec<Arc<Vec<Reservation>>>,
+    held: Reservations,
+    shared: SharedReservations,
 }
+
+/// Those that pending records hold too.
+type SharedReservations = SmallVec<[Arc<Reservations>; 1]>;
 
 /// What writer and followers share.
 pub struct Stream {
@@ -82,11 +86,11 @@ impl Stream {
             length: offset,
             end: End::Open,
             bypassed: false,
-            followers: Vec::new(),
+            followers: SmallVec::new(),
             waiting_followers: Vec::new(),
             waiting_writer: None,
-            held: Vec::new(),
-            shared: Vec::new(),
+            held: Reservations::new(),
+            shared: SharedReservations::new(),
         };
         let (cache, name) = (cache.clone(), name.clone());
         Arc::new(Self {
@@ -176,13 +180,13 @@ impl Stream {
 
     /// From now on what is written is here and nowhere else; `reservations` are for what of it
     /// came before.
-    pub(super) fn bypass(&self, reservations: Vec<Reservation>) {
+    pub(super) fn bypass(&self, reservations: Reservations) {
         self.lock().bypassed = true;
         self.hold(reservations);
     }
 
     /// Keeps the reservations of pieces that only the window holds.
-    pub(super) fn hold(&self, mut reservations: Vec<Reservation>) {
+    pub(super) fn hold(&self, mut reservations: Reservations) {
         let mut state = self.lock();
         state.held.append(&mut reservations);
         let released = state.trim();
@@ -200,7 +204,7 @@ impl Stream {
         self.lock().window.from(offset).collect()
     }
 
-    pub(super) fn share(&self, reservations: &Arc<Vec<Reservation>>) {
+    pub(super) fn share(&self, reservations: &Arc<Reservations>) {
         self.lock().shared.push(Arc::clone(reservations));
     }
 
@@ -286,7 +290,7 @@ impl StreamState {
     /// Of a bypassed write, drops what no follower needs any more. Returns memory to be let go of
     /// without the lock.
     #[must_use]
-    fn trim(&mut self) -> (Vec<Reservation>, Vec<Arc<Vec<Reservation>>>) {
+    fn trim(&mut self) -> (Reservations, SharedReservations) {
         if !self.bypassed {
             return <_>::default();
         }
@@ -299,7 +303,7 @@ impl StreamState {
         }
         let held = match self.window.pieces.is_empty() {
             true => std::mem::take(&mut self.held),
-            false => Vec::new(),
+            false => Reservations::new(),
         };
         (held, std::mem::take(&mut self.shared))
     }
@@ -468,6 +472,37 @@ impl Follower {
         Poll::Ready(Some(Ok(piece)))
     }
 
+    /// The rest, if the write was committed and memory has it in one piece; else this follower.
+    /// Memory is held for the piece for as long as it lives. Cost: one allocation.
+    ///
+    /// # Errors
+    /// This follower, if there is no such piece.
+    #[expect(
+        clippy::result_large_err,
+        reason = "the error is the follower, given back"
+    )]
+    pub fn into_rest(self) -> Result<Bytes, Self> {
+        let rest = {
+            let state = self.stream.lock();
+            match state.end {
+                End::Complete if self.at == state.length => Some(Bytes::new()),
+                End::Complete => {
+                    let piece = state.piece(self.at);
+                    piece.filter(|piece| self.at + piece.len() as u64 == state.length)
+                }
+                End::Open | End::Aborted => None,
+            }
+        };
+        match rest {
+            Some(rest) if rest.is_empty() => Ok(rest),
+            Some(rest) => Ok(Bytes::from_owner(Followed {
+                bytes: rest,
+                _follower: self,
+            })),
+            None => Err(self),
+        }
+    }
+
     /// The rest, in one piece. Blocks until the write ends.
     ///
     /// # Errors
@@ -488,6 +523,18 @@ impl Follower {
         };
         drop(released);
         wake(waker);
+    }
+}
+
+/// Bytes of a write, with the follower that holds its memory.
+struct Followed {
+    bytes: Bytes,
+    _follower: Follower,
+}
+
+impl AsRef<[u8]> for Followed {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

@@ -19,6 +19,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::wakes;
 
 type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
@@ -76,6 +78,10 @@ struct QueuedWait {
 /// Hands out reservations up to a limit.
 #[derive(Clone)]
 pub(crate) struct Budget(Arc<Inner>);
+
+/// Several of them: for metadata and for a page, each out of the share for writes and out of the
+/// whole.
+pub(crate) type Reservations = SmallVec<[Reservation; 4]>;
 
 /// Bytes set aside until this is dropped.
 pub struct Reservation {

@@ -26,6 +26,7 @@ mod system_memory;
 mod wakes;
 
 pub use budget::Reservation;
+pub(crate) use budget::Reservations;
 pub(crate) use budget::{Budget, Class, MemoryWait, Turn};
 pub use buffer::AlignedBuf;
 pub(crate) use buffer_pool::BufferPool;

@@ -92,6 +92,33 @@ fn a_slow_follower_costs_no_memory() {
 }
 
 #[test]
+fn the_rest_in_one_piece_is_given_only_of_a_committed_put_and_holds_its_memory() {
+    let cache = store(PolicyKind::Log);
+    let whole = content(b"name", 1, 5_000);
+    let mut writer = begin(&cache, Put::metadata("m"));
+    let [all, last, end, open] = [0, 4_096, 5_000, 0].map(|offset| writer.follow(offset));
+    writer.write(&whole[..4_096]).unwrap();
+    writer.write(&whole[4_096..]).unwrap();
+    let open = open.into_rest().expect_err("the put is not committed");
+    writer.commit().unwrap();
+    // In two pieces.
+    let all = all.into_rest().expect_err("it is in two pieces");
+    assert!(all.read_to_vec().unwrap() == whole);
+    assert!(open.read_to_vec().unwrap() == whole);
+    assert!(end.into_rest().ok().expect("nothing is left").is_empty());
+    let last = last.into_rest().ok().expect("it is one piece");
+    assert!(last == whole[4_096..]);
+    assert!(cache.flush().wait());
+    let held = cache.stats().memory_used_bytes;
+    drop(last);
+    assert!(held - cache.stats().memory_used_bytes >= 900);
+    let aborted = begin(&cache, Put::metadata("m"));
+    let follower = aborted.follow(0);
+    drop(aborted);
+    assert!(follower.into_rest().is_err());
+}
+
+#[test]
 fn a_put_that_is_given_up_is_never_the_end_of_the_content() {
     for policy in POLICIES {
         let cache = store(policy);

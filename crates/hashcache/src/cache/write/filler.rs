@@ -18,7 +18,7 @@ use super::memory::{RECORD_OVERHEAD, reserve, reserve_head};
 use super::{Intent, Keep, Put, Writer, pending};
 use crate::error::PutError;
 use crate::format::{Fields, Kind};
-use crate::memory::Chunk;
+use crate::memory::{Chunk, Reservations};
 use crate::object::{MAX_METADATA, MAX_SPAN_PAGES, Storage, Version};
 use crate::stripe::Accepted;
 
@@ -114,7 +114,7 @@ impl Hit {
             stream: Stream::new(cache, &self.head.name, self.version(), self.cut(), offset),
             chunk: Chunk::Full,
             head_reservations: reservation.into(),
-            reservations: Vec::new(),
+            reservations: Reservations::new(),
             written: offset,
             revision: fields.revision,
             bypassed: false,

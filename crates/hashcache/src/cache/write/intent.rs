@@ -19,7 +19,7 @@ use crate::bans::Label;
 use crate::error::PutError;
 use crate::hour::Hour;
 use crate::key::KeyHash;
-use crate::memory::Chunk;
+use crate::memory::{Chunk, Reservations};
 use crate::object::{Cut, MAX_METADATA, MAX_SPAN_PAGES, PAGE, Storage, Version};
 use crate::shard::PutToken;
 use crate::stripe::Stripe;
@@ -183,7 +183,7 @@ impl Intent {
             stream,
             chunk: Chunk::Full,
             head_reservations: reservation.into(),
-            reservations: Vec::new(),
+            reservations: Reservations::new(),
             written: 0,
             revision: 0,
             bypassed: false,

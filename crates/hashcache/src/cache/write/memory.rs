@@ -4,7 +4,7 @@
 //! The writer then waits for that budget alone.
 
 use super::super::Cache;
-use crate::memory::{Budget, Class, MemoryWait, Reservation, Turn};
+use crate::memory::{Budget, Class, MemoryWait, Reservation, Reservations, Turn};
 use crate::stripe::Stripe;
 
 /// What a pending record takes beside its bytes: 763 bytes with a name of 29 and nothing else were
@@ -114,7 +114,7 @@ impl Reserved {
     }
 }
 
-impl From<Reserved> for Vec<Reservation> {
+impl From<Reserved> for Reservations {
     fn from(reserved: Reserved) -> Self {
         reserved.share.into_iter().chain([reserved.whole]).collect()
     }

@@ -29,7 +29,7 @@ use crate::bans::{LABEL_ANY, Label};
 use crate::error::PutError;
 use crate::format::{Fields, Kind, MAX_LABELS, record_bytes};
 use crate::memory::RecordHandle;
-use crate::memory::{Chunk, Class, Reservation};
+use crate::memory::{Chunk, Class, Reservations};
 use crate::object::{Cut, MAX_METADATA, PAGE, Storage, Version};
 use crate::record::Record;
 use crate::shard::Pending;
@@ -53,8 +53,8 @@ pub struct Writer {
     stream: Arc<Stream>,
     /// Where the next bytes go; never beyond the end of the span.
     chunk: Chunk,
-    head_reservations: Vec<Reservation>,
-    reservations: Vec<Reservation>,
+    head_reservations: Reservations,
+    reservations: Reservations,
     written: u64,
     revision: u32,
     bypassed: bool,
@@ -163,7 +163,9 @@ impl Writer {
         let mut rest = bytes;
         while !rest.is_empty() {
             if self.chunk.room() == 0 {
-                let (size, reserved) = reserved.next().expect("reserved for all of it");
+                let size = self.chunk_size(self.written, rest.len());
+                let reserved = reserved.as_mut().expect("reserved for all of it");
+                let reserved = reserved.split(size);
                 let hot = self.intent.cache.hot();
                 let (chunk, whole) = Chunk::new(size, reserved.whole, hot);
                 self.chunk = chunk;
@@ -185,15 +187,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Sets aside memory for all chunks that `bytes` more bytes need, or for none.
+    /// Sets aside memory for all chunks that `bytes` more bytes need, or for none. `None`: the
+    /// current chunk has room for them.
     fn reserve_for(
         &self,
         bytes: usize,
         waited: Option<&Refusal>,
-    ) -> Result<std::vec::IntoIter<(usize, Reserved)>, Refusal> {
-        let mut sizes = Vec::new();
+    ) -> Result<Option<Reserved>, Refusal> {
         let (mut at, mut room) = (self.written, self.chunk.room());
-        let mut left = bytes;
+        let (mut left, mut all) = (bytes, 0);
         loop {
             let now = left.min(room);
             left -= now;
@@ -202,21 +204,20 @@ impl Writer {
                 break;
             }
             room = self.chunk_size(at, left);
-            sizes.push(room);
+            all += room;
         }
-        if sizes.is_empty() {
-            return Ok(Vec::new().into_iter());
+        if all == 0 {
+            return Ok(None);
         }
         // At once: what is taken bit by bit would have to be given back where the last bit is
         // missing, and would wake others for nothing.
-        let (cache, all) = (&self.intent.cache, sizes.iter().sum());
-        let mut reserved = if self.bypassed {
+        let cache = &self.intent.cache;
+        let reserved = if self.bypassed {
             reserve_window(cache, self.class(), all, waited)?
         } else {
             reserve_as(cache, self.class(), all, waited)?
         };
-        let chunks = sizes.into_iter().map(|size| (size, reserved.split(size)));
-        Ok(chunks.collect::<Vec<_>>().into_iter())
+        Ok(Some(reserved))
     }
 
     /// What is long, or may become so, shares what is there for bulk: its readers decide how long
@@ -310,7 +311,7 @@ impl Writer {
 
     /// Makes the object findable. `reservations` are for the first page; none while the writer
     /// continues and holds the page itself.
-    fn put_head(&mut self, incomplete: bool, reservations: Arc<Vec<Reservation>>) -> Accepted {
+    fn put_head(&mut self, incomplete: bool, reservations: Arc<Reservations>) -> Accepted {
         let total = if incomplete {
             self.put.length
         } else {
@@ -373,7 +374,7 @@ impl Writer {
         if more > 0 {
             let reserved = reserve(&self.intent.cache, more).ok_or(PutError::Full)?;
             self.head_reservations
-                .append(&mut Vec::<Reservation>::from(reserved));
+                .append(&mut Reservations::from(reserved));
         }
         self.put.metadata = metadata;
         Ok(())
@@ -416,7 +417,7 @@ impl Writer {
     }
 
     /// What is set aside for metadata and first page, shared between the record and the stream.
-    fn first_page(&mut self) -> Arc<Vec<Reservation>> {
+    fn first_page(&mut self) -> Arc<Reservations> {
         let reservations = Arc::new(std::mem::take(&mut self.head_reservations));
         self.stream.share(&reservations);
         reservations
@@ -462,7 +463,7 @@ fn pending(
     metadata: Bytes,
     content: Vec<Bytes>,
     replaces: Option<LogPos>,
-    reservations: Arc<Vec<Reservation>>,
+    reservations: Arc<Reservations>,
 ) -> Arc<Pending> {
     let content_bytes = content.iter().map(Bytes::len).sum();
     let record_bytes = record_bytes(

@@ -16,6 +16,7 @@ use crate::completion::{Outcome, promise};
 use crate::error::PutError;
 use crate::format::{Fields, Kind};
 use crate::hour::Hour;
+use crate::memory::Reservations;
 use crate::object::{MAX_METADATA, MAX_NAME, Storage, Version};
 use crate::stripe::Accepted;
 
@@ -37,7 +38,7 @@ impl Hit {
             return Err(PutError::Length { written, announced });
         }
         let reservation = reserve(&self.cache, content.len() + RECORD_OVERHEAD);
-        let reservations = Vec::from(reservation.ok_or(PutError::Full)?);
+        let reservations = Reservations::from(reservation.ok_or(PutError::Full)?);
         let fields = Fields {
             kind: Kind::Span,
             key: self.span_key(span),
