@@ -4,10 +4,11 @@
 //!
 //! Invariant: a host that is held is a name in lower case or an address, never another spelling of
 //! an address that a check of names would pass.
-//! Cost: one small allocation for a name, none for an address.
+//! Cost: a small allocation for a name, none for an address or for a clone.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -63,7 +64,7 @@ impl fmt::Display for Scheme {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
     /// A name, in lower case.
-    Name(Box<str>),
+    Name(Arc<str>),
     /// An IPv4 address.
     V4(Ipv4Addr),
     /// An IPv6 address; printed in brackets as in RFC 5952.
@@ -87,7 +88,7 @@ impl Host {
         if text.len() > 255 || !labels.split('.').all(is_label) {
             return Err(TargetError::Host);
         }
-        Ok(Host::Name(text.to_ascii_lowercase().into_boxed_str()))
+        Ok(Host::Name(text.to_ascii_lowercase().into()))
     }
 }
 
@@ -201,6 +202,19 @@ impl Authority {
         let host = Host::parse(host)?;
         let port = parse_port(port.ok_or(TargetError::Port)?)?;
         Ok(Authority { host, port })
+    }
+
+    /// The value of Host in a request for a URL of `scheme` (RFC 9110 7.2): without the default
+    /// port. Cost: one allocation.
+    pub fn host_field(&self, scheme: Scheme) -> String {
+        let host_bytes = match &self.host {
+            Host::Name(name) => name.len(),
+            Host::V4(_) => 15,
+            Host::V6(_) => 41,
+        };
+        let mut text = String::with_capacity(host_bytes + ":65535".len());
+        write!(text, "{}", self.display(scheme)).expect("a String takes all that is written");
+        text
     }
 
     /// This authority as a URL of the scheme spells it: without the default port.

@@ -15,6 +15,8 @@
 //! parts but the last have fixed lengths, so a key can be read back in one way only.
 //! Cost: one allocation.
 
+use std::io::Write as _;
+
 use crate::authority::{Authority, Host, Scheme};
 use crate::target::Target;
 
@@ -46,16 +48,12 @@ pub fn cache_key(space: Space, target: &Target) -> Option<Vec<u8>> {
 /// The prefix of the keys of all resources of the target's origin, and of no others.
 pub fn origin_key(space: Space, target: &Target) -> Vec<u8> {
     let host = &target.authority.host;
-    let printed;
-    let host = match host {
-        Host::Name(name) => &**name,
-        Host::V4(_) | Host::V6(_) => {
-            printed = host.to_string();
-            printed.as_str()
-        }
+    let host_bytes = match host {
+        Host::Name(name) => name.len(),
+        Host::V4(_) | Host::V6(_) => ADDRESS_BYTES_MAX,
     };
     let scheme = target.scheme.as_str();
-    let size = FIXED_BYTES_MAX + scheme.len() + host.len() + target.path_and_query.len();
+    let size = FIXED_BYTES_MAX + scheme.len() + host_bytes + target.path_and_query.len();
     let mut key = Vec::with_capacity(size.min(KEY_BYTES_MAX));
     key.push(KEY_FORMAT);
     match space {
@@ -71,7 +69,12 @@ pub fn origin_key(space: Space, target: &Target) -> Vec<u8> {
     }
     key.extend_from_slice(scheme.as_bytes());
     key.push(0);
-    key.extend_from_slice(host.as_bytes());
+    match host {
+        Host::Name(name) => key.extend_from_slice(name.as_bytes()),
+        Host::V4(_) | Host::V6(_) => {
+            write!(key, "{host}").expect("a Vec takes all that is written");
+        }
+    }
     key.push(0);
     key.extend_from_slice(&target.authority.port.to_le_bytes());
     key
@@ -137,6 +140,8 @@ const MIRROR: u8 = 2;
 
 /// Format, space with number, two zero bytes, port.
 const FIXED_BYTES_MAX: usize = 1 + 3 + 2 + 2;
+/// The longest address: IPv6, in brackets.
+const ADDRESS_BYTES_MAX: usize = 41;
 
 #[cfg(test)]
 mod tests {

@@ -34,10 +34,15 @@ pub enum Upgrading {
     Yes,
 }
 
-/// The fields that Connection names; invalid names are ignored.
+/// The fields that Connection names, apart from `Keep-Alive`, which is removed in any case; invalid
+/// names are ignored.
 pub fn connection_options(fields: &HeaderMap) -> Result<Vec<HeaderName>, ForbiddenOption> {
     let mut options = Vec::new();
     for member in members(fields, &CONNECTION) {
+        // Most origins name it, and a name that `http` does not know is an allocation.
+        if member.eq_ignore_ascii_case(b"keep-alive") {
+            continue;
+        }
         let Ok(name) = HeaderName::from_bytes(member) else {
             continue;
         };

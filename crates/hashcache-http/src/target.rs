@@ -6,9 +6,10 @@
 //! Invariant: two spellings of one resource that must not differ (letter case of the host, default
 //! port, forms of an IPv6 address) give equal targets; path and query stay byte for byte, because
 //! `%2f` and `/`, `a?x&y` and `a?y&x` may be different resources.
-//! Cost: two small allocations.
+//! Cost: two small allocations; none for a clone.
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::Method;
 
@@ -22,7 +23,7 @@ pub struct Target {
     /// Host and port.
     pub authority: Authority,
     /// Path and query as they came; begins with `/`, or is `*` where the whole server is meant.
-    pub path_and_query: Box<str>,
+    pub path_and_query: Arc<str>,
 }
 
 impl Target {
@@ -46,7 +47,7 @@ impl Target {
         let path_and_query = match path.as_bytes().first() {
             Some(b'/') => path.into(),
             None => "/".into(),
-            Some(b'?') => format!("/{path}").into_boxed_str(),
+            Some(b'?') => format!("/{path}").into(),
             Some(_) => return Err(TargetError::Path),
         };
         Ok(Target {

@@ -20,11 +20,12 @@
 //! wait doubles. Cost: one lock and one map entry per fetch in progress.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hashcache_http::{Authority, VARY_ROW_BYTES_MAX, compared_fields};
 use http::HeaderMap;
 use tokio::sync::watch;
@@ -155,11 +156,11 @@ pub(crate) enum Role {
 
 #[derive(Default)]
 struct CollapseShard {
-    fetches: HashMap<Box<[u8]>, RoundEntry>,
+    fetches: HashMap<Bytes, RoundEntry>,
     /// Until when requests of this kind, or of a later one, do not wait.
     unshareable: HashMap<Box<[u8]>, (Instant, Requester)>,
     failed: HashMap<Box<[u8]>, Instant>,
-    origins: HashMap<Box<str>, OriginStats>,
+    origins: HashMap<Authority, OriginStats>,
 }
 
 /// The leaders and followers of one key: several leaders if the first one is slow.
@@ -193,7 +194,7 @@ impl RoundEntry {
         self.last_began + doubled.min(WAIT_MAX.max(first))
     }
 
-    fn one_more(&mut self, collapse: &Arc<Collapse>, key: &[u8], now: Instant) -> Leader {
+    fn one_more(&mut self, collapse: &Arc<Collapse>, key: &Bytes, now: Instant) -> Leader {
         self.last_began = now;
         self.begun = self.begun.saturating_add(1);
         Leader::new(collapse, key, &self.round)
@@ -263,7 +264,7 @@ impl Collapse {
         Arc::default()
     }
 
-    fn shard(&self, key: &[u8]) -> MutexGuard<'_, CollapseShard> {
+    fn shard(&self, key: &(impl Hash + ?Sized)) -> MutexGuard<'_, CollapseShard> {
         self.shards[self.index(key)]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -280,14 +281,14 @@ impl Collapse {
         self.hasher.hash_one((NONCE, version))
     }
 
-    fn index(&self, key: &[u8]) -> usize {
+    fn index(&self, key: &(impl Hash + ?Sized)) -> usize {
         usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0)
     }
 
     /// Joins the fetch of `key`, or begins it.
-    pub(crate) fn join(self: &Arc<Self>, key: &[u8], requester: Requester, now: Instant) -> Role {
+    pub(crate) fn join(self: &Arc<Self>, key: &Bytes, requester: Requester, now: Instant) -> Role {
         let mut shard = self.shard(key);
-        let unshareable = shard.unshareable.get(key);
+        let unshareable = shard.unshareable.get(&key[..]);
         if unshareable.is_some_and(|(until, kind)| *until > now && requester >= *kind) {
             return Role::Alone;
         }
@@ -309,12 +310,12 @@ impl Collapse {
             begun: 1,
             requester,
         };
-        shard.fetches.insert(key.into(), entry);
+        shard.fetches.insert(key.clone(), entry);
         Role::Leader(leader)
     }
 
     /// The fetch of `key` in progress, for callers that would not begin one.
-    pub(crate) fn under_way(self: &Arc<Self>, key: &[u8]) -> Option<Follower> {
+    pub(crate) fn under_way(self: &Arc<Self>, key: &Bytes) -> Option<Follower> {
         let shard = self.shard(key);
         let entry = shard.fetches.get(key)?;
         // It never begins a fetch under this key, so its kind does not matter.
@@ -392,17 +393,17 @@ impl Collapse {
     /// shareable.
     pub(crate) fn wait_times(
         &self,
-        origin: &str,
+        origin: &Authority,
         wait: CollapseWait,
         first_byte_time: Duration,
     ) -> WaitTimes {
-        let shard = self.shard(origin.as_bytes());
+        let shard = self.shard(origin);
         let origin_stats = shard.origins.get(origin).copied().unwrap_or_default();
         origin_stats.wait_times(wait, first_byte_time)
     }
 
     /// Notes how long `origin` took to send a head.
-    pub(crate) fn note_head_time(&self, origin: &str, time: Duration) {
+    pub(crate) fn note_head_time(&self, origin: &Authority, time: Duration) {
         let millis = u32::try_from(time.as_millis())
             .unwrap_or(u32::MAX)
             .min(1 << 20);
@@ -411,14 +412,14 @@ impl Collapse {
         });
     }
 
-    fn learn(&self, origin: &str, note: impl FnOnce(&mut OriginStats)) {
-        let mut shard = self.shard(origin.as_bytes());
+    fn learn(&self, origin: &Authority, note: impl FnOnce(&mut OriginStats)) {
+        let mut shard = self.shard(origin);
         if shard.origins.len() >= REMEMBERED && !shard.origins.contains_key(origin) {
             shard.origins.clear();
         }
         match shard.origins.get_mut(origin) {
             Some(known) => note(known),
-            None => note(shard.origins.entry(origin.into()).or_default()),
+            None => note(shard.origins.entry(origin.clone()).or_default()),
         }
     }
 }
@@ -477,30 +478,30 @@ impl Drop for BackgroundFetch {
 /// A fetch in progress. Held by the fetching task.
 pub(crate) struct Leader {
     collapse: Arc<Collapse>,
-    key: Box<[u8]>,
+    key: Bytes,
     round: Arc<Round>,
 }
 
 impl Leader {
     /// Counts one more leader of `round`; the caller holds the lock of the key's shard.
-    fn new(collapse: &Arc<Collapse>, key: &[u8], round: &Arc<Round>) -> Self {
+    fn new(collapse: &Arc<Collapse>, key: &Bytes, round: &Arc<Round>) -> Self {
         round.leaders.fetch_add(1, Ordering::Relaxed);
         Self {
             collapse: Arc::clone(collapse),
-            key: key.into(),
+            key: key.clone(),
             round: Arc::clone(round),
         }
     }
 
     /// The response of `origin` may be shared and is being stored. Further requests may join until
     /// the leader is dropped.
-    pub(crate) fn share(&self, origin: &str, response: SharedResponse) {
+    pub(crate) fn share(&self, origin: &Authority, response: SharedResponse) {
         self.judged(origin, ALL);
         self.tell(CollapseMsg::Shared(Arc::new(response)));
     }
 
     /// `origin` has confirmed the stored response, in reply to such a request.
-    pub(crate) fn validated(self, origin: &str, requester: Requester) {
+    pub(crate) fn validated(self, origin: &Authority, requester: Requester) {
         self.judged(origin, ALL);
         self.tell(CollapseMsg::Validated(requester));
     }
@@ -516,12 +517,12 @@ impl Leader {
     /// The response of `origin` to such a request cannot be shared, and most likely neither can the
     /// next one. For requests of an earlier kind it says nothing: a client could otherwise send a
     /// field for which no response is stored, and everybody's requests would go to the origin.
-    pub(crate) fn not_shared(self, origin: &str, requester: Requester, now: Instant) {
+    pub(crate) fn not_shared(self, origin: &Authority, requester: Requester, now: Instant) {
         if requester < Requester::Unknown {
             self.judged(origin, 0);
         }
         let mut shard = self.collapse.shard(&self.key);
-        let known = shard.unshareable.get(&self.key);
+        let known = shard.unshareable.get(&self.key[..]);
         let known = known.filter(|(until, _)| *until > now);
         let kind = known.map_or(requester, |(_, kind)| requester.min(*kind));
         let until = (now + UNSHAREABLE, kind);
@@ -549,7 +550,7 @@ impl Leader {
 
     /// Counts only leaders' responses: a hundred followers that fetched one page alone are one
     /// observation.
-    fn judged(&self, origin: &str, shared: u32) {
+    fn judged(&self, origin: &Authority, shared: u32) {
         let note = |origin_stats: &mut OriginStats| smooth(&mut origin_stats.shared, shared);
         self.collapse.learn(origin, note);
     }

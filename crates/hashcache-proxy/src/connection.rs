@@ -313,7 +313,7 @@ impl InterceptedFor {
 
     /// The authority in the form of a Host field.
     pub(crate) fn host_field(&self) -> String {
-        self.authority.display(Scheme::Https).to_string()
+        self.authority.host_field(Scheme::Https)
     }
 
     /// Whether the proxy itself answers all requests on it.

@@ -36,7 +36,7 @@ pub(crate) struct LogEntryBuilder {
     authority: String,
     /// The registry's host, if the request is for a mirror.
     registry: Option<String>,
-    path: Box<str>,
+    path: Arc<str>,
     outcome: Outcome,
     error: Option<&'static str>,
     next_hop: Option<NextHop>,
@@ -93,7 +93,7 @@ impl LogEntryBuilder {
 
     /// Sets the resource of the registry that a request for a mirror is about.
     pub(crate) fn set_registry(&mut self, target: &Target) {
-        self.registry = Some(Worker::host_field(target));
+        self.registry = Some(target.authority.host_field(target.scheme));
     }
 
     pub(crate) fn set_authority(&mut self, authority: String) {
@@ -102,7 +102,7 @@ impl LogEntryBuilder {
 
     /// Sets the target; `scheme` is that of the URL in the client's view.
     pub(crate) fn set_target(&mut self, target: &Target, scheme: Scheme) {
-        self.authority = Worker::host_field(target);
+        self.authority = target.authority.host_field(target.scheme);
         self.scheme = scheme;
         self.path = target.path_and_query.clone();
     }
@@ -241,7 +241,11 @@ impl MemoryHitEntry<'_> {
             let copy = |text: Option<&[u8]>| text.map(Box::<[u8]>::from);
             let path = self.target.path_and_query.clone();
             let kept = [self.user_agent, self.referer, self.content_type].map(copy);
-            Box::new((Worker::host_field(self.target), path, kept))
+            Box::new((
+                self.target.authority.host_field(self.target.scheme),
+                path,
+                kept,
+            ))
         });
         Box::new(move |sent: ExchangeEnd| {
             let (authority, path, kept) = match &texts {
@@ -305,7 +309,7 @@ pub(crate) struct TunnelEntryBuilder {
     status: u16,
     scheme: Scheme,
     authority: String,
-    path: Box<str>,
+    path: Arc<str>,
     next_hop: Option<NextHop>,
     id: RequestId,
     user_agent: Option<HeaderValue>,

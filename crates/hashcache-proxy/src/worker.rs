@@ -235,7 +235,7 @@ impl Worker {
             &self.common.collapse,
             self.common.live().settings.collapse_wait,
         );
-        collapse.wait_times(&origin.to_string(), wait, self.limits.first_byte_time)
+        collapse.wait_times(origin, wait, self.limits.first_byte_time)
     }
 }
 
@@ -630,10 +630,5 @@ impl Worker {
             Ending::SlowWrite => metrics.limit(Limit::ProgressTime),
             Ending::Upgraded | Ending::Closed | Ending::Broken => {}
         }
-    }
-
-    /// The authority of `target` in the form of a Host field.
-    pub(crate) fn host_field(target: &Target) -> String {
-        target.authority.display(target.scheme).to_string()
     }
 }

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
@@ -21,7 +22,7 @@ use crate::failure::Failure;
 /// A request that waits.
 pub(crate) struct Follower {
     collapse: Arc<Collapse>,
-    key: Box<[u8]>,
+    key: Bytes,
     requester: Requester,
     round: Arc<Round>,
     messages: watch::Receiver<CollapseMsg>,
@@ -82,13 +83,13 @@ impl Follower {
     /// One more follower of `round`.
     pub(super) fn new(
         collapse: &Arc<Collapse>,
-        key: &[u8],
+        key: &Bytes,
         requester: Requester,
         round: &Arc<Round>,
     ) -> Self {
         Self {
             collapse: Arc::clone(collapse),
-            key: key.into(),
+            key: key.clone(),
             requester,
             round: Arc::clone(round),
             messages: round.messages.subscribe(),

@@ -2,16 +2,21 @@
 
 use std::net::IpAddr;
 
+use hashcache_http::Scheme;
 use http::HeaderValue;
 use tokio::task::JoinSet;
 
 use super::*;
 
+fn at(host: &str) -> Authority {
+    Authority::parse(host, Scheme::Http).unwrap()
+}
+
 const FIRST_BYTE_TIME: Duration = Duration::from_secs(60);
 
 fn patience(collapse: &Collapse, origin: &str) -> Duration {
     collapse
-        .wait_times(origin, CollapseWait::Lan, FIRST_BYTE_TIME)
+        .wait_times(&at(origin), CollapseWait::Lan, FIRST_BYTE_TIME)
         .first
 }
 
@@ -22,7 +27,11 @@ const TIMES: WaitTimes = WaitTimes {
 };
 
 fn leader(collapse: &Arc<Collapse>, key: &[u8]) -> Leader {
-    match collapse.join(key, Requester::Anybody, Instant::now()) {
+    match collapse.join(
+        &Bytes::copy_from_slice(key),
+        Requester::Anybody,
+        Instant::now(),
+    ) {
         Role::Leader(leader) => leader,
         Role::Follower(_) | Role::Alone => panic!("somebody else fetches"),
     }
@@ -58,7 +67,11 @@ fn follower_with(
     key: &[u8],
     user_agent: &'static str,
 ) -> tokio::task::JoinHandle<Followed> {
-    let Role::Follower(follower) = collapse.join(key, Requester::Anybody, Instant::now()) else {
+    let Role::Follower(follower) = collapse.join(
+        &Bytes::copy_from_slice(key),
+        Requester::Anybody,
+        Instant::now(),
+    ) else {
         panic!("nobody else fetches");
     };
     tokio::spawn(async move {
@@ -69,7 +82,11 @@ fn follower_with(
 
 /// `count` followers of `key`, and the ends of their waits as they come.
 fn followers(collapse: &Arc<Collapse>, key: &[u8], count: usize) -> JoinSet<Followed> {
-    let follow = |_| match collapse.join(key, Requester::Anybody, Instant::now()) {
+    let follow = |_| match collapse.join(
+        &Bytes::copy_from_slice(key),
+        Requester::Anybody,
+        Instant::now(),
+    ) {
         Role::Follower(follower) => {
             async move {
                 let fields = HeaderMap::new();
@@ -114,14 +131,18 @@ async fn when_a_leader_has_no_outcome_one_follower_leads_and_the_others_follow_i
     let first = leader(&collapse, b"k");
     let mut waiting = followers(&collapse, b"k", 5);
     assert!(matches!(
-        collapse.join(b"other", Requester::Anybody, Instant::now()),
+        collapse.join(
+            &Bytes::from_static(b"other"),
+            Requester::Anybody,
+            Instant::now()
+        ),
         Role::Leader(_)
     ));
     drop(first);
     let Some(Ok(Followed::Leader(next))) = waiting.join_next().await else {
         panic!("nobody leads");
     };
-    next.validated("h", Requester::Anybody);
+    next.validated(&at("h"), Requester::Anybody);
     while let Some(end) = waiting.join_next().await {
         assert!(matches!(
             end.expect("it ends"),
@@ -201,7 +222,7 @@ async fn a_client_cannot_make_others_fail_with_a_field_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_leader_with_a_field_that_may_make_the_origin_slow() {
     let collapse = Collapse::new();
-    let join = |requester| collapse.join(b"k", requester, Instant::now());
+    let join = |requester| collapse.join(&Bytes::from_static(b"k"), requester, Instant::now());
     let Role::Leader(_odd) = join(Requester::Unknown) else {
         panic!("somebody else fetches");
     };
@@ -218,7 +239,7 @@ async fn nobody_waits_for_a_leader_with_a_field_that_may_make_the_origin_slow() 
         );
     }
     let waiting = followers(&collapse, b"k", 3);
-    plain.validated("h", Requester::Anybody);
+    plain.validated(&at("h"), Requester::Anybody);
     for end in waiting.join_all().await {
         assert!(matches!(end, Followed::Validated(Requester::Anybody)));
     }
@@ -229,7 +250,7 @@ async fn a_response_for_one_client_sends_all_followers_at_once() {
     let collapse = Collapse::new();
     let first = leader(&collapse, b"k");
     let mut waiting = followers(&collapse, b"k", 5);
-    first.not_shared("h", Requester::Anybody, Instant::now());
+    first.not_shared(&at("h"), Requester::Anybody, Instant::now());
     let before = Instant::now();
     while let Some(end) = waiting.join_next().await {
         assert!(matches!(end.expect("it ends"), Followed::Alone));
@@ -240,7 +261,7 @@ async fn a_response_for_one_client_sends_all_followers_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_field_for_which_nothing_is_stored_makes_no_plain_request_go_alone() {
     let collapse = Collapse::new();
-    let join = |requester| collapse.join(b"k", requester, Instant::now());
+    let join = |requester| collapse.join(&Bytes::from_static(b"k"), requester, Instant::now());
     let Role::Leader(odd) = join(Requester::Unknown) else {
         panic!("somebody else fetches");
     };
@@ -248,10 +269,10 @@ async fn a_field_for_which_nothing_is_stored_makes_no_plain_request_go_alone() {
         panic!("a plain request waits for a special one");
     };
     let waiting = followers(&collapse, b"k", 3);
-    odd.not_shared("h", Requester::Unknown, Instant::now());
+    odd.not_shared(&at("h"), Requester::Unknown, Instant::now());
     assert!(matches!(join(Requester::Unknown), Role::Alone));
     assert!(matches!(join(Requester::Anybody), Role::Follower(_)));
-    plain.validated("h", Requester::Anybody);
+    plain.validated(&at("h"), Requester::Anybody);
     for end in waiting.join_all().await {
         assert!(matches!(end, Followed::Validated(_)));
     }
@@ -292,7 +313,7 @@ async fn all_follow_whichever_leader_answers_first() {
     };
     // The slow one may still answer, so its failure would come too early.
     quick.failed(failure(Requester::Anybody, 1));
-    slow.validated("h", Requester::Anybody);
+    slow.validated(&at("h"), Requester::Anybody);
     while let Some(end) = waiting.join_next().await {
         assert!(matches!(end.expect("it ends"), Followed::Validated(_)));
     }
@@ -303,7 +324,9 @@ async fn all_follow_whichever_leader_answers_first() {
 async fn a_follower_of_something_else_goes_alone_when_its_wait_is_over() {
     let collapse = Collapse::new();
     let _slow = leader(&collapse, b"k");
-    let follower = collapse.under_way(b"k").expect("it is fetched");
+    let follower = collapse
+        .under_way(&Bytes::from_static(b"k"))
+        .expect("it is fetched");
     let before = Instant::now();
     let fields = HeaderMap::new();
     let end = follower.wait(TIMES, Succession::Never, &fields).await;
@@ -314,17 +337,25 @@ async fn a_follower_of_something_else_goes_alone_when_its_wait_is_over() {
 #[tokio::test(start_paused = true)]
 async fn a_key_that_could_not_be_shared_is_not_waited_for() {
     let collapse = Collapse::new();
-    let Role::Leader(leader) = collapse.join(b"k", Requester::Anybody, Instant::now()) else {
+    let Role::Leader(leader) = collapse.join(
+        &Bytes::from_static(b"k"),
+        Requester::Anybody,
+        Instant::now(),
+    ) else {
         panic!()
     };
-    leader.not_shared("h", Requester::Anybody, Instant::now());
+    leader.not_shared(&at("h"), Requester::Anybody, Instant::now());
     assert!(matches!(
-        collapse.join(b"k", Requester::Anybody, Instant::now()),
+        collapse.join(
+            &Bytes::from_static(b"k"),
+            Requester::Anybody,
+            Instant::now()
+        ),
         Role::Alone
     ));
     let later = Instant::now() + UNSHAREABLE + Duration::from_secs(1);
     assert!(matches!(
-        collapse.join(b"k", Requester::Anybody, later),
+        collapse.join(&Bytes::from_static(b"k"), Requester::Anybody, later),
         Role::Leader(_)
     ));
 }
@@ -332,10 +363,14 @@ async fn a_key_that_could_not_be_shared_is_not_waited_for() {
 #[test]
 fn patience_is_what_was_set_and_never_more_than_a_fetch_may_take() {
     let collapse = Collapse::new();
-    collapse.note_head_time("near", Duration::from_millis(10));
+    collapse.note_head_time(&at("near"), Duration::from_millis(10));
     let second = Duration::from_secs(1);
     for origin in ["near", "unknown"] {
-        let wait = |wait| collapse.wait_times(origin, wait, FIRST_BYTE_TIME).first;
+        let wait = |wait| {
+            collapse
+                .wait_times(&at(origin), wait, FIRST_BYTE_TIME)
+                .first
+        };
         assert_eq!(wait(CollapseWait::Satellite), FIRST_BYTE_TIME);
         assert_eq!(wait(CollapseWait::Within(second)), second);
         for longer in [CollapseWait::Within(2 * FIRST_BYTE_TIME), CollapseWait::Lan] {
@@ -343,7 +378,7 @@ fn patience_is_what_was_set_and_never_more_than_a_fetch_may_take() {
         }
     }
     let most = Duration::from_millis(50);
-    let times = collapse.wait_times("unknown", CollapseWait::Lan, most);
+    let times = collapse.wait_times(&at("unknown"), CollapseWait::Lan, most);
     assert_eq!((times.first, times.total), (most, most));
 }
 
@@ -356,7 +391,7 @@ async fn an_origin_that_hardly_shares_is_not_waited_for_whatever_was_set() {
         CollapseWait::Lan,
         CollapseWait::Within(WAIT_MAX),
     ] {
-        let times = collapse.wait_times("counter", wait, FIRST_BYTE_TIME);
+        let times = collapse.wait_times(&at("counter"), wait, FIRST_BYTE_TIME);
         assert_eq!(times.total, WAIT_IN_VAIN, "{wait:?}");
     }
 }
@@ -364,21 +399,25 @@ async fn an_origin_that_hardly_shares_is_not_waited_for_whatever_was_set() {
 #[test]
 fn patience_follows_the_origin() {
     let collapse = Collapse::new();
-    collapse.note_head_time("slow", Duration::from_secs(1));
+    collapse.note_head_time(&at("slow"), Duration::from_secs(1));
     assert_eq!(patience(&collapse, "slow"), Duration::from_secs(2));
-    collapse.note_head_time("dead", Duration::from_secs(60));
+    collapse.note_head_time(&at("dead"), Duration::from_secs(60));
     assert_eq!(patience(&collapse, "dead"), WAIT_MAX);
 }
 
 /// An origin answers a leader after a second.
 fn answer(collapse: &Arc<Collapse>, origin: &str, key: &[u8], shared: Shared) {
-    let Role::Leader(leader) = collapse.join(key, Requester::Anybody, Instant::now()) else {
+    let Role::Leader(leader) = collapse.join(
+        &Bytes::copy_from_slice(key),
+        Requester::Anybody,
+        Instant::now(),
+    ) else {
         panic!()
     };
-    collapse.note_head_time(origin, Duration::from_secs(1));
+    collapse.note_head_time(&at(origin), Duration::from_secs(1));
     match shared {
-        Shared::Yes => leader.validated(origin, Requester::Anybody),
-        Shared::No => leader.not_shared(origin, Requester::Anybody, Instant::now()),
+        Shared::Yes => leader.validated(&at(origin), Requester::Anybody),
+        Shared::No => leader.not_shared(&at(origin), Requester::Anybody, Instant::now()),
     }
 }
 
@@ -427,7 +466,7 @@ async fn an_origin_that_no_longer_shares_is_waited_for_no_longer() {
 fn no_more_origins_are_remembered_than_there_is_room_for() {
     let collapse = Collapse::new();
     for number in 0..2 * SHARDS * REMEMBERED {
-        collapse.note_head_time(&number.to_string(), Duration::ZERO);
+        collapse.note_head_time(&at(&format!("h{number}")), Duration::ZERO);
     }
     for shard in &collapse.shards {
         let origins = shard.lock().unwrap().origins.len();

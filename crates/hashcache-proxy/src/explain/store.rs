@@ -50,7 +50,7 @@ pub(super) async fn view(common: &Common, cache: &Cache, asked: &Asked<'_>) -> S
     let Some(key) = cache_key(asked.space, &asked.target) else {
         return passed("the URL is longer than the store takes");
     };
-    match peek(cache, &key, &asked.fields).await {
+    match peek(cache, key.clone(), &asked.fields).await {
         StoreLookup::Nothing(_) => {
             let json = json!({"state": "miss", "why": "nothing is stored for the URL"});
             missing(common, (&facts, asked), &key, json)

@@ -28,7 +28,7 @@ pub(crate) fn upstream_fields(
         // options.
         fields.remove(CONNECTION);
     }
-    let host = Worker::host_field(target);
+    let host = target.authority.host_field(target.scheme);
     if let Ok(host) = HeaderValue::from_str(&host) {
         fields.insert(HOST, host);
     }

@@ -11,6 +11,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hashcache_http::{HintUse, OnError, RequestFacts, Reuse, Space, cache_key, reuse};
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue,
@@ -42,7 +43,10 @@ pub(super) fn follow(worker: &Rc<Worker>, spec: &FetchSpec, hints: &Hints) {
         let key = cache_key(Space::Own, &target);
         // So a parent names nothing that the client of the page could not ask for, and the checks
         // of its request hold for this one.
-        let Some(key) = key.filter(|_| target.same_origin(&spec.target)) else {
+        let Some(key) = key
+            .map(Bytes::from)
+            .filter(|_| target.same_origin(&spec.target))
+        else {
             continue;
         };
         let collapse = &worker.common.collapse;
@@ -75,7 +79,7 @@ pub(super) fn follow(worker: &Rc<Worker>, spec: &FetchSpec, hints: &Hints) {
         };
         let (worker, counters) = (Rc::clone(worker), Arc::clone(&hints.counters));
         spawn_local(async move {
-            if let Some(fetching) = lacking(&worker, &key, fetching).await {
+            if let Some(fetching) = lacking(&worker, key, fetching).await {
                 run(worker, Box::new(fetching), &counters).await;
             }
             drop((counted, memory));
@@ -108,7 +112,7 @@ fn fields_for(spec: &FetchSpec) -> HeaderMap {
 
 /// The fetch that is needed for a request with the fields of `spec`; `None` if a stored response
 /// answers it.
-async fn lacking(worker: &Worker, key: &[u8], spec: FetchSpec) -> Option<FetchSpec> {
+async fn lacking(worker: &Worker, key: Bytes, spec: FetchSpec) -> Option<FetchSpec> {
     match look_up(&worker.cache, key, &spec.fields).await {
         StoreLookup::Nothing(place) | StoreLookup::VaryMiss { place, .. } => {
             Some(FetchSpec { place, ..spec })

@@ -138,10 +138,9 @@ pub(crate) async fn fetch(
         status = exchange.response.status().as_u16(),
         "response head"
     );
-    let origin = spec.target.authority.to_string();
     if !answered.next_hop.is_sibling() && !answered.next_hop.is_member() {
         let collapse = &worker.common.collapse;
-        collapse.note_head_time(&origin, exchange.head_time);
+        collapse.note_head_time(&spec.target.authority, exchange.head_time);
     }
     hint_clock(&worker, &spec, &answered, response_time);
     let status = answered.exchange.response.status();
@@ -218,7 +217,11 @@ pub(crate) async fn fetch(
             byte_count.add(bytes);
             worker.metrics.fetched(bytes, 0);
             if let Some(leader) = leader {
-                leader.not_shared(&origin, requester(&spec.fields), Instant::now());
+                leader.not_shared(
+                    &spec.target.authority,
+                    requester(&spec.fields),
+                    Instant::now(),
+                );
             }
             let _ = reply.send(Ok(Fetched::NotInParts));
         }
@@ -236,7 +239,11 @@ pub(crate) async fn fetch(
                 Some(leader)
                     if spec.cause != Cause::Hint && status != StatusCode::PRECONDITION_FAILED =>
                 {
-                    leader.not_shared(&origin, requester(&spec.fields), Instant::now());
+                    leader.not_shared(
+                        &spec.target.authority,
+                        requester(&spec.fields),
+                        Instant::now(),
+                    );
                 }
                 Some(_) | None => {}
             }
@@ -431,7 +438,7 @@ async fn store_part(
         add_row(worker, &place.key, row).await;
     }
     if let Some(leader) = leader {
-        leader.validated(&spec.target.authority.to_string(), requester(&spec.fields));
+        leader.validated(&spec.target.authority, requester(&spec.fields));
     }
     let _ = reply.send(Ok(Fetched::Begun {
         hit,
@@ -495,7 +502,7 @@ async fn store(
             requester: requester(&spec.fields),
             stream: writer.stream(),
         };
-        leader.share(&spec.target.authority.to_string(), shared);
+        leader.share(&spec.target.authority, shared);
     }
     let response = Response::from_parts(head, ());
     let trailers = Trailers::default();

@@ -24,6 +24,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use hashcache::Hit;
 use hashcache_http::{
     Exempt, NotStored, Space, Storable, Target, UnixTime, accept_stored_coding, continues_stored,
@@ -58,7 +59,7 @@ pub(crate) struct RangeFetchSpec {
     pub(crate) space: Space,
     pub(crate) target: Target,
     /// The name of the object.
-    pub(crate) name: Vec<u8>,
+    pub(crate) name: Bytes,
     /// The next hops of the request; `Ok(None)`: they are not planned yet.
     pub(crate) route: Result<Option<Route>, Failure>,
     /// The client's share, which limits the connections.

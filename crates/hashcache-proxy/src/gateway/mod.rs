@@ -105,7 +105,7 @@ pub(crate) fn own_page(target: &Target) -> Option<Response<Bytes>> {
         return None;
     }
     let wanted = gopher::wanted(&ascii_path(target)).ok()?;
-    let host = target.authority.display(target.scheme).to_string();
+    let host = target.authority.host_field(target.scheme);
     let mut page = Response::new(Bytes::from(gopher::search_form(&host, &wanted)?));
     let fields = page.headers_mut();
     for (name, value) in [(CONTENT_TYPE, gopher::HTML), (CACHE_CONTROL, LIFETIME)] {

@@ -62,7 +62,7 @@ impl FromStr for HostPattern {
             return Err(HostPatternError::TopLevel);
         }
         Ok(Self {
-            domain,
+            domain: domain.as_ref().into(),
             is_wildcard,
         })
     }

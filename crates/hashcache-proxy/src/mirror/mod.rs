@@ -276,7 +276,7 @@ impl Mirror {
 
 /// The path segment for files of this origin.
 fn host_id(place: &Target) -> String {
-    place.authority.display(place.scheme).to_string()
+    place.authority.host_field(place.scheme)
 }
 
 /// A URL as a directory, to which paths can be appended.

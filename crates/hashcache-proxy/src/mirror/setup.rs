@@ -26,7 +26,7 @@ impl Mirror {
             MirrorKind::Pypi => {
                 let index = format!("{url}simple/");
                 // pip compares the host with a port only if the URL has one.
-                let host = proxy.authority.display(proxy.scheme).to_string();
+                let host = proxy.authority.host_field(proxy.scheme);
                 Setup {
                     file: "pip.conf",
                     lines: vec![

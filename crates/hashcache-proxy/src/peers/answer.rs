@@ -125,7 +125,7 @@ async fn of_store(common: &Common, cache: &Cache, key: &[u8], fields: Option<Hea
         let is_whole = hit.is_complete() && hit.holes(0..length).is_empty();
         matches!(reuse, Reuse::Fresh { .. }) && is_whole && !hit.is_made_stale()
     };
-    if let StoreLookup::Found { hit, stored, .. } = look_up(cache, key, &fields).await
+    if let StoreLookup::Found { hit, stored, .. } = look_up(cache, key.to_vec(), &fields).await
         && is_good(&hit, &stored)
     {
         return true;

@@ -234,7 +234,7 @@ async fn groups_that_origins_invalidate_never_become_everything() {
 async fn after_a_purge_nobody_joins_a_fetch_that_began_before() {
     use crate::collapse::{Requester, Role};
     let purger = purger();
-    let key = purger.key(&target("http://h/a")).unwrap();
+    let key = purger.key(&target("http://h/a")).unwrap().into();
     let join = || {
         purger
             .collapse

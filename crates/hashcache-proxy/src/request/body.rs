@@ -110,6 +110,8 @@ struct SentCounter {
 
 enum BodySource {
     Memory(Option<Bytes>),
+    /// All of the content of a response that was fetched for this request or for another one.
+    Fetched(Option<Bytes>),
     Stored(Box<ContentReader>),
     Following(Box<ContentFollower>, Option<Trailers>),
     Passed(Box<ForwardedBody>),
@@ -452,7 +454,9 @@ impl Body {
             BodySource::Memory(_) | BodySource::Stored(_) | BodySource::Digest(_) => {
                 ContentFrom::Store
             }
-            BodySource::Following(..) | BodySource::Passed(_) => ContentFrom::Origin,
+            BodySource::Fetched(_) | BodySource::Following(..) | BodySource::Passed(_) => {
+                ContentFrom::Origin
+            }
             BodySource::Assembled(_, from) => *from,
             BodySource::Rewritten(rewritten) => rewritten.body.comes_from(),
             BodySource::Encoded(encoded) => encoded.body.comes_from(),
@@ -486,49 +490,60 @@ impl Body {
 
     /// The same, with what is read charged to the client.
     pub(super) fn paid_by(mut self, allowance: &Allowance) -> Self {
-        let (payment, payers) = Payment::of(allowance);
+        let pay = |payment: &mut Option<Payment>| {
+            let (payment_of, payers) = Payment::of(allowance);
+            *payment = Some(payment_of);
+            payers
+        };
         self.source = match self.source {
-            BodySource::Stored(reader) => BodySource::Stored(Box::new(reader.paid_by(&payers))),
+            BodySource::Stored(reader) => {
+                let payers = pay(&mut self.payment);
+                BodySource::Stored(Box::new(reader.paid_by(&payers)))
+            }
+            // Most content is short, and here before the head of its response was put together.
+            BodySource::Following(follower, trailers) if !has_trailers(trailers.as_ref()) => {
+                match follower.into_rest() {
+                    Ok(rest) => BodySource::Fetched(Some(rest).filter(|rest| !rest.is_empty())),
+                    Err(follower) => {
+                        let payers = pay(&mut self.payment);
+                        BodySource::Following(Box::new(follower.paid_by(&payers)), trailers)
+                    }
+                }
+            }
             BodySource::Following(follower, trailers) => {
+                let payers = pay(&mut self.payment);
                 BodySource::Following(Box::new(follower.paid_by(&payers)), trailers)
             }
             BodySource::Assembled(Assembled::Idle(mut assembly), from) => {
-                assembly.pay_by(payers);
+                assembly.pay_by(pay(&mut self.payment));
                 BodySource::Assembled(Assembled::Idle(assembly), from)
             }
             BodySource::Rewritten(mut rewritten) => {
                 // The inner body retries by itself when its client's share has no room.
                 let body = std::mem::replace(&mut rewritten.body, Self::empty());
                 rewritten.body = body.paid_by(allowance);
-                self.source = BodySource::Rewritten(rewritten);
-                return self;
+                BodySource::Rewritten(rewritten)
             }
             BodySource::Encoded(mut encoded) => {
                 let body = std::mem::replace(&mut encoded.body, Self::empty());
                 encoded.body = body.paid_by(allowance);
-                self.source = BodySource::Encoded(encoded);
-                return self;
+                BodySource::Encoded(encoded)
             }
             BodySource::Slowed(mut slowed) => {
                 let body = std::mem::replace(&mut slowed.body, Self::empty());
                 slowed.body = body.paid_by(allowance);
-                self.source = BodySource::Slowed(slowed);
-                return self;
+                BodySource::Slowed(slowed)
             }
             BodySource::Framed(framed) => {
                 let framed = framed.with_body(|body| body.paid_by(allowance));
-                self.source = BodySource::Framed(Box::new(framed));
-                return self;
+                BodySource::Framed(Box::new(framed))
             }
             other @ (BodySource::Memory(_)
+            | BodySource::Fetched(_)
             | BodySource::Passed(_)
             | BodySource::Assembled(..)
-            | BodySource::Digest(_)) => {
-                self.source = other;
-                return self;
-            }
+            | BodySource::Digest(_)) => other,
         };
-        self.payment = Some(payment);
         self
     }
 
@@ -645,6 +660,11 @@ impl Drop for ForwardedBody {
     }
 }
 
+/// Whether trailers have arrived behind the content.
+fn has_trailers(trailers: Option<&Trailers>) -> bool {
+    trailers.is_some_and(|trailers| trailers.borrow().is_some())
+}
+
 fn failure(error: ReadError) -> Failure {
     match error {
         ReadError::Aborted { .. } => Failure::ResponseIncomplete,
@@ -677,6 +697,7 @@ impl Body {
                 return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));
             }
             BodySource::Stored(reader) => reader.poll_next(context),
+            BodySource::Fetched(bytes) => Poll::Ready(bytes.take().map(Ok)),
             BodySource::Following(..) if self.left == Some(0) => return Poll::Ready(None),
             BodySource::Following(follower, _) => follower.poll_next(context),
             BodySource::Assembled(assembled, _) => match assembled.poll_next(context) {
@@ -748,6 +769,7 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             BodySource::Memory(bytes) => bytes.is_none(),
+            BodySource::Fetched(bytes) => bytes.is_none() && self.left.unwrap_or(0) == 0,
             BodySource::Passed(passed) => passed.body.is_end_stream(),
             // A rewriter may still add bytes at the end.
             BodySource::Rewritten(_) | BodySource::Encoded(_) | BodySource::Digest(_) => false,

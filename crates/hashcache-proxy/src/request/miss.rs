@@ -87,7 +87,7 @@ pub(super) async fn again(
     let connection = transaction.connection;
     let found = look_up(
         &connection.worker.cache,
-        &place.key,
+        place.key.clone(),
         &transaction.request.fields,
     )
     .await;

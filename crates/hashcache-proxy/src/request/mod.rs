@@ -193,7 +193,7 @@ async fn serve(
             return Ok(response);
         }
         RequestTarget::Server(authority) => {
-            log_entry.set_authority(authority.display(Scheme::Http).to_string());
+            log_entry.set_authority(authority.host_field(Scheme::Http));
             return Ok(own::options(log_entry));
         }
         RequestTarget::Resource(target) => target,
@@ -338,7 +338,7 @@ async fn answer_unlimited(
         next = match within_quota(&mut transaction, next)? {
             Next::LookUp(key) => {
                 let looked_up =
-                    look_up(&connection.worker.cache, &key, &transaction.request.fields).await;
+                    look_up(&connection.worker.cache, key, &transaction.request.fields).await;
                 decide(&mut transaction, looked_up)?
             }
             Next::Serve(found) => hit::answer(&mut transaction, found).await?,
@@ -386,7 +386,7 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
         // The owner combines ranges; here they would be stored nowhere.
         Ok(()) if transaction.facts.has_range && is_of_member(transaction) => Forward::Bypass,
         Ok(()) => match cache_key(request.space, &request.target) {
-            Some(key) => return Ok(Next::LookUp(key)),
+            Some(key) => return Ok(Next::LookUp(key.into())),
             None => Forward::Bypass,
         },
     };

@@ -219,7 +219,7 @@ async fn head_came(
     let Some(key) = cache_key(space, asked.0) else {
         return;
     };
-    let found = look_up(&connection.worker.cache, &key, asked.1).await;
+    let found = look_up(&connection.worker.cache, key, asked.1).await;
     if let StoreLookup::Found {
         hit, stored, place, ..
     } = found

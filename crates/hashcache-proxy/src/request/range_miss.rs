@@ -74,9 +74,8 @@ pub(super) async fn miss(
     let (follower, succession) = match collapse.under_way(&place.name) {
         Some(follower) => (follower, Succession::Never),
         None => {
-            let mut ranges_key = place.name.clone();
             // No URL contains a zero byte, so this key cannot be another object's.
-            ranges_key.push(0);
+            let ranges_key = [&place.name[..], &[0]].concat().into();
             match collapse.join(&ranges_key, transaction.requester(), Instant::now()) {
                 Role::Leader(leader) => return Ok(leading(leader, place, reason, range)),
                 Role::Follower(follower) => (follower, Succession::Allowed),

@@ -46,7 +46,7 @@ pub(super) async fn serve(
     let target = match named(connection, &request, info)? {
         RequestTarget::Tunnel(_) => return Err(Failure::NotImplemented("CONNECT to a site")),
         RequestTarget::Server(authority) => {
-            log_entry.set_authority(authority.display(connection.scheme).to_string());
+            log_entry.set_authority(authority.host_field(connection.scheme));
             return Ok(own::options(log_entry));
         }
         RequestTarget::Resource(target) => target,

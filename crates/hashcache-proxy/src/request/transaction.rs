@@ -10,6 +10,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hashcache::Hit;
 use hashcache_http::{
     Authority, CacheStatus, Exempt, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds,
@@ -57,7 +58,7 @@ pub(super) struct Transaction<'a> {
 /// The next step towards an answer.
 pub(super) enum Next {
     /// Look this cache key up and decide.
-    LookUp(Vec<u8>),
+    LookUp(Bytes),
     /// Answer from a stored response that satisfies the request.
     Serve(Found),
     /// Ask upstream whether a stored response is still valid.

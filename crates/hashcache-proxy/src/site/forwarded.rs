@@ -112,37 +112,38 @@ impl Forwarding {
 
     fn write_fields(&self, host: Option<&str>, fields: &mut HeaderMap) {
         // Pieces are put together by hand: this is done for each request to an origin.
-        let (mut older, mut newer) = (String::with_capacity(64), String::with_capacity(128));
-        push_address(&mut older, self.client);
-        newer.push_str("for=");
-        push_node(&mut newer, self.client);
-        if let Some(host) = host {
+        let mut text = String::with_capacity(128);
+        push_address(&mut text, self.client);
+        for proxy in &self.proxies {
+            text.push_str(", ");
+            push_address(&mut text, *proxy);
+        }
+        set(fields, FOR, &text);
+        fields.insert(PROTO, HeaderValue::from_static(self.scheme.as_str()));
+        text.clear();
+        text.push_str("for=");
+        push_node(&mut text, self.client);
+        if let Some(host) = host.filter(|host| !host.is_empty()) {
+            set(fields, HOST, host);
             // An authority has neither quotes nor backslashes.
             let quote = if is_token(host.as_bytes()) { "" } else { "\"" };
             for part in [";host=", quote, host, quote] {
-                newer.push_str(part);
+                text.push_str(part);
             }
         }
-        newer.push_str(";proto=");
-        newer.push_str(self.scheme.as_str());
+        text.push_str(";proto=");
+        text.push_str(self.scheme.as_str());
         for proxy in &self.proxies {
-            older.push_str(", ");
-            push_address(&mut older, *proxy);
-            newer.push_str(", for=");
-            push_node(&mut newer, *proxy);
+            text.push_str(", for=");
+            push_node(&mut text, *proxy);
         }
-        let written = [
-            (FOR, &older[..]),
-            (PROTO, self.scheme.as_str()),
-            (HOST, host.unwrap_or_default()),
-            (FORWARDED, &newer),
-        ];
-        let written = written.into_iter().filter(|(_, value)| !value.is_empty());
-        for (name, value) in written {
-            if let Ok(value) = HeaderValue::from_str(value) {
-                fields.insert(name, value);
-            }
-        }
+        set(fields, FORWARDED, &text);
+    }
+}
+
+fn set(fields: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        fields.insert(name, value);
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use hashcache_http::{Authority, Exempt, Origin, Target};
+use hashcache_http::{Authority, Exempt, Origin, Scheme, Target};
 use http::header::{ACCEPT_ENCODING, COOKIE, HOST, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::time::Instant;
@@ -43,6 +43,8 @@ pub(crate) const ORIGIN: HeaderName = HeaderName::from_static("hashcache-origin"
 pub(crate) struct LiveSite {
     pub(crate) spec: Site,
     pub(crate) error_page: Option<Bytes>,
+    /// The Host fields of requests to the origins; `None`: `http` refuses it.
+    host_fields: Vec<Option<HeaderValue>>,
     /// Stored responses are served to plain requests as they are stored: no rule of the site looks
     /// at other fields or changes the response.
     pub(crate) is_plain: bool,
@@ -135,8 +137,11 @@ impl LiveSite {
             same.map(|(_, counters)| Arc::clone(counters))
                 .unwrap_or_default()
         });
+        let urls = spec.origins.iter().map(|origin| &origin.url);
+        let hosts = urls.map(|url| host_field(&url.authority, url.scheme));
         Self {
             counters: counters.collect(),
+            host_fields: hosts.collect(),
             error_page: spec.error_page.clone().map(Bytes::from),
             is_plain: spec.key == KeyRules::default()
                 && spec.request_headers == HeaderRules::default()
@@ -164,6 +169,10 @@ impl LiveSite {
         let now = Instant::now();
         let mut state = self.state();
         state.retries.note_request();
+        if let [origin] = &self.spec.origins[..] {
+            let is_in_service = origin.weight > 0 && state.health.tenths(0, now) > 0;
+            return Vec::from_iter(is_in_service.then(|| self.endpoint(0)));
+        }
         let loads: Vec<Load> = self
             .spec
             .origins
@@ -177,10 +186,8 @@ impl LiveSite {
             .collect();
         let mut order = state.balancer.order(&loads, url.as_bytes());
         drop(state);
-        let is_first = |n: usize| {
-            let origin = self.spec.origins[n].url.to_string();
-            first.is_some_and(|first| first.as_bytes() == origin.as_bytes())
-        };
+        let is_first =
+            |n: usize| first.is_some_and(|first| *first == *self.spec.origins[n].url.to_string());
         if let Some(at) = order.iter().position(|&n| is_first(n)) {
             order[..=at].rotate_right(1);
         }
@@ -286,10 +293,10 @@ impl LiveSite {
     pub(crate) fn host_for(&self, to: &Endpoint) -> Option<HeaderValue> {
         match &self.spec.sent_host {
             SentHost::Client => None,
-            SentHost::Origin => {
-                let host = to.authority.display(to.scheme).to_string();
-                HeaderValue::try_from(host).ok()
-            }
+            SentHost::Origin => match self.number(to) {
+                Some(number) => self.host_fields[number].clone(),
+                None => host_field(&to.authority, to.scheme),
+            },
             SentHost::Name(name) => Some(name.clone()),
         }
     }
@@ -319,6 +326,11 @@ impl LiveSite {
             _ => None,
         }
     }
+}
+
+/// The Host field of a request to this server.
+fn host_field(authority: &Authority, scheme: Scheme) -> Option<HeaderValue> {
+    HeaderValue::try_from(authority.host_field(scheme)).ok()
 }
 
 /// A request to a site.
@@ -390,7 +402,7 @@ impl SiteRequest {
     fn write_forwarding(&self, fields: &mut HeaderMap) {
         match &self.host {
             Some(host) => {
-                let host = host.display(self.forwarding.scheme).to_string();
+                let host = host.host_field(self.forwarding.scheme);
                 self.forwarding.write(&host, fields);
             }
             None => self.forwarding.write_without_host(fields),
@@ -512,7 +524,7 @@ mod tests {
             site: Arc::clone(site),
             forwarding: Forwarding::read(
                 [127, 0, 0, 1].into(),
-                hashcache_http::Scheme::Http,
+                Scheme::Http,
                 &HeaderMap::new(),
                 |_| false,
             ),

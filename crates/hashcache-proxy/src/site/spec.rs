@@ -168,7 +168,7 @@ impl Site {
     pub fn name(&self) -> String {
         match (self.hosts.first(), self.origins.first()) {
             (Some(host), _) => host.to_string(),
-            (None, Some(origin)) => origin.url.authority.display(origin.url.scheme).to_string(),
+            (None, Some(origin)) => origin.url.authority.host_field(origin.url.scheme),
             (None, None) => String::new(),
         }
     }

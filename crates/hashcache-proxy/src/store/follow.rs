@@ -78,6 +78,18 @@ impl ContentFollower {
         }
     }
 
+    /// As [`Follower::into_rest`]; content in pages is never at hand in one piece.
+    #[expect(
+        clippy::result_large_err,
+        reason = "the error is the follower, given back"
+    )]
+    pub(crate) fn into_rest(self) -> Result<Bytes, Self> {
+        match self {
+            Self::Plain(follower) => follower.into_rest().map_err(Self::Plain),
+            Self::Pages(_) => Err(self),
+        }
+    }
+
     /// As [`Follower::poll_next`]. Pending without a waker when a payer refuses.
     pub(crate) fn poll_next(
         &mut self,

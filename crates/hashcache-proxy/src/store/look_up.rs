@@ -9,6 +9,7 @@
 //! one lookup in the engine for a response without Vary and for the first variant; two for the
 //! other variants.
 
+use bytes::Bytes;
 use hashcache::{Cache, Hit, Lookup};
 use hashcache_http::{Variant, VariantPlace, VariantTable, coding_fits, if_range_value};
 use http::HeaderMap;
@@ -43,18 +44,22 @@ pub(crate) enum HitSource {
 }
 
 /// Finds the stored response that answers a request with these fields.
-pub(crate) async fn look_up(cache: &Cache, key: &[u8], fields: &HeaderMap) -> StoreLookup {
-    find(|name| cache.get(name), key, fields).await
+pub(crate) async fn look_up(
+    cache: &Cache,
+    key: impl Into<Bytes>,
+    fields: &HeaderMap,
+) -> StoreLookup {
+    find(|name| cache.get(name), key.into(), fields).await
 }
 
 /// The same without a trace in the store ([`Cache::peek`]).
-pub(crate) async fn peek(cache: &Cache, key: &[u8], fields: &HeaderMap) -> StoreLookup {
-    find(|name| cache.peek(name), key, fields).await
+pub(crate) async fn peek(cache: &Cache, key: impl Into<Bytes>, fields: &HeaderMap) -> StoreLookup {
+    find(|name| cache.peek(name), key.into(), fields).await
 }
 
-async fn find(get: impl Fn(&[u8]) -> Lookup, key: &[u8], fields: &HeaderMap) -> StoreLookup {
-    let place = ObjectPlace::of(key.to_vec());
-    let Some((hit, mut stored, from)) = read(get(key)).await else {
+async fn find(get: impl Fn(&[u8]) -> Lookup, key: Bytes, fields: &HeaderMap) -> StoreLookup {
+    let place = ObjectPlace::of(key);
+    let Some((hit, mut stored, from)) = read(get(&place.key)).await else {
         return StoreLookup::Nothing(place);
     };
     let Some(table) = stored.table.take() else {

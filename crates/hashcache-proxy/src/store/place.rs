@@ -4,24 +4,25 @@
 //! seen the response.
 //!
 //! Invariant: a derived name contains the nonce of its variant table. So all derived objects are
-//! lost when the object under the key is removed. Cost: two names.
+//! lost when the object under the key is removed. Cost: a name; none for a clone.
 
+use bytes::Bytes;
 use hashcache_http::{VariantPlace, VariantTable};
 
 /// Where the response to a request is stored, or would be.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectPlace {
     /// The cache key; the object under it holds the variant table.
-    pub(crate) key: Vec<u8>,
+    pub(crate) key: Bytes,
     /// The name of the object: the key, or a name derived from it.
-    pub(crate) name: Vec<u8>,
+    pub(crate) name: Bytes,
     /// The nonce of the variant table that was read under the key.
     pub(crate) nonce: Option<u64>,
 }
 
 impl ObjectPlace {
     /// The place under the key itself; no table was read there.
-    pub(crate) fn of(key: Vec<u8>) -> Self {
+    pub(crate) fn of(key: Bytes) -> Self {
         Self {
             name: key.clone(),
             key,
@@ -33,7 +34,7 @@ impl ObjectPlace {
     pub(crate) fn within(self, table: &VariantTable, place: VariantPlace) -> Self {
         let name = match place {
             VariantPlace::Here => self.key.clone(),
-            VariantPlace::Derived(hash) => table.derived_name(&self.key, hash),
+            VariantPlace::Derived(hash) => table.derived_name(&self.key, hash).into(),
         };
         Self {
             name,

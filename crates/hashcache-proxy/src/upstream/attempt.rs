@@ -246,13 +246,16 @@ impl Upstream {
     }
 
     /// Prepares for another attempt after one on `conn`; `None` if there can only be one for a
-    /// request of which no byte was sent.
+    /// request of which no byte was sent, or if the request outlives the attempt.
     pub(super) fn repeat(
         &self,
         request: &mut Request<RequestBody>,
         conn: &UpstreamConn,
         client: Option<&Share>,
     ) -> Option<Repeat> {
+        if conn.is_http_1() && request.body().is_empty() {
+            return None;
+        }
         // A new connection in HTTP/1.1 is no stale one.
         if !conn.is_http_2() && !conn.is_reused() && !is_repeatable(request) {
             return None;

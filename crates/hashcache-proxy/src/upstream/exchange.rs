@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until};
 use super::endpoint::Endpoint;
 use super::flood::INTERIM_MAX;
 use super::framing::{self, Framing, content_length};
-use super::http1::{Http1Content, Switched};
+use super::http1::{Http1Content, SentRequest, Switched};
 use super::http2::{self, Sharing};
 use super::incoming::WireContent;
 use super::odd_target::OddTarget;
@@ -53,10 +53,25 @@ impl Upstream {
     /// Sends `request` on `conn` and waits for the head of its response.
     pub(super) async fn exchange(
         &self,
+        conn: UpstreamConn,
+        to: &Endpoint,
+        request: Request<RequestBody>,
+        permit: Permit,
+        options: &SendOptions,
+    ) -> Result<UpstreamExchange, FailedExchange> {
+        let mut unused = None;
+        let exchange = self.exchange_keeping(conn, to, request, (permit, &mut unused), options);
+        exchange.await
+    }
+
+    /// The same; afterwards `sent_request` is the request if it was sent in HTTP/1.1 and has no
+    /// content.
+    pub(super) async fn exchange_keeping(
+        &self,
         mut conn: UpstreamConn,
         to: &Endpoint,
         mut request: Request<RequestBody>,
-        permit: Permit,
+        (permit, sent_request): (Permit, &mut Option<Request<RequestBody>>),
         options: &SendOptions,
     ) -> Result<UpstreamExchange, FailedExchange> {
         let method = request.method().clone();
@@ -102,6 +117,10 @@ impl Upstream {
                     None => None,
                 };
                 let http1 = http1.clone();
+                let request = match request.body().is_empty() {
+                    true => SentRequest::Kept(sent_request.insert(request)),
+                    false => SentRequest::Given(Box::new(request)),
+                };
                 let sending = async {
                     let push = |status, fields| interim.push(status, fields);
                     let sent = http1.send(request, target.as_deref(), push).await;

@@ -60,10 +60,13 @@ pub(super) fn judge(head: &mut response::Parts, method: &Method) -> Result<Judge
     // counts, and the connection is not reused.
     let trusted = !(coded && head.headers.contains_key(header::CONTENT_LENGTH));
     head.headers.remove(header::TRANSFER_ENCODING);
-    head.headers.remove(header::CONTENT_LENGTH);
-    if let Some(length) = length.filter(|_| head.status != StatusCode::NO_CONTENT) {
-        head.headers
-            .insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    let stated = length.filter(|_| head.status != StatusCode::NO_CONTENT);
+    if stated.is_none() || !has_one_plain_length(&head.headers) {
+        head.headers.remove(header::CONTENT_LENGTH);
+        if let Some(length) = stated {
+            head.headers
+                .insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        }
     }
     let framing = match (empty, coded, length) {
         (true, ..) => Framing::Empty,
@@ -84,6 +87,17 @@ fn is_chunked_alone(headers: &HeaderMap) -> bool {
                 .trim_ascii()
                 .eq_ignore_ascii_case(b"chunked")
         })
+}
+
+/// Whether there is one Content-Length, of digits without a zero before them.
+fn has_one_plain_length(headers: &HeaderMap) -> bool {
+    let mut lines = headers.get_all(header::CONTENT_LENGTH).iter();
+    let (first, second) = (lines.next(), lines.next());
+    let is_plain = |text: &[u8]| match text {
+        [b'0', _, ..] => false,
+        text => text.iter().all(u8::is_ascii_digit),
+    };
+    second.is_none() && first.is_some_and(|value| is_plain(value.as_bytes()))
 }
 
 /// The length if all Content-Length fields agree.

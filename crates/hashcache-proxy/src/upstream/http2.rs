@@ -283,7 +283,7 @@ pub(super) fn convert(request: &mut Request<RequestBody>, to: &Endpoint) {
     let host = request.headers_mut().remove(HOST);
     let authority = host
         .and_then(|host| host.to_str().ok().map(str::to_owned))
-        .unwrap_or_else(|| to.authority.display(to.scheme).to_string());
+        .unwrap_or_else(|| to.authority.host_field(to.scheme));
     let path = request.uri().path_and_query().cloned();
     let url = Uri::builder().scheme(Scheme::HTTPS).authority(authority);
     let url = match path {

@@ -553,13 +553,20 @@ impl Upstream {
             let http2_conn = conn.http2_conn();
             let is_repeatable = is_repeatable(&request);
             let repeat = self.repeat(&mut request, &conn, client);
-            let sent = self.exchange(conn, to, request, permit, options).await;
+            let mut sent_request = None;
+            let kept = (permit, &mut sent_request);
+            let sent = self
+                .exchange_keeping(conn, to, request, kept, options)
+                .await;
             let again;
             (again, permit, way) = match sent {
                 Ok(exchange) => {
                     let is_first = is_used && number == 1 && is_repeatable;
-                    let repeat = repeat.filter(|_| is_first && exchange.is_misdirected());
-                    let Some(again) = repeat.and_then(|repeat| repeat.again(None)) else {
+                    if !is_first || !exchange.is_misdirected() {
+                        return Ok(exchange);
+                    }
+                    let copied = repeat.and_then(|repeat| repeat.again(None));
+                    let Some(again) = sent_request.or(copied) else {
                         return Ok(exchange);
                     };
                     // On another connection, it may reach the right server (RFC 9110, 15.5.20).
@@ -585,7 +592,7 @@ impl Upstream {
                     let unsent = failed.unsent.take();
                     let again = match repeat {
                         Some(repeat) => repeat.again(unsent),
-                        None => unsent.map(|unsent| *unsent),
+                        None => sent_request.or(unsent.map(|unsent| *unsent)),
                     };
                     let Some(again) = again else {
                         return Err(failed.into());
@@ -737,7 +744,7 @@ impl Upstream {
         let memory = self.memory.clone();
         let session = Session {
             scheme: to.scheme,
-            host: to.authority.display(to.scheme).to_string(),
+            host: to.authority.host_field(to.scheme),
             address,
             dial: Box::new(move |address| {
                 let connector = connector.clone();
@@ -867,13 +874,13 @@ fn prepare(
         }
         None => (to.scheme, &to.authority),
     };
-    let host = authority.display(scheme).to_string();
+    let host = || authority.host_field(scheme);
     head.uri = match &options.absolute {
-        Some(_) => whole_url(scheme, &host, target),
+        Some(_) => whole_url(scheme, &host(), target),
         None => Uri::from(target),
     };
     if !head.headers.contains_key(header::HOST)
-        && let Ok(host) = HeaderValue::try_from(host)
+        && let Ok(host) = HeaderValue::try_from(host())
     {
         head.headers.insert(header::HOST, host);
     }

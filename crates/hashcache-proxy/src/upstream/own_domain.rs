@@ -62,6 +62,7 @@ impl FromStr for AllowedDestination {
         let address = |ip: IpAddr| SocketAddr::new(ip, DNS_PORT);
         let server = server.parse().or_else(|_| server.parse().map(address));
         let server = server.map_err(|_| AllowedDestinationError::Server)?;
+        let domain = domain.as_ref().into();
         Ok(Self::Domain(OwnDomain { domain, server }))
     }
 }

@@ -103,6 +103,23 @@ enum ReadFor {
     Content,
 }
 
+/// A request as it is given to a connection.
+pub(super) enum SentRequest<'a> {
+    /// With its content.
+    Given(Box<Request<RequestBody>>),
+    /// Without content. The caller keeps it for another attempt.
+    Kept(&'a Request<RequestBody>),
+}
+
+impl SentRequest<'_> {
+    fn head(&self) -> &Request<RequestBody> {
+        match self {
+            Self::Given(request) => request,
+            Self::Kept(request) => request,
+        }
+    }
+}
+
 impl Http1Conn {
     /// A connection on a connected stream.
     pub(super) fn new(
@@ -180,19 +197,19 @@ impl Http1Conn {
     /// of its response. Tells `interim` of each interim response before.
     pub(super) async fn send(
         &self,
-        request: Request<RequestBody>,
+        request: SentRequest<'_>,
         target: Option<&[u8]>,
         mut interim: impl FnMut(StatusCode, HeaderMap),
     ) -> Result<Response<()>, Failure> {
-        let (outgoing, framing) = self.borrow_mut().begin(&request, target);
+        let (outgoing, framing) = self.borrow_mut().begin(request.head(), target);
         let mut unsent = None;
-        if framing == SentFraming::Empty {
-            unsent = Some(outgoing);
-            drop(request);
-        } else {
-            let upload = upload(self.clone(), request.into_body(), outgoing, framing);
-            let task = spawn_local(upload);
-            self.borrow_mut().upload = Upload::Running(task.abort_handle(), None);
+        match request {
+            SentRequest::Given(request) => {
+                let upload = upload(self.clone(), request.into_body(), outgoing, framing);
+                let task = spawn_local(upload);
+                self.borrow_mut().upload = Upload::Running(task.abort_handle(), None);
+            }
+            SentRequest::Kept(_) => unsent = Some(outgoing),
         }
         poll_fn(|cx| {
             let mut conn = self.borrow_mut();
