@@ -15,6 +15,19 @@ use crate::settings::Mode;
 use crate::upstream::{RequestBody, set_target};
 use crate::worker::Worker;
 
+/// A copy of a client's fields, with room for those that are added on the way to an origin: a map
+/// that grows is built anew each time.
+pub(super) fn copy_for_upstream(fields: &HeaderMap) -> HeaderMap {
+    let mut copy = HeaderMap::with_capacity(fields.len() + ADDED_FIELDS);
+    for (name, value) in fields {
+        copy.append(name.clone(), value.clone());
+    }
+    copy
+}
+
+/// Via, CDN-Loop, what a site tells its origins about the client, and two validators.
+const ADDED_FIELDS: usize = 8;
+
 /// The fields of a request for upstream.
 pub(crate) fn upstream_fields(
     worker: &Worker,
@@ -57,7 +70,13 @@ pub(super) fn part_fields(
     fields: &HeaderMap,
     version: Version,
 ) -> HeaderMap {
-    let mut fields = upstream_fields(worker, target, fields.clone(), version, Upgrading::No);
+    let mut fields = upstream_fields(
+        worker,
+        target,
+        copy_for_upstream(fields),
+        version,
+        Upgrading::No,
+    );
     for name in [
         EXPECT,
         IF_NONE_MATCH,

@@ -54,7 +54,7 @@ use tokio::time::Instant;
 use self::confirm::confirm;
 use self::content_hash::ContentHash;
 use self::counters::{ByteCount, Trailers};
-use self::fields::{request, strip_for_storing, whole_of_part};
+use self::fields::{copy_for_upstream, request, strip_for_storing, whole_of_part};
 use self::judge::{BegunPut, BegunRangePut, StoreDecision, judge};
 use self::pump::{RESUMES_MAX, Transfer};
 use self::rest::Asked;
@@ -150,7 +150,9 @@ pub(crate) async fn fetch(
                 let times = (request_time, response_time);
                 let tell = (leader, reply, &byte_count);
                 let as_of = intents.drawn();
-                confirm(&worker, &spec, (selected, as_of), answered, times, tell).await;
+                let confirming = confirm(&worker, &spec, (selected, as_of), answered, times, tell);
+                // On the heap, as all that few fetches need.
+                Box::pin(confirming).await;
             }
             None => {
                 // The 304 is for a response that is not the stored one: ask again without
@@ -202,7 +204,8 @@ pub(crate) async fn fetch(
             store(worker, spec, answered, *begun, leader, reply, byte_count).await;
         }
         StoreDecision::Part(part) => {
-            store_part(&worker, &spec, answered, *part, leader, reply, &byte_count).await;
+            let storing = store_part(&worker, &spec, answered, *part, leader, reply, &byte_count);
+            Box::pin(storing).await;
         }
         StoreDecision::Small => {
             let bytes = exchange.response.body().origin_bytes();
@@ -324,7 +327,7 @@ async fn ask_origin(
     let mut fields = upstream_fields(
         worker,
         &spec.target,
-        spec.fields.clone(),
+        copy_for_upstream(&spec.fields),
         spec.version,
         Upgrading::No,
     );

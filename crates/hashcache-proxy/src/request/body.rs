@@ -111,7 +111,7 @@ struct SentCounter {
 enum BodySource {
     Memory(Option<Bytes>),
     /// All of the content of a response that was fetched for this request or for another one.
-    Fetched(Option<Bytes>),
+    Fetched(Option<Bytes>, Option<Trailers>),
     Stored(Box<ContentReader>),
     Following(Box<ContentFollower>, Option<Trailers>),
     Passed(Box<ForwardedBody>),
@@ -420,12 +420,19 @@ impl Body {
 
     /// A response that is being fetched and stored: `length` bytes from the follower's offset.
     pub(crate) fn following(follower: ContentFollower, length: Option<u64>) -> Self {
-        Self::of(BodySource::Following(Box::new(follower), None), length)
+        let source = match follower.into_rest() {
+            // Most content is short, and complete when its client gets the head.
+            Ok(rest) => BodySource::Fetched(Some(rest).filter(|rest| !rest.is_empty()), None),
+            Err(follower) => BodySource::Following(Box::new(follower), None),
+        };
+        Self::of(source, length)
     }
 
     /// The same, with the trailers that follow the content.
     pub(crate) fn with_trailers(mut self, of: Trailers) -> Self {
-        if let BodySource::Following(_, trailers) = &mut self.source {
+        if let BodySource::Following(_, trailers) | BodySource::Fetched(_, trailers) =
+            &mut self.source
+        {
             *trailers = Some(of);
         }
         self
@@ -454,7 +461,7 @@ impl Body {
             BodySource::Memory(_) | BodySource::Stored(_) | BodySource::Digest(_) => {
                 ContentFrom::Store
             }
-            BodySource::Fetched(_) | BodySource::Following(..) | BodySource::Passed(_) => {
+            BodySource::Fetched(..) | BodySource::Following(..) | BodySource::Passed(_) => {
                 ContentFrom::Origin
             }
             BodySource::Assembled(_, from) => *from,
@@ -500,16 +507,6 @@ impl Body {
                 let payers = pay(&mut self.payment);
                 BodySource::Stored(Box::new(reader.paid_by(&payers)))
             }
-            // Most content is short, and here before the head of its response was put together.
-            BodySource::Following(follower, trailers) if !has_trailers(trailers.as_ref()) => {
-                match follower.into_rest() {
-                    Ok(rest) => BodySource::Fetched(Some(rest).filter(|rest| !rest.is_empty())),
-                    Err(follower) => {
-                        let payers = pay(&mut self.payment);
-                        BodySource::Following(Box::new(follower.paid_by(&payers)), trailers)
-                    }
-                }
-            }
             BodySource::Following(follower, trailers) => {
                 let payers = pay(&mut self.payment);
                 BodySource::Following(Box::new(follower.paid_by(&payers)), trailers)
@@ -539,7 +536,7 @@ impl Body {
                 BodySource::Framed(Box::new(framed))
             }
             other @ (BodySource::Memory(_)
-            | BodySource::Fetched(_)
+            | BodySource::Fetched(..)
             | BodySource::Passed(_)
             | BodySource::Assembled(..)
             | BodySource::Digest(_)) => other,
@@ -697,7 +694,7 @@ impl Body {
                 return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));
             }
             BodySource::Stored(reader) => reader.poll_next(context),
-            BodySource::Fetched(bytes) => Poll::Ready(bytes.take().map(Ok)),
+            BodySource::Fetched(bytes, _) => Poll::Ready(bytes.take().map(Ok)),
             BodySource::Following(..) if self.left == Some(0) => return Poll::Ready(None),
             BodySource::Following(follower, _) => follower.poll_next(context),
             BodySource::Assembled(assembled, _) => match assembled.poll_next(context) {
@@ -726,7 +723,8 @@ impl Body {
             ))),
             None => {
                 let trailers = match &self.source {
-                    BodySource::Following(_, Some(trailers)) => trailers.take(),
+                    BodySource::Following(_, Some(trailers))
+                    | BodySource::Fetched(_, Some(trailers)) => trailers.take(),
                     _ => None,
                 };
                 Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
@@ -769,7 +767,9 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             BodySource::Memory(bytes) => bytes.is_none(),
-            BodySource::Fetched(bytes) => bytes.is_none() && self.left.unwrap_or(0) == 0,
+            BodySource::Fetched(bytes, trailers) => {
+                bytes.is_none() && self.left.unwrap_or(0) == 0 && !has_trailers(trailers.as_ref())
+            }
             BodySource::Passed(passed) => passed.body.is_end_stream(),
             // A rewriter may still add bytes at the end.
             BodySource::Rewritten(_) | BodySource::Encoded(_) | BodySource::Digest(_) => false,

@@ -54,7 +54,7 @@ pub(super) fn translate_request(
     mut request: Request<ClientBody>,
     info: &HeadInfo,
     (asked, found): (&Target, MirrorLookup),
-) -> Result<Option<(ClientRequest, MirrorRewrite)>, Failure> {
+) -> Result<Option<(Box<ClientRequest>, MirrorRewrite)>, Failure> {
     let not_found = |reason| {
         let status = StatusCode::NOT_FOUND;
         Err(Failure::Refused { status, reason })

@@ -74,7 +74,7 @@ use crate::wire::{ClientBody, HeadInfo, RequestForm, RequestHead};
 /// Answers one request.
 pub(crate) async fn handle(
     connection: Rc<Connection>,
-    mut request: Request<ClientBody>,
+    mut request: Box<Request<ClientBody>>,
 ) -> Response<Body> {
     let head = connection.cell.next_head();
     let mut log_entry = LogEntryBuilder::new(&connection, &request, &head);
@@ -140,7 +140,7 @@ fn failed(
 
 async fn serve(
     connection: &Rc<Connection>,
-    mut request: Request<ClientBody>,
+    mut request: Box<Request<ClientBody>>,
     info: &HeadInfo,
     log_entry: &mut LogEntryBuilder,
 ) -> Answer {
@@ -242,7 +242,7 @@ async fn serve(
         let Some(found) = mirrored::resolve(connection, &target) else {
             return own::page(connection, &request, &target, log_entry);
         };
-        let entered = mirrored::translate_request(connection, request, info, (&target, found))?;
+        let entered = mirrored::translate_request(connection, *request, info, (&target, found))?;
         let Some((mut request, rewrite)) = entered else {
             return Ok(own::not_allowed());
         };
@@ -290,7 +290,7 @@ async fn serve(
         )?;
         return Ok(own::of_gateway(page, log_entry));
     }
-    let mut request = ClientRequest::new(common.space(), target, request, info);
+    let mut request = ClientRequest::new(common.space(), target, *request, info);
     request.only_server = only_server;
     // A name may be another file for each user, which a key does not tell.
     request.is_bypass = permission.action == AccessAction::NoCache
@@ -304,7 +304,7 @@ async fn serve(
 /// Answers within the limits of the request.
 async fn answer(
     connection: &Rc<Connection>,
-    mut request: ClientRequest,
+    mut request: Box<ClientRequest>,
     log_entry: &mut LogEntryBuilder,
 ) -> Answer {
     request.find_login(connection);
@@ -322,7 +322,7 @@ async fn answer(
 /// own future several times.
 async fn answer_unlimited(
     connection: &Rc<Connection>,
-    request: ClientRequest,
+    request: Box<ClientRequest>,
     log_entry: &mut LogEntryBuilder,
 ) -> Answer {
     if let Some(linked) = request
@@ -335,7 +335,9 @@ async fn answer_unlimited(
     let mut transaction = Transaction::new(connection, request, log_entry);
     let mut next = first(&transaction)?;
     loop {
-        next = match within_quota(&mut transaction, next)? {
+        // Not in the `match`: it would keep room for the step that it was made of.
+        let step = within_quota(&mut transaction, next)?;
+        next = match step {
             Next::LookUp(key) => {
                 let looked_up =
                     look_up(&connection.worker.cache, key, &transaction.request.fields).await;

@@ -85,7 +85,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         limits,
         only_server,
         ..
-    } = request;
+    } = *request;
     let upgrading = match asks_for_upgrade(&method, &fields) {
         true => Upgrading::Yes,
         false => Upgrading::No,

@@ -39,7 +39,7 @@ use crate::wire::{ClientBody, HeadInfo};
 /// Answers a request to a reverse proxy.
 pub(super) async fn serve(
     connection: &Rc<Connection>,
-    mut request: Request<ClientBody>,
+    mut request: Box<Request<ClientBody>>,
     info: &HeadInfo,
     log_entry: &mut LogEntryBuilder,
 ) -> Answer {
@@ -197,16 +197,16 @@ enum Begun {
     /// Something that the site answers without the store and the origins.
     Answered(Answer),
     /// A purge of this URL.
-    Purge(Request<ClientBody>, Target),
+    Purge(Box<Request<ClientBody>>, Target),
     /// A resource and the codings that the client accepts if the site encodes and the method reads.
-    Request(ClientRequest, Option<AcceptEncoding>),
+    Request(Box<ClientRequest>, Option<AcceptEncoding>),
 }
 
 fn begin(
     connection: &Connection,
     site_request: &Arc<SiteRequest>,
     target: Target,
-    (mut request, info): (Request<ClientBody>, &HeadInfo),
+    (mut request, info): (Box<Request<ClientBody>>, &HeadInfo),
     log_entry: &mut LogEntryBuilder,
 ) -> Begun {
     let spec = &site_request.site.spec;
@@ -229,7 +229,7 @@ fn begin(
     };
     let is_read = [Method::GET, Method::HEAD].contains(request.method());
     let common = &connection.worker.common;
-    let mut request = ClientRequest::new(common.space(), target, request, info);
+    let mut request = ClientRequest::new(common.space(), target, *request, info);
     request.is_bypass = spec.key.is_bypass(&request.fields);
     request.site = Some(Arc::clone(site_request));
     request.note_page(connection);

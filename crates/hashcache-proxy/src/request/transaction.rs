@@ -45,7 +45,7 @@ pub(super) type Answer = Result<Response<Body>, Failure>;
 /// A request that is being answered.
 pub(super) struct Transaction<'a> {
     pub(super) connection: &'a Rc<Connection>,
-    pub(super) request: ClientRequest,
+    pub(super) request: Box<ClientRequest>,
     /// Properties of the request that the caching rules need.
     pub(super) facts: RequestFacts,
     /// How many stored responses could not be completed for this request.
@@ -156,7 +156,7 @@ impl Next {
 impl<'a> Transaction<'a> {
     pub(super) fn new(
         connection: &'a Rc<Connection>,
-        request: ClientRequest,
+        request: Box<ClientRequest>,
         log_entry: &'a mut LogEntryBuilder,
     ) -> Self {
         let mut facts = request.facts();
@@ -192,7 +192,7 @@ impl<'a> Transaction<'a> {
     pub(super) fn without_body(&mut self) -> Transaction<'_> {
         Transaction {
             connection: self.connection,
-            request: self.request.without_body(),
+            request: Box::new(self.request.without_body()),
             facts: self.facts,
             tries: self.tries,
             awaited: None,
@@ -274,7 +274,7 @@ pub(super) enum Login {
     Alone,
 }
 
-/// A client's request.
+/// A client's request. In a box: futures keep room for each place that it is moved to.
 pub(super) struct ClientRequest {
     /// The key space of the resource.
     pub(super) space: Space,
@@ -313,10 +313,10 @@ impl ClientRequest {
         target: Target,
         request: Request<ClientBody>,
         info: &HeadInfo,
-    ) -> Self {
+    ) -> Box<Self> {
         let (mut head, body) = request.into_parts();
         let linked = head.extensions.remove::<Arc<LinkedRequest>>();
-        Self {
+        Box::new(Self {
             linked,
             linked_login: head.extensions.remove(),
             is_kept: head.extensions.remove::<KeptLogin>().is_some(),
@@ -336,7 +336,7 @@ impl ClientRequest {
                 info.content,
                 ContentFraming::None | ContentFraming::Length(0)
             ),
-        }
+        })
     }
 
     /// Notes the request if it is for a page, or for a part of one that can name others.

@@ -421,7 +421,7 @@ async fn serve(
             let cell = Rc::clone(&connection.cell);
             let connection = Rc::new(connection);
             let memory_hits = MemoryHits::of(&connection);
-            let service = move |request| request::handle(Rc::clone(&connection), request);
+            let service = move |request| request::handle(Rc::clone(&connection), Box::new(request));
             let limits = &worker.limits;
             // On the heap, because each enclosing future would contain its size again.
             Box::pin(wire::serve_connection(
@@ -450,7 +450,7 @@ async fn serve(
                     stream.allowance = allowance.clone();
                 }
                 stream.cell = cell;
-                request::handle(Rc::new(stream), request)
+                request::handle(Rc::new(stream), Box::new(request))
             };
             let allowance = Some(&allowance);
             let (limits, kind) = match &child {

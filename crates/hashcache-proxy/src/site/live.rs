@@ -278,14 +278,14 @@ impl LiveSite {
         if matches!(change, Some(Change::Out(_) | Change::Down)) {
             self.counters[n].out();
         }
+        let Some(change) = change else { return };
         let (site, origin) = (self.spec.name(), &self.spec.origins[n].url);
         match change {
-            None => {}
-            Some(Change::Out(time)) => {
+            Change::Out(time) => {
                 warn!(site, %origin, seconds = time.as_secs(), "origin fails, left out for a time");
             }
-            Some(Change::Down) => warn!(site, %origin, "origin left out, its checks fail"),
-            Some(Change::Up) => info!(site, %origin, "origin in service, its checks are good"),
+            Change::Down => warn!(site, %origin, "origin left out, its checks fail"),
+            Change::Up => info!(site, %origin, "origin in service, its checks are good"),
         }
     }
 

@@ -23,7 +23,7 @@ mod memory;
 mod repair;
 mod request;
 
-use std::cell::{Ref, RefCell, RefMut};
+use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
@@ -103,6 +103,12 @@ enum ReadFor {
     Content,
 }
 
+thread_local! {
+    /// The buffer of the last response of this thread: the next response takes it over if the
+    /// content has gone by then.
+    static SPARE: Cell<BytesMut> = Cell::new(BytesMut::new());
+}
+
 /// A request as it is given to a connection.
 pub(super) enum SentRequest<'a> {
     /// With its content.
@@ -159,7 +165,10 @@ impl Http1Conn {
         let mut conn = self.borrow_mut();
         let is_kept = conn.is_resting();
         if is_kept {
-            conn.read = BytesMut::new();
+            let read = std::mem::take(&mut conn.read);
+            if conn.memory.extra_bytes() == 0 {
+                SPARE.set(read);
+            }
         }
         is_kept
     }
@@ -314,6 +323,10 @@ impl Conn {
         }
         let (before, room) = (self.read.len(), self.memory.read_max());
         if before == 0 {
+            if self.read.capacity() == 0 {
+                self.read = SPARE.take();
+            }
+            // That of an earlier response, if nothing of its content is left.
             self.read.reserve(room);
         } else if self.read.capacity() - before < room / 4 {
             // Not doubled: the fields of a large head keep the buffer for as long as they live.

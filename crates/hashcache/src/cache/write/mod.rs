@@ -439,7 +439,9 @@ impl Drop for Writer {
     fn drop(&mut self) {
         // Followers still hold what was written last.
         self.head_reservations.append(&mut self.reservations);
-        self.first_page();
+        if !self.head_reservations.is_empty() {
+            self.first_page();
+        }
         // After `commit` this changes nothing: a stream ends once.
         self.stream.end(End::Aborted);
     }
