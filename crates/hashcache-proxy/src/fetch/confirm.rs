@@ -128,7 +128,7 @@ fn is_private(request: &HeaderMap) -> bool {
 pub(super) async fn confirm(
     worker: &Rc<Worker>,
     spec: &FetchSpec,
-    (selected, as_of): (SelectedResponse, Option<Version>),
+    (selected, as_of): (Box<SelectedResponse>, Option<Version>),
     answered: Box<Answered>,
     times: Times,
     (leader, reply, byte_count): (Option<Leader>, Reply, &ByteCount),
@@ -170,6 +170,5 @@ pub(super) async fn confirm(
         }
     }
     for_its_client(&mut selected.stored.fields, &head.headers);
-    let selected = Box::new(selected);
     let _ = reply.send(Ok(Fetched::Confirmed { selected, next_hop }));
 }

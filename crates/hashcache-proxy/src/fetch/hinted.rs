@@ -134,12 +134,12 @@ async fn lacking(worker: &Worker, key: Bytes, spec: FetchSpec) -> Option<FetchSp
                 _ => Some(FetchSpec {
                     place: place.clone(),
                     replaces: Some(hit.clone()),
-                    selected: Some(SelectedResponse {
+                    selected: Some(Box::new(SelectedResponse {
                         hit,
                         stored,
                         place,
                         alias: None,
-                    }),
+                    })),
                     on_error: OnError::ServeIfError,
                     ..spec
                 }),

@@ -307,7 +307,7 @@ async fn spoken_of(
     worker: &Rc<Worker>,
     spec: &mut FetchSpec,
     not_modified: &HeaderMap,
-) -> Option<SelectedResponse> {
+) -> Option<Box<SelectedResponse>> {
     let (selected, choices) = (spec.selected.take(), spec.choices.take());
     if let Some(selected) = selected {
         let confirms = not_modified_confirms(&selected.stored.fields, not_modified);

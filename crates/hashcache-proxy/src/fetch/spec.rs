@@ -54,7 +54,7 @@ pub(crate) struct FetchSpec {
     /// The page group, if the request alone has decided it.
     pub(crate) noted_group: Option<NotedGroup>,
     /// The stored response to validate.
-    pub(crate) selected: Option<SelectedResponse>,
+    pub(crate) selected: Option<Box<SelectedResponse>>,
     /// Other stored variants: the request asks whether one of them answers it.
     pub(crate) choices: Option<VariantTable>,
     /// Whether the stored response may be served if upstream sends an error.

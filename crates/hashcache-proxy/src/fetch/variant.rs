@@ -274,7 +274,7 @@ pub(super) async fn chosen(
     spec: &FetchSpec,
     choices: &VariantTable,
     not_modified: &HeaderMap,
-) -> Option<SelectedResponse> {
+) -> Option<Box<SelectedResponse>> {
     let row = choices.chosen(not_modified.get(ETAG))?;
     let place = spec.place.clone().within(choices, row.place);
     let found = store::find(&worker.cache, &place.name).await;
@@ -298,12 +298,12 @@ pub(super) async fn chosen(
         client: spec.share.network().tag(choices.nonce()),
         ..row.clone()
     };
-    Some(SelectedResponse {
+    Some(Box::new(SelectedResponse {
         hit,
         stored,
         place,
         alias: Some(alias),
-    })
+    }))
 }
 
 impl SelectedResponse {

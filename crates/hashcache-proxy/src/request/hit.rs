@@ -43,14 +43,14 @@ use crate::store::{HitSource, ObjectPlace, PageTable, StoredResponse};
 /// Answers the request from a stored response that satisfies it.
 pub(super) async fn answer(
     transaction: &mut Transaction<'_>,
-    found: Found,
+    found: Box<Found>,
 ) -> Result<Next, Failure> {
     let Found {
         hit,
         stored,
         place,
         mut served,
-    } = found;
+    } = *found;
     served.received = stored.facts.received();
     let connection = transaction.connection;
     let worker = &connection.worker;
@@ -264,19 +264,19 @@ pub(super) fn found(
     (hit, stored, place): (Hit, StoredResponse, ObjectPlace),
     forward: Forward,
     upstream_status: Option<StatusCode>,
-) -> Found {
+) -> Box<Found> {
     let now = connection.worker.common.now();
     let served = Served {
         handling: Handling::Forwarded(forward),
         upstream_status,
         ..Served::fresh(stored.facts.age(now), stored.facts.ttl(now))
     };
-    Found {
+    Box::new(Found {
         hit,
         stored,
         place,
         served,
-    }
+    })
 }
 
 /// A response without its content.

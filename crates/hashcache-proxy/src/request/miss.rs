@@ -101,12 +101,12 @@ pub(super) async fn again(
             collapsed: true,
             ..Served::fresh(age, ttl)
         };
-        return Next::Serve(Found {
+        return Next::Serve(Box::new(Found {
             hit,
             stored,
             place,
             served,
-        });
+        }));
     }
     Next::Fetch(Fetch::alone(place, ForwardReason::of(forward)))
 }
@@ -284,12 +284,12 @@ pub(super) fn fetched(
             };
             // Keeps the fetch running until the response has a follower of its own.
             transaction.awaited = Some(awaited);
-            Next::Serve(Found {
+            Next::Serve(Box::new(Found {
                 hit,
                 stored: *stored,
                 place,
                 served,
-            })
+            }))
         }
         Fetched::NotInParts => transaction.fetch_alone(place, ForwardReason::of(forward)),
         Fetched::Passed {

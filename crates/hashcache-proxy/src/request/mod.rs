@@ -367,7 +367,7 @@ fn within_quota(transaction: &mut Transaction<'_>, next: Next) -> Result<Next, F
             if may_stand_in(&transaction.facts, (forward, on_error))
                 && limits.refuses_origins() =>
         {
-            Ok(validate::without_origin(transaction, selected))
+            Ok(validate::without_origin(transaction, *selected))
         }
         next => limits.check_quota().map(|()| next),
     }
@@ -458,12 +458,12 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<N
             Served::fresh(age, ttl)
         }
         Reuse::Validate { forward, on_error } => {
-            let selected = SelectedResponse {
+            let selected = Box::new(SelectedResponse {
                 hit,
                 stored,
                 place,
                 alias: None,
-            };
+            });
             return Ok(Next::Validate(selected, forward, on_error));
         }
         Reuse::Miss { forward } => {
@@ -486,12 +486,12 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<N
             (&stored.fields, length),
         );
     }
-    Ok(Next::Serve(Found {
+    Ok(Next::Serve(Box::new(Found {
         hit,
         stored,
         place,
         served,
-    }))
+    })))
 }
 
 /// Memory for a response head that needs no reservation: every connection has this much.

@@ -60,9 +60,9 @@ pub(super) enum Next {
     /// Look this cache key up and decide.
     LookUp(Bytes),
     /// Answer from a stored response that satisfies the request.
-    Serve(Found),
+    Serve(Box<Found>),
     /// Ask upstream whether a stored response is still valid.
-    Validate(SelectedResponse, Forward, OnError),
+    Validate(Box<SelectedResponse>, Forward, OnError),
     /// Follow another request's fetch, or begin one.
     Miss(ObjectPlace, ForwardReason),
     /// Fetch; the response is stored if that is allowed.

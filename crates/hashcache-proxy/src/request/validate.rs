@@ -29,7 +29,7 @@ use crate::upstream::pinned::Pinning;
 /// Asks upstream whether a stored response is still valid.
 pub(super) async fn validate(
     transaction: &mut Transaction<'_>,
-    selected: SelectedResponse,
+    selected: Box<SelectedResponse>,
     (forward, on_error): (Forward, OnError),
 ) -> Result<Next, Failure> {
     let is_get = transaction.facts.method == MethodKind::Get;
@@ -105,11 +105,15 @@ fn may_replace(on_error: OnError, failure: &Failure) -> bool {
 }
 
 /// The stored response, because upstream failed.
-fn stale(transaction: &mut Transaction<'_>, forward: Forward, selected: SelectedResponse) -> Next {
+fn stale(
+    transaction: &mut Transaction<'_>,
+    forward: Forward,
+    selected: Box<SelectedResponse>,
+) -> Next {
     transaction.log_entry.set_outcome(Outcome::StaleIfError);
     let SelectedResponse {
         hit, stored, place, ..
-    } = selected;
+    } = *selected;
     let connection = transaction.connection;
     Next::Serve(found(connection, (hit, stored, place), forward, None))
 }
@@ -124,12 +128,12 @@ pub(super) fn without_origin(
     transaction.log_entry.set_outcome(Outcome::StaleHit);
     let now = transaction.connection.worker.common.now();
     let served = Served::fresh(stored.facts.age(now), stored.facts.ttl(now));
-    Next::Serve(Found {
+    Next::Serve(Box::new(Found {
         hit,
         stored,
         place,
         served,
-    })
+    }))
 }
 
 fn is_failure(fetched: &Fetched) -> bool {
@@ -139,7 +143,7 @@ fn is_failure(fetched: &Fetched) -> bool {
 /// Forwards a HEAD; `pass` compares its response with the stored one.
 async fn head(
     transaction: &mut Transaction<'_>,
-    selected: SelectedResponse,
+    selected: Box<SelectedResponse>,
     (forward, on_error): (Forward, OnError),
 ) -> Result<Next, Failure> {
     let answer = pass::pass(transaction.without_body(), forward).await;
@@ -158,12 +162,12 @@ pub(super) fn revalidate(
     hit: &Hit,
     stored: &StoredResponse,
 ) {
-    let selected = SelectedResponse {
+    let selected = Box::new(SelectedResponse {
         hit: hit.clone(),
         stored: stored.clone(),
         place: place.clone(),
         alias: None,
-    };
+    });
     let replaces = Some(hit.clone());
     let of_stored = (replaces, Some(&stored.fields));
     let mut spec = fetch_spec(transaction, place.clone(), of_stored, None);

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub(super) enum WireContent {
     Http1(Http1Content),
-    Http2(Http2Content),
+    Http2(Box<Http2Content>),
     Linked(Incoming),
 }
 
@@ -82,6 +82,6 @@ impl From<Http1Content> for WireContent {
 
 impl From<Http2Content> for WireContent {
     fn from(content: Http2Content) -> Self {
-        Self::Http2(content)
+        Self::Http2(Box::new(content))
     }
 }

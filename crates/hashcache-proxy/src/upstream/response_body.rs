@@ -34,7 +34,8 @@ use crate::wire::malformed_field;
 pub(crate) struct ResponseBody {
     incoming: WireContent,
     framing: Framing,
-    busy: Option<BusyConn>,
+    /// In a box, as futures have the content in many places.
+    busy: Option<Box<BusyConn>>,
     between_bytes_time: Duration,
     /// Runs while waiting for the origin; kept from one wait to the next.
     timer: Option<Pin<Box<Sleep>>>,
@@ -82,7 +83,7 @@ impl ResponseBody {
         between_bytes_time: Duration,
     ) -> Self {
         let mut body = Self {
-            busy: Some(busy),
+            busy: Some(Box::new(busy)),
             ..Self::without_conn(incoming, framing, between_bytes_time)
         };
         if body.incoming.is_end_stream() {
@@ -147,7 +148,7 @@ impl ResponseBody {
     /// Whether the connection may outlast this content, as far as its framing tells.
     pub(crate) fn may_leave_connection(&self) -> bool {
         let is_trusted = |busy: &BusyConn| busy.trusted;
-        self.framing != Framing::UntilClose && self.busy.as_ref().is_none_or(is_trusted)
+        self.framing != Framing::UntilClose && self.busy.as_deref().is_none_or(is_trusted)
     }
 
     /// How the end of this content is marked.
@@ -158,7 +159,9 @@ impl ResponseBody {
 
     /// Bytes received from the origin for this response so far, including the head.
     pub(crate) fn origin_bytes(&self) -> u64 {
-        self.busy.as_ref().map_or(self.received, BusyConn::received)
+        self.busy
+            .as_ref()
+            .map_or(self.received, |busy| busy.received())
     }
 
     /// Whether the content is complete. If it is delimited by the end of the connection, the origin
@@ -181,6 +184,7 @@ impl ResponseBody {
         let Some(busy) = self.busy.take() else {
             return;
         };
+        let busy = *busy;
         self.received = busy.received();
         drop(busy.permit);
         // In HTTP/2 the rest would hold the stream, and the client's content, until the origin
