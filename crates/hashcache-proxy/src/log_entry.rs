@@ -182,7 +182,9 @@ impl LogEntryBuilder {
         }
         let worker = Rc::clone(&connection.worker);
         let status = response.status().as_u16();
-        let content_type = response.headers().get(CONTENT_TYPE).cloned();
+        // Copied: the field would keep its whole head for as long as a slow client takes.
+        let content_type = response.headers().get(CONTENT_TYPE);
+        let content_type = content_type.map(|value| Box::<[u8]>::from(value.as_bytes()));
         let first_byte = self.received.elapsed();
         connection.cell.on_sent(move |sent: ExchangeEnd| {
             let entry = LogEntry {
@@ -207,7 +209,7 @@ impl LogEntryBuilder {
                 request_id: self.id,
                 user_agent: self.user_agent.as_ref().map(HeaderValue::as_bytes),
                 referer: self.referer.as_ref().map(HeaderValue::as_bytes),
-                content_type: content_type.as_ref().map(HeaderValue::as_bytes),
+                content_type: content_type.as_deref(),
             };
             worker.metrics.record_rest(&entry, counted.get());
             worker.tally.count(Name::of_site(&self.authority), &entry);

@@ -18,8 +18,14 @@ const FAR: &str = "Tue, 01 Jan 2041 00:00:00 GMT";
 const FAR_SECONDS: u64 = 2_240_524_800;
 
 /// A plain origin on this loopback address whose `Date` is in 2041.
-fn liar(address: [u8; 4]) -> SocketAddr {
-    let listener = TcpListener::bind((std::net::Ipv4Addr::from(address), 0)).unwrap();
+fn liar(address: [u8; 4], proxy: &Running) -> SocketAddr {
+    // Loopback addresses with the port of the proxy are the proxy.
+    let listener = loop {
+        let listener = TcpListener::bind((std::net::Ipv4Addr::from(address), 0)).unwrap();
+        if listener.local_addr().unwrap().port() != proxy.listen.port() {
+            break listener;
+        }
+    };
     let at = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for socket in listener.incoming() {
@@ -47,7 +53,7 @@ async fn plain_origins_of_three_networks_do_not_move_the_clock() {
     let home = Home::new();
     let proxy = Running::start(&home, &["--config=/dev/null"]);
     for network in 0..3 {
-        let at = liar([127, 0, network, 1]);
+        let at = liar([127, 0, network, 1], &proxy);
         let mut client = Client::connect(proxy.listen).await.unwrap();
         let url = format!("http://{at}/page");
         let answer = client

@@ -396,7 +396,7 @@ impl Body {
         (worker, client): (Rc<Worker>, Network),
         memory: ShareReservation,
     ) -> Self {
-        if http_body::Body::is_end_stream(&self) {
+        if self.left == Some(0) && http_body::Body::is_end_stream(&self) {
             // The response to a HEAD: content of no bytes would become some.
             return self;
         }

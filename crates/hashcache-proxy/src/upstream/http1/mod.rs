@@ -323,14 +323,18 @@ impl Conn {
         }
         let (before, room) = (self.read.len(), self.memory.read_max());
         if before == 0 {
-            if self.read.capacity() == 0 {
+            if self.read.capacity() == 0 && self.memory.extra_bytes() == 0 {
                 self.read = SPARE.take();
             }
             // That of an earlier response, if nothing of its content is left.
             self.read.reserve(room);
         } else if self.read.capacity() - before < room / 4 {
-            // Not doubled: the fields of a large head keep the buffer for as long as they live.
-            let mut larger = BytesMut::with_capacity(before + room);
+            // Buffers of large heads have one size: many sizes leave holes in the heap.
+            let bytes = match what {
+                ReadFor::Head => before.max(self.head_limits.bytes) + room,
+                ReadFor::Content => before + room,
+            };
+            let mut larger = BytesMut::with_capacity(bytes);
             larger.extend_from_slice(&self.read);
             self.read = larger;
         }
