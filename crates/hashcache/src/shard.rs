@@ -211,7 +211,7 @@ pub(crate) struct PutToken {
 #[derive(Default)]
 pub(crate) struct PutsInProgress(Mutex<KeyMap<PutsOfKey>>);
 
-/// Hardly ever more than one.
+/// The puts in progress of one key. Two clients seldom put the same name at a time.
 type PutsOfKey = SmallVec<[Arc<PutToken>; 1]>;
 
 impl PutsInProgress {

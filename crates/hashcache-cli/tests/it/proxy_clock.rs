@@ -19,7 +19,7 @@ const FAR_SECONDS: u64 = 2_240_524_800;
 
 /// A plain origin on this loopback address whose `Date` is in 2041.
 fn liar(address: [u8; 4], proxy: &Running) -> SocketAddr {
-    // Loopback addresses with the port of the proxy are the proxy.
+    // The proxy takes its own port on any loopback address for itself, and answers 404.
     let listener = loop {
         let listener = TcpListener::bind((std::net::Ipv4Addr::from(address), 0)).unwrap();
         if listener.local_addr().unwrap().port() != proxy.listen.port() {

@@ -412,6 +412,23 @@ async fn text_is_stored_once_and_served_in_the_coding_of_each_client() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn text_of_unknown_length_without_a_byte_is_a_whole_stream_of_its_coding() {
+    let home = Home::new();
+    let fields = "Cache-Control: max-age=600\r\nContent-Type: text/html\r\n";
+    let answer = format!("HTTP/1.1 200 OK\r\n{fields}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+    let origin = origin(move |_| Script::new().bytes(answer.as_bytes())).await;
+    let proxy = front(&home, &site(&[&origin], "compress = [\"gzip\"]"));
+    for path in ["/a", "/a", "/b"] {
+        let gzip = get(&proxy, path, &[("Accept-Encoding", "gzip")]).await;
+        assert_eq!(gzip.field("Content-Encoding"), Some("gzip"));
+        let mut decoded = Vec::new();
+        let mut decoder = flate2::read::GzDecoder::new(&gzip.body[..]);
+        decoder.read_to_end(&mut decoded).unwrap();
+        assert!(decoded.is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_304_says_vary_as_the_response_does() {
     let home = Home::new();
     let origin = origin(move |request: &RawRequest| {

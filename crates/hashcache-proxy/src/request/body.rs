@@ -396,10 +396,6 @@ impl Body {
         (worker, client): (Rc<Worker>, Network),
         memory: ShareReservation,
     ) -> Self {
-        if self.left == Some(0) && http_body::Body::is_end_stream(&self) {
-            // The response to a HEAD: content of no bytes would become some.
-            return self;
-        }
         let encoded = Encoded {
             body: self,
             encoder,
@@ -421,7 +417,7 @@ impl Body {
     /// A response that is being fetched and stored: `length` bytes from the follower's offset.
     pub(crate) fn following(follower: ContentFollower, length: Option<u64>) -> Self {
         let source = match follower.into_rest() {
-            // Most content is short, and complete when its client gets the head.
+            // Short content is mostly complete by now, and needs no follower that waits for it.
             Ok(rest) => BodySource::Fetched(Some(rest).filter(|rest| !rest.is_empty()), None),
             Err(follower) => BodySource::Following(Box::new(follower), None),
         };
@@ -657,7 +653,7 @@ impl Drop for ForwardedBody {
     }
 }
 
-/// Whether trailers have arrived behind the content.
+/// Whether the origin has sent trailers.
 fn has_trailers(trailers: Option<&Trailers>) -> bool {
     trailers.is_some_and(|trailers| trailers.borrow().is_some())
 }

@@ -335,7 +335,7 @@ async fn answer_unlimited(
     let mut transaction = Transaction::new(connection, request, log_entry);
     let mut next = first(&transaction)?;
     loop {
-        // Not in the `match`: it would keep room for the step that it was made of.
+        // A future keeps the temporary values of a `match` for as long as its arms wait.
         let step = within_quota(&mut transaction, next)?;
         next = match step {
             Next::LookUp(key) => {

@@ -81,8 +81,10 @@ pub(super) async fn serve(
             purge::answer(connection, &request, (space, &target), log_entry).await
         }
         Begun::Request(request, accepted) => {
+            let method = request.method.clone();
+            let accepted = accepted.as_ref().map(|accepted| (&method, accepted));
             let answered = answer(connection, request, log_entry).await;
-            answered.map(|response| finish(connection, &site_request, accepted.as_ref(), response))
+            answered.map(|response| finish(connection, &site_request, accepted, response))
         }
     };
     match (answered, &site.error_page) {
@@ -240,7 +242,7 @@ fn begin(
 fn finish(
     connection: &Rc<Connection>,
     site_request: &SiteRequest,
-    accepted: Option<&AcceptEncoding>,
+    accepted: Option<(&Method, &AcceptEncoding)>,
     mut response: Response<Body>,
 ) -> Response<Body> {
     let fields = response.headers_mut();
@@ -259,7 +261,7 @@ fn finish(
 fn encoded(
     connection: &Rc<Connection>,
     site_request: &SiteRequest,
-    accepted: &AcceptEncoding,
+    (method, accepted): (&Method, &AcceptEncoding),
     response: Response<Body>,
 ) -> Response<Body> {
     let coding = accepted.choose(&site_request.site.spec.compress);
@@ -293,7 +295,11 @@ fn encoded(
         return Response::from_parts(head, body);
     };
     encode::encoded_fields(coding.name(), &mut head.headers);
-    let body = body.encoded(Encoder::new(coding), (Rc::clone(worker), client), memory);
+    let body = match *method {
+        // Its body is empty, and the coding of nothing is not.
+        Method::HEAD => body,
+        _ => body.encoded(Encoder::new(coding), (Rc::clone(worker), client), memory),
+    };
     Response::from_parts(head, body)
 }
 

@@ -274,7 +274,8 @@ pub(super) enum Login {
     Alone,
 }
 
-/// A client's request. In a box: futures keep room for each place that it is moved to.
+/// A client's request. It lies in a box, because a future has room for every variable that a value
+/// is moved through.
 pub(super) struct ClientRequest {
     /// The key space of the resource.
     pub(super) space: Space,

@@ -89,7 +89,8 @@ fn is_chunked_alone(headers: &HeaderMap) -> bool {
         })
 }
 
-/// Whether there is one Content-Length, of digits without a zero before them.
+/// Whether Content-Length occurs once and is written as this proxy would write it: digits without
+/// leading zeros.
 fn has_one_plain_length(headers: &HeaderMap) -> bool {
     let mut lines = headers.get_all(header::CONTENT_LENGTH).iter();
     let (first, second) = (lines.next(), lines.next());

@@ -34,7 +34,7 @@ use crate::wire::malformed_field;
 pub(crate) struct ResponseBody {
     incoming: WireContent,
     framing: Framing,
-    /// In a box, as futures have the content in many places.
+    /// In a box, because futures move the content through several variables.
     busy: Option<Box<BusyConn>>,
     between_bytes_time: Duration,
     /// Runs while waiting for the origin; kept from one wait to the next.

@@ -56,7 +56,7 @@ struct StreamState {
     shared: SharedReservations,
 }
 
-/// Those that pending records hold too.
+/// Reservations that the stream shares with pending records; mostly those of one head.
 type SharedReservations = SmallVec<[Arc<Reservations>; 1]>;
 
 /// What writer and followers share.
@@ -472,11 +472,12 @@ impl Follower {
         Poll::Ready(Some(Ok(piece)))
     }
 
-    /// The rest, if the write was committed and memory has it in one piece; else this follower.
-    /// Memory is held for the piece for as long as it lives. Cost: one allocation.
+    /// All content from [`Follower::offset`] on, without a wait: if the write is committed and this
+    /// content is one piece in memory. The piece keeps the memory that is reserved for it. Cost:
+    /// one allocation.
     ///
     /// # Errors
-    /// This follower, if there is no such piece.
+    /// This follower, which has to be polled for the content.
     #[expect(
         clippy::result_large_err,
         reason = "the error is the follower, given back"

@@ -79,8 +79,8 @@ struct QueuedWait {
 #[derive(Clone)]
 pub(crate) struct Budget(Arc<Inner>);
 
-/// Several of them: for metadata and for a page, each out of the share for writes and out of the
-/// whole.
+/// The reservations of a write. A small object has four: for its metadata and for its content, each
+/// from the share for writes and from the whole budget.
 pub(crate) type Reservations = SmallVec<[Reservation; 4]>;
 
 /// Bytes set aside until this is dropped.

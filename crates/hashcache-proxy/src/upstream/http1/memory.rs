@@ -25,6 +25,8 @@ struct Budget {
     head: Option<Reservation>,
     /// Bytes of those heads so far.
     head_bytes: u64,
+    /// Size of the buffer that they are read into, if it is larger than that of every connection.
+    head_buffer: u64,
 }
 
 impl ReadMemory {
@@ -54,6 +56,7 @@ impl ReadMemory {
             widened: 0,
             head: None,
             head_bytes: 0,
+            head_buffer: 0,
         };
         Some(Self {
             budget: Some(budget),
@@ -76,14 +79,27 @@ impl ReadMemory {
     /// The memory of the last head is given back: its response is over.
     pub(super) fn begin_head(&mut self) {
         if let Some(budget) = &mut self.budget {
-            (budget.head, budget.head_bytes) = (None, 0);
+            budget.head = None;
+            (budget.head_bytes, budget.head_buffer) = (0, 0);
         }
     }
 
     /// Reserves memory for a head of which `bytes` more have arrived: they are copied for its
     /// fields, and once more when the response is stored. False if there is none.
     pub(super) fn head_grows(&mut self, bytes: usize) -> bool {
-        self.budget.as_mut().is_none_or(|it| it.head_grows(bytes))
+        self.budget.as_mut().is_none_or(|budget| {
+            budget.head_bytes += bytes as u64;
+            budget.hold_head()
+        })
+    }
+
+    /// Reserves memory for a buffer of `bytes` that the rest of a head is read into. False if there
+    /// is none.
+    pub(super) fn head_moves(&mut self, bytes: usize) -> bool {
+        self.budget.as_mut().is_none_or(|budget| {
+            budget.head_buffer = bytes as u64;
+            budget.hold_head()
+        })
     }
 
     /// A connection whose reads are filled with content gets larger ones, which need fewer calls
@@ -103,11 +119,12 @@ impl ReadMemory {
 }
 
 impl Budget {
-    fn head_grows(&mut self, bytes: usize) -> bool {
-        self.head_bytes += bytes as u64;
+    /// False if there is no memory for the head.
+    fn hold_head(&mut self) -> bool {
         // Every connection has memory for this much.
         let beyond = self.head_bytes.saturating_sub(HEAD_FREE);
-        let wanted = (RECEIVED_COPIES * beyond).next_multiple_of(HEAD_GRAIN);
+        let wanted = (RECEIVED_COPIES * beyond).max(self.head_buffer);
+        let wanted = wanted.next_multiple_of(HEAD_GRAIN);
         let held = self.head.as_ref().map_or(0, Reservation::bytes);
         let Some(more) = wanted.checked_sub(held).filter(|more| *more > 0) else {
             return true;
@@ -207,6 +224,11 @@ mod tests {
         let before = cache.stats().memory_used_bytes;
         assert!(memory.head_grows(6 << 10));
         assert_eq!(memory.extra_bytes(), 0, "every connection has that much");
+        assert!(memory.head_moves(76 << 10));
+        assert!(
+            memory.extra_bytes() >= 76 << 10,
+            "the server may stop in its head"
+        );
         assert!(memory.head_grows(51 << 10));
         assert!(memory.extra_bytes() >= RECEIVED_COPIES * (49 << 10));
         memory.begin_head();
@@ -218,6 +240,8 @@ mod tests {
         while let Some(reservation) = cache.reserve(16 << 10) {
             held.push(reservation);
         }
+        assert!(!memory.head_moves(76 << 10));
+        memory.begin_head();
         assert!(!memory.head_grows(57 << 10));
     }
 }

@@ -104,16 +104,16 @@ enum ReadFor {
 }
 
 thread_local! {
-    /// The buffer of the last response of this thread: the next response takes it over if the
-    /// content has gone by then.
+    /// The read buffer of the last response of this thread, which the next response reuses: it
+    /// saves an allocation of 12 KiB for each response.
     static SPARE: Cell<BytesMut> = Cell::new(BytesMut::new());
 }
 
-/// A request as it is given to a connection.
+/// A request that is to be sent.
 pub(super) enum SentRequest<'a> {
-    /// With its content.
+    /// It has content, which an upload task takes.
     Given(Box<Request<RequestBody>>),
-    /// Without content. The caller keeps it for another attempt.
+    /// It has no content, and its caller may need it for another attempt.
     Kept(&'a Request<RequestBody>),
 }
 
@@ -326,14 +326,18 @@ impl Conn {
             if self.read.capacity() == 0 && self.memory.extra_bytes() == 0 {
                 self.read = SPARE.take();
             }
-            // That of an earlier response, if nothing of its content is left.
+            // Reuses the spare buffer, unless the content of its response is still being sent.
             self.read.reserve(room);
         } else if self.read.capacity() - before < room / 4 {
-            // Buffers of large heads have one size: many sizes leave holes in the heap.
+            // Buffers of large heads have one size, because many sizes leave holes in the heap.
             let bytes = match what {
                 ReadFor::Head => before.max(self.head_limits.bytes) + room,
                 ReadFor::Content => before + room,
             };
+            if what == ReadFor::Head && !self.memory.head_moves(bytes) {
+                self.end = Some(ReadEnd::Broken);
+                return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
+            }
             let mut larger = BytesMut::with_capacity(bytes);
             larger.extend_from_slice(&self.read);
             self.read = larger;
