@@ -14,7 +14,6 @@ use std::time::Duration;
 use hashcache_http::{ProxyError, ProxyStatus};
 use http::{HeaderValue, StatusCode};
 
-mod explain;
 mod link;
 
 pub(crate) use self::link::LinkFault;

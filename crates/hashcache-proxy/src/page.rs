@@ -8,6 +8,7 @@
 //! and is never stored. `ca` describes how its page differs.
 
 mod ca;
+mod failure_text;
 mod pac;
 mod quota;
 
@@ -88,7 +89,7 @@ pub(crate) struct PageContext<'a> {
 pub(crate) fn failure(failure: &Failure, context: &PageContext<'_>) -> Response<Bytes> {
     let status = failure.status();
     let host = context.host.filter(|host| !host.is_empty()).map(printable);
-    let told = failure.explain(host.as_deref());
+    let told = failure_text::explain(failure, host.as_deref());
     let facts = [
         (
             "Status",

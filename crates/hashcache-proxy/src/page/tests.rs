@@ -55,7 +55,7 @@ fn every_failure_has_a_page_of_its_status_with_all_a_person_needs() {
             assert_eq!(response.status(), failed.status());
             let text = text(&response);
             for part in [
-                failed.explain(Some("a.test:8080")).title,
+                failure_text::explain(&failed, Some("a.test:8080")).title,
                 failed.slug(),
                 failed.status().as_str(),
                 "00000000000000ff",
