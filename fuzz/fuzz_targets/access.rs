@@ -8,13 +8,6 @@ use std::io::BufReader;
 use hashcache_http::Host;
 use libfuzzer_sys::fuzz_target;
 
-/// Networks of rules, straight from their source.
-#[path = "../../crates/hashcache-proxy/src/upstream"]
-#[allow(dead_code, reason = "the proxy uses the rest")]
-mod upstream {
-    pub(crate) mod prefix;
-}
-
 /// The readers of lists and conditions, straight from their source.
 #[path = "../../crates/hashcache-proxy/src/access"]
 #[allow(dead_code, reason = "the proxy uses the rest")]

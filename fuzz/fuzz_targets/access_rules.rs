@@ -8,46 +8,6 @@ use std::net::IpAddr;
 use hashcache_http::Host;
 use libfuzzer_sys::fuzz_target;
 
-/// What the code below needs of the rest of the proxy.
-mod failure {
-    use std::net::IpAddr;
-
-    #[derive(Debug)]
-    #[expect(dead_code, reason = "no rule fails so")]
-    pub(crate) enum Failure {
-        ClientDenied { client: IpAddr },
-        ConnectPortDenied { port: u16 },
-        DestinationDenied { address: IpAddr },
-        PortDenied { port: u16 },
-    }
-}
-
-/// Addresses, ports and networks, straight from their source.
-#[path = "../../crates/hashcache-proxy/src/upstream"]
-#[allow(dead_code, reason = "the proxy uses the rest")]
-mod upstream {
-    pub(crate) mod address;
-    pub(crate) mod nat64;
-    pub(crate) mod own_domain;
-    pub(crate) mod prefix;
-
-    /// A machine without addresses.
-    pub(crate) mod interfaces {
-        #[derive(Clone, Debug)]
-        pub(crate) struct OwnAddresses;
-
-        impl OwnAddresses {
-            pub(crate) fn holds(&self, _: std::net::IpAddr) -> bool {
-                false
-            }
-
-            pub(crate) fn is_neighbour(&self, _: std::net::IpAddr) -> bool {
-                false
-            }
-        }
-    }
-}
-
 /// The rules, straight from their source.
 #[path = "../../crates/hashcache-proxy/src/access/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the proxy uses the rest")]

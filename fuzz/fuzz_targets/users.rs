@@ -3,6 +3,7 @@
 
 #![no_main]
 
+use hashcache_base::clock::zone::Zone;
 use libfuzzer_sys::fuzz_target;
 
 /// The readers, straight from their source.
@@ -13,17 +14,6 @@ mod users {
     pub(crate) mod htpasswd;
 }
 
-#[path = "../../crates/hashcache-proxy/src/clock"]
-#[allow(dead_code, reason = "the proxy uses the rest")]
-mod clock {
-    pub(crate) mod zone;
-}
-
-#[path = "../../crates/hashcache-proxy/src/state_file.rs"]
-#[allow(dead_code, reason = "the proxy uses the rest")]
-mod state_file;
-
-use clock::zone::Zone;
 use users::basic::Login;
 use users::htpasswd::read_entries;
 

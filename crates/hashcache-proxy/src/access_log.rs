@@ -25,9 +25,9 @@ use std::time::Duration;
 
 pub(crate) use entry::{LogEntry, LoggedHop, Outcome, OutcomeClass, RequestId};
 use format::{ClientForm, Formatter, LineStyle, QueryForm, TargetForm};
+use hashcache_base::clock::Clock;
 use writer::{Lines, LogShared, LogSink, LogWriterThread, PendingLines, lock};
 
-use crate::clock::Clock;
 use crate::settings::{self, LogFormat, Mode, Settings};
 
 /// The access log of the process; writes the waiting lines when dropped.

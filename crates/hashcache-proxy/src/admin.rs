@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashcache_base::frame::document;
 use http::{HeaderValue, Method, Response, StatusCode, Version, header};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -44,7 +45,6 @@ pub(crate) use self::token::read_token;
 use self::views::Views;
 use crate::dashboard::{self, Dashboard};
 use crate::explain::Explainer;
-use crate::frame::document;
 use crate::inventory::Inventory;
 use crate::metrics::{Detail, Exposition};
 use crate::offline::Line;

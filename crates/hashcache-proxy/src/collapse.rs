@@ -26,15 +26,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashcache_base::failure::Failure;
+use hashcache_base::share::Network;
 use hashcache_http::{Authority, VARY_ROW_BYTES_MAX, compared_fields};
 use http::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::failure::Failure;
 use crate::in_flight_ranges::InFlightRanges;
 use crate::settings::CollapseWait;
-use crate::share::Network;
 use crate::store::StoredResponse;
 use crate::store::follow::ContentStream;
 

@@ -10,6 +10,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache::Reservation;
+use hashcache_base::failure::Failure;
+use hashcache_base::limits::Limits;
+use hashcache_base::share::{Allowance, ShareReservation};
 use hashcache_http::{Authority, Host, Scheme, Space};
 use http::HeaderMap;
 use tokio::sync::watch;
@@ -17,14 +20,11 @@ use tokio::time::Instant;
 
 use crate::access::RequestUser;
 use crate::client_access::ClientAccess;
-use crate::failure::Failure;
 use crate::intercept::refusals::ClientProgram;
 use crate::intercept::{InterceptKind, SELF_TEST_HOST};
-use crate::limits::Limits;
 use crate::link::pin::Pin as KeyPin;
 use crate::link::sent_to::SentTo;
 use crate::peer::{Peer, PeerMisses};
-use crate::share::{Allowance, ShareReservation};
 use crate::upstream::announced::ClientEnds;
 use crate::upstream::pinned::Pins;
 use crate::wire::{self, Ending, Http2Kind, Protocol, Socket};

@@ -4,13 +4,7 @@
 
 // Settings, and what can go wrong.
 mod access;
-mod failure;
-mod fair_permits;
-mod limits;
 mod settings;
-mod share;
-mod sort;
-mod task;
 
 // From the socket to a request.
 mod server;
@@ -54,27 +48,29 @@ mod peers;
 mod queries;
 mod route;
 mod summary;
-mod tls;
 mod upstream;
 
 // Pages, metrics and logs for operators.
 mod access_log;
 mod admin;
-mod clock;
 mod dashboard;
 mod explain;
-mod frame;
 mod history;
 mod inventory;
 mod metrics;
 mod page;
-mod state_file;
 
 pub use access::{
     AccessAction, AccessConditions, AccessRule, AccessRuleError, AccessRuleFault, AccessRules,
     AccessSettings, Destination, ListFormat, ListSettings, RuleClients, WeekSpan,
 };
-pub use frame::Escaped;
+pub use hashcache_base::frame::Escaped;
+pub use hashcache_base::limits::Limits;
+pub use hashcache_base::net::address::ConnectPort;
+pub use hashcache_base::net::nat64::{Nat64, Nat64Error};
+pub use hashcache_base::net::own_domain::{AllowedDestination, AllowedDestinationError, OwnDomain};
+pub use hashcache_base::net::prefix::{Prefix, PrefixError};
+pub use hashcache_base::tls::identity::{CertificateFiles, IdentityError};
 pub use history::counts::{By, Counts, Kind, KindCounts, Table, Totals};
 pub use history::file::{Read as HistoryRead, read as read_history};
 pub use history::name::Name as HistoryName;
@@ -82,7 +78,6 @@ pub use history::record::{Hour, HourRecord, Lines, NAMES as HISTORY_NAMES};
 pub use intercept::Intercept;
 pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
-pub use limits::Limits;
 pub use link::forward::{LinkForward, LinkForwardError};
 pub use link::identity::{LinkIdentity, LinkIdentityError};
 pub use link::pin::{Pin, PinError};
@@ -105,10 +100,5 @@ pub use site::encode::Coding;
 pub use site::header_rules::{Change as HeaderChange, HeaderRuleError, HeaderRules, Message};
 pub use site::key_rules::{KeyRuleError, KeyRules, KeyRulesSpec};
 pub use site::spec::{Grace, HealthCheck, SentHost, Site, SiteError, SiteOrigin, Sites};
-pub use tls::identity::{CertificateFiles, IdentityError};
-pub use upstream::address::ConnectPort;
-pub use upstream::nat64::{Nat64, Nat64Error};
-pub use upstream::own_domain::{AllowedDestination, AllowedDestinationError, OwnDomain};
-pub use upstream::prefix::{Prefix, PrefixError};
 pub use upstream::tls::AuthoritiesError;
 pub use users::{FileUsers, UsersError, users_of};

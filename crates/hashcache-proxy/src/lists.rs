@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use hashcache::{Cache, Reservation};
+use hashcache_base::state_file::{Link, open_regular};
 use hashcache_http::{Host, UnixTime};
 use tracing::{info, warn};
 
 use crate::access::{BadLines, HostHashes, ListSettings, NameSet, Reach, read_list};
-use crate::state_file::{Link, open_regular};
 
 /// All lists, in the order of the settings.
 #[derive(Default)]

@@ -7,15 +7,15 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use hashcache_base::clock::UnixMillis;
+use hashcache_base::failure::Failure;
 use hashcache_http::{Scheme, Target};
 use http::header::{CONTENT_TYPE, REFERER, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, Version};
 use tokio::time::Instant;
 
 use crate::access_log::{LogEntry, LoggedHop, Outcome, RequestId};
-use crate::clock::UnixMillis;
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::fetch::counters::ByteCount;
 use crate::history::name::Name;
 use crate::intercept::Handshake;

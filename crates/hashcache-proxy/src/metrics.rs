@@ -24,12 +24,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hashcache_base::failure::Failure;
+
 pub(crate) use exposition::{Detail, Exposition, Live, Requests};
 pub(crate) use htcp::{ClearResult, HtcpAnswer, HtcpCounts, HtcpIgnored, HtcpReply};
 pub(crate) use icp::{IcpCounts, Unanswered};
 
 use crate::access_log::{LogEntry, Outcome, OutcomeClass};
-use crate::failure::Failure;
 use crate::intercept::{Handshake, Reason};
 use crate::peer::{Peer, PeerKind, PeerSummary};
 use crate::purge;
@@ -322,7 +323,7 @@ impl Drop for OpenGauge {
     }
 }
 
-/// The limits of [`Limits`](crate::limits::Limits), under the same names.
+/// The limits of [`Limits`](hashcache_base::limits::Limits), under the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     Clients,

@@ -20,11 +20,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hashcache_base::failure::Failure;
+use hashcache_base::share::Network;
 use hashcache_http::Authority;
 use tokio::time::Instant;
-
-use crate::failure::Failure;
-use crate::share::Network;
 
 /// How the line to the Internet is regarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,6 +15,8 @@ mod quota;
 use std::fmt::Write as _;
 
 use bytes::Bytes;
+use hashcache_base::failure::Failure;
+use hashcache_base::frame::{Escaped, document};
 use hashcache_http::{Origin, PROXY_STATUS};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
@@ -23,8 +25,6 @@ pub(crate) use pac::pac;
 pub(crate) use quota::{QuotaPage, quota};
 
 use crate::access_log::RequestId;
-use crate::failure::Failure;
-use crate::frame::{Escaped, document};
 use crate::metrics::{EngineFigures, Requests, StoreState};
 use crate::mirror::{Mirror, MirrorKind, Setup};
 

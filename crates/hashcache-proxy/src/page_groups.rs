@@ -49,6 +49,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hashcache_base::share::Network;
+use hashcache_base::sort::sort_by_key;
 use hashcache_http::{Origin, Target};
 use http::{HeaderMap, Method};
 use tokio::time::Instant;
@@ -56,8 +58,6 @@ use tokio::time::Instant;
 pub(crate) use self::fields::{PageFields, is_html, wants_page};
 use self::fields::{Wanted, is_icon, is_style_or_script};
 use crate::settings::GroupBy;
-use crate::share::Network;
-use crate::sort::sort_by_key;
 
 /// How long after the last object of a page further objects still belong to it.
 const PAGE_OPEN: Duration = Duration::from_secs(2);

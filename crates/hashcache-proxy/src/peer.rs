@@ -22,6 +22,8 @@ use std::{fmt, io};
 use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use hashcache_base::failure::Failure;
+use hashcache_base::state_file::{Link, open_regular};
 use hashcache_http::{Host, Origin, Scheme};
 use hashcache_peers::htcp::auth::Key;
 use http::HeaderValue;
@@ -30,11 +32,9 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use self::learned::Learned;
-use crate::failure::Failure;
 use crate::link::identity::LinkIdentity;
 use crate::link::parent::ParentLink;
 use crate::link::pin::Pin;
-use crate::state_file::{Link, open_regular};
 
 /// The operator's settings for one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]

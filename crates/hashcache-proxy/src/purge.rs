@@ -34,13 +34,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use hashcache::{Ban, Cache, Label, Remove};
+use hashcache_base::share::Network;
+use hashcache_base::task::spawn_local;
 use hashcache_http::{Scheme, Space, Target, cache_groups, cache_key, labels, origin_key};
 use http::HeaderMap;
 use serde_json::{Value, json};
 
 use crate::collapse::Collapse;
-use crate::share::Network;
-use crate::task::spawn_local;
 use unsettled::{PER_CLIENT, PER_PEER, Unsettled};
 
 /// The target of a purge.

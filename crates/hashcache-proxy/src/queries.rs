@@ -24,6 +24,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hashcache_base::clock::Clock;
+use hashcache_base::sort::sort_by_key;
+use hashcache_base::task::spawn;
 use hashcache_http::{Scheme, Target, octets};
 use hashcache_peers::htcp::auth::Ends;
 use hashcache_peers::htcp::{
@@ -36,14 +39,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) use self::htcp::{check, message};
 pub(crate) use self::line::Line;
-use crate::clock::Clock;
 use crate::metrics::{
     ClearResult, HtcpCounts, HtcpIgnored, HtcpReply, IcpCounts, Metrics, Unanswered,
 };
 use crate::peer::Peer;
 use crate::route::{Replies, Route};
-use crate::sort::sort_by_key;
-use crate::task::spawn;
 
 /// The queries of the process.
 #[derive(Debug)]
@@ -501,7 +501,7 @@ mod tests {
         Credentials, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary,
     };
     use crate::route::{RouteRequest, RouteSettings, Routes, Siblings};
-    use crate::upstream::address::Purpose;
+    use hashcache_base::net::address::Purpose;
 
     fn queries() -> Queries {
         let queries = Queries::new(Arc::new(Clock::start(None)), &Metrics::new(1));

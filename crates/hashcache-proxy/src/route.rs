@@ -19,6 +19,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use hashcache_base::failure::Failure;
+use hashcache_base::net::address::{ConnectPort, Purpose};
+use hashcache_base::net::prefix::Prefix;
+use hashcache_base::sort::sort_by_key;
 use hashcache_http::{Authority, Exempt, Host, Origin, Scheme};
 use hashcache_peers::carp::Array;
 use hashcache_peers::key::Key;
@@ -26,15 +30,11 @@ use hashcache_peers::members::Member;
 use hashcache_peers::rendezvous::Members;
 use http::HeaderMap;
 
-use crate::failure::Failure;
 use crate::intercept::hosts::HostPattern;
 use crate::members::MemberList;
 use crate::peer::learned::Verdict;
 use crate::peer::{Peer, PeerHttps, PeerKind, PeerMisses, PeerSummary};
 use crate::site::live::SiteRequest;
-use crate::sort::sort_by_key;
-use crate::upstream::address::{ConnectPort, Purpose};
-use crate::upstream::prefix::Prefix;
 use crate::upstream::{AbsoluteForm, Endpoint, Wanted};
 
 /// Whether resources are fetched from their origins directly, beside or instead of peers.

@@ -9,9 +9,15 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashcache_base::limits::Limits;
+use hashcache_base::net::address::ConnectPort;
+use hashcache_base::net::nat64::Nat64;
+use hashcache_base::net::own_domain::AllowedDestination;
+use hashcache_base::net::prefix::Prefix;
+use hashcache_base::tls::identity::CertificateFiles;
+
 use crate::access::{AccessRules, ListSettings};
 use crate::intercept::Intercept;
-use crate::limits::Limits;
 use crate::link::forward::LinkForward;
 use crate::link::pin::Pin;
 use crate::mirror::Mirror;
@@ -20,11 +26,6 @@ use crate::peer::PeerSettings;
 use crate::quota::LimitSettings;
 use crate::route::RouteSettings;
 use crate::site::spec::Sites;
-use crate::tls::identity::CertificateFiles;
-use crate::upstream::address::ConnectPort;
-use crate::upstream::nat64::Nat64;
-use crate::upstream::own_domain::AllowedDestination;
-use crate::upstream::prefix::Prefix;
 
 /// What the listeners of this process do with a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

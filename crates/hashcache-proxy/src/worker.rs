@@ -13,6 +13,15 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use hashcache::{Cache, Reservation};
+use hashcache_base::clock::Clock;
+use hashcache_base::clock::zone::Zone;
+use hashcache_base::failure::Failure;
+use hashcache_base::limits::Limits;
+use hashcache_base::net::address::{Clients, Purpose, check_port};
+use hashcache_base::net::interfaces::OwnAddresses;
+use hashcache_base::net::own_domain::AllowedDestination;
+use hashcache_base::share::{Share, Shares};
+use hashcache_base::tls::identity::Identity;
 use hashcache_http::{
     Authority, CDN_CACHE_CONTROL, Host, Origin, Pseudonym, ReuseOptions, Scheme, Space,
     StoreOptions, Target, UnixTime, via_members,
@@ -22,13 +31,9 @@ use http::HeaderMap;
 
 use crate::access::{TimedRules, WeekMinute};
 use crate::access_log::WorkerLog;
-use crate::clock::Clock;
-use crate::clock::zone::Zone;
 use crate::collapse::{Collapse, WaitTimes};
-use crate::failure::Failure;
 use crate::history::tally::Tally;
 use crate::intercept::{InterceptState, Interceptor};
-use crate::limits::Limits;
 use crate::link::children::{Children, LinkServer};
 use crate::link::chunk_tables::ChunkTables;
 use crate::link::pin::Pin;
@@ -43,14 +48,9 @@ use crate::queries::Queries;
 use crate::quota::{LimitPlan, Limiter};
 use crate::route::{Hop, Route, RouteRequest, Routes, Siblings, literal_address};
 use crate::settings::{Mode, Reloadable, Settings};
-use crate::share::{Share, Shares};
 use crate::site::encode::EncodeBudget;
 use crate::site::live::LiveSites;
 use crate::summary::Summary;
-use crate::tls::identity::Identity;
-use crate::upstream::address::{Clients, Purpose, check_port};
-use crate::upstream::interfaces::OwnAddresses;
-use crate::upstream::own_domain::AllowedDestination;
 use crate::upstream::{self, Destinations, Upstream};
 use crate::users::{UserChecks, UserHashes};
 use crate::wire::Ending;

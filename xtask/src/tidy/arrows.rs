@@ -12,6 +12,7 @@ struct Row {
     tests_use: &'static [&'static str],
 }
 
+const BASE: &str = "hashcache-base";
 const ENGINE: &str = "hashcache";
 const HTTP: &str = "hashcache-http";
 const LAYOUTS: &str = "hashcache-layouts";
@@ -22,7 +23,7 @@ const TESTKIT: &str = "hashcache-testkit";
 const WAN: &str = "hashcache-wan";
 const WORKLOAD: &str = "hashcache-workload";
 
-const ARROWS: [Row; 12] = [
+const ARROWS: [Row; 13] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -68,10 +69,17 @@ const ARROWS: [Row; 12] = [
         uses: &[ENGINE, SIM, WORKLOAD],
         tests_use: &[],
     },
+    // Clients share the engine's memory.
+    Row {
+        name: BASE,
+        uses: &[ENGINE, HTTP],
+        tests_use: &[],
+    },
+    // Its tests use the clocks and certificates for tests, a feature of the base.
     Row {
         name: PROXY,
-        uses: &[ENGINE, HTTP, PEERS, WAN],
-        tests_use: &[TESTKIT],
+        uses: &[BASE, ENGINE, HTTP, PEERS, WAN],
+        tests_use: &[BASE, TESTKIT],
     },
     // To `http` as well: the proxy's settings carry its origin and its freshness rules.
     Row {

@@ -14,7 +14,7 @@ const SOURCES: [&str; 6] = [
     "crates/hashcache-cli/src/settings/key.rs",
     "crates/hashcache-cli/src/settings/keys/",
     "crates/hashcache-cli/src/settings/tables.rs",
-    "crates/hashcache-proxy/src/limits.rs",
+    "crates/hashcache-base/src/limits.rs",
 ];
 
 /// The reference page, if it does not end with the mark of its sources.
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_changed_source_makes_the_page_old() {
-        let limits = "crates/hashcache-proxy/src/limits.rs";
+        let limits = "crates/hashcache-base/src/limits.rs";
         let page = mark(&tree(&[(limits, "1")]));
         assert_eq!(
             findings(printed, &[(limits, "1"), (REFERENCE, &page)]),

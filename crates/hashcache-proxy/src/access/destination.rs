@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use hashcache_base::net::prefix::Prefix;
+
 use super::name::{PlainHost, read_host};
-use crate::upstream::prefix::Prefix;
 
 /// A destination that a rule names.
 #[derive(Clone, Debug, PartialEq, Eq)]

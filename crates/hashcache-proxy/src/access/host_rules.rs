@@ -8,6 +8,9 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
 
+use hashcache_base::net::address::{embedded, translated};
+use hashcache_base::net::nat64::Nat64;
+use hashcache_base::net::prefix::Prefix;
 use hashcache_http::Host;
 
 use super::destination::Destination;
@@ -15,9 +18,6 @@ use super::entry::{Entry, InDoubt};
 use super::name::PlainHost;
 use super::name_set::{HostHashes, hash_of_name};
 use super::rule_set::RuleSet;
-use crate::upstream::address::{embedded, translated};
-use crate::upstream::nat64::Nat64;
-use crate::upstream::prefix::Prefix;
 
 /// Rules by their destinations.
 #[derive(Debug, Default)]

@@ -1,8 +1,9 @@
 //! The rules for the port of a request.
 
+use hashcache_base::net::address::ConnectPort;
+
 use super::entry::Entry;
 use super::rule_set::RuleSet;
-use crate::upstream::address::ConnectPort;
 
 /// The rules that may match a port: a set for each range of ports between two bounds of rules.
 #[derive(Debug, Default)]

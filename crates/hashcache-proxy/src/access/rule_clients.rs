@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use hashcache_base::net::prefix::Prefix;
+
 use super::rule_faults::AccessRuleError;
 use super::settings::{AccessAction, AccessConditions, AccessSettings, RuleClients};
-use crate::upstream::prefix::Prefix;
 
 /// The clients of a compiled rule.
 #[derive(Debug)]

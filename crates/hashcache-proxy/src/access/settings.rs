@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use hashcache_base::net::address::ConnectPort;
+use hashcache_base::net::nat64::Nat64;
+use hashcache_base::net::prefix::Prefix;
+
 use super::destination::Destination;
 use super::list::ListFormat;
 use super::times::WeekSpan;
-use crate::upstream::address::ConnectPort;
-use crate::upstream::nat64::Nat64;
-use crate::upstream::prefix::Prefix;
 
 /// What a rule does with the requests that it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use hashcache_base::clock::UnixMillis;
 use http::Version;
 
-use crate::clock::UnixMillis;
 use crate::link::usage::LinkUsage;
 
 /// One request or one tunnel, at its end.

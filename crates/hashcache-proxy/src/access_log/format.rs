@@ -12,12 +12,12 @@ use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use hashcache_base::clock::UnixMillis;
 use hashcache_http::{UnixTime, octets};
 use http::Version;
 
 use super::entry::{LogEntry, Outcome};
 use super::escape::{self, Quoting};
-use crate::clock::UnixMillis;
 use crate::settings::LogFormat;
 
 /// The form of the lines, equal for all workers.

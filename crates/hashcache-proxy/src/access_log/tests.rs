@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use hashcache_base::clock::UnixMillis;
 use http::Version;
 
 use super::writer::{LINE_END_BYTES, RETRY_TIME};
 use super::*;
-use crate::clock::UnixMillis;
 
 /// 2026-11-21 21:47:02.
 pub(super) const SECOND: u64 = 1_795_297_622;

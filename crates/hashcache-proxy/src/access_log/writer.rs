@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hashcache_base::clock::UnixMillis;
 use rustix::fs::{Access, access};
 
 use super::format::Formatter;
-use crate::clock::UnixMillis;
 
 /// The destination of the lines.
 pub(super) enum LogSink {

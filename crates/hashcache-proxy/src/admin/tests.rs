@@ -1,11 +1,11 @@
 //! The admin listener, asked over sockets.
 
+use hashcache_base::clock::Clock;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::access_log::AccessLogger;
-use crate::clock::Clock;
 use crate::dashboard::dashboard_of_tests;
 use crate::intercept::InterceptState;
 use crate::intercept::refusals::ClientProgram;

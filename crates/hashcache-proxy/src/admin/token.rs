@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use hashcache_base::state_file::{Link, open_regular};
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::answer::error;
-use crate::state_file::{Link, open_regular};
 
 /// How a client may show that it has the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashcache_base::failure::Failure;
 use http::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Collapse, CollapseMsg, Leader, Requester, Role, Round, SharedResponse};
-use crate::failure::Failure;
 
 /// A request that waits.
 pub(crate) struct Follower {

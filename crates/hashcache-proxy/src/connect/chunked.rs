@@ -19,6 +19,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hashcache::{Cache, Put};
+use hashcache_base::share::{Allowance, ShareReservation};
 use hashcache_wan::chunk::{self, Event, Key, Known, Name, Near, OUTPUT_BYTES, Stream, Windows};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
@@ -27,7 +28,6 @@ use tracing::debug;
 use super::tunnel::{CLOSE_TIME, REPORT_EVERY, Side};
 use crate::link::chunk_field::ChunkField;
 use crate::link::counters::LinkCounters;
-use crate::share::{Allowance, ShareReservation};
 
 /// Content that one end of a stream has moved so far, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

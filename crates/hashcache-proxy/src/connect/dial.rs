@@ -6,19 +6,19 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use hashcache_base::failure::Failure;
+use hashcache_base::net::address::Purpose;
+use hashcache_base::share::Share;
 use hashcache_http::{Authority, Scheme, via_members};
 use http::{HeaderMap, HeaderValue, Version};
 
 use super::metered::Metered;
 use super::tunnel;
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::fetch::{Others, Patience, is_final};
 use crate::log_entry::TunnelEntryBuilder;
 use crate::quota::RequestLimits;
 use crate::route::{NextHop, Route, RouteRequest, Siblings};
-use crate::share::Share;
-use crate::upstream::address::Purpose;
 use crate::upstream::channel::Channel;
 use crate::wire::Socket;
 use crate::worker::Worker;

@@ -12,6 +12,9 @@ pub(crate) mod tunnel;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use hashcache_base::failure::Failure;
+use hashcache_base::net::address::check_connect_port;
+use hashcache_base::task::spawn_local;
 use hashcache_http::{Authority, HASHCACHE_LINK};
 use http::{HeaderMap, Version};
 
@@ -21,14 +24,11 @@ use self::metered::Metered;
 use self::tunnel::Side;
 use crate::access::AccessAction;
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::link::chunk_field::ChunkField;
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::permission::Permission;
 use crate::quota::RequestLimits;
-use crate::task::spawn_local;
 use crate::upstream::Upgrade;
-use crate::upstream::address::check_connect_port;
 use crate::upstream::channel::Channel;
 use crate::wire::Http2Kind;
 

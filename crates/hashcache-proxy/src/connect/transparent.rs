@@ -14,6 +14,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use hashcache_base::failure::Failure;
 use hashcache_http::{Authority, Host};
 use http::{HeaderMap, Method, Version};
 
@@ -22,7 +23,6 @@ use super::intercepted::{Candidate, HIDDEN_HOST, hides_host};
 use super::{check_ports, intercepted};
 use crate::access::AccessAction;
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::intercept::Reason;
 use crate::intercept::client_hello::ParsedHello;
 use crate::intercept::peek::peek;

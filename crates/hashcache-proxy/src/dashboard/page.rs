@@ -5,13 +5,13 @@
 
 use std::fmt::{self, Write as _};
 
+use hashcache_base::frame::Escaped;
 use serde_json::Value;
 
 use super::Buttons;
 use super::amounts::{count, decimal, percent, rate, size, time};
 use super::rates::{DeviceRates, Moment, Rates};
 use super::view::{SHOWN, View, failing, mean_wait_us, memory, slowest};
-use crate::frame::Escaped;
 use crate::history::Overview;
 use crate::history::counts::{By, Counts, Kind, Table, Totals};
 use crate::history::name::Name;

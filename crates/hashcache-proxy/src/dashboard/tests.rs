@@ -2,11 +2,11 @@
 
 use hashcache::device::MemoryDevice;
 use hashcache::{Cache, Config};
+use hashcache_base::clock::Clock;
 use http_body_util::BodyExt as _;
 
 use super::*;
 use crate::access_log::AccessLogger;
-use crate::clock::Clock;
 use crate::history::name::Persons;
 use crate::metrics::{EngineFigures, Metrics, StoreState};
 use crate::upstream::UpstreamFigures;

@@ -2,6 +2,7 @@
 //!
 //! Made by `Dashboard` once a second at most; read by `page` and `json`.
 
+use hashcache_base::sort::sort_by_key;
 use tokio::time::Instant;
 
 use super::Buttons;
@@ -9,7 +10,6 @@ use crate::history::Overview;
 use crate::history::counts::{Counts, Table};
 use crate::history::name::Name;
 use crate::metrics::Live;
-use crate::sort::sort_by_key;
 
 /// The figures of one moment.
 #[derive(Debug)]

@@ -7,6 +7,10 @@
 use std::sync::Arc;
 
 use arc_swap::Guard;
+use hashcache_base::failure::Failure;
+use hashcache_base::net::address::{ClientRule, Purpose, check_connect_port, check_port};
+use hashcache_base::net::prefix::Prefix;
+use hashcache_base::share::Network;
 use hashcache_http::{Authority, Space};
 use http::Method;
 use serde_json::{Value, json};
@@ -16,12 +20,8 @@ use crate::access::{
     AccessAction, AccessRequest, ClientRules, Decision, HostHashes, RequestUser, TimedRules,
 };
 use crate::client_access::failure;
-use crate::failure::Failure;
 use crate::quota::Sender;
 use crate::route::literal_address;
-use crate::share::Network;
-use crate::upstream::address::{ClientRule, Purpose, check_connect_port, check_port};
-use crate::upstream::prefix::Prefix;
 use crate::worker::{Common, LiveSettings};
 
 /// The checks of a request, in their order.

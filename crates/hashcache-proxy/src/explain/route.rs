@@ -1,13 +1,13 @@
 //! Which next hops the request would be sent to, in which order.
 
+use hashcache_base::failure::Failure;
+use hashcache_base::net::address::Purpose;
 use hashcache_http::{Scheme, Space, via_members};
 use serde_json::{Value, json};
 
 use super::Asked;
-use crate::failure::Failure;
 use crate::peer::{Peer, PeerKind};
 use crate::route::{Hop, Route, RouteRequest, Siblings};
-use crate::upstream::address::Purpose;
 use crate::worker::{Common, route_request};
 
 /// The name of the other member that owns the URL, is up, and would be asked.

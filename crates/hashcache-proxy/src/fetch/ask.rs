@@ -14,13 +14,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashcache_base::failure::Failure;
 use hashcache_http::{PROXY_STATUS, Vary, via_names};
 use http::header::{CACHE_CONTROL, CACHE_STATUS, COOKIE, PROXY_AUTHENTICATE, REFERER};
 use http::{HeaderMap, HeaderName, Request, StatusCode};
 use tokio::time::{Instant, timeout};
 
 use super::patience::{Patience, while_in_service};
-use crate::failure::Failure;
 use crate::peer::Peer;
 use crate::route::{Hop, NextHop, Route};
 use crate::site::health::Outcome;

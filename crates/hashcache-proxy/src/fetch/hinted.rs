@@ -12,6 +12,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use hashcache_base::share;
+use hashcache_base::task::spawn_local;
 use hashcache_http::{HintUse, OnError, RequestFacts, Reuse, Space, cache_key, reuse};
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue,
@@ -27,9 +29,7 @@ use crate::collapse::{Background, BackgroundBound, Role};
 use crate::link::counters::LinkCounters;
 use crate::link::hints::Hints;
 use crate::route::Siblings;
-use crate::share;
 use crate::store::{ObjectPlace, StoreLookup, look_up};
-use crate::task::spawn_local;
 use crate::upstream::pinned::Pinning;
 use crate::worker::Worker;
 

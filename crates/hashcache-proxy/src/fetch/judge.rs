@@ -10,6 +10,7 @@ use std::sync::Once;
 
 use bytes::Bytes;
 use hashcache::{Hit, Keep, Put, Reservation, Storage};
+use hashcache_base::share::reserve_for;
 use hashcache_http::{
     ContentRange, NotStored, ResponseDirectives, Storable, StoredFacts, UnixTime, VaryRow,
     covers_whole, ensure_date, fields_to_store, if_range_value, remove_content_digests, storable,
@@ -29,7 +30,6 @@ use crate::metrics::Limit;
 use crate::page_groups::PageRequest;
 use crate::purge::labels_of;
 use crate::route::Route;
-use crate::share::reserve_for;
 use crate::site::encode::{LENGTH_MIN, is_plain_text};
 use crate::store::put::{ContentWriter, page_memory};
 use crate::store::{self, ObjectPlace, PACKED_BYTES_MAX, PageTable, StoredResponse};

@@ -11,6 +11,7 @@
 use std::rc::Rc;
 
 use hashcache::{Cache, Put};
+use hashcache_base::task::spawn_local;
 use hashcache_http::origin_key;
 use hashcache_wan::digest::Digest;
 
@@ -18,7 +19,6 @@ use super::spec::FetchSpec;
 use crate::purge::labels_of;
 use crate::store::content::ContentReader;
 use crate::store::{StoredResponse, kept_name};
-use crate::task::spawn_local;
 use crate::worker::Worker;
 
 /// Keeps what the response of `spec` has replaced, in a task of its own; `new` is the digest of the

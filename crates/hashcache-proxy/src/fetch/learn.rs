@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashcache_base::task::spawn_local;
 use hashcache_http::parse_http_date;
 use hashcache_peers::digest::{BLOCK_BYTES, ControlBlock, PATH};
 use hashcache_peers::filter::Filter;
@@ -23,7 +24,6 @@ use tracing::{debug, info};
 use crate::peer::learned::{Begun, Learning, Received, position};
 use crate::peer::{Peer, PeerSummary};
 use crate::route::Route;
-use crate::task::spawn_local;
 use crate::upstream::{Endpoint, RequestBody, ResponseBody, SendOptions};
 use crate::worker::Worker;
 

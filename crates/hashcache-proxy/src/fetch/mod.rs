@@ -42,6 +42,7 @@ pub(crate) use self::spec::{
 use std::rc::Rc;
 
 use hashcache::Storage;
+use hashcache_base::failure::Failure;
 use hashcache_http::{
     ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Scheme, Space, UnixTime,
     Upgrading, VariantTable, answer_range, has_strict_condition, not_modified_confirms,
@@ -61,7 +62,6 @@ use self::rest::Asked;
 use self::spec::is_withdrawn;
 use self::variant::{Intents, add_row, chosen, plan_put};
 use crate::collapse::{Leader, SharedFailure, SharedResponse};
-use crate::failure::Failure;
 use crate::link::coding::LinkCoding;
 use crate::link::hints::Hints;
 use crate::metrics::CountedBytes;

@@ -12,10 +12,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashcache_base::failure::Failure;
+use hashcache_base::limits::Limits;
 use tokio::time::{Instant, timeout};
 
-use crate::failure::Failure;
-use crate::limits::Limits;
 use crate::peer::Peer;
 
 /// The time that the peers of one request have left.

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashcache_base::failure::{Failure, LinkFault};
 use hashcache_http::{
     ContentDigest, accept_stored_coding, continues_stored, is_multipart, parse_content_range,
     remove_content_digests,
@@ -29,7 +30,6 @@ use super::judge::note_too_large;
 use super::keep::keep_replaced;
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take_content, take_end};
 use super::spec::{Cause, FetchSpec, is_error};
-use crate::failure::{Failure, LinkFault};
 use crate::link::coding::LinkCoding;
 use crate::link::usage::LinkUsage;
 use crate::metrics::CountedBytes;

@@ -26,6 +26,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use hashcache::Hit;
+use hashcache_base::failure::Failure;
+use hashcache_base::share::Share;
 use hashcache_http::{
     Exempt, NotStored, Space, Storable, Target, UnixTime, accept_stored_coding, continues_stored,
     parse_content_range, parse_http_date, storable,
@@ -42,12 +44,10 @@ use super::fields::{part_fields, request, strip_for_storing};
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
 use super::spec::is_withdrawn;
 use super::variant::change;
-use crate::failure::Failure;
 use crate::in_flight_ranges::{RangeClaim, RangeGuard, WholeOnly};
 use crate::link::coding::{LinkCoding, StoredHere};
 use crate::metrics::CountedBytes;
 use crate::route::Route;
-use crate::share::Share;
 use crate::store::{self, StoredResponse};
 use crate::upstream::announced::ClientEnds;
 use crate::upstream::{ResponseBody, SendOptions, UpstreamExchange};

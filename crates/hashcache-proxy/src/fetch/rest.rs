@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use hashcache_base::share::Share;
 use hashcache_http::{
     EntityTag, Target, accept_stored_coding, continues_stored, is_multipart, parse_content_range,
 };
@@ -22,7 +23,6 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use super::ask::ask;
 use super::fields::{part_fields, request};
 use crate::route::Route;
-use crate::share::Share;
 use crate::upstream::announced::ClientEnds;
 use crate::upstream::{ResponseBody, SendOptions};
 use crate::worker::Worker;

@@ -6,6 +6,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use hashcache::Hit;
+use hashcache_base::failure::Failure;
+use hashcache_base::share::Share;
 use hashcache_http::{
     ByteRange, Exempt, FieldKinds, HintUse, NotStored, OnError, RangeSpec, Space, StoredFacts,
     Target, Variant, VariantTable, origin_key, parse_range,
@@ -18,14 +20,12 @@ use super::ask::AskFailure;
 use super::counters::Trailers;
 use super::rest::Rest;
 use crate::collapse::Requester;
-use crate::failure::Failure;
 use crate::in_flight_ranges::AwaitedRange;
 use crate::link::coding::{LinkCoding, StoredHere};
 use crate::link::dictionary::StoredContent;
 use crate::link::named::NamedLookup;
 use crate::page_groups::NotedGroup;
 use crate::route::{NextHop, Route, Siblings};
-use crate::share::Share;
 use crate::store::follow::ContentFollower;
 use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::announced::ClientEnds;

@@ -11,12 +11,12 @@
 use std::rc::Rc;
 
 use hashcache::{Hit, HourChange, Intent, Update, Updated, Version};
+use hashcache_base::share::Network;
 use hashcache_http::{Variant, VariantPlace, VariantTable, Vary, not_modified_confirms};
 use http::header::{ETAG, HeaderMap};
 
 use super::mark::fresh_until;
 use super::spec::{FetchSpec, SelectedResponse};
-use crate::share::Network;
 use crate::store::{self, ObjectPlace, StoredResponse};
 use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;

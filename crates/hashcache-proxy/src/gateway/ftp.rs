@@ -14,6 +14,7 @@
 //! the transfer.
 //! Cost: eight round trips for a file; two connections.
 
+use hashcache_base::failure::Failure;
 use hashcache_http::{ByteRange, UnixTime, http_date, parse_http_date, parse_range};
 use http::StatusCode;
 use http::header::{IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE};
@@ -26,7 +27,6 @@ use super::gopher_menu::decode;
 use super::listing::{self, Entry, ListingForm, NAMES_MAX};
 use super::message::{GatewayRequest, ResponseHead, ResponseWriter, refused};
 use super::{Collected, LIFETIME, PIECE_BYTES, Session, content_type, html, read_some, send_page};
-use crate::failure::Failure;
 
 /// Answers `request` by the server at the other end of `socket`.
 pub(super) async fn serve(

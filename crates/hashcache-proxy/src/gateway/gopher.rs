@@ -8,6 +8,7 @@
 //! one that is closed is, because there is no other sign.
 //! Cost: one round trip.
 
+use hashcache_base::failure::Failure;
 use http::StatusCode;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -16,7 +17,6 @@ use tokio::time::timeout;
 use super::gopher_menu::{self, ITEMS_MAX, Item, PathError, Request};
 use super::message::{GatewayRequest, ResponseHead, ResponseWriter, refused};
 use super::{Collected, LIFETIME, PIECE_BYTES, Session, content_type, html, read_some, send_page};
-use crate::failure::Failure;
 
 /// Answers `request` by the server at the other end of `socket`.
 pub(super) async fn serve(

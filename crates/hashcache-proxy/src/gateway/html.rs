@@ -7,11 +7,11 @@
 
 use std::fmt::{self, Write as _};
 
+use hashcache_base::frame::{self, Escaped};
 use hashcache_http::{Authority, Scheme};
 
 use super::gopher_menu::{Item, Menu};
 use super::listing::{Entry, EntryKind, Listing, NAMES_MAX};
-use crate::frame::{self, Escaped};
 
 /// The pieces of the page of a directory. `path` is decoded, without a `/` at its end.
 pub(super) fn directory<'a>(

@@ -10,11 +10,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use hashcache_base::failure::Failure;
 use http::header::{AUTHORIZATION, HeaderMap};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
-
-use crate::failure::Failure;
 
 /// A request to a gateway.
 #[derive(Debug)]

@@ -31,6 +31,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hashcache::{Cache, Reservation};
+use hashcache_base::failure::Failure;
+use hashcache_base::share::{self, Share};
+use hashcache_base::task::spawn_local;
 use hashcache_http::{Scheme, Target, UnixTime, octets};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response};
@@ -40,9 +43,6 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use self::message::{GatewayRequest, ResponseWriter};
-use crate::failure::Failure;
-use crate::share::{self, Share};
-use crate::task::spawn_local;
 
 pub(crate) use self::gopher_menu::decode;
 

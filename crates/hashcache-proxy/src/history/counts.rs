@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use hashcache_base::sort::sort_by_key;
+
 use crate::access_log::{LogEntry, Outcome, OutcomeClass};
-use crate::sort::sort_by_key;
 
 /// What a line of counts is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

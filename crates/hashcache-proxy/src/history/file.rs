@@ -13,10 +13,10 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use hashcache_base::state_file::{Link, open_regular};
 use rustix::fs::OFlags;
 
 use super::record::{Hour, HourRecord, RECORD_BYTES};
-use crate::state_file::{Link, open_regular};
 
 /// Hours that the file has a place for.
 pub(super) const HOURS: u32 = 400 * 24;

@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
+use hashcache_base::clock::Clock;
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -30,7 +31,6 @@ use self::counts::{By, Table, Totals};
 use self::name::{Name, Persons};
 use self::record::{Hour, HourRecord, Lines};
 use self::tally::Counted;
-use crate::clock::Clock;
 use crate::metrics::Metrics;
 
 /// The history of the process.

@@ -155,7 +155,7 @@ const EVERY: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::Failure;
+    use hashcache_base::failure::Failure;
 
     #[test]
     fn every_failure_of_ours_is_a_failure() {

@@ -6,11 +6,11 @@ use std::os::unix::fs::FileExt as _;
 
 use hashcache::Config;
 use hashcache::device::MemoryDevice;
+use hashcache_base::clock::UnixMillis;
 
 use super::counts::{Counts, Kind};
 use super::*;
 use crate::access_log::{LogEntry, Outcome, RequestId};
-use crate::clock::UnixMillis;
 
 fn cache(memory_bytes: u64) -> Cache {
     let config = Config {

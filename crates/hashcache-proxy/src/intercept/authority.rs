@@ -28,6 +28,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use hashcache::Cache;
+use hashcache_base::tls::certificate::Certificate;
+use hashcache_base::tls::{provider, sha256};
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -45,8 +47,6 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use super::hosts::SELF_TEST_HOST;
 use super::leaf_cache::{Leaf, LeafCache};
 use super::pem::pem;
-use crate::tls::certificate::Certificate;
-use crate::tls::{provider, sha256};
 
 /// Properties of a new authority.
 #[derive(Clone, Debug)]

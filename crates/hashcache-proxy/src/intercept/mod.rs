@@ -32,6 +32,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use hashcache_base::clock::Clock;
+use hashcache_base::tls::verified_hosts::VerifiedHosts;
+use hashcache_base::tls::{OurTime, provider};
 use hashcache_http::{Authority, Host, UnixTime};
 use rustls::crypto::ring::Ticketer;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
@@ -43,9 +46,6 @@ use self::authority::{AuthorityError, CertificateAuthority};
 use self::client_hello::{InnerProtocol, ParsedHello};
 use self::hosts::Hosts;
 use self::refusals::Refusals;
-use crate::clock::Clock;
-use crate::tls::{OurTime, provider};
-use crate::upstream::verified_hosts::VerifiedHosts;
 
 /// The operator's settings for interception.
 #[derive(Clone, Debug)]

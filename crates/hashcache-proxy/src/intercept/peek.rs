@@ -9,13 +9,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashcache_base::share::{Allowance, ShareReservation};
 use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::{Instant, timeout_at};
 
 use super::Reason;
 use super::client_hello::{HANDSHAKE, ParsedHello};
-use crate::share::{Allowance, ShareReservation};
 
 /// Result of peeking.
 pub(crate) struct Peeked {

@@ -22,9 +22,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hashcache_base::sort::sort_by_key;
 use tokio::time::Instant;
-
-use crate::sort::sort_by_key;
 
 /// One program on one client, and the host that it wants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -14,6 +14,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hashcache::Cache;
+use hashcache_base::share::Network;
+use hashcache_base::sort::sort_by_key;
 use hashcache_http::{Target, UnixTime};
 use rustls::ServerConfig;
 use serde_json::{Value, json};
@@ -24,8 +26,6 @@ use super::hints::PageObjects;
 use super::identity::NameSecret;
 use super::pin::Pin;
 use super::sent_to::SentTo;
-use crate::share::Network;
-use crate::sort::sort_by_key;
 
 /// The link listener of the configuration in effect.
 #[derive(Debug)]

@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
+use hashcache_base::state_file::{Link, open_regular, replace_with};
 use hashcache_wan::chunk::{Key, Known};
 use tracing::warn;
 
 use super::pin::Pin;
-use crate::state_file::{Link, open_regular, replace_with};
 
 /// The tables of all pairs, by the pin of the other box.
 #[derive(Debug, Default)]

@@ -25,12 +25,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
+use hashcache_base::share::Network;
 use hashcache_http::{RELATED_MAX, Related, Target};
 use lru::LruCache;
 use tokio::time::Instant;
 
 use super::counters::LinkCounters;
-use crate::share::Network;
 
 /// Names of other objects in a response, and the link from which they came.
 #[derive(Clone, Debug)]

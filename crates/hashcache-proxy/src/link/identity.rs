@@ -16,6 +16,8 @@ use std::sync::Arc;
 use std::{error, fmt};
 
 use ::pem::{EncodeConfig, LineEnding, Pem, encode_config};
+use hashcache_base::state_file::{Link, open_regular};
+use hashcache_base::tls::{provider, sha256};
 use hashcache_wan::chunk::Key;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
@@ -23,8 +25,6 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use super::pin::Pin;
-use crate::state_file::{Link, open_regular};
-use crate::tls::{provider, sha256};
 
 /// The key of this box for its links.
 #[derive(Clone)]

@@ -18,6 +18,8 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use hashcache_base::failure::Failure;
+use hashcache_base::share::{Network, Share};
 use hashcache_http::{LinkTurn, UnixTime};
 use hyper::client::conn::http2::SendRequest;
 use lru::LruCache;
@@ -33,8 +35,6 @@ use super::named::NamedResults;
 use super::pin::Pin;
 use super::turns::{ReadTurn, SendTurn, Turns};
 use super::{STREAMS, tls, tunnels_of};
-use crate::failure::Failure;
-use crate::share::{Network, Share};
 
 /// The link to one parent.
 #[derive(Debug)]
@@ -419,7 +419,7 @@ const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::LinkFault;
+    use hashcache_base::failure::LinkFault;
 
     fn link() -> Arc<ParentLink> {
         let home = tempfile::tempdir().unwrap();

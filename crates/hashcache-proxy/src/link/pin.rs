@@ -10,10 +10,9 @@ use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use hashcache_base::tls::sha256;
 use rustls::pki_types::CertificateDer;
 use rustls::server::ParsedCertificate;
-
-use crate::tls::sha256;
 
 /// The SHA-256 of a public key with its algorithm (SubjectPublicKeyInfo).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

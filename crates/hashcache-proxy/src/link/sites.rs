@@ -10,10 +10,9 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use hashcache_base::sort::sort_by_key;
 use hashcache_wan::stats::Totals;
 use serde_json::{Value, json};
-
-use crate::sort::sort_by_key;
 
 /// Bytes of content and of frames, by host.
 #[derive(Debug, Default)]

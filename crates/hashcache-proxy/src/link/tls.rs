@@ -10,6 +10,8 @@
 
 use std::sync::Arc;
 
+use hashcache_base::clock::Clock;
+use hashcache_base::tls::{HTTP_2, OurTime, provider};
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
@@ -24,8 +26,6 @@ use rustls::{
 };
 
 use super::pin::Pin;
-use crate::clock::Clock;
-use crate::tls::{HTTP_2, OurTime, provider};
 
 /// The configuration of a child for the parent with the key `pin`.
 pub(crate) fn of_child(key: &Arc<CertifiedKey>, pin: Pin) -> Arc<ClientConfig> {

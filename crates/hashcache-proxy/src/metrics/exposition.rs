@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use hashcache_base::clock::Clock;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -25,7 +26,6 @@ use super::{
     quotas,
 };
 use crate::access_log::AccessLogger;
-use crate::clock::Clock;
 use crate::intercept::InterceptState;
 use crate::offline::{Line, Offline};
 use crate::quota::LimiterFigures;

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use hashcache_base::failure::Failure;
+
 use super::moment::Moment;
 use super::table::{
     Figure,
@@ -9,7 +11,6 @@ use super::table::{
     counter, gauge,
 };
 use super::{CLASSES, Limit, StoreState};
-use crate::failure::Failure;
 use crate::intercept::{Handshake, Reason};
 
 /// Requests, connections and interceptions.
@@ -139,7 +140,7 @@ pub(super) static TRAFFIC: &[Figure] = &[
     gauge(
         "hashcache_verified_hosts",
         "Hosts whose certificate was verified within a week",
-        Whole(|it| it.exposition.intercept_state.verified.len() as u64),
+        Whole(|it| it.exposition.intercept_state.verified.count() as u64),
     )
     .stats("intercept.verified_hosts"),
     gauge(

@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
+use hashcache_base::clock::{Clock, UnixMillis};
 use serde_json::Value;
 
 use super::links::LinkView;
 use super::*;
 use crate::access_log::{AccessLogger, RequestId};
-use crate::clock::{Clock, UnixMillis};
 
 /// An entry of a request that took so long.
 fn entry(outcome: Outcome, duration: Duration) -> LogEntry<'static> {
@@ -113,7 +113,7 @@ fn numbers_of_tables_are_those_of_their_enums() {
 
 #[test]
 fn every_limit_of_the_settings_has_a_name_here() {
-    let limits = format!("{:?}", crate::limits::Limits::default());
+    let limits = format!("{:?}", hashcache_base::limits::Limits::default());
     let fields = limits
         .split(['{', ','])
         .filter_map(|part| part.trim().split_once(": "));

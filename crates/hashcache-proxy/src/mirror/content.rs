@@ -12,6 +12,7 @@ use std::mem;
 
 use bytes::Bytes;
 use flate2::write::MultiGzDecoder;
+use hashcache_base::failure::Failure;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 
@@ -19,7 +20,6 @@ use super::html::HtmlRewriter;
 use super::json::JsonRewriter;
 use super::links::Links;
 use super::{LINK_BYTES_MAX, MirrorKind};
-use crate::failure::Failure;
 
 /// The rewriting of one response's content.
 pub(crate) struct Rewriting {

@@ -16,6 +16,7 @@
 //! Called by `request::mirrored`. Invariant: a client gets a 304 only if its copy was made from the
 //! same response in the same way.
 
+use hashcache_base::failure::Failure;
 use hashcache_http::EntityTag;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
@@ -28,7 +29,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use super::MirrorKind;
 use super::content::ContentCoding;
 use super::links::Links;
-use crate::failure::Failure;
 
 /// Removes fields from a request that are meant for this host and not for the registry.
 pub(crate) fn take_out_of_request(request: &mut HeaderMap) {

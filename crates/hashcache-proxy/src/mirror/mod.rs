@@ -31,9 +31,8 @@ mod upwards;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use hashcache_base::sort::sort_by_key;
 use hashcache_http::{Origin, Space, Target, TargetError};
-
-use crate::sort::sort_by_key;
 
 pub(crate) use content::{REWRITING_BYTES, Rewriting};
 pub(crate) use fields::{

@@ -13,15 +13,15 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
+use hashcache_base::frame::{Escaped, document};
+use hashcache_base::tls::sha256;
 use hashcache_http::{Host, Origin, UnixTime, http_date};
 use http::{HeaderValue, Response, StatusCode, header};
 use qrcodegen::{QrCode, QrCodeEcc};
 
 use super::{PageReader, page, printable};
-use crate::frame::{Escaped, document};
 use crate::intercept::SELF_TEST_HOST;
 use crate::intercept::authority::CertificateAuthority;
-use crate::tls::sha256;
 
 /// The content of the page.
 #[derive(Clone, Copy, Debug)]

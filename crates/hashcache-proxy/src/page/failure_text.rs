@@ -10,10 +10,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use hashcache_base::failure::{Failure, QuotaDenial, RuleDenial};
+use hashcache_base::frame::Size;
 use http::StatusCode;
-
-use crate::failure::{Failure, QuotaDenial, RuleDenial};
-use crate::frame::Size;
 
 /// The explanation of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,10 +8,10 @@
 use std::fmt::Write as _;
 
 use bytes::Bytes;
+use hashcache_base::frame::{Escaped, Size, document};
 use http::{Response, StatusCode};
 
 use super::{PageReader, page};
-use crate::frame::{Escaped, Size, document};
 use crate::quota::{LimitPer, QuotaEnd, Standing};
 
 /// What the page is made of.

@@ -13,6 +13,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use hashcache::Cache;
+use hashcache_base::share::Network;
+use hashcache_base::task::spawn;
 use hashcache_http::{Scheme, Target, cache_key, octet_text};
 use hashcache_peers::htcp::auth::Ends;
 use hashcache_peers::htcp::{
@@ -31,8 +33,6 @@ use crate::metrics::{ClearResult, HtcpAnswer, HtcpIgnored};
 use crate::peer::Peer;
 use crate::queries::{Queries, REMEMBERED, check, message};
 use crate::settings::Mode;
-use crate::share::Network;
-use crate::task::spawn;
 use crate::worker::Common;
 
 /// Receives until the task is ended. `is_ending` says whether clients are no longer accepted.

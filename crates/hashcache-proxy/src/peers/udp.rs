@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::Cache;
+use hashcache_base::task::spawn;
 use hashcache_peers::icp::{self, Answer, Ignored, Message, Query};
 use hashcache_peers::update;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -22,7 +23,6 @@ use crate::client_access::ClientAccess;
 use crate::metrics::Unanswered;
 use crate::peer::{Peer, PeerMisses, PeerSummary};
 use crate::queries::{Queries, REMEMBERED};
-use crate::task::spawn;
 use crate::worker::Common;
 
 /// The socket at `address`.

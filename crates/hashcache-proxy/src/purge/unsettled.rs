@@ -19,8 +19,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use hashcache::Remove;
-
-use crate::share::Network;
+use hashcache_base::share::Network;
 
 /// Invalidations that a client may have under way without waiting.
 pub(super) const PER_CLIENT: usize = 64;

@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use hashcache_base::share::Network;
 use tokio::time::Instant;
 
 use super::settings::Rate;
-use crate::share::Network;
 
 /// A token bucket.
 #[derive(Debug)]

@@ -20,6 +20,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
+use hashcache_base::clock::Clock;
+use hashcache_base::share::Network;
+use hashcache_base::sort::sort_by_key;
+use hashcache_base::state_file::{Link, open_regular, replace};
 use lru::LruCache;
 use tracing::warn;
 
@@ -28,10 +32,6 @@ use super::request_limits::{LimitCounts, LimitPlan, RequestLimits, Shared, Subje
 use super::settings::{LimitPer, LimitSettings};
 use super::usage::{FILE_BYTES_MAX, LimitHash, RECORDS_MAX, Subject, SubjectKey, Usage};
 use super::usage::{decode, encode};
-use crate::clock::Clock;
-use crate::share::Network;
-use crate::sort::sort_by_key;
-use crate::state_file::{Link, open_regular, replace};
 
 /// The usage of all limits, by client and user.
 pub(crate) struct Limiter {

@@ -3,8 +3,9 @@
 //! Called by `limiter`. Invariant: a period contains the moment that it was made for, also where
 //! clocks change at midnight.
 
+use hashcache_base::clock::zone::{Zone, date_of, month_of};
+
 use super::settings::QuotaPeriod;
-use crate::clock::zone::{Zone, date_of, month_of};
 
 /// A stretch of time, in seconds since 1970: `begins` belongs to it and `ends` does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

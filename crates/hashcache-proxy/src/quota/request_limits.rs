@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use hashcache_base::clock::Clock;
+use hashcache_base::clock::zone::Zone;
+use hashcache_base::failure::{Failure, QuotaDenial, RequestRateDenial};
+use hashcache_base::share::Network;
 use tokio::time::Instant;
 
 use super::bucket::Bucket;
 use super::period::local_text;
 use super::settings::{LimitSettings, Quota, QuotaEnd, Rate};
 use super::usage::Usage;
-use crate::clock::Clock;
-use crate::clock::zone::Zone;
-use crate::failure::{Failure, QuotaDenial, RequestRateDenial};
-use crate::share::Network;
 
 /// The limits of one configuration.
 #[derive(Debug, Default)]

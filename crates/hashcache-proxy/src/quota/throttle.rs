@@ -11,12 +11,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use hashcache_base::failure::Failure;
+use hashcache_base::share::Network;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::bucket::{Bucket, Taken, Ticket};
 use super::request_limits::{ContentFrom, RequestLimits};
-use crate::failure::Failure;
-use crate::share::Network;
 
 /// Slows one transfer down.
 #[derive(Debug)]

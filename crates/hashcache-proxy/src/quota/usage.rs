@@ -11,12 +11,12 @@
 //! Invariants: nothing in a file can panic or take more memory than [`RECORDS_MAX`] records. Usage
 //! falls only when a later period begins: not when the clock is set back.
 
+use hashcache_base::clock::zone::Zone;
+use hashcache_base::share::Network;
 use ring::digest::{SHA256, digest};
 
 use super::period::Period;
 use super::settings::Quota;
-use crate::clock::zone::Zone;
-use crate::share::Network;
 
 /// What was used in one period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -28,18 +28,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hashcache::{Follower, Hit, ReadError};
+use hashcache_base::failure::Failure;
+use hashcache_base::task::spawn_local;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use self::patience::{Late, Patience};
 use self::unsure::first_to_fetch;
-use crate::failure::Failure;
 use crate::fetch::counters::ByteCount;
 use crate::fetch::range_fetch::{NoRange, RangeFetchSpec, RangeReply, end_version, fetch_range};
 use crate::fetch::{Answered, AskFailure};
 use crate::in_flight_ranges::{AwaitedRange, ClaimOutcome, Lack, RangeStage, claim_end};
 use crate::store::content::{ContentReader, Payers};
-use crate::task::spawn_local;
 use crate::worker::Worker;
 
 /// A part of a response's content.

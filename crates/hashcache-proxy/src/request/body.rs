@@ -13,19 +13,19 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use hashcache::{Paid, ReadError, Reservation};
+use hashcache_base::failure::Failure;
+use hashcache_base::share::{Allowance, Network, ShareReservation};
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::assembly::Assembly;
 use super::framed::{Begun, Framed};
 use super::named::Search;
-use crate::failure::Failure;
 use crate::fetch::Rest;
 use crate::fetch::counters::{ByteCount, Trailers};
 use crate::metrics::{CountedBytes, STEP_BYTES, WorkerMetrics};
 use crate::mirror::Rewriting;
 use crate::quota::{ContentFrom, RequestLimits, Throttle};
-use crate::share::{Allowance, Network, ShareReservation};
 use crate::site::encode::{Encoder, Verdict};
 use crate::store::content::{ContentReader, Payers};
 use crate::store::follow::ContentFollower;

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use hashcache_base::failure::Failure;
 use hashcache_http::{Target, UnixTime, http_date, parse_http_date};
 use hashcache_peers::digest::{CONTENT_TYPE as DIGEST, PATH};
 use http::header::{CONTENT_TYPE, ETAG, EXPIRES, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED};
@@ -17,7 +18,6 @@ use super::own::not_allowed;
 use super::transaction::Answer;
 use crate::access_log::Outcome;
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
 use crate::peer::learned::entity_tag;
 use crate::summary::{DigestReader, Edition};

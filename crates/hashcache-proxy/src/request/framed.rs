@@ -15,6 +15,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
+use hashcache_base::failure::Failure;
+use hashcache_base::share::{Allowance, ShareReservation};
 use hashcache_wan::digest::Digest;
 use hashcache_wan::encode::Encoder;
 use hashcache_wan::frame::{Dictionary, Head};
@@ -26,12 +28,10 @@ use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::named::{Named, Resemblance, Search};
-use crate::failure::Failure;
 use crate::fetch::counters::ByteCount;
 use crate::link::counters::{LinkCounters, OUT};
 use crate::link::dictionary::{DictionaryReader, StoredContent};
 use crate::link::usage::{DictionaryKind, LinkUsage};
-use crate::share::{Allowance, ShareReservation};
 
 /// The content of another body, in frames.
 pub(super) struct Framed<B> {

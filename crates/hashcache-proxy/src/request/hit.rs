@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use hashcache::Hit;
+use hashcache_base::failure::Failure;
 use hashcache_http::{
     ByteRange, CacheStatus, ConditionOutcome, ContentRange, EntityTag, Forward, Handling,
     MethodKind, NotStored, RangeAnswer, RequestFacts, Reuse, UnixTime, Upgrading, answer_range,
@@ -31,7 +32,6 @@ use super::stored_form::StoredForm;
 use super::transaction::{ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::fetch::range_fetch::RangeFetchSpec;
 use crate::fetch::{SHORT, passed_on};
 use crate::in_flight_ranges::WholeOnly;

@@ -15,6 +15,7 @@
 
 use std::rc::Rc;
 
+use hashcache_base::net::address::check_port;
 use hashcache_http::{
     FactFlags, RequestFacts, RequestTarget, Reuse, Scheme, Target, cache_key, line_accepts_coding,
     parse_target,
@@ -35,7 +36,6 @@ use crate::site::encode::{ABOUT_IDENTITY, has_no_transform, prefers_zstd};
 use crate::site::live::ORIGIN;
 use crate::site::spec::Grace;
 use crate::store::StoredView;
-use crate::upstream::address::check_port;
 use crate::wire::{
     self, FREE_BYTES, MemoryResponse, PIECES_MAX, PlainRequest, RequestForm, ResponseHead,
 };

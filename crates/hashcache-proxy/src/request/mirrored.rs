@@ -9,13 +9,13 @@
 //!
 //! Invariant: the store holds exactly what the registry sent.
 
+use hashcache_base::failure::Failure;
 use hashcache_http::{Space, Target};
 use http::{Method, Request, Response, StatusCode};
 
 use super::body::Body;
 use super::transaction::ClientRequest;
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::metrics::Limit;
 use crate::mirror::{
     LinkRewriting, Links, Mirror, MirrorKind, MirrorLookup, REWRITING_BYTES, Rewriting, Route,

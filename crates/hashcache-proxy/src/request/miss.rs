@@ -6,6 +6,9 @@
 use std::rc::Rc;
 
 use hashcache::Hit;
+use hashcache_base::failure::Failure;
+use hashcache_base::share;
+use hashcache_base::task::spawn_local;
 use hashcache_http::{CacheStatus, Forward, Handling, OnError, Reuse, Seconds, UnixTime};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio::sync::oneshot;
@@ -20,12 +23,9 @@ use super::stored_form::note_pages;
 use super::transaction::{Fetch, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
 use crate::collapse::{Followed, Leader, Requester, Role, Succession};
-use crate::failure::Failure;
 use crate::fetch::{self, Cause, Extent, Fetched, SelectedResponse};
 use crate::metrics::Limit;
-use crate::share;
 use crate::store::{ObjectPlace, StoreLookup, StoredResponse, look_up};
-use crate::task::spawn_local;
 
 /// Follows another request's fetch, or returns the fetch to begin.
 ///

@@ -38,6 +38,8 @@ mod validate;
 
 use std::rc::Rc;
 
+use hashcache_base::failure::Failure;
+use hashcache_base::net::address::check_port;
 use hashcache_http::{
     Forward, RequestTarget, Reuse, Scheme, Space, StaleAllowance, answers_overrides,
     asks_for_upgrade, cache_key,
@@ -56,7 +58,6 @@ use crate::access::AccessAction;
 use crate::access_log::Outcome;
 use crate::connect;
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::fetch::SelectedResponse;
 use crate::fetch::counters::ByteCount;
 use crate::fetch::variant::with_objects;
@@ -68,7 +69,6 @@ use crate::permission::{LoginField, Permission, permit};
 use crate::reuse::may_stand_in;
 use crate::settings::Mode;
 use crate::store::{StoreLookup, look_up};
-use crate::upstream::address::check_port;
 use crate::wire::{ClientBody, HeadInfo, RequestForm, RequestHead};
 
 /// Answers one request.

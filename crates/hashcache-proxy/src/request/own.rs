@@ -1,6 +1,7 @@
 //! Responses of the proxy itself: its front page on a forward listener, `/proxy.pac`, `OPTIONS *`.
 
 use bytes::Bytes;
+use hashcache_base::failure::Failure;
 use hashcache_http::{Authority, Host, Scheme, Target};
 use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -10,7 +11,6 @@ use super::transaction::Answer;
 use crate::access::RequestUser;
 use crate::access_log::Outcome;
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
 use crate::mirror::Mirror;
 use crate::page::{self, CaPage, Landing, PageReader, QuotaPage};

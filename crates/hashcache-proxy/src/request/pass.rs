@@ -11,6 +11,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use hashcache_base::failure::Failure;
+use hashcache_base::task::spawn_local;
 use hashcache_http::{
     CacheStatus, Forward, Handling, Space, Target, Upgrading, asks_for_upgrade, cache_key,
     grants_other_protocol, invalidated, invalidated_groups, is_unsafe, logs_in_connection,
@@ -23,14 +25,12 @@ use super::purge_members::purge_at_members;
 use super::transaction::{Answer, ClientRequest, Login, Transaction};
 use crate::connect;
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::fetch::confirm::{self, Times};
 use crate::fetch::{self, AskFailure, SelectedResponse};
 use crate::link::coding::{LinkCoding, StoredHere};
 use crate::log_entry::LogEntryBuilder;
 use crate::route::Route;
 use crate::store::{StoreLookup, look_up};
-use crate::task::spawn_local;
 use crate::upstream::pinned::{Pinning, Turn};
 use crate::upstream::{RequestBody, SendOptions, set_target};
 

@@ -17,6 +17,8 @@
 //! default, not even this machine: behind a TLS terminator every request of the Internet has the
 //! address of this machine. A child may purge nothing over its link, whatever its address is.
 
+use hashcache_base::failure::Failure;
+use hashcache_base::net::address::check_port;
 use hashcache_http::{CACHE_GROUPS, LABEL_FIELDS, Space, Target, cache_groups, words};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
@@ -27,10 +29,8 @@ use super::purge_members::purge_at_members;
 use super::transaction::Answer;
 use crate::access_log::Outcome;
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
 use crate::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, report};
-use crate::upstream::address::check_port;
 use crate::wire::ClientBody;
 use crate::worker::Common;
 

@@ -14,6 +14,7 @@
 //! exactly the client's own Range and is not stored. For a while after that, other requests skip
 //! the attempt.
 
+use hashcache_base::failure::Failure;
 use hashcache_http::{MethodKind, RangeSpec, RequestFacts, parse_range};
 use http::HeaderValue;
 use http::header::AUTHORIZATION;
@@ -22,7 +23,6 @@ use tokio::time::Instant;
 use super::follow::follow;
 use super::transaction::{ClientRequest, Fetch, ForwardReason, Next, Transaction};
 use crate::collapse::{Followed, Leader, Role, Succession};
-use crate::failure::Failure;
 use crate::store::ObjectPlace;
 
 const PAGE: u64 = hashcache::PAGE as u64;

@@ -13,6 +13,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use hashcache_base::failure::Failure;
+use hashcache_base::share::Allowance;
 use hashcache_http::{
     Authority, RequestTarget, Scheme, Target, TargetError, is_forwarded, octets, parse_target,
 };
@@ -26,11 +28,9 @@ use super::transaction::{Answer, ClientRequest};
 use super::{answer, own, purge};
 use crate::access_log::Outcome;
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
 use crate::members::MemberList;
 use crate::page::PageReader;
-use crate::share::Allowance;
 use crate::site::encode::{self, AcceptEncoding, Encoder, Verdict};
 use crate::site::forwarded::{Forwarding, Speaker, strip_forwarded};
 use crate::site::live::{LiveSite, Sender, SiteRequest};

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use hashcache_base::failure::Failure;
 use hashcache_http::{
     Authority, RequestTarget, Scheme, Target, TargetError, Upgrading, asks_for_upgrade,
     keeps_login, octet_text, parse_target, settle_modified_since, strip_request,
@@ -21,7 +22,6 @@ use super::own;
 use super::transaction::Answer;
 use crate::connect::intercepted::refusal;
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::gateway::{self, decode};
 use crate::log_entry::LogEntryBuilder;
 use crate::upstream::pinned::KeptLogin;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hashcache::Hit;
+use hashcache_base::failure::Failure;
 use hashcache_http::{
     Authority, CacheStatus, Exempt, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds,
     Space, Target, VariantTable, asks_for_upgrade, is_forwarded, logs_in_connection,
@@ -25,7 +26,6 @@ use super::body::Body;
 use super::linked::LinkedRequest;
 use crate::collapse::{Leader, Requester, WaitTimes};
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::fetch::{self, SelectedResponse};
 use crate::in_flight_ranges::AwaitedRange;
 use crate::log_entry::LogEntryBuilder;

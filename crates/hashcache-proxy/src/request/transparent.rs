@@ -13,11 +13,11 @@
 
 use std::net::SocketAddr;
 
+use hashcache_base::failure::Failure;
 use hashcache_http::{Authority, Scheme, Target};
 use http::{Method, StatusCode};
 
 use crate::connection::Connection;
-use crate::failure::Failure;
 use crate::permission::{Permission, decide_without_login, permission};
 
 /// Refuses what no web server would be asked for, and what would come back here.

@@ -8,6 +8,7 @@
 //! Invariant: a stored response replaces an error only where `reuse` allows it.
 
 use hashcache::Hit;
+use hashcache_base::failure::Failure;
 use hashcache_http::{FactFlags, Forward, MethodKind, OnError};
 use http::header::AUTHORIZATION;
 use tokio::time::Instant;
@@ -20,7 +21,6 @@ use super::transaction::{Found, Next, Served, Transaction};
 use super::{pass, range_miss};
 use crate::access_log::Outcome;
 use crate::collapse::{Followed, Role, Succession};
-use crate::failure::Failure;
 use crate::fetch::background::revalidate_in_background;
 use crate::fetch::{Cause, Fetched, SelectedResponse, is_error};
 use crate::store::{ObjectPlace, StoredResponse};

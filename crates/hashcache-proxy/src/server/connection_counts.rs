@@ -7,10 +7,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::limits::Limits;
+use hashcache_base::limits::Limits;
+use hashcache_base::share::{Allowance, Network, OpenConnection, ShareReservation};
+
 use crate::metrics::Limit;
 use crate::settings::{Mode, Speaks};
-use crate::share::{Allowance, Network, OpenConnection, ShareReservation};
 use crate::wire::{HTTP_2_BYTES, TLS_BYTES};
 
 /// Number of connections, in all and by client.
@@ -141,8 +142,8 @@ mod tests {
     use hashcache::{Cache, Config};
 
     use super::*;
-    use crate::tls::HTTP_2;
-    use crate::tls::identity::{FOR_FORWARD, FOR_SITES};
+    use hashcache_base::tls::HTTP_2;
+    use hashcache_base::tls::identity::{FOR_FORWARD, FOR_SITES};
 
     #[test]
     fn a_connection_counts_before_a_balancer_names_its_client() {

@@ -18,6 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::Cache;
+use hashcache_base::limits::Limits;
+use hashcache_base::share::{Allowance, Network};
+use hashcache_base::task::spawn_local;
 use hashcache_http::Scheme;
 use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
@@ -29,12 +32,9 @@ use tracing::{debug, info, warn};
 use super::stage::{Stage, accept_while_serving, stop_for};
 use crate::client_access::ClientAccess;
 use crate::connection::{Connection, LinkedChild, ServeInside};
-use crate::limits::Limits;
 use crate::link::children::Entered;
 use crate::link::pin::Pin;
 use crate::link::{self, STREAMS, TURN_TIME, Windows};
-use crate::share::{Allowance, Network};
-use crate::task::spawn_local;
 use crate::upstream::pinned::Pins;
 use crate::wire::{
     self, HTTP_2_BYTES, Http2Kind, Protocol, Socket, TLS_BYTES, link_bytes, link_handshake,

@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::Cache;
+use hashcache_base::failure::Failure;
+use hashcache_base::task::spawn_local;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
@@ -20,13 +22,11 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use crate::failure::Failure;
 use crate::link::counters::LinkCounters;
 use crate::link::parent::{ParentLink, advice};
 use crate::link::{SLOW_START_ADVICE, slow_start_after_idle};
 use crate::metrics::links::{LinkFigure, LinkView};
 use crate::peer::{Peer, PeerKind};
-use crate::task::spawn_local;
 use crate::upstream::Upstream;
 use crate::upstream::linked::{LinkEnd, OpenedLink};
 use crate::worker::Common;

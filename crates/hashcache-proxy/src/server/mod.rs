@@ -46,6 +46,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use hashcache::{Cache, Health, Stats};
+use hashcache_base::clock::Clock;
+use hashcache_base::net::interfaces::OwnAddresses;
+use hashcache_base::share::Shares;
+use hashcache_base::task::spawn;
+use hashcache_base::tls::verified_hosts::VerifiedHosts;
 use hashcache_http::Pseudonym;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
@@ -64,7 +69,6 @@ use self::udp_sockets::UdpSockets;
 use self::watchdog::Watchdog;
 use crate::access_log::AccessLogger;
 use crate::admin::Admin;
-use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::dashboard::{Buttons, Dashboard};
 use crate::explain::Explainer;
@@ -82,14 +86,10 @@ use crate::purge::Purger;
 use crate::queries::Queries;
 use crate::quota::Limiter;
 use crate::settings::{Listen, ReloadedSettings, Settings, StateFiles};
-use crate::share::Shares;
 use crate::site::live::LiveSites;
-use crate::task::spawn;
 use crate::upstream::dns::{DnsCache, NameServers};
-use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::tls::Trust;
 use crate::upstream::unreachable::UnreachableCache;
-use crate::upstream::verified_hosts::VerifiedHosts;
 use crate::upstream::{self, Destinations};
 use crate::users::UserChecks;
 use crate::worker::{Common, LiveSettings};
@@ -200,7 +200,7 @@ pub fn run<E: fmt::Display>(
         ..InterceptState::default()
     });
     let trust = Trust::load(&settings.reloadable.upstream_ca, Arc::clone(&clock))?;
-    let own = OwnAddresses::new();
+    let own = OwnAddresses::of_this_machine();
     let limits = Arc::new(settings.startup.limits.clone());
     let names = DnsCache::new(NameServers::System, settings.startup.limits.dns_time);
     let shared = upstream::UpstreamShared::new(

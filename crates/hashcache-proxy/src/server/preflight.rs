@@ -7,6 +7,9 @@
 
 use std::sync::Arc;
 
+use hashcache_base::clock::Clock;
+use hashcache_base::tls::identity::{IdentityError, pair};
+
 use super::control::{interceptor, link_identity, zone};
 use super::stage::RunError;
 use super::supervisor::Supervisor;
@@ -14,11 +17,9 @@ use super::udp_sockets::Protocol;
 use super::{listens, pseudonyms, socket};
 use crate::access_log::AccessLogger;
 use crate::admin::read_token;
-use crate::clock::Clock;
 use crate::lists;
 use crate::peers;
 use crate::settings::{Listen, Settings};
-use crate::tls::identity::{IdentityError, pair};
 use crate::upstream::tls::read_authorities;
 use crate::users::users_of;
 

@@ -10,12 +10,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashcache_base::task::spawn_local;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::debug;
 
 use crate::fetch::learn::learn;
 use crate::peer::{PROBE_DUE, Peer};
-use crate::task::spawn_local;
 use crate::worker::Worker;
 
 /// Probes peers until the core ends.

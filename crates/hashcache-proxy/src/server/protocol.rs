@@ -9,12 +9,12 @@ use std::io;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use hashcache_base::tls::identity::Identity;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::settings::Speaks;
-use crate::tls::identity::Identity;
 use crate::wire::{PREFACE, Protocol, Socket, handshake};
 
 /// Why a connection is not served.

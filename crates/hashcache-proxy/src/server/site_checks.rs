@@ -11,13 +11,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashcache_base::task::spawn_local;
 use http::header::HOST;
 use http::{Request, Uri};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::site::live::LiveSite;
 use crate::site::spec::HealthCheck;
-use crate::task::spawn_local;
 use crate::upstream::{RequestBody, SendOptions};
 use crate::worker::Worker;
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hashcache_base::tls::identity::IdentityError;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -13,7 +14,6 @@ use tracing::warn;
 use crate::link::identity::LinkIdentityError;
 use crate::lists::ListError;
 use crate::peer::CredentialsError;
-use crate::tls::identity::IdentityError;
 use crate::upstream::tls::AuthoritiesError;
 use crate::users::UsersError;
 use crate::wire::FIRST_REQUEST_TIME;

@@ -11,6 +11,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use hashcache::Cache;
+use hashcache_base::task::spawn;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tracing::{info, warn};
@@ -18,7 +19,6 @@ use tracing::{info, warn};
 use super::stage::{RunError, Stage};
 use crate::peers;
 use crate::settings::Settings;
-use crate::task::spawn;
 use crate::worker::Common;
 
 /// A protocol by UDP.

@@ -6,9 +6,9 @@ use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
 
+use hashcache_base::clock::zone::Zone;
 use tracing::warn;
 
-use crate::clock::zone::Zone;
 use crate::lists;
 use crate::peer::PeerSettings;
 use crate::quota::{LimitPer, LimitSettings};

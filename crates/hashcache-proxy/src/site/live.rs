@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use hashcache_base::failure::Failure;
+use hashcache_base::net::address::Purpose;
 use hashcache_http::{Authority, Exempt, Origin, Scheme, Target};
 use http::header::{ACCEPT_ENCODING, COOKIE, HOST, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
@@ -29,9 +31,7 @@ use super::header_rules::HeaderRules;
 use super::health::{Change, Health, Outcome};
 use super::key_rules::KeyRules;
 use super::spec::{SentHost, Site, Sites};
-use crate::failure::Failure;
 use crate::upstream::Endpoint;
-use crate::upstream::address::Purpose;
 
 /// The request field with the values of the cache key rules.
 pub(crate) const KEY: HeaderName = HeaderName::from_static("hashcache-key");

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use hashcache_base::net::prefix::Prefix;
 use hashcache_http::{Authority, Host, Lifetimes, Origin, Scheme, Seconds, SiteLifetimes};
 use http::{HeaderName, HeaderValue};
 
@@ -15,7 +16,6 @@ use super::balance::Balance;
 use super::encode::Coding;
 use super::header_rules::HeaderRules;
 use super::key_rules::KeyRules;
-use crate::upstream::prefix::Prefix;
 
 /// A site and its origins.
 #[derive(Clone, Debug, PartialEq, Eq)]

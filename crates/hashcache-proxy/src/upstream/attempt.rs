@@ -12,11 +12,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use hashcache_base::failure::Failure;
+use hashcache_base::net::address::Purpose;
+use hashcache_base::share::{Share, SpareMemory};
 use hashcache_http::Scheme;
 use http::{Request, header};
 use tokio::time::{sleep, timeout};
 
-use super::address::Purpose;
 use super::exchange::FailedExchange;
 use super::http2::{self, Found, Http2Conn, Sharing, Wanted, content_bytes, reserve_stream};
 use super::kept_content::{KeptContent, Recall, kept_bytes};
@@ -27,8 +29,6 @@ use super::tls::AlpnOffer;
 use super::{
     Announces, Endpoint, RequestBody, SendFailure, SendOptions, Upstream, copy_of, is_repeatable,
 };
-use crate::failure::Failure;
-use crate::share::{Share, SpareMemory};
 
 /// The kind of connection for an attempt.
 pub(super) enum Way {

@@ -16,20 +16,20 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use hashcache_base::failure::Failure;
+use hashcache_base::net::address::{Destinations, Purpose};
+use hashcache_base::net::interfaces::OwnAddresses;
+use hashcache_base::share::Network;
 use hashcache_http::{Authority, Host};
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::address::{Destinations, Purpose};
 use super::dns::{Addresses, Resolver};
 use super::endpoint::Endpoint;
-use super::interfaces::OwnAddresses;
 use super::unreachable::UnreachableCache;
-use crate::failure::Failure;
 use crate::offline::{Chosen, Line};
-use crate::share::Network;
 
 /// Opens connections on one core.
 #[derive(Clone, Debug)]

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use hashcache_base::net::address::Purpose;
 use hashcache_http::{Authority, Scheme};
 
-use super::address::Purpose;
 use crate::peer::Peer;
 
 /// A server and the party that chose it; the key of pooled connections.

@@ -9,9 +9,9 @@
 
 use std::collections::HashMap;
 
+use hashcache_base::limits::Limits;
 use tokio::time::Instant;
 
-use crate::limits::Limits;
 use crate::wire::frames::{
     Budget, CONTINUATION, DATA, END_HEADERS, FrameHead, Frames, HEADERS, RST_STREAM,
 };

@@ -5,10 +5,9 @@
 //! Invariant: every response that passes has one meaning: at most one Content-Length, and no
 //! Transfer-Encoding.
 
+use hashcache_base::failure::Failure;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Version, response};
-
-use crate::failure::Failure;
 
 /// How the end of a response's content is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

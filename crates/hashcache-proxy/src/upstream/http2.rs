@@ -23,6 +23,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use hashcache::{Cache, Reservation};
+use hashcache_base::failure::Failure;
+use hashcache_base::limits::Limits;
+use hashcache_base::share::{self, Share, SpareMemory};
+use hashcache_base::task::spawn_local;
 use http::header::{
     CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
 };
@@ -39,10 +43,6 @@ use super::meter::{Meter, MeteredIo};
 use super::request_body::{BodyProgress, RequestBody};
 use super::signals::{OriginSignals, SignalReader};
 use super::transport::Transport;
-use crate::failure::Failure;
-use crate::limits::Limits;
-use crate::share::{self, Share, SpareMemory};
-use crate::task::spawn_local;
 
 pub(super) use self::conns::{Found, GivenUpGuard, Http2Conns, Sharing, Wanted, content_bytes};
 pub(super) use self::sending::Http2Content;

@@ -9,12 +9,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use hashcache_base::failure::Failure;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::http1::Http1Content;
 use super::http2::Http2Content;
-use crate::failure::Failure;
 
 /// The content of a response.
 #[derive(Debug)]

@@ -18,10 +18,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use hashcache_base::share::SpareMemory;
 use http::header::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-
-use crate::share::SpareMemory;
 
 /// The error of a client's content.
 pub(crate) type ContentError = Box<dyn StdError + Send + Sync>;

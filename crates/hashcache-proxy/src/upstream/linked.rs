@@ -25,6 +25,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hashcache::Reservation;
+use hashcache_base::failure::{Failure, LinkFault};
+use hashcache_base::limits::Limits;
+use hashcache_base::share::{PIECE_BYTES, Share};
+use hashcache_base::task::spawn_local;
+use hashcache_base::tls::HTTP_2;
 use hashcache_http::{Authority, HASHCACHE_LINK, HASHCACHE_TARGET, TARGET_EXPECTATION};
 use http::header::{EXPECT, HOST, HeaderValue, PROXY_AUTHORIZATION, VIA};
 use http::{Method, Request, StatusCode, Uri, Version};
@@ -50,8 +55,6 @@ use super::permits::Permit;
 use super::refused::NotSent;
 use super::request_body::RequestBody;
 use super::{Upstream, tls};
-use crate::failure::{Failure, LinkFault};
-use crate::limits::Limits;
 use crate::link::chunk_field::ChunkField;
 use crate::link::content::{ContentSender, LinkContent, Piece};
 use crate::link::counters::LinkCounters;
@@ -61,9 +64,6 @@ use crate::link::turn_frames::TurnFrames;
 use crate::link::turns::{SendTurn, Turns};
 use crate::link::{self, PING_AFTER, PING_TIMEOUT, TURN_TIME, Windows};
 use crate::peer::Peer;
-use crate::share::{PIECE_BYTES, Share};
-use crate::task::spawn_local;
-use crate::tls::HTTP_2;
 use crate::wire::Pings;
 
 /// An open connection to a parent that has accepted it.

@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use hashcache_base::limits::Limits;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
@@ -21,7 +22,6 @@ use super::field_blocks::{FieldBlocks, SmallFrames};
 use super::flood::FloodGuard;
 use super::signals::SignalReader;
 use super::transport::Transport;
-use crate::limits::Limits;
 
 /// Counters of one connection.
 #[derive(Clone, Debug)]

@@ -19,7 +19,6 @@
 //! connection that other requests use or have used, and no byte was received; or if the origin says
 //! that it did not process the request. Cost: no allocation that grows with content.
 
-pub(crate) mod address;
 pub(crate) mod announced;
 mod attempt;
 pub(crate) mod channel;
@@ -33,17 +32,13 @@ pub(crate) mod framing;
 mod http1;
 mod http2;
 mod incoming;
-pub(crate) mod interfaces;
 mod kept_content;
 pub(crate) mod linked;
 mod meter;
-pub(crate) mod nat64;
 pub(crate) mod odd_target;
-pub(crate) mod own_domain;
 pub(crate) mod permits;
 pub(crate) mod pinned;
 mod pool;
-pub(crate) mod prefix;
 mod proxied;
 mod refused;
 pub(crate) mod request_body;
@@ -53,7 +48,6 @@ pub(crate) mod tls;
 mod transport;
 mod unframe;
 pub(crate) mod unreachable;
-pub(crate) mod verified_hosts;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -62,6 +56,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
+use hashcache_base::failure::Failure;
+use hashcache_base::limits::Limits;
+use hashcache_base::net::address::Purpose;
+use hashcache_base::net::interfaces::OwnAddresses;
+use hashcache_base::share::{self, Network, Share};
+use hashcache_base::tls::verified_hosts::VerifiedHosts;
 use hashcache_http::{
     Authority, HintUse, Host, Origin, Scheme, UnixTime, keeps_connection, logs_in_connection,
     say_keeps_login,
@@ -72,7 +72,6 @@ use http::{Method, Request, Response, StatusCode, Version};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 
-use self::address::Purpose;
 use self::announced::ClientEnds;
 use self::attempt::{Attempt, Way};
 use self::channel::{Channel, PeerSocket};
@@ -81,7 +80,6 @@ use self::dns::{DnsCache, Resolver};
 use self::exchange::FailedExchange;
 use self::http1::ReadMemory;
 use self::http2::Http2Conns;
-use self::interfaces::OwnAddresses;
 use self::odd_target::OddTarget;
 use self::permits::{Permit, Permits};
 use self::pinned::Pinning;
@@ -89,18 +87,13 @@ use self::pool::{Pool, UpstreamConn};
 use self::tls::{AlpnOffer, Trust};
 use self::transport::Transport;
 use self::unreachable::UnreachableCache;
-use self::verified_hosts::VerifiedHosts;
-use crate::failure::Failure;
 use crate::gateway::{self, Session};
-use crate::limits::Limits;
 use crate::link;
 use crate::link::coding::LinkCoding;
 use crate::offline::Line;
 use crate::peer::Peer;
-use crate::share::{self, Network, Share};
 use crate::wire::TLS_BYTES;
 
-pub(crate) use self::address::Destinations;
 pub(crate) use self::endpoint::Endpoint;
 pub(crate) use self::http1::Switched;
 pub(crate) use self::odd_target::set_target;
@@ -108,6 +101,7 @@ pub(crate) use self::permits::UpstreamFigures;
 pub(crate) use self::request_body::RequestBody;
 pub(crate) use self::response_body::ResponseBody;
 pub(crate) use self::tls::Unverified;
+pub(crate) use hashcache_base::net::address::Destinations;
 
 /// State that the cores share.
 #[derive(Clone, Debug)]

@@ -13,11 +13,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hashcache_base::failure::Failure;
+use hashcache_base::share::{Network, Share, ShareGuard};
 use hashcache_http::Authority;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::failure::Failure;
-use crate::share::{Network, Share, ShareGuard};
 
 /// The limits; one for the process.
 #[derive(Clone, Debug)]
@@ -285,8 +284,8 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::share::Shares;
     use crate::upstream::http1::{READ_MAX, buffered};
+    use hashcache_base::share::Shares;
 
     fn authority(name: &str) -> Authority {
         Authority {

@@ -23,6 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use hashcache_base::failure::Failure;
+use hashcache_base::share::{Network, Share, ShareGuard};
+use hashcache_base::task::spawn_local;
 use hashcache_http::{Authority, Scheme, Space};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -30,9 +33,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::endpoint::Endpoint;
 use super::permits::{BUSY_BYTES, Permits, PinnedPermit};
 use super::pool::{LOOK_EVERY, Pool, UpstreamConn};
-use crate::failure::Failure;
-use crate::share::{Network, Share, ShareGuard};
-use crate::task::spawn_local;
 
 /// The upstream connections of one client connection.
 #[derive(Clone)]
@@ -577,8 +577,8 @@ mod tests {
     use tokio::task::LocalSet;
 
     use super::*;
-    use crate::share::Shares;
-    use crate::upstream::address::Purpose;
+    use hashcache_base::net::address::Purpose;
+    use hashcache_base::share::Shares;
 
     fn key(name: &str) -> PinKey {
         PinKey {

@@ -17,6 +17,9 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use hashcache_base::failure::Failure;
+use hashcache_base::limits::Limits;
+use hashcache_base::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
 use super::channel::Channel;
@@ -27,11 +30,8 @@ use super::linked::LinkedStream;
 use super::meter::Meter;
 use super::permits::{CountedIdle, Permits};
 use super::transport::Transport;
-use crate::failure::Failure;
 use crate::gateway::GatewayFailure;
-use crate::limits::Limits;
 use crate::link::TURN_TIME;
-use crate::task::spawn_local;
 
 /// One HTTP/1.1 connection, or one stream of an HTTP/2 connection.
 pub(super) struct UpstreamConn {

@@ -7,11 +7,11 @@
 //! Cost: one round trip to the peer, and at most [`HEAD_MAX`] of memory for its answer.
 
 use bytes::{Bytes, BytesMut};
+use hashcache_base::failure::Failure;
 use hashcache_http::Authority;
 use http::HeaderValue;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use crate::failure::Failure;
 use crate::peer::Peer;
 
 /// Asks the peer at the other end of `stream` for a tunnel to `to`. Returns the bytes that followed

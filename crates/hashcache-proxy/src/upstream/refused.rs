@@ -7,10 +7,10 @@
 
 use std::io;
 
+use hashcache_base::failure::Failure;
 use http::Request;
 
 use super::request_body::RequestBody;
-use crate::failure::Failure;
 
 /// A request without a response.
 pub(super) struct NotSent {

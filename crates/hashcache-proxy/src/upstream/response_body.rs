@@ -13,6 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashcache_base::failure::Failure;
 use hashcache_wan::digest::Digest;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
@@ -25,7 +26,6 @@ use super::pinned::ConnHome;
 use super::pool::{Pool, UpstreamConn};
 use super::request_body::BodyProgress;
 use super::unframe::Unframing;
-use crate::failure::Failure;
 use crate::link::usage::LinkUsage;
 use crate::wire::malformed_field;
 

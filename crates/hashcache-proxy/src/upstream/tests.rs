@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use bytes::Bytes;
+use hashcache_base::net::address::Purpose;
 use hashcache_http::{Authority, Host};
 use http_body::Frame;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -12,7 +13,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, advance};
 
-use super::address::Purpose;
 use super::dns::NameServers;
 use super::framing::Framing;
 use super::*;

@@ -20,6 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
+use hashcache_base::clock::Clock;
+use hashcache_base::failure::Failure;
+use hashcache_base::tls::{OurTime, certificate, provider};
 use hashcache_http::Host;
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::pki_types::pem::PemObject as _;
@@ -37,9 +40,6 @@ use tracing::warn;
 
 use self::verifier::Verifier;
 use super::channel::Channel;
-use crate::clock::Clock;
-use crate::failure::Failure;
-use crate::tls::{OurTime, certificate, provider};
 
 /// Certificates of authorities could not be read.
 #[derive(Debug, thiserror::Error)]

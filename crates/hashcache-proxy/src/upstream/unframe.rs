@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hashcache::Reservation;
+use hashcache_base::failure::{Failure, LinkFault};
 use hashcache_wan::decode::{Decoder, Event};
 use hashcache_wan::digest::Digest;
 use hashcache_wan::error::Reason;
@@ -19,7 +20,6 @@ use hashcache_wan::frame::{Dictionary, Head};
 use http_body::Frame;
 use tokio::time::Instant;
 
-use crate::failure::{Failure, LinkFault};
 use crate::link::coding::Dictionaries;
 use crate::link::counters::{IN, LinkCounters};
 use crate::link::dictionary::{DictionaryReader, StoredContent};

@@ -16,12 +16,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hashcache_base::failure::Failure;
+use hashcache_base::net::address::Purpose;
 use hashcache_http::Authority;
 use tokio::time::Instant;
 
-use super::address::Purpose;
 use super::endpoint::Endpoint;
-use crate::failure::Failure;
 
 /// Recently unreachable origins; one for the process.
 #[derive(Clone, Debug)]

@@ -13,12 +13,12 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use hashcache_base::share::Network;
 use lru::LruCache;
 use ring::hmac;
 use tokio::time::Instant;
 
 use super::Tag;
-use crate::share::Network;
 
 /// Wrong passwords that were not forgotten yet.
 pub(super) struct Failures {

@@ -23,6 +23,8 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hashcache_base::fair_permits::FairPermits;
+use hashcache_base::share::Network;
 use lru::LruCache;
 use ring::hmac;
 use ring::rand::SystemRandom;
@@ -36,8 +38,6 @@ pub use user_hashes::{FileUsers, users_of};
 
 pub(crate) use self::failures::LoginSource;
 use self::failures::{FailureKeys, Failures};
-use crate::fair_permits::FairPermits;
-use crate::share::Network;
 
 /// Checks of passwords for all cores, with their results.
 pub(crate) struct UserChecks {

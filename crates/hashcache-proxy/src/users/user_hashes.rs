@@ -7,9 +7,9 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use hashcache::{Cache, Reservation};
+use hashcache_base::state_file::{Link, open_regular};
 
 use super::htpasswd::{BadEntry, read_entries};
-use crate::state_file::{Link, open_regular};
 
 /// The users of all files, with the hashes of their passwords.
 pub(crate) struct UserHashes {

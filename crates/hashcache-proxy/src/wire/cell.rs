@@ -20,6 +20,8 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use bytes::Bytes;
+use hashcache_base::failure::Failure;
+use hashcache_base::share::{Allowance, ShareReservation, UnfinishedHead};
 use http::{HeaderMap, StatusCode, Version};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -27,8 +29,6 @@ use tokio::time::Instant;
 use super::head::{ContentFraming, Refusal, RequestForm};
 use super::outgoing::Outgoing;
 use super::socket::Socket;
-use crate::failure::Failure;
-use crate::share::{Allowance, ShareReservation, UnfinishedHead};
 
 /// The next request for the service.
 #[derive(Clone, Debug)]

@@ -16,13 +16,13 @@ use std::cell::RefCell;
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
+use hashcache_base::share::ShareGuard;
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 use tokio::time::Instant;
 
 use super::cell::OnSent;
 use super::head::{RequestForm, trim};
 use super::outgoing::push_field;
-use crate::share::ShareGuard;
 
 /// Answers requests from memory.
 pub(crate) trait MemoryHits {

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use hashcache_base::tls::HTTP_2;
 use rustls::pki_types::CertificateDer;
 use tokio_rustls::TlsAcceptor;
 
@@ -10,7 +11,6 @@ use super::linger::{LINGER, linger};
 use super::socket::Socket;
 use super::stream::ClientSide;
 use crate::link::counters::LinkCounters;
-use crate::tls::HTTP_2;
 
 /// How requests are framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashcache_base::limits::Limits;
+use hashcache_base::share::ShareReservation;
 use http::{Request, Response};
 use http_body::Body;
 use tokio::io::AsyncWriteExt as _;
@@ -29,8 +31,6 @@ use super::linger::{LINGER, LINGER_TIME, Linger, linger};
 use super::memory_hit::MemoryHits;
 use super::socket::Socket;
 use super::stream::{ClientStream, NextRequest};
-use crate::limits::Limits;
-use crate::share::ShareReservation;
 
 /// Serves `socket` until one side ends it. `service` is called once per request that `memory_hits`
 /// does not answer, and must take the head from `cell`. When `stopping` becomes true (or its sender

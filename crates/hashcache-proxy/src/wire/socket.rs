@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use hashcache_base::share::ShareReservation;
 #[cfg(test)]
 use tokio::io::DuplexStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -17,7 +18,6 @@ use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
 use crate::link::counters::LinkCounters;
-use crate::share::ShareReservation;
 
 /// A connection from a client.
 #[derive(Debug)]

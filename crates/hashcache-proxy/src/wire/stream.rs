@@ -17,6 +17,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
+use hashcache_base::limits::Limits;
+use hashcache_base::share::ShareReservation;
 use hashcache_http::{keeps_connection, plain_text};
 use http::header::{EXPECT, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode, Version};
@@ -32,8 +34,6 @@ use super::inbound::{HeadStep, Inbound};
 use super::memory_hit::{self, MemoryHits, PlainRequest, RequestFields, ResponseHead, Sending};
 use super::outgoing::Outgoing;
 use super::socket::Socket;
-use crate::limits::Limits;
-use crate::share::ShareReservation;
 
 /// One client's connection.
 pub(super) struct ClientStream {

@@ -6,6 +6,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use hashcache_base::failure::Failure;
+use hashcache_base::limits::Limits;
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
@@ -13,8 +15,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::failure::Failure;
-use crate::limits::Limits;
 
 mod closing;
 mod exchange;

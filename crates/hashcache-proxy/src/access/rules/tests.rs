@@ -1,8 +1,9 @@
 //! What rules decide: a table of requests, and the rules that are refused.
 
+use hashcache_base::net::address::ConnectPort;
+
 use super::*;
 use crate::access::{Destination, ListFormat, ListSettings, NameSet, Reach, RuleClients};
-use crate::upstream::address::ConnectPort;
 
 fn networks(name: &str) -> RuleClients {
     match name.parse() {

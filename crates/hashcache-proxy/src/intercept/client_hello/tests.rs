@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use hashcache_base::tls::provider;
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use rustls::server::Acceptor;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use super::*;
-use crate::tls::provider;
 
 /// What a hello is made of.
 #[derive(Clone, Debug)]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
 use hashcache::{Cache, Config};
+use hashcache_base::share::Shares;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
 
 use super::super::client_hello::tests::{Made, named};
 use super::*;
-use crate::share::Shares;
 
 const LIMIT: Duration = Duration::from_secs(3);
 

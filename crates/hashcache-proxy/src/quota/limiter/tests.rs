@@ -7,6 +7,8 @@ use std::rc::Rc;
 
 use hashcache::Config;
 use hashcache::device::MemoryDevice;
+use hashcache_base::clock::zone::Zone;
+use hashcache_base::failure::Failure;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 
@@ -14,8 +16,6 @@ use super::super::settings::{Quota, QuotaEnd, QuotaPeriod, Rate};
 use super::super::throttle::Throttle;
 use super::super::{ContentFrom, LimitPer};
 use super::*;
-use crate::clock::zone::Zone;
-use crate::failure::Failure;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

@@ -12,9 +12,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use hashcache_base::share::Network;
 use tokio::time::Instant;
-
-use crate::share::Network;
 
 /// The budget of one core.
 #[derive(Debug, Default)]

@@ -17,18 +17,17 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hashcache_base::failure::Failure;
+use hashcache_base::fair_permits::FairPermits;
+use hashcache_base::net::own_domain::OwnDomain;
+use hashcache_base::share::Network;
+use hashcache_base::task::spawn_local;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) use outcome::Addresses;
 pub(crate) use source::NameServers;
-pub(super) use table::domain_of;
 
-use super::own_domain::OwnDomain;
-use crate::failure::Failure;
-use crate::fair_permits::FairPermits;
-use crate::share::Network;
-use crate::task::spawn_local;
 use outcome::{LookupOutcome, LookupResult, PendingLookup};
 use source::DnsSource;
 use table::{Table, TableAnswer};

@@ -4,9 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashcache_base::failure::Failure;
 use tokio::sync::watch;
-
-use crate::failure::Failure;
 
 /// The addresses of a name, in the order in which they are tried; never empty.
 pub(crate) type Addresses = Arc<[IpAddr]>;

@@ -17,6 +17,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use hashcache_base::fair_permits::FairPermits;
+use hashcache_base::share::Network;
 use hickory_resolver::config::{
     ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
     ResolverOpts,
@@ -29,8 +31,6 @@ use hickory_resolver::{Resolver as Hickory, TokioResolver, system_conf};
 use tokio::time::{Instant, timeout};
 
 use super::outcome::{LookupOutcome, LookupResult};
-use crate::fair_permits::FairPermits;
-use crate::share::Network;
 
 /// Which resolvers are queried.
 #[derive(Clone, Debug)]

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use hashcache_base::net::domain_of;
 use tokio::time::Instant;
 
 use super::outcome::{Addresses, LookupOutcome, LookupResult, PendingLookup};
@@ -180,13 +181,6 @@ impl NameEntry {
         let (addresses, until) = self.last_found.as_ref()?;
         (now < *until).then(|| addresses.clone())
     }
-}
-
-/// The last two labels of a name. Who owns a domain can make any number of names below it.
-pub(in super::super) fn domain_of(name: &str) -> &str {
-    let mut dots = name.rmatch_indices('.').map(|(at, _)| at);
-    let second = dots.nth(1);
-    second.map_or(name, |at| &name[at + 1..])
 }
 
 /// A shorter time would cause one query per connection for names that balance by DNS.

@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
+use hashcache_base::net::own_domain::AllowedDestination;
 use tokio::net::UdpSocket;
 use tokio::task::LocalSet;
 
 use super::*;
-use crate::upstream::own_domain::AllowedDestination;
 
 #[derive(Clone)]
 enum Reply {

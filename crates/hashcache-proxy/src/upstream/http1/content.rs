@@ -8,13 +8,13 @@
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
+use hashcache_base::failure::Failure;
 use http_body::{Frame, SizeHint};
 use tokio::task::coop;
 
 use super::super::framing::Framing;
 use super::chunks::Chunks;
 use super::{Http1Conn, ReadFor};
-use crate::failure::Failure;
 
 /// The content of a response; `None` behind its end.
 #[derive(Debug)]

@@ -10,12 +10,11 @@
 use std::mem::MaybeUninit;
 
 use bytes::{Buf as _, Bytes, BytesMut};
+use hashcache_base::failure::Failure;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode, Version};
 use httparse::{ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
-
-use crate::failure::Failure;
 
 /// Most bytes and fields of a head.
 #[derive(Clone, Copy, Debug)]

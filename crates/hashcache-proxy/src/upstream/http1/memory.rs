@@ -3,10 +3,10 @@
 //! Invariant: it is reserved in the budget before it is used.
 
 use hashcache::{Cache, Reservation};
+use hashcache_base::share::{self, Share};
 use hashcache_http::Scheme;
 
 use crate::gateway::GATEWAY_BYTES;
-use crate::share::{self, Share};
 
 /// The size of the reads of a connection, and the memory for them.
 pub(in super::super) struct ReadMemory {

@@ -32,6 +32,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf as _, BufMut as _, BytesMut};
+use hashcache_base::failure::Failure;
+use hashcache_base::limits::Limits;
+use hashcache_base::task::spawn_local;
 use hashcache_http::keeps_connection;
 use http::HeaderMap;
 use http::{Request, Response, StatusCode};
@@ -46,9 +49,6 @@ use super::channel::Channel;
 use super::meter::Meter;
 use super::request_body::RequestBody;
 use super::transport::Transport;
-use crate::failure::Failure;
-use crate::limits::Limits;
-use crate::task::spawn_local;
 use crate::wire::Outgoing;
 
 pub(super) use self::content::Http1Content;

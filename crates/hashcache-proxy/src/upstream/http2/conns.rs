@@ -20,6 +20,8 @@ use std::collections::{HashMap, HashSet};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use hashcache_base::share::Network;
+use hashcache_base::task::spawn_local;
 use http::Request;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
@@ -28,8 +30,6 @@ use super::super::endpoint::Endpoint;
 use super::super::request_body::RequestBody;
 use super::wary::WaryClients;
 use super::{FIELD_BYTES, Http2Conn, Http2Stream, head_bytes};
-use crate::share::Network;
-use crate::task::spawn_local;
 
 /// Whether other requests may use the connection at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -326,7 +326,7 @@ mod tests {
     use hashcache_http::{Authority, Scheme};
 
     use super::*;
-    use crate::upstream::address::Purpose;
+    use hashcache_base::net::address::Purpose;
 
     fn endpoint(n: usize) -> Endpoint {
         Endpoint {

@@ -16,6 +16,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
+use hashcache_base::failure::Failure;
+use hashcache_base::task::spawn_local;
 use http::header::{CONTENT_LENGTH, HeaderMap};
 use http::{Method, Request, Response};
 use http_body::{Body as _, Frame, SizeHint};
@@ -26,8 +28,6 @@ use super::super::framing::content_length;
 use super::super::refused::{NotSent, SendError};
 use super::super::request_body::RequestBody;
 use super::{GivenUpGuard, Http2Conn, Http2Stream};
-use crate::failure::Failure;
-use crate::task::spawn_local;
 
 impl Http2Stream {
     /// Sends `request` and waits for the head of its response; calls `informed` with each interim

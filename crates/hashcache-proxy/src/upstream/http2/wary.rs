@@ -13,10 +13,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use hashcache_base::share::Network;
 use tokio::time::Instant;
 
 use super::super::endpoint::Endpoint;
-use crate::share::Network;
 
 /// The wary clients of one core.
 #[derive(Default)]
@@ -126,7 +126,7 @@ mod tests {
     use hashcache_http::Scheme;
 
     use super::*;
-    use crate::upstream::address::Purpose;
+    use hashcache_base::net::address::Purpose;
 
     fn origin(port: u16) -> Endpoint {
         Endpoint {

@@ -8,6 +8,8 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
+use hashcache_base::failure::{Failure, LinkFault};
+use hashcache_base::share::Share;
 use hashcache_wan::frame::Dictionary;
 use hashcache_wan::memory::decoder_bytes;
 use http::Response;
@@ -17,12 +19,10 @@ use tokio::time::Instant;
 
 use super::super::unframe::{Step, Unframing};
 use super::super::{SendFailure, SendOptions, Upstream, UpstreamExchange};
-use crate::failure::{Failure, LinkFault};
 use crate::link::coding::{Dictionaries, LinkCoding};
 use crate::link::dictionary::StoredContent;
 use crate::link::parent::ParentLink;
 use crate::link::usage::{DictionaryKind, ResumeReason};
-use crate::share::Share;
 
 /// A response that cannot be used.
 pub(super) enum Unusable {

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashcache_base::failure::{Failure, LinkFault};
 use hashcache_http::{HASHCACHE_LINK, HintUse, LinkRequest, Related, logs_in_connection};
 use http::Request;
 use tokio::time::sleep;
@@ -22,7 +23,6 @@ use super::super::{
 };
 use super::LinkedStream;
 use super::framed::Unusable;
-use crate::failure::{Failure, LinkFault};
 use crate::link::coding::LinkCoding;
 use crate::link::hints::Hints;
 use crate::link::parent::{ParentLink, StreamUse};

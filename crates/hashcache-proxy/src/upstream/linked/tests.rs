@@ -5,6 +5,8 @@ use std::convert::Infallible;
 use bytes::Bytes;
 use hashcache::device::MemoryDevice;
 use hashcache::{Cache, Config};
+use hashcache_base::clock::Clock;
+use hashcache_base::share::Shares;
 use hashcache_http::{FRAMES, HASHCACHE_LINK};
 use hashcache_wan::encode::Encoder;
 use hashcache_wan::frame::{Dictionary, Head};
@@ -19,12 +21,10 @@ use tokio_rustls::TlsAcceptor;
 
 use super::super::tests::{locally, upstream, upstream_with};
 use super::*;
-use crate::clock::Clock;
 use crate::link::coding::{LinkCoding, StoredHere};
 use crate::link::identity::LinkIdentity;
 use crate::link::tls::of_parent;
 use crate::peer::{Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary};
-use crate::share::Shares;
 use crate::upstream::{AbsoluteForm, ResponseBody, SendOptions, Wanted};
 
 /// How many streams the parents allow.

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream};
+use hashcache_base::share::{Share, Shares};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use tokio::sync::watch;
@@ -18,7 +19,6 @@ use tokio::time::timeout;
 use super::super::kept_content::tests::Parts;
 use super::tests::{locally, trusted_origin};
 use super::*;
-use crate::share::{Share, Shares};
 use crate::upstream::{
     Endpoint, RequestBody, SendFailure, SendOptions, Upstream, UpstreamExchange,
 };

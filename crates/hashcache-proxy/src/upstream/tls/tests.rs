@@ -3,25 +3,25 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use hashcache_base::limits::Limits;
+use hashcache_base::net::address::Purpose;
+use hashcache_base::net::interfaces::OwnAddresses;
+use hashcache_base::tls::testing::{Authorities, Leaf};
 use hashcache_http::{Authority, Scheme};
 use http_body_util::BodyExt as _;
-use rcgen::{BasicConstraints, CertificateParams, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams};
 use rustls::ServerConfig;
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{LocalSet, spawn_local};
 use tokio_rustls::TlsAcceptor;
 
-use super::super::address::Purpose;
 use super::super::dns::{DnsCache, NameServers};
-use super::super::interfaces::OwnAddresses;
 use super::super::{
     Destinations, Endpoint, RequestBody, SendFailure, SendOptions, Upstream, UpstreamExchange,
     UpstreamShared,
 };
 use super::*;
-use crate::limits::Limits;
 
 impl Trust {
     /// Trust in these authorities alone, at the time of this machine.
@@ -33,52 +33,6 @@ impl Trust {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(authorities.iter().cloned());
         Self::of(roots, clock)
-    }
-}
-
-/// An authority of a test's own.
-pub(crate) struct Authorities {
-    pub(crate) certificate: CertificateDer<'static>,
-    pub(crate) pem: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-/// A certificate with its key, ready for a server.
-pub(crate) struct Leaf {
-    pub(crate) certificate: CertificateDer<'static>,
-    pub(crate) key: PrivateKeyDer<'static>,
-    pub(crate) certificate_pem: String,
-    pub(crate) key_pem: String,
-}
-
-impl Authorities {
-    pub(crate) fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        let name = format!("Authorities {:x}", fastrand::u64(..));
-        let names = &mut params.distinguished_name;
-        names.push(rcgen::DnType::CommonName, name);
-        params.is_ca = rcgen::IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.self_signed(&key).unwrap();
-        Self {
-            certificate: certificate.der().clone(),
-            pem: certificate.pem(),
-            issuer: Issuer::new(params, key),
-        }
-    }
-
-    /// A certificate for `name`, changed by `change` before it is signed.
-    pub(crate) fn leaf(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Leaf {
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        change(&mut params);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        Leaf {
-            certificate: certificate.der().clone(),
-            key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
-            certificate_pem: certificate.pem(),
-            key_pem: key.serialize_pem(),
-        }
     }
 }
 
@@ -100,7 +54,7 @@ pub(super) async fn trusted_origin(
     versions: &[&[u8]],
     serve: impl Fn(ServerStream) + 'static,
 ) -> (Endpoint, Upstream) {
-    let authorities = Authorities::new();
+    let authorities = Authorities::generate();
     let mut config = server_config(authorities.leaf("127.0.0.1", |_| ()));
     config.alpn_protocols = versions.iter().map(|it| it.to_vec()).collect();
     let acceptor = TlsAcceptor::from(Arc::new(config));
@@ -216,7 +170,7 @@ const UNTIL_CLOSE: &str = "HTTP/1.1 200 OK\r\n\r\nhello";
 #[tokio::test]
 async fn an_origin_with_a_good_certificate_is_asked_and_the_next_handshake_is_short() {
     locally(async {
-        let authorities = Authorities::new();
+        let authorities = Authorities::generate();
         let leaf = authorities.leaf("127.0.0.1", |_| ());
         let origin = origin(leaf, WHOLE, Close::Notified).await;
         let upstream = upstream(Trust::of_test(std::slice::from_ref(
@@ -239,8 +193,8 @@ async fn an_origin_with_a_good_certificate_is_asked_and_the_next_handshake_is_sh
 #[tokio::test]
 async fn a_certificate_that_does_not_prove_the_name_is_told_and_nothing_is_sent() {
     locally(async {
-        let authorities = Authorities::new();
-        let strangers = Authorities::new();
+        let authorities = Authorities::generate();
+        let strangers = Authorities::generate();
         let long_ago = |params: &mut CertificateParams| {
             params.not_after = rcgen::date_time_ymd(2001, 1, 1);
         };
@@ -284,7 +238,7 @@ async fn a_certificate_that_does_not_prove_the_name_is_told_and_nothing_is_sent(
 #[tokio::test]
 async fn a_lost_clock_asks_origins_whose_certificates_are_younger_and_a_plausible_one_does_not() {
     locally(async {
-        let authorities = Authorities::new();
+        let authorities = Authorities::generate();
         let young = |params: &mut CertificateParams| {
             params.not_before = rcgen::date_time_ymd(2030, 6, 1);
             params.not_after = rcgen::date_time_ymd(2030, 9, 1);
@@ -319,7 +273,7 @@ async fn content_that_ends_with_the_connection_is_whole_only_with_close_notify()
             (Close::Notified, Ok(())),
             (Close::Cut, Err(Failure::ResponseIncomplete)),
         ] {
-            let authorities = Authorities::new();
+            let authorities = Authorities::generate();
             let leaf = authorities.leaf("127.0.0.1", |_| ());
             let origin = origin(leaf, UNTIL_CLOSE, close).await;
             let upstream = upstream(Trust::of_test(std::slice::from_ref(
@@ -403,7 +357,7 @@ fn files_of_authorities_that_hold_none_are_refused_by_name() {
         std::fs::write(&path, text).unwrap();
         Trust::load(&[path], Arc::new(Clock::start(None))).map(|_| ())
     };
-    assert!(load(&Authorities::new().pem).is_ok());
+    assert!(load(&Authorities::generate().pem).is_ok());
     assert!(matches!(
         load("Dear Sir or Madam"),
         Err(AuthoritiesError::Empty { .. })

@@ -8,6 +8,8 @@
 
 use std::sync::Arc;
 
+use hashcache_base::clock::{Clock, Validity};
+use hashcache_base::tls::certificate::Certificate;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{
@@ -16,9 +18,6 @@ use rustls::crypto::{
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
-
-use crate::clock::{Clock, Validity};
-use crate::tls::certificate::Certificate;
 
 /// Verifies certificates with `roots` and the clock.
 #[derive(Debug)]

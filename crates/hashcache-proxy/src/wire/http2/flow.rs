@@ -18,6 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
+use hashcache_base::limits::Limits;
+use hashcache_base::share::{Allowance, ShareReservation, UnfinishedHead};
 use hashcache_http::LinkTurn;
 use http::{HeaderMap, StatusCode};
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -31,12 +33,10 @@ use super::Http2Kind;
 use super::frames::{Budget, FRAME_HEAD, Frames, Seen};
 use super::interim::{InterimQueue, Marker};
 use super::pings::Pings;
-use crate::limits::Limits;
 use crate::link::counters::{self, LinkCounters, OpenTunnel};
 use crate::link::turn_frames::TurnFrames;
 use crate::link::turns::{ReadTurn, SendTurn, Turns};
 use crate::link::{TUNNELS, Windows};
-use crate::share::{Allowance, ShareReservation, UnfinishedHead};
 
 /// The state of one connection.
 pub(super) struct Flow {

@@ -8,6 +8,7 @@
 //! forwarded in HTTP/1.1.
 
 use bytes::Bytes;
+use hashcache_base::limits::Limits;
 use hashcache_http::{Authority, HASHCACHE_TARGET, Scheme, TARGET_EXPECTATION};
 use http::header::{CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -18,7 +19,6 @@ use tokio::time::Instant;
 use super::super::cell::{HeadInfo, RequestHead, RequestTraits, StreamHead};
 use super::super::head::{ContentFraming, Refusal, RequestForm, TARGET_TOO_LONG, refuse};
 use super::fields::{field_size, malformed_field};
-use crate::limits::Limits;
 
 /// Who has sent a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

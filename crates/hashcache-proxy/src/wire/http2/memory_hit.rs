@@ -19,6 +19,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
+use hashcache_base::limits::Limits;
+use hashcache_base::share::{PIECE_BYTES, ShareGuard};
 use hashcache_http::plain_text;
 use http::{HeaderMap, Method, Request, Response};
 use http_body::{Body, Frame, SizeHint};
@@ -29,8 +31,6 @@ use super::super::cell::Cell;
 use super::super::head::RequestForm;
 use super::super::memory_hit::{MemoryHits, PlainRequest, RequestFields, ResponseHead};
 use super::fields::well_formed_size;
-use crate::limits::Limits;
-use crate::share::{PIECE_BYTES, ShareGuard};
 
 /// The response to `request` if memory has it, and the state of its stream.
 pub(super) fn answer(

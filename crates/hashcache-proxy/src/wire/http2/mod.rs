@@ -32,6 +32,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::Reason;
+use hashcache_base::limits::Limits;
+use hashcache_base::share::{Allowance, ShareReservation};
 use http::header::EXPECT;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
@@ -54,11 +56,9 @@ use super::head::{Refusal, refuse};
 use super::linger::{LINGER, LINGER_TIME, linger};
 use super::memory_hit::MemoryHits;
 use super::socket::Socket;
-use crate::limits::Limits;
 use crate::link::counters::LinkCounters;
 use crate::link::pieces::Pieces;
 use crate::link::{self, PING_AFTER, PING_TIMEOUT, TUNNEL_BYTES, Windows};
-use crate::share::{Allowance, ShareReservation};
 
 pub(crate) use self::body::ClientBody;
 pub(crate) use self::flow::link_bytes;

@@ -5,6 +5,7 @@ mod from_memory;
 
 use std::collections::VecDeque;
 
+use hashcache_base::share::{PIECE_BYTES, Shares};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderValue};
 use http_body::Frame;
@@ -21,7 +22,6 @@ use super::super::cell::ExchangeEnd;
 use super::flow::ENTRY_BYTES;
 use super::frames::FRAME_HEAD;
 use super::*;
-use crate::share::{PIECE_BYTES, Shares};
 
 /// The contents of a response.
 #[derive(Default)]

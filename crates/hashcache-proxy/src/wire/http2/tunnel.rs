@@ -13,6 +13,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use hashcache_base::share::ShareReservation;
 use hashcache_http::HASHCACHE_LINK;
 use http::HeaderMap;
 use hyper::upgrade::Upgraded;
@@ -23,7 +24,6 @@ use super::flow::{ContentReader, OpenStream};
 use crate::link::counters::{IN, OUT, OpenTunnel};
 use crate::link::pieces::Pieces;
 use crate::link::turns::{ReadTurn, SendTurn};
-use crate::share::ShareReservation;
 
 /// How the bytes of a tunnel are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashcache_base::share::{Share, Shares};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio::time::Instant;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
-use crate::share::{Share, Shares};
 use crate::wire::cell::OnSent;
 
 /// Answers targets that begin with `/m` with their length in bytes of content, and notes the end of

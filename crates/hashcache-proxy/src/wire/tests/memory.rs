@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
 use hashcache::{Cache, Config, Reservation};
+use hashcache_base::share::Allowance;
 
 use super::*;
-use crate::share::Allowance;
 
 fn cache() -> Cache {
     let config = Config {

@@ -1,7 +1,8 @@
 //! Responses from memory beside those of the service, on one HTTP/2 connection.
 
+use hashcache_base::share::Share;
+
 use super::*;
-use crate::share::Share;
 use crate::wire::memory_hit::{MemoryHits, MemoryResponse, PlainRequest, ResponseHead};
 
 /// Answers paths that begin with `/m` with their length in bytes of content, and notes the end of

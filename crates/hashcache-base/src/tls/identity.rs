@@ -60,11 +60,11 @@ pub struct CertificateFiles {
 
 /// The certificates for clients; one set for all cores, made anew by a reload.
 #[derive(Clone)]
-pub(crate) struct Identity(Arc<ServerConfig>);
+pub struct Identity(Arc<ServerConfig>);
 
 impl Identity {
     /// Loads the files; `None` without files.
-    pub(crate) fn load(
+    pub fn load(
         files: &[CertificateFiles],
         protocols: &[&[u8]],
         clock: &Arc<Clock>,
@@ -87,7 +87,8 @@ impl Identity {
         Ok(Some(Self(Arc::new(config))))
     }
 
-    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+    /// What begins TLS with clients.
+    pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.0))
     }
 }
@@ -99,7 +100,7 @@ impl fmt::Debug for Identity {
 }
 
 /// The certificate and the key in `files`, if they belong together.
-pub(crate) fn pair(files: &CertificateFiles) -> Result<Arc<CertifiedKey>, IdentityError> {
+pub fn pair(files: &CertificateFiles) -> Result<Arc<CertifiedKey>, IdentityError> {
     let cannot = |what, path: &Path| {
         let path = path.to_owned();
         move |source| IdentityError::Read { what, path, source }
@@ -139,15 +140,15 @@ fn bears(pair: &CertifiedKey, name: &ServerName<'_>) -> bool {
 }
 
 /// What the clients of a site may speak.
-pub(crate) const FOR_SITES: [&[u8]; 2] = [HTTP_2, HTTP_1];
+pub const FOR_SITES: [&[u8]; 2] = [HTTP_2, HTTP_1];
 /// What the clients of a forward proxy may speak: CONNECT is served in HTTP/1.1 only.
-pub(crate) const FOR_FORWARD: [&[u8]; 1] = [HTTP_1];
+pub const FOR_FORWARD: [&[u8]; 1] = [HTTP_1];
 const HTTP_1: &[u8] = b"http/1.1";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::tls::tests::Authorities;
+    use crate::tls::testing::Authorities;
 
     fn files(directory: &Path, name: &str, certificate: &str, key: &str) -> CertificateFiles {
         let files = CertificateFiles {
@@ -162,7 +163,7 @@ mod tests {
     #[test]
     fn a_certificate_is_taken_only_with_its_own_key() {
         let directory = tempfile::tempdir().unwrap();
-        let authorities = Authorities::new();
+        let authorities = Authorities::generate();
         let clock = Arc::new(Clock::start(None));
         let (one, other) = (
             authorities.leaf("a.test", |_| ()),
@@ -191,7 +192,7 @@ mod tests {
     #[test]
     fn a_certificate_is_found_by_the_name_it_bears() {
         let directory = tempfile::tempdir().unwrap();
-        let authorities = Authorities::new();
+        let authorities = Authorities::generate();
         let pairs = ["a.test", "*.b.test"].map(|name| {
             let leaf = authorities.leaf(name, |_| ());
             let files = files(directory.path(), name, &leaf.certificate_pem, &leaf.key_pem);

@@ -81,7 +81,7 @@ impl fmt::Display for AllowedDestination {
 
 impl OwnDomain {
     /// Whether `name`, in lower case, is the domain or below it.
-    pub(super) fn contains(&self, name: &str) -> bool {
+    pub fn contains(&self, name: &str) -> bool {
         let name = name.strip_suffix('.').unwrap_or(name);
         let Some(before) = name.strip_suffix(&*self.domain) else {
             return false;
@@ -90,7 +90,7 @@ impl OwnDomain {
     }
 
     /// The server that is asked for its names.
-    pub(super) fn server(&self) -> SocketAddr {
+    pub fn server(&self) -> SocketAddr {
         self.server
     }
 }

@@ -40,27 +40,29 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::state_file::{Link, open_regular, replace};
 
-pub(crate) mod zone;
+#[cfg(any(test, feature = "testing"))]
+mod testing;
+pub mod zone;
 
 /// Milliseconds since 1970 on our [`Clock`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct UnixMillis(pub(crate) u64);
+pub struct UnixMillis(pub u64);
 
 impl UnixMillis {
     /// Whole seconds since 1970.
-    pub(crate) const fn seconds(self) -> u64 {
+    pub const fn seconds(self) -> u64 {
         self.0 / 1000
     }
 
     /// Milliseconds within the second.
-    pub(crate) const fn subsec_millis(self) -> u64 {
+    pub const fn subsec_millis(self) -> u64 {
         self.0 % 1000
     }
 }
 
 /// The clock of the process; one, shared by all workers.
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub struct Clock {
     source: TimeSource,
     /// Wall time minus boot time.
     anchor_ms: AtomicU64,
@@ -74,7 +76,7 @@ impl Clock {
     /// Starts from the system clock and the last known time in `path`, if there is one.
     ///
     /// An unreadable or invalid file counts as missing, and will be replaced.
-    pub(crate) fn start(path: Option<PathBuf>) -> Self {
+    pub fn start(path: Option<PathBuf>) -> Self {
         Self::with_source(TimeSource::System, path)
     }
 
@@ -98,7 +100,7 @@ impl Clock {
     }
 
     /// The time.
-    pub(crate) fn now(&self) -> UnixMillis {
+    pub fn now(&self) -> UnixMillis {
         UnixMillis(
             self.source
                 .boot_ms()
@@ -107,12 +109,12 @@ impl Clock {
     }
 
     /// Whether the time may be wrong by more than seconds.
-    pub(crate) fn suspect(&self) -> bool {
+    pub fn suspect(&self) -> bool {
         self.suspect.load(Relaxed)
     }
 
     /// Compares with the system clock and follows it forward; `keep` does this each second.
-    pub(crate) fn tick(&self) {
+    pub fn tick(&self) {
         let mut evidence = self.evidence();
         let (boot, wall) = (self.source.boot_ms(), self.source.wall_ms());
         let now = boot.saturating_add(self.anchor_ms.load(Relaxed));
@@ -125,7 +127,7 @@ impl Clock {
     }
 
     /// Notes that `host` at `peer` has just shown a verified certificate of this validity.
-    pub(crate) fn verified(&self, host: &Host, peer: IpAddr, validity: Validity) {
+    pub fn verified(&self, host: &Host, peer: IpAddr, validity: Validity) {
         let mut evidence = self.evidence();
         let boot_ms = self.source.boot_ms();
         // Its last date still counts: it has shown the same name again.
@@ -140,7 +142,7 @@ impl Clock {
     }
 
     /// Notes that the certificate of `host` at `peer` is valid, but not at our time.
-    pub(crate) fn out_of_time(&self, host: &Host, peer: IpAddr) {
+    pub fn out_of_time(&self, host: &Host, peer: IpAddr) {
         let mut evidence = self.evidence();
         let boot_ms = self.source.boot_ms();
         evidence.note(host, peer, boot_ms, SampleTime::OutOfTime);
@@ -154,7 +156,7 @@ impl Clock {
     /// Counts only if [`Clock::verified`] was called for the host before.
     ///
     /// Only for responses over TLS without `Age`: other responses may be old.
-    pub(crate) fn hint(&self, host: &Host, peer: IpAddr, date: u64) {
+    pub fn hint(&self, host: &Host, peer: IpAddr, date: u64) {
         let mut evidence = self.evidence();
         let validity = match evidence.of(host) {
             Some(SampleTime::Nothing { validity } | SampleTime::Time { validity, .. }) => validity,
@@ -197,7 +199,7 @@ impl Clock {
     }
 
     /// The time at which a certificate of this validity is checked, seconds since 1970.
-    pub(crate) fn certificate_time(&self, validity: Validity) -> u64 {
+    pub fn certificate_time(&self, validity: Validity) -> u64 {
         let now = self.now();
         if is_plausible(self.source.wall_ms(), now.0) {
             return now.seconds();
@@ -224,7 +226,7 @@ impl Clock {
     }
 
     /// Keeps the time for the next start; the file is replaced as a whole or not at all.
-    pub(crate) fn persist(&self) -> io::Result<()> {
+    pub fn persist(&self) -> io::Result<()> {
         let Some(path) = &self.path else {
             return Ok(());
         };
@@ -233,7 +235,7 @@ impl Clock {
     }
 
     /// Watches the system clock each second and keeps the time each minute; never ends.
-    pub(crate) async fn keep(self: Arc<Self>) {
+    pub async fn keep(self: Arc<Self>) {
         let mut second = tokio::time::interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut failing = false;
@@ -265,9 +267,11 @@ impl Clock {
 
 /// The validity of a certificate, seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Validity {
-    pub(crate) not_before: u64,
-    pub(crate) not_after: u64,
+pub struct Validity {
+    /// The first second.
+    pub not_before: u64,
+    /// The last one.
+    pub not_after: u64,
 }
 
 impl Validity {
@@ -398,15 +402,15 @@ fn network(peer: IpAddr) -> IpAddr {
 /// The sources of boot time and wall time.
 enum TimeSource {
     System,
-    #[cfg(test)]
-    Scripted(Arc<tests::Script>),
+    #[cfg(any(test, feature = "testing"))]
+    Scripted(Arc<testing::Script>),
 }
 
 impl TimeSource {
     fn boot_ms(&self) -> u64 {
         match self {
             Self::System => read_ms(ClockId::Boottime),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             Self::Scripted(script) => script.boot_ms.load(Relaxed),
         }
     }
@@ -414,7 +418,7 @@ impl TimeSource {
     fn wall_ms(&self) -> u64 {
         match self {
             Self::System => read_ms(ClockId::Realtime),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             Self::Scripted(script) => script.wall_ms.load(Relaxed),
         }
     }

@@ -22,26 +22,28 @@ use hashcache_http::client_tag;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// One client: an IPv4 address, or an IPv6 /64, the smallest network that a subscriber gets; or a
-/// child on its link, which has proved its key and may share its address with strangers; or one
-/// client of a child.
+/// One client, as limits and shares count clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Network {
+pub enum Network {
+    /// An IPv4 address, or the first address of an IPv6 /64, the smallest network that a subscriber
+    /// gets.
     Address(IpAddr),
-    /// Bits of its pin.
+    /// A child on its link, by bits of its pin: it has proved its key, and may share its address
+    /// with strangers.
     Child(u128),
-    /// Bits of the child's pin, and the number that the child gives to its client. It means nothing
-    /// on the link of another child.
+    /// A client of a child: bits of the child's pin, and the number that the child gives to its
+    /// client, which means nothing on the link of another child.
     ChildClient(u128, u32),
 }
 
 impl Network {
     /// This address alone, also in IPv6, so that machines in one /64 are told apart.
-    pub(crate) fn of_address(address: IpAddr) -> Self {
+    pub fn of_address(address: IpAddr) -> Self {
         Self::Address(address.to_canonical())
     }
 
-    pub(crate) fn of(address: IpAddr) -> Self {
+    /// The client at `address`; of an IPv6 address its /64.
+    pub fn of(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V4(address) => address.into(),
             IpAddr::V6(address) => {
@@ -54,7 +56,7 @@ impl Network {
 
 impl Network {
     /// Distinguishes clients in a variant table.
-    pub(crate) fn tag(self, nonce: u64) -> u8 {
+    pub fn tag(self, nonce: u64) -> u8 {
         match self {
             Self::Address(IpAddr::V4(address)) => client_tag(nonce, &address.octets()),
             Self::Address(IpAddr::V6(address)) => client_tag(nonce, &address.octets()),
@@ -70,7 +72,7 @@ impl Network {
 
     /// The child through whose link the client is served, or the client itself: limits that a child
     /// must not multiply by numbering its clients are counted for this.
-    pub(crate) fn without_client(self) -> Self {
+    pub fn without_client(self) -> Self {
         match self {
             Self::ChildClient(child, _) => Self::Child(child),
             other => other,
@@ -80,7 +82,7 @@ impl Network {
 
 /// The shares of all clients; one for the process.
 #[derive(Debug)]
-pub(crate) struct Shares {
+pub struct Shares {
     /// Maximum memory of one client, bytes.
     memory_max: u64,
     clients: Mutex<HashMap<Network, Weak<ClientUsage>>>,
@@ -123,7 +125,7 @@ impl Drop for ClientUsage {
 
 impl Shares {
     /// Each client may hold `client_percent` of `budget` bytes.
-    pub(crate) fn new(budget: u64, client_percent: u8) -> Arc<Self> {
+    pub fn new(budget: u64, client_percent: u8) -> Arc<Self> {
         Arc::new(Self {
             memory_max: budget.saturating_mul(client_percent.into()) / 100,
             clients: Mutex::default(),
@@ -135,12 +137,12 @@ impl Shares {
     }
 
     /// The most memory that one client may hold, bytes.
-    pub(crate) fn memory_max(&self) -> u64 {
+    pub fn memory_max(&self) -> u64 {
         self.memory_max
     }
 
     /// The share of the client at this address.
-    pub(crate) fn of(self: &Arc<Self>, address: IpAddr) -> Share {
+    pub fn of(self: &Arc<Self>, address: IpAddr) -> Share {
         self.of_network(Network::of(address))
     }
 
@@ -177,7 +179,7 @@ impl Shares {
     }
 
     /// The share of one client.
-    pub(crate) fn of_network(self: &Arc<Self>, network: Network) -> Share {
+    pub fn of_network(self: &Arc<Self>, network: Network) -> Share {
         self.within(network, None)
     }
 
@@ -200,10 +202,11 @@ impl Shares {
 
 /// One client's share.
 #[derive(Clone, Debug)]
-pub(crate) struct Share(Arc<ClientUsage>);
+pub struct Share(Arc<ClientUsage>);
 
 impl Share {
-    pub(crate) fn network(&self) -> Network {
+    /// Whose share it is.
+    pub fn network(&self) -> Network {
         self.0.network
     }
 
@@ -213,14 +216,14 @@ impl Share {
     ///
     /// A browser opens several connections at once. Each is an unfinished head until its request
     /// arrives, so without the age each would close the one before it.
-    pub(crate) fn make_room(&self, all: usize, most: usize) -> bool {
+    pub fn make_room(&self, all: usize, most: usize) -> bool {
         let shares = &self.0.shares;
         let give_up_head = |age| lock(&shares.heads).give_up_one(age);
         give_up_head(SLOW_HEAD) || shares.give_up_resting(all, most) || give_up_head(Duration::ZERO)
     }
 
     /// The share of the client to which this child gives `number`; of a client itself its own.
-    pub(crate) fn of_client(&self, number: u32) -> Self {
+    pub fn of_client(&self, number: u32) -> Self {
         match self.network() {
             Network::Child(child) => {
                 let network = Network::ChildClient(child, number);
@@ -245,7 +248,7 @@ impl Share {
     }
 
     /// Takes `bytes` of the share; `None` if too little is left.
-    pub(crate) fn take(&self, bytes: u64) -> Option<ShareGuard> {
+    pub fn take(&self, bytes: u64) -> Option<ShareGuard> {
         let most = self.0.shares.memory_max;
         let guard = |of_child| ShareGuard {
             share: self.clone(),
@@ -268,7 +271,7 @@ impl Share {
 
     /// Whether `bytes` may be taken while `rest` stays free: for a client of a child, in the share
     /// of the child.
-    pub(crate) fn leaves(&self, bytes: u64, rest: u64) -> bool {
+    pub fn leaves(&self, bytes: u64, rest: u64) -> bool {
         let all = self.0.child.as_ref().unwrap_or(self);
         all.take(bytes.saturating_add(rest)).is_some() && self.take(bytes).is_some()
     }
@@ -276,7 +279,7 @@ impl Share {
     /// The same for content that is read from disk. The engine reads into memory that transfers
     /// leave free, a quarter of the budget. One client gets at most half of its share for reads, an
     /// eighth of the budget, but always one read.
-    pub(crate) fn take_for_reading(&self, bytes: u64) -> Option<ReadingGuard> {
+    pub fn take_for_reading(&self, bytes: u64) -> Option<ReadingGuard> {
         let most = self.0.shares.memory_max / READING_PART;
         let reading = &self.0.reading;
         if let Some(child) = &self.0.child
@@ -306,7 +309,7 @@ impl Share {
 
     /// Whether there is room for `bytes` and for content to be sent besides: streams must not use
     /// up all of the share.
-    pub(crate) fn has_room_beside_content(&self, bytes: u64) -> bool {
+    pub fn has_room_beside_content(&self, bytes: u64) -> bool {
         let part = match self.0.child {
             None => CONTENT_PART,
             Some(_) => CONTENT_PART * 4,
@@ -327,11 +330,7 @@ fn add_within(taken: &AtomicU64, bytes: u64, most: u64) -> bool {
 /// Memory for a transfer that `client` began. Others may share the transfer, so it is not charged
 /// to the client. It is taken from the memory for transfers; if that is used up, a client that
 /// holds little of its share, or the proxy itself, may use memory that transfers leave free.
-pub(crate) fn reserve_for(
-    client: Option<&Share>,
-    cache: &Cache,
-    bytes: u64,
-) -> Option<Reservation> {
+pub fn reserve_for(client: Option<&Share>, cache: &Cache, bytes: u64) -> Option<Reservation> {
     let holds_little = client.is_none_or(Share::holds_little);
     let free = || holds_little.then(|| cache.reserve(bytes)).flatten();
     cache.reserve_bulk(bytes).or_else(free)
@@ -340,7 +339,7 @@ pub(crate) fn reserve_for(
 /// Memory that speeds up a request which can do without it. It counts in the share of its client:
 /// a client that begins many requests must not use up the memory for those of everybody.
 #[derive(Debug)]
-pub(crate) struct SpareMemory {
+pub struct SpareMemory {
     _held: Reservation,
     _taken: Option<ShareGuard>,
 }
@@ -348,7 +347,7 @@ pub(crate) struct SpareMemory {
 impl SpareMemory {
     /// `None` unless half of the budget is free, and the client's share has room for content to be
     /// sent besides.
-    pub(crate) fn reserve(cache: &Cache, client: Option<&Share>, bytes: u64) -> Option<Self> {
+    pub fn reserve(cache: &Cache, client: Option<&Share>, bytes: u64) -> Option<Self> {
         let taken = match client {
             Some(client) if !client.has_room_beside_content(bytes) => return None,
             Some(client) => Some(client.take(bytes)?),
@@ -363,7 +362,7 @@ impl SpareMemory {
 
 /// A part of a share; returned when dropped.
 #[derive(Debug)]
-pub(crate) struct ShareGuard {
+pub struct ShareGuard {
     share: Share,
     bytes: u64,
     /// The bytes in the share of the child, if this is a client of one.
@@ -378,7 +377,7 @@ impl Drop for ShareGuard {
 
 /// A part of a share for content read from disk; returned when dropped.
 #[derive(Debug)]
-pub(crate) struct ReadingGuard {
+pub struct ReadingGuard {
     _taken: ShareGuard,
     _counted: ReadingCount,
 }
@@ -403,7 +402,7 @@ impl Drop for ReadingCount {
 
 /// The resources that one connection may use.
 #[derive(Clone)]
-pub(crate) struct Allowance {
+pub struct Allowance {
     share: Share,
     cache: Cache,
     given_up: Arc<GivenUp>,
@@ -441,7 +440,7 @@ impl GivenUp {
 
 /// Why a connection must close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GiveUp {
+pub enum GiveUp {
     /// Its head is unfinished, and heads hold too much.
     Head,
     /// It rested, and another connection needs its place.
@@ -450,7 +449,7 @@ pub(crate) enum GiveUp {
 
 /// A connection in the register of those that may be given up while they rest.
 #[derive(Debug)]
-pub(crate) struct OpenConnection {
+pub struct OpenConnection {
     shares: Arc<Shares>,
     number: u64,
 }
@@ -463,21 +462,22 @@ impl Drop for OpenConnection {
 
 /// Memory reserved for a client, from the budget and from its share.
 #[derive(Debug)]
-pub(crate) struct ShareReservation {
+pub struct ShareReservation {
     memory: Reservation,
     taken: Vec<ShareGuard>,
 }
 
 impl ShareReservation {
     /// Merges the reservation `other` into this one.
-    pub(crate) fn join(&mut self, other: Self) {
+    pub fn join(&mut self, other: Self) {
         self.memory.join(other.memory);
         self.taken.extend(other.taken);
     }
 }
 
 impl Allowance {
-    pub(crate) fn new(share: Share, cache: Cache) -> Self {
+    /// The allowance of a connection of the client with `share`.
+    pub fn new(share: Share, cache: Cache) -> Self {
         Self {
             share,
             cache,
@@ -488,7 +488,7 @@ impl Allowance {
 
     /// The same for a stream of an HTTP/2 connection: the connection does not rest when something
     /// inside the stream does.
-    pub(crate) fn of_stream(&self) -> Self {
+    pub fn of_stream(&self) -> Self {
         Self {
             may_rest: false,
             ..self.clone()
@@ -496,24 +496,25 @@ impl Allowance {
     }
 
     /// An allowance without limits, for tests.
-    #[cfg(test)]
-    pub(crate) fn unbounded(cache: &Cache) -> Self {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn unbounded(cache: &Cache) -> Self {
         let shares = Shares::new(cache.stats().memory_limit_bytes * 2, 100);
         Self::new(shares.of(Ipv6Addr::LOCALHOST.into()), cache.clone())
     }
 
-    pub(crate) fn share(&self) -> &Share {
+    /// The share of its client.
+    pub fn share(&self) -> &Share {
         &self.share
     }
 
     /// The allowance of the client to which this child gives `number`.
-    pub(crate) fn of_client(&self, number: u32) -> Self {
+    pub fn of_client(&self, number: u32) -> Self {
         Self::new(self.share.of_client(number), self.cache.clone())
     }
 
     /// [`Cache::reserve`] within the client's share. A client that holds much already may only use
     /// the memory for transfers; the rest is for other clients.
-    pub(crate) fn reserve(&self, bytes: u64) -> Option<ShareReservation> {
+    pub fn reserve(&self, bytes: u64) -> Option<ShareReservation> {
         let holds_little = self.share.holds_little();
         self.within_share(bytes, |cache| match holds_little {
             true => cache.reserve(bytes),
@@ -522,12 +523,12 @@ impl Allowance {
     }
 
     /// [`Cache::reserve_bulk`] within the client's share.
-    pub(crate) fn reserve_bulk(&self, bytes: u64) -> Option<ShareReservation> {
+    pub fn reserve_bulk(&self, bytes: u64) -> Option<ShareReservation> {
         self.within_share(bytes, |cache| cache.reserve_bulk(bytes))
     }
 
     /// [`Cache::reserve_spare`] within the client's share.
-    pub(crate) fn reserve_spare(&self, bytes: u64) -> Option<ShareReservation> {
+    pub fn reserve_spare(&self, bytes: u64) -> Option<ShareReservation> {
         self.within_share(bytes, |cache| cache.reserve_spare(bytes))
     }
 
@@ -543,7 +544,7 @@ impl Allowance {
 
     /// Registers an unfinished head of a connection that holds `bytes`. May give up another head,
     /// or this one.
-    pub(crate) fn begin_head(&self, bytes: u64) -> UnfinishedHead {
+    pub fn begin_head(&self, bytes: u64) -> UnfinishedHead {
         let shares = &self.share.0.shares;
         let network = self.share.network();
         let mut heads = lock(&shares.heads);
@@ -557,7 +558,7 @@ impl Allowance {
     }
 
     /// Enters the connection into the register of those that may be given up while they rest.
-    pub(crate) fn open_connection(&self) -> OpenConnection {
+    pub fn open_connection(&self) -> OpenConnection {
         let shares = &self.share.0.shares;
         let mut connections = lock(&shares.connections);
         let number = connections.next_number;
@@ -570,7 +571,7 @@ impl Allowance {
     }
 
     /// Marks the connection as idle since `now`, so that it may close for a new one.
-    pub(crate) fn rest(&self, now: Instant) {
+    pub fn rest(&self, now: Instant) {
         if self.may_rest {
             let since = now.saturating_duration_since(self.share.0.shares.start);
             let ms = u64::try_from(since.as_millis()).unwrap_or(GIVEN_UP - 2);
@@ -584,19 +585,19 @@ impl Allowance {
 
     /// The head of a request is complete. If it was given up on another core just now, the request
     /// wins: it may be on its way to an origin.
-    pub(crate) fn end_head(&self) {
+    pub fn end_head(&self) {
         self.given_up.head.store(false, Ordering::Relaxed);
     }
 
     /// The connection has a request, or a part of one.
-    pub(crate) fn end_rest(&self) {
+    pub fn end_rest(&self) {
         if self.may_rest {
             self.given_up.rests_since.store(BUSY, Ordering::Relaxed);
         }
     }
 
     /// Resolves when the connection must close to make room for others.
-    pub(crate) async fn given_up(&self) -> GiveUp {
+    pub async fn given_up(&self) -> GiveUp {
         let given_up = &self.given_up;
         loop {
             given_up.notify.notified().await;
@@ -615,7 +616,7 @@ impl Allowance {
 /// An unfinished head in the register; removed when dropped, at the latest when the head is
 /// complete.
 #[derive(Debug)]
-pub(crate) struct UnfinishedHead {
+pub struct UnfinishedHead {
     share: Share,
     number: u64,
     bytes: u64,
@@ -623,7 +624,7 @@ pub(crate) struct UnfinishedHead {
 
 impl UnfinishedHead {
     /// The bytes that the register counts for the connection.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
@@ -708,7 +709,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The largest buffer of response content: a page of the store.
-pub(crate) const PIECE_BYTES: u64 = 64 << 10;
+pub const PIECE_BYTES: u64 = 64 << 10;
 /// Content read from disk may take 1/`READING_PART` of a share.
 const READING_PART: u64 = 2;
 /// A client of a child may hold this many times what it leaves to the others of that child.

@@ -7,13 +7,13 @@
 use std::fmt;
 
 /// A whole document around `main`, which is HTML, as is `title`.
-pub(crate) fn document(title: &str, main: &str) -> String {
+pub fn document(title: &str, main: &str) -> String {
     let begin = begin(title, "");
     format!("{begin}{main}{END}")
 }
 
 /// A document up to its content, with further rules of style. [`END`] ends it.
-pub(crate) fn begin(title: &str, style: &str) -> String {
+pub fn begin(title: &str, style: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8>\
          <meta name=viewport content=\"width=device-width,initial-scale=1\">\
@@ -23,7 +23,7 @@ pub(crate) fn begin(title: &str, style: &str) -> String {
 }
 
 /// What follows the content of a document.
-pub(crate) const END: &str = "</main></body></html>\n";
+pub const END: &str = "</main></body></html>\n";
 
 /// Text as HTML shows it, in content and in quoted attributes.
 pub struct Escaped<'a>(pub &'a str);
@@ -47,7 +47,7 @@ impl fmt::Display for Escaped<'_> {
 }
 
 /// A number of bytes as people write it: `1.5 GiB`.
-pub(crate) struct Size(pub(crate) u64);
+pub struct Size(pub u64);
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

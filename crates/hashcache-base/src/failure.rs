@@ -16,60 +16,71 @@ use http::{HeaderValue, StatusCode};
 
 mod link;
 
-pub(crate) use self::link::LinkFault;
+pub use self::link::LinkFault;
 
 /// An access rule that refuses a request, as the person at the client is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RuleDenial {
+pub struct RuleDenial {
     /// The name of the rule, or its number.
-    pub(crate) rule: Box<str>,
+    pub rule: Box<str>,
     /// Why it refuses, in the operator's words.
-    pub(crate) reason: Option<Box<str>>,
+    pub reason: Option<Box<str>>,
     /// The person to ask.
-    pub(crate) contact: Option<Box<str>>,
+    pub contact: Option<Box<str>>,
 }
 
 /// A quota that is used up, as the person at the client is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct QuotaDenial {
+pub struct QuotaDenial {
     /// The name of the limit.
-    pub(crate) limit: Box<str>,
-    /// Bytes in each period, and its name.
-    pub(crate) bytes: u64,
-    pub(crate) period: &'static str,
-    /// When it begins anew, on the local clock, and how long that takes.
-    pub(crate) ends: Box<str>,
-    pub(crate) wait: Duration,
+    pub limit: Box<str>,
+    /// Bytes in each period.
+    pub bytes: u64,
+    /// The name of the period: "day".
+    pub period: &'static str,
+    /// When it begins anew, on the local clock.
+    pub ends: Box<str>,
+    /// How long until then.
+    pub wait: Duration,
     /// The person to ask.
-    pub(crate) contact: Option<Box<str>>,
+    pub contact: Option<Box<str>>,
 }
 
 /// A limit on requests that was reached, as the person at the client is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RequestRateDenial {
+pub struct RequestRateDenial {
     /// The name of the limit.
-    pub(crate) limit: Box<str>,
-    pub(crate) per_second: u64,
+    pub limit: Box<str>,
+    /// Requests per second that it allows.
+    pub per_second: u64,
     /// How long until the next request may come.
-    pub(crate) wait: Duration,
+    pub wait: Duration,
     /// The person to ask.
-    pub(crate) contact: Option<Box<str>>,
+    pub contact: Option<Box<str>>,
 }
 
 /// Why a request could not be answered as asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// The request head was refused by `wire` or by the parse of its target.
     Refused {
+        /// The status of the response, an error.
         status: StatusCode,
+        /// Why, in words for the person who sees the error page.
         reason: &'static str,
     },
     /// A forward proxy got the path of a resource without its host, as a web server would.
     OriginForm,
     /// The client's address is not on the list.
-    ClientDenied { client: IpAddr },
+    ClientDenied {
+        /// That address.
+        client: IpAddr,
+    },
     /// A rule needs the user, and the client has sent no right login.
-    LoginNeeded { realm: Arc<str> },
+    LoginNeeded {
+        /// Which login, as the browser shows it (RFC 9110, section 11.5).
+        realm: Arc<str>,
+    },
     /// A rule needs the user, and the client does not know that it speaks to a proxy, so it cannot
     /// be asked for a login.
     LoginImpossible,
@@ -84,11 +95,20 @@ pub(crate) enum Failure {
     /// Too many connections from this address, or in all.
     ClientLimit,
     /// `CONNECT` to a port that is not allowed.
-    ConnectPortDenied { port: u16 },
+    ConnectPortDenied {
+        /// That port.
+        port: u16,
+    },
     /// A resource at a port that is not allowed.
-    PortDenied { port: u16 },
+    PortDenied {
+        /// That port.
+        port: u16,
+    },
     /// The destination's address is not allowed.
-    DestinationDenied { address: IpAddr },
+    DestinationDenied {
+        /// That address.
+        address: IpAddr,
+    },
     /// The request has passed through this proxy before (`Via`).
     Loop,
     /// The name does not exist.
@@ -125,11 +145,20 @@ pub(crate) enum Failure {
     NotCached,
     /// The origin answered another request for the same resource, which this one waited for, with
     /// this error.
-    OriginStatus { status: u16 },
+    OriginStatus {
+        /// That error.
+        status: u16,
+    },
     /// A peer did not make a tunnel, or asked for credentials that we do not have.
-    PeerStatus { status: u16 },
+    PeerStatus {
+        /// The status of the peer's answer.
+        status: u16,
+    },
     /// An FTP server refused a command that a transfer needs, or ended the connection.
-    FtpReply { code: u16 },
+    FtpReply {
+        /// The reply (RFC 959, section 4.2).
+        code: u16,
+    },
     /// The resource may only be fetched through peers, and none can be asked.
     NoRoute,
     /// The line to the Internet counts as down, so nothing was asked.
@@ -144,7 +173,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 38] = [
+    pub const SLUGS: [&'static str; 38] = [
         "refused",
         "origin-form",
         "client-denied",
@@ -187,7 +216,7 @@ impl Failure {
 
     /// The status of our own response: that of RFC 9209, unless another one says more (RFC 9110;
     /// for loops RFC 5842).
-    pub(crate) fn status(&self) -> StatusCode {
+    pub fn status(&self) -> StatusCode {
         match self {
             // A refusal must not look like a success or a redirect.
             Self::Refused { status, .. }
@@ -218,7 +247,7 @@ impl Failure {
     }
 
     /// The error type of RFC 9209, section 2.3.
-    pub(crate) fn error(&self) -> ProxyError {
+    pub fn error(&self) -> ProxyError {
         match self {
             Self::Refused { status, .. } if status.is_server_error() => {
                 ProxyError::ProxyInternalResponse
@@ -265,7 +294,7 @@ impl Failure {
     }
 
     /// The field `Proxy-Status` of the proxy `name`.
-    pub(crate) fn proxy_status(&self, name: &str) -> HeaderValue {
+    pub fn proxy_status(&self, name: &str) -> HeaderValue {
         let error = self.error();
         let status = ProxyStatus {
             rcode: matches!(self, Self::NameNotFound).then_some("NXDOMAIN"),
@@ -286,7 +315,7 @@ impl Failure {
     }
 
     /// A constant word for logs and metric labels.
-    pub(crate) fn slug(&self) -> &'static str {
+    pub fn slug(&self) -> &'static str {
         match self {
             Self::Refused { .. } => "refused",
             Self::OriginForm => "origin-form",
@@ -330,7 +359,7 @@ impl Failure {
     }
 
     /// Whether a rule of the operator forbids what the client asked for.
-    pub(crate) fn is_denial(&self) -> bool {
+    pub fn is_denial(&self) -> bool {
         matches!(
             self,
             Self::ClientDenied { .. }
@@ -348,7 +377,7 @@ impl Failure {
 
     /// Whether the fields of the request can be the cause of a failure of the next hop: whether the
     /// next hop has read the request and answered it, or hung up.
-    pub(crate) fn may_be_of_fields(&self) -> bool {
+    pub fn may_be_of_fields(&self) -> bool {
         matches!(
             self,
             Self::ConnectionTerminated
@@ -360,7 +389,7 @@ impl Failure {
 
     /// Whether the next hop or the way to it has failed, so that another request for the same
     /// resource would fail too. Failures by limits and rules of this proxy are of one client.
-    pub(crate) fn is_of_next_hop(&self) -> bool {
+    pub fn is_of_next_hop(&self) -> bool {
         match self {
             Self::NameNotFound
             | Self::NameError
@@ -404,7 +433,7 @@ impl Failure {
     }
 
     /// The field that asks a client for its login (RFC 7617), if that is what is missing.
-    pub(crate) fn challenge(&self) -> Option<HeaderValue> {
+    pub fn challenge(&self) -> Option<HeaderValue> {
         let Self::LoginNeeded { realm } = self else {
             return None;
         };
@@ -413,7 +442,7 @@ impl Failure {
     }
 
     /// When a client should try again, if known.
-    pub(crate) fn retry_after(&self) -> Option<Duration> {
+    pub fn retry_after(&self) -> Option<Duration> {
         match self {
             // A connection becomes free within seconds. A random value, because many clients with
             // the same one would all return at once.
@@ -497,10 +526,10 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl Failure {
     /// One of each variant, for tests.
-    pub(crate) fn each() -> Vec<Failure> {
+    pub fn each() -> Vec<Failure> {
         let second = Duration::from_secs(1);
         vec![
             Failure::Refused {

@@ -8,7 +8,7 @@
 use std::cmp::Ordering;
 
 /// Sorts by a key. Items with equal keys keep their order.
-pub(crate) fn sort_by_key<T, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K) {
+pub fn sort_by_key<T, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K) {
     // Once for each item: other threads may change a key meanwhile, and the standard library may
     // panic at an order that contradicts itself.
     let keys: Vec<K> = items.iter().map(key).collect();

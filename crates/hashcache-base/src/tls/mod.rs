@@ -4,8 +4,11 @@
 //! Called by `server`, `intercept` and `upstream`. Invariant: origins' certificates are not
 //! verified here; `upstream::tls` does that.
 
-pub(crate) mod certificate;
-pub(crate) mod identity;
+pub mod certificate;
+pub mod identity;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod verified_hosts;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +22,12 @@ use rustls::time_provider::TimeProvider;
 use crate::clock::Clock;
 
 /// The algorithms of both sides of the proxy.
-pub(crate) fn provider() -> Arc<CryptoProvider> {
+pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(default_provider())
 }
 
 /// SHA-256, from the cipher suites' provider.
-pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let suite = TLS13_AES_128_GCM_SHA256.tls13();
     let hash = suite.expect("a suite of TLS 1.3").common.hash_provider;
     let hash = hash.hash(bytes);
@@ -33,7 +36,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
 
 /// The time of handshakes; origins' certificates use [`Clock::certificate_time`].
 #[derive(Debug)]
-pub(crate) struct OurTime(pub(crate) Arc<Clock>);
+pub struct OurTime(pub Arc<Clock>);
 
 impl TimeProvider for OurTime {
     fn current_time(&self) -> Option<UnixTime> {
@@ -43,4 +46,4 @@ impl TimeProvider for OurTime {
 }
 
 /// HTTP/2 in ALPN (RFC 9113, section 3.2).
-pub(crate) const HTTP_2: &[u8] = b"h2";
+pub const HTTP_2: &[u8] = b"h2";

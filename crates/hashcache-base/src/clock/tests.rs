@@ -1,55 +1,17 @@
 //! Clocks that jump, and what is made of them.
 
+use super::testing::{Script, clock, script};
 use super::*;
-
-/// A clock whose hands the test moves.
-#[derive(Debug)]
-pub(super) struct Script {
-    pub(super) boot_ms: AtomicU64,
-    pub(super) wall_ms: AtomicU64,
-}
-
-impl Clock {
-    /// A clock of a machine just started whose system clock says this, seconds since 1970.
-    pub(crate) fn of_test(seconds: u64) -> Self {
-        clock(&script(seconds * 1000))
-    }
-
-    /// Lets time pass on a clock of [`Clock::of_test`].
-    pub(crate) fn pass(&self, seconds: u64) {
-        if let TimeSource::Scripted(script) = &self.source {
-            script.pass(seconds * 1000);
-        }
-    }
-}
 
 const DAY_MS: u64 = 86_400_000;
 const NOON_MS: u64 = RELEASED_SECONDS * 1000 + 100 * DAY_MS;
 const MONTH_SECONDS: u64 = 30 * 86_400;
-
-fn script(wall_ms: u64) -> Arc<Script> {
-    Arc::new(Script {
-        boot_ms: AtomicU64::new(5_000),
-        wall_ms: AtomicU64::new(wall_ms),
-    })
-}
-
-fn clock(script: &Arc<Script>) -> Clock {
-    Clock::with_source(TimeSource::Scripted(Arc::clone(script)), None)
-}
 
 fn clock_at(script: &Arc<Script>, path: &Path) -> Clock {
     Clock::with_source(
         TimeSource::Scripted(Arc::clone(script)),
         Some(path.to_owned()),
     )
-}
-
-impl Script {
-    fn pass(&self, ms: u64) {
-        self.boot_ms.fetch_add(ms, Relaxed);
-        self.wall_ms.fetch_add(ms, Relaxed);
-    }
 }
 
 /// Where the host of this number is: in a network of its own.

@@ -12,7 +12,7 @@ use crate::state_file::{Link, open_regular};
 
 /// The offsets from UTC of one place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Zone {
+pub struct Zone {
     /// Moments in seconds since 1970, in order, each with the offset that begins then.
     changes: Vec<(i64, i32)>,
     /// The offset before the first change.
@@ -26,7 +26,7 @@ impl Zone {
     ///
     /// # Errors
     /// The file is there, but cannot be read or has no zone in it.
-    pub(crate) fn of_system() -> io::Result<Self> {
+    pub fn of_system() -> io::Result<Self> {
         let file = match open_regular(Path::new(LOCALTIME), Link::Followed) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
@@ -38,18 +38,18 @@ impl Zone {
     }
 
     /// Whether this system says which zone it is in.
-    pub(crate) fn is_set() -> bool {
+    pub fn is_set() -> bool {
         Path::new(LOCALTIME).exists()
     }
 
     /// The local time at `unix` seconds, as seconds since the beginning of 1970 on local clocks.
-    pub(crate) fn local(&self, unix: i64) -> i64 {
+    pub fn local(&self, unix: i64) -> i64 {
         unix.saturating_add(i64::from(self.offset(unix)))
     }
 
     /// A place with one rule for all years, for tests.
-    #[cfg(test)]
-    pub(crate) fn of_rule(rule: &str) -> Option<Self> {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn of_rule(rule: &str) -> Option<Self> {
         let rest = Some(YearlyRule::read(rule)?);
         Some(Self {
             rest,
@@ -67,7 +67,7 @@ impl Zone {
     }
 
     /// The zone of a file; `None`: it has none in it.
-    pub(crate) fn read(file: &[u8]) -> Option<Self> {
+    pub fn read(file: &[u8]) -> Option<Self> {
         let counts = Counts::read(file)?;
         if file.get(4)? == &0 {
             return Self::read_block(file.get(HEADER..)?, &counts, 4).map(|(zone, _)| zone);
@@ -347,7 +347,7 @@ fn is_leap(year: i64) -> bool {
 }
 
 /// The year, month and day of the month of a day, which is counted from the beginning of 1970.
-pub(crate) fn date_of(day: i64) -> (i64, u8, i64) {
+pub fn date_of(day: i64) -> (i64, u8, i64) {
     let year = year_of(day);
     let mut months = (1..=12).rev().map(|month| (month, month_of(year, month)));
     // The last month that has begun; January has.
@@ -357,7 +357,7 @@ pub(crate) fn date_of(day: i64) -> (i64, u8, i64) {
 }
 
 /// The first day of a month, counted from the beginning of 1970, and the days of the month.
-pub(crate) fn month_of(year: i64, month: u8) -> (i64, i64) {
+pub fn month_of(year: i64, month: u8) -> (i64, i64) {
     let february = if is_leap(year) { 29 } else { 28 };
     let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     let month = usize::from(month).clamp(1, 12) - 1;

@@ -1,8 +1,8 @@
 //! The table of verdicts, and what prefixes and ports look like.
 
 use super::*;
-use crate::upstream::own_domain::AllowedDestination;
-use crate::upstream::prefix::PrefixError;
+use crate::net::own_domain::AllowedDestination;
+use crate::net::prefix::PrefixError;
 
 fn prefix(text: &str) -> Prefix {
     text.parse().unwrap()

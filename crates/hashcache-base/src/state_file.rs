@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 
 /// Whether the last component of a path may be a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Link {
+pub enum Link {
     /// Allowed: an operator may have chosen a link.
     Followed,
     /// Refused: the proxy makes none.
@@ -24,7 +24,7 @@ pub(crate) enum Link {
 
 /// Opens a regular file for reading, and no other kind. It never blocks: opening a pipe would block
 /// the start until a process writes to it.
-pub(crate) fn open_regular(path: &Path, link: Link) -> io::Result<File> {
+pub fn open_regular(path: &Path, link: Link) -> io::Result<File> {
     let mut flags = OFlags::NONBLOCK;
     if link == Link::Refused {
         flags |= OFlags::NOFOLLOW;
@@ -42,15 +42,12 @@ pub(crate) fn open_regular(path: &Path, link: Link) -> io::Result<File> {
 }
 
 /// Replaces the file at `path` by one that contains `bytes`.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, |mut file| file.write_all(bytes))
 }
 
 /// The same with content that is written piece by piece.
-pub(crate) fn replace_with(
-    path: &Path,
-    write: impl FnOnce(&File) -> io::Result<()>,
-) -> io::Result<()> {
+pub fn replace_with(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
     // The suffix is appended to the whole name: replacing the extension could yield the name of
     // another file, even the cache's.
     let mut fresh = path.as_os_str().to_owned();

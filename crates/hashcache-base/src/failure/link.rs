@@ -4,7 +4,7 @@
 
 /// A fault of the link itself, not of the line below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LinkFault {
+pub enum LinkFault {
     /// The parent has shown another key than the pinned one.
     OtherKey,
     /// The parent has ended the handshake because of our key.
@@ -21,7 +21,7 @@ pub(crate) enum LinkFault {
 
 impl LinkFault {
     /// A phrase for logs and pages.
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::OtherKey => "the key of the parent is not the pinned one",
             Self::NotAccepted => "the parent does not accept the key of this box",
@@ -33,7 +33,7 @@ impl LinkFault {
     }
 
     /// What to do.
-    pub(crate) fn advice(self) -> &'static str {
+    pub fn advice(self) -> &'static str {
         match self {
             Self::OtherKey => {
                 "run `hashcache link pin` on the parent and compare it with the pin here; if \

@@ -39,12 +39,12 @@ impl ConnectPort {
     }
 
     /// The first one.
-    pub(crate) fn first(&self) -> u16 {
+    pub fn first(&self) -> u16 {
         *self.0.start()
     }
 
     /// The last one.
-    pub(crate) fn last(&self) -> u16 {
+    pub fn last(&self) -> u16 {
         *self.0.end()
     }
 
@@ -97,7 +97,7 @@ impl fmt::Display for ConnectPort {
 /// The party that chose a destination. It is part of the key of pooled connections, so that a
 /// connection opened for one party never serves the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Purpose {
+pub enum Purpose {
     /// A client, by its request.
     Forward,
     /// The operator: an accelerated origin, a mirror.
@@ -109,7 +109,7 @@ pub(crate) enum Purpose {
 
 /// Access rules for destinations; one for the process, shared.
 #[derive(Clone, Debug)]
-pub(crate) struct Destinations {
+pub struct Destinations {
     allow: Arc<[Prefix]>,
     deny: Arc<[Prefix]>,
     domains: Arc<[OwnDomain]>,
@@ -119,7 +119,7 @@ pub(crate) struct Destinations {
 
 impl Destinations {
     /// Rules with the operator's two lists; `deny` takes precedence over everything.
-    pub(crate) fn new(allow: &[Prefix], deny: &[Prefix], own: OwnAddresses) -> Self {
+    pub fn new(allow: &[Prefix], deny: &[Prefix], own: OwnAddresses) -> Self {
         Self {
             allow: allow.into(),
             deny: deny.into(),
@@ -130,24 +130,24 @@ impl Destinations {
     }
 
     /// The same with domains of the operator's own network.
-    pub(crate) fn with_domains(mut self, domains: &[OwnDomain]) -> Self {
+    pub fn with_domains(mut self, domains: &[OwnDomain]) -> Self {
         self.domains = domains.into();
         self
     }
 
     /// The domains of the operator's own network.
-    pub(crate) fn domains(&self) -> &[OwnDomain] {
+    pub fn domains(&self) -> &[OwnDomain] {
         &self.domains
     }
 
     /// The same in a network whose NAT64 translator has these prefixes.
-    pub(crate) fn behind(mut self, nat64: &[Nat64]) -> Self {
+    pub fn behind(mut self, nat64: &[Nat64]) -> Self {
         self.nat64 = nat64.into();
         self
     }
 
     /// Whether `address` may be connected to.
-    pub(crate) fn check(&self, address: IpAddr, purpose: Purpose) -> Result<(), Failure> {
+    pub fn check(&self, address: IpAddr, purpose: Purpose) -> Result<(), Failure> {
         if self.allows(address, purpose) {
             Ok(())
         } else {
@@ -156,7 +156,7 @@ impl Destinations {
     }
 
     /// Whether `address`, which is one of `host`, may be connected to.
-    pub(crate) fn check_named(
+    pub fn check_named(
         &self,
         host: &Host,
         address: IpAddr,
@@ -172,7 +172,7 @@ impl Destinations {
 
     /// Whether `host` is in the operator's own network: an address or a name that
     /// `allow_destination` lists.
-    pub(crate) fn is_inside(&self, host: &Host) -> bool {
+    pub fn is_inside(&self, host: &Host) -> bool {
         let listed = |address: IpAddr| self.allow.iter().any(|network| network.contains(address));
         match host {
             Host::V4(v4) => listed(IpAddr::V4(*v4)),
@@ -215,14 +215,14 @@ impl Destinations {
 
 /// Access rules for clients; one for the process, shared.
 #[derive(Clone, Debug)]
-pub(crate) struct Clients {
+pub struct Clients {
     allow: Arc<[Prefix]>,
     own: OwnAddresses,
 }
 
 impl Clients {
     /// The default rules with the operator's additions.
-    pub(crate) fn new(allow: &[Prefix], own: OwnAddresses) -> Self {
+    pub fn new(allow: &[Prefix], own: OwnAddresses) -> Self {
         Self {
             allow: allow.into(),
             own,
@@ -230,7 +230,7 @@ impl Clients {
     }
 
     /// Whether `client` is served.
-    pub(crate) fn check(&self, client: IpAddr) -> Result<(), Failure> {
+    pub fn check(&self, client: IpAddr) -> Result<(), Failure> {
         let client = client.to_canonical();
         match self.rule(client) {
             Some(_) => Ok(()),
@@ -239,7 +239,7 @@ impl Clients {
     }
 
     /// Why `client` is served; `None`: it is not.
-    pub(crate) fn rule(&self, client: IpAddr) -> Option<ClientRule> {
+    pub fn rule(&self, client: IpAddr) -> Option<ClientRule> {
         // Only the IPv4-mapped form is unwrapped here: a dual-stack socket reports IPv4 clients in
         // it. The other forms are addresses of hosts elsewhere.
         let client = client.to_canonical();
@@ -260,7 +260,7 @@ impl Clients {
 
 /// Why a client is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ClientRule {
+pub enum ClientRule {
     /// It is this machine, or in a private network.
     Near,
     /// The operator's list has it.
@@ -270,7 +270,7 @@ pub(crate) enum ClientRule {
 }
 
 /// Whether `CONNECT` to `port` is allowed.
-pub(crate) fn check_connect_port(ports: &[ConnectPort], port: u16) -> Result<(), Failure> {
+pub fn check_connect_port(ports: &[ConnectPort], port: u16) -> Result<(), Failure> {
     if ports.iter().any(|p| p.contains(port)) {
         Ok(())
     } else {
@@ -279,7 +279,7 @@ pub(crate) fn check_connect_port(ports: &[ConnectPort], port: u16) -> Result<(),
 }
 
 /// Whether clients may request resources of `scheme` at `port` of an origin.
-pub(crate) fn check_port(ports: &[ConnectPort], scheme: Scheme, port: u16) -> Result<(), Failure> {
+pub fn check_port(ports: &[ConnectPort], scheme: Scheme, port: u16) -> Result<(), Failure> {
     let is_listed = ports.iter().any(|p| p.contains(port));
     let is_allowed = match scheme {
         Scheme::Http | Scheme::Https => is_listed,
@@ -304,12 +304,12 @@ const FREE_PORT_MIN: u16 = 1024;
 /// The address that `address` may embed, also in the prefixes of these translators; else itself. In
 /// the forms 6to4 and ISATAP the owner of the address chooses what it embeds, so no one may be
 /// served because of it.
-pub(crate) fn embedded(address: IpAddr, nat64: &[Nat64]) -> IpAddr {
+pub fn embedded(address: IpAddr, nat64: &[Nat64]) -> IpAddr {
     translated(address, nat64).unwrap_or_else(|| unwrap(address))
 }
 
 /// The IPv4 address to which one of these translators leads, or one with the well-known prefix.
-pub(crate) fn translated(address: IpAddr, nat64: &[Nat64]) -> Option<IpAddr> {
+pub fn translated(address: IpAddr, nat64: &[Nat64]) -> Option<IpAddr> {
     let mut prefixes = nat64.iter().chain([&Nat64::WELL_KNOWN]);
     prefixes.find_map(|it| it.embedded(address)).map(IpAddr::V4)
 }

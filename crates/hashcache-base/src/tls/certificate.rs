@@ -14,26 +14,26 @@ use der::{Decode as _, Reader as _, SliceReader, Tag, TagNumber, Tagged as _};
 
 /// The parts of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Certificate {
+pub struct Certificate {
     /// Begin of its validity, seconds since 1970.
-    pub(crate) not_before: u64,
+    pub not_before: u64,
     /// End of its validity, seconds since 1970.
-    pub(crate) not_after: u64,
+    pub not_after: u64,
     /// The subject, if it is a UTF-8 common name and nothing else.
-    pub(crate) common_name: Option<String>,
+    pub common_name: Option<String>,
     /// The domains in its name constraints; `None` without any.
-    pub(crate) permitted: Option<Vec<String>>,
+    pub permitted: Option<Vec<String>>,
 }
 
 /// The end of a certificate; `None` for invalid data.
-pub(crate) fn not_after(der: &[u8]) -> Option<SystemTime> {
+pub fn not_after(der: &[u8]) -> Option<SystemTime> {
     let seconds = Certificate::read(der)?.not_after;
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
 impl Certificate {
     /// Parses a certificate in DER; `None` if it is invalid.
-    pub(crate) fn read(der: &[u8]) -> Option<Self> {
+    pub fn read(der: &[u8]) -> Option<Self> {
         let signed = AnyRef::decode(&mut SliceReader::new(der).ok()?).ok()?;
         let body = *parts(signed, Tag::Sequence)?.first()?;
         let mut body = parts(body, Tag::Sequence)?;

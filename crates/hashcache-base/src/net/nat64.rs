@@ -23,13 +23,13 @@ pub struct Nat64Error;
 
 impl Nat64 {
     /// The well-known prefix (RFC 6052, section 2.1).
-    pub(super) const WELL_KNOWN: Self = Self(Ipv6Net::new_assert(
+    pub const WELL_KNOWN: Self = Self(Ipv6Net::new_assert(
         Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0),
         96,
     ));
 
     /// The IPv4 address that `address` embeds; `None` outside the prefix.
-    pub(super) fn embedded(self, address: IpAddr) -> Option<Ipv4Addr> {
+    pub fn embedded(self, address: IpAddr) -> Option<Ipv4Addr> {
         let IpAddr::V6(v6) = address else {
             return None;
         };

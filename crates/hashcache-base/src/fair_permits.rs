@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 /// Permits for all; `K` is who asks, such as a client network.
 #[derive(Debug)]
-pub(crate) struct FairPermits<K: Clone + Eq + Hash>(Arc<Mutex<Queue<K>>>);
+pub struct FairPermits<K: Clone + Eq + Hash>(Arc<Mutex<Queue<K>>>);
 
 #[derive(Debug)]
 struct Queue<K> {
@@ -36,14 +36,14 @@ struct Owner {
 
 /// Permission to use the resource; returned when dropped.
 #[derive(Debug)]
-pub(crate) struct FairPermit<K: Clone + Eq + Hash> {
+pub struct FairPermit<K: Clone + Eq + Hash> {
     queue: Arc<Mutex<Queue<K>>>,
     owner: K,
 }
 
 impl<K: Clone + Eq + Hash> FairPermits<K> {
     /// As many as `permits`, of which one owner may have half.
-    pub(crate) fn new(permits: usize) -> Self {
+    pub fn new(permits: usize) -> Self {
         Self(Arc::new(Mutex::new(Queue {
             free: permits.max(1),
             share: (permits / 2).max(1),
@@ -53,7 +53,7 @@ impl<K: Clone + Eq + Hash> FairPermits<K> {
     }
 
     /// Waits for a permit of `owner`.
-    pub(crate) async fn acquire(&self, owner: K) -> FairPermit<K> {
+    pub async fn acquire(&self, owner: K) -> FairPermit<K> {
         let waiting = {
             let mut queue = lock(&self.0);
             let (given, waiting) = oneshot::channel();
@@ -81,8 +81,8 @@ impl<K: Clone + Eq + Hash> FairPermits<K> {
     }
 
     /// Number of permits that nobody has.
-    #[cfg(test)]
-    pub(crate) fn free(&self) -> usize {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn free(&self) -> usize {
         lock(&self.0).free
     }
 }

@@ -19,12 +19,12 @@ use std::time::Duration;
 use hashcache_http::{Authority, UnixTime};
 use tracing::warn;
 
-use super::dns::domain_of;
+use crate::net::domain_of;
 use crate::state_file::{Link, open_regular, replace};
 
 /// Verified hosts; one table for all cores.
 #[derive(Debug, Default)]
-pub(crate) struct VerifiedHosts {
+pub struct VerifiedHosts {
     rows: Mutex<HostRows>,
     /// Whether the file differs from the table.
     is_changed: AtomicBool,
@@ -42,7 +42,7 @@ struct VerifiedHost {
 
 impl VerifiedHosts {
     /// Loads the file at `path`, and keeps the table there from then on.
-    pub(crate) fn load(path: Option<PathBuf>) -> Self {
+    pub fn load(path: Option<PathBuf>) -> Self {
         let rows = path.as_deref().map(read).unwrap_or_default();
         Self {
             rows: Mutex::new(rows),
@@ -52,7 +52,7 @@ impl VerifiedHosts {
     }
 
     /// The end of the certificate of `authority`, if it was verified recently and is still valid.
-    pub(crate) fn not_after(&self, authority: &Authority, now: UnixTime) -> Option<UnixTime> {
+    pub fn not_after(&self, authority: &Authority, now: UnixTime) -> Option<UnixTime> {
         let row = *self.rows().get(authority)?;
         // A verification in the future was done with a wrong clock.
         let is_recent = row.at <= now && now.0 - row.at.0 < LIFE.as_secs();
@@ -60,7 +60,7 @@ impl VerifiedHosts {
     }
 
     /// Notes that the certificate of `authority` was verified now.
-    pub(crate) fn note(&self, authority: &Authority, not_after: UnixTime, now: UnixTime) {
+    pub fn note(&self, authority: &Authority, not_after: UnixTime, now: UnixTime) {
         let mut rows = self.rows();
         if rows.len() >= HOSTS && !rows.contains_key(authority) {
             remove_one(&mut rows);
@@ -71,7 +71,7 @@ impl VerifiedHosts {
 
     /// The same for an intercepted host, that is, for one with an entry; at most once an hour, to
     /// limit writes of the file.
-    pub(crate) fn renew(
+    pub fn renew(
         &self,
         authority: &Authority,
         now: UnixTime,
@@ -93,19 +93,19 @@ impl VerifiedHosts {
     }
 
     /// `authority` must be verified again before it is intercepted.
-    pub(crate) fn forget(&self, authority: &Authority) {
+    pub fn forget(&self, authority: &Authority) {
         if self.rows().remove(authority).is_some() {
             self.is_changed.store(true, Relaxed);
         }
     }
 
     /// Number of hosts.
-    pub(crate) fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.rows().len()
     }
 
     /// Writes the file if there is anything new.
-    pub(crate) fn persist(&self) -> io::Result<()> {
+    pub fn persist(&self) -> io::Result<()> {
         let Some(path) = self.path.as_deref() else {
             return Ok(());
         };
@@ -121,7 +121,7 @@ impl VerifiedHosts {
     }
 
     /// Writes the file every few seconds if there is anything new; never ends.
-    pub(crate) async fn keep(self: Arc<Self>) {
+    pub async fn keep(self: Arc<Self>) {
         let mut is_failing = false;
         loop {
             tokio::time::sleep(PERSIST_EVERY).await;
@@ -318,7 +318,7 @@ mod tests {
             let host = authority(&format!("{n}.evil.test:443"));
             verified.note(&host, later(DAY), later(n));
         }
-        assert_eq!(verified.len(), HOSTS);
+        assert_eq!(verified.count(), HOSTS);
         assert!(verified.not_after(&other, later(1)).is_some());
     }
 
@@ -329,7 +329,7 @@ mod tests {
             let host = authority(&format!("{n}.test:443"));
             verified.note(&host, later(DAY), later(n));
         }
-        assert_eq!(verified.len(), HOSTS);
+        assert_eq!(verified.count(), HOSTS);
         let now = later(HOSTS as u64);
         assert_eq!(verified.not_after(&authority("0.test:443"), now), None);
         assert!(verified.not_after(&authority("1.test:443"), now).is_some());

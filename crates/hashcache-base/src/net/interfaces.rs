@@ -21,7 +21,7 @@ use super::prefix::Prefix;
 
 /// The addresses of this host, shared by all cores and kept up to date.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnAddresses(Arc<OwnState>);
+pub struct OwnAddresses(Arc<OwnState>);
 
 #[derive(Debug)]
 struct OwnState {
@@ -40,7 +40,7 @@ struct Snapshot {
 
 impl OwnAddresses {
     /// The addresses of this host, read now and refreshed at most every 10 s.
-    pub(crate) fn new() -> Self {
+    pub fn of_this_machine() -> Self {
         let own = Self(Arc::new(OwnState {
             known: ArcSwap::from_pointee(Snapshot::default()),
             refresh_at_ms: AtomicU64::new(0),
@@ -50,8 +50,8 @@ impl OwnAddresses {
     }
 
     /// A fixed list, for tests.
-    #[cfg(test)]
-    pub(crate) fn fixed(addresses: &[IpAddr], networks: &[Prefix]) -> Self {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn fixed(addresses: &[IpAddr], networks: &[Prefix]) -> Self {
         Self(Arc::new(OwnState {
             known: ArcSwap::from_pointee(Snapshot {
                 addresses: addresses.to_vec(),
@@ -63,7 +63,7 @@ impl OwnAddresses {
     }
 
     /// Whether `address` is one of ours.
-    pub(crate) fn holds(&self, address: IpAddr) -> bool {
+    pub fn holds(&self, address: IpAddr) -> bool {
         self.refresh();
         let known = self.0.known.load();
         let address = address.to_canonical();
@@ -72,13 +72,13 @@ impl OwnAddresses {
 
     /// Whether a connection to `address` reaches this host. All of 127/8 and 0.0.0.0 do, although
     /// no interface has these addresses.
-    pub(crate) fn is_this_host(&self, address: IpAddr) -> bool {
+    pub fn is_this_host(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_loopback() || address.is_unspecified() || self.holds(address)
     }
 
     /// Whether `address` lies in a network of one of our interfaces.
-    pub(crate) fn is_neighbour(&self, address: IpAddr) -> bool {
+    pub fn is_neighbour(&self, address: IpAddr) -> bool {
         self.refresh();
         self.0
             .known
@@ -89,7 +89,7 @@ impl OwnAddresses {
     }
 
     /// Whether this host has an IPv6 address that reaches beyond its own links.
-    pub(crate) fn has_ipv6(&self) -> bool {
+    pub fn has_ipv6(&self) -> bool {
         self.refresh();
         let known = self.0.known.load();
         // 2000::/3 is routed between sites. A ULA alone reaches no public host, but a test network
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_kernel_lists_loopback_with_its_network() {
-        let own = OwnAddresses::new();
+        let own = OwnAddresses::of_this_machine();
         assert!(own.0.known.load().complete);
         assert!(own.holds(Ipv4Addr::LOCALHOST.into()));
         assert!(own.holds("::ffff:127.0.0.1".parse().unwrap()));

@@ -11,13 +11,13 @@ use std::pin::Pin;
 use tokio::task::JoinHandle;
 
 /// Starts a task on this thread.
-pub(crate) fn spawn_local(task: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
+pub fn spawn_local(task: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
     let task: Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
     tokio::task::spawn_local(task)
 }
 
 /// Starts a task on the runtime of the caller.
-pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     let task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(task);
     tokio::spawn(task)
 }

@@ -1,0 +1,42 @@
+//! A clock whose hands a test moves.
+
+use super::*;
+
+/// A clock whose hands the test moves.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) boot_ms: AtomicU64,
+    pub(super) wall_ms: AtomicU64,
+}
+
+impl Clock {
+    /// A clock of a machine just started whose system clock says this, seconds since 1970.
+    pub fn of_test(seconds: u64) -> Self {
+        clock(&script(seconds * 1000))
+    }
+
+    /// Lets time pass on a clock of [`Clock::of_test`].
+    pub fn pass(&self, seconds: u64) {
+        if let TimeSource::Scripted(script) = &self.source {
+            script.pass(seconds * 1000);
+        }
+    }
+}
+
+impl Script {
+    pub(super) fn pass(&self, ms: u64) {
+        self.boot_ms.fetch_add(ms, Relaxed);
+        self.wall_ms.fetch_add(ms, Relaxed);
+    }
+}
+
+pub(super) fn script(wall_ms: u64) -> Arc<Script> {
+    Arc::new(Script {
+        boot_ms: AtomicU64::new(5_000),
+        wall_ms: AtomicU64::new(wall_ms),
+    })
+}
+
+pub(super) fn clock(script: &Arc<Script>) -> Clock {
+    Clock::with_source(TimeSource::Scripted(Arc::clone(script)), None)
+}
