@@ -177,6 +177,7 @@ pub fn speaks_for_client(name: &HeaderName) -> bool {
         || names_other_url(name)
         || is_in(&ADDRESSES)
         || is_in(&USERS)
+        || USER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// The fields of a request that an origin may have chosen or refused its response by, as bytes:
@@ -234,8 +235,9 @@ fn kind_of(name: &str, value: &HeaderValue) -> FieldKind {
 
 fn is_override(name: &str, value: &HeaderValue) -> bool {
     // Most names end here: only few requests have fields with these first letters.
-    let Some(b'b' | b'd' | b'f' | b'h' | b'm' | b'o' | b'p' | b'r' | b's' | b'u' | b'x') =
-        name.as_bytes().first()
+    let Some(
+        b'b' | b'c' | b'd' | b'f' | b'h' | b'm' | b'o' | b'p' | b'r' | b's' | b'u' | b'w' | b'x',
+    ) = name.as_bytes().first()
     else {
         return false;
     };
@@ -245,9 +247,11 @@ fn is_override(name: &str, value: &HeaderValue) -> bool {
         "forwarded" => names_url(value),
         _ if name.contains('_') => {
             let name = name.replace('_', "-");
-            names_other_url(&name) || name == "forwarded" && names_url(value)
+            names_other_url(&name)
+                || is_named_like_override(&name)
+                || name == "forwarded" && names_url(value)
         }
-        _ => names_other_url(name),
+        _ => names_other_url(name) || is_named_like_override(name),
     }
 }
 
@@ -262,6 +266,15 @@ fn names_other_url(name: &str) -> bool {
         || is_of_forwarded_url(name)
         // X-Original-Forwarded-For has an address.
         || has_prefix() && ADDRESSES.binary_search(&name).is_err()
+}
+
+/// Whether a field that no list names ends as those do with which frameworks and front proxies
+/// state the URL: X-URL, X-Source-Host and the like. An application may have one of its own, which
+/// its origin must get, so this decides about the store alone.
+fn is_named_like_override(name: &str) -> bool {
+    let rest = name.strip_prefix("x-").unwrap_or_default();
+    let last = rest.rsplit('-').next().unwrap_or_default();
+    OVERRIDE_ENDS.binary_search(&last).is_ok()
 }
 
 /// Whether a `Forwarded` may say which host or scheme the client used: whether it has anything but
@@ -446,8 +459,10 @@ const KNOWN: &[(&str, FieldKind)] = {
 /// host than the request line and Host have, sorted. Besides, all fields with a prefix of
 /// [`OVERRIDE_PREFIXES`], all X-Forwarded fields but addresses, and `Forwarded` with `host` or
 /// `proto`.
-const OVERRIDES: [&str; 36] = [
+const OVERRIDES: [&str; 42] = [
     "base-url",
+    "cf-visitor",
+    "cloudfront-forwarded-proto",
     "destination-url",
     "front-end-https",
     "http-host",
@@ -459,6 +474,7 @@ const OVERRIDES: [&str; 36] = [
     "script-name",
     "ssl-offloaded",
     "uri",
+    "wl-proxy-ssl",
     "x-arr-ssl",
     "x-backend-host",
     "x-custom-host",
@@ -469,6 +485,7 @@ const OVERRIDES: [&str; 36] = [
     "x-host",
     "x-host-override",
     "x-http-destinationurl",
+    "x-http-host",
     "x-http-host-override",
     "x-http-method",
     "x-http-method-override",
@@ -482,10 +499,18 @@ const OVERRIDES: [&str; 36] = [
     "x-real-host",
     // Traefik names the path before its rule replaced it.
     "x-replaced-path",
+    "x-request-uri",
     "x-scheme",
     "x-script-name",
+    "x-server-name",
     "x-tunnel-method",
     "x-url-scheme",
+];
+
+/// Last words of X- fields that state another URL or method, sorted.
+const OVERRIDE_ENDS: [&str; 11] = [
+    "host", "hostname", "https", "method", "path", "proto", "protocol", "scheme", "ssl", "uri",
+    "url",
 ];
 
 /// Prefixes of fields of which each framework and front proxy has some of its own:
@@ -517,19 +542,23 @@ const FORWARDED_CLIENT: [&str; 12] = [
 ];
 
 /// Fields with which front proxies name the address of the client, or its connection, sorted.
-const ADDRESSES: [&str; 31] = [
+const ADDRESSES: [&str; 38] = [
     "cf-connecting-ip",
     "cf-connecting-ipv6",
     "cf-pseudo-ipv4",
     "cf-visitor",
     "client-ip",
+    "cloudfront-forwarded-proto",
+    "do-connecting-ip",
     "fastly-client-ip",
+    "fly-client-ip",
     "front-end-https",
     "incap-client-ip",
     "remote-addr",
     "ssl-offloaded",
     "true-client-ip",
     "wl-proxy-client-ip",
+    "wl-proxy-ssl",
     "x-appengine-remote-addr",
     "x-appengine-user-ip",
     "x-arr-ssl",
@@ -538,6 +567,7 @@ const ADDRESSES: [&str; 31] = [
     "x-client-ip",
     "x-cluster-client-ip",
     "x-envoy-external-address",
+    "x-nf-client-connection-ip",
     "x-original-forwarded-for",
     "x-original-remote-addr",
     "x-originating-ip",
@@ -548,27 +578,40 @@ const ADDRESSES: [&str; 31] = [
     "x-remote-ip",
     "x-scheme",
     "x-sucuri-clientip",
+    "x-true-client-ip",
     "x-url-scheme",
+    "x-vercel-forwarded-for",
 ];
 
 /// Fields with which front proxies name the user of the client or its certificate (RFC 9440),
 /// sorted.
-const USERS: [&str; 15] = [
+const USERS: [&str; 12] = [
+    "cf-access-authenticated-user-email",
     "client-cert",
     "client-cert-chain",
     "remote-user",
-    "ssl-client-cert",
-    "x-auth-request-email",
-    "x-auth-request-groups",
-    "x-auth-request-preferred-username",
-    "x-auth-request-user",
     "x-authenticated-user",
     "x-client-cert",
     "x-remote-user",
-    "x-ssl-client-cert",
-    "x-ssl-client-s-dn",
-    "x-ssl-client-verify",
+    "x-ssl-cert",
+    "x-user",
+    "x-user-email",
+    "x-user-id",
     "x-webauth-user",
+];
+
+/// Prefixes of fields with which front proxies and login services name the user or the certificate.
+const USER_PREFIXES: [&str; 10] = [
+    "oidc-claim-",
+    "ssl-client-",
+    "tailscale-user-",
+    "x-amzn-oidc-",
+    "x-auth-request-",
+    "x-authentik-",
+    "x-goog-authenticated-user-",
+    "x-ms-client-principal",
+    "x-ssl-client-",
+    "x-token-user-",
 ];
 
 #[cfg(test)]
@@ -593,8 +636,13 @@ mod tests {
         for known in KNOWN {
             assert!(known_with_first_letter_of(known.0).contains(known));
         }
-        assert!(OVERRIDES.is_sorted_by(|one, other| one < other));
-        for list in [&ADDRESSES[..], &USERS, &FORWARDED_CLIENT] {
+        for list in [
+            &OVERRIDES[..],
+            &OVERRIDE_ENDS,
+            &ADDRESSES,
+            &USERS,
+            &FORWARDED_CLIENT,
+        ] {
             assert!(list.is_sorted_by(|one, other| one < other));
         }
     }
@@ -681,6 +729,12 @@ mod tests {
             ("x-override-host", "evil"),
             ("x-invoke-status", "500"),
             ("x-middleware-subrequest", "middleware"),
+            ("x-request-uri", "/admin"),
+            ("x-http-host", "evil"),
+            ("x_server_name", "evil"),
+            ("cf-visitor", "{\"scheme\":\"http\"}"),
+            ("cloudfront-forwarded-proto", "http"),
+            ("wl-proxy-ssl", "true"),
             ("forwarded", "for=1.2.3.4;Host=evil"),
             ("forwarded", "PROTO=\"https\""),
             ("forwarded", "evil"),
@@ -688,6 +742,22 @@ mod tests {
         for (name, value) in all {
             assert_eq!(kinds(name, value), FieldKinds::OVERRIDE, "{name}: {value}");
             assert!(has_override(&fields(&[(name, value)]), Exempt::default()));
+            let name: HeaderName = name.parse().unwrap();
+            assert!(speaks_for_client(&name), "{name}");
+        }
+        for name in ["x-url", "x-source-host", "x_upload_path"] {
+            assert_eq!(kinds(name, "x"), FieldKinds::OVERRIDE, "{name}");
+            let name: HeaderName = name.parse().unwrap();
+            assert!(!speaks_for_client(&name), "{name}: an application's own");
+        }
+        for name in [
+            "fly-client-ip",
+            "x_true_client_ip",
+            "tailscale-user-login",
+            "oidc_claim_email",
+            "x-ms-client-principal-name",
+            "x-user",
+        ] {
             let name: HeaderName = name.parse().unwrap();
             assert!(speaks_for_client(&name), "{name}");
         }

@@ -13,8 +13,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use hyper::body::{Body, Bytes, Frame};
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -41,6 +42,7 @@ struct Origin {
 struct Content {
     left: Bytes,
     has_end: bool,
+    trailers: Option<HeaderMap>,
 }
 
 impl Body for Content {
@@ -53,7 +55,7 @@ impl Body for Content {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let size = self.left.len().min(16 << 10);
         match (size, self.has_end) {
-            (0, true) => Poll::Ready(None),
+            (0, true) => Poll::Ready(self.trailers.take().map(|it| Ok(Frame::trailers(it)))),
             (0, false) => Poll::Pending,
             _ => Poll::Ready(Some(Ok(Frame::data(self.left.split_to(size))))),
         }
@@ -68,7 +70,9 @@ fn file() -> Bytes {
 }
 
 impl Origin {
-    async fn start(pair: &Pair, store: &'static str) -> Self {
+    /// An origin whose responses have this Cache-Control, and that answers requests for ranges with
+    /// `rest`: 206, or an error.
+    async fn start(pair: &Pair, store: &'static str, rest: u16) -> Self {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der()));
         let config = ServerConfig::builder().with_no_client_auth();
         let config = config.with_single_cert(vec![pair.cert.der().clone()], key);
@@ -86,7 +90,7 @@ impl Origin {
                 let stream = acceptor.accept(socket).await.unwrap();
                 let (all, cut) = (Arc::clone(&all), Arc::clone(&cutting));
                 let answer = service_fn(move |request| {
-                    let response = answer(&request, &all, store);
+                    let response = answer(&request, &all, (store, rest));
                     async move { Ok::<_, Infallible>(response) }
                 });
                 tokio::spawn(async move {
@@ -110,12 +114,28 @@ impl Origin {
 fn answer<B>(
     request: &Request<B>,
     heard: &Mutex<Vec<[String; 2]>>,
-    store: &'static str,
+    (store, rest): (&'static str, u16),
 ) -> Response<Content> {
     let field = |name: &str| {
         let value = request.headers().get(name);
         value.map_or_else(String::new, |value| value.to_str().unwrap().to_owned())
     };
+    if request.uri().path() == "/sum" {
+        let sum = (
+            HeaderName::from_static("x-sum"),
+            HeaderValue::from_static("10"),
+        );
+        let content = Content {
+            left: Bytes::from_static(b"1234"),
+            has_end: true,
+            trailers: Some(HeaderMap::from_iter([sum])),
+        };
+        let response = Response::builder().header("cache-control", store);
+        let response = response
+            .header("content-length", 4)
+            .header("trailer", "x-sum");
+        return response.body(content).unwrap();
+    }
     let (range, condition) = (field("range"), field("if-range"));
     heard.lock().unwrap().push([range.clone(), condition]);
     let response = Response::builder()
@@ -128,15 +148,25 @@ fn answer<B>(
         let content = Content {
             left: file().slice(..FILE_BYTES / 2),
             has_end: false,
+            trailers: None,
         };
         let response = response.header("content-length", FILE_BYTES);
         return response.body(content).unwrap();
     };
+    if rest != 206 {
+        let content = Content {
+            left: Bytes::new(),
+            has_end: true,
+            trailers: None,
+        };
+        return response.status(rest).body(content).unwrap();
+    }
     let first: usize = first.parse().unwrap();
     let content_range = format!("bytes {first}-{}/{FILE_BYTES}", FILE_BYTES - 1);
     let content = Content {
         left: file().slice(first..),
         has_end: true,
+        trailers: None,
     };
     let response = response.status(206).header("content-range", content_range);
     response.body(content).unwrap()
@@ -145,27 +175,39 @@ fn answer<B>(
 const FILE_BYTES: usize = 2 << 20;
 const WAIT: Duration = Duration::from_secs(30);
 
+fn proxy(home: &Home, pair: &Pair, origin: &Origin) -> Running {
+    home.file("origin.pem", &pair.cert.pem());
+    let site = format!("--accelerate=https://localhost:{}", origin.address.port());
+    let flags = ["--config=/dev/null", "--upstream-ca=origin.pem", &site];
+    Running::start(home, &flags)
+}
+
+/// Asks for the file, cuts the connection of the origin in the middle of it, and returns all that
+/// arrives.
+async fn download(home: &Home, pair: &Pair, origin: &Origin) -> Vec<u8> {
+    let proxy = proxy(home, pair, origin);
+    let mut client = TcpStream::connect(proxy.listen).await.unwrap();
+    let request = "GET /file HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
+    client.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let reading = async {
+        while answer.len() < FILE_BYTES / 2 {
+            assert!(client.read_buf(&mut answer).await.unwrap() > 0);
+        }
+        origin.cut.notify_waiters();
+        // A transfer that is not whole may end with a reset.
+        let _ = client.read_to_end(&mut answer).await;
+    };
+    timeout(WAIT, reading).await.unwrap();
+    answer
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_download_goes_on_when_its_shared_connection_to_the_origin_ends() {
     for store in ["no-store", "max-age=60"] {
         let (home, pair) = (Home::new(), pair("localhost"));
-        home.file("origin.pem", &pair.cert.pem());
-        let origin = Origin::start(&pair, store).await;
-        let site = format!("--accelerate=https://localhost:{}", origin.address.port());
-        let flags = ["--config=/dev/null", "--upstream-ca=origin.pem", &site];
-        let proxy = Running::start(&home, &flags);
-        let mut client = TcpStream::connect(proxy.listen).await.unwrap();
-        let request = "GET /file HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
-        client.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = Vec::new();
-        let reading = async {
-            while answer.len() < FILE_BYTES / 2 {
-                assert!(client.read_buf(&mut answer).await.unwrap() > 0);
-            }
-            origin.cut.notify_waiters();
-            client.read_to_end(&mut answer).await.unwrap();
-        };
-        timeout(WAIT, reading).await.unwrap();
+        let origin = Origin::start(&pair, store, 206).await;
+        let answer = download(&home, &pair, &origin).await;
         let head = answer.windows(4).position(|it| it == b"\r\n\r\n").unwrap() + 4;
         let text = String::from_utf8_lossy(&answer[..head]).into_owned();
         assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
@@ -174,5 +216,51 @@ async fn a_download_goes_on_when_its_shared_connection_to_the_origin_ends() {
         assert_eq!(heard.len(), 2, "{heard:?}");
         assert_eq!(heard[0], [String::new(), String::new()]);
         assert_eq!(heard[1][1], "\"v1\"", "{heard:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_origin_that_answers_otherwise_than_with_the_rest_is_not_asked_for_it_again() {
+    for (store, rest) in [("no-store", 503), ("max-age=60", 503), ("no-store", 404)] {
+        let (home, pair) = (Home::new(), pair("localhost"));
+        let origin = Origin::start(&pair, store, rest).await;
+        let answer = download(&home, &pair, &origin).await;
+        assert!(answer.len() < FILE_BYTES, "{store}");
+        let heard = origin.heard.lock().unwrap().clone();
+        assert_eq!(heard.len(), 2, "{store}, {rest}: {heard:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_behind_content_of_a_stated_length_reach_a_client_that_asks_for_them() {
+    let (home, pair) = (Home::new(), pair("localhost"));
+    let origin = Origin::start(&pair, "no-store", 206).await;
+    let proxy = proxy(&home, &pair, &origin);
+    for (te, expected) in [
+        (
+            "TE: trailers\r\nConnection: TE\r\n",
+            "\r\n\r\n4\r\n1234\r\n0\r\nx-sum: 10\r\n\r\n",
+        ),
+        ("", "\r\n\r\n1234"),
+    ] {
+        let mut client = TcpStream::connect(proxy.listen).await.unwrap();
+        let request = format!("GET /sum HTTP/1.1\r\nHost: a.test\r\n{te}\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let reading = async {
+            while !answer.ends_with(expected.as_bytes()) {
+                assert!(
+                    client.read_buf(&mut answer).await.unwrap() > 0,
+                    "{answer:?}"
+                );
+            }
+        };
+        timeout(WAIT, reading).await.unwrap();
+        let text = String::from_utf8(answer).unwrap().to_ascii_lowercase();
+        assert_eq!(
+            text.contains("content-length: 4\r\n"),
+            te.is_empty(),
+            "{text}"
+        );
     }
 }

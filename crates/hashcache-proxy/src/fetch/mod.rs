@@ -59,7 +59,7 @@ use self::fields::{copy_for_upstream, request, strip_for_storing, whole_of_part}
 use self::judge::{BegunPut, BegunRangePut, StoreDecision, judge};
 use self::pump::{RESUMES_MAX, Transfer};
 use self::rest::Asked;
-use self::spec::is_withdrawn;
+use self::spec::{is_failing, is_withdrawn};
 use self::variant::{Intents, add_row, chosen, plan_put};
 use crate::collapse::{Leader, SharedFailure, SharedResponse};
 use crate::link::coding::LinkCoding;
@@ -174,7 +174,7 @@ pub(crate) async fn fetch(
         Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
         return;
     }
-    if is_error(status) {
+    if is_failing(status) {
         worker
             .common
             .collapse
@@ -234,7 +234,7 @@ pub(crate) async fn fetch(
             match leader {
                 // Neither an error nor a response to a request that no client has made shows
                 // whether the next response can be shared.
-                Some(leader) if is_error(status) => {
+                Some(leader) if is_failing(status) => {
                     let status = status.as_u16();
                     leader.failed(shared_failure(&spec, Failure::OriginStatus { status }));
                 }

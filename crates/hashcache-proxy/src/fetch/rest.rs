@@ -74,7 +74,7 @@ impl Rest {
         while let Some(left) = self.resumes_left.get().checked_sub(1) {
             self.resumes_left.set(left);
             tokio::time::sleep(RESUME_PAUSE * (RESUMES_MAX - left)).await;
-            if let Some(body) = self.ask(written).await {
+            if let Ok(body) = self.ask(written).await? {
                 tracing::debug!(offset = written, "broken response taken up again");
                 return Some(body);
             }
@@ -82,7 +82,8 @@ impl Rest {
         None
     }
 
-    async fn ask(&self, written: u64) -> Option<ResponseBody> {
+    /// Asks once; `None` if the response is another one, which the next response would be too.
+    async fn ask(&self, written: u64) -> Option<Result<ResponseBody, NotAnswered>> {
         let asked = &self.asked;
         let mut fields = part_fields(&self.worker, &asked.target, &asked.fields, asked.version);
         // From one byte back, so that the range is never empty.
@@ -97,9 +98,9 @@ impl Rest {
             ..SendOptions::default()
         };
         let request = request(&asked.target, fields);
-        let answered = ask(&self.worker, &asked.route, request, &options)
-            .await
-            .ok()?;
+        let Ok(answered) = ask(&self.worker, &asked.route, request, &options).await else {
+            return Some(Err(NotAnswered));
+        };
         let response = answered.exchange.response;
         let content_range = parse_content_range(response.headers())?;
         let (range, length) = (content_range.range?, content_range.complete?);
@@ -109,9 +110,12 @@ impl Rest {
             && self.length.is_none_or(|known| known == length)
             && !is_multipart(response.headers())
             && continues_stored(&self.fields, response.headers());
-        continues.then(|| response.into_body())
+        continues.then(|| Ok(response.into_body()))
     }
 }
+
+/// No hop of the route gave a response.
+struct NotAnswered;
 
 /// How often a broken response is resumed.
 const RESUMES_MAX: u32 = 3;

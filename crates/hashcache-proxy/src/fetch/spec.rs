@@ -252,6 +252,12 @@ pub(crate) fn is_error(status: StatusCode) -> bool {
     matches!(status.as_u16(), 500 | 502 | 503 | 504)
 }
 
+/// Whether a status says that the origin fails, so that other requests for the resource would fail
+/// too. A client error is about one request: 429 often about one client's address.
+pub(super) fn is_failing(status: StatusCode) -> bool {
+    status.is_server_error()
+}
+
 /// The kind of request that has these fields: whether its outcome stands for other requests too.
 pub(crate) fn requester(fields: &HeaderMap) -> Requester {
     let kinds = FieldKinds::of(fields, Exempt::default(), &[], &[]);

@@ -4,13 +4,13 @@
 //! stored, or come from the store, for other clients.
 //!
 //! Invariants: an object is of the origin of its page, and a shared cache may store it. Nothing is
-//! noted of a request with a cookie or credentials, nor of a response that sets a cookie: its URL
-//! may be known to one user only. A request without cookies, with the few fields that a child
+//! noted of a request with a cookie, credentials or a field that is not known to be harmless, nor of
+//! a response that sets a cookie: its URL may be known to one user only. A request without cookies, with the few fields that a child
 //! copies from the request for the page, gets the same response.
 
-use hashcache_http::{ResponseDirectives, Space, Target};
+use hashcache_http::{Exempt, FieldKinds, ResponseDirectives, Space, Target};
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, COOKIE, ORIGIN, PROXY_AUTHORIZATION, SET_COOKIE, VARY};
+use http::header::{ORIGIN, SET_COOKIE, VARY};
 use tokio::time::Instant;
 
 use crate::connection::Connection;
@@ -49,10 +49,12 @@ pub(super) fn page_of(
     request: &HeaderMap,
     (response, length): (&HeaderMap, Option<u64>),
 ) -> Option<(Target, u64)> {
-    let is_of_user = [COOKIE, AUTHORIZATION, PROXY_AUTHORIZATION]
-        .iter()
-        .any(|name| request.contains_key(name));
-    if is_of_user || response.contains_key(SET_COOKIE) {
+    let of_user = FieldKinds::COOKIE
+        .and(FieldKinds::AUTHORIZATION)
+        .and(FieldKinds::OVERRIDE)
+        .and(FieldKinds::UNKNOWN);
+    let kinds = FieldKinds::of(request, Exempt::default(), &[], &[]);
+    if kinds.has(of_user) || response.contains_key(SET_COOKIE) {
         return None;
     }
     let referer = PageFields::of(request).referer()?;
@@ -105,6 +107,7 @@ mod tests {
         let stale = ("cache-control", "max-age=0");
         let (cookie, secret) = (("cookie", "a=b"), ("authorization", "Basic eA=="));
         let of_user = ("set-cookie", "a=b");
+        let (key, other_url) = (("x-api-key", "s"), ("x-original-url", "/s"));
         for (url, request, response, length, expected) in [
             (
                 "http://a/s",
@@ -115,6 +118,8 @@ mod tests {
             ),
             ("http://a/s", &[of_page, cookie], &[css], Some(9), false),
             ("http://a/s", &[of_page, secret], &[css], Some(9), false),
+            ("http://a/s", &[of_page, key], &[css], Some(9), false),
+            ("http://a/s", &[of_page, other_url], &[css], Some(9), false),
             ("http://a/s", &[of_page], &[css, of_user], Some(9), false),
             ("http://a/s?v=1", &[of_page], &[css], Some(9), true),
             ("http://a/s?v=1", &[of_page, cookie], &[css], Some(9), false),

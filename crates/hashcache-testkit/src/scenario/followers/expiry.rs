@@ -17,8 +17,8 @@ use crate::{Origin, RawRequest, Script};
 /// The origin's answer to the one validation.
 #[derive(Clone, Copy, Debug)]
 pub enum Expiry {
-    /// 503, not to be stored.
-    Failing,
+    /// An error of the server with this status, not to be stored.
+    Failing(u16),
     /// The connection ends without a response.
     Closing,
     /// 304.
@@ -29,11 +29,20 @@ pub enum Expiry {
 
 impl Expiry {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Failing, Self::Closing, Self::Unchanged, Self::Changed];
+    pub const ALL: [Self; 5] = [
+        Self::Failing(503),
+        // What Cloudflare sends for an origin that it does not understand.
+        Self::Failing(520),
+        Self::Closing,
+        Self::Unchanged,
+        Self::Changed,
+    ];
 
     fn answer(self, page: &Content) -> Script {
         match self {
-            Self::Failing => Script::response(503, &[("Cache-Control", "no-store")], "sick"),
+            Self::Failing(status) => {
+                Script::response(status, &[("Cache-Control", "no-store")], "sick")
+            }
             Self::Closing => Script::new().close(),
             Self::Unchanged => Script::new().head(304, &[STALE, ("ETag", "\"1\"")]),
             Self::Changed => Script::response(200, &[STALE, ("ETag", "\"2\"")], page.bytes()),
