@@ -4,9 +4,10 @@
 //! stored, or come from the store, for other clients.
 //!
 //! Invariants: an object is of the origin of its page, and a shared cache may store it. Nothing is
-//! noted of a request with a cookie, credentials or a field that is not known to be harmless, nor of
-//! a response that sets a cookie: its URL may be known to one user only. A request without cookies, with the few fields that a child
-//! copies from the request for the page, gets the same response.
+//! noted of a request with a cookie, credentials or a field that is not known to be harmless, nor
+//! of a response that sets a cookie: its URL may be known to one user only. A request without
+//! cookies, with the few fields that a child copies from the request for the page, gets the same
+//! response.
 
 use hashcache_http::{Exempt, FieldKinds, ResponseDirectives, Space, Target};
 use http::HeaderMap;
