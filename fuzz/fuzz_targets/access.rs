@@ -5,24 +5,11 @@
 
 use std::io::BufReader;
 
+use hashcache_access::{
+    BadLines, Destination, HostHashes, ListFormat, NameSet, Reach, WeekSpan, read_list,
+};
 use hashcache_http::Host;
 use libfuzzer_sys::fuzz_target;
-
-/// The readers of lists and conditions, straight from their source.
-#[path = "../../crates/hashcache-proxy/src/access"]
-#[allow(dead_code, reason = "the proxy uses the rest")]
-mod access {
-    pub(crate) mod destination;
-    pub(crate) mod list;
-    mod name;
-    pub(crate) mod name_set;
-    pub(crate) mod times;
-}
-
-use access::destination::Destination;
-use access::list::{BadLines, ListFormat, read_list};
-use access::name_set::{HostHashes, NameSet, Reach};
-use access::times::WeekSpan;
 
 fn entries(data: &[u8], format: ListFormat, buffer: usize) -> (Vec<(Host, Reach)>, BadLines) {
     let mut entries = Vec::new();
@@ -52,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
         let mut set = NameSet::with_room(all.len());
         assert!(all.iter().all(|(host, reach)| set.insert(host, *reach)));
         assert!(all.iter().all(|(host, _)| set.contains(&hashes(host))));
-        assert!(set.len() <= all.len());
+        assert!(set.count() <= all.len());
     }
     let Ok(text) = std::str::from_utf8(data) else {
         return;

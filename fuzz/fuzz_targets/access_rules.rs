@@ -5,18 +5,12 @@
 
 use std::net::IpAddr;
 
-use hashcache_http::Host;
-use libfuzzer_sys::fuzz_target;
-
-/// The rules, straight from their source.
-#[path = "../../crates/hashcache-proxy/src/access/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the proxy uses the rest")]
-mod access;
-
-use access::{
+use hashcache_access::{
     AccessAction, AccessConditions, AccessRequest, AccessRule, AccessRuleError, AccessRules,
     AccessSettings, Destination, ListFormat, ListSettings, RequestUser, RuleClients, WeekMinute,
 };
+use hashcache_http::Host;
+use libfuzzer_sys::fuzz_target;
 
 /// The choices that the bytes make.
 struct Choices<'a>(&'a [u8]);

@@ -7,7 +7,7 @@ use hashcache_base::clock::zone::Zone;
 use libfuzzer_sys::fuzz_target;
 
 /// The readers, straight from their source.
-#[path = "../../crates/hashcache-proxy/src/users"]
+#[path = "../../crates/hashcache-access/src/users"]
 #[allow(dead_code, reason = "the proxy uses the rest")]
 mod users {
     pub(crate) mod basic;

@@ -1,10 +1,12 @@
-//! Access rules: which requests of which clients a forward proxy serves.
+//! Who may ask the proxy for what, and how much of it: access rules, lists of hosts, users, quotas.
 //!
-//! `request` and `connect` ask what is decided about a request; `hashcache-cli` reads the rules.
+//! The proxy asks for a decision about each request; `hashcache-cli` reads the rules from the
+//! settings file.
 //!
-//! Invariant: no I/O and no clock. The address, the time and the request are arguments, so tests
-//! and commands get the answers that clients get.
+//! Invariant: the rules do no I/O and have no clock. The address, the time and the request are
+//! arguments, so tests and commands get the answers that clients get.
 
+// The rules.
 mod destination;
 mod entry;
 mod host_rules;
@@ -22,16 +24,18 @@ mod settings;
 mod times;
 mod user_rules;
 
+// What the rules name.
+pub mod lists;
+pub mod quota;
+pub mod users;
+
 pub use destination::Destination;
-pub use list::ListFormat;
-pub(crate) use list::{BadLines, read_list};
-pub(crate) use name_set::{HostHashes, NameSet, Reach};
-pub(crate) use request::{AccessRequest, Decision, RequestUser, UserNeeded};
+pub use list::{BadLines, ListFormat, read_list};
+pub use name_set::{HostHashes, NameSet, Reach};
+pub use request::{AccessRequest, Decision, RequestUser, UserNeeded};
 pub use rule_faults::{AccessRuleError, AccessRuleFault};
-pub use rules::AccessRules;
-pub(crate) use rules::{ClientRules, TimedRules};
+pub use rules::{AccessRules, ClientRules, TimedRules};
 pub use settings::{
     AccessAction, AccessConditions, AccessRule, AccessSettings, ListSettings, RuleClients,
 };
-pub(crate) use times::WeekMinute;
-pub use times::WeekSpan;
+pub use times::{WeekMinute, WeekSpan};

@@ -21,11 +21,11 @@ use hashcache_base::state_file::{Link, open_regular};
 use hashcache_http::{Host, UnixTime};
 use tracing::{info, warn};
 
-use crate::access::{BadLines, HostHashes, ListSettings, NameSet, Reach, read_list};
+use crate::{BadLines, HostHashes, ListSettings, NameSet, Reach, read_list};
 
 /// All lists, in the order of the settings.
 #[derive(Default)]
-pub(crate) struct Lists(Box<[Arc<LiveList>]>);
+pub struct Lists(Box<[Arc<LiveList>]>);
 
 /// A list, and what was read last.
 struct LiveList {
@@ -44,7 +44,7 @@ struct Tried {
 
 /// Why the files of a list are looked at.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Look {
+pub enum Look {
     /// The operator asks for a reload: what failed before is tried again.
     Reload,
     /// A minute has passed. Files that were written just before this time are left to the next
@@ -93,11 +93,15 @@ impl FileCounts {
 }
 
 /// A file of a list that looks like a broken download.
-pub(crate) struct DoubtfulFile<'a> {
-    pub(crate) list: &'a str,
-    pub(crate) path: &'a Path,
-    pub(crate) entries: usize,
-    pub(crate) bad_lines: u64,
+pub struct DoubtfulFile<'a> {
+    /// The name of the list.
+    pub list: &'a str,
+    /// The file.
+    pub path: &'a Path,
+    /// Entries that it has.
+    pub entries: usize,
+    /// Lines that are none.
+    pub bad_lines: u64,
 }
 
 /// What shows that a file has changed.
@@ -161,11 +165,7 @@ impl Lists {
     ///
     /// # Errors
     /// A new list cannot be loaded.
-    pub(crate) fn load(
-        settings: &[ListSettings],
-        cache: &Cache,
-        known: &Self,
-    ) -> Result<Self, ListError> {
+    pub fn load(settings: &[ListSettings], cache: &Cache, known: &Self) -> Result<Self, ListError> {
         let lists = settings.iter().map(|settings| {
             let same = known.0.iter().find(|list| list.settings == *settings);
             match same {
@@ -180,12 +180,12 @@ impl Lists {
     }
 
     /// Reads again what has changed.
-    pub(crate) fn refresh(&self, cache: &Cache, look: Look) {
+    pub fn refresh(&self, cache: &Cache, look: Look) {
         self.0.iter().for_each(|list| list.refresh(cache, look));
     }
 
     /// Whether the list with this number has a host.
-    pub(crate) fn has(&self, list: usize, host: &HostHashes) -> bool {
+    pub fn has(&self, list: usize, host: &HostHashes) -> bool {
         let list = self.0.get(list);
         list.is_some_and(|list| list.loaded.load().names.contains(host))
     }
@@ -227,7 +227,7 @@ impl LiveList {
         let old = self.loaded.load();
         match LoadedList::read(&self.settings, cache, Some(&old)) {
             Ok(loaded) => {
-                let (list, names) = (&self.settings.name, loaded.names.len());
+                let (list, names) = (&self.settings.name, loaded.names.count());
                 info!(list, names, "list read again");
                 self.loaded.store(Arc::new(loaded));
                 tried.error = None;
@@ -306,7 +306,7 @@ impl LoadedList {
 
 /// The files of all lists that look like broken downloads. Reads them all, and skips files that
 /// cannot be read.
-pub(crate) fn doubtful(settings: &[ListSettings]) -> impl Iterator<Item = DoubtfulFile<'_>> {
+pub fn doubtful(settings: &[ListSettings]) -> impl Iterator<Item = DoubtfulFile<'_>> {
     files_of(settings).filter_map(|(list, path)| {
         let (counts, _) = count(list, path).ok()?;
         counts.doubtful(list, path)
@@ -386,7 +386,7 @@ fn are_settled(files: &[Option<FileStamp>], now: UnixTime) -> bool {
 }
 
 /// Checks that the files of all lists can be opened, without reading them.
-pub(crate) fn check(settings: &[ListSettings]) -> impl Iterator<Item = ListError> {
+pub fn check(settings: &[ListSettings]) -> impl Iterator<Item = ListError> {
     files_of(settings).filter_map(|(list, path)| {
         let source = open_regular(path, Link::Followed).err()?;
         let (list, path) = (list.name.clone(), path.clone());
@@ -405,7 +405,7 @@ mod tests {
     use hashcache::Config;
 
     use super::*;
-    use crate::access::ListFormat;
+    use crate::ListFormat;
 
     fn cache(directory: &tempfile::TempDir) -> Cache {
         let config = Config {

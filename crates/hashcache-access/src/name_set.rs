@@ -71,7 +71,7 @@ impl NameSet {
     }
 
     /// Different names in the set.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.names
     }
 
@@ -151,7 +151,7 @@ impl NameSet {
 
 /// The hashes of a host and of all domains above it.
 #[derive(Debug)]
-pub(crate) struct HostHashes {
+pub struct HostHashes {
     /// Those of the host: an address may have two forms, a name has twice the same.
     own: [u64; 2],
     /// Those of the domains above it, the highest first.
@@ -161,7 +161,7 @@ pub(crate) struct HostHashes {
 
 impl HostHashes {
     /// Those of a name.
-    pub(crate) fn of_name(name: &str) -> Self {
+    pub fn of_name(name: &str) -> Self {
         let mut all = Self {
             own: [0; 2],
             parents: [0; LABELS_MAX],
@@ -186,7 +186,7 @@ impl HostHashes {
     }
 
     /// Those of an address in two forms. An address has nothing above it.
-    pub(crate) fn of_addresses(forms: [IpAddr; 2]) -> Self {
+    pub fn of_addresses(forms: [IpAddr; 2]) -> Self {
         Self {
             own: forms.map(hash_of_address),
             parents: [0; LABELS_MAX],
@@ -292,7 +292,7 @@ mod tests {
         assert!(set.insert(&host("one.example"), Reach::Below));
         assert!(set.insert(&host("one.example"), Reach::Host));
         assert!(has(&set, "x.one.example"));
-        assert_eq!(set.len(), 3);
+        assert_eq!(set.count(), 3);
     }
 
     #[test]
@@ -349,7 +349,7 @@ mod tests {
         for n in 0..names {
             assert!(set.insert(&name(n), Reach::Below));
         }
-        assert_eq!(set.len(), names);
+        assert_eq!(set.count(), names);
         let missed = (0..names)
             .filter(|&n| !set.contains(&hashes(&name(n))))
             .count();

@@ -6,11 +6,11 @@ use super::settings::AccessAction;
 
 /// What was decided about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Decision {
+pub struct Decision {
     /// What to do.
-    pub(crate) action: AccessAction,
+    pub action: AccessAction,
     /// The number of the rule that decided, from 0; `None`: no rule matched.
-    pub(crate) rule: Option<usize>,
+    pub rule: Option<usize>,
 }
 
 impl Decision {
@@ -30,7 +30,7 @@ impl Decision {
 
 /// The user of a request, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestUser<'a> {
+pub enum RequestUser<'a> {
     /// The user with this name.
     Known(&'a str),
     /// It is not known, but the client can be asked.
@@ -42,20 +42,20 @@ pub(crate) enum RequestUser<'a> {
 
 /// The first rule that can match needs the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct UserNeeded {
+pub struct UserNeeded {
     /// The number of that rule, from 0.
-    pub(crate) rule: usize,
+    pub rule: usize,
 }
 
 /// A request, as far as rules look at it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AccessRequest<'a> {
+pub struct AccessRequest<'a> {
     /// The user who sends it.
-    pub(crate) user: RequestUser<'a>,
+    pub user: RequestUser<'a>,
     /// The method; `CONNECT` for a tunnel.
-    pub(crate) method: &'a str,
+    pub method: &'a str,
     /// The host of the URL.
-    pub(crate) host: &'a Host,
+    pub host: &'a Host,
     /// The port of the URL.
-    pub(crate) port: u16,
+    pub port: u16,
 }

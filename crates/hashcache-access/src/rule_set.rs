@@ -1,7 +1,7 @@
 //! A set of rules and exceptions as bits, so that a request is compared with all of them at once.
 
 /// Most rules of a configuration, with their exceptions.
-pub(crate) const RULES_MAX: usize = 1024;
+pub const RULES_MAX: usize = 1024;
 
 const WORDS: usize = RULES_MAX / 64;
 

@@ -33,7 +33,7 @@ use super::user_rules::UserRules;
 
 /// The rules that can match a client.
 #[derive(Clone, Debug)]
-pub(crate) struct ClientRules {
+pub struct ClientRules {
     rules: RuleSet,
     /// It is served where no rule matches.
     by_default: bool,
@@ -41,7 +41,7 @@ pub(crate) struct ClientRules {
 
 /// The rules whose times include a minute.
 #[derive(Clone, Debug)]
-pub(crate) struct TimedRules(RuleSet);
+pub struct TimedRules(RuleSet);
 
 /// Compiled rules.
 #[derive(Debug, Default)]
@@ -188,7 +188,7 @@ impl AccessRules {
     }
 
     /// The users that rules and groups name.
-    pub(crate) fn user_names(&self) -> impl Iterator<Item = &str> {
+    pub fn user_names(&self) -> impl Iterator<Item = &str> {
         self.users.names()
     }
 
@@ -198,7 +198,7 @@ impl AccessRules {
     }
 
     /// The rules that can match a client; `by_default`: it is served where no rule matches.
-    pub(crate) fn client(&self, address: IpAddr, by_default: bool) -> ClientRules {
+    pub fn client(&self, address: IpAddr, by_default: bool) -> ClientRules {
         let is_for = |it: &Compared| it.clients.contain(address, by_default);
         let mut rules = RuleSet::of(&self.entries, is_for);
         for (number, rule) in self.rules.iter().enumerate() {
@@ -218,7 +218,7 @@ impl AccessRules {
 
     /// The decision about all requests of this client, if it is refused as a whole: by a rule
     /// without other conditions, before any rule that could serve it, or because no rule could.
-    pub(crate) fn refusal(&self, client: &ClientRules) -> Option<Decision> {
+    pub fn refusal(&self, client: &ClientRules) -> Option<Decision> {
         let action = AccessAction::Deny;
         for (number, rule) in self.rules_in(&client.rules) {
             let mut exceptions = rule.exceptions.clone();
@@ -238,7 +238,7 @@ impl AccessRules {
 
     /// Whether a rule with destinations or lists decides if the client may open tunnels: one that
     /// denies them, or where tunnels are denied by default, any.
-    pub(crate) fn judge_hosts(&self, client: &ClientRules) -> bool {
+    pub fn judge_hosts(&self, client: &ClientRules) -> bool {
         let has_any = |rules: &RuleSet| {
             let mut of_client = rules.clone();
             of_client.keep_only(&client.rules);
@@ -248,7 +248,7 @@ impl AccessRules {
     }
 
     /// The rules whose times include `minute`.
-    pub(crate) fn at(&self, minute: WeekMinute) -> TimedRules {
+    pub fn at(&self, minute: WeekMinute) -> TimedRules {
         let includes = |it: &Compared| {
             it.times.is_empty() || it.times.iter().any(|span| span.contains(minute))
         };
@@ -264,7 +264,7 @@ impl AccessRules {
     ///
     /// # Errors
     /// The first rule that can match needs the user, and the client can be asked.
-    pub(crate) fn decide(
+    pub fn decide(
         &self,
         client: &ClientRules,
         TimedRules(timed): &TimedRules,
@@ -329,7 +329,7 @@ impl AccessRules {
 
     /// Whether a rule about some method at some time may need the user of requests to `host`. `has`
     /// is as for [`AccessRules::decide`].
-    pub(crate) fn may_need_user(
+    pub fn may_need_user(
         &self,
         client: &ClientRules,
         there: (&Host, u16),
@@ -357,7 +357,7 @@ impl AccessRules {
 
     /// Whether a rule for some user at some time promises the client that TLS to `host` never ends
     /// here, also if an earlier rule refuses the host. `has` is as for [`AccessRules::decide`].
-    pub(crate) fn may_be_tunnel(
+    pub fn may_be_tunnel(
         &self,
         client: &ClientRules,
         there: (&Host, u16),
@@ -421,32 +421,32 @@ impl AccessRules {
     }
 
     /// The name of a rule, or its number as people count.
-    pub(crate) fn label(&self, rule: usize) -> &str {
+    pub fn label(&self, rule: usize) -> &str {
         &self.rules[rule].label
     }
 
     /// What a rule does.
-    pub(crate) fn action(&self, rule: usize) -> AccessAction {
+    pub fn action(&self, rule: usize) -> AccessAction {
         self.rules[rule].action
     }
 
     /// What the operator wrote, and where.
-    pub(crate) fn written(&self, rule: usize) -> Option<&str> {
+    pub fn written(&self, rule: usize) -> Option<&str> {
         self.rules[rule].written.as_deref()
     }
 
     /// The reason of a rule, for the page that refuses.
-    pub(crate) fn reason(&self, rule: usize) -> Option<&str> {
+    pub fn reason(&self, rule: usize) -> Option<&str> {
         self.rules[rule].reason.as_deref()
     }
 
     /// The limits of a rule, one bit each.
-    pub(crate) fn limits(&self, rule: usize) -> u64 {
+    pub fn limits(&self, rule: usize) -> u64 {
         self.rules[rule].limits
     }
 
     /// The limits that any rule may set for requests of a client and this user.
-    pub(crate) fn limits_of(&self, client: &ClientRules, user: RequestUser<'_>) -> u64 {
+    pub fn limits_of(&self, client: &ClientRules, user: RequestUser<'_>) -> u64 {
         let mut rules = client.rules.clone();
         rules.keep_only(self.users.of(user));
         self.rules_in(&rules)
@@ -454,17 +454,17 @@ impl AccessRules {
     }
 
     /// The limits that rules name, one bit each.
-    pub(crate) fn named_limits(&self) -> u64 {
+    pub fn named_limits(&self) -> u64 {
         self.rules.iter().fold(0, |all, rule| all | rule.limits)
     }
 
     /// Whether a rule asks for the user.
-    pub(crate) fn need_users(&self) -> bool {
+    pub fn need_users(&self) -> bool {
         self.rules.iter().any(|rule| rule.needs_user)
     }
 
     /// The person to ask, for the page that refuses.
-    pub(crate) fn contact(&self) -> Option<&str> {
+    pub fn contact(&self) -> Option<&str> {
         self.contact.as_deref()
     }
 }

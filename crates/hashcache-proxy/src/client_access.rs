@@ -10,13 +10,13 @@
 use std::cell::{Ref, RefCell};
 use std::net::IpAddr;
 
-use hashcache_base::failure::{Failure, RuleDenial};
-use hashcache_http::Authority;
-
-use crate::access::{
+use hashcache_access::{
     AccessAction, AccessRequest, ClientRules, Decision, HostHashes, RequestUser, TimedRules,
     UserNeeded,
 };
+use hashcache_base::failure::{Failure, RuleDenial};
+use hashcache_http::Authority;
+
 use crate::worker::{Common, LiveSettings, Worker};
 
 /// The rules that can match one client.

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache::Reservation;
+use hashcache_access::RequestUser;
 use hashcache_base::failure::Failure;
 use hashcache_base::limits::Limits;
 use hashcache_base::share::{Allowance, ShareReservation};
@@ -18,7 +19,6 @@ use http::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::access::RequestUser;
 use crate::client_access::ClientAccess;
 use crate::intercept::refusals::ClientProgram;
 use crate::intercept::{InterceptKind, SELF_TEST_HOST};

@@ -3,7 +3,6 @@
 //! The modules are listed in the order in which a request passes them; `request` answers hits.
 
 // Settings, and what can go wrong.
-mod access;
 mod settings;
 
 // From the socket to a request.
@@ -19,14 +18,12 @@ mod connection;
 mod fetch;
 mod in_flight_ranges;
 mod intercept;
-mod lists;
 mod log_entry;
 mod mirror;
 mod not_stored;
 mod page_groups;
 mod permission;
 mod purge;
-mod quota;
 mod request;
 mod reuse;
 #[allow(
@@ -36,7 +33,6 @@ mod reuse;
 )]
 mod site;
 mod store;
-mod users;
 
 // Connections to origins and peers.
 mod gateway;
@@ -60,7 +56,10 @@ mod inventory;
 mod metrics;
 mod page;
 
-pub use access::{
+pub use hashcache_access::lists::ListError;
+pub use hashcache_access::quota::{LimitPer, LimitSettings, Quota, QuotaEnd, QuotaPeriod, Rate};
+pub use hashcache_access::users::{FileUsers, UsersError, users_of};
+pub use hashcache_access::{
     AccessAction, AccessConditions, AccessRule, AccessRuleError, AccessRuleFault, AccessRules,
     AccessSettings, Destination, ListFormat, ListSettings, RuleClients, WeekSpan,
 };
@@ -81,14 +80,12 @@ pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError,
 pub use link::forward::{LinkForward, LinkForwardError};
 pub use link::identity::{LinkIdentity, LinkIdentityError};
 pub use link::pin::{Pin, PinError};
-pub use lists::ListError;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use offline::Offline;
 pub use peer::{
     Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
     PeerSummary,
 };
-pub use quota::{LimitPer, LimitSettings, Quota, QuotaEnd, QuotaPeriod, Rate};
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{Listening, RunError, Supervisor, Warning, preflight, run, warnings};
 pub use settings::{
@@ -101,4 +98,3 @@ pub use site::header_rules::{Change as HeaderChange, HeaderRuleError, HeaderRule
 pub use site::key_rules::{KeyRuleError, KeyRules, KeyRulesSpec};
 pub use site::spec::{Grace, HealthCheck, SentHost, Site, SiteError, SiteOrigin, Sites};
 pub use upstream::tls::AuthoritiesError;
-pub use users::{FileUsers, UsersError, users_of};

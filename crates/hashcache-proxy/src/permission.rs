@@ -11,17 +11,17 @@
 
 use std::sync::Arc;
 
+use hashcache_access::quota::{LimitPlan, RequestLimits, Sender};
+use hashcache_access::users::{Login, LoginSource, Unchecked};
+use hashcache_access::{AccessAction, Decision, RequestUser, UserNeeded};
 use hashcache_base::failure::Failure;
 use hashcache_base::share::Network;
 use hashcache_http::Authority;
 use http::{HeaderValue, Method};
 use tokio::time::Instant;
 
-use crate::access::{AccessAction, Decision, RequestUser, UserNeeded};
 use crate::connection::{Connection, MayAsk};
 use crate::log_entry::LogEntryBuilder;
-use crate::quota::{LimitPlan, RequestLimits, Sender};
-use crate::users::{Login, LoginSource, Unchecked};
 
 /// What a client may do with a request, who it is, and within which limits.
 #[derive(Clone, Debug)]

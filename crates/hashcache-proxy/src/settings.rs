@@ -9,6 +9,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashcache_access::quota::LimitSettings;
+use hashcache_access::{AccessRules, ListSettings};
 use hashcache_base::limits::Limits;
 use hashcache_base::net::address::ConnectPort;
 use hashcache_base::net::nat64::Nat64;
@@ -16,14 +18,12 @@ use hashcache_base::net::own_domain::AllowedDestination;
 use hashcache_base::net::prefix::Prefix;
 use hashcache_base::tls::identity::CertificateFiles;
 
-use crate::access::{AccessRules, ListSettings};
 use crate::intercept::Intercept;
 use crate::link::forward::LinkForward;
 use crate::link::pin::Pin;
 use crate::mirror::Mirror;
 use crate::offline::Offline;
 use crate::peer::PeerSettings;
-use crate::quota::LimitSettings;
 use crate::route::RouteSettings;
 use crate::site::spec::Sites;
 

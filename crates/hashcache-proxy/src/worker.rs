@@ -13,6 +13,10 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use hashcache::{Cache, Reservation};
+use hashcache_access::lists::Lists;
+use hashcache_access::quota::{LimitPlan, Limiter};
+use hashcache_access::users::{UserChecks, UserHashes};
+use hashcache_access::{TimedRules, WeekMinute};
 use hashcache_base::clock::Clock;
 use hashcache_base::clock::zone::Zone;
 use hashcache_base::failure::Failure;
@@ -29,7 +33,6 @@ use hashcache_http::{
 use hashcache_wan::pages::Packer;
 use http::HeaderMap;
 
-use crate::access::{TimedRules, WeekMinute};
 use crate::access_log::WorkerLog;
 use crate::collapse::{Collapse, WaitTimes};
 use crate::history::tally::Tally;
@@ -37,7 +40,6 @@ use crate::intercept::{InterceptState, Interceptor};
 use crate::link::children::{Children, LinkServer};
 use crate::link::chunk_tables::ChunkTables;
 use crate::link::pin::Pin;
-use crate::lists::Lists;
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
 use crate::not_stored::RecentlyNotStored;
@@ -45,14 +47,12 @@ use crate::offline::Chosen;
 use crate::page_groups::PageGroups;
 use crate::purge::Purger;
 use crate::queries::Queries;
-use crate::quota::{LimitPlan, Limiter};
 use crate::route::{Hop, Route, RouteRequest, Routes, Siblings, literal_address};
 use crate::settings::{Mode, Reloadable, Settings};
 use crate::site::encode::EncodeBudget;
 use crate::site::live::LiveSites;
 use crate::summary::Summary;
 use crate::upstream::{self, Destinations, Upstream};
-use crate::users::{UserChecks, UserHashes};
 use crate::wire::Ending;
 
 /// State that all cores share and no reload changes.

@@ -12,6 +12,7 @@ struct Row {
     tests_use: &'static [&'static str],
 }
 
+const ACCESS: &str = "hashcache-access";
 const BASE: &str = "hashcache-base";
 const ENGINE: &str = "hashcache";
 const HTTP: &str = "hashcache-http";
@@ -23,7 +24,7 @@ const TESTKIT: &str = "hashcache-testkit";
 const WAN: &str = "hashcache-wan";
 const WORKLOAD: &str = "hashcache-workload";
 
-const ARROWS: [Row; 13] = [
+const ARROWS: [Row; 14] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -75,10 +76,16 @@ const ARROWS: [Row; 13] = [
         uses: &[ENGINE, HTTP],
         tests_use: &[],
     },
+    // Lists and quotas lie in the engine's memory.
+    Row {
+        name: ACCESS,
+        uses: &[BASE, ENGINE, HTTP],
+        tests_use: &[BASE],
+    },
     // Its tests use the clocks and certificates for tests, a feature of the base.
     Row {
         name: PROXY,
-        uses: &[BASE, ENGINE, HTTP, PEERS, WAN],
+        uses: &[ACCESS, BASE, ENGINE, HTTP, PEERS, WAN],
         tests_use: &[BASE, TESTKIT],
     },
     // To `http` as well: the proxy's settings carry its origin and its freshness rules.

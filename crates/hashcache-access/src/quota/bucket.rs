@@ -25,7 +25,7 @@ use super::settings::Rate;
 
 /// A token bucket.
 #[derive(Debug)]
-pub(crate) struct Bucket(Mutex<BucketState>);
+pub struct Bucket(Mutex<BucketState>);
 
 #[derive(Debug)]
 struct BucketState {
@@ -50,7 +50,7 @@ struct Waiter {
 
 /// The answer to a taker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub enum Taken {
     /// It has what it asked for.
     Yes,
     /// It is in the queue, and should ask again at this moment, or before that when it is woken.
@@ -62,14 +62,14 @@ pub(crate) enum Taken {
 
 /// A place in the queue of a bucket; given up when dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     bucket: Arc<Bucket>,
     client: Network,
     number: u64,
 }
 
 impl Bucket {
-    pub(crate) fn new(rate: Rate, now: Instant) -> Self {
+    pub fn new(rate: Rate, now: Instant) -> Self {
         Self(Mutex::new(BucketState {
             rate,
             balance: billionths(rate.burst),
@@ -82,7 +82,7 @@ impl Bucket {
     }
 
     /// From `now` on it has this rate: a reload may have changed it.
-    pub(crate) fn set_rate(&self, rate: Rate, now: Instant) {
+    pub fn set_rate(&self, rate: Rate, now: Instant) {
         let mut state = self.lock();
         if state.rate != rate {
             state.fill(now);
@@ -93,7 +93,7 @@ impl Bucket {
 
     /// How much a transfer takes at once: little, so that others do not wait for long, but no
     /// tiny pieces.
-    pub(crate) fn quantum(&self) -> u64 {
+    pub fn quantum(&self) -> u64 {
         (self.lock().rate.per_second / QUANTA_PER_SECOND).clamp(QUANTUM_MIN, QUANTUM_MAX)
     }
 
@@ -101,7 +101,7 @@ impl Bucket {
     ///
     /// # Errors
     /// There is none; how long to wait for one.
-    pub(crate) fn take_one(&self, now: Instant) -> Result<(), Duration> {
+    pub fn take_one(&self, now: Instant) -> Result<(), Duration> {
         let mut state = self.lock();
         state.fill(now);
         let missing = billionths(1) - state.balance;
@@ -114,7 +114,7 @@ impl Bucket {
 
     /// Takes `amount` for a transfer of `client` when it is its turn. `ticket` is its place in the
     /// queue from one call to the next.
-    pub(crate) fn take(
+    pub fn take(
         self: &Arc<Self>,
         amount: u64,
         (client, ticket): (Network, &mut Option<Ticket>),
@@ -160,7 +160,7 @@ impl Bucket {
     }
 
     /// Takes back what was taken and not used.
-    pub(crate) fn give_back(&self, amount: u64) {
+    pub fn give_back(&self, amount: u64) {
         let mut state = self.lock();
         let most = billionths(state.rate.burst);
         state.balance = (state.balance + billionths(amount)).min(most);

@@ -34,7 +34,7 @@ use super::usage::{FILE_BYTES_MAX, LimitHash, RECORDS_MAX, Subject, SubjectKey, 
 use super::usage::{decode, encode};
 
 /// The usage of all limits, by client and user.
-pub(crate) struct Limiter {
+pub struct Limiter {
     shared: Arc<Shared>,
     cache: Cache,
     subjects: Mutex<Subjects>,
@@ -58,46 +58,51 @@ struct Subjects {
 
 /// Figures for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LimiterFigures {
+pub struct LimiterFigures {
     /// Clients and users that are remembered, over all limits.
-    pub(crate) subjects: u64,
+    pub subjects: u64,
     /// How many were forgotten.
-    pub(crate) forgotten: u64,
-    pub(crate) save_failures: u64,
+    pub forgotten: u64,
+    /// How often what was used could not be saved.
+    pub save_failures: u64,
     /// Of each limit that was named so far.
-    pub(crate) limits: Vec<LimitFigures>,
+    pub limits: Vec<LimitFigures>,
 }
 
 /// Figures of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LimitFigures {
-    pub(crate) name: Box<str>,
+pub struct LimitFigures {
+    /// The name of the limit.
+    pub name: Box<str>,
     /// Bytes that were counted in quotas.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Refusals because a quota was used up.
-    pub(crate) quota_refusals: u64,
+    pub quota_refusals: u64,
     /// Refusals because there were too many requests.
-    pub(crate) request_refusals: u64,
+    pub request_refusals: u64,
 }
 
 /// Who sends a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sender<'a> {
-    pub(crate) client: Network,
-    pub(crate) user: Option<&'a str>,
+pub struct Sender<'a> {
+    /// The client.
+    pub client: Network,
+    /// Its user, if one has logged in.
+    pub user: Option<&'a str>,
 }
 
 /// What a person has left of one limit, for a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
-    pub(crate) limit: LimitSettings,
+pub struct Standing {
+    /// The limit.
+    pub limit: LimitSettings,
     /// Bytes that were used of the quota, and when it begins anew.
-    pub(crate) used: Option<(u64, String)>,
+    pub used: Option<(u64, String)>,
 }
 
 impl Limiter {
     /// Loads the file at `path`, and keeps the usage there from then on.
-    pub(crate) fn load(path: Option<PathBuf>, clock: Arc<Clock>, cache: &Cache) -> Arc<Self> {
+    pub fn load(path: Option<PathBuf>, clock: Arc<Clock>, cache: &Cache) -> Arc<Self> {
         let limiter = Self {
             shared: Arc::new(Shared {
                 clock,
@@ -130,7 +135,7 @@ impl Limiter {
     }
 
     /// The limits with these numbers (one bit each) for a request of `sender`.
-    pub(crate) fn of_request(
+    pub fn of_request(
         &self,
         plan: &Arc<LimitPlan>,
         numbers: u64,
@@ -153,12 +158,7 @@ impl Limiter {
     }
 
     /// What `sender` has left of the limits with these numbers.
-    pub(crate) fn standings(
-        &self,
-        plan: &LimitPlan,
-        numbers: u64,
-        sender: Sender<'_>,
-    ) -> Vec<Standing> {
+    pub fn standings(&self, plan: &LimitPlan, numbers: u64, sender: Sender<'_>) -> Vec<Standing> {
         let unix = self.shared.clock.now().seconds();
         let standings = plan.numbered(numbers).map(|(_, limit)| {
             let usage = self.lock().peek(key(limit, sender));
@@ -174,7 +174,7 @@ impl Limiter {
     }
 
     /// Writes the file if there is anything new.
-    pub(crate) fn persist(&self) -> io::Result<()> {
+    pub fn persist(&self) -> io::Result<()> {
         let Some(path) = self.path.as_deref() else {
             return Ok(());
         };
@@ -191,7 +191,7 @@ impl Limiter {
     }
 
     /// Writes the file several times a minute if there is anything new; never ends.
-    pub(crate) async fn keep(self: Arc<Self>) {
+    pub async fn keep(self: Arc<Self>) {
         let mut is_failing = false;
         loop {
             tokio::time::sleep(PERSIST_EVERY).await;
@@ -225,7 +225,7 @@ impl Limiter {
     }
 
     /// What all clients and users have done so far.
-    pub(crate) fn figures(&self) -> LimiterFigures {
+    pub fn figures(&self) -> LimiterFigures {
         let (subjects, forgotten) = {
             let subjects = self.lock();
             (subjects.by_key.len(), subjects.forgotten_count)

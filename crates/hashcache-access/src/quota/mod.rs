@@ -15,7 +15,7 @@ mod settings;
 mod throttle;
 mod usage;
 
-pub(crate) use limiter::{LimitFigures, Limiter, LimiterFigures, Sender, Standing};
-pub(crate) use request_limits::{ContentFrom, LimitPlan, RequestLimits};
+pub use limiter::{LimitFigures, Limiter, LimiterFigures, Sender, Standing};
+pub use request_limits::{ContentFrom, LimitPlan, RequestLimits};
 pub use settings::{LimitPer, LimitSettings, Quota, QuotaEnd, QuotaPeriod, Rate};
-pub(crate) use throttle::Throttle;
+pub use throttle::Throttle;

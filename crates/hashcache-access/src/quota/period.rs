@@ -9,18 +9,18 @@ use super::settings::QuotaPeriod;
 
 /// A stretch of time, in seconds since 1970: `begins` belongs to it and `ends` does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Period {
-    pub(crate) begins: u64,
-    pub(crate) ends: u64,
+pub struct Period {
+    pub begins: u64,
+    pub ends: u64,
 }
 
 impl Period {
-    pub(crate) fn contains(self, unix: u64) -> bool {
+    pub fn contains(self, unix: u64) -> bool {
         (self.begins..self.ends).contains(&unix)
     }
 
     /// The period around this moment.
-    pub(crate) fn around(unix: u64, period: QuotaPeriod, zone: &Zone) -> Self {
+    pub fn around(unix: u64, period: QuotaPeriod, zone: &Zone) -> Self {
         let day = zone.local(signed(unix)).div_euclid(DAY);
         let (first, days) = match period {
             QuotaPeriod::Day => (day, 1),
@@ -55,7 +55,7 @@ fn beginning(day: i64, zone: &Zone) -> u64 {
 }
 
 /// A moment as a local clock and a calendar show it: `Saturday 28 November, 00:00`.
-pub(crate) fn local_text(unix: u64, zone: &Zone) -> String {
+pub fn local_text(unix: u64, zone: &Zone) -> String {
     let local = zone.local(signed(unix));
     let (day, second) = (local.div_euclid(DAY), local.rem_euclid(DAY));
     let (_, month, date) = date_of(day);

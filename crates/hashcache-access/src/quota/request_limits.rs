@@ -23,12 +23,13 @@ use super::usage::Usage;
 
 /// The limits of one configuration.
 #[derive(Debug, Default)]
-pub(crate) struct LimitPlan {
-    pub(crate) limits: Vec<LimitSettings>,
+pub struct LimitPlan {
+    /// The limits.
+    pub limits: Vec<LimitSettings>,
     /// For days, weeks and months.
-    pub(crate) zone: Zone,
+    pub zone: Zone,
     /// The person to ask, for pages that refuse.
-    pub(crate) contact: Option<Box<str>>,
+    pub contact: Option<Box<str>>,
 }
 
 /// What one client or user has used of one limit.
@@ -69,7 +70,7 @@ pub(super) struct Shared {
 
 /// The limits of one request.
 #[derive(Clone, Debug)]
-pub(crate) struct RequestLimits(Arc<LimitsInner>);
+pub struct RequestLimits(Arc<LimitsInner>);
 
 #[derive(Debug)]
 struct LimitsInner {
@@ -81,7 +82,7 @@ struct LimitsInner {
 
 /// Where content comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ContentFrom {
+pub enum ContentFrom {
     /// The store: it costs nothing of a quota.
     Store,
     /// An origin.
@@ -103,7 +104,7 @@ impl SubjectState {
 
 impl LimitPlan {
     /// The limits with these numbers, one bit each.
-    pub(crate) fn numbered(&self, numbers: u64) -> impl Iterator<Item = (usize, &LimitSettings)> {
+    pub fn numbered(&self, numbers: u64) -> impl Iterator<Item = (usize, &LimitSettings)> {
         let limits = self.limits.iter().enumerate();
         limits.filter(move |(number, _)| *number < 64 && numbers >> number & 1 == 1)
     }
@@ -128,7 +129,7 @@ impl RequestLimits {
     ///
     /// # Errors
     /// There were too many.
-    pub(crate) fn take_request(&self, now: Instant) -> Result<(), Failure> {
+    pub fn take_request(&self, now: Instant) -> Result<(), Failure> {
         let mut taken: Vec<Arc<Bucket>> = Vec::new();
         for (limit, used) in self.used() {
             let Some(rate) = limit.requests else { continue };
@@ -154,7 +155,7 @@ impl RequestLimits {
     ///
     /// # Errors
     /// A quota is used up.
-    pub(crate) fn check_quota(&self) -> Result<(), Failure> {
+    pub fn check_quota(&self) -> Result<(), Failure> {
         self.find_used_up(0)
             .inspect_err(|(_, counts)| {
                 counts.quota_refusals.fetch_add(1, Relaxed);
@@ -163,7 +164,7 @@ impl RequestLimits {
     }
 
     /// Whether [`Self::check_quota`] would refuse; counts nothing.
-    pub(crate) fn refuses_origins(&self) -> bool {
+    pub fn refuses_origins(&self) -> bool {
         self.find_used_up(0).is_err()
     }
 
@@ -200,7 +201,7 @@ impl RequestLimits {
     }
 
     /// Counts bytes that came from an origin.
-    pub(crate) fn charge(&self, bytes: u64) {
+    pub fn charge(&self, bytes: u64) {
         let unix = self.0.shared.clock.now().seconds();
         for (limit, used) in self.used() {
             let Some(quota) = limit.quota else { continue };
@@ -246,7 +247,7 @@ impl RequestLimits {
     }
 
     /// Whether one of the quotas is used up, whatever follows from it.
-    pub(crate) fn is_any_used_up(&self) -> bool {
+    pub fn is_any_used_up(&self) -> bool {
         (0..self.0.used.len()).any(|at| self.is_used_up(at))
     }
 

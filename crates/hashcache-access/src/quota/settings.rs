@@ -41,7 +41,8 @@ impl QuotaPeriod {
         ("month", Self::Month),
     ];
 
-    pub(crate) fn as_str(self) -> &'static str {
+    /// Its name in settings and on pages.
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Day => "day",
             Self::Week => "week",

@@ -20,7 +20,7 @@ use super::request_limits::{ContentFrom, RequestLimits};
 
 /// Slows one transfer down.
 #[derive(Debug)]
-pub(crate) struct Throttle {
+pub struct Throttle {
     limits: RequestLimits,
     client: Network,
     from: ContentFrom,
@@ -54,7 +54,7 @@ impl Step {
 
 impl Throttle {
     /// Slows content down that comes from there; `None`: the limits do not.
-    pub(crate) fn of(limits: &RequestLimits, from: ContentFrom) -> Option<Self> {
+    pub fn of(limits: &RequestLimits, from: ContentFrom) -> Option<Self> {
         let steps = limits.buckets(from).into_iter();
         let steps = steps.map(|(bucket, quota)| Step {
             bucket,
@@ -81,7 +81,7 @@ impl Throttle {
     ///
     /// # Errors
     /// The quota is used up, and has been for a while.
-    pub(crate) fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Failure>> {
+    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Failure>> {
         if self.room == 0 {
             ready!(self.poll_round(context))?;
         }
@@ -89,7 +89,7 @@ impl Throttle {
     }
 
     /// So many bytes were moved.
-    pub(crate) fn spend(&mut self, bytes: usize) {
+    pub fn spend(&mut self, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.room = self.room.saturating_sub(bytes);
         for step in &mut self.steps {

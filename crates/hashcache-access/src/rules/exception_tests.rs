@@ -2,7 +2,7 @@
 
 use super::tests::{MONDAY, clients, destinations, methods, ports, settings, times};
 use super::*;
-use crate::access::{ListFormat, ListSettings, RuleClients};
+use crate::{ListFormat, ListSettings, RuleClients};
 
 const DENY: AccessAction = AccessAction::Deny;
 const ALLOW: AccessAction = AccessAction::Allow;

@@ -3,7 +3,7 @@
 use hashcache_base::net::address::ConnectPort;
 
 use super::*;
-use crate::access::{Destination, ListFormat, ListSettings, NameSet, Reach, RuleClients};
+use crate::{Destination, ListFormat, ListSettings, NameSet, Reach, RuleClients};
 
 fn networks(name: &str) -> RuleClients {
     match name.parse() {

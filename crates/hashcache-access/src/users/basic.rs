@@ -10,15 +10,17 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 /// User name and password.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Login {
-    pub(crate) user: Box<str>,
-    pub(crate) password: Box<[u8]>,
+pub struct Login {
+    /// The name, without control characters and colons.
+    pub user: Box<str>,
+    /// The password, of any bytes but NUL.
+    pub password: Box<[u8]>,
 }
 
 impl Login {
     /// Reads the value of the field. `None`: it has another scheme, is malformed or too long, or
     /// the user name is not UTF-8, as our challenge asks for.
-    pub(crate) fn read(value: &[u8]) -> Option<Self> {
+    pub fn read(value: &[u8]) -> Option<Self> {
         let at = value.iter().position(|&byte| byte == b' ')?;
         let (scheme, rest) = value.split_at(at);
         if !scheme.eq_ignore_ascii_case(b"Basic") || rest.len() > VALUE_MAX {

@@ -39,11 +39,11 @@ struct FailureKey {
 
 /// Where a login comes from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LoginSource {
+pub struct LoginSource {
     /// The client, as shares count it.
-    pub(crate) network: Network,
+    pub network: Network,
     /// Its address, or the child.
-    pub(crate) address: Network,
+    pub address: Network,
 }
 
 /// The counts that a login has part in.

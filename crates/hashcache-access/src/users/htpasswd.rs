@@ -13,28 +13,26 @@ use super::basic::USER_MAX;
 
 /// A user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct UserEntry<'a> {
-    pub(crate) user: &'a str,
-    pub(crate) hash: &'a str,
+pub struct UserEntry<'a> {
+    pub user: &'a str,
+    pub hash: &'a str,
     /// The work of a check doubles with each step.
-    pub(crate) cost: u32,
+    pub cost: u32,
 }
 
 /// A line that is no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BadEntry<'a> {
+pub struct BadEntry<'a> {
     /// The number of the line, from 1.
-    pub(crate) line: usize,
+    pub line: usize,
     /// What is wrong with it.
-    pub(crate) what: &'static str,
+    pub what: &'static str,
     /// The user, if the line has a hash of another program. This user cannot log in.
-    pub(crate) foreign: Option<&'a str>,
+    pub foreign: Option<&'a str>,
 }
 
 /// The entries of a file. Empty lines and those that begin with `#` are left out.
-pub(crate) fn read_entries(
-    text: &str,
-) -> impl Iterator<Item = Result<UserEntry<'_>, BadEntry<'_>>> {
+pub fn read_entries(text: &str) -> impl Iterator<Item = Result<UserEntry<'_>, BadEntry<'_>>> {
     // A byte order mark, which some editors write, would be part of the first name.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = text.lines().enumerate();

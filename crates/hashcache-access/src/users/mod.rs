@@ -31,16 +31,16 @@ use ring::rand::SystemRandom;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
-pub(crate) use basic::Login;
-pub(crate) use user_hashes::UserHashes;
+pub use basic::Login;
+pub use user_hashes::UserHashes;
 pub use user_hashes::UsersError;
 pub use user_hashes::{FileUsers, users_of};
 
-pub(crate) use self::failures::LoginSource;
+pub use self::failures::LoginSource;
 use self::failures::{FailureKeys, Failures};
 
 /// Checks of passwords for all cores, with their results.
-pub(crate) struct UserChecks {
+pub struct UserChecks {
     key: hmac::Key,
     permits: FairPermits<Network>,
     state: Mutex<CheckState>,
@@ -66,7 +66,7 @@ type Tag = [u8; 32];
 
 /// Why a login was not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unchecked {
+pub enum Unchecked {
     /// Too many logins wait, or there were too many wrong passwords.
     TooMany,
     /// The thread did not finish.
@@ -78,7 +78,7 @@ impl UserChecks {
     ///
     /// # Errors
     /// The system has no random numbers.
-    pub(crate) fn new(threads: usize) -> Result<Self, std::io::Error> {
+    pub fn new(threads: usize) -> Result<Self, std::io::Error> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
         let key = key.map_err(|_| std::io::Error::other("no random numbers"))?;
         Ok(Self {
@@ -97,7 +97,7 @@ impl UserChecks {
     ///
     /// # Errors
     /// The login was not checked.
-    pub(crate) async fn check(
+    pub async fn check(
         self: &Arc<Self>,
         users: &UserHashes,
         from: LoginSource,
@@ -124,7 +124,7 @@ impl UserChecks {
         if self.state().failures.are_too_many(&failure_keys) {
             return Err(Unchecked::TooMany);
         }
-        let (hash, user_count) = (hash.to_owned(), users.len());
+        let (hash, user_count) = (hash.to_owned(), users.count());
         let checking = tokio::task::spawn_blocking(move || {
             let is_right = bcrypt::verify(&login.password, &hash).unwrap_or(false) && is_user;
             match is_right {

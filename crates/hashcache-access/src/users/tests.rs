@@ -466,7 +466,7 @@ async fn a_right_login_is_kept_for_every_user() {
     checks.note_right(tag(users), keys(), 1);
     assert_eq!(checks.state().right.len(), RESULTS_MAX.get());
     let lines = (0..3).map(|n| format!("user{n}:{ANNA}\n"));
-    assert_eq!(fixture.users(&lines.collect::<String>()).len(), 3);
+    assert_eq!(fixture.users(&lines.collect::<String>()).count(), 3);
 }
 
 /// Polls once; `None`: not ready.

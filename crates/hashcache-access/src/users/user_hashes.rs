@@ -12,7 +12,7 @@ use hashcache_base::state_file::{Link, open_regular};
 use super::htpasswd::{BadEntry, read_entries};
 
 /// The users of all files, with the hashes of their passwords.
-pub(crate) struct UserHashes {
+pub struct UserHashes {
     hashes: HashMap<Box<str>, Box<str>>,
     /// A hash for names that are no users: of the cost that most hashes have.
     decoy: Option<Box<str>>,
@@ -57,7 +57,7 @@ impl UserHashes {
     /// # Errors
     /// A file cannot be read, has a line that is no entry (a user who is left out in silence would
     /// be refused for no visible reason), or has only hashes of other programs.
-    pub(crate) fn load(files: &[PathBuf], cache: &Cache) -> Result<Self, UsersError> {
+    pub fn load(files: &[PathBuf], cache: &Cache) -> Result<Self, UsersError> {
         let (mut hashes, mut foreign) = (HashMap::new(), HashSet::<Box<str>>::new());
         // By cost: how many, and one of them.
         let mut costs = BTreeMap::<u32, (usize, Box<str>)>::new();
@@ -93,18 +93,18 @@ impl UserHashes {
     }
 
     /// How many users there are.
-    pub(crate) fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.hashes.len()
     }
 
     /// Whether there is a user of this name.
-    pub(crate) fn has(&self, user: &str) -> bool {
+    pub fn has(&self, user: &str) -> bool {
         self.hashes.contains_key(user)
     }
 
     /// The hash to check a password of `user` with, and whether there is such a user: a name that
     /// there is not must take as long as one that there is. `None`: there are no users.
-    pub(crate) fn hash_for(&self, user: &str) -> Option<(&str, bool)> {
+    pub fn hash_for(&self, user: &str) -> Option<(&str, bool)> {
         match self.hashes.get(user) {
             Some(hash) => Some((hash, true)),
             None => Some((self.decoy.as_deref()?, false)),

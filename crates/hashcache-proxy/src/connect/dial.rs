@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use hashcache_access::quota::RequestLimits;
 use hashcache_base::failure::Failure;
 use hashcache_base::net::address::Purpose;
 use hashcache_base::share::Share;
@@ -17,7 +18,6 @@ use super::tunnel;
 use crate::connection::Connection;
 use crate::fetch::{Others, Patience, is_final};
 use crate::log_entry::TunnelEntryBuilder;
-use crate::quota::RequestLimits;
 use crate::route::{NextHop, Route, RouteRequest, Siblings};
 use crate::upstream::channel::Channel;
 use crate::wire::Socket;

@@ -14,6 +14,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashcache_access::RequestUser;
+use hashcache_access::quota::RequestLimits;
 use hashcache_base::failure::Failure;
 use hashcache_base::share::ShareReservation;
 use hashcache_base::task::spawn_local;
@@ -25,7 +27,6 @@ use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use super::dial::{self, Destination};
-use crate::access::RequestUser;
 use crate::connection::{Connection, InterceptedFor};
 use crate::intercept::client_hello::ParsedHello;
 use crate::intercept::hosts::without_dot;
@@ -33,7 +34,6 @@ use crate::intercept::peek::peek;
 use crate::intercept::refusals::ClientProgram;
 use crate::intercept::{Handshake, InterceptKind, Interceptor, PEEK_TIME, Reason, suits};
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
-use crate::quota::RequestLimits;
 use crate::upstream::Unverified;
 use crate::upstream::channel::Channel;
 use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, handshake};

@@ -10,10 +10,10 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use hashcache_access::quota::{ContentFrom, RequestLimits, Throttle};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::tunnel::Side;
-use crate::quota::{ContentFrom, RequestLimits, Throttle};
 
 /// An upstream with the limits of its client.
 pub(crate) struct Metered<U> {

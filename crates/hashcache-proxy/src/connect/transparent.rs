@@ -14,6 +14,8 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use hashcache_access::AccessAction;
+use hashcache_access::quota::RequestLimits;
 use hashcache_base::failure::Failure;
 use hashcache_http::{Authority, Host};
 use http::{HeaderMap, Method, Version};
@@ -21,14 +23,12 @@ use http::{HeaderMap, Method, Version};
 use super::dial::{self, Destination};
 use super::intercepted::{Candidate, HIDDEN_HOST, hides_host};
 use super::{check_ports, intercepted};
-use crate::access::AccessAction;
 use crate::connection::Connection;
 use crate::intercept::Reason;
 use crate::intercept::client_hello::ParsedHello;
 use crate::intercept::peek::peek;
 use crate::log_entry::TunnelEntryBuilder;
 use crate::permission::{self, Permission};
-use crate::quota::RequestLimits;
 use crate::wire::Socket;
 
 /// Serves a connection whose client had connected to `address`.

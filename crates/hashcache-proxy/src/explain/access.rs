@@ -7,6 +7,10 @@
 use std::sync::Arc;
 
 use arc_swap::Guard;
+use hashcache_access::quota::Sender;
+use hashcache_access::{
+    AccessAction, AccessRequest, ClientRules, Decision, HostHashes, RequestUser, TimedRules,
+};
 use hashcache_base::failure::Failure;
 use hashcache_base::net::address::{ClientRule, Purpose, check_connect_port, check_port};
 use hashcache_base::net::prefix::Prefix;
@@ -16,11 +20,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::{Asked, limits};
-use crate::access::{
-    AccessAction, AccessRequest, ClientRules, Decision, HostHashes, RequestUser, TimedRules,
-};
 use crate::client_access::failure;
-use crate::quota::Sender;
 use crate::route::literal_address;
 use crate::worker::{Common, LiveSettings};
 

@@ -3,9 +3,8 @@
 //! Called by `access` for the limits of the rule that decides. Requests per second are not looked
 //! at: they change from one moment to the next.
 
+use hashcache_access::quota::{Quota, QuotaEnd, Standing};
 use hashcache_base::frame::Size;
-
-use crate::quota::{Quota, QuotaEnd, Standing};
 
 /// Whether a request that needs a next hop is refused.
 pub(super) fn is_refusing(standing: &Standing) -> bool {

@@ -6,10 +6,10 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
+use hashcache_access::quota::RequestLimits;
 use http::HeaderMap;
 
 use crate::link::usage::LinkUsage;
-use crate::quota::RequestLimits;
 
 /// Bytes received from upstream for a request, counted as they arrive.
 pub(crate) type ByteCount = Rc<Received>;

@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use hashcache_access::quota::LimiterFigures;
 use hashcache_base::clock::Clock;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
@@ -28,7 +29,6 @@ use super::{
 use crate::access_log::AccessLogger;
 use crate::intercept::InterceptState;
 use crate::offline::{Line, Offline};
-use crate::quota::LimiterFigures;
 use crate::site::live::LiveSites;
 use crate::upstream::UpstreamFigures;
 

@@ -6,13 +6,14 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use hashcache_access::quota::LimiterFigures;
+
 use super::exposition::Exposition;
 use super::links::LinkFigure;
 use super::origins::{self, ShownOrigin};
 use super::{EngineFigures, Opened, WorkerMetrics};
 use crate::access_log::LogFigures;
 use crate::peer::Peer;
-use crate::quota::LimiterFigures;
 use crate::upstream::UpstreamFigures;
 
 /// Snapshot of all sources of metrics, for one page.

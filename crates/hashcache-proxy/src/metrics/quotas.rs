@@ -5,13 +5,14 @@
 //! Invariant: a label is the name of a limit, of which a configuration has at most 64. Clients and
 //! users have no numbers here.
 
+use hashcache_access::quota::LimitFigures;
+
 use super::moment::Moment;
 use super::table::{
     AddLine, Figure, Number,
     Values::{Lines, Maybe},
     counter, gauge,
 };
-use crate::quota::LimitFigures;
 
 /// The figures.
 pub(super) static FIGURES: &[Figure] = &[
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
     use crate::metrics::Metrics;
     use crate::metrics::tests::exposition;
-    use crate::quota::LimiterFigures;
+    use hashcache_access::quota::LimiterFigures;
 
     fn page(figures: LimiterFigures) -> String {
         let exposition = exposition(&Metrics::new(1)).with_limiter(move || figures.clone());

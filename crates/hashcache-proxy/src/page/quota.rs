@@ -8,11 +8,11 @@
 use std::fmt::Write as _;
 
 use bytes::Bytes;
+use hashcache_access::quota::{LimitPer, QuotaEnd, Standing};
 use hashcache_base::frame::{Escaped, Size, document};
 use http::{Response, StatusCode};
 
 use super::{PageReader, page};
-use crate::quota::{LimitPer, QuotaEnd, Standing};
 
 /// What the page is made of.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +109,7 @@ const NO_LIMITS: &str = "No limits apply to you.";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quota::{LimitSettings, Quota, QuotaPeriod, Rate};
+    use hashcache_access::quota::{LimitSettings, Quota, QuotaPeriod, Rate};
 
     fn standing(per: LimitPer, used: u64, end: QuotaEnd) -> Standing {
         let limit = LimitSettings {

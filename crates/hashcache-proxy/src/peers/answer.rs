@@ -22,6 +22,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use hashcache::{Cache, Hit};
+use hashcache_access::AccessAction;
 use hashcache_http::{
     Authority, RequestFacts, Reuse, Scheme, Seconds, Space, Target, Vary, cache_key, octet_text,
     reuse,
@@ -31,7 +32,6 @@ use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
 use http::{HeaderMap, Method};
 use tokio::time::timeout;
 
-use crate::access::AccessAction;
 use crate::client_access::ClientAccess;
 use crate::settings::Mode;
 use crate::store::{StoreLookup, StoredResponse, first_variant, look_up};

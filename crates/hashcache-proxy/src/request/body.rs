@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use hashcache::{Paid, ReadError, Reservation};
+use hashcache_access::quota::{ContentFrom, RequestLimits, Throttle};
 use hashcache_base::failure::Failure;
 use hashcache_base::share::{Allowance, Network, ShareReservation};
 use http_body::{Frame, SizeHint};
@@ -25,7 +26,6 @@ use crate::fetch::Rest;
 use crate::fetch::counters::{ByteCount, Trailers};
 use crate::metrics::{CountedBytes, STEP_BYTES, WorkerMetrics};
 use crate::mirror::Rewriting;
-use crate::quota::{ContentFrom, RequestLimits, Throttle};
 use crate::site::encode::{Encoder, Verdict};
 use crate::store::content::{ContentReader, Payers};
 use crate::store::follow::ContentFollower;

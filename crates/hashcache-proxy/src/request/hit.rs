@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use hashcache::Hit;
+use hashcache_access::quota::ContentFrom;
 use hashcache_base::failure::Failure;
 use hashcache_http::{
     ByteRange, CacheStatus, ConditionOutcome, ContentRange, EntityTag, Forward, Handling,
@@ -35,7 +36,6 @@ use crate::connection::Connection;
 use crate::fetch::range_fetch::RangeFetchSpec;
 use crate::fetch::{SHORT, passed_on};
 use crate::in_flight_ranges::WholeOnly;
-use crate::quota::ContentFrom;
 use crate::reuse::reuse_stored;
 use crate::store::content::ContentReader;
 use crate::store::{HitSource, ObjectPlace, PageTable, StoredResponse};

@@ -38,6 +38,7 @@ mod validate;
 
 use std::rc::Rc;
 
+use hashcache_access::AccessAction;
 use hashcache_base::failure::Failure;
 use hashcache_base::net::address::check_port;
 use hashcache_http::{
@@ -54,7 +55,6 @@ use self::target::{max_forwards, may_use_gateway, not_admin, parse, strip};
 use self::transaction::{
     Answer, ClientRequest, ForwardReason, Found, Login, Next, Served, Transaction,
 };
-use crate::access::AccessAction;
 use crate::access_log::Outcome;
 use crate::connect;
 use crate::connection::Connection;

@@ -1,6 +1,8 @@
 //! Responses of the proxy itself: its front page on a forward listener, `/proxy.pac`, `OPTIONS *`.
 
 use bytes::Bytes;
+use hashcache_access::RequestUser;
+use hashcache_access::quota::Sender;
 use hashcache_base::failure::Failure;
 use hashcache_http::{Authority, Host, Scheme, Target};
 use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
@@ -8,14 +10,12 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 use super::body::Body;
 use super::transaction::Answer;
-use crate::access::RequestUser;
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::log_entry::LogEntryBuilder;
 use crate::mirror::Mirror;
 use crate::page::{self, CaPage, Landing, PageReader, QuotaPage};
 use crate::permission::{LoginField, known_user};
-use crate::quota::Sender;
 use crate::wire::ClientBody;
 
 /// The page at a path of this proxy.

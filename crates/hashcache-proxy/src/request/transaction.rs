@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hashcache::Hit;
+use hashcache_access::quota::RequestLimits;
 use hashcache_base::failure::Failure;
 use hashcache_http::{
     Authority, CacheStatus, Exempt, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds,
@@ -30,7 +31,6 @@ use crate::fetch::{self, SelectedResponse};
 use crate::in_flight_ranges::AwaitedRange;
 use crate::log_entry::LogEntryBuilder;
 use crate::page_groups::{NotedGroup, PageRequest};
-use crate::quota::RequestLimits;
 use crate::route::{Route, Siblings};
 use crate::site::live::{ORIGIN, Sender, SiteRequest};
 use crate::store::{ObjectPlace, StoredResponse};

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use hashcache::Cache;
+use hashcache_access::users::{UserHashes, UsersError};
 use hashcache_base::clock::Clock;
 use hashcache_base::clock::zone::Zone;
 use hashcache_base::tls::identity::{FOR_FORWARD, FOR_SITES, Identity, IdentityError};
@@ -39,7 +40,6 @@ use crate::site::live::LiveSites;
 use crate::upstream;
 use crate::upstream::tls::Trust;
 use crate::upstream::unreachable::UnreachableCache;
-use crate::users::{UserHashes, UsersError};
 use crate::worker::{Common, LiveSettings};
 
 /// The main thread, which handles signals while the cores serve clients.

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache::Cache;
+use hashcache_access::RequestUser;
 use hashcache_base::failure::Failure;
 use hashcache_base::share::Allowance;
 use hashcache_base::sort::sort_by_key;
@@ -24,7 +25,6 @@ use tracing::debug;
 
 use super::connection_counts::{CONNECTION_BYTES, ConnectionCounts};
 use super::stage::{Stage, accept_while_serving};
-use crate::access::RequestUser;
 use crate::client_access::ClientAccess;
 use crate::connect::chunked::{self, ChunkPair, Ended, Moved};
 use crate::connect::tunnel::{self, Carried};

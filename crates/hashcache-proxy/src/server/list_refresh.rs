@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::Cache;
+use hashcache_access::ListSettings;
+use hashcache_access::lists::{ListError, Lists, Look};
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use crate::access::ListSettings;
-use crate::lists::{ListError, Lists, Look};
 use crate::worker::Common;
 
 /// Looks at the files once a minute, and reads what has changed, until the process ends.

@@ -46,6 +46,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use hashcache::{Cache, Health, Stats};
+use hashcache_access::lists::Lists;
+use hashcache_access::quota::Limiter;
+use hashcache_access::users::UserChecks;
 use hashcache_base::clock::Clock;
 use hashcache_base::net::interfaces::OwnAddresses;
 use hashcache_base::share::Shares;
@@ -77,21 +80,18 @@ use crate::history::name::Persons;
 use crate::intercept::InterceptState;
 use crate::inventory::Inventory;
 use crate::link::chunk_tables::ChunkTables;
-use crate::lists::Lists;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
 use crate::not_stored::RecentlyNotStored;
 use crate::page_groups::PageGroups;
 use crate::peers;
 use crate::purge::Purger;
 use crate::queries::Queries;
-use crate::quota::Limiter;
 use crate::settings::{Listen, ReloadedSettings, Settings, StateFiles};
 use crate::site::live::LiveSites;
 use crate::upstream::dns::{DnsCache, NameServers};
 use crate::upstream::tls::Trust;
 use crate::upstream::unreachable::UnreachableCache;
 use crate::upstream::{self, Destinations};
-use crate::users::UserChecks;
 use crate::worker::{Common, LiveSettings};
 
 /// The addresses that [`run`] has bound.

@@ -7,6 +7,8 @@
 
 use std::sync::Arc;
 
+use hashcache_access::lists;
+use hashcache_access::users::users_of;
 use hashcache_base::clock::Clock;
 use hashcache_base::tls::identity::{IdentityError, pair};
 
@@ -17,11 +19,9 @@ use super::udp_sockets::Protocol;
 use super::{listens, pseudonyms, socket};
 use crate::access_log::AccessLogger;
 use crate::admin::read_token;
-use crate::lists;
 use crate::peers;
 use crate::settings::{Listen, Settings};
 use crate::upstream::tls::read_authorities;
-use crate::users::users_of;
 
 /// Every reason for which [`super::run`] would fail with `settings` and `supervisor` that can be
 /// known without starting.

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hashcache_access::lists::ListError;
+use hashcache_access::users::UsersError;
 use hashcache_base::tls::identity::IdentityError;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -12,10 +14,8 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use crate::link::identity::LinkIdentityError;
-use crate::lists::ListError;
 use crate::peer::CredentialsError;
 use crate::upstream::tls::AuthoritiesError;
-use crate::users::UsersError;
 use crate::wire::FIRST_REQUEST_TIME;
 
 /// The stages of the process.

@@ -6,14 +6,14 @@ use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
 
+use hashcache_access::lists;
+use hashcache_access::quota::{LimitPer, LimitSettings};
+use hashcache_access::users::users_of;
 use hashcache_base::clock::zone::Zone;
 use tracing::warn;
 
-use crate::lists;
 use crate::peer::PeerSettings;
-use crate::quota::{LimitPer, LimitSettings};
 use crate::settings::Settings;
-use crate::users::users_of;
 
 /// What is most likely not meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
