@@ -260,6 +260,33 @@ async fn a_target_that_http_2_cannot_carry_goes_to_no_other_page_with_a_login() 
 }
 
 #[tokio::test]
+async fn a_login_has_a_connection_in_http_2_that_no_other_request_gets() {
+    locally(async {
+        let origin = origin(&[], &[b"h2"]).await;
+        let log_in = async || {
+            let mut request = http::Request::new(RequestBody::empty());
+            set_target(&mut request, "/private");
+            let login = http::HeaderValue::from_static("NTLM TlRM");
+            request.headers_mut().insert("authorization", login);
+            let options = SendOptions {
+                pinning: Pinning::Alone,
+                ..SendOptions::default()
+            };
+            let exchange = origin.upstream.send(&origin.to, request, options).await;
+            assert_eq!(exchange.unwrap().response.status(), StatusCode::OK);
+        };
+        log_in().await;
+        assert_eq!(fetched(&origin).await.0, StatusCode::OK);
+        log_in().await;
+        assert_eq!(fetched(&origin).await.0, StatusCode::OK);
+        let heard = origin.heard.borrow();
+        let sent: Vec<usize> = heard.iter().map(Vec::len).collect();
+        assert_eq!(sent, [1, 2, 1], "{heard:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_misdirected_request_is_tried_once_on_a_connection_of_its_own() {
     locally(async {
         let origin = origin(&[&[Treat::Answer, Treat::Misdirected]], BOTH).await;
