@@ -7,14 +7,14 @@
 //! forward moves the anchor, a step back only makes the time suspect.
 //!
 //! The system clock is *plausible* while it is after the release, and not further behind our time
-//! than a quartz clock can be wrong ([`SYSTEM_WRONG_MS`]). Then it decides, and `Date` fields of
+//! than a quartz clock can be wrong (`SYSTEM_WRONG_MS`). Then it decides, and `Date` fields of
 //! origins move the time by no more than that. Otherwise the time is taken from origins, under four
 //! rules:
 //!
 //! - Only an origin whose certificate was verified is a witness. Otherwise an attacker could name
 //!   three hosts in a page, or change responses on the path.
 //! - A certificate limits the dates of its owner: none outside its validity, and none more than
-//!   [`STEP_MAX_SECONDS`] after its beginning. So a false date is limited by the certificate.
+//!   `STEP_MAX_SECONDS` after its beginning. So a false date is limited by the certificate.
 //! - Three witnesses must agree, and be the majority of those seen within the hour. Origins of one
 //!   network, and one host on several ports, are one witness.
 //! - The time may move back, so that honest witnesses can correct it without a restart. A response

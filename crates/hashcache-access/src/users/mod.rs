@@ -6,10 +6,10 @@
 //!
 //! Invariants: at most [`UserChecks::new`]'s number of checks run at once, and client networks take
 //! turns, so one that guesses makes another one wait for one check at a time. Requests with the
-//! same login wait for one check. At most [`WAITING_MAX`] logins of one client network wait, and at
+//! same login wait for one check. At most `WAITING_MAX` logins of one client network wait, and at
 //! most a quarter of the places that are free. Wrong
 //! passwords are counted for each user at each address, for each address, network and user (see
-//! [`failures`]), also if the client leaves before the answer. Passwords are not kept: a result is
+//! `failures`), also if the client leaves before the answer. Passwords are not kept: a result is
 //! found by a keyed hash (HMAC-SHA-256) of the name, the stored hash and the password, so a changed
 //! file ends it.
 

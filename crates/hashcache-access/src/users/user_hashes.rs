@@ -52,7 +52,7 @@ pub enum UsersError {
 impl UserHashes {
     /// Reads the users of `files`; of a name that is there twice, the first entry counts.
     ///
-    /// Users with hashes of other programs are left out: [`crate::Warning`] names them.
+    /// Users with hashes of other programs are left out: warnings of the proxy name them.
     ///
     /// # Errors
     /// A file cannot be read, has a line that is no entry (a user who is left out in silence would

@@ -4,7 +4,7 @@
 //! Asked by `connect/intercepted`; `upstream` reports every handshake. Kept in a small file, which
 //! `server` writes every few seconds if there is anything new.
 //!
-//! Invariants: at most [`HOSTS`] entries. The file is replaced as a whole or not at all, and a
+//! Invariants: at most `HOSTS` entries. The file is replaced as a whole or not at all, and a
 //! damaged file counts as empty. A host in it is still verified on every connection to it. Cost:
 //! one lock and one hash.
 
