@@ -1,4 +1,4 @@
-//! Who may ask the proxy for what, and how much of it: access rules, lists of hosts, users, quotas.
+//! Access control of the proxy: access rules, lists of hosts, users, quotas.
 //!
 //! The proxy asks for a decision about each request; `hashcache-cli` reads the rules from the
 //! settings file.
@@ -24,7 +24,7 @@ mod settings;
 mod times;
 mod user_rules;
 
-// What the rules name.
+// Lists, users and limits, to which rules refer.
 pub mod lists;
 pub mod quota;
 pub mod users;

@@ -98,9 +98,9 @@ pub struct DoubtfulFile<'a> {
     pub list: &'a str,
     /// The file.
     pub path: &'a Path,
-    /// Entries that it has.
+    /// Entries in the file.
     pub entries: usize,
-    /// Lines that are none.
+    /// Lines that are no entries.
     pub bad_lines: u64,
 }
 

@@ -73,7 +73,7 @@ pub enum Failure {
     OriginForm,
     /// The client's address is not on the list.
     ClientDenied {
-        /// That address.
+        /// Address of the client.
         client: IpAddr,
     },
     /// A rule needs the user, and the client has sent no right login.
@@ -96,17 +96,17 @@ pub enum Failure {
     ClientLimit,
     /// `CONNECT` to a port that is not allowed.
     ConnectPortDenied {
-        /// That port.
+        /// Port of the tunnel.
         port: u16,
     },
     /// A resource at a port that is not allowed.
     PortDenied {
-        /// That port.
+        /// Port of the resource.
         port: u16,
     },
     /// The destination's address is not allowed.
     DestinationDenied {
-        /// That address.
+        /// Address of the destination.
         address: IpAddr,
     },
     /// The request has passed through this proxy before (`Via`).
@@ -146,12 +146,12 @@ pub enum Failure {
     /// The origin answered another request for the same resource, which this one waited for, with
     /// this error.
     OriginStatus {
-        /// That error.
+        /// Status of the origin's response.
         status: u16,
     },
     /// A peer did not make a tunnel, or asked for credentials that we do not have.
     PeerStatus {
-        /// The status of the peer's answer.
+        /// Status of the peer's response.
         status: u16,
     },
     /// An FTP server refused a command that a transfer needs, or ended the connection.

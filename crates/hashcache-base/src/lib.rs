@@ -1,17 +1,18 @@
-//! What every part of the proxy stands on.
+//! Foundation of the crates of the proxy: failures, time limits, shares of clients, the clock,
+//! addresses, certificates.
 //!
 //! Nothing here knows requests, origins' responses or settings files. The crates above use it; it
 //! uses the engine (for the memory that clients share) and `hashcache-http`.
 
-// What can go wrong, and for how long to wait.
+// Failures, and limits of time and number.
 pub mod failure;
 pub mod limits;
 
-// What one client may take.
+// Fair shares of clients.
 pub mod fair_permits;
 pub mod share;
 
-// Time, and what outlives the process.
+// The clock, and files that outlive the process.
 pub mod clock;
 pub mod state_file;
 

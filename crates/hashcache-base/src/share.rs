@@ -205,7 +205,7 @@ impl Shares {
 pub struct Share(Arc<ClientUsage>);
 
 impl Share {
-    /// Whose share it is.
+    /// The client that the share belongs to.
     pub fn network(&self) -> Network {
         self.0.network
     }
@@ -502,7 +502,7 @@ impl Allowance {
         Self::new(shares.of(Ipv6Addr::LOCALHOST.into()), cache.clone())
     }
 
-    /// The share of its client.
+    /// The share of the client.
     pub fn share(&self) -> &Share {
         &self.share
     }

@@ -1,6 +1,6 @@
 //! Small state files beside the cache, which a restart reads.
 //!
-//! Called by `clock`, `upstream/verified_hosts` and `link/chunk_tables`; `admin/purge` opens the
+//! Called by `clock`, `tls::verified_hosts` and `link/chunk_tables`; `admin/purge` opens the
 //! token file with it, and `history/file` its file.
 //!
 //! Invariant: a file is replaced as a whole or not at all, and only its owner can read it: it shows

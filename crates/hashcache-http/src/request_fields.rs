@@ -21,6 +21,7 @@
 //! | address | X-Forwarded-For, Forwarded with `for` | pages may differ by place, files do not |
 //! | cookie, authorization | | they recognise a client |
 //! | override | X-Forwarded-Host, X-Original-URL … | the origin may answer for another URL |
+//! | like an override | X-Source-Host, X-URL … | the same, or a field of an application |
 //! | unknown | all others | |
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, ORIGIN};
@@ -64,6 +65,7 @@ impl FieldKinds {
             let none = FieldKinds::default();
             let (flag, always) = match kind_of(name.as_str(), value) {
                 FieldKind::Inert | FieldKind::Selecting => continue,
+                FieldKind::Unknown | FieldKind::LikeOverride if harmless.contains(name) => continue,
                 FieldKind::Special if *name == ORIGIN => (FieldKinds::SPECIAL, FieldKinds::ORIGIN),
                 FieldKind::Special => (FieldKinds::SPECIAL, none),
                 FieldKind::Cookie => (FieldKinds::COOKIE, FieldKinds::ANY_COOKIE),
@@ -71,8 +73,7 @@ impl FieldKinds {
                     (FieldKinds::AUTHORIZATION, FieldKinds::ANY_AUTHORIZATION)
                 }
                 FieldKind::Address => (FieldKinds::ADDRESS, none),
-                FieldKind::Override => (FieldKinds::OVERRIDE, none),
-                FieldKind::Unknown if harmless.contains(name) => continue,
+                FieldKind::Override | FieldKind::LikeOverride => (FieldKinds::OVERRIDE, none),
                 FieldKind::Unknown => (FieldKinds::UNKNOWN, none),
             };
             kinds = kinds.and(always);
@@ -136,7 +137,8 @@ pub fn unknown_field<'a>(
     harmless: &[HeaderName],
 ) -> Option<&'a HeaderName> {
     let mut names = request.iter().filter(|(name, value)| {
-        let is_unknown = kind_of(name.as_str(), value) == FieldKind::Unknown;
+        let kind = kind_of(name.as_str(), value);
+        let is_unknown = matches!(kind, FieldKind::Unknown | FieldKind::LikeOverride);
         is_unknown && !exempt.has(name) && !harmless.contains(name)
     });
     names.next().map(|(name, _)| name)
@@ -215,6 +217,7 @@ enum FieldKind {
     Cookie,
     Authorization,
     Override,
+    LikeOverride,
     Unknown,
 }
 
@@ -229,6 +232,7 @@ fn kind_of(name: &str, value: &HeaderValue) -> FieldKind {
     match name {
         _ if is_override(name, value) => FieldKind::Override,
         "forwarded" => FieldKind::Address,
+        _ if is_named_like_override(name) => FieldKind::LikeOverride,
         _ => FieldKind::Unknown,
     }
 }
@@ -247,11 +251,9 @@ fn is_override(name: &str, value: &HeaderValue) -> bool {
         "forwarded" => names_url(value),
         _ if name.contains('_') => {
             let name = name.replace('_', "-");
-            names_other_url(&name)
-                || is_named_like_override(&name)
-                || name == "forwarded" && names_url(value)
+            names_other_url(&name) || name == "forwarded" && names_url(value)
         }
-        _ => names_other_url(name) || is_named_like_override(name),
+        _ => names_other_url(name),
     }
 }
 
@@ -268,13 +270,18 @@ fn names_other_url(name: &str) -> bool {
         || has_prefix() && ADDRESSES.binary_search(&name).is_err()
 }
 
-/// Whether a field that no list names ends as those do with which frameworks and front proxies
-/// state the URL: X-URL, X-Source-Host and the like. An application may have one of its own, which
-/// its origin must get, so this decides about the store alone.
+/// Whether a field that no list names ends like those with which frameworks and front proxies state
+/// the URL: X-URL, X-Source-Host.
+///
+/// Many of them belong to an application, which may send one with each request. So they are passed
+/// on, and such a request is answered from the store; its response is not stored, because all
+/// clients would get it.
 fn is_named_like_override(name: &str) -> bool {
-    let rest = name.strip_prefix("x-").unwrap_or_default();
-    let last = rest.rsplit('-').next().unwrap_or_default();
-    OVERRIDE_ENDS.binary_search(&last).is_ok()
+    let is_separator = |byte: char| matches!(byte, '-' | '_');
+    let mut words = name.split(is_separator);
+    let is_experimental = words.next() == Some("x");
+    let last = words.next_back().unwrap_or_default();
+    is_experimental && OVERRIDE_ENDS.binary_search(&last).is_ok()
 }
 
 /// Whether a `Forwarded` may say which host or scheme the client used: whether it has anything but
@@ -745,11 +752,6 @@ mod tests {
             let name: HeaderName = name.parse().unwrap();
             assert!(speaks_for_client(&name), "{name}");
         }
-        for name in ["x-url", "x-source-host", "x_upload_path"] {
-            assert_eq!(kinds(name, "x"), FieldKinds::OVERRIDE, "{name}");
-            let name: HeaderName = name.parse().unwrap();
-            assert!(!speaks_for_client(&name), "{name}: an application's own");
-        }
         for name in [
             "fly-client-ip",
             "x_true_client_ip",
@@ -782,6 +784,24 @@ mod tests {
         );
         assert!(!has_override(&of_front, by_front));
         assert!(has_override(&fields(&[("x-original-url", "/a")]), by_front));
+    }
+
+    #[test]
+    fn the_response_to_a_field_named_like_an_override_is_for_its_client_alone() {
+        for name in ["x-url", "x-source-host", "x_upload_path"] {
+            assert_eq!(kinds(name, "x"), FieldKinds::OVERRIDE, "{name}");
+            let request = fields(&[(name, "x")]);
+            assert!(!has_override(&request, Exempt::default()), "{name}");
+            let name: HeaderName = name.parse().unwrap();
+            assert!(!speaks_for_client(&name), "{name}");
+            assert_eq!(unknown_field(&request, Exempt::default(), &[]), Some(&name));
+            let harmless = [name];
+            let kinds = FieldKinds::of(&request, Exempt::default(), &[], &harmless);
+            assert_eq!(kinds, FieldKinds::default());
+        }
+        for name in ["url", "x-urls", "x-host-id", "x"] {
+            assert_eq!(kinds(name, "x"), FieldKinds::UNKNOWN, "{name}");
+        }
     }
 
     #[test]

@@ -85,9 +85,9 @@ pub struct LimitFigures {
 /// Who sends a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender<'a> {
-    /// The client.
+    /// The client that the request came from.
     pub client: Network,
-    /// Its user, if one has logged in.
+    /// The user who has logged in.
     pub user: Option<&'a str>,
 }
 

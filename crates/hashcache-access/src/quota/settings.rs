@@ -41,7 +41,7 @@ impl QuotaPeriod {
         ("month", Self::Month),
     ];
 
-    /// Its name in settings and on pages.
+    /// Name of the period in settings and on pages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Day => "day",

@@ -87,7 +87,7 @@ impl Identity {
         Ok(Some(Self(Arc::new(config))))
     }
 
-    /// What begins TLS with clients.
+    /// An acceptor of TLS connections with these certificates.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.0))
     }

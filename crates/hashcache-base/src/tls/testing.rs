@@ -7,9 +7,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 /// An authority of a test's own.
 #[derive(Debug)]
 pub struct Authorities {
-    /// Its certificate.
+    /// Certificate of the authority.
     pub certificate: CertificateDer<'static>,
-    /// The same in PEM.
+    /// Certificate of the authority, in PEM.
     pub pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
@@ -17,9 +17,9 @@ pub struct Authorities {
 /// A certificate with its key, ready for a server.
 #[derive(Debug)]
 pub struct Leaf {
-    /// The certificate.
+    /// Certificate, signed by the authority.
     pub certificate: CertificateDer<'static>,
-    /// Its key.
+    /// Private key of the certificate.
     pub key: PrivateKeyDer<'static>,
     /// The certificate in PEM.
     pub certificate_pem: String,
