@@ -210,10 +210,12 @@ impl SlabStreams {
             slabs: Mutex::default(),
             oldest: AtomicU64::new(NO_SLAB),
         };
+        let arena = Arena::new(all)?;
+        arena.keep_within(all.min(slabs_most));
         Ok(Self {
             streams: (0..streams).map(|_| stream()).collect(),
             left: RecentKeys::new(LEFT_PER_SLAB * all.min(slabs_most)),
-            arena: Arena::new(all)?,
+            arena,
             heap_high: HeapHigh::default(),
             budget: budget.clone(),
             slabs: AtomicUsize::new(0),

@@ -112,6 +112,15 @@ fn no_more_is_hot_than_others_leave() {
 }
 
 #[test]
+fn where_no_object_may_be_hot_no_empty_slab_stays() {
+    let budget = Budget::new(16 << 20);
+    let hot = Hot::new(&budget, 0).unwrap();
+    let reservation = budget.reserve(SLAB_BYTES as u64).unwrap();
+    drop(hot.slab(reservation));
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
 fn an_object_asked_for_again_and_again_stays() {
     let budget = Budget::new(8 << 20);
     let hot = Hot::new(&budget, u64::MAX).unwrap();
