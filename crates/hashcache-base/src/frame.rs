@@ -1,6 +1,6 @@
 //! The frame of all our pages: head, style, title.
 //!
-//! Called by `page`, `failure`, `admin` and `gateway`.
+//! Error pages, the dashboard and listings of gateways use it.
 //!
 //! Invariant: `document` and `begin` take escaped HTML; `Escaped` escapes text.
 

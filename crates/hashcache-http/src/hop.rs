@@ -11,8 +11,8 @@
 use http::header::{
     AGE, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_TYPE, COOKIE, DATE, ETAG, EXPIRES, HOST, HeaderMap, HeaderName, HeaderValue,
-    LAST_MODIFIED, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRANSFER_ENCODING,
-    UPGRADE, VARY, VIA,
+    LAST_MODIFIED, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE, VARY, VIA,
 };
 use http::{Method, Version};
 use thiserror::Error;
@@ -182,6 +182,8 @@ pub fn fields_to_store(response: &HeaderMap, directives: &ResponseDirectives) ->
     for name in HOP_BY_HOP.iter().chain(&FOR_PROXIES) {
         stored.remove(name);
     }
+    // Trailers are not stored.
+    stored.remove(TRAILER);
     withhold(&mut stored, directives);
     stored
 }

@@ -277,11 +277,10 @@ fn names_other_url(name: &str) -> bool {
 /// on, and such a request is answered from the store; its response is not stored, because all
 /// clients would get it.
 fn is_named_like_override(name: &str) -> bool {
-    let is_separator = |byte: char| matches!(byte, '-' | '_');
-    let mut words = name.split(is_separator);
-    let is_experimental = words.next() == Some("x");
+    let mut words = name.split(['-', '_']);
+    let has_x = words.next() == Some("x");
     let last = words.next_back().unwrap_or_default();
-    is_experimental && OVERRIDE_ENDS.binary_search(&last).is_ok()
+    has_x && OVERRIDE_ENDS.binary_search(&last).is_ok()
 }
 
 /// Whether a `Forwarded` may say which host or scheme the client used: whether it has anything but
@@ -466,11 +465,14 @@ const KNOWN: &[(&str, FieldKind)] = {
 /// host than the request line and Host have, sorted. Besides, all fields with a prefix of
 /// [`OVERRIDE_PREFIXES`], all X-Forwarded fields but addresses, and `Forwarded` with `host` or
 /// `proto`.
-const OVERRIDES: [&str; 42] = [
+const OVERRIDES: [&str; 45] = [
     "base-url",
     "cf-visitor",
     "cloudfront-forwarded-proto",
     "destination-url",
+    "fastly-ssl",
+    "fly-forwarded-proto",
+    "fly-forwarded-ssl",
     "front-end-https",
     "http-host",
     "method-override",
@@ -549,13 +551,12 @@ const FORWARDED_CLIENT: [&str; 12] = [
 ];
 
 /// Fields with which front proxies name the address of the client, or its connection, sorted.
-const ADDRESSES: [&str; 38] = [
+const ADDRESSES: [&str; 36] = [
     "cf-connecting-ip",
     "cf-connecting-ipv6",
     "cf-pseudo-ipv4",
     "cf-visitor",
     "client-ip",
-    "cloudfront-forwarded-proto",
     "do-connecting-ip",
     "fastly-client-ip",
     "fly-client-ip",
@@ -565,7 +566,6 @@ const ADDRESSES: [&str; 38] = [
     "ssl-offloaded",
     "true-client-ip",
     "wl-proxy-client-ip",
-    "wl-proxy-ssl",
     "x-appengine-remote-addr",
     "x-appengine-user-ip",
     "x-arr-ssl",
@@ -592,7 +592,7 @@ const ADDRESSES: [&str; 38] = [
 
 /// Fields with which front proxies name the user of the client or its certificate (RFC 9440),
 /// sorted.
-const USERS: [&str; 12] = [
+const USERS: [&str; 9] = [
     "cf-access-authenticated-user-email",
     "client-cert",
     "client-cert-chain",
@@ -601,9 +601,6 @@ const USERS: [&str; 12] = [
     "x-client-cert",
     "x-remote-user",
     "x-ssl-cert",
-    "x-user",
-    "x-user-email",
-    "x-user-id",
     "x-webauth-user",
 ];
 
@@ -758,7 +755,6 @@ mod tests {
             "tailscale-user-login",
             "oidc_claim_email",
             "x-ms-client-principal-name",
-            "x-user",
         ] {
             let name: HeaderName = name.parse().unwrap();
             assert!(speaks_for_client(&name), "{name}");

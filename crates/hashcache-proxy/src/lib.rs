@@ -2,7 +2,7 @@
 //!
 //! The modules are listed in the order in which a request passes them; `request` answers hits.
 
-// Settings, and what can go wrong.
+// Settings.
 mod settings;
 
 // From the socket to a request.

@@ -1,8 +1,8 @@
-//! A clock whose hands a test moves.
+//! A clock that a test sets.
 
 use super::*;
 
-/// A clock whose hands the test moves.
+/// Boot time and wall time, as the test sets them.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) boot_ms: AtomicU64,

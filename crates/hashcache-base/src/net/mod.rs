@@ -1,7 +1,7 @@
 //! Addresses: which may be connected to, which are this machine's own, and what names say about
 //! their owners.
 //!
-//! Called by `access`, `intercept`, `site`, `upstream` and the settings. Nothing here connects.
+//! Access rules, sites, interception and connections to origins use it. Nothing here connects.
 
 pub mod address;
 pub mod interfaces;

@@ -27,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::Home;
 use crate::operation::Running;
+use crate::proxy_sites::site_at;
 use crate::proxy_tls::{Pair, pair};
 
 /// An origin of one file. The first response breaks off in the middle of it, together with its
@@ -120,6 +121,16 @@ fn answer<B>(
         let value = request.headers().get(name);
         value.map_or_else(String::new, |value| value.to_str().unwrap().to_owned())
     };
+    if request.uri().path() == "/text" {
+        let content = Content {
+            left: Bytes::new(),
+            has_end: true,
+            trailers: None,
+        };
+        let response = Response::builder().header("content-type", "text/html");
+        let response = response.header("content-length", 5000);
+        return response.body(content).unwrap();
+    }
     if request.uri().path() == "/sum" {
         let sum = (
             HeaderName::from_static("x-sum"),
@@ -221,7 +232,12 @@ async fn a_download_goes_on_when_its_shared_connection_to_the_origin_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_origin_that_answers_otherwise_than_with_the_rest_is_not_asked_for_it_again() {
-    for (store, rest) in [("no-store", 503), ("max-age=60", 503), ("no-store", 404)] {
+    for (store, rest) in [
+        ("no-store", 503),
+        ("max-age=60", 520),
+        ("no-store", 404),
+        ("max-age=60", 404),
+    ] {
         let (home, pair) = (Home::new(), pair("localhost"));
         let origin = Origin::start(&pair, store, rest).await;
         let answer = download(&home, &pair, &origin).await;
@@ -264,4 +280,28 @@ async fn trailers_behind_content_of_a_stated_length_reach_a_client_that_asks_for
             "{text}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_request_for_text_that_would_be_encoded_gets_no_length_of_the_plain_text() {
+    let (home, pair) = (Home::new(), pair("localhost"));
+    home.file("origin.pem", &pair.cert.pem());
+    let origin = Origin::start(&pair, "no-store", 206).await;
+    let url = format!("\"https://localhost:{}\"", origin.address.port());
+    let config = site_at(&url, "compress = [\"gzip\"]");
+    let config = format!("upstream_ca = \"origin.pem\"\n{config}");
+    let file = home.file("site.toml", &config);
+    let proxy = Running::start(&home, &[&format!("--config={}", file.display())]);
+    let mut client = TcpStream::connect(proxy.listen).await.unwrap();
+    let request = "HEAD /text HTTP/1.1\r\nHost: a.test\r\nAccept-Encoding: gzip\r\n\
+                   Connection: close\r\n\r\n";
+    client.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    timeout(WAIT, client.read_to_string(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
+    let answer = answer.to_ascii_lowercase();
+    assert!(answer.contains("content-encoding: gzip\r\n"), "{answer}");
+    assert!(!answer.contains("content-length"), "{answer}");
 }

@@ -8,9 +8,9 @@
 //! Invariants: nothing changes. No request is sent, no name is resolved, no peer is asked, the
 //! store is read without a trace ([`hashcache::Cache::peek`]), and no turn of a choice among
 //! parents is taken. The functions that decide about requests decide here too (`reuse`, `route`,
-//! `upstream::address`, `Interceptor::judge`), so that answers do not differ from what happens.
-//! What depends on more than the question (addresses of a name, replies of peers, a ClientHello) is
-//! said to depend on it.
+//! `hashcache_base::net::address`, `Interceptor::judge`), so that answers do not differ from what
+//! happens. What depends on more than the question (addresses of a name, replies of peers, a
+//! ClientHello) is said to depend on it.
 
 mod access;
 mod limits;

@@ -2,8 +2,9 @@
 
 use hashcache::{Cache, Hit, Storage};
 use hashcache_http::{
-    Exempt, Forward, LifetimeSource, OnError, RequestFacts, Reuse, SpanText, StaleAllowance, Vary,
-    answers_overrides, asks_for_upgrade, cache_key, logs_in_connection, unknown_field,
+    Exempt, FieldKinds, Forward, LifetimeSource, OnError, RequestFacts, Reuse, SpanText,
+    StaleAllowance, Vary, answers_overrides, asks_for_upgrade, cache_key, logs_in_connection,
+    unknown_field,
 };
 use http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, HeaderName, LAST_MODIFIED, VARY,
@@ -150,6 +151,7 @@ fn missing(
     let owner = route::owner(common, asked);
     let live = common.live();
     let unknown = unknown_field(&asked.fields, exempt(asked), &live.store.harmless);
+    let kinds = FieldKinds::of(&asked.fields, exempt(asked), &[], &live.store.harmless);
     let outcome = match () {
         () if facts.directives.only_if_cached => {
             "answered with 504: the client wants what is stored (`only-if-cached`)"
@@ -161,7 +163,7 @@ fn missing(
             "fetched from the next hop; stored only if the response says that it is for everyone, \
              because the request has Authorization"
         }
-        () if facts.has_override => {
+        () if kinds.has(FieldKinds::OVERRIDE) => {
             "fetched from the next hop, and not stored: the request has a field by which some \
              origins take another host, path, scheme or method"
         }

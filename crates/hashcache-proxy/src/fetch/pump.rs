@@ -29,7 +29,7 @@ use super::fields::{part_fields, request};
 use super::judge::note_too_large;
 use super::keep::keep_replaced;
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take_content, take_end};
-use super::spec::{Cause, FetchSpec, is_error};
+use super::spec::{Cause, FetchSpec, is_failing};
 use crate::link::coding::LinkCoding;
 use crate::link::usage::LinkUsage;
 use crate::metrics::CountedBytes;
@@ -308,7 +308,7 @@ impl Transfer {
             Some(length) => Rest::Content(Box::new(response.into_body()), length),
             None => {
                 self.count_in_vain(response.body().origin_bytes());
-                match is_error(status) {
+                match is_failing(status) || status.is_client_error() {
                     true => Rest::Refused,
                     false => Rest::Nothing,
                 }

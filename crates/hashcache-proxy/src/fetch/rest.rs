@@ -82,7 +82,8 @@ impl Rest {
         None
     }
 
-    /// Asks once; `None` if the response is another one, which the next response would be too.
+    /// Asks once; `None` if the origin answers with anything but the rest: a further request would
+    /// most likely get the same.
     async fn ask(&self, written: u64) -> Option<Result<ResponseBody, NotAnswered>> {
         let asked = &self.asked;
         let mut fields = part_fields(&self.worker, &asked.target, &asked.fields, asked.version);

@@ -253,7 +253,7 @@ pub(crate) fn is_error(status: StatusCode) -> bool {
 }
 
 /// Whether a status says that the origin fails, so that other requests for the resource would fail
-/// too. A client error is about one request: 429 often about one client's address.
+/// too. A client error concerns one request; 429 often concerns one client's address.
 pub(super) fn is_failing(status: StatusCode) -> bool {
     status.is_server_error()
 }

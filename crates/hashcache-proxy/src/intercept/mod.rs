@@ -3,9 +3,9 @@
 //!
 //! Called by `connect` at a CONNECT. [`Interceptor::judge`] asks `hosts` whether the name is
 //! listed. After the 200, `peek` reads the client's first bytes and `client_hello` parses them.
-//! `upstream::verified_hosts` knows whether the origin's certificate was verified recently,
-//! `refusals` whether this program refuses ours. Only if all agree, `authority` makes a leaf.
-//! Otherwise the bytes are forwarded unchanged, and the client sees the origin's certificate.
+//! `hashcache_base::tls::verified_hosts` knows whether the origin's certificate was verified
+//! recently, `refusals` whether this program refuses ours. Only if all agree, `authority` makes a
+//! leaf. Otherwise the bytes are forwarded unchanged, and the client sees the origin's certificate.
 //!
 //! Invariant: a client that is not intercepted notices no difference to a proxy without
 //! interception, except that the bytes to a listed host may be delayed by up to three seconds.

@@ -296,8 +296,9 @@ fn encoded(
     };
     encode::encoded_fields(coding.name(), &mut head.headers);
     let body = match *method {
-        // Its body is empty, and the coding of nothing is not.
-        Method::HEAD => body,
+        // An encoder would write the header of its format. And an origin in HTTP/2 states the
+        // length of the content without the coding.
+        Method::HEAD => Body::empty(),
         _ => body.encoded(Encoder::new(coding), (Rc::clone(worker), client), memory),
     };
     Response::from_parts(head, body)

@@ -10,6 +10,7 @@
 use hashcache::Hit;
 use hashcache_base::failure::Failure;
 use hashcache_http::{FactFlags, Forward, MethodKind, OnError};
+use http::StatusCode;
 use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 
@@ -99,7 +100,10 @@ pub(super) async fn validate(
 fn may_replace(on_error: OnError, failure: &Failure) -> bool {
     match on_error {
         OnError::Fail => false,
-        OnError::ServeIfError => true,
+        OnError::ServeIfError => match failure {
+            Failure::OriginStatus { status } => StatusCode::from_u16(*status).is_ok_and(is_error),
+            _ => true,
+        },
         OnError::ServeIfUnreachable => !matches!(failure, Failure::OriginStatus { .. }),
     }
 }

@@ -34,7 +34,7 @@ use crate::wire::malformed_field;
 pub(crate) struct ResponseBody {
     incoming: WireContent,
     framing: Framing,
-    /// In a box, because futures move the content through several variables.
+    /// Boxed, because a future reserves space for each variable that the content moves through.
     busy: Option<Box<BusyConn>>,
     between_bytes_time: Duration,
     /// Runs while waiting for the origin; kept from one wait to the next.

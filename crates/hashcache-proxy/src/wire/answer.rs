@@ -219,7 +219,7 @@ impl AnswerFraming {
         let told = || fields.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
         // Trailers need chunks (RFC 9112, section 7.1.2). An origin in HTTP/2 may send them behind
         // content whose length it states.
-        let has_trailers = asked.takes_trailers && !asked.http_10 && fields.contains_key(TRAILER);
+        let has_trailers = asked.takes_trailers && fields.contains_key(TRAILER);
         match body.size_hint().exact().or_else(told) {
             Some(length) if !has_trailers => Self::Length(length),
             _ if asked.http_10 => Self::UntilClose,

@@ -53,7 +53,9 @@ static KEYS: &[Key] = &[
         .about("Request fields by which no origin recognises a client, beside the built-in list")
         .details(
             "A response gets a lifetime from a rule or a guess only if its request has no other \
-             fields. Name here what programs of your network add to their requests.",
+             fields, and is not stored if its request has an `X-` field that is named like an \
+             override (`X-Source-URL`). Name here what programs of your network add to their \
+             requests.",
         )
         .page("responses.md#responses-for-one-client"),
     one!("client_reload", reloadable.client_reload, CLIENT_RELOAD)

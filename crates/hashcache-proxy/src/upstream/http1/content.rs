@@ -101,7 +101,7 @@ impl Left {
     /// Takes the next frame out of `read`; `None`: more must be read.
     fn take(&mut self, read: &mut BytesMut) -> Result<Option<Frame<Bytes>>, Failure> {
         let length = match self {
-            // It may still have trailers to return when `read` is empty.
+            // Chunked content may still have trailers to return when `read` is empty.
             Self::Chunks(chunks) => {
                 let frame = chunks.next(read);
                 return frame.map_err(|_| Failure::ResponseMalformed("chunks are damaged"));

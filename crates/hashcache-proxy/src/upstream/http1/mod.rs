@@ -300,6 +300,10 @@ impl Conn {
                         reason: "the request content ended early",
                     }));
                 }
+                // The origin is not at fault.
+                Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+                    return Poll::Ready(Err(Failure::UpstreamLimit));
+                }
                 Ok(0) | Err(_) => return Poll::Ready(Err(Failure::ConnectionTerminated)),
             }
         }
