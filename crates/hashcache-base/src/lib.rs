@@ -10,6 +10,7 @@ pub mod limits;
 
 // Fair shares of clients.
 pub mod fair_permits;
+pub mod fair_table;
 pub mod share;
 
 // The clock, and files that outlive the process.

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hashcache_base::failure::Failure;
+use hashcache_base::fair_table::FairTable;
 use hashcache_base::share::Network;
 use hashcache_http::{Authority, VARY_ROW_BYTES_MAX, compared_fields};
 use http::HeaderMap;
@@ -58,7 +59,7 @@ const WAIT_IN_VAIN: Duration = Duration::from_millis(100);
 const UNSHAREABLE: Duration = Duration::from_secs(120);
 /// How long background validation pauses after a failure.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// Keys remembered in each shard; when the table is full, it is cleared.
+/// Keys and origins remembered in each shard.
 const REMEMBERED: usize = 512;
 
 /// A leader's message to its followers.
@@ -154,13 +155,23 @@ pub(crate) enum Role {
     Alone,
 }
 
-#[derive(Default)]
 struct CollapseShard {
     fetches: HashMap<Bytes, RoundEntry>,
     /// Until when requests of this kind, or of a later one, do not wait.
-    unshareable: HashMap<Box<[u8]>, (Instant, Requester)>,
-    failed: HashMap<Box<[u8]>, Instant>,
-    origins: HashMap<Authority, OriginStats>,
+    unshareable: FairTable<Box<[u8]>, (Instant, Requester)>,
+    failed: FairTable<Box<[u8]>, Instant>,
+    origins: FairTable<Authority, OriginStats>,
+}
+
+impl Default for CollapseShard {
+    fn default() -> Self {
+        Self {
+            fetches: HashMap::new(),
+            unshareable: FairTable::new(REMEMBERED),
+            failed: FairTable::new(REMEMBERED),
+            origins: FairTable::new(REMEMBERED),
+        }
+    }
 }
 
 /// The leaders and followers of one key: several leaders if the first one is slow.
@@ -383,9 +394,12 @@ impl Collapse {
             .is_some_and(|until| *until > now)
     }
 
-    /// Notes that a validation of `key` failed.
-    pub(crate) fn failed(&self, key: &[u8], now: Instant) {
-        remember(&mut self.shard(key).failed, key, now + RETRY_AFTER);
+    /// Notes that a validation of `key` for `client` failed.
+    pub(crate) fn failed(&self, key: &[u8], client: Network, now: Instant) {
+        let until = now + RETRY_AFTER;
+        self.shard(key)
+            .failed
+            .insert(key.into(), until, Some(client));
     }
 
     /// How long to wait for the head of a fetch from `origin`: as `wait` says, but never longer
@@ -402,33 +416,25 @@ impl Collapse {
         origin_stats.wait_times(wait, first_byte_time)
     }
 
-    /// Notes how long `origin` took to send a head.
-    pub(crate) fn note_head_time(&self, origin: &Authority, time: Duration) {
+    /// Notes how long `origin` took to send a head to `client`.
+    pub(crate) fn note_head_time(&self, (client, origin): (Network, &Authority), time: Duration) {
         let millis = u32::try_from(time.as_millis())
             .unwrap_or(u32::MAX)
             .min(1 << 20);
-        self.learn(origin, |origin_stats| {
+        self.learn((client, origin), |origin_stats| {
             smooth(&mut origin_stats.first_byte_ms, millis);
         });
     }
 
-    fn learn(&self, origin: &Authority, note: impl FnOnce(&mut OriginStats)) {
+    fn learn(&self, (client, origin): (Network, &Authority), note: impl FnOnce(&mut OriginStats)) {
         let mut shard = self.shard(origin);
-        if shard.origins.len() >= REMEMBERED && !shard.origins.contains_key(origin) {
-            shard.origins.clear();
+        if let Some(known) = shard.origins.get_mut(origin) {
+            return note(known);
         }
-        match shard.origins.get_mut(origin) {
-            Some(known) => note(known),
-            None => note(shard.origins.entry(origin.clone()).or_default()),
-        }
+        let mut new = OriginStats::default();
+        note(&mut new);
+        shard.origins.insert(origin.clone(), new, Some(client));
     }
-}
-
-fn remember<T>(table: &mut HashMap<Box<[u8]>, T>, key: &[u8], until: T) {
-    if table.len() >= REMEMBERED {
-        table.clear();
-    }
-    table.insert(key.into(), until);
 }
 
 /// Why a fetch is made for which no client waits.
@@ -493,16 +499,16 @@ impl Leader {
         }
     }
 
-    /// The response of `origin` may be shared and is being stored. Further requests may join until
-    /// the leader is dropped.
-    pub(crate) fn share(&self, origin: &Authority, response: SharedResponse) {
-        self.judged(origin, ALL);
+    /// The response of an origin to a client may be shared and is being stored. Further requests
+    /// may join until the leader is dropped.
+    pub(crate) fn share(&self, from: (Network, &Authority), response: SharedResponse) {
+        self.judged(from, ALL);
         self.tell(CollapseMsg::Shared(Arc::new(response)));
     }
 
-    /// `origin` has confirmed the stored response, in reply to such a request.
-    pub(crate) fn validated(self, origin: &Authority, requester: Requester) {
-        self.judged(origin, ALL);
+    /// The origin has confirmed the stored response, in reply to such a request of the client.
+    pub(crate) fn validated(self, from: (Network, &Authority), requester: Requester) {
+        self.judged(from, ALL);
         self.tell(CollapseMsg::Validated(requester));
     }
 
@@ -514,19 +520,26 @@ impl Leader {
         }
     }
 
-    /// The response of `origin` to such a request cannot be shared, and most likely neither can the
-    /// next one. For requests of an earlier kind it says nothing: a client could otherwise send a
+    /// The response of the origin to such a request of the client cannot be shared, and most likely
+    /// neither can the next one. For requests of an earlier kind it says nothing: a client could otherwise send a
     /// field for which no response is stored, and everybody's requests would go to the origin.
-    pub(crate) fn not_shared(self, origin: &Authority, requester: Requester, now: Instant) {
+    pub(crate) fn not_shared(
+        self,
+        from: (Network, &Authority),
+        requester: Requester,
+        now: Instant,
+    ) {
         if requester < Requester::Unknown {
-            self.judged(origin, 0);
+            self.judged(from, 0);
         }
         let mut shard = self.collapse.shard(&self.key);
         let known = shard.unshareable.get(&self.key[..]);
         let known = known.filter(|(until, _)| *until > now);
         let kind = known.map_or(requester, |(_, kind)| requester.min(*kind));
         let until = (now + UNSHAREABLE, kind);
-        remember(&mut shard.unshareable, &self.key, until);
+        shard
+            .unshareable
+            .insert(self.key[..].into(), until, Some(from.0));
         let entry = shard.fetches.get(&self.key);
         let has_plainer_leader = entry.is_some_and(|entry| {
             Arc::ptr_eq(&entry.round, &self.round) && entry.requester < requester
@@ -550,9 +563,9 @@ impl Leader {
 
     /// Counts only leaders' responses: a hundred followers that fetched one page alone are one
     /// observation.
-    fn judged(&self, origin: &Authority, shared: u32) {
+    fn judged(&self, from: (Network, &Authority), shared: u32) {
         let note = |origin_stats: &mut OriginStats| smooth(&mut origin_stats.shared, shared);
-        self.collapse.learn(origin, note);
+        self.collapse.learn(from, note);
     }
 }
 

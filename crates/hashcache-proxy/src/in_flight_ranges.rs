@@ -35,6 +35,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashcache::{Follower, Hit, PutError, Stream, Writer};
+use hashcache_base::fair_table::FairTable;
+use hashcache_base::share::Network;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -52,7 +54,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const TAKEOVERS_MAX: u32 = 4;
 /// How long a key is fetched whole after its origin has ignored Range.
 const WHOLE_ONLY: Duration = Duration::from_secs(600);
-/// Number of such keys; when the table is full, it is cleared.
+/// Number of such keys.
 const REMEMBERED: usize = 4096;
 
 /// State of a fetch.
@@ -98,17 +100,18 @@ impl InFlightRange {
 type RangeShard = HashMap<u64, Vec<Arc<InFlightRange>>>;
 
 /// All ranges that are being fetched.
-#[derive(Default)]
 pub(crate) struct InFlightRanges {
     shards: [Mutex<RangeShard>; SHARDS],
-    whole_only: Mutex<HashMap<Box<[u8]>, Instant>>,
+    whole_only: Mutex<FairTable<Box<[u8]>, Instant>>,
 }
 
-/// Whether an origin ignores Range and sends all of the content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WholeOnly {
-    Yes,
-    No,
+impl Default for InFlightRanges {
+    fn default() -> Self {
+        Self {
+            shards: Default::default(),
+            whole_only: Mutex::new(FairTable::new(REMEMBERED)),
+        }
+    }
 }
 
 /// Why bytes are claimed.
@@ -190,23 +193,18 @@ impl InFlightRanges {
         self.whole_only().get(key).is_some_and(|until| *until > now)
     }
 
-    /// Notes whether the origin of `key` ignored Range.
-    pub(crate) fn note_whole_only(&self, key: &[u8], whole_only: WholeOnly, now: Instant) {
-        let mut keys = self.whole_only();
-        match whole_only {
-            WholeOnly::Yes => {
-                if keys.len() >= REMEMBERED {
-                    keys.clear();
-                }
-                keys.insert(key.into(), now + WHOLE_ONLY);
-            }
-            WholeOnly::No => {
-                keys.remove(key);
-            }
-        }
+    /// Notes that the origin of `key` ignored the Range of a request of `client`.
+    pub(crate) fn note_whole_only(&self, key: &[u8], client: Network, now: Instant) {
+        let until = now + WHOLE_ONLY;
+        self.whole_only().insert(key.into(), until, Some(client));
     }
 
-    fn whole_only(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Instant>> {
+    /// Notes that the origin of `key` has sent a range.
+    pub(crate) fn note_range(&self, key: &[u8]) {
+        self.whole_only().remove(key);
+    }
+
+    fn whole_only(&self) -> MutexGuard<'_, FairTable<Box<[u8]>, Instant>> {
         self.whole_only
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

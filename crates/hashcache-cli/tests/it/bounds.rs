@@ -1,5 +1,5 @@
 //! `docs/BOUNDS.md` against the sources: each bound that belongs to all is in the code as the table
-//! says, and a test shows whose share it has.
+//! says, has a share and a test that shows it, and no bound of the code is missing there.
 
 #![expect(
     clippy::unwrap_used,
@@ -15,6 +15,7 @@ struct Bound {
     name: String,
     /// Files with the names that define the limit there.
     limits: Vec<(String, Vec<String>)>,
+    share: String,
     tests: Vec<String>,
 }
 
@@ -52,29 +53,39 @@ fn bounds() -> Vec<Bound> {
         Bound {
             name: cells[0].to_owned(),
             limits,
+            share: cells[2].to_owned(),
             tests: quoted(cells[4]),
         }
     })
     .collect()
 }
 
-/// The names of all functions below `directory`.
-fn functions(directory: &Path, names: &mut HashSet<String>) {
+/// Calls `visit` with the path and the text of each source file below `directory`.
+fn sources(directory: &Path, visit: &mut dyn FnMut(&Path, &str)) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            functions(&path, names);
+            sources(&path, visit);
         } else if path.extension().is_some_and(|it| it == "rs") {
-            let text = fs::read_to_string(&path).unwrap();
-            let after_fn = text.split("fn ").skip(1);
-            names.extend(after_fn.filter_map(|rest| {
-                let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;
-                rest[end..]
-                    .starts_with("()")
-                    .then(|| rest[..end].to_owned())
-            }));
+            visit(&path, &fs::read_to_string(&path).unwrap());
         }
     }
+}
+
+/// The names of the tests in a source file: functions behind a line with `test]` or `test(`, with
+/// other attributes at most in between.
+fn tests_of(text: &str) -> impl Iterator<Item = String> {
+    let mut is_test = false;
+    text.lines().filter_map(move |line| {
+        let line = line.trim_start();
+        if line.starts_with("#[") {
+            is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+            return None;
+        }
+        let rest = line.strip_prefix("async ").unwrap_or(line);
+        let name = rest.strip_prefix("fn ")?.split('(').next()?.to_owned();
+        std::mem::take(&mut is_test).then_some(name)
+    })
 }
 
 #[test]
@@ -84,7 +95,7 @@ fn every_bound_of_the_document_is_in_the_code_and_has_a_test() {
         for part in ["src", "tests"] {
             let directory = directory.as_ref().unwrap().path().join(part);
             if directory.exists() {
-                functions(&directory, &mut tests);
+                sources(&directory, &mut |_, text| tests.extend(tests_of(text)));
             }
         }
     }
@@ -101,9 +112,137 @@ fn every_bound_of_the_document_is_in_the_code_and_has_a_test() {
                 assert!(text.contains(limit), "{name}: {file} has no {limit}");
             }
         }
+        let share = bound.share.trim();
+        assert!(
+            !share.is_empty() && !share.starts_with("none"),
+            "{name}: no share"
+        );
         assert!(!bound.tests.is_empty(), "{name}: no test");
         for test in &bound.tests {
             assert!(tests.contains(test), "{name}: no test {test}");
         }
     }
+}
+
+/// Limits that do not belong to all: of one request, connection, file or page of an operator.
+const OF_ONE: &[(&str, &[&str])] = &[
+    ("hashcache-access/src/list.rs", &["FIRST_MAX"]),
+    (
+        "hashcache-access/src/rules.rs",
+        &["LISTS_MAX", "LIMITS_MAX"],
+    ),
+    (
+        "hashcache-access/src/users/basic.rs",
+        &["USER_MAX", "VALUE_MAX"],
+    ),
+    (
+        "hashcache-access/src/users/htpasswd.rs",
+        &["CRYPT_LENGTH", "USER_MAX"],
+    ),
+    ("hashcache-proxy/src/admin/purge.rs", &["MOST"]),
+    ("hashcache-proxy/src/admin/token.rs", &["TOKEN_MIN"]),
+    ("hashcache-proxy/src/gateway/gopher.rs", &["ERROR_MAX"]),
+    (
+        "hashcache-proxy/src/gateway/gopher_menu.rs",
+        &["ITEMS_MAX", "SELECTOR_MAX"],
+    ),
+    ("hashcache-proxy/src/gateway/listing.rs", &["NAMES_MAX"]),
+    ("hashcache-proxy/src/gateway/mod.rs", &["TEXT_MAX"]),
+    ("hashcache-proxy/src/history/name.rs", &["CUT"]),
+    ("hashcache-proxy/src/inventory.rs", &["OBJECTS_MAX"]),
+    ("hashcache-proxy/src/link/turns.rs", &["ACKS_WAITING"]),
+    ("hashcache-proxy/src/metrics/origins.rs", &["ORIGINS_SHOWN"]),
+    ("hashcache-proxy/src/peers/udp.rs", &["ADDRESSES_MAX"]),
+    ("hashcache-proxy/src/purge.rs", &["LABELS_MAX"]),
+    ("hashcache-proxy/src/request/purge.rs", &["MOST"]),
+    (
+        "hashcache-proxy/src/site/forwarded_check.rs",
+        &["ELEMENTS_MAX"],
+    ),
+    ("hashcache-proxy/src/store/mod.rs", &["MAX_METADATA"]),
+    ("hashcache-proxy/src/summary.rs", &["COMPARED_MAX"]),
+    (
+        "hashcache-proxy/src/upstream/dns/source.rs",
+        &["ADDRESSES_MAX"],
+    ),
+    (
+        "hashcache-proxy/src/upstream/http1/head.rs",
+        &["COPIED_MAX"],
+    ),
+    (
+        "hashcache-proxy/src/upstream/kept_content.rs",
+        &["COPIED_MAX", "PARTS_MAX"],
+    ),
+    ("hashcache-proxy/src/upstream/proxied.rs", &["HEAD_MAX"]),
+    ("hashcache-proxy/src/wire/cell.rs", &["INTERIM_MAX"]),
+    (
+        "hashcache-proxy/src/wire/http2/interim.rs",
+        &["PREFIX", "QUEUE_MAX"],
+    ),
+    ("hashcache-proxy/src/wire/stream.rs", &["HELD_FREE"]),
+];
+
+/// Ends of the names of limits of one line, name or buffer, in bytes.
+const OF_BYTES: [&str; 5] = ["_BYTES", "BYTES_MAX", "LINE_MAX", "NAME_MAX", "NAME_CHARS"];
+
+/// The constant in the first words of `text`, without a path.
+fn constant(text: &str) -> Option<&str> {
+    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | ':'));
+    let name = text[..end.unwrap_or(text.len())].rsplit("::").next()?;
+    let is_constant = name.len() > 2 && name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    is_constant.then_some(name)
+}
+
+/// The constants that `text` compares with a length, or makes something with that has room for as
+/// many.
+fn limits_of(text: &str) -> impl Iterator<Item = &str> {
+    let lengths = ["len() ", "count() ", "sum::<usize>() "].into_iter();
+    let compared = lengths.flat_map(move |length| {
+        let behind = text.split(length).skip(1);
+        behind.filter_map(|it| constant(it.trim_start_matches(['<', '>', '=']).trim_start()))
+    });
+    let makers = ["FairTable::new(", "Semaphore::new(", "FairPermits::new("].into_iter();
+    let made = makers.chain(["LruCache::new("]).flat_map(move |maker| {
+        let behind = text.split(maker).skip(1);
+        behind.filter_map(|it| constant(it.trim_start()))
+    });
+    compared.chain(made)
+}
+
+#[test]
+fn every_limit_of_a_collection_is_in_the_document() {
+    let named: HashSet<(String, String)> = bounds()
+        .into_iter()
+        .flat_map(|bound| bound.limits)
+        .flat_map(|(file, names)| names.into_iter().map(move |name| (file.clone(), name)))
+        .collect();
+    let of_one = |file: &str, name: &str| {
+        let listed = OF_ONE.iter().find(|(of, _)| *of == file);
+        OF_BYTES.iter().any(|end| name.ends_with(end))
+            || listed.is_some_and(|(_, names)| names.contains(&name))
+    };
+    let (mut missing, mut found) = (vec![], 0);
+    for part in ["hashcache-base", "hashcache-access", "hashcache-proxy"] {
+        sources(&crates().join(part).join("src"), &mut |path, text| {
+            let file = path.strip_prefix(crates()).unwrap().to_str().unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+            if file.ends_with("tests.rs") || file.contains("/tests/") {
+                return;
+            }
+            for name in limits_of(code) {
+                found += 1;
+                let is_named = named.contains(&(file.to_owned(), name.to_owned()));
+                if !is_named && !of_one(file, name) {
+                    missing.push(format!("{file}: {name}"));
+                }
+            }
+        });
+    }
+    missing.dedup();
+    assert!(
+        missing.is_empty(),
+        "not in docs/BOUNDS.md:\n{}",
+        missing.join("\n")
+    );
+    assert!(found >= 60, "{found} limits found");
 }

@@ -37,12 +37,16 @@ fn leader(collapse: &Arc<Collapse>, key: &[u8]) -> Leader {
     }
 }
 
+fn client(number: u8) -> Network {
+    Network::of(IpAddr::from([192, 0, 2, number]))
+}
+
 /// The failure of a request of client `number`.
 fn failure(requester: Requester, number: u8) -> SharedFailure {
     SharedFailure {
         failure: Failure::ConnectionRefused,
         requester,
-        client: Network::of(IpAddr::from([192, 0, 2, number])),
+        client: client(number),
         fields: None,
     }
 }
@@ -50,8 +54,8 @@ fn failure(requester: Requester, number: u8) -> SharedFailure {
 /// The error that the origin has sent to client `number`, whose request has this User-Agent.
 fn error(number: u8, user_agent: &'static str) -> SharedFailure {
     let failure = Failure::OriginStatus { status: 503 };
-    let client = Network::of(IpAddr::from([192, 0, 2, number]));
-    SharedFailure::of(failure, Requester::Anybody, (client, &fields(user_agent)))
+    let of = (client(number), &fields(user_agent));
+    SharedFailure::of(failure, Requester::Anybody, of)
 }
 
 fn fields(user_agent: &'static str) -> HeaderMap {
@@ -142,7 +146,7 @@ async fn when_a_leader_has_no_outcome_one_follower_leads_and_the_others_follow_i
     let Some(Ok(Followed::Leader(next))) = waiting.join_next().await else {
         panic!("nobody leads");
     };
-    next.validated(&at("h"), Requester::Anybody);
+    next.validated((client(1), &at("h")), Requester::Anybody);
     while let Some(end) = waiting.join_next().await {
         assert!(matches!(
             end.expect("it ends"),
@@ -239,7 +243,7 @@ async fn nobody_waits_for_a_leader_with_a_field_that_may_make_the_origin_slow() 
         );
     }
     let waiting = followers(&collapse, b"k", 3);
-    plain.validated(&at("h"), Requester::Anybody);
+    plain.validated((client(1), &at("h")), Requester::Anybody);
     for end in waiting.join_all().await {
         assert!(matches!(end, Followed::Validated(Requester::Anybody)));
     }
@@ -250,7 +254,7 @@ async fn a_response_for_one_client_sends_all_followers_at_once() {
     let collapse = Collapse::new();
     let first = leader(&collapse, b"k");
     let mut waiting = followers(&collapse, b"k", 5);
-    first.not_shared(&at("h"), Requester::Anybody, Instant::now());
+    first.not_shared((client(1), &at("h")), Requester::Anybody, Instant::now());
     let before = Instant::now();
     while let Some(end) = waiting.join_next().await {
         assert!(matches!(end.expect("it ends"), Followed::Alone));
@@ -269,10 +273,10 @@ async fn a_field_for_which_nothing_is_stored_makes_no_plain_request_go_alone() {
         panic!("a plain request waits for a special one");
     };
     let waiting = followers(&collapse, b"k", 3);
-    odd.not_shared(&at("h"), Requester::Unknown, Instant::now());
+    odd.not_shared((client(1), &at("h")), Requester::Unknown, Instant::now());
     assert!(matches!(join(Requester::Unknown), Role::Alone));
     assert!(matches!(join(Requester::Anybody), Role::Follower(_)));
-    plain.validated(&at("h"), Requester::Anybody);
+    plain.validated((client(1), &at("h")), Requester::Anybody);
     for end in waiting.join_all().await {
         assert!(matches!(end, Followed::Validated(_)));
     }
@@ -313,7 +317,7 @@ async fn all_follow_whichever_leader_answers_first() {
     };
     // The slow one may still answer, so its failure would come too early.
     quick.failed(failure(Requester::Anybody, 1));
-    slow.validated(&at("h"), Requester::Anybody);
+    slow.validated((client(1), &at("h")), Requester::Anybody);
     while let Some(end) = waiting.join_next().await {
         assert!(matches!(end.expect("it ends"), Followed::Validated(_)));
     }
@@ -344,7 +348,7 @@ async fn a_key_that_could_not_be_shared_is_not_waited_for() {
     ) else {
         panic!()
     };
-    leader.not_shared(&at("h"), Requester::Anybody, Instant::now());
+    leader.not_shared((client(1), &at("h")), Requester::Anybody, Instant::now());
     assert!(matches!(
         collapse.join(
             &Bytes::from_static(b"k"),
@@ -363,7 +367,7 @@ async fn a_key_that_could_not_be_shared_is_not_waited_for() {
 #[test]
 fn patience_is_what_was_set_and_never_more_than_a_fetch_may_take() {
     let collapse = Collapse::new();
-    collapse.note_head_time(&at("near"), Duration::from_millis(10));
+    collapse.note_head_time((client(1), &at("near")), Duration::from_millis(10));
     let second = Duration::from_secs(1);
     for origin in ["near", "unknown"] {
         let wait = |wait| {
@@ -399,9 +403,9 @@ async fn an_origin_that_hardly_shares_is_not_waited_for_whatever_was_set() {
 #[test]
 fn patience_follows_the_origin() {
     let collapse = Collapse::new();
-    collapse.note_head_time(&at("slow"), Duration::from_secs(1));
+    collapse.note_head_time((client(1), &at("slow")), Duration::from_secs(1));
     assert_eq!(patience(&collapse, "slow"), Duration::from_secs(2));
-    collapse.note_head_time(&at("dead"), Duration::from_secs(60));
+    collapse.note_head_time((client(1), &at("dead")), Duration::from_secs(60));
     assert_eq!(patience(&collapse, "dead"), WAIT_MAX);
 }
 
@@ -414,10 +418,12 @@ fn answer(collapse: &Arc<Collapse>, origin: &str, key: &[u8], shared: Shared) {
     ) else {
         panic!()
     };
-    collapse.note_head_time(&at(origin), Duration::from_secs(1));
+    collapse.note_head_time((client(1), &at(origin)), Duration::from_secs(1));
     match shared {
-        Shared::Yes => leader.validated(&at(origin), Requester::Anybody),
-        Shared::No => leader.not_shared(&at(origin), Requester::Anybody, Instant::now()),
+        Shared::Yes => leader.validated((client(1), &at(origin)), Requester::Anybody),
+        Shared::No => {
+            leader.not_shared((client(1), &at(origin)), Requester::Anybody, Instant::now());
+        }
     }
 }
 
@@ -463,15 +469,20 @@ async fn an_origin_that_no_longer_shares_is_waited_for_no_longer() {
 }
 
 #[test]
-fn no_more_origins_are_remembered_than_there_is_room_for() {
+fn no_more_origins_are_remembered_than_there_is_room_for_and_each_client_has_a_share() {
     let collapse = Collapse::new();
+    collapse.note_head_time((client(1), &at("near")), Duration::from_millis(300));
+    let known = patience(&collapse, "near");
     for number in 0..2 * SHARDS * REMEMBERED {
-        collapse.note_head_time(&at(&format!("h{number}")), Duration::ZERO);
+        let origin = at(&format!("h{number}"));
+        collapse.note_head_time((client(2), &origin), Duration::ZERO);
     }
     for shard in &collapse.shards {
         let origins = shard.lock().unwrap().origins.len();
         assert!(origins <= REMEMBERED, "{origins}");
     }
+    assert_eq!(patience(&collapse, "near"), known);
+    assert_ne!(patience(&collapse, "unknown"), known);
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ pub(crate) fn revalidate_in_background(
     if collapse.failed_lately(&spec.place.name, now) {
         return;
     }
-    let of = (spec.share.network(), &spec.target.authority);
+    let of = spec.client_and_origin();
     let Some(counted) = collapse.in_background(Background::Revalidation, of, BOUND) else {
         return;
     };

@@ -162,11 +162,11 @@ pub(super) async fn confirm(
     }
     // A leader that is dropped leaves its place to a follower.
     if let Some(leader) = leader.filter(|_| !is_private) {
-        let (origin, requester) = (&spec.target.authority, requester(&spec.fields));
+        let (from, requester) = (spec.client_and_origin(), requester(&spec.fields));
         match stays {
-            true => leader.validated(origin, requester),
+            true => leader.validated(from, requester),
             // Nothing is left in the store for others to look up.
-            false => leader.not_shared(origin, requester, Instant::now()),
+            false => leader.not_shared(from, requester, Instant::now()),
         }
     }
     for_its_client(&mut selected.stored.fields, &head.headers);

@@ -25,7 +25,7 @@ use super::fields::WasPart;
 use super::mark::{fresh_until, mark};
 use super::spec::{Extent, FetchSpec, SHORT};
 use super::variant::{NewRow, PutPlan};
-use crate::in_flight_ranges::{AwaitedRange, RangeClaim, WholeOnly};
+use crate::in_flight_ranges::{AwaitedRange, RangeClaim};
 use crate::metrics::Limit;
 use crate::page_groups::PageRequest;
 use crate::purge::labels_of;
@@ -101,7 +101,7 @@ pub(super) fn judge(
         Storable::Whole { facts, row } => (facts.received_in(received), row),
         Storable::Partial { facts, row, range } => {
             let facts = facts.received_in(received);
-            ranges.note_whole_only(&plan.place.name, WholeOnly::No, Instant::now());
+            ranges.note_range(&plan.place.name);
             match spec.extent {
                 // The client's own range does not begin and end at page boundaries; ours does.
                 Extent::AsAsked => return StoreDecision::Pass(NotStored::ContentRange),
@@ -195,9 +195,9 @@ pub(super) fn judge(
         }
     }
     if response.extensions().get::<WasPart>().is_some() {
-        ranges.note_whole_only(&plan.place.name, WholeOnly::No, Instant::now());
+        ranges.note_range(&plan.place.name);
     } else if matches!(spec.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
-        ranges.note_whole_only(&plan.place.name, WholeOnly::Yes, Instant::now());
+        ranges.note_whole_only(&plan.place.name, spec.share.network(), Instant::now());
     }
     let in_parts = length.is_some()
         && memory.is_none()

@@ -91,7 +91,7 @@ pub(crate) async fn fetch(
             worker
                 .common
                 .collapse
-                .failed(&spec.place.name, Instant::now());
+                .failed(&spec.place.name, spec.share.network(), Instant::now());
             if let Some(leader) = leader.filter(|_| failure.failure.is_of_next_hop()) {
                 leader.failed(shared_failure(&spec, failure.failure.clone()));
             }
@@ -140,7 +140,7 @@ pub(crate) async fn fetch(
     );
     if !answered.next_hop.is_sibling() && !answered.next_hop.is_member() {
         let collapse = &worker.common.collapse;
-        collapse.note_head_time(&spec.target.authority, exchange.head_time);
+        collapse.note_head_time(spec.client_and_origin(), exchange.head_time);
     }
     hint_clock(&worker, &spec, &answered, response_time);
     let status = answered.exchange.response.status();
@@ -178,7 +178,7 @@ pub(crate) async fn fetch(
         worker
             .common
             .collapse
-            .failed(&spec.place.name, Instant::now());
+            .failed(&spec.place.name, spec.share.network(), Instant::now());
     }
     let outcome = match is_error(status) && spec.on_error == OnError::ServeIfError {
         // The stored response is served instead of this error.
@@ -221,7 +221,7 @@ pub(crate) async fn fetch(
             worker.metrics.fetched(bytes, 0);
             if let Some(leader) = leader {
                 leader.not_shared(
-                    &spec.target.authority,
+                    spec.client_and_origin(),
                     requester(&spec.fields),
                     Instant::now(),
                 );
@@ -243,7 +243,7 @@ pub(crate) async fn fetch(
                     if spec.cause != Cause::Hint && status != StatusCode::PRECONDITION_FAILED =>
                 {
                     leader.not_shared(
-                        &spec.target.authority,
+                        spec.client_and_origin(),
                         requester(&spec.fields),
                         Instant::now(),
                     );
@@ -441,7 +441,7 @@ async fn store_part(
         add_row(worker, &place.key, row).await;
     }
     if let Some(leader) = leader {
-        leader.validated(&spec.target.authority, requester(&spec.fields));
+        leader.validated(spec.client_and_origin(), requester(&spec.fields));
     }
     let _ = reply.send(Ok(Fetched::Begun {
         hit,
@@ -505,7 +505,7 @@ async fn store(
             requester: requester(&spec.fields),
             stream: writer.stream(),
         };
-        leader.share(&spec.target.authority, shared);
+        leader.share(spec.client_and_origin(), shared);
     }
     let response = Response::from_parts(head, ());
     let trailers = Trailers::default();

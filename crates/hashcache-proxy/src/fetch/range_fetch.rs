@@ -44,7 +44,7 @@ use super::fields::{part_fields, request, strip_for_storing};
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
 use super::spec::is_withdrawn;
 use super::variant::change;
-use crate::in_flight_ranges::{RangeClaim, RangeGuard, WholeOnly};
+use crate::in_flight_ranges::{RangeClaim, RangeGuard};
 use crate::link::coding::{LinkCoding, StoredHere};
 use crate::metrics::CountedBytes;
 use crate::route::Route;
@@ -257,7 +257,7 @@ fn judge(
             return PartCheck::Gone;
         }
         let ranges = &worker.common.collapse.ranges;
-        ranges.note_whole_only(&spec.name, WholeOnly::Yes, Instant::now());
+        ranges.note_whole_only(&spec.name, spec.share.network(), Instant::now());
         return PartCheck::Matches(guard.start());
     }
     let content_range = parse_content_range(response.headers());

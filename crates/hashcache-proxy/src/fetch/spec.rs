@@ -7,10 +7,10 @@ use std::rc::Rc;
 use bytes::Bytes;
 use hashcache::Hit;
 use hashcache_base::failure::Failure;
-use hashcache_base::share::Share;
+use hashcache_base::share::{Network, Share};
 use hashcache_http::{
-    ByteRange, Exempt, FieldKinds, HintUse, NotStored, OnError, RangeSpec, Space, StoredFacts,
-    Target, Variant, VariantTable, origin_key, parse_range,
+    Authority, ByteRange, Exempt, FieldKinds, HintUse, NotStored, OnError, RangeSpec, Space,
+    StoredFacts, Target, Variant, VariantTable, origin_key, parse_range,
 };
 use http::header::RANGE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
@@ -103,6 +103,11 @@ impl FetchSpec {
             Cause::Request | Cause::Revalidation => HintUse::None,
             Cause::RequestByHint | Cause::Hint => HintUse::Followed,
         }
+    }
+
+    /// The client that asks, and the origin that it asks.
+    pub(super) fn client_and_origin(&self) -> (Network, &Authority) {
+        (self.share.network(), &self.target.authority)
     }
 
     /// The request fields that the key or a trusted front proxy has taken care of.

@@ -197,14 +197,17 @@ fn a_piece_that_has_ended_leaves_nothing_behind() {
 async fn a_key_that_comes_whole_only_is_remembered_for_a_while_and_not_without_bound() {
     let ranges = InFlightRanges::default();
     let now = Instant::now();
-    ranges.note_whole_only(b"a", WholeOnly::Yes, now);
+    let client = |n| Network::of(std::net::IpAddr::from([192, 0, 2, n]));
+    ranges.note_whole_only(b"a", client(1), now);
     assert!(ranges.is_whole_only(b"a", now));
     assert!(!ranges.is_whole_only(b"b", now));
     assert!(!ranges.is_whole_only(b"a", now + WHOLE_ONLY));
-    ranges.note_whole_only(b"a", WholeOnly::No, now);
+    ranges.note_range(b"a");
     assert!(!ranges.is_whole_only(b"a", now));
+    ranges.note_whole_only(b"a", client(1), now);
     for number in 0..2 * REMEMBERED {
-        ranges.note_whole_only(number.to_string().as_bytes(), WholeOnly::Yes, now);
+        ranges.note_whole_only(number.to_string().as_bytes(), client(2), now);
     }
     assert!(ranges.whole_only().len() <= REMEMBERED);
+    assert!(ranges.is_whole_only(b"a", now), "it is another client's");
 }

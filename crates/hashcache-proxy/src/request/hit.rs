@@ -35,7 +35,6 @@ use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::fetch::range_fetch::RangeFetchSpec;
 use crate::fetch::{SHORT, passed_on};
-use crate::in_flight_ranges::WholeOnly;
 use crate::reuse::reuse_stored;
 use crate::store::content::ContentReader;
 use crate::store::{HitSource, ObjectPlace, PageTable, StoredResponse};
@@ -220,7 +219,8 @@ fn instead(
             worker.metrics.fetched(bytes, 0);
             transaction.log_entry.byte_count().add(bytes);
             let ranges = &worker.common.collapse.ranges;
-            ranges.note_whole_only(&place.name, WholeOnly::Yes, Instant::now());
+            let client = transaction.connection.allowance.share().network();
+            ranges.note_whole_only(&place.name, client, Instant::now());
             anew_whole(transaction, (hit, place))
         }
     })

@@ -223,7 +223,7 @@ impl Upstream {
         let secured = self.secure(channel, to, AlpnOffer::Both).await;
         let secured = secured.map_err(at_peer)?;
         if !secured.is_http_2() {
-            self.http2_conns.note_plain(to);
+            self.http2_conns.note_plain(to, client.map(Share::network));
             drop((memory, stream_memory.take()));
             let memory = self.narrow(to, client)?;
             return Ok(UpstreamConn::new(secured, peer, memory, &self.limits));
@@ -293,7 +293,8 @@ impl Upstream {
             }
         }
         if failed.refused == Refused::NeedsHttp1 {
-            self.http2_conns.note_plain(to);
+            self.http2_conns
+                .note_plain(to, attempt.client.map(Share::network));
             return (attempt.number < ATTEMPTS_MAX).then_some(Way::Http1);
         }
         let Some(conn) = conn else {

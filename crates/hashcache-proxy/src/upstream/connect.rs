@@ -59,9 +59,11 @@ impl Connector {
         let limit = limit.map_or(self.connect_time, |limit| limit.min(self.connect_time));
         let try_permit = match to.purpose {
             Purpose::Peer => None,
-            Purpose::Forward | Purpose::Configured => {
-                Some(self.unreachable.may_try(to, self.connect_time * 2)?)
-            }
+            Purpose::Forward | Purpose::Configured => Some(self.unreachable.may_try(
+                to,
+                client,
+                self.connect_time * 2,
+            )?),
         };
         let addresses = match self.addresses(&to.authority.host, client).await {
             Ok(addresses) => addresses,
@@ -408,7 +410,7 @@ mod tests {
         let silence = Failure::ConnectTimeout(Duration::from_secs(10));
         let try_permit = connector
             .unreachable
-            .may_try(&to, Duration::from_secs(20))
+            .may_try(&to, None, Duration::from_secs(20))
             .unwrap();
         tokio::time::advance(Duration::from_secs(10)).await;
         try_permit.end(&Err::<(), _>(silence.clone()));

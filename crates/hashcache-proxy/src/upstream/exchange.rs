@@ -170,7 +170,7 @@ impl Upstream {
             if progress.has_continued() {
                 self.http2_conns.note_continue(to);
             } else if progress.was_held_in_vain() {
-                self.http2_conns.note_no_continue(to);
+                self.http2_conns.note_no_continue(to, permit.client());
             }
         }
         let judged = response.and_then(|response| {

@@ -39,6 +39,14 @@ pub(crate) struct Permit {
     _all: OwnedSemaphorePermit,
     _turns: Vec<BoundPermit>,
     _memory: Option<ShareGuard>,
+    client: Option<Network>,
+}
+
+impl Permit {
+    /// The client whose request the connection carries.
+    pub(super) fn client(&self) -> Option<Network> {
+        self.client
+    }
 }
 
 /// Permission to keep one idle connection for the client that has logged in on it.
@@ -131,6 +139,7 @@ impl Permits {
             _all: all,
             _turns: bound_permits,
             _memory: memory,
+            client: network,
         })
     }
 

@@ -559,11 +559,17 @@ pub(super) enum ConnHome {
 }
 
 impl ConnHome {
-    /// Puts a connection where it belongs. Its last exchange is complete.
-    pub(super) fn put(&self, pool: &Rc<Pool>, to: Endpoint, conn: UpstreamConn) {
+    /// Puts a connection where it belongs. Its last exchange, for `client`, is complete.
+    pub(super) fn put(
+        &self,
+        pool: &Rc<Pool>,
+        to: Endpoint,
+        conn: UpstreamConn,
+        client: Option<Network>,
+    ) {
         let limits = (&pool.permits, pool.idle_time);
         match self {
-            Self::Pool => pool.put(to, conn),
+            Self::Pool => pool.put(to, conn, client),
             Self::Turn(turn) => turn.keep(conn, to, limits),
             Self::Offer(offer) => offer.keep(conn, to, limits),
             Self::Nowhere => {}

@@ -18,7 +18,9 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use hashcache_base::failure::Failure;
+use hashcache_base::fair_table::with_most;
 use hashcache_base::limits::Limits;
+use hashcache_base::share::Network;
 use hashcache_base::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
@@ -206,12 +208,16 @@ pub(super) struct Pool {
     pub(super) permits: Permits,
     /// Maximum memory of grown buffers of idle connections, bytes.
     extra_max: Cell<u64>,
+    /// Maximum number of idle connections.
+    pub(super) idle_max: Cell<usize>,
     sweeping: Cell<bool>,
 }
 
 #[derive(Debug)]
 struct IdleConn {
     conn: UpstreamConn,
+    /// The client whose request it carried last.
+    client: Option<Network>,
     since: Instant,
     _counted: CountedIdle,
 }
@@ -224,6 +230,7 @@ impl Pool {
             idle_time,
             permits,
             extra_max: Cell::new(IDLE_EXTRA_MIN),
+            idle_max: Cell::new(IDLE_MAX),
             sweeping: Cell::new(false),
         })
     }
@@ -254,8 +261,8 @@ impl Pool {
         taken
     }
 
-    /// Puts a connection back whose last exchange is complete.
-    pub(super) fn put(self: &Rc<Self>, to: Endpoint, conn: UpstreamConn) {
+    /// Puts a connection back whose last exchange, for `client`, is complete.
+    pub(super) fn put(self: &Rc<Self>, to: Endpoint, conn: UpstreamConn, client: Option<Network>) {
         if !conn.rest() {
             return;
         }
@@ -268,11 +275,12 @@ impl Pool {
                 return;
             }
         }
-        if idle.values().map(Vec::len).sum::<usize>() >= IDLE_MAX {
-            drop_oldest(&mut idle);
+        if idle.values().map(Vec::len).sum::<usize>() >= self.idle_max.get() {
+            drop_one(&mut idle);
         }
         idle.entry(to).or_default().push(IdleConn {
             conn,
+            client,
             since: Instant::now(),
             _counted: self.permits.idle(),
         });
@@ -303,15 +311,23 @@ impl IdleConn {
     }
 }
 
-fn drop_oldest(idle: &mut HashMap<Endpoint, Vec<IdleConn>>) {
-    // Connections are pushed and popped at the end, so the first of each list is its oldest.
-    let oldest = idle
+/// Drops the oldest connection of the client with most of them.
+fn drop_one(idle: &mut HashMap<Endpoint, Vec<IdleConn>>) {
+    let all = idle
+        .values()
+        .flatten()
+        .map(|idle| (idle.client, idle.since));
+    let Some(client) = with_most(all) else { return };
+    // Connections are pushed and popped at the end, so the first in each list is the oldest there.
+    let first = |conns: &[IdleConn]| conns.iter().position(|idle| idle.client == client);
+    let firsts = idle
         .iter()
-        .filter_map(|(to, conns)| conns.first().map(|first| (first.since, to.clone())))
-        .min_by_key(|(since, _)| *since);
-    let Some((_, to)) = oldest else { return };
+        .filter_map(|(to, conns)| first(conns).map(|at| (conns[at].since, at, to.clone())));
+    let Some((_, at, to)) = firsts.min_by_key(|(since, ..)| *since) else {
+        return;
+    };
     if let Some(conns) = idle.get_mut(&to) {
-        conns.remove(0);
+        conns.remove(at);
         if conns.is_empty() {
             idle.remove(&to);
         }

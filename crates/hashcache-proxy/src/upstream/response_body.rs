@@ -186,6 +186,7 @@ impl ResponseBody {
         };
         let busy = *busy;
         self.received = busy.received();
+        let client = busy.permit.client();
         drop(busy.permit);
         // In HTTP/2 the rest would hold the stream, and the client's content, until the origin
         // resets it.
@@ -193,7 +194,7 @@ impl ResponseBody {
         // If the origin answered early, it does not want the rest of the request, and content that
         // was held for a 100 must not follow a final response: such a connection is closed.
         if busy.trusted && busy.progress.is_ended() {
-            busy.home.put(&busy.pool, busy.to, busy.conn);
+            busy.home.put(&busy.pool, busy.to, busy.conn, client);
         }
     }
 

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 use hashcache_base::net::address::Purpose;
+use hashcache_base::share::Shares;
 use hashcache_http::{Authority, Host};
 use http_body::Frame;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -436,6 +437,46 @@ async fn a_request_that_cannot_be_repeated_survives_the_end_of_an_idle_connectio
         );
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_with_many_origins_leaves_idle_connections_to_others() {
+    locally(async {
+        let upstream = upstream();
+        upstream.pool.idle_max.set(8);
+        let shares = Shares::new(1 << 30, 100);
+        let fetched_by = async |client: u8| {
+            let script: &[Step] = &[Get, OK, Get, OK, Hang];
+            let origin = Origin::start(&[script, script]).await;
+            let reused = again(&upstream, &origin, shares.of([192, 0, 2, client].into())).await;
+            assert!(!reused);
+            advance(Duration::from_millis(1)).await;
+            origin
+        };
+        let other = fetched_by(1).await;
+        let mut own = Vec::new();
+        for _ in 0..20 {
+            own.push(fetched_by(2).await);
+        }
+        assert_eq!(upstream.idle(), 8);
+        let client = || shares.of([192, 0, 2, 1].into());
+        assert!(again(&upstream, &other, client()).await);
+        assert!(!again(&upstream, &own[12], client()).await, "the oldest");
+        assert!(again(&upstream, &own[19], client()).await);
+    })
+    .await;
+}
+
+/// Fetches for `client`. Returns whether a connection was used again.
+async fn again(upstream: &Upstream, origin: &Origin, client: Share) -> bool {
+    let options = SendOptions {
+        client: Some(client),
+        ..SendOptions::default()
+    };
+    let sent = upstream.send(&origin.to, get("/"), options).await;
+    let mut exchange = sent.unwrap();
+    content(exchange.response.body_mut()).await;
+    exchange.reused
 }
 
 #[tokio::test(start_paused = true)]

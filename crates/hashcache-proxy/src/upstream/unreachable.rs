@@ -10,14 +10,16 @@
 //! denied destinations are a matter of access rules. An entry's lifetime grows only when the one
 //! retry has failed, because many clients that fail at the same time have seen one outage.
 //! Cost: one short lock per connection. At most [`ORIGINS`] entries. A new entry in a full table
-//! scans all of them, but only after a connection attempt of a second.
+//! scans all of them, but only after a connection attempt of a second; the client with most loses
+//! some of its own.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashcache_base::failure::Failure;
+use hashcache_base::fair_table::FairTable;
 use hashcache_base::net::address::Purpose;
+use hashcache_base::share::Network;
 use hashcache_http::Authority;
 use tokio::time::Instant;
 
@@ -26,7 +28,7 @@ use super::endpoint::Endpoint;
 /// Recently unreachable origins; one for the process.
 #[derive(Clone, Debug)]
 pub(crate) struct UnreachableCache {
-    table: Arc<Mutex<HashMap<OriginKey, UnreachableEntry>>>,
+    table: Arc<Mutex<FairTable<OriginKey, UnreachableEntry>>>,
     /// Lifetime of a first entry; nothing is remembered if it is zero.
     first: Duration,
 }
@@ -47,6 +49,7 @@ struct UnreachableEntry {
 pub(super) struct TryPermit {
     unreachable: UnreachableCache,
     origin: OriginKey,
+    client: Option<Network>,
     begun: Instant,
     /// There is an entry, which applies to all other requests meanwhile.
     again: bool,
@@ -57,16 +60,22 @@ impl UnreachableCache {
     /// An empty table; first entries have the lifetime `first`.
     pub(crate) fn new(first: Duration) -> Self {
         Self {
-            table: Arc::default(),
+            table: Arc::new(Mutex::new(FairTable::new(ORIGINS))),
             first,
         }
     }
 
-    /// Whether `to` may be tried. After an expired entry, one caller has `time` to try again; the
-    /// entry applies to all others until then.
+    /// Whether `to` may be tried, for `client`. After an expired entry, one caller has `time` to try
+    /// again; the entry applies to all others until then.
     ///
-    /// # Errors The failure of the last attempt.
-    pub(super) fn may_try(&self, to: &Endpoint, time: Duration) -> Result<TryPermit, Failure> {
+    /// # Errors
+    /// The failure of the last attempt.
+    pub(super) fn may_try(
+        &self,
+        to: &Endpoint,
+        client: Option<Network>,
+        time: Duration,
+    ) -> Result<TryPermit, Failure> {
         let origin = (to.authority.clone(), to.purpose);
         let now = Instant::now();
         let again = match self.table().get_mut(&origin) {
@@ -80,13 +89,14 @@ impl UnreachableCache {
         Ok(TryPermit {
             unreachable: self.clone(),
             origin,
+            client,
             begun: now,
             again,
             ended: false,
         })
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<OriginKey, UnreachableEntry>> {
+    fn table(&self) -> MutexGuard<'_, FairTable<OriginKey, UnreachableEntry>> {
         // A panic under the lock would leave at worst one odd entry, which expires.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,20 +126,15 @@ impl TryPermit {
             Some(before) => before.lifetime,
             None => first,
         };
-        if !table.contains_key(&self.origin) && table.len() >= ORIGINS {
+        if table.is_full() {
             table.retain(|_, entry| now < entry.until);
-            let soonest = table.iter().min_by_key(|(_, entry)| entry.until);
-            let soonest = soonest.map(|(origin, _)| origin.clone());
-            if let Some(soonest) = soonest.filter(|_| table.len() >= ORIGINS) {
-                table.remove(&soonest);
-            }
         }
         let entry = UnreachableEntry {
             failure: failure.clone(),
             until: now + lifetime,
             lifetime,
         };
-        table.insert(self.origin.clone(), entry);
+        table.insert(self.origin.clone(), entry, self.client);
     }
 }
 
@@ -149,11 +154,13 @@ impl Drop for TryPermit {
 const LIFETIME_MAX: Duration = Duration::from_secs(5 * 60);
 /// A failure that takes less time than this is not remembered.
 const WAITED_MIN: Duration = Duration::from_secs(1);
-/// Maximum number of entries; when the table is full, those that expire first are dropped.
+/// Maximum number of entries.
 const ORIGINS: usize = 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use hashcache_http::{Host, Scheme};
     use tokio::time::advance;
 
@@ -176,7 +183,7 @@ mod tests {
 
     /// The failure for a request that is not allowed to try.
     fn told(unreachable: &UnreachableCache, to: &Endpoint) -> Result<(), Failure> {
-        unreachable.may_try(to, TRY).map(drop)
+        unreachable.may_try(to, None, TRY).map(drop)
     }
 
     fn end(try_permit: TryPermit, failure: Failure) {
@@ -184,7 +191,7 @@ mod tests {
     }
 
     async fn fails(unreachable: &UnreachableCache, to: &Endpoint) {
-        let try_permit = unreachable.may_try(to, TRY).unwrap();
+        let try_permit = unreachable.may_try(to, None, TRY).unwrap();
         advance(TRY / 2).await;
         end(try_permit, Failure::Unreachable);
     }
@@ -206,10 +213,10 @@ mod tests {
             advance(TRY / 2).await;
         }
         // One request tries; if there is no result, another may.
-        let slow = unreachable.may_try(&to, TRY).unwrap();
+        let slow = unreachable.may_try(&to, None, TRY).unwrap();
         assert_eq!(told(&unreachable, &to), refusal);
         advance(TRY).await;
-        unreachable.may_try(&to, TRY).unwrap().end(&Ok(()));
+        unreachable.may_try(&to, None, TRY).unwrap().end(&Ok(()));
         drop(slow);
         fails(&unreachable, &to).await;
         advance(FIRST).await;
@@ -220,7 +227,7 @@ mod tests {
     async fn many_who_fail_at_the_same_time_are_one() {
         let (unreachable, to) = (UnreachableCache::new(FIRST), origin(1));
         let all: Vec<TryPermit> = (0..6)
-            .map(|_| unreachable.may_try(&to, TRY).unwrap())
+            .map(|_| unreachable.may_try(&to, None, TRY).unwrap())
             .collect();
         advance(TRY).await;
         for try_permit in all {
@@ -237,7 +244,7 @@ mod tests {
         let (unreachable, to) = (UnreachableCache::new(FIRST), origin(1));
         fails(&unreachable, &to).await;
         advance(FIRST).await;
-        let gone = unreachable.may_try(&to, TRY).unwrap();
+        let gone = unreachable.may_try(&to, None, TRY).unwrap();
         assert_eq!(told(&unreachable, &to), Err(Failure::Unreachable));
         drop(gone);
         fails(&unreachable, &to).await;
@@ -250,12 +257,15 @@ mod tests {
     async fn only_silence_and_missing_routes_that_were_waited_for_are_remembered() {
         let (unreachable, to) = (UnreachableCache::new(FIRST), origin(1));
         for failure in [Failure::ConnectionRefused, Failure::NameNotFound] {
-            let try_permit = unreachable.may_try(&to, TRY).unwrap();
+            let try_permit = unreachable.may_try(&to, None, TRY).unwrap();
             advance(TRY).await;
             end(try_permit, failure);
             assert_eq!(told(&unreachable, &to), Ok(()));
         }
-        end(unreachable.may_try(&to, TRY).unwrap(), Failure::Unreachable);
+        end(
+            unreachable.may_try(&to, None, TRY).unwrap(),
+            Failure::Unreachable,
+        );
         assert_eq!(told(&unreachable, &to), Ok(()));
         let off = UnreachableCache::new(Duration::ZERO);
         fails(&off, &to).await;
@@ -263,24 +273,37 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn beyond_so_many_the_first_to_end_makes_room() {
+    async fn a_client_that_tries_many_origins_makes_room_by_its_own() {
         let unreachable = UnreachableCache::new(FIRST);
+        let client = |n| Some(Network::of(IpAddr::from([192, 0, 2, n])));
         let trials: Vec<TryPermit> = (0..ORIGINS + 10)
-            .map(|n| unreachable.may_try(&origin(n), TRY).unwrap())
+            .map(|n| {
+                let client = if n == 0 { client(1) } else { client(2) };
+                unreachable.may_try(&origin(n), client, TRY).unwrap()
+            })
             .collect();
         advance(TRY).await;
         for try_permit in trials {
-            advance(Duration::from_millis(1)).await;
             end(try_permit, Failure::Unreachable);
         }
-        assert_eq!(unreachable.table().len(), ORIGINS);
-        assert_eq!(told(&unreachable, &origin(9)), Ok(()));
+        assert!(unreachable.table().len() <= ORIGINS);
         let refusal = Err(Failure::Unreachable);
-        assert_eq!(told(&unreachable, &origin(10)), refusal);
+        assert_eq!(told(&unreachable, &origin(0)), refusal);
+        assert_eq!(told(&unreachable, &origin(1)), Ok(()));
         assert_eq!(told(&unreachable, &origin(ORIGINS + 9)), refusal);
         // Expired entries are dropped first.
         advance(FIRST).await;
-        fails(&unreachable, &origin(ORIGINS + 10)).await;
-        assert_eq!(unreachable.table().len(), 1);
+        let trials: Vec<TryPermit> = (0..ORIGINS)
+            .map(|n| {
+                let to = origin(2 * ORIGINS + n);
+                unreachable.may_try(&to, client(3), TRY).unwrap()
+            })
+            .collect();
+        advance(TRY).await;
+        for try_permit in trials {
+            end(try_permit, Failure::Unreachable);
+        }
+        assert_eq!(unreachable.table().len(), ORIGINS);
+        assert_eq!(told(&unreachable, &origin(2 * ORIGINS)), refusal);
     }
 }

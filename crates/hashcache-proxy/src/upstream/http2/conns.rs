@@ -16,10 +16,11 @@
 //! Cost: a search through the connections of one endpoint, of which there is mostly one.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use hashcache_base::fair_table::FairTable;
 use hashcache_base::share::Network;
 use hashcache_base::task::spawn_local;
 use http::Request;
@@ -57,18 +58,29 @@ pub(in super::super) enum Found {
 }
 
 /// The HTTP/2 connections of one core.
-#[derive(Default)]
 pub(in super::super) struct Http2Conns {
     open: RefCell<HashMap<Endpoint, Vec<Rc<Http2Conn>>>>,
     /// Locked while connecting, so that concurrent requests share the new connection. Each lock is
     /// for as many requests as that has room for.
     opening: RefCell<HashMap<Endpoint, Vec<Rc<Mutex<()>>>>>,
     /// Endpoints that support HTTP/1.1 only.
-    plain: RefCell<HashSet<Endpoint>>,
+    plain: RefCell<FairTable<Endpoint, ()>>,
     /// Endpoints that were sent `Expect: 100-continue` and sent no 100, and when that was.
-    no_continue: RefCell<HashMap<Endpoint, Instant>>,
+    no_continue: RefCell<FairTable<Endpoint, Instant>>,
     /// Clients whose requests share no connections.
     wary: RefCell<WaryClients>,
+}
+
+impl Default for Http2Conns {
+    fn default() -> Self {
+        Self {
+            open: RefCell::default(),
+            opening: RefCell::default(),
+            plain: RefCell::new(FairTable::new(ENDPOINTS_MAX)),
+            no_continue: RefCell::new(FairTable::new(ENDPOINTS_MAX)),
+            wary: RefCell::default(),
+        }
+    }
 }
 
 impl Http2Conns {
@@ -117,15 +129,12 @@ impl Http2Conns {
 
     /// Whether `to` is known to support HTTP/1.1 only.
     pub(in super::super) fn is_plain(&self, to: &Endpoint) -> bool {
-        self.plain.borrow().contains(to)
+        self.plain.borrow().get(to).is_some()
     }
 
-    pub(in super::super) fn note_plain(&self, to: &Endpoint) {
-        let mut plain = self.plain.borrow_mut();
-        if plain.len() >= ENDPOINTS_MAX {
-            plain.clear();
-        }
-        plain.insert(to.clone());
+    /// Notes it; `client` has chosen the origin.
+    pub(in super::super) fn note_plain(&self, to: &Endpoint, client: Option<Network>) {
+        self.plain.borrow_mut().insert(to.clone(), (), client);
     }
 
     /// Whether `to` is known to ignore `Expect: 100-continue`. nginx does so in HTTP/2; each upload
@@ -136,12 +145,10 @@ impl Http2Conns {
         noted.is_some_and(|noted| noted.elapsed() < NO_CONTINUE_TIME)
     }
 
-    pub(in super::super) fn note_no_continue(&self, to: &Endpoint) {
+    /// Notes it; `client` has chosen the origin.
+    pub(in super::super) fn note_no_continue(&self, to: &Endpoint, client: Option<Network>) {
         let mut no_continue = self.no_continue.borrow_mut();
-        if no_continue.len() >= ENDPOINTS_MAX {
-            no_continue.clear();
-        }
-        no_continue.insert(to.clone(), Instant::now());
+        no_continue.insert(to.clone(), Instant::now(), client);
     }
 
     /// Notes that `to` has sent a 100.
@@ -340,7 +347,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_origin_without_a_100_is_asked_for_one_after_ten_minutes() {
         let (conns, to) = (Http2Conns::default(), endpoint(1));
-        conns.note_no_continue(&to);
+        conns.note_no_continue(&to, None);
         tokio::time::advance(Duration::from_secs(599)).await;
         assert!(conns.sends_no_continue(&to));
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -350,13 +357,18 @@ mod tests {
     #[test]
     fn no_more_origins_without_http_2_are_remembered_than_there_is_room_for() {
         let conns = Http2Conns::default();
+        let client = |n| Some(Network::of(std::net::IpAddr::from([192, 0, 2, n])));
+        let first = endpoint(4 * ENDPOINTS_MAX);
+        conns.note_plain(&first, client(1));
+        conns.note_no_continue(&first, client(1));
         for n in 0..3 * ENDPOINTS_MAX {
             let to = endpoint(n);
-            conns.note_plain(&to);
-            conns.note_no_continue(&to);
+            conns.note_plain(&to, client(2));
+            conns.note_no_continue(&to, client(2));
             assert!(conns.is_plain(&to) && conns.sends_no_continue(&to));
             assert!(conns.plain.borrow().len() <= ENDPOINTS_MAX);
             assert!(conns.no_continue.borrow().len() <= ENDPOINTS_MAX);
         }
+        assert!(conns.is_plain(&first) && conns.sends_no_continue(&first));
     }
 }

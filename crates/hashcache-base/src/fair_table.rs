@@ -1,0 +1,221 @@
+//! A table of what was learned by requests, in which no client displaces what others need.
+//!
+//! Used for what costs the next request some time to learn again: that an origin cannot be reached,
+//! ignores `Range`, has no HTTP/2. A table that was cleared when it is full would let one client
+//! make the proxy forget all of it, again and again.
+//!
+//! Invariants: at most `rows_max` rows. A row belongs to the client whose request has added it, and
+//! to no other one later. When there is no room, the client with most rows loses the older half of
+//! its own; the clients of a child count as one first, because a child numbers them as it likes.
+//! Cost: when the table is full, all rows are looked at once, and half of the largest share goes.
+
+use std::borrow::Borrow;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use crate::share::Network;
+
+/// See the module's head. A row may belong to no client: the proxy itself has caused it.
+#[derive(Clone, Debug)]
+pub struct FairTable<K, V> {
+    rows: HashMap<K, Row<V>>,
+    rows_max: usize,
+    next_number: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Row<V> {
+    value: V,
+    client: Owner,
+    /// Rows are numbered as they come.
+    number: u64,
+}
+
+/// Whose rows are counted together.
+pub type Owner = Option<Network>;
+
+impl<K: Eq + Hash, V> FairTable<K, V> {
+    /// An empty table for at most `rows_max` rows, at least one.
+    pub fn new(rows_max: usize) -> Self {
+        Self {
+            rows: HashMap::new(),
+            rows_max: rows_max.max(1),
+            next_number: 0,
+        }
+    }
+
+    /// The value of `key`.
+    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.rows.get(key).map(|row| &row.value)
+    }
+
+    /// The value of `key`, to be changed. The row stays with its client.
+    pub fn get_mut<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        self.rows.get_mut(key).map(|row| &mut row.value)
+    }
+
+    /// Sets the value of `key`; a new row belongs to `client`.
+    pub fn insert(&mut self, key: K, value: V, client: Owner) {
+        if let Some(row) = self.rows.get_mut(&key) {
+            row.value = value;
+            return;
+        }
+        if self.rows.len() >= self.rows_max {
+            self.make_room();
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        let row = Row {
+            value,
+            client,
+            number,
+        };
+        self.rows.insert(key, row);
+    }
+
+    /// Removes the row of `key`.
+    pub fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        self.rows.remove(key).map(|row| row.value)
+    }
+
+    /// Keeps the rows that `stay`.
+    pub fn retain(&mut self, mut stays: impl FnMut(&K, &V) -> bool) {
+        self.rows.retain(|key, row| stays(key, &row.value));
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Whether the next new row makes some client lose rows.
+    pub fn is_full(&self) -> bool {
+        self.rows.len() >= self.rows_max
+    }
+
+    fn make_room(&mut self) {
+        let rows = self.rows.values().map(|row| (row.client, row.number));
+        let Some(client) = with_most(rows) else {
+            return;
+        };
+        let of_client = self.rows.values().filter(|row| row.client == client);
+        let mut numbers: Vec<u64> = of_client.map(|row| row.number).collect();
+        let middle = (numbers.len() - 1) / 2;
+        let (_, last_to_go, _) = numbers.select_nth_unstable(middle);
+        let last_to_go = *last_to_go;
+        self.rows
+            .retain(|_, row| row.client != client || row.number > last_to_go);
+    }
+}
+
+/// The client that makes room for others: the one with most of `rows`, of which each has its client
+/// and its age (the least is the oldest). The clients of a child are counted together first. Of
+/// several with as many rows, the one with the oldest; `None` only without rows.
+pub fn with_most<A: Copy + Ord>(rows: impl Iterator<Item = (Owner, A)> + Clone) -> Option<Owner> {
+    let group = |owner: Owner| owner.map(Network::without_client);
+    let largest = most(rows.clone().map(|(client, age)| (group(client), age)))?;
+    most(rows.filter(|(client, _)| group(*client) == largest))
+}
+
+fn most<A: Copy + Ord>(rows: impl Iterator<Item = (Owner, A)>) -> Option<Owner> {
+    let mut owners: HashMap<Owner, (usize, A)> = HashMap::new();
+    for (owner, age) in rows {
+        let (count, oldest) = owners.entry(owner).or_insert((0, age));
+        *count += 1;
+        *oldest = age.min(*oldest);
+    }
+    let most = owners
+        .into_iter()
+        .max_by_key(|(_, (count, oldest))| (*count, Reverse(*oldest)));
+    most.map(|(owner, _)| owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    const MAX: usize = 64;
+
+    fn address(n: u8) -> Option<Network> {
+        Some(Network::of(IpAddr::from([192, 0, 2, n])))
+    }
+
+    #[test]
+    fn a_client_that_fills_the_table_loses_its_own_oldest_rows() {
+        let mut table = FairTable::<u32, u32>::new(MAX);
+        for n in 0..10_u8 {
+            table.insert(n.into(), n.into(), address(n % 5));
+        }
+        for n in 1_000..2_000 {
+            table.insert(n, n, address(99));
+            assert!(table.len() <= MAX);
+            assert_eq!(table.get(&n), Some(&n));
+        }
+        assert!((0..10).all(|n| table.get(&n) == Some(&n)));
+        assert_eq!(table.get(&1_000), None);
+        // Without a client it is no different.
+        for n in 5_000..6_000 {
+            table.insert(n, n, None);
+            assert!(table.len() <= MAX);
+        }
+        assert!((0..10).all(|n| table.get(&n) == Some(&n)));
+    }
+
+    #[test]
+    fn where_every_client_has_one_row_the_oldest_goes() {
+        let mut table = FairTable::new(3);
+        for n in 1..=4 {
+            table.insert(n, (), address(n));
+        }
+        assert!(table.get(&1).is_none() && table.len() == 3);
+    }
+
+    #[test]
+    fn a_child_has_no_more_for_numbering_many_clients_and_they_have_shares_of_it() {
+        let mut table = FairTable::new(MAX);
+        let of_child = |number| Some(Network::ChildClient(7, number));
+        for n in 0..4 {
+            table.insert(n, n, address(1));
+            table.insert(10 + n, n, of_child(0));
+        }
+        for n in 1_000..2_000 {
+            table.insert(n, n, of_child(1));
+        }
+        assert!((0..4).all(|n| table.get(&n).is_some() && table.get(&(10 + n)).is_some()));
+        for n in 2_000..3_000 {
+            table.insert(n, n, of_child(n));
+        }
+        assert!((0..4).all(|n| table.get(&n).is_some()));
+    }
+
+    #[test]
+    fn a_row_stays_with_the_client_that_has_added_it() {
+        let mut table = FairTable::new(MAX);
+        table.insert(0, 1, address(1));
+        table.insert(0, 2, address(2));
+        for n in 1_000..2_000 {
+            table.insert(n, n, address(2));
+        }
+        assert_eq!(table.get(&0), Some(&2));
+        assert_eq!(table.remove(&0), Some(2));
+        table.retain(|_, _| false);
+        assert!(table.is_empty() && !table.is_full());
+    }
+}
