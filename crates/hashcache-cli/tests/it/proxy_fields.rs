@@ -6,11 +6,15 @@ use crate::Home;
 use crate::proxy_process::Proxy;
 
 async fn ask(proxy: &Proxy, url: &str, fields: &[(&str, &str)]) -> Response {
+    asked(proxy, "GET", url, fields).await
+}
+
+async fn asked(proxy: &Proxy, method: &str, url: &str, fields: &[(&str, &str)]) -> Response {
     let client = Client::connect(proxy.address()).await;
     let mut client = client.expect("the proxy accepts");
-    let sent = client.request("GET", url, fields).await;
+    let sent = client.request(method, url, fields).await;
     sent.expect("the proxy reads");
-    let response = client.read_response("GET").await;
+    let response = client.read_response(method).await;
     response.expect("the proxy answers")
 }
 
@@ -57,6 +61,39 @@ async fn a_response_to_an_override_reaches_its_client_only() {
         assert_eq!(text(&again), "host=other", "{name}");
         assert_eq!(origin.requests().len(), 3, "{name}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_field_named_like_an_override_brought_changes_no_stored_response() {
+    // Confirms what it has sent, and says what the field said.
+    let origin = Origin::start(|request: &RawRequest| {
+        let said = request.head.field("x-source-url").unwrap_or("nothing");
+        let lifetime = match said {
+            "nothing" => "max-age=0",
+            _ => "max-age=1000",
+        };
+        let fields = [
+            ("ETag", "\"a\""),
+            ("Cache-Control", lifetime),
+            ("X-Said", said),
+        ];
+        let status = match request.head.field("if-none-match") {
+            Some(_) => 304,
+            None => 200,
+        };
+        Script::response(status, &fields, if status == 200 { "text" } else { "" })
+    });
+    let (home, origin) = (Home::new(), origin.await.expect("a free port"));
+    let proxy = Proxy::start(&home.path().join("cache"), &[]).expect("the proxy starts");
+    let url = origin.url("/x");
+    ask(&proxy, &url, &[]).await;
+    let evil = ask(&proxy, &url, &[("x-source-url", "evil")]).await;
+    assert_eq!(evil.field("x-said"), Some("evil"));
+    let head = asked(&proxy, "HEAD", &url, &[("x-source-url", "evil")]).await;
+    assert_eq!(head.field("x-said"), Some("evil"));
+    let plain = ask(&proxy, &url, &[]).await;
+    assert_eq!(plain.field("x-said"), Some("nothing"));
+    assert_eq!(origin.requests().len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -145,7 +145,7 @@ pub(super) async fn confirm(
     let rewrites = may_rewrite(worker, &selected.hit, &selected.stored, &spec.fields);
     let stays = fresh(&mut selected.stored);
     let name = &selected.place.name;
-    let is_private = is_private(&spec.fields);
+    let is_private = is_private(&spec.fields) || spec.may_override(worker);
     match stays {
         _ if is_private => {}
         // The update must be stored before the followers are informed, because they look it up.

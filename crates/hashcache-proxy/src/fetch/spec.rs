@@ -116,6 +116,14 @@ impl FetchSpec {
         route.map_or(Exempt::default(), Route::exempt)
     }
 
+    /// Whether a field may have made the origin take another URL or method than the key holds. Its
+    /// response says nothing about the stored one.
+    pub(super) fn may_override(&self, worker: &Worker) -> bool {
+        let live = worker.common.live();
+        let kinds = FieldKinds::of(&self.fields, self.exempt(), &[], &live.store.harmless);
+        kinds.has(FieldKinds::OVERRIDE)
+    }
+
     /// The metadata of the stored response that the new one replaces.
     pub(super) fn replaced(&self) -> Option<&Bytes> {
         self.stored().map(Hit::metadata)

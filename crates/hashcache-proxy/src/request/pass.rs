@@ -41,7 +41,6 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         connection,
         request,
         log_entry,
-        facts,
         ..
     } = transaction;
     let worker = &connection.worker;
@@ -69,6 +68,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     };
     let is_login = pinning.is_login();
     let is_one_client = request.is_one_client(connection);
+    let may_override = request.may_override(worker);
     let route = match &pinning {
         Pinning::Turn(turn) => route_of_login(connection, turn, route, &request.fields)?,
         _ => route,
@@ -90,8 +90,8 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         true => Upgrading::Yes,
         false => Upgrading::No,
     };
-    // Which fields a HEAD with an override is about, nobody knows.
-    let is_comparable = !has_content && !is_bypass && !is_login && !facts.has_override;
+    // Which resource a HEAD with an override is about, nobody knows.
+    let is_comparable = !has_content && !is_bypass && !is_login && !may_override;
     let wanted = (method == Method::HEAD && is_comparable).then(|| fields.clone());
     let fields = fetch::upstream_fields(worker, &target, fields, version, upgrading);
     let mut request = Request::new(match body {

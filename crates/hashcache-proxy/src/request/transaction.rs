@@ -15,9 +15,9 @@ use hashcache::Hit;
 use hashcache_access::quota::RequestLimits;
 use hashcache_base::failure::Failure;
 use hashcache_http::{
-    Authority, CacheStatus, Exempt, Forward, Handling, MethodKind, OnError, RequestFacts, Seconds,
-    Space, Target, VariantTable, asks_for_upgrade, is_forwarded, logs_in_connection,
-    origin_conditions_hold,
+    Authority, CacheStatus, Exempt, FieldKinds, Forward, Handling, MethodKind, OnError,
+    RequestFacts, Seconds, Space, Target, VariantTable, asks_for_upgrade, is_forwarded,
+    logs_in_connection, origin_conditions_hold,
 };
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -429,6 +429,13 @@ impl ClientRequest {
     pub(super) fn exempt(&self) -> Exempt<'_> {
         let site = self.site.as_ref();
         site.map_or(Exempt::default(), |site| site.exempt())
+    }
+
+    /// Whether a field may make the origin take another URL or method than the key holds.
+    pub(super) fn may_override(&self, worker: &Worker) -> bool {
+        let live = worker.common.live();
+        let kinds = FieldKinds::of(&self.fields, self.exempt(), &[], &live.store.harmless);
+        kinds.has(FieldKinds::OVERRIDE)
     }
 
     fn without_body(&self) -> Self {
