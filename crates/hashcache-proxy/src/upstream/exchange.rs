@@ -117,13 +117,14 @@ impl Upstream {
                     None => None,
                 };
                 let http1 = http1.clone();
+                let client = options.client.as_ref();
                 let request = match request.body().is_empty() {
                     true => SentRequest::Kept(sent_request.insert(request)),
                     false => SentRequest::Given(Box::new(request)),
                 };
                 let sending = async {
                     let push = |status, fields| interim.push(status, fields);
-                    let sent = http1.send(request, target.as_deref(), push).await;
+                    let sent = http1.send(request, target.as_deref(), client, push).await;
                     Ok(sent?.map(|()| Http1Content::none().into()))
                 };
                 let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);

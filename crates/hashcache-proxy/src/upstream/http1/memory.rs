@@ -1,9 +1,10 @@
 //! Memory of a connection for what was read and not passed on yet.
 //!
-//! Invariant: it is reserved in the budget before it is used.
+//! Invariant: it is reserved in the budget before it is used, and that of a large head in the share
+//! of the client whose request it answers: an origin may stop in the middle of it.
 
 use hashcache::{Cache, Reservation};
-use hashcache_base::share::{self, Share};
+use hashcache_base::share::{self, Share, ShareGuard};
 use hashcache_http::Scheme;
 
 use crate::gateway::GATEWAY_BYTES;
@@ -21,8 +22,12 @@ struct Budget {
     held: Reservation,
     /// The part of `held` that is for larger reads than those of a new connection.
     widened: u64,
+    /// The client whose request is being answered.
+    client: Option<Share>,
     /// Memory of the heads of the current response beyond what every connection has for them.
     head: Option<Reservation>,
+    /// What of it is counted in the share of the client.
+    taken: Vec<ShareGuard>,
     /// Bytes of those heads so far.
     head_bytes: u64,
     /// Size of the buffer that they are read into, if it is larger than that of every connection.
@@ -54,7 +59,9 @@ impl ReadMemory {
             cache: cache.clone(),
             held: share::reserve_for(client, cache, bytes)?,
             widened: 0,
+            client: None,
             head: None,
+            taken: Vec::new(),
             head_bytes: 0,
             head_buffer: 0,
         };
@@ -76,11 +83,22 @@ impl ReadMemory {
         self.budget.as_ref().map_or(0, of)
     }
 
-    /// The memory of the last head is given back: its response is over.
-    pub(super) fn begin_head(&mut self) {
+    /// The next head answers a request of `client`. The memory of the last one is given back: its
+    /// response is over.
+    pub(super) fn begin_head(&mut self, client: Option<&Share>) {
+        self.leave_share();
         if let Some(budget) = &mut self.budget {
+            budget.client = client.cloned();
             budget.head = None;
             (budget.head_bytes, budget.head_buffer) = (0, 0);
+        }
+    }
+
+    /// The response is complete, so no client can make the connection hold what it holds now.
+    pub(super) fn leave_share(&mut self) {
+        if let Some(budget) = &mut self.budget {
+            budget.client = None;
+            budget.taken.clear();
         }
     }
 
@@ -129,6 +147,12 @@ impl Budget {
         let Some(more) = wanted.checked_sub(held).filter(|more| *more > 0) else {
             return true;
         };
+        if let Some(client) = &self.client {
+            match client.take(more) {
+                Some(taken) => self.taken.push(taken),
+                None => return false,
+            }
+        }
         let cache = &self.cache;
         let more = cache.reserve_bulk(more).or_else(|| cache.reserve(more));
         match (&mut self.head, more) {
@@ -170,6 +194,7 @@ mod tests {
 
     use hashcache::Config;
     use hashcache::device::MemoryDevice;
+    use hashcache_base::share::Shares;
 
     use super::*;
 
@@ -231,7 +256,7 @@ mod tests {
         );
         assert!(memory.head_grows(51 << 10));
         assert!(memory.extra_bytes() >= RECEIVED_COPIES * (49 << 10));
-        memory.begin_head();
+        memory.begin_head(None);
         assert_eq!(
             (memory.extra_bytes(), cache.stats().memory_used_bytes),
             (0, before)
@@ -241,7 +266,31 @@ mod tests {
             held.push(reservation);
         }
         assert!(!memory.head_moves(76 << 10));
-        memory.begin_head();
+        memory.begin_head(None);
         assert!(!memory.head_grows(57 << 10));
+    }
+
+    #[test]
+    fn large_heads_take_no_more_than_the_share_of_the_client_whose_requests_they_answer() {
+        let cache = cache();
+        let shares = Shares::new(16 << 20, 25);
+        let [one, other] = [1, 2].map(|n| shares.of([192, 0, 2, n].into()));
+        let mut stuck = Vec::new();
+        let mut answered = |client: &Share| {
+            let mut memory = ReadMemory::narrow(&cache, Scheme::Http, None).unwrap();
+            memory.begin_head(Some(client));
+            let has_room = memory.head_moves(76 << 10);
+            stuck.push(memory);
+            has_room
+        };
+        let had_room = (0..100).filter(|_| answered(&one)).count();
+        assert_eq!(had_room, (4 << 20) / (80 << 10));
+        assert!(answered(&other));
+        // What is kept when the response is over is the pool's.
+        stuck[0].leave_share();
+        assert!(stuck[0].extra_bytes() > 0);
+        let mut memory = ReadMemory::narrow(&cache, Scheme::Http, None).unwrap();
+        memory.begin_head(Some(&one));
+        assert!(memory.head_moves(76 << 10));
     }
 }

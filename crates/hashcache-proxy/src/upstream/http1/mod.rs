@@ -34,6 +34,7 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::{Buf as _, BufMut as _, BytesMut};
 use hashcache_base::failure::Failure;
 use hashcache_base::limits::Limits;
+use hashcache_base::share::Share;
 use hashcache_base::task::spawn_local;
 use hashcache_http::keeps_connection;
 use http::HeaderMap;
@@ -166,6 +167,7 @@ impl Http1Conn {
         let is_kept = conn.is_resting();
         if is_kept {
             let read = std::mem::take(&mut conn.read);
+            conn.memory.leave_share();
             if conn.memory.extra_bytes() == 0 {
                 SPARE.set(read);
             }
@@ -202,15 +204,16 @@ impl Http1Conn {
         }
     }
 
-    /// Sends `request`, with `target` in place of its URI if there is one, and waits for the head
-    /// of its response. Tells `interim` of each interim response before.
+    /// Sends `request` of `client`, with `target` in place of its URI if there is one, and waits for
+    /// the head of its response. Tells `interim` of each interim response before.
     pub(super) async fn send(
         &self,
         request: SentRequest<'_>,
         target: Option<&[u8]>,
+        client: Option<&Share>,
         mut interim: impl FnMut(StatusCode, HeaderMap),
     ) -> Result<Response<()>, Failure> {
-        let (outgoing, framing) = self.borrow_mut().begin(request.head(), target);
+        let (outgoing, framing) = self.borrow_mut().begin(request.head(), target, client);
         let mut unsent = None;
         match request {
             SentRequest::Given(request) => {
@@ -237,17 +240,18 @@ impl Http1Conn {
 }
 
 impl Conn {
-    /// Writes the head of `request`.
+    /// Writes the head of `request` of `client`.
     fn begin(
         &mut self,
         request: &Request<RequestBody>,
         target: Option<&[u8]>,
+        client: Option<&Share>,
     ) -> (Outgoing, SentFraming) {
         let mut outgoing = Outgoing::new();
         let framing = write_head(&mut outgoing, request, target);
         self.is_kept = keeps_connection(request.version(), request.headers());
         self.repair = HeadRepair::default();
-        self.memory.begin_head();
+        self.memory.begin_head(client);
         (outgoing, framing)
     }
 
