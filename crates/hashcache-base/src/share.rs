@@ -253,7 +253,7 @@ impl Share {
         let guard = |of_child| ShareGuard {
             share: self.clone(),
             bytes,
-            _of_child: of_child,
+            of_child,
         };
         let Some(child) = &self.0.child else {
             return add_within(&self.0.memory, bytes, most).then(|| guard(None));
@@ -366,7 +366,19 @@ pub struct ShareGuard {
     share: Share,
     bytes: u64,
     /// The bytes in the share of the child, if this is a client of one.
-    _of_child: Option<Box<ShareGuard>>,
+    of_child: Option<Box<ShareGuard>>,
+}
+
+impl ShareGuard {
+    /// Takes over what `other` has taken of the same share.
+    pub fn join(&mut self, mut other: Self) {
+        debug_assert!(Arc::ptr_eq(&self.share.0, &other.share.0));
+        self.bytes += std::mem::take(&mut other.bytes);
+        match (&mut self.of_child, other.of_child.take()) {
+            (Some(of_child), Some(more)) => of_child.join(*more),
+            (of_child, more) => debug_assert!(of_child.is_none() && more.is_none()),
+        }
+    }
 }
 
 impl Drop for ShareGuard {
@@ -853,6 +865,10 @@ mod tests {
             "numbers give a child no more than its share: {of_many}"
         );
         drop((held, second, many));
+        let mut joined = greedy.take(3).unwrap();
+        joined.join(greedy.take(4).unwrap());
+        assert_eq!((greedy.held(), child.held()), (7, 7));
+        drop(joined);
         assert_eq!((greedy.held(), child.held()), (0, 0));
         drop((greedy, child));
         assert!(lock(&shares.clients).is_empty());
