@@ -30,14 +30,14 @@ use hashcache_base::failure::Failure;
 use hashcache_base::fair_table::FairTable;
 use hashcache_base::share::Network;
 use hashcache_http::{Authority, VARY_ROW_BYTES_MAX, compared_fields};
+use hashcache_store::StoredResponse;
+use hashcache_store::follow::ContentStream;
 use http::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::in_flight_ranges::InFlightRanges;
 use crate::settings::CollapseWait;
-use crate::store::StoredResponse;
-use crate::store::follow::ContentStream;
 
 mod follower;
 
@@ -521,8 +521,9 @@ impl Leader {
     }
 
     /// The response of the origin to such a request of the client cannot be shared, and most likely
-    /// neither can the next one. For requests of an earlier kind it says nothing: a client could otherwise send a
-    /// field for which no response is stored, and everybody's requests would go to the origin.
+    /// neither can the next one. For requests of an earlier kind it says nothing: a client could
+    /// otherwise send a field for which no response is stored, and everybody's requests would go to
+    /// the origin.
     pub(crate) fn not_shared(
         self,
         from: (Network, &Authority),

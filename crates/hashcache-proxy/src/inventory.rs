@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use hashcache::{Cache, Walk, WalkedObject};
 use hashcache_http::{Space, Target, UnixTime, target_of_key};
+use hashcache_store::StoredResponse;
 use http::header::{CONTENT_TYPE, ETAG, HeaderName};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -22,7 +23,6 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::gateway::decode;
-use crate::store::StoredResponse;
 use crate::worker::Common;
 
 /// Lists what is stored.

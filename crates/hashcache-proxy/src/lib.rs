@@ -32,7 +32,6 @@ mod reuse;
     reason = "connected by the commits that follow"
 )]
 mod site;
-mod store;
 
 // Connections to origins and peers.
 mod gateway;

@@ -496,12 +496,13 @@ const CLEARS_MAX: usize = 1024;
 mod tests {
     use std::net::UdpSocket;
 
+    use hashcache_base::net::address::Purpose;
+
     use super::*;
     use crate::peer::{
         Credentials, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary,
     };
     use crate::route::{RouteRequest, RouteSettings, Routes, Siblings};
-    use hashcache_base::net::address::Purpose;
 
     fn queries() -> Queries {
         let queries = Queries::new(Arc::new(Clock::start(None)), &Metrics::new(1));

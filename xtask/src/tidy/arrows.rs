@@ -20,11 +20,12 @@ const LAYOUTS: &str = "hashcache-layouts";
 const PEERS: &str = "hashcache-peers";
 const PROXY: &str = "hashcache-proxy";
 const SIM: &str = "hashcache-sim";
+const STORE: &str = "hashcache-store";
 const TESTKIT: &str = "hashcache-testkit";
 const WAN: &str = "hashcache-wan";
 const WORKLOAD: &str = "hashcache-workload";
 
-const ARROWS: [Row; 14] = [
+const ARROWS: [Row; 15] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -82,10 +83,16 @@ const ARROWS: [Row; 14] = [
         uses: &[BASE, ENGINE, HTTP],
         tests_use: &[BASE],
     },
+    // A response as an object of the engine; its pages are packed by the codec of the link.
+    Row {
+        name: STORE,
+        uses: &[ENGINE, HTTP, WAN],
+        tests_use: &[],
+    },
     // Its tests use the clocks and certificates for tests, a feature of the base.
     Row {
         name: PROXY,
-        uses: &[ACCESS, BASE, ENGINE, HTTP, PEERS, WAN],
+        uses: &[ACCESS, BASE, ENGINE, HTTP, PEERS, STORE, WAN],
         tests_use: &[BASE, TESTKIT],
     },
     // To `http` as well: the proxy's settings carry its origin and its freshness rules.

@@ -6,6 +6,7 @@ use hashcache_http::{
     StaleAllowance, Vary, answers_overrides, asks_for_upgrade, cache_key, logs_in_connection,
     unknown_field,
 };
+use hashcache_store::{HitSource, StoreLookup, StoredResponse, peek};
 use http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, HeaderName, LAST_MODIFIED, VARY,
 };
@@ -14,7 +15,6 @@ use serde_json::{Map, Value, json};
 
 use super::{Asked, route};
 use crate::reuse::{may_stand_in, reuse_stored};
-use crate::store::{HitSource, StoreLookup, StoredResponse, peek};
 use crate::worker::Common;
 
 /// The part of an answer about the store.

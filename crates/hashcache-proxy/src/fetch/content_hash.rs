@@ -4,10 +4,8 @@
 //!
 //! Invariant: a digest is given only for content that was seen whole by one hash.
 //! Cost: 1 to 4 ms a MB, where digests are kept and the content came in ordinary HTTP.
-
 use hashcache_wan::digest::{Digest, Running};
 
-use crate::store;
 use crate::upstream::ResponseBody;
 
 /// The hash of what was received so far.
@@ -22,7 +20,10 @@ pub(super) enum ContentHash {
 impl ContentHash {
     /// The hash of what arrives with `body`, if `metadata` has a place for it.
     pub(super) fn of(metadata: &[u8], body: &ResponseBody) -> Self {
-        match (store::announces_digest(metadata), body.is_framed()) {
+        match (
+            hashcache_store::announces_digest(metadata),
+            body.is_framed(),
+        ) {
             (false, _) => Self::None,
             (true, true) => Self::Framed,
             (true, false) => Self::Running(Box::default()),

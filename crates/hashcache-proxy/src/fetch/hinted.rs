@@ -15,6 +15,7 @@ use bytes::Bytes;
 use hashcache_base::share;
 use hashcache_base::task::spawn_local;
 use hashcache_http::{HintUse, OnError, RequestFacts, Reuse, Space, cache_key, reuse};
+use hashcache_store::{ObjectPlace, StoreLookup, look_up};
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue,
     REFERER, USER_AGENT,
@@ -29,7 +30,6 @@ use crate::collapse::{Background, BackgroundBound, Role};
 use crate::link::counters::LinkCounters;
 use crate::link::hints::Hints;
 use crate::route::Siblings;
-use crate::store::{ObjectPlace, StoreLookup, look_up};
 use crate::upstream::pinned::Pinning;
 use crate::worker::Worker;
 

@@ -15,6 +15,8 @@ use hashcache_http::{
     ContentRange, NotStored, ResponseDirectives, Storable, StoredFacts, UnixTime, VaryRow,
     covers_whole, ensure_date, fields_to_store, if_range_value, remove_content_digests, storable,
 };
+use hashcache_store::put::{ContentWriter, page_memory};
+use hashcache_store::{ObjectPlace, PACKED_BYTES_MAX, PageTable, StoredResponse};
 use hashcache_wan::pages::{PACKER_BYTES, Packer};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
@@ -31,8 +33,6 @@ use crate::page_groups::PageRequest;
 use crate::purge::labels_of;
 use crate::route::Route;
 use crate::site::encode::{LENGTH_MIN, is_plain_text};
-use crate::store::put::{ContentWriter, page_memory};
-use crate::store::{self, ObjectPlace, PACKED_BYTES_MAX, PageTable, StoredResponse};
 use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
@@ -182,7 +182,9 @@ pub(super) fn judge(
         row,
         table: plan.table_with(&fields),
         fields,
-        digest: live.keeps_digests().then_some(store::UNKNOWN_DIGEST),
+        digest: live
+            .keeps_digests()
+            .then_some(hashcache_store::UNKNOWN_DIGEST),
         pages: None,
     };
     if memory.is_some() {

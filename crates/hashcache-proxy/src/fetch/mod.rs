@@ -48,6 +48,7 @@ use hashcache_http::{
     Upgrading, VariantTable, answer_range, has_strict_condition, not_modified_confirms,
     parse_http_date, set_validators,
 };
+use hashcache_store::StoredResponse;
 use http::header::{AGE, DATE, ETAG, IF_RANGE, RANGE};
 use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
@@ -67,7 +68,6 @@ use crate::link::hints::Hints;
 use crate::metrics::CountedBytes;
 use crate::mirror::note_negotiation;
 use crate::route::{Route, Siblings};
-use crate::store::StoredResponse;
 use crate::upstream::SendOptions;
 use crate::worker::Worker;
 

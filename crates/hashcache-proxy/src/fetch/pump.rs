@@ -18,6 +18,8 @@ use hashcache_http::{
     ContentDigest, accept_stored_coding, continues_stored, is_multipart, parse_content_range,
     remove_content_digests,
 };
+use hashcache_store::StoredResponse;
+use hashcache_store::put::ContentWriter;
 use http::header::{IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Frame;
@@ -33,8 +35,6 @@ use super::spec::{Cause, FetchSpec, is_failing};
 use crate::link::coding::LinkCoding;
 use crate::link::usage::LinkUsage;
 use crate::metrics::CountedBytes;
-use crate::store::StoredResponse;
-use crate::store::put::ContentWriter;
 use crate::upstream::{RequestBody, ResponseBody, SendOptions};
 use crate::worker::Worker;
 

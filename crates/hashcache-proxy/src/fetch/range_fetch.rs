@@ -32,6 +32,7 @@ use hashcache_http::{
     Exempt, NotStored, Space, Storable, Target, UnixTime, accept_stored_coding, continues_stored,
     parse_content_range, parse_http_date, storable,
 };
+use hashcache_store::StoredResponse;
 use http::header::{DATE, IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use tokio::sync::oneshot;
@@ -48,7 +49,6 @@ use crate::in_flight_ranges::{RangeClaim, RangeGuard};
 use crate::link::coding::{LinkCoding, StoredHere};
 use crate::metrics::CountedBytes;
 use crate::route::Route;
-use crate::store::{self, StoredResponse};
 use crate::upstream::announced::ClientEnds;
 use crate::upstream::{ResponseBody, SendOptions, UpstreamExchange};
 use crate::worker::Worker;
@@ -279,7 +279,7 @@ fn judge(
 
 /// The hit stored under a name, if it is still of the version of `hit`.
 async fn stored_still(worker: &Worker, name: &[u8], hit: &Hit) -> Option<Hit> {
-    let found = store::find(&worker.cache, name).await;
+    let found = hashcache_store::find(&worker.cache, name).await;
     found.filter(|found| found.version() == hit.version())
 }
 

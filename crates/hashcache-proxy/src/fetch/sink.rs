@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use hashcache::{PutError, Writer};
+use hashcache_store::follow::IsEnd;
+use hashcache_store::put::{ContentWriter, PageWriter};
 use tokio::time::{Instant, timeout};
 
-use crate::store::put::{ContentWriter, IsEnd, PageWriter};
 use crate::worker::Worker;
 
 /// How long a fetch waits for the disk before its object bypasses the store.

@@ -12,6 +12,8 @@ use hashcache_http::{
     Authority, ByteRange, Exempt, FieldKinds, HintUse, NotStored, OnError, RangeSpec, Space,
     StoredFacts, Target, Variant, VariantTable, origin_key, parse_range,
 };
+use hashcache_store::follow::ContentFollower;
+use hashcache_store::{ObjectPlace, StoredResponse};
 use http::header::RANGE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::sync::oneshot;
@@ -26,8 +28,6 @@ use crate::link::dictionary::StoredContent;
 use crate::link::named::NamedLookup;
 use crate::page_groups::NotedGroup;
 use crate::route::{NextHop, Route, Siblings};
-use crate::store::follow::ContentFollower;
-use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::announced::ClientEnds;
 use crate::upstream::pinned::Pinning;
 use crate::upstream::{Informational, ResponseBody};

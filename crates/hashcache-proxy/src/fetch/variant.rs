@@ -13,11 +13,11 @@ use std::rc::Rc;
 use hashcache::{Hit, HourChange, Intent, Update, Updated, Version};
 use hashcache_base::share::Network;
 use hashcache_http::{Variant, VariantPlace, VariantTable, Vary, not_modified_confirms};
+use hashcache_store::{ObjectPlace, StoredResponse};
 use http::header::{ETAG, HeaderMap};
 
 use super::mark::fresh_until;
 use super::spec::{FetchSpec, SelectedResponse};
-use crate::store::{self, ObjectPlace, StoredResponse};
 use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
@@ -187,7 +187,7 @@ async fn under_key(
     spec: &FetchSpec,
     intents: &Intents,
 ) -> Option<(Hit, StoredResponse, VariantTable)> {
-    let hit = store::find(&worker.cache, &spec.place.key).await?;
+    let hit = hashcache_store::find(&worker.cache, &spec.place.key).await?;
     let mut stored = StoredResponse::decode(hit.metadata())?;
     let table = stored.table.take()?;
     let drawn = intents.key.as_ref()?.version();
@@ -225,7 +225,7 @@ pub(super) async fn change_as_of(
     change: impl FnOnce(&mut StoredResponse) -> bool,
 ) -> Option<StoredResponse> {
     let _alone = worker.common.collapse.head(name).await;
-    let hit = store::find(&worker.cache, name).await?;
+    let hit = hashcache_store::find(&worker.cache, name).await?;
     if version.is_some_and(|version| version != hit.version().to_u64()) {
         return None;
     }
@@ -277,7 +277,7 @@ pub(super) async fn chosen(
 ) -> Option<Box<SelectedResponse>> {
     let row = choices.chosen(not_modified.get(ETAG))?;
     let place = spec.place.clone().within(choices, row.place);
-    let found = store::find(&worker.cache, &place.name).await;
+    let found = hashcache_store::find(&worker.cache, &place.name).await;
     let found = found.filter(|hit| hit.version().to_u64() == row.version && hit.is_complete());
     let stored = found.and_then(|hit| Some((StoredResponse::decode(hit.metadata())?, hit)));
     let Some((stored, hit)) = stored else {

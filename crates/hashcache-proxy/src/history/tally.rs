@@ -154,8 +154,9 @@ const EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use hashcache_base::failure::Failure;
+
+    use super::*;
 
     #[test]
     fn every_failure_of_ours_is_a_failure() {

@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hashcache::{Cache, Hit};
+use hashcache_store::content::{ContentReader, PAGE_READER_BYTES};
+use hashcache_store::{PageTable, StoredResponse};
 use hashcache_wan::digest::Digest;
 use hashcache_wan::limits::DICTIONARY_BYTES_MAX;
 use tokio::time::Instant;
 
 use super::counters::LinkCounters;
-use crate::store::content::{ContentReader, PAGE_READER_BYTES};
-use crate::store::{self, PageTable, StoredResponse};
 
 /// A stored object and the digest of its content.
 #[derive(Clone)]
@@ -62,7 +62,7 @@ impl StoredContent {
 
     /// The content stored under `name`, if its digest is this one.
     pub(crate) async fn find(cache: &Cache, name: &[u8], digest: Digest) -> Option<Self> {
-        let hit = store::find(cache, name).await?;
+        let hit = hashcache_store::find(cache, name).await?;
         let stored = StoredResponse::decode(hit.metadata())?;
         (stored.digest == Some(digest)).then(|| Self::of(&hit, &stored))?
     }

@@ -418,8 +418,9 @@ const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use hashcache_base::failure::LinkFault;
+
+    use super::*;
 
     fn link() -> Arc<ParentLink> {
         let home = tempfile::tempdir().unwrap();

@@ -56,10 +56,11 @@ fn lines(moment: &Moment<'_>, add: &mut AddLine<'_>, value: fn(&LimitFigures) ->
 
 #[cfg(test)]
 mod tests {
+    use hashcache_access::quota::LimiterFigures;
+
     use super::*;
     use crate::metrics::Metrics;
     use crate::metrics::tests::exposition;
-    use hashcache_access::quota::LimiterFigures;
 
     fn page(figures: LimiterFigures) -> String {
         let exposition = exposition(&Metrics::new(1)).with_limiter(move || figures.clone());

@@ -108,8 +108,9 @@ const NO_LIMITS: &str = "No limits apply to you.";
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use hashcache_access::quota::{LimitSettings, Quota, QuotaPeriod, Rate};
+
+    use super::*;
 
     fn standing(per: LimitPer, used: u64, end: QuotaEnd) -> Standing {
         let limit = LimitSettings {

@@ -28,13 +28,13 @@ use hashcache_http::{
     reuse,
 };
 use hashcache_peers::icp::Answer;
+use hashcache_store::{StoreLookup, StoredResponse, first_variant, look_up};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
 use http::{HeaderMap, Method};
 use tokio::time::timeout;
 
 use crate::client_access::ClientAccess;
 use crate::settings::Mode;
-use crate::store::{StoreLookup, StoredResponse, first_variant, look_up};
 use crate::worker::Common;
 
 /// Answers queries.

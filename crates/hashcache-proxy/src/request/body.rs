@@ -16,6 +16,8 @@ use hashcache::{Paid, ReadError, Reservation};
 use hashcache_access::quota::{ContentFrom, RequestLimits, Throttle};
 use hashcache_base::failure::Failure;
 use hashcache_base::share::{Allowance, Network, ShareReservation};
+use hashcache_store::content::{ContentReader, Payers};
+use hashcache_store::follow::ContentFollower;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -27,8 +29,6 @@ use crate::fetch::counters::{ByteCount, Trailers};
 use crate::metrics::{CountedBytes, STEP_BYTES, WorkerMetrics};
 use crate::mirror::Rewriting;
 use crate::site::encode::{Encoder, Verdict};
-use crate::store::content::{ContentReader, Payers};
-use crate::store::follow::ContentFollower;
 use crate::summary::DigestReader;
 use crate::upstream::ResponseBody;
 use crate::worker::Worker;

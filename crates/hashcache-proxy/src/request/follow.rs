@@ -10,6 +10,8 @@ use hashcache_http::{
     ByteRange, CacheStatus, ContentRange, FactFlags, Forward, Handling, RangeAnswer, Reuse,
     StoredFacts, UnixTime, answer_range, remove_content_digests, reuse,
 };
+use hashcache_store::follow::ContentFollower;
+use hashcache_store::matches;
 use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderValue, Response, StatusCode};
 
@@ -19,8 +21,6 @@ use super::stored_form::note_pages;
 use super::transaction::Transaction;
 use crate::access_log::Outcome;
 use crate::collapse::{Requester, SharedResponse};
-use crate::store::follow::ContentFollower;
-use crate::store::matches;
 
 /// A range request follows a fetch only if its range begins at most this far ahead of the fetched
 /// bytes.

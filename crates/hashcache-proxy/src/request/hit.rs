@@ -22,6 +22,8 @@ use hashcache_http::{
     MethodKind, NotStored, RangeAnswer, RequestFacts, Reuse, UnixTime, Upgrading, answer_range,
     evaluate_conditions, if_range_value, not_modified_fields, remove_content_digests,
 };
+use hashcache_store::content::ContentReader;
+use hashcache_store::{HitSource, ObjectPlace, PageTable, StoredResponse};
 use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_RANGE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio::time::Instant;
@@ -36,8 +38,6 @@ use crate::connection::Connection;
 use crate::fetch::range_fetch::RangeFetchSpec;
 use crate::fetch::{SHORT, passed_on};
 use crate::reuse::reuse_stored;
-use crate::store::content::ContentReader;
-use crate::store::{HitSource, ObjectPlace, PageTable, StoredResponse};
 
 /// Answers the request from a stored response that satisfies it.
 pub(super) async fn answer(

@@ -16,6 +16,7 @@ use hashcache_http::{
     Exchange, Exempt, FRAMES, HASHCACHE_LINK, HASHCACHE_RELATED, HintUse, LinkRequest, Space,
     Storable, Target, cache_key, origin_key, related_value, storable,
 };
+use hashcache_store::StoredResponse;
 use hashcache_wan::digest::Digest;
 use hashcache_wan::memory::encoder_bytes;
 use hashcache_wan::sketch::{ASKED_BYTES, Sketcher};
@@ -34,7 +35,6 @@ use crate::link::counters::LinkCounters;
 use crate::link::dictionary::{DICTIONARY_BYTES_MIN, StoredContent};
 use crate::link::hints::PageObject;
 use crate::link::usage::DictionaryKind;
-use crate::store::StoredResponse;
 use crate::upstream::pinned::LinkedLogin;
 use crate::wire::Http2Kind;
 

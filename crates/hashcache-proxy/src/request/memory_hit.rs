@@ -20,6 +20,7 @@ use hashcache_http::{
     FactFlags, RequestFacts, RequestTarget, Reuse, Scheme, Target, cache_key, line_accepts_coding,
     parse_target,
 };
+use hashcache_store::StoredView;
 use http::{Method, StatusCode};
 use tokio::time::Instant;
 
@@ -35,7 +36,6 @@ use crate::reuse::reuse_stored;
 use crate::site::encode::{ABOUT_IDENTITY, has_no_transform, prefers_zstd};
 use crate::site::live::ORIGIN;
 use crate::site::spec::Grace;
-use crate::store::StoredView;
 use crate::wire::{
     self, FREE_BYTES, MemoryResponse, PIECES_MAX, PlainRequest, RequestForm, ResponseHead,
 };

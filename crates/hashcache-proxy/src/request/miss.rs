@@ -10,6 +10,7 @@ use hashcache_base::failure::Failure;
 use hashcache_base::share;
 use hashcache_base::task::spawn_local;
 use hashcache_http::{CacheStatus, Forward, Handling, OnError, Reuse, Seconds, UnixTime};
+use hashcache_store::{ObjectPlace, StoreLookup, StoredResponse, look_up};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -25,7 +26,6 @@ use crate::access_log::Outcome;
 use crate::collapse::{Followed, Leader, Requester, Role, Succession};
 use crate::fetch::{self, Cause, Extent, Fetched, SelectedResponse};
 use crate::metrics::Limit;
-use crate::store::{ObjectPlace, StoreLookup, StoredResponse, look_up};
 
 /// Follows another request's fetch, or returns the fetch to begin.
 ///

@@ -45,6 +45,7 @@ use hashcache_http::{
     Forward, RequestTarget, Reuse, Scheme, Space, StaleAllowance, answers_overrides,
     asks_for_upgrade, cache_key,
 };
+use hashcache_store::{StoreLookup, look_up};
 use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
@@ -68,7 +69,6 @@ use crate::page::{self, PageContext, PageReader};
 use crate::permission::{LoginField, Permission, permit};
 use crate::reuse::may_stand_in;
 use crate::settings::Mode;
-use crate::store::{StoreLookup, look_up};
 use crate::wire::{ClientBody, HeadInfo, RequestForm, RequestHead};
 
 /// Answers one request.

@@ -15,6 +15,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hashcache::Cache;
+use hashcache_store::kept_name;
 use hashcache_wan::digest::Digest;
 use hashcache_wan::sent::{SentObject, Wanted};
 use hashcache_wan::sketch::Sketcher;
@@ -22,7 +23,6 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use crate::link::dictionary::StoredContent;
 use crate::link::sent_to::SentTo;
-use crate::store::{self, kept_name};
 
 /// A response that may be a dictionary later, and may find one now.
 pub(super) struct Resemblance {
@@ -126,7 +126,7 @@ async fn look_up(
 
 /// Content of an origin that was kept when another version replaced it.
 pub(super) async fn kept(cache: &Cache, origin: &[u8], digest: Digest) -> Option<StoredContent> {
-    let hit = store::find(cache, &kept_name(origin, digest)).await?;
+    let hit = hashcache_store::find(cache, &kept_name(origin, digest)).await?;
     StoredContent::kept(&hit, digest)
 }
 

@@ -17,6 +17,7 @@ use hashcache_http::{
     CacheStatus, Forward, Handling, Space, Target, Upgrading, asks_for_upgrade, cache_key,
     grants_other_protocol, invalidated, invalidated_groups, is_unsafe, logs_in_connection,
 };
+use hashcache_store::{StoreLookup, look_up};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::body::Body;
@@ -30,7 +31,6 @@ use crate::fetch::{self, AskFailure, SelectedResponse};
 use crate::link::coding::{LinkCoding, StoredHere};
 use crate::log_entry::LogEntryBuilder;
 use crate::route::Route;
-use crate::store::{StoreLookup, look_up};
 use crate::upstream::pinned::{Pinning, Turn};
 use crate::upstream::{RequestBody, SendOptions, set_target};
 

@@ -16,6 +16,7 @@
 
 use hashcache_base::failure::Failure;
 use hashcache_http::{MethodKind, RangeSpec, RequestFacts, parse_range};
+use hashcache_store::ObjectPlace;
 use http::HeaderValue;
 use http::header::AUTHORIZATION;
 use tokio::time::Instant;
@@ -23,7 +24,6 @@ use tokio::time::Instant;
 use super::follow::follow;
 use super::transaction::{ClientRequest, Fetch, ForwardReason, Next, Transaction};
 use crate::collapse::{Followed, Leader, Role, Succession};
-use crate::store::ObjectPlace;
 
 const PAGE: u64 = hashcache::PAGE as u64;
 

@@ -13,6 +13,7 @@
 //! `Vary`: it would otherwise store a copy for each set of codings.
 
 use hashcache_http::RequestFacts;
+use hashcache_store::StoredResponse;
 use http::HeaderMap;
 use http::header::ACCEPT_ENCODING;
 
@@ -22,7 +23,6 @@ use crate::site::encode::{
     ABOUT_IDENTITY, add_vary, encoded_fields, forbids_changes, prefers_zstd, weaken_tag,
 };
 use crate::site::live::Sender;
-use crate::store::StoredResponse;
 
 /// The form in which a client gets a stored content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,6 +19,7 @@ use hashcache_http::{
     RequestFacts, Seconds, Space, Target, VariantTable, asks_for_upgrade, is_forwarded,
     logs_in_connection, origin_conditions_hold,
 };
+use hashcache_store::{ObjectPlace, StoredResponse};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use tokio::time::Instant;
@@ -33,7 +34,6 @@ use crate::log_entry::LogEntryBuilder;
 use crate::page_groups::{NotedGroup, PageRequest};
 use crate::route::{Route, Siblings};
 use crate::site::live::{ORIGIN, Sender, SiteRequest};
-use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::Informational;
 use crate::upstream::pinned::{KeptLogin, LinkedLogin, PinKey, Pinning};
 use crate::wire::{ClientBody, ContentFraming, HeadInfo};

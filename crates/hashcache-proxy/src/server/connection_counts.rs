@@ -140,10 +140,10 @@ pub(super) const CONNECTION_BYTES: u64 = 8 << 10;
 mod tests {
     use hashcache::device::MemoryDevice;
     use hashcache::{Cache, Config};
-
-    use super::*;
     use hashcache_base::tls::HTTP_2;
     use hashcache_base::tls::identity::{FOR_FORWARD, FOR_SITES};
+
+    use super::*;
 
     #[test]
     fn a_connection_counts_before_a_balancer_names_its_client() {

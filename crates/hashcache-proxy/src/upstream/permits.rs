@@ -289,12 +289,12 @@ pub(crate) struct UpstreamFigures {
 mod tests {
     use std::time::Duration;
 
+    use hashcache_base::share::Shares;
     use hashcache_http::Host;
     use tokio::time::timeout;
 
     use super::*;
     use crate::upstream::http1::{READ_MAX, buffered};
-    use hashcache_base::share::Shares;
 
     fn authority(name: &str) -> Authority {
         Authority {

@@ -579,12 +579,12 @@ impl ConnHome {
 
 #[cfg(test)]
 mod tests {
+    use hashcache_base::net::address::Purpose;
+    use hashcache_base::share::Shares;
     use hashcache_http::Host;
     use tokio::task::LocalSet;
 
     use super::*;
-    use hashcache_base::net::address::Purpose;
-    use hashcache_base::share::Shares;
 
     fn key(name: &str) -> PinKey {
         PinKey {

@@ -65,8 +65,8 @@ impl UnreachableCache {
         }
     }
 
-    /// Whether `to` may be tried, for `client`. After an expired entry, one caller has `time` to try
-    /// again; the entry applies to all others until then.
+    /// Whether `to` may be tried, for `client`. After an expired entry, one caller has `time` to
+    /// try again; the entry applies to all others until then.
     ///
     /// # Errors
     /// The failure of the last attempt.

@@ -204,8 +204,8 @@ impl Http1Conn {
         }
     }
 
-    /// Sends `request` of `client`, with `target` in place of its URI if there is one, and waits for
-    /// the head of its response. Tells `interim` of each interim response before.
+    /// Sends `request` of `client`, with `target` in place of its URI if there is one, and waits
+    /// for the head of its response. Tells `interim` of each interim response before.
     pub(super) async fn send(
         &self,
         request: SentRequest<'_>,

@@ -330,10 +330,10 @@ const SWEEP_STEP: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use hashcache_base::net::address::Purpose;
     use hashcache_http::{Authority, Scheme};
 
     use super::*;
-    use hashcache_base::net::address::Purpose;
 
     fn endpoint(n: usize) -> Endpoint {
         Endpoint {

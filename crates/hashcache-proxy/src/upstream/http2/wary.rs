@@ -123,10 +123,10 @@ const ORIGINS_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
+    use hashcache_base::net::address::Purpose;
     use hashcache_http::Scheme;
 
     use super::*;
-    use hashcache_base::net::address::Purpose;
 
     fn origin(port: u16) -> Endpoint {
         Endpoint {

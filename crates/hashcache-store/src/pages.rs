@@ -22,11 +22,11 @@ use hashcache_wan::pages::{PAGE_BYTES, STORED_PAGE_BYTES_MAX};
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// The longest content that is stored in pages: its table takes 12 of the 64 KiB of metadata.
-pub(crate) const PACKED_BYTES_MAX: u64 = 256 << 20;
+pub const PACKED_BYTES_MAX: u64 = 256 << 20;
 
 /// Where the pages of a content lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PageTable {
+pub struct PageTable {
     /// Length of the content, bytes.
     length: u64,
     /// As they are in metadata.
@@ -46,7 +46,7 @@ impl PageTable {
     }
 
     /// A table of the same size, for metadata of a put that has just begun. It does not decode.
-    pub(crate) fn announced(length: Option<u64>) -> Self {
+    pub fn announced(length: Option<u64>) -> Self {
         let length = length.unwrap_or(0);
         let pages = pages_of(length).unwrap_or(0);
         Self {
@@ -56,12 +56,12 @@ impl PageTable {
     }
 
     /// Length of the content, bytes.
-    pub(crate) fn content_len(&self) -> u64 {
+    pub fn content_len(&self) -> u64 {
         self.length
     }
 
     /// Whether the content is one page: then its stored form is one zstd frame.
-    pub(crate) fn is_one_page(&self) -> bool {
+    pub fn is_one_page(&self) -> bool {
         self.pages() == 1
     }
 
@@ -107,7 +107,7 @@ impl PageTable {
     }
 
     /// The stored form of the pages that have content of `range`.
-    pub(crate) fn stored_range(&self, range: &Range<u64>) -> Range<u64> {
+    pub fn stored_range(&self, range: &Range<u64>) -> Range<u64> {
         let page = |offset: u64| usize::try_from(offset / PAGE).unwrap_or(usize::MAX);
         if range.is_empty() {
             return 0..0;
@@ -117,13 +117,13 @@ impl PageTable {
     }
 
     /// Adds the table to metadata.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+    pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.length.to_le_bytes());
         out.extend_from_slice(&self.entries);
     }
 
     /// The table at the start of `metadata`, and how many bytes it takes.
-    pub(crate) fn decode(metadata: &Bytes) -> Option<(Self, usize)> {
+    pub fn decode(metadata: &Bytes) -> Option<(Self, usize)> {
         let bytes = Self::bytes(metadata)?;
         let table = Self {
             length: u64::from_le_bytes(metadata.get(..8)?.try_into().ok()?),

@@ -21,39 +21,45 @@ use super::{ObjectPlace, StoredResponse};
     clippy::large_enum_variant,
     reason = "moved once or twice; a box would be an allocation a hit"
 )]
-pub(crate) enum StoreLookup {
+pub enum StoreLookup {
+    /// A response is stored for this request.
     Found {
+        /// The object.
         hit: Hit,
+        /// The response, without its content.
         stored: StoredResponse,
+        /// Its names in the store.
         place: ObjectPlace,
+        /// Where its head was.
         from: HitSource,
     },
     /// Only other variants are stored. The variant for this request would be stored at `place`.
     VaryMiss {
+        /// Where the variant for this request would be.
         place: ObjectPlace,
+        /// The variants that there are.
         table: Option<VariantTable>,
     },
+    /// Nothing is stored, and would be here.
     Nothing(ObjectPlace),
 }
 
 /// Where the head of a stored response was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HitSource {
+pub enum HitSource {
+    /// In memory: no read was needed.
     Memory,
+    /// On the disk.
     Disk,
 }
 
 /// Finds the stored response that answers a request with these fields.
-pub(crate) async fn look_up(
-    cache: &Cache,
-    key: impl Into<Bytes>,
-    fields: &HeaderMap,
-) -> StoreLookup {
+pub async fn look_up(cache: &Cache, key: impl Into<Bytes>, fields: &HeaderMap) -> StoreLookup {
     find(|name| cache.get(name), key.into(), fields).await
 }
 
 /// The same without a trace in the store ([`Cache::peek`]).
-pub(crate) async fn peek(cache: &Cache, key: impl Into<Bytes>, fields: &HeaderMap) -> StoreLookup {
+pub async fn peek(cache: &Cache, key: impl Into<Bytes>, fields: &HeaderMap) -> StoreLookup {
     find(|name| cache.peek(name), key.into(), fields).await
 }
 
@@ -96,7 +102,7 @@ async fn find(get: impl Fn(&[u8]) -> Lookup, key: Bytes, fields: &HeaderMap) -> 
 
 /// The variant that is stored under the key itself, whatever requests it answers; the only response
 /// if it does not vary. Lookups for a request read it too.
-pub(crate) async fn first_variant(cache: &Cache, key: &[u8]) -> Option<(Hit, StoredResponse)> {
+pub async fn first_variant(cache: &Cache, key: &[u8]) -> Option<(Hit, StoredResponse)> {
     let (hit, stored, _) = read(cache.get(key)).await?;
     Some((hit, stored))
 }
@@ -115,7 +121,7 @@ async fn read(lookup: Lookup) -> Option<(Hit, StoredResponse, HitSource)> {
 
 /// Whether a stored response is one for requests with these fields: its vary row matches, and they
 /// accept its content coding.
-pub(crate) fn matches(stored: &StoredResponse, fields: &HeaderMap) -> bool {
+pub fn matches(stored: &StoredResponse, fields: &HeaderMap) -> bool {
     stored.row.as_ref().is_none_or(|row| row.matches(fields))
         && coding_fits(&stored.facts, &stored.fields, fields)
 }

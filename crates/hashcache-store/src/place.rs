@@ -11,18 +11,18 @@ use hashcache_http::{VariantPlace, VariantTable};
 
 /// Where the response to a request is stored, or would be.
 #[derive(Clone, Debug)]
-pub(crate) struct ObjectPlace {
+pub struct ObjectPlace {
     /// The cache key; the object under it holds the variant table.
-    pub(crate) key: Bytes,
+    pub key: Bytes,
     /// The name of the object: the key, or a name derived from it.
-    pub(crate) name: Bytes,
+    pub name: Bytes,
     /// The nonce of the variant table that was read under the key.
-    pub(crate) nonce: Option<u64>,
+    pub nonce: Option<u64>,
 }
 
 impl ObjectPlace {
     /// The place under the key itself; no table was read there.
-    pub(crate) fn of(key: Bytes) -> Self {
+    pub fn of(key: Bytes) -> Self {
         Self {
             name: key.clone(),
             key,
@@ -31,7 +31,7 @@ impl ObjectPlace {
     }
 
     /// The place of a variant in `table`, which was read under the key.
-    pub(crate) fn within(self, table: &VariantTable, place: VariantPlace) -> Self {
+    pub fn within(self, table: &VariantTable, place: VariantPlace) -> Self {
         let name = match place {
             VariantPlace::Here => self.key.clone(),
             VariantPlace::Derived(hash) => table.derived_name(&self.key, hash).into(),
@@ -44,7 +44,7 @@ impl ObjectPlace {
     }
 
     /// Whether this is the place of the first variant, which holds the table.
-    pub(crate) fn is_under_key(&self) -> bool {
+    pub fn is_under_key(&self) -> bool {
         self.name == self.key
     }
 }

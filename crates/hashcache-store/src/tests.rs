@@ -11,9 +11,9 @@ use hashcache_wan::digest::Digest;
 use hashcache_wan::pages::{PAGE_BYTES, Packer};
 
 use super::content::{ContentReader, Payers};
-use super::follow::ContentFollower;
+use super::follow::{ContentFollower, IsEnd};
 use super::metadata_tests::sample;
-use super::put::{ContentWriter, IsEnd, PageWriter, page_memory};
+use super::put::{ContentWriter, PageWriter, page_memory};
 use super::*;
 
 fn cache() -> Cache {

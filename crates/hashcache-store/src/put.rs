@@ -17,17 +17,19 @@ use hashcache_wan::digest::Digest;
 use hashcache_wan::pages::{PAGE_BYTES, Packer, STORED_PAGE_BYTES_MAX};
 
 use super::finished;
-use super::follow::{ContentFollower, ContentStream, PageStream};
+use super::follow::{ContentFollower, ContentStream, IsEnd, PageStream};
 use super::pages::{PACKED_BYTES_MAX, PageTable};
 
 /// Writes the content of a response into the store.
-pub(crate) enum ContentWriter {
+pub enum ContentWriter {
+    /// As it is.
     Plain(Box<Writer>),
+    /// In pages, which may be packed.
     Pages(Box<PageWriter>),
 }
 
 /// Writes content in pages.
-pub(crate) struct PageWriter {
+pub struct PageWriter {
     writer: Writer,
     stream: Followed,
     /// Content so far, bytes.
@@ -39,14 +41,14 @@ pub(crate) struct PageWriter {
 
 /// Memory of a content in pages while it is written, bytes; `length` is that of the content, if
 /// known. The first part is for the page that is packed, the second for what followers read.
-pub(crate) fn page_memory(length: Option<u64>) -> (u64, u64) {
+pub fn page_memory(length: Option<u64>) -> (u64, u64) {
     let page = length.unwrap_or(u64::MAX).min(PAGE_BYTES as u64) + 512;
     (page, 2 * page)
 }
 
 impl ContentWriter {
     /// Content that `writer` stores in pages; the memory is that of [`page_memory`].
-    pub(crate) fn in_pages(writer: Writer, (own, shared): (Reservation, Reservation)) -> Self {
+    pub fn in_pages(writer: Writer, (own, shared): (Reservation, Reservation)) -> Self {
         let stream = PageStream::new(writer.stream(), shared);
         Self::Pages(Box::new(PageWriter {
             writer,
@@ -65,7 +67,7 @@ impl ContentWriter {
     }
 
     /// Content written so far, bytes.
-    pub(crate) fn written(&self) -> u64 {
+    pub fn written(&self) -> u64 {
         match self {
             Self::Plain(writer) => writer.written(),
             Self::Pages(pages) => pages.written,
@@ -73,12 +75,12 @@ impl ContentWriter {
     }
 
     /// As [`Writer::is_stored`].
-    pub(crate) fn is_stored(&self) -> bool {
+    pub fn is_stored(&self) -> bool {
         self.writer().is_stored()
     }
 
     /// As [`Writer::poll_room`]; in pages, `ahead` counts their stored form.
-    pub(crate) fn poll_room(&self, context: &mut Context<'_>, ahead: u64) -> Poll<()> {
+    pub fn poll_room(&self, context: &mut Context<'_>, ahead: u64) -> Poll<()> {
         match self {
             Self::Plain(writer) => writer.poll_room(context, ahead),
             // A follower that has all content may still be at the start of a page that is written
@@ -88,12 +90,12 @@ impl ContentWriter {
     }
 
     /// Followers there are now.
-    pub(crate) fn followers(&self) -> usize {
+    pub fn followers(&self) -> usize {
         self.writer().stream().followers()
     }
 
     /// As [`Writer::follow`].
-    pub(crate) fn follow(&self, offset: u64) -> ContentFollower {
+    pub fn follow(&self, offset: u64) -> ContentFollower {
         match self {
             Self::Plain(writer) => ContentFollower::Plain(writer.follow(offset)),
             Self::Pages(pages) => {
@@ -105,7 +107,7 @@ impl ContentWriter {
     }
 
     /// As [`Writer::stream`].
-    pub(crate) fn stream(&self) -> ContentStream {
+    pub fn stream(&self) -> ContentStream {
         match self {
             Self::Plain(writer) => ContentStream::Plain(writer.stream()),
             Self::Pages(pages) => ContentStream::Pages(Arc::clone(&pages.stream.0)),
@@ -116,11 +118,7 @@ impl ContentWriter {
     ///
     /// # Errors
     /// As [`Writer::commit_with`].
-    pub(crate) fn commit(
-        self,
-        metadata: &Bytes,
-        digest: Option<Digest>,
-    ) -> Result<Version, PutError> {
+    pub fn commit(self, metadata: &Bytes, digest: Option<Digest>) -> Result<Version, PutError> {
         match self {
             Self::Plain(writer) => match finished(metadata, digest, None) {
                 Some(metadata) => writer.commit_with(metadata),
@@ -131,7 +129,7 @@ impl ContentWriter {
     }
 
     /// As [`Writer::bypass`].
-    pub(crate) fn bypass(&mut self) {
+    pub fn bypass(&mut self) {
         match self {
             Self::Plain(writer) => writer.bypass(),
             Self::Pages(pages) => pages.writer.bypass(),
@@ -139,7 +137,7 @@ impl ContentWriter {
     }
 
     /// As [`Writer::keep`].
-    pub(crate) fn keep(self) -> bool {
+    pub fn keep(self) -> bool {
         match self {
             Self::Plain(writer) => writer.keep(),
             Self::Pages(_) => false,
@@ -149,7 +147,7 @@ impl ContentWriter {
 
 impl PageWriter {
     /// Adds content up to the end of the page, and says how much.
-    pub(crate) fn fill(&mut self, content: &[u8]) -> usize {
+    pub fn fill(&mut self, content: &[u8]) -> usize {
         let taken = self.stream.0.fill(content);
         self.written += taken as u64;
         taken
@@ -163,7 +161,7 @@ impl PageWriter {
     ///
     /// # Errors
     /// zstd has no memory.
-    pub(crate) fn pack(&mut self, packer: &mut Packer, end: IsEnd) -> Result<bool, &'static str> {
+    pub fn pack(&mut self, packer: &mut Packer, end: IsEnd) -> Result<bool, &'static str> {
         let Some(content) = self.stream.0.page(end) else {
             return Ok(false);
         };
@@ -175,12 +173,12 @@ impl PageWriter {
     }
 
     /// The engine's writer, and the stored form of the page that was packed.
-    pub(crate) fn parts(&mut self) -> (&mut Writer, &[u8]) {
+    pub fn parts(&mut self) -> (&mut Writer, &[u8]) {
         (&mut self.writer, &self.stored)
     }
 
     /// The stored form of the page was written.
-    pub(crate) fn note_stored(&mut self) {
+    pub fn note_stored(&mut self) {
         self.stream.0.end_page(self.writer.written());
     }
 
@@ -214,11 +212,4 @@ impl Drop for Followed {
         // After `complete` this changes nothing.
         self.0.abort();
     }
-}
-
-/// Whether the content ends here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IsEnd {
-    Yes,
-    No,
 }

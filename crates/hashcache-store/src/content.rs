@@ -19,18 +19,18 @@ use super::unpack::{StoredPage, paid};
 
 /// Who pays for the memory of content that is read.
 #[derive(Clone)]
-pub(crate) struct Payers {
+pub struct Payers {
     /// For what is read from disk.
-    pub(crate) stored: Payer,
+    pub stored: Payer,
     /// For content of pages.
-    pub(crate) pages: Payer,
+    pub pages: Payer,
 }
 
 /// Memory of a reader of pages without a payer, bytes.
-pub(crate) const PAGE_READER_BYTES: u64 = 128 << 10;
+pub const PAGE_READER_BYTES: u64 = 128 << 10;
 
 /// Reads the content of a stored response.
-pub(crate) enum ContentReader {
+pub enum ContentReader {
     /// As it is stored.
     Plain(Reader),
     /// From pages.
@@ -38,7 +38,7 @@ pub(crate) enum ContentReader {
 }
 
 /// Reads content from pages.
-pub(crate) struct PageReader {
+pub struct PageReader {
     hit: Hit,
     table: PageTable,
     reader: Reader,
@@ -53,7 +53,7 @@ pub(crate) struct PageReader {
 
 impl ContentReader {
     /// Reads `range` of the content of `hit`; `pages` are those of its metadata.
-    pub(crate) fn new(hit: &Hit, pages: Option<&PageTable>, range: Range<u64>) -> Self {
+    pub fn new(hit: &Hit, pages: Option<&PageTable>, range: Range<u64>) -> Self {
         let Some(table) = pages else {
             return Self::Plain(hit.reader(range));
         };
@@ -74,7 +74,7 @@ impl ContentReader {
 
     /// As [`Reader::paid_by`].
     #[must_use]
-    pub(crate) fn paid_by(self, payers: &Payers) -> Self {
+    pub fn paid_by(self, payers: &Payers) -> Self {
         let stored = Arc::clone(&payers.stored);
         match self {
             Self::Plain(reader) => Self::Plain(reader.paid_by(stored)),
@@ -87,7 +87,7 @@ impl ContentReader {
     }
 
     /// As [`Reader::offset`].
-    pub(crate) fn offset(&self) -> u64 {
+    pub fn offset(&self) -> u64 {
         match self {
             Self::Plain(reader) => reader.offset(),
             Self::Pages(pages) => pages.at,
@@ -95,7 +95,7 @@ impl ContentReader {
     }
 
     /// As [`Reader::poll_next`], with offsets of the content in errors too.
-    pub(crate) fn poll_next(
+    pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, ReadError>>> {
@@ -109,7 +109,7 @@ impl ContentReader {
     ///
     /// # Errors
     /// As [`Self::poll_next`].
-    pub(crate) fn poll_begin(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
+    pub fn poll_begin(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
         match self {
             Self::Plain(_) => Poll::Ready(Ok(())),
             Self::Pages(pages) => pages.poll_stored(context).map_ok(drop),
@@ -117,7 +117,7 @@ impl ContentReader {
     }
 
     /// The next piece, without a payer.
-    pub(crate) async fn next(&mut self) -> Option<Result<Bytes, ReadError>> {
+    pub async fn next(&mut self) -> Option<Result<Bytes, ReadError>> {
         poll_fn(|context| self.poll_next(context)).await
     }
 }

@@ -17,24 +17,34 @@ use hashcache::{Follower, Paid, Payer, ReadError, Reservation, Stream};
 use hashcache_wan::pages::PAGE_BYTES;
 
 use super::content::Payers;
-use super::put::IsEnd;
 use super::unpack::{StoredPage, paid};
+
+/// Whether the content ends here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IsEnd {
+    /// It does.
+    Yes,
+    /// More follows.
+    No,
+}
 
 /// Makes followers of content that is being stored.
 #[derive(Clone)]
-pub(crate) enum ContentStream {
+pub enum ContentStream {
+    /// Of content that is stored as it is.
     Plain(Arc<Stream>),
+    /// Of content that is stored in pages.
     Pages(Arc<PageStream>),
 }
 
 impl ContentStream {
     /// Whether the content is stored in pages.
-    pub(crate) fn is_in_pages(&self) -> bool {
+    pub fn is_in_pages(&self) -> bool {
         matches!(self, Self::Pages(_))
     }
 
     /// How far the content has been written.
-    pub(crate) fn written(&self) -> u64 {
+    pub fn written(&self) -> u64 {
         match self {
             Self::Plain(stream) => stream.written(),
             Self::Pages(pages) => pages.lock().written,
@@ -42,7 +52,7 @@ impl ContentStream {
     }
 
     /// As [`Stream::follow`].
-    pub(crate) fn follow(&self, offset: u64) -> Option<ContentFollower> {
+    pub fn follow(&self, offset: u64) -> Option<ContentFollower> {
         match self {
             Self::Plain(stream) => stream.follow(offset).map(ContentFollower::Plain),
             Self::Pages(pages) => {
@@ -53,20 +63,22 @@ impl ContentStream {
 }
 
 /// Reads content while it is being stored.
-pub(crate) enum ContentFollower {
+pub enum ContentFollower {
+    /// Content that is stored as it is.
     Plain(Follower),
+    /// Content that is stored in pages.
     Pages(Box<PageFollower>),
 }
 
 impl ContentFollower {
     /// Whether the content is stored in pages.
-    pub(crate) fn is_in_pages(&self) -> bool {
+    pub fn is_in_pages(&self) -> bool {
         matches!(self, Self::Pages(_))
     }
 
     /// As [`Follower::paid_by`].
     #[must_use]
-    pub(crate) fn paid_by(self, payers: &Payers) -> Self {
+    pub fn paid_by(self, payers: &Payers) -> Self {
         let stored = Arc::clone(&payers.stored);
         match self {
             Self::Plain(follower) => Self::Plain(follower.paid_by(stored)),
@@ -83,7 +95,7 @@ impl ContentFollower {
         clippy::result_large_err,
         reason = "the error is the follower, given back"
     )]
-    pub(crate) fn into_rest(self) -> Result<Bytes, Self> {
+    pub fn into_rest(self) -> Result<Bytes, Self> {
         match self {
             Self::Plain(follower) => follower.into_rest().map_err(Self::Plain),
             Self::Pages(_) => Err(self),
@@ -91,7 +103,7 @@ impl ContentFollower {
     }
 
     /// As [`Follower::poll_next`]. Pending without a waker when a payer refuses.
-    pub(crate) fn poll_next(
+    pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, ReadError>>> {
@@ -111,7 +123,7 @@ enum End {
 }
 
 /// What the writer of content in pages and its followers share.
-pub(crate) struct PageStream {
+pub struct PageStream {
     /// The stored form.
     stored: Arc<Stream>,
     state: Mutex<PageState>,
@@ -265,7 +277,7 @@ impl PageState {
 }
 
 /// Reads content in pages while it is being stored.
-pub(crate) struct PageFollower {
+pub struct PageFollower {
     stream: Arc<PageStream>,
     /// Of the stored form: never behind the page in which this follower is.
     follower: Follower,

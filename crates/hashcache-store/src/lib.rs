@@ -19,17 +19,17 @@
 //! The first response of a URL with Vary is stored under the cache key and holds the variant table;
 //! the others are stored under names derived from the key ([`ObjectPlace`]).
 //!
-//! Called by `request` and `fetch`.
+//! Called by `request` and `fetch` of the proxy, and by `hashcache-link` for its dictionaries.
 //!
 //! Invariant: metadata that does not decode is a miss; it never becomes a response. Cost: one pass
 //! over the fields; values are slices of the metadata, not copies.
 
-pub(crate) mod content;
-pub(crate) mod follow;
-mod look_up;
+pub mod content;
+pub mod follow;
+pub mod look_up;
 mod pages;
 mod place;
-pub(crate) mod put;
+pub mod put;
 mod unpack;
 
 use std::ops::Range;
@@ -41,9 +41,9 @@ use hashcache_wan::digest::Digest;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-pub(crate) use self::look_up::{HitSource, StoreLookup, first_variant, look_up, matches, peek};
-pub(crate) use self::pages::{PACKED_BYTES_MAX, PageTable};
-pub(crate) use self::place::ObjectPlace;
+pub use self::look_up::{HitSource, StoreLookup, first_variant, look_up, matches, peek};
+pub use self::pages::{PACKED_BYTES_MAX, PageTable};
+pub use self::place::ObjectPlace;
 
 /// The metadata layouts of this build, the only ones that it reads.
 const PLAIN: u8 = 2;
@@ -54,7 +54,7 @@ const WITH_PAGES: u8 = 4;
 const DIGEST: Range<usize> = 1 + FACTS_BYTES..1 + FACTS_BYTES + 32;
 
 /// The digest of content that is not complete.
-pub(crate) const UNKNOWN_DIGEST: Digest = Digest([0; 32]);
+pub const UNKNOWN_DIGEST: Digest = Digest([0; 32]);
 
 /// Metadata as it was put, with what is known when the content is complete: its digest, and the
 /// page table if it was announced. `None`: there is nothing to add, or no place for it.
@@ -81,12 +81,12 @@ pub(crate) fn finished(
 /// begins in this way.
 ///
 /// [`origin_key`]: hashcache_http::origin_key
-pub(crate) fn kept_name(origin: &[u8], digest: Digest) -> Vec<u8> {
+pub fn kept_name(origin: &[u8], digest: Digest) -> Vec<u8> {
     [b"\0v", &digest.0[..], origin].concat()
 }
 
 /// Whether metadata has a place for a digest.
-pub(crate) fn announces_digest(metadata: &[u8]) -> bool {
+pub fn announces_digest(metadata: &[u8]) -> bool {
     matches!(metadata.first(), Some(&(WITH_DIGEST | WITH_PAGES)))
 }
 
@@ -129,7 +129,7 @@ impl Sections {
 }
 
 /// The object of this name, from memory or from the disk.
-pub(crate) async fn find(cache: &Cache, name: &[u8]) -> Option<Hit> {
+pub async fn find(cache: &Cache, name: &[u8]) -> Option<Hit> {
     match cache.get(name) {
         Lookup::Hit(hit) => Some(hit),
         Lookup::Miss => None,
@@ -139,24 +139,24 @@ pub(crate) async fn find(cache: &Cache, name: &[u8]) -> Option<Hit> {
 
 /// A stored response without its content.
 #[derive(Clone, Debug)]
-pub(crate) struct StoredResponse {
+pub struct StoredResponse {
     /// The numbers that the caching rules need.
-    pub(crate) facts: StoredFacts,
+    pub facts: StoredFacts,
     /// The request fields that selected this variant.
-    pub(crate) row: Option<VaryRow>,
+    pub row: Option<VaryRow>,
     /// The other variants; only in the object under the cache key.
-    pub(crate) table: Option<VariantTable>,
+    pub table: Option<VariantTable>,
     /// Its fields, without the hop-by-hop fields.
-    pub(crate) fields: HeaderMap,
+    pub fields: HeaderMap,
     /// SHA-256 of its content.
-    pub(crate) digest: Option<Digest>,
+    pub digest: Option<Digest>,
     /// Where the pages of its content lie; `None`: it is stored as it came.
-    pub(crate) pages: Option<PageTable>,
+    pub pages: Option<PageTable>,
 }
 
 impl StoredResponse {
     /// Length of the content, bytes, if known; `hit` is where it is stored.
-    pub(crate) fn content_len(&self, hit: &Hit) -> Option<u64> {
+    pub fn content_len(&self, hit: &Hit) -> Option<u64> {
         match &self.pages {
             Some(pages) => Some(pages.content_len()),
             None => hit.content_len(),
@@ -164,7 +164,7 @@ impl StoredResponse {
     }
 
     /// The metadata; `None` if it is larger than the engine accepts.
-    pub(crate) fn encode(&self) -> Option<Bytes> {
+    pub fn encode(&self) -> Option<Bytes> {
         let mut out = Vec::with_capacity(512);
         let (layout, digest) = match (&self.pages, self.digest) {
             (Some(_), digest) => (WITH_PAGES, digest.or(Some(UNKNOWN_DIGEST))),
@@ -191,7 +191,7 @@ impl StoredResponse {
     }
 
     /// The stored fields, also of a put whose table of pages is not complete.
-    pub(crate) fn decode_fields(metadata: &Bytes) -> Option<HeaderMap> {
+    pub fn decode_fields(metadata: &Bytes) -> Option<HeaderMap> {
         let sections = Sections::of(metadata)?;
         let mut rest = sections.rest..metadata.len();
         let (_row, _table) = (take(metadata, &mut rest)?, take(metadata, &mut rest)?);
@@ -199,7 +199,7 @@ impl StoredResponse {
     }
 
     /// Decodes metadata; `None` if it is not of this layout.
-    pub(crate) fn decode(metadata: &Bytes) -> Option<Self> {
+    pub fn decode(metadata: &Bytes) -> Option<Self> {
         let sections = Sections::of(metadata)?;
         let digest = sections.digest(metadata);
         let pages = match &sections.pages {
@@ -229,12 +229,13 @@ impl StoredResponse {
 }
 
 /// A stored response that does not vary, as it lies in metadata: nothing is copied.
-pub(crate) struct StoredView<'a> {
-    pub(crate) facts: StoredFacts,
+pub struct StoredView<'a> {
+    /// What the caching rules need of it.
+    pub facts: StoredFacts,
     /// Whether its content lies in pages.
-    pub(crate) is_in_pages: bool,
+    pub is_in_pages: bool,
     /// Whether it lies in one page.
-    pub(crate) is_one_page: bool,
+    pub is_one_page: bool,
     metadata: &'a [u8],
     fields: Range<usize>,
 }
@@ -242,7 +243,7 @@ pub(crate) struct StoredView<'a> {
 impl<'a> StoredView<'a> {
     /// Reads metadata; `None` if it is not of this layout, or if the response is one of several
     /// variants.
-    pub(crate) fn of(metadata: &'a [u8]) -> Option<Self> {
+    pub fn of(metadata: &'a [u8]) -> Option<Self> {
         let sections = Sections::of(metadata)?;
         let mut fields = sections.rest..metadata.len();
         let facts = StoredFacts::from_bytes(metadata.get(1..1 + FACTS_BYTES)?)?;
@@ -263,7 +264,7 @@ impl<'a> StoredView<'a> {
     ///
     /// # Errors
     /// The metadata is damaged.
-    pub(crate) fn next_field(&mut self) -> Result<Option<FieldView<'a>>, Damaged> {
+    pub fn next_field(&mut self) -> Result<Option<FieldView<'a>>, Damaged> {
         if self.fields.is_empty() {
             return Ok(None);
         }
@@ -280,7 +281,7 @@ pub(crate) type FieldView<'a> = (&'a [u8], &'a [u8]);
 
 /// Metadata that does not decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Damaged;
+pub struct Damaged;
 
 fn push(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
     out.extend_from_slice(&u16::try_from(bytes.len()).ok()?.to_le_bytes());
